@@ -20,7 +20,7 @@ from tespec.models.layers import padded_size
 from tespec.tasks import find_task
 from tespec.tasks.base import Task, fresh_backbone
 from tespec.tasks.network import Network
-from tespec.weights.files import read_recipe, read_weights
+from tespec.weights.files import problem_of, read_recipe, read_tensors
 from tespec.weights.load import BESIDE, SENSOR, read_backbone
 
 PREFIX = "backbone."
@@ -68,11 +68,7 @@ class TrainedNetwork(NamedTuple):
 
 
 def read_settings(path: Path) -> Finetuning:
-    """Settings of the fine-tuning that wrote a network, from the file's header.
-
-    Raises:
-        UserError: unreadable file, or one that no fine-tuning of this version wrote.
-    """
+    """Settings of the fine-tuning that wrote a network, from the file's header; a `UserError` if none did."""
     recipe = read_recipe(path)
     if "kind" not in recipe:
         raise UserError(path, "holds no network with a task's head", "give a model.safetensors that run.py wrote")
@@ -80,13 +76,9 @@ def read_settings(path: Path) -> Finetuning:
 
 
 def load_trained(path: Path, *, height: int | None = None, width: int | None = None) -> TrainedNetwork:
-    """A task's network for histograms of this size in px, default that of its training.
-
-    Raises:
-        UserError: unreadable file, or one that no fine-tuning of this version wrote.
-    """
+    """A task's network for histograms of this size in px, default that of its training; a `UserError` as above."""
     settings = read_settings(path)
-    tensors, recipe = read_weights(path)
+    tensors, recipe = read_tensors(path)
     if SENSOR not in recipe:
         raise UserError(path, "does not say what size it was trained for", "train it again with this version")
     rows, columns = recipe[SENSOR]
@@ -97,9 +89,8 @@ def load_trained(path: Path, *, height: int | None = None, width: int | None = N
     tensors |= {PREFIX + name: each for name, each in resized_backbone.items()}
     wanted = model.state_dict()
     for name, target in wanted.items():
-        if name not in tensors or tensors[name].shape != target.shape:
-            found = f"is {tuple(tensors[name].shape)}, not {tuple(target.shape)}" if name in tensors else "is missing"
-            raise UserError(path, f"{name} {found}", "give the file as run.py wrote it")
+        if problem := problem_of(tensors[name], target) if name in tensors else "is missing":
+            raise UserError(path, f"{name} {problem}", "give the file as run.py wrote it")
     model.load_state_dict({name: tensors[name] for name in wanted})
     return TrainedNetwork(model.eval(), task, settings)
 
@@ -140,10 +131,9 @@ def stream(
         UserError: the recording cannot be read or is shorter than a window, or the network does not say how it was
             trained, or was trained on images.
     """
-    if isinstance(network, str | Path):
-        where, model = str(network), load_network(network)
-    else:
-        where, model = "network", network
+    where, model = "network", network
+    if isinstance(model, str | Path):
+        where, model = str(model), load_network(model)
     backbone, recipe = _backbone(model), model.recipe or {}
     if backbone.in_channels != 2 * backbone.bins:
         what = f"was trained on images of {backbone.in_channels} channels, not on events"
@@ -174,11 +164,7 @@ def _steps(network: Backbone | Network, recording: Recording, counted: Preproces
 
 
 def open_recording(path: Path, window_ms: float, downsample: Downsample, sensor: Size | None = None) -> Recording:
-    """The only recording at or under `path`, cut into contiguous windows.
-
-    Raises:
-        UserError: there is none or more than one, or it cannot be read.
-    """
+    """The only recording at or under `path`, cut into contiguous windows; a `UserError` if there is not one."""
     found, *others = find_recordings(path)
     if others:
         raise UserError(path, f"holds {len(others) + 1} recordings", "name one of them")

@@ -43,9 +43,6 @@ def run_inference(
 
     A recurrent network sees the recording from its start, a feed-forward one each window alone. Boxes of a score below
     `min_score` are left out.
-
-    Raises:
-        UserError: the events cannot be read.
     """
     model, task, settings = network
     device, state = next(model.parameters()).device, None
@@ -125,11 +122,7 @@ def predict(
 
 
 def draw_strip(weights: Path, root: Path, device: torch.device, path: Path, split: str = TEST) -> None:
-    """Draw labelled moments of the first seconds of the first recording of a split, in `root`, that has some, as a PNG.
-
-    Raises:
-        UserError: weights or data cannot be read, or there is no label.
-    """
+    """Draw labelled moments of the first seconds of the first recording of a split, in `root`, that has some."""
     dataset = open_dataset(read_settings(weights), root)
     for files in dataset.files(split):
         recording = dataset.open_checked(files)
@@ -146,14 +139,7 @@ def draw_strip(weights: Path, root: Path, device: torch.device, path: Path, spli
 
 
 def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | None = None) -> Recording:
-    """The recording of that name or path: of the task's data in `root` with its labels, else any other, without.
-
-    `sensor_px` is the size of the sensor of a recording that does not name it; default, in the task's data: as in the
-    training.
-
-    Raises:
-        UserError: there is none, or it cannot be read.
-    """
+    """The recording of that name or path: of the task's data in `root` with its labels, else any other, without."""
     path, names = Path(wanted), []
     if len(path.parts) > 1 and not path.exists():
         raise UserError(f"--predict {wanted}", "no such file or folder", "check the path")
@@ -167,8 +153,8 @@ def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | 
     if not path.exists():
         there = f"give a path, or one of {', '.join(names[:6])}" if names else "give the path of one"
         raise UserError(f"--predict {wanted}", "no such recording", there)
-    sensor = parse_size(sensor_px) if sensor_px else None
-    return open_recording(path, settings.window_ms or SEGMENT_MS, settings.downsample, sensor)
+    window_ms, sensor = settings.window_ms or SEGMENT_MS, parse_size(sensor_px) if sensor_px else None
+    return open_recording(path, window_ms, settings.downsample, sensor)
 
 
 def evenly(windows: Sequence[int], count: int) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.scores import Score
-from tespec.metrics.frames import FrameScorer, fewer, members
+from tespec.metrics.frames import FrameScorer, Scores, fewer, members
 
 CUT_OFFS = (10, 20, 30)  # m
 SCORES = {
@@ -61,21 +60,6 @@ def frame_errors(
     return np.array([*deltas, error.mean(), rms, rms_log, (error / true).mean(), *nearest])
 
 
-@dataclass(frozen=True)
-class DepthScores:
-    """Mean errors by name, see `DEFINITION`, without those that no frame has.
-
-    `partial` holds errors whose mean is over fewer recordings or frames than there are with valid depth.
-    """
-
-    values: dict[str, float]
-    partial: dict[str, str]
-
-    def metrics(self) -> dict[str, float]:
-        """The errors by name."""
-        return dict(self.values)
-
-
 class DepthFrame(NamedTuple):
     """Errors (10,) of one frame in the order of `NAMES`, NaN if no pixel counts, its recording and its groups."""
 
@@ -84,7 +68,7 @@ class DepthFrame(NamedTuple):
     errors: NDArray[np.float64]
 
 
-class DepthScorer(FrameScorer[DepthFrame, DepthScores]):
+class DepthScorer(FrameScorer[DepthFrame]):
     """Errors of all frames of a test set, averaged over recordings and over named groups of frames.
 
     Args:
@@ -104,11 +88,7 @@ class DepthScorer(FrameScorer[DepthFrame, DepthScores]):
     def update(
         self, predicted: NDArray[np.floating], truth: NDArray[np.floating], recording: str, groups: Sequence[str] = ()
     ) -> None:
-        """Add one frame: predicted and true depth (H, W) in m, NaN where unknown, its recording and its groups.
-
-        Raises:
-            ValueError: shapes differ, or a prediction is not finite and above zero.
-        """
+        """Add one frame: predicted and true depth (H, W) in m, NaN where unknown, its recording and its groups."""
         errors = frame_errors(predicted, truth, self.min_depth, self.max_depth)
         self._frames.append(DepthFrame(recording, tuple(groups), errors))
 
@@ -118,7 +98,7 @@ class DepthScorer(FrameScorer[DepthFrame, DepthScores]):
         skipped = sum(bool(np.isnan(frame.errors).all()) for frame in self._frames)
         return text + (f"; {len(self._frames) - skipped} frames scored, {skipped} skipped" if self._frames else "")
 
-    def overall(self) -> DepthScores:
+    def overall(self) -> Scores:
         """Mean of the recordings' means; recordings without valid depth do not count.
 
         Raises:
@@ -133,15 +113,15 @@ class DepthScorer(FrameScorer[DepthFrame, DepthScores]):
             )
         return _mean(np.array(recordings), len(members(self._frames, "recording")), "recordings")
 
-    def _scores(self, frames: Sequence[DepthFrame]) -> DepthScores | None:
+    def _scores(self, frames: Sequence[DepthFrame]) -> Scores | None:
         errors = np.array([frame.errors for frame in frames])
         valid = errors[~np.isnan(errors).all(axis=1)]
         return _mean(valid, len(valid), "frames") if len(valid) else None
 
 
-def _mean(errors: NDArray[np.float64], total: int, unit: str) -> DepthScores:
+def _mean(errors: NDArray[np.float64], total: int, unit: str) -> Scores:
     """Mean of the rows (N, 10) of errors, those that are NaN left out."""
     columns = {name: column[~np.isnan(column)] for name, column in zip(NAMES, errors.T, strict=True)}
     # An exact sum does not depend on the order of the frames.
     means = {name: math.fsum(column) / len(column) for name, column in columns.items() if len(column)}
-    return DepthScores(means, fewer({name: len(column) for name, column in columns.items()}, total, unit))
+    return Scores(means, fewer({name: len(column) for name, column in columns.items()}, total, unit))

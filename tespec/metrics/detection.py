@@ -11,9 +11,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from tespec.core.boxes import Boxes
+from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.errors import UserError
-from tespec.metrics.frames import FrameScorer, fewer
+from tespec.metrics.frames import FrameScorer, Scores, fewer
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of intersection over union
 AT_50, AT_75 = 0, 5  # places of 0.50 and 0.75 among them
@@ -187,33 +187,6 @@ DEFINITION = (
 )
 
 
-@dataclass(frozen=True)
-class DetectionScores:
-    """Scores in percent.
-
-    Attributes:
-        map: mean average precision, IoU 0.50 to 0.95.
-        ap50: mean average precision at IoU 0.50.
-        ap75: mean average precision at IoU 0.75.
-        classes: average precision, IoU 0.50 to 0.95, of each class that has ground truth.
-        frames: number of frames that hold ground truth after the filters.
-        boxes: of ground truth in them.
-        partial: metrics whose mean leaves out classes without ground truth, and over how many it is.
-    """
-
-    map: float
-    ap50: float
-    ap75: float
-    classes: dict[str, float]
-    frames: int
-    boxes: int
-    partial: dict[str, str]
-
-    def metrics(self) -> dict[str, float]:
-        """The three overall scores by name."""
-        return {"map": self.map, "ap50": self.ap50, "ap75": self.ap75}
-
-
 class DetectionFrame(NamedTuple):
     """Boxes of one labelled frame, its time in us since the recording's start, and its groups."""
 
@@ -224,7 +197,7 @@ class DetectionFrame(NamedTuple):
     predicted: Boxes
 
 
-class DetectionScorer(FrameScorer[DetectionFrame, DetectionScores]):
+class DetectionScorer(FrameScorer[DetectionFrame]):
     """Boxes of a whole test set, scored together, by recording and by named group of frames.
 
     Args:
@@ -242,20 +215,20 @@ class DetectionScorer(FrameScorer[DetectionFrame, DetectionScores]):
         self._frames.append(DetectionFrame(recording, int(time_us), tuple(groups), truth, predicted))
 
     def definition(self) -> str:
-        """What the scores mean: filters, classes, scores, and which frames count, and which classes do not."""
+        """What the scores mean, which frames count, and which classes do not."""
         text = (
             f"{DEFINITION}; filters of ground truth and predictions: {self.filters.describe()}; "
             f"classes: {', '.join(self.classes)}; scores of predictions: {self.score}"
         )
         if not self._frames:
             return text
-        scores = self._scores(self._frames)
-        frames, boxes, present = (scores.frames, scores.boxes, scores.classes) if scores else (0, 0, {})
-        absent = [name for name in self.classes if name not in present]
-        text += f"; {frames} of {len(self._frames)} labelled frames scored, with {boxes} boxes"
+        truth, frame = self._kept(self._counted(self._frames), "truth")
+        absent = [name for label, name in enumerate(self.classes) if label not in truth.label]
+        scored = f"{len(np.unique(frame))} of {len(self._frames)} labelled frames scored"
+        text += f"; {scored}, with {len(truth.label)} boxes"
         return text + (f"; without ground truth, so not in the means: {', '.join(absent)}" if absent else "")
 
-    def overall(self) -> DetectionScores:
+    def overall(self) -> Scores:
         """Scores over all frames.
 
         Raises:
@@ -271,20 +244,24 @@ class DetectionScorer(FrameScorer[DetectionFrame, DetectionScores]):
             )
         return scores
 
-    def _scores(self, frames: Sequence[DetectionFrame]) -> DetectionScores | None:
-        # Boxes of equal scores are ranked by frame, so frames need an order that does not depend on who took them.
+    def _counted(self, frames: Sequence[DetectionFrame]) -> list[DetectionFrame]:
+        """Frames after the time that is skipped.
+
+        Boxes of equal scores are ranked by frame, so frames have an order that does not depend on who took them.
+        """
         ordered = sorted((each for each in frames if each.time_us > self.filters.skip_us), key=lambda each: each[:2])
         for before, each in pairwise(ordered):
             if before[:2] == each[:2]:
                 raise ValueError(f"{each.recording} at {each.time_us} us is scored twice")
-        if not ordered:
-            return None
+        return ordered
+
+    def _scores(self, frames: Sequence[DetectionFrame]) -> Scores | None:
+        ordered = self._counted(frames)
         truth, of_truth = self._kept(ordered, "truth")
         predicted, of_predicted = self._kept(ordered, "predicted")
-        scored = np.bincount(of_truth, minlength=len(ordered)) > 0
-        if not scored.any():
+        if not len(truth.label):
             return None
-        inside, count = scored[of_predicted], len(self.classes)
+        inside, count = np.bincount(of_truth, minlength=len(ordered))[of_predicted] > 0, len(self.classes)
         predicted, of_predicted = predicted.keep(inside), of_predicted[inside]
         shares = average_precision(
             Grouped(truth, of_truth, len(ordered), count),
@@ -293,20 +270,18 @@ class DetectionScorer(FrameScorer[DetectionFrame, DetectionScores]):
         present = ~np.isnan(shares[:, 0])
         percent = 100 * shares[present]
         names = [name for name, there in zip(self.classes, present, strict=True) if there]
-        return DetectionScores(
-            map=float(percent.mean()),
-            ap50=float(percent[:, AT_50].mean()),
-            ap75=float(percent[:, AT_75].mean()),
-            classes=dict(zip(names, percent.mean(axis=1).tolist(), strict=True)),
-            frames=int(scored.sum()),
-            boxes=len(truth.label),
-            partial=fewer(dict.fromkeys(("map", "ap50", "ap75"), len(names)), count, "classes"),
+        values = {"map": percent.mean(), "ap50": percent[:, AT_50].mean(), "ap75": percent[:, AT_75].mean()}
+        return Scores(
+            {name: float(value) for name, value in values.items()},
+            fewer(dict.fromkeys(values, len(names)), count, "classes"),
+            dict(zip(names, percent.mean(axis=1).tolist(), strict=True)),
         )
 
     def _kept(self, frames: Sequence[DetectionFrame], name: str) -> tuple[Boxes, NDArray[np.int64]]:
         """Boxes that count, "truth" or "predicted", of all frames together, and the number of each one's frame."""
         given: list[Boxes] = [getattr(frame, name) for frame in frames]
-        boxes = Boxes(*(np.concatenate(column) for column in zip(*given, strict=True)))
+        none = make_boxes(np.empty((0, 4)), np.empty(0, np.int64))
+        boxes = Boxes(*(np.concatenate(column) for column in zip(none, *given, strict=True)))
         frame = np.repeat(np.arange(len(frames)), [len(each.label) for each in given])
         sound = np.isfinite(boxes.corners).all(axis=1) & np.isfinite(boxes.score) & (boxes.score >= 0)
         sound &= (boxes.label >= 0) & (boxes.label < len(self.classes))

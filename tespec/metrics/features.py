@@ -44,8 +44,7 @@ PLACES = 4096  # whose features are compared
 class FeatureReservoir:
     """A uniform sample of at most `limit` places of all frames added so far, in memory that does not grow with them.
 
-    Each place of a batch gets a random number, seeded by the batch's own; those with the lowest stay. So the sample
-    depends on the sizes of the batches alone, and is everything while it fits.
+    Each place gets a random number, seeded by its batch's number; those with the lowest stay.
     """
 
     def __init__(self, limit: int) -> None:
@@ -55,12 +54,7 @@ class FeatureReservoir:
         self._rows: Tensor | None = None
 
     def add(self, features: Sequence[Tensor], size: Sequence[int]) -> None:
-        """Sample places of a batch.
-
-        Args:
-            features: of stages, (B, T, C, h, w) each.
-            size: (h, w) of the grid whose places are drawn; every stage is read there, interpolated bilinearly.
-        """
+        """Sample places on a grid of (h, w) of a batch's stages, (B, T, C, ., .) each, interpolated bilinearly."""
         frames, before = features[0].shape[0] * features[0].shape[1], len(self._numbers)
         drawn = np.random.default_rng(self._batches).random(frames * size[0] * size[1])
         numbers = np.concatenate([self._numbers, drawn])
@@ -77,12 +71,9 @@ class FeatureReservoir:
 
 
 def sample_features(stages: Sequence[Tensor], places: Tensor, size: Sequence[int]) -> Tensor:
-    """Features (P, sum of C) float32 of stages at some places of a grid; each of several stages has unit length.
+    """Features (P, sum of C) float32 of stages (M, C, ., .) at places of a grid (h, w); several have unit length each.
 
-    Args:
-        stages: (M, C, h, w) each.
-        places: (P,) int64 in rising order, counted frame by frame and row by row over the grid.
-        size: (h, w) of the grid.
+    `places` (P,) int64 rise, counted frame by frame and row by row over the grid.
     """
     frame, inside = places // (size[0] * size[1]), places % (size[0] * size[1])
     rows = [torch.zeros(0, sum(each.shape[1] for each in stages), device=stages[0].device)]

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 Kind = Literal["recording", "group"]
 F = TypeVar("F", bound=Any)  # a frame, with `recording` and `groups`
-S = TypeVar("S")
 
 
-class FrameScorer(Generic[F, S]):
+@dataclass(frozen=True)
+class Scores:
+    """Scores of some frames.
+
+    Attributes:
+        values: of each metric.
+        partial: metrics whose mean is over fewer members than there are, and over how many.
+        classes: main metric of each class.
+    """
+
+    values: dict[str, float]
+    partial: dict[str, str]
+    classes: dict[str, float] = field(default_factory=dict)
+
+    def metrics(self) -> dict[str, float]:
+        """The score of each metric."""
+        return dict(self.values)
+
+
+class FrameScorer(Generic[F]):
     """Keeps what the frames of a test set say, and scores them together, by recording and by named group."""
 
     def __init__(self) -> None:
@@ -25,12 +44,12 @@ class FrameScorer(Generic[F, S]):
         for state in states:
             self._frames.extend(state)
 
-    def by(self, kind: Kind) -> dict[str, S]:
+    def by(self, kind: Kind) -> dict[str, Scores]:
         """Scores of each "recording" or "group" that has any, by name."""
         scores = {name: self._scores(frames) for name, frames in members(self._frames, kind).items()}
         return {name: each for name, each in scores.items() if each is not None}
 
-    def _scores(self, frames: Sequence[F]) -> S | None:
+    def _scores(self, frames: Sequence[F]) -> Scores | None:
         """Scores of some frames; None if none of them counts."""
         raise NotImplementedError
 
@@ -45,10 +64,7 @@ def members(frames: Iterable[F], kind: Kind) -> dict[str, list[F]]:
 
 
 def partial_means(scorer: Any) -> str:
-    """Means over fewer members than there are, as "all map: 2 of 3 classes; moving map: 1 of 3 classes"; "" if none.
-
-    "all" are the overall scores, others groups of frames; tables mark the cells of these numbers.
-    """
+    """Means over fewer members than there are, as "all map: 2 of 3 classes; moving map: 1 of 3 classes"; "" if none."""
     scores = {"all": scorer.overall(), **scorer.by("group")}
     return "; ".join(
         f"{frames} {metric}: {count}"

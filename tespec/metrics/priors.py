@@ -18,12 +18,9 @@ Depths = NDArray[np.float32]
 
 
 def class_prior(masks: Iterable[NDArray[np.uint8]], classes: int) -> NDArray[np.float32]:
-    """(classes, H, W) float32 number of masks (H, W) with each class at each pixel; labels of 255 do not count.
+    """(classes, H, W) float32 number of masks (H, W) with each class at each pixel; a `UserError` without a mask.
 
-    A pixel that is never labelled counts as all of them together.
-
-    Raises:
-        UserError: there is no mask.
+    Labels of 255 do not count; a pixel that is never labelled counts as all of them together.
     """
     every, counts = np.arange(classes)[:, None, None], np.zeros((), np.float32)
     for mask in masks:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.metrics.frames import FrameScorer, fewer
+from tespec.metrics.frames import FrameScorer, Scores, fewer
 
 IGNORE = 255
 
@@ -19,29 +18,6 @@ DEFINITION = (
     "mean_class_acc: mean over the classes that are labelled of TP / (TP + FN); "
     "pixel_acc: share of pixels that are right"
 )
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Scores in percent; see `DEFINITION`.
-
-    Attributes:
-        miou: mean intersection over union.
-        mean_class_acc: the mAcc of ECDDP, TESPEC and mmsegmentation.
-        pixel_acc: the "acc" of ESS.
-        iou: of each class.
-        partial: metrics whose mean leaves classes out, and over how many it is.
-    """
-
-    miou: float
-    mean_class_acc: float
-    pixel_acc: float
-    iou: tuple[float, ...]
-    partial: dict[str, str]
-
-    def metrics(self) -> dict[str, float]:
-        """The three overall scores by name."""
-        return {"miou": self.miou, "mean_class_acc": self.mean_class_acc, "pixel_acc": self.pixel_acc}
 
 
 def confusion(predicted: NDArray[np.integer], labels: NDArray[np.integer], classes: int) -> NDArray[np.int64]:
@@ -60,11 +36,11 @@ def confusion(predicted: NDArray[np.integer], labels: NDArray[np.integer], class
     return np.bincount(truth * classes + found, minlength=classes * classes).reshape(classes, classes)
 
 
-def scores(matrix: NDArray[np.int64]) -> Scores:
-    """Scores of a confusion matrix (classes, classes).
+def scores(matrix: NDArray[np.int64], names: Sequence[str]) -> Scores:
+    """Scores in percent, see `DEFINITION`, of a confusion matrix (classes, classes), and the IoU of each named class.
 
-    IoU as uzh-rpg/ess, evaluation/metrics.py, defines it; mean class accuracy as mmsegmentation,
-    evaluation/metrics/iou_metric.py, does: a class without labelled pixels has no recall.
+    IoU as uzh-rpg/ess, evaluation/metrics.py, defines it, whose "acc" is pixel_acc; mean_class_acc as mmsegmentation,
+    evaluation/metrics/iou_metric.py, ECDDP and TESPEC do: a class without labelled pixels has no recall.
     """
     hits = matrix.diagonal().astype(np.float64)
     labelled, predicted = matrix.sum(1), matrix.sum(0)
@@ -73,7 +49,8 @@ def scores(matrix: NDArray[np.int64]) -> Scores:
     recall = float((100 * hits[there] / labelled[there]).mean()) if there.any() else 0.0
     overall = 100 * hits.sum() / max(int(matrix.sum()), 1)
     partial = fewer({"mean_class_acc": int(there.sum())}, len(matrix), "classes")
-    return Scores(float(iou.mean()), recall, float(overall), tuple(iou.tolist()), partial)
+    values = {"miou": float(iou.mean()), "mean_class_acc": recall, "pixel_acc": float(overall)}
+    return Scores(values, partial, dict(zip(names, iou.tolist(), strict=True)))
 
 
 class SegmentationFrame(NamedTuple):
@@ -84,7 +61,7 @@ class SegmentationFrame(NamedTuple):
     matrix: NDArray[np.int64]
 
 
-class SegmentationScorer(FrameScorer[SegmentationFrame, Scores]):
+class SegmentationScorer(FrameScorer[SegmentationFrame]):
     """Confusion matrices of a whole test set, of each recording and of each named group of frames."""
 
     def __init__(self, classes: Sequence[str]) -> None:
@@ -95,10 +72,7 @@ class SegmentationScorer(FrameScorer[SegmentationFrame, Scores]):
         self, predicted: NDArray[np.integer], labels: NDArray[np.integer], recording: str, groups: Sequence[str] = ()
     ) -> None:
         """Count one frame: predicted and labelled classes (H, W), its recording and the groups it belongs to."""
-        self.add(confusion(predicted, labels, len(self.classes)), recording, groups)
-
-    def add(self, matrix: NDArray[np.int64], recording: str, groups: Sequence[str] = ()) -> None:
-        """Add the confusion matrix of one frame."""
+        matrix = confusion(predicted, labels, len(self.classes))
         self._frames.append(SegmentationFrame(recording, tuple(groups), matrix))
 
     def definition(self) -> str:
@@ -112,7 +86,7 @@ class SegmentationScorer(FrameScorer[SegmentationFrame, Scores]):
         return self._scores(self._frames)
 
     def _scores(self, frames: Sequence[SegmentationFrame]) -> Scores:
-        return scores(self._sum(frames))
+        return scores(self._sum(frames), self.classes)
 
     def _sum(self, frames: Sequence[SegmentationFrame]) -> NDArray[np.int64]:
         return sum((frame.matrix for frame in frames), np.zeros((len(self.classes), len(self.classes)), np.int64))

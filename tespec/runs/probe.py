@@ -59,9 +59,11 @@ def _measured(prepared: PreparedRun) -> Outcome:
     metrics: dict[str, float] = {}
     of_classes: dict[str, float] = {}
     for kind, classify in PROBES.items():
-        found = scores(confusion(classify(features, labels, queries, classes).numpy(), wanted.numpy(), classes))
+        found = scores(
+            confusion(classify(features, labels, queries, classes).numpy(), wanted.numpy(), classes), settings.classes
+        )
         metrics |= {f"{kind}_{metric}": value for metric, value in found.metrics().items()}
-        of_classes |= {f"{kind}_{each}": iou for each, iou in zip(settings.classes, found.iou, strict=True)}
+        of_classes |= {f"{kind}_{each}": iou for each, iou in found.classes.items()}
     return Outcome(
         seconds=time.monotonic() - began,
         protocol=task.protocol() | {"scores": DEFINITION},

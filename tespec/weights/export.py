@@ -26,22 +26,16 @@ PREFIX = "timm:"
 
 
 class Contents(NamedTuple):
-    """A weights file: its hash, its tensors and recipe as read and converted, and which networks it fills.
-
-    Attributes:
-        arch: architecture that its widths belong to; None if to none of this harness.
-        settings: of the network that `rewrite` writes, as a recipe names them.
-        matches: how it fills the recurrent and the feed-forward network of this architecture, by name.
-    """
+    """A weights file: its hash, its tensors and recipe as read and converted, and which networks it fills."""
 
     path: Path
     sha256: str
     tensors: dict[str, Tensor]
     recipe: dict[str, Any]
     converted: Converted
-    arch: str | None
-    settings: dict[str, Any]
-    matches: dict[str, MatchedState]
+    arch: str | None  # that its widths belong to
+    settings: dict[str, Any]  # of the network that `rewrite` writes, as a recipe names them
+    matches: dict[str, MatchedState]  # with the recurrent and the feed-forward network of this architecture, by name
 
 
 def inspect(path: Path, bins: int | None = None, sensor: tuple[int, int] | None = None) -> Contents:
@@ -102,13 +96,9 @@ def rewrite(contents: Contents) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def timm_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The Swin Transformer, or ResNet, alone, in the naming of timm since 0.8, without ConvLSTMs.
+    """The Swin Transformer, or ResNet, alone, in the naming of timm since 0.8, for `load_state_dict`.
 
-    A Swin's classifier and final norm are not among them. Load it with `load_state_dict`: timm's own filter takes, in
-    some versions, any Swin without a classifier for one of the old naming.
-
-    Raises:
-        UserError: timm has no such network.
+    Timm's own filter takes, in some versions, any Swin without a classifier for one of the old naming.
     """
     named = ((*name.partition("."), tensor) for name, tensor in tensors.items())
     state = {name: tensor for network, _, name, tensor in named if network in ("swin", "resnet")}
@@ -118,11 +108,7 @@ def timm_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def fetch(given: Path | None) -> Path | None:
-    """A weights file: `given` itself, or for "timm:NAME" a file in the cache, downloaded on first use.
-
-    Raises:
-        UserError: timm knows no such weights, or they cannot be downloaded.
-    """
+    """A weights file: `given` itself, or for "timm:NAME" a file in the cache, downloaded on first use."""
     if given is None or not str(given).startswith(PREFIX):
         return given
     name = str(given).removeprefix(PREFIX)

@@ -49,8 +49,7 @@ class Unread:
     def __init__(self, *_: Any) -> None:
         pass
 
-    def __setstate__(self, _: Any) -> None:
-        pass
+    __setstate__ = __init__
 
 
 # Settings that training scripts save beside the weights: read as plain values, without importing their classes.
@@ -64,11 +63,7 @@ HARMLESS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
 
 
 def read_torch(path: Path) -> Any:
-    """Read a torch file on the CPU; nothing in it is run.
-
-    Raises:
-        UserError: it is damaged, or holds more than plain values.
-    """
+    """Read a torch file on the CPU, nothing of which is run; a `UserError` if it is damaged or holds other objects."""
     try:
         with torch.serialization.safe_globals(HARMLESS), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of damage that looks like an old file
@@ -99,27 +94,25 @@ def write_weights(path: Path, tensors: Mapping[str, Tensor], recipe: Mapping[str
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors of a weights file on the CPU, and the recipe inside it ({} for files of others).
-
-    Raises:
-        UserError: missing, unreadable, unsafe or empty file, or one with values that are no finite floats.
-    """
+    """Like `read_tensors`; a tensor that `problem_of` finds fault with is a `UserError`."""
     tensors, recipe = read_tensors(path)
     for name, tensor in tensors.items():
-        if problem := problem_of(tensor):
-            raise UserError(path, f"{name} holds {problem}", "take an earlier checkpoint, not quantised")
+        if problem := problem_of(tensor, tensor):
+            raise UserError(path, f"{name} {problem}", "take an earlier checkpoint, not quantised")
     return tensors, recipe
 
 
-def problem_of(tensor: Tensor) -> str:
-    """Why a tensor of floats holds no weights, "" if it may."""
-    if tensor.is_floating_point() and tensor.dtype not in FLOATS:
-        return f"{tensor.dtype}, which are no weights"
-    return "" if torch.isfinite(tensor).all() else "values that are not finite"
+def problem_of(tensor: Tensor, target: Tensor) -> str:
+    """Why a tensor cannot be loaded into `target`: other kinds of numbers, another shape, or values not finite."""
+    if target.is_floating_point() and tensor.dtype not in FLOATS:
+        return f"holds {tensor.dtype}, which are no weights"
+    if tensor.shape != target.shape:
+        return f"is {tuple(tensor.shape)}, this model needs {tuple(target.shape)}"
+    return "" if torch.isfinite(tensor).all() else "holds values that are not finite"
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Like `read_weights`, whatever the values are.
+    """Tensors of a weights file on the CPU, and the recipe inside it ({} for files of others).
 
     The kind of file follows from how it begins; the tensors of a torch file may be under one of `WRAPPERS`.
 
@@ -133,11 +126,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """The recipe in a file's header, {} if it holds none; no tensor is read.
-
-    Raises:
-        UserError: missing or unreadable file.
-    """
+    """The recipe in a file's header, {} if it holds none; a `UserError` if it cannot be read. No tensor is read."""
     return _open_safetensors(path, with_tensors=False)[1] if _is_safetensors(path) else {}
 
 

@@ -42,28 +42,16 @@ def swin_names(prefix: str = "") -> tuple[Rename, ...]:
 
 @dataclass(frozen=True)
 class CheckpointFormat:
-    """A format in which weights are published.
+    """A format in which weights are published."""
 
-    Attributes:
-        name: in reports and records.
-        title: in messages.
-        marks: patterns; a file has this format if each of them matches a whole name.
-        renames: names here of its names; the first pattern that matches counts, and a name without one is left out.
-        stem: name here of the convolution that may be repeated to more input channels; None for weights that were
-            trained on histograms, whose channels must agree.
-        sensor: rows and columns in px that the weights were trained at.
-        has_lstms: whether ConvLSTMs belong to it; None: the recipe in the file says so.
-        data: data set of its pre-training, as tables name it; "" if the format does not say.
-    """
-
-    name: str
-    title: str
-    marks: tuple[str, ...]
-    renames: tuple[Rename, ...] = swin_names()
-    stem: str | None = SWIN_STEM
-    sensor: tuple[int, int] | None = IMAGENET
-    has_lstms: bool | None = False
-    data: str = ""
+    name: str  # in reports and records
+    title: str  # in messages
+    marks: tuple[str, ...]  # patterns; a file has this format if each of them matches a whole name
+    renames: tuple[Rename, ...] = swin_names()  # the first pattern that matches counts; a name without one is left out
+    stem: str | None = SWIN_STEM  # convolution that may be repeated to more input channels; None: channels must agree
+    sensor: tuple[int, int] | None = IMAGENET  # rows and columns in px that the weights were trained at
+    has_lstms: bool | None = False  # None: the recipe in the file says so
+    data: str = ""  # of its pre-training, as tables name it; "" if the format does not say
 
 
 OWN = CheckpointFormat(
@@ -140,19 +128,12 @@ VARIANTS = (
 
 
 class Converted(NamedTuple):
-    """A checkpoint with the names of this harness.
-
-    Attributes:
-        format: of the file.
-        tensors: by the names of a backbone's `state_dict()`.
-        unused: what else the file holds; more than four names with one beginning are one entry.
-        repeated: names of tensors that were repeated to more input channels.
-    """
+    """A checkpoint with the names of a backbone's `state_dict()`."""
 
     format: CheckpointFormat
     tensors: dict[str, Tensor]
-    unused: tuple[str, ...] = ()
-    repeated: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()  # what else the file holds; more than four names with one beginning are one entry
+    repeated: tuple[str, ...] = ()  # tensors that were repeated to more input channels
 
 
 def convert(

@@ -12,11 +12,10 @@ from torch import Tensor
 from tespec.core.errors import UserError
 from tespec.models import Backbone, build_backbone
 from tespec.models.layers import padded_size
-from tespec.weights.files import FLOATS, problem_of, read_recipe, read_tensors, sha256_of
+from tespec.weights.files import problem_of, read_recipe, read_tensors, sha256_of
 from tespec.weights.formats import FORMATS, IMAGENET, Converted, convert, recognise
 
 LSTMS = "lstms."
-COUNTER = "num_batches_tracked"
 SAMPLE = "sample"
 # The recipe of a fine-tuned network holds beside its settings: (H, W) of its histograms in px, the run's seed, and the
 # hash of the recordings whose labels it has learned.
@@ -25,29 +24,17 @@ SENSOR, SEED, TRAINED_ON = BESIDE = ("sensor", "seed", "trained_on")
 
 @dataclass(frozen=True)
 class WeightsReport:
-    """What a backbone was started from.
+    """What a backbone was started from, a file or a random initialisation."""
 
-    Attributes:
-        source: file name of the weights, or "random initialisation".
-        sha256: hash of the file; empty for a random initialisation.
-        loaded: number of backbone tensors taken from the file.
-        total: number of tensors the backbone has.
-        adapted: names of tensors that were resized or repeated to fit.
-        unused: names of tensors in the file that this backbone has no place for.
-        recipe: settings of the pre-training, if the file names them.
-        format: name of the file's format; empty for a random initialisation.
-        random: names of the ConvLSTM tensors that stay randomly initialised, because the format has no ConvLSTMs.
-    """
-
-    source: str
-    sha256: str
-    loaded: int
+    source: str  # name of the file, or "random initialisation"
+    sha256: str  # of the file, "" without one
+    loaded: int  # of the backbone's tensors
     total: int
-    adapted: tuple[str, ...] = ()
-    unused: tuple[str, ...] = ()
-    recipe: dict[str, Any] = field(default_factory=dict)
-    format: str = ""
-    random: tuple[str, ...] = ()
+    adapted: tuple[str, ...] = ()  # tensors that were resized or repeated to fit
+    unused: tuple[str, ...] = ()  # tensors in the file that this backbone has no place for
+    recipe: dict[str, Any] = field(default_factory=dict)  # settings of the pre-training, if the file names them
+    format: str = ""  # of the file
+    random: tuple[str, ...] = ()  # ConvLSTMs' tensors that start at random, because the format has none
 
     @property
     def coverage(self) -> float:
@@ -105,12 +92,8 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
             continue
         if tensor is None:
             problems.append(f"{name} is missing")
-        elif tensor.dtype not in FLOATS and not name.endswith(COUNTER):
-            problems.append(f"{name} holds {tensor.dtype}, which are no weights")
-        elif tensor.shape != target.shape:
-            problems.append(f"{name} is {tuple(tensor.shape)}, this model needs {tuple(target.shape)}")
-        elif problem := problem_of(tensor):
-            problems.append(f"{name} holds {problem}")
+        elif problem := problem_of(tensor, target):
+            problems.append(f"{name} {problem}")
         else:
             chosen[name] = tensor
     left = sorted(name for name in given if name not in wanted)
@@ -121,10 +104,7 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
 
 
 def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
-    """Load every tensor of `backbone` from `path`, in place.
-
-    The format is recognised by content (`tespec.weights.formats`). Input convolutions of fewer channels are repeated,
-    and tables of position biases resized to smaller windows (on small maps); `match_state` says what else may differ.
+    """Load every tensor of `backbone` from `path`, in place, whatever known format it has; see `match_state`.
 
     Raises:
         UserError: unreadable file, unknown format, or tensors that do not match; the backbone is then unchanged.
@@ -141,17 +121,12 @@ def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
 
 
 def read_backbone(path: Path, *, height: int | None = None, width: int | None = None) -> Backbone:
-    """Build and load the backbone of a file that holds a recipe, in evaluation mode; see `tespec.load`.
-
-    Raises:
-        UserError: unreadable file, or one without a recipe.
-    """
+    """Backbone of a file that holds a recipe, in evaluation mode; a `UserError` if it cannot be built and filled."""
     recipe = read_recipe(path)
     if "width" not in recipe:
         raise UserError(path, "holds no recipe", "convert it with benchmarks/weights.py convert")
-    for setting in ("sensor", "recurrent", "bins"):
-        if setting not in recipe:
-            raise UserError(path, f"the recipe in it does not name {setting}", "write the file again")
+    if missing := [name for name in ("sensor", "recurrent", "bins") if name not in recipe]:
+        raise UserError(path, f"the recipe in it does not name {missing[0]}", "write the file again")
     rows, columns = recipe["sensor"]
     size = padded_size(height or rows, width or columns)
     backbone = build_backbone(recipe["width"], recipe["recurrent"], recipe["bins"], size, recipe.get("in_channels"))
@@ -168,13 +143,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(path: Path) -> Origin:
-    """Data that the weights in a file were pre-trained on; unknown of files that neither recipe nor format tell.
-
-    Files of this harness name it in their recipe, or the published format that they were converted from.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
+    """Data that the weights in a file were pre-trained on, by its recipe or the format that it has or was made from."""
     recipe = read_recipe(path)
     if recipe.get("data"):
         sample = recipe["data"] == SAMPLE
@@ -186,11 +155,7 @@ def origin_of(path: Path) -> Origin:
 
 
 def require_other_labels(weights: WeightsReport, trained_on: str, where: object) -> None:
-    """Refuse weights that have learned the labels of the recordings, of this hash, that they would be fine-tuned on.
-
-    Raises:
-        UserError: the file says that its network was trained on them.
-    """
+    """Refuse, by a `UserError`, weights that have learned the labels of the recordings of this hash."""
     if weights.recipe.get(TRAINED_ON) == trained_on:
         what = "has learned the labels of the recordings that it would be fine-tuned on"
         raise UserError(where, what, "train it on others, such as a sample world with another seed")

@@ -305,7 +305,9 @@ def scored(scorer: Any) -> Values:
         for part, each in {"": overall, **parts}.items()
         for name, value in each.metrics().items()
     }
-    classes = getattr(overall, "classes", None) or dict(enumerate(getattr(overall, "iou", ())))
+    classes = overall.classes
+    if isinstance(scorer, SegmentationScorer):
+        classes = dict(enumerate(classes.values()))
     return found | {f"class {name}": value for name, value in classes.items()}
 
 

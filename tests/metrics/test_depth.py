@@ -91,13 +91,8 @@ def test_frames_shared_out_in_any_way_give_the_same_scores(predicted, truth, ord
     truth[0, 0, 0] = 10
     whole, merged = scorer_of(predicted, truth), DepthScorer()
     merged.merge(scorer_of(predicted, truth, numbers).state() for numbers in (order[:cut], order[cut:]))
-    for result in (
-        lambda s: s.overall(),
-        lambda s: s.by("recording"),
-        lambda s: s.by("group"),
-        lambda s: s.definition(),
-    ):
-        assert result(merged) == result(whole)
+    assert (merged.overall(), merged.definition()) == (whole.overall(), whole.definition())
+    assert [merged.by(kind) for kind in ("recording", "group")] == [whole.by(kind) for kind in ("recording", "group")]
 
 
 def test_both_ends_of_the_range_count_and_frames_without_valid_depth_do_not():

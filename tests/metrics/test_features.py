@@ -6,7 +6,6 @@ import torch
 from torch.nn.functional import interpolate, normalize
 
 from tespec.metrics.features import (
-    PLACES,
     FeatureReservoir,
     feature_std_and_rank,
     linear_probe,
@@ -35,15 +34,6 @@ def test_stages_are_read_as_if_interpolated_whole(shapes):
     places = torch.arange(len(everywhere(features)))[::3]
     found = sample_features([each.flatten(0, 1) for each in features], places, features[1].shape[-2:])
     torch.testing.assert_close(found, everywhere(features)[places], rtol=1e-5, atol=1e-6)
-
-
-def test_everything_is_kept_in_order_while_it_fits():
-    places, batches = FeatureReservoir(PLACES), [stages(number) for number in range(8)]
-    for features in batches:
-        places.add(features, features[1].shape[-2:])
-    whole = torch.cat([everywhere(features) for features in batches])
-    assert len(whole) == 3840 <= PLACES
-    torch.testing.assert_close(places.features(), whole, rtol=1e-5, atol=1e-6)
 
 
 def kept(limit, batches):

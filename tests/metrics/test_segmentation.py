@@ -40,7 +40,7 @@ def test_scores_are_those_of_the_plain_definition_however_frames_are_shared_out(
     scorer.merge([other.state()])
     metrics, iou = plain_scores(predicted, labels)
     assert scorer.overall().metrics() == pytest.approx(metrics)
-    assert scorer.overall().iou == pytest.approx(iou)
+    assert list(scorer.overall().classes.values()) == pytest.approx(iou)
     for number in range(3):
         expected = plain_scores(predicted[number], labels[number])[0]
         assert scorer.by("recording")[f"dir{number}"].metrics() == pytest.approx(expected)
@@ -58,15 +58,16 @@ def test_classes_without_labels_have_an_iou_of_0_and_no_recall_as_in_mmsegmentat
     scorer = SegmentationScorer(NAMES)
     scorer.update(found, truth, "dir1")
     ours = scorer.overall()
-    assert ours.mean_class_acc == pytest.approx(100 * np.nanmean(theirs["Acc"]), rel=1e-6)
-    assert ours.pixel_acc == pytest.approx(100 * float(theirs["aAcc"]), rel=1e-6)
-    assert ours.miou == pytest.approx(100 * np.nan_to_num(theirs["IoU"]).mean(), rel=1e-6)
+    assert ours.values["mean_class_acc"] == pytest.approx(100 * np.nanmean(theirs["Acc"]), rel=1e-6)
+    assert ours.values["pixel_acc"] == pytest.approx(100 * float(theirs["aAcc"]), rel=1e-6)
+    assert ours.values["miou"] == pytest.approx(100 * np.nan_to_num(theirs["IoU"]).mean(), rel=1e-6)
     assert ours.partial == {"mean_class_acc": "2 of 4 classes"}
     assert scorer.definition().endswith("; no pixel is labelled background, vegetation")
 
 
 def test_counts_beyond_32_bits_are_exact():
-    assert scores(np.array([[3 * 2**40, 2**40], [0, 2**40]])).iou == pytest.approx((75, 50))
+    found = scores(np.array([[3 * 2**40, 2**40], [0, 2**40]]), ("a", "b"))
+    assert found.classes == pytest.approx({"a": 75, "b": 50})
 
 
 @pytest.mark.parametrize(
