@@ -7,7 +7,7 @@ import torch
 from small_networks import SIZE, autoencoder, histograms, own
 
 from baselines import cm3ae
-from baselines.cm3ae import Fusion, draw_masks, event_frame, sine_positions
+from baselines.cm3ae import Fusion, draw_masks, event_frame
 from tespec.datasets.images import GREY_DEVIATION, GREY_MEAN
 
 LANES, UNIT = 3, 16
@@ -50,21 +50,18 @@ def test_an_event_frame_says_where_events_of_each_polarity_were():
     torch.testing.assert_close(there, torch.tensor([[[0.0, 1.0], [0.0, 0.0]], [[0.0, 0.0], [1.0, 0.0]]]))
 
 
-def test_hidden_pixels_are_wanted_and_not_seen():
-    """Other pixels where the frame is hidden change what the frame's drawings cost, and no feature of either."""
+def test_each_loss_sees_what_it_may_see():
+    """Pixels of the frame that are hidden are wanted and no input; events help to draw it in the fused loss alone."""
     model, given = autoencoder(), batch()
     pixels = hidden_pixels(model, given, 1)[:, None, None]
-    other = given | {"images": torch.where(pixels, batch(1)["images"], given["images"])}
-    before, after = losses_of(model, given), losses_of(model, other)
-    changed = {name for name in before if name.startswith("loss_") and after[name] != before[name]}
-    assert changed == {"loss_frame", "loss_fused"}
-
-
-def test_events_help_to_draw_the_frame_in_the_fused_loss_alone():
-    model, given = autoencoder(), batch()
-    before, after = losses_of(model, given), losses_of(model, given | {"histograms": histograms(LANES, seed=1)})
-    assert after["loss_frame"] == before["loss_frame"]
-    assert after["loss_fused"] != before["loss_fused"]
+    hidden = {"images": torch.where(pixels, batch(1)["images"], given["images"])}
+    before = losses_of(model, given)
+    for other, changed in (
+        (hidden, {"loss_frame", "loss_fused"}),
+        ({"histograms": histograms(LANES, seed=1)}, {"loss_events", "loss_fused", "loss_contrast"}),
+    ):
+        after = losses_of(model, given | other)
+        assert {name for name in before if after[name] != before[name]} - {"loss", "found"} == changed
 
 
 def test_the_loss_is_the_published_sum_of_means_over_hidden_pixels():
@@ -134,10 +131,3 @@ def test_every_parameter_is_trained_and_the_events_network_is_exported():
     model.loss(batch(), None)[0]["loss"].backward()
     assert all(each.grad is not None and each.grad.abs().sum() > 0 for each in model.parameters())
     assert model.backbone.in_channels == 20
-
-
-def test_positions_differ_by_row_and_by_column():
-    places = sine_positions(5, 7, 32)
-    distances = torch.cdist(places, places) + 10 * torch.eye(35)
-    assert distances.min() > 0.1
-    assert distances[17].argmin().item() in (10, 16, 18, 24)  # of row 2, column 3

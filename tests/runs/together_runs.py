@@ -55,6 +55,7 @@ OBJECTIVES: dict[str, tuple[str, str, list[str]]] = {
     "cpc": ("tespec", "1mpx", ["objective=cpc"]),
     "ecddp": ("ecddp", "1mpx", []),
     "ecdp": ("ecdp", "ddd17", []),
+    "mem-tokenizer": ("mem-tokenizer", "1mpx", []),
     "mem": ("mem", "1mpx", ["recurrent=true", "segments=3", "sampling=streams"]),
     "cm3ae": ("cm3ae", "ddd17", []),
     "moby": ("moby", "objects", []),
