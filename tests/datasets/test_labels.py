@@ -10,7 +10,6 @@ import pytest
 from ddd17_copies import png
 from guides import forgotten_afterwards
 
-from tespec.cli.command import run
 from tespec.cli.main import main
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.errors import UserError
@@ -266,10 +265,10 @@ def test_own_label_classes_end_in_one_line_and_exit_code_2(tiny_world, tmp_path,
     places = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
     with forgotten_afterwards():
         if verb == "check":
-            code = run(lambda: main(["data", "check", "ddd17", str(tiny_world / "ddd17"), *own]))
+            code = main(["data", "check", "ddd17", str(tiny_world / "ddd17"), *own])
         else:
             what = ["--method", "scratch", "--task", "ddd17", "--data", str(tiny_world / "ddd17"), "--profile", "tiny"]
-            code = run(lambda: main(["run", *what, "--device", "cpu", *own, *places, *verb.split()[1:]]))
+            code = main(["run", *what, "--device", "cpu", *own, *places, *verb.split()[1:]])
     out, err = capsys.readouterr()
     errors = [line for line in f"{out}{err}".splitlines() if line.startswith("error: ")]
     assert code == 2

@@ -11,9 +11,7 @@ from event_cases import assert_same_events, random_events
 from recording_files import ddd17, evt3, evt3_events
 
 import tespec
-from tespec.cli.data import main as data
-from tespec.cli.pretrain import main as pretrain
-from tespec.cli.run import main as run
+from tespec.cli.main import main
 from tespec.core.errors import UserError
 from tespec.datasets import sources
 from tespec.datasets.prepare import pack_missing
@@ -58,19 +56,31 @@ def play(world, out):
 
 
 LOOKS = {
-    "check": lambda world, out: data(["check", "dsec", str(world / "dsec")]),
-    "check --quick": lambda world, out: data(["check", "ddd17", str(world / "ddd17"), "--quick"]),
-    "check --out": lambda world, out: data(
-        ["check", "mvsec", str(world / "mvsec"), "--quick", "--out", f"{out}/a.csv"]
+    "check": lambda world, out: main(["data", "check", "dsec", str(world / "dsec")]),
+    "check --quick": lambda world, out: main(["data", "check", "ddd17", str(world / "ddd17"), "--quick"]),
+    "check --out": lambda world, out: main(
+        ["data", "check", "mvsec", str(world / "mvsec"), "--quick", "--out", f"{out}/a.csv"]
     ),
-    "preview": lambda world, out: data(["preview", "gen1", str(world / "gen1"), "--out", f"{out}/a.png"]),
-    "preview recordings": lambda world, out: data(
-        ["preview", "recordings", str(REAL / "davis.aedat4"), "--at", "0.08", "--high-pass", "--out", f"{out}/a.png"]
+    "preview": lambda world, out: main(["data", "preview", "gen1", str(world / "gen1"), "--out", f"{out}/a.png"]),
+    "preview recordings": lambda world, out: main(
+        [
+            "data",
+            "preview",
+            "recordings",
+            str(REAL / "davis.aedat4"),
+            "--at",
+            "0.08",
+            "--high-pass",
+            "--out",
+            f"{out}/a.png",
+        ]
     ),
-    "run --dry-run": lambda world, out: run(
-        ["--method", "tespec", "--task", "gen1", "--data", str(world), "--dry-run"]
+    "run --dry-run": lambda world, out: main(
+        ["run", "--method", "tespec", "--task", "gen1", "--data", str(world), "--dry-run"]
     ),
-    "pretrain --dry-run": lambda world, out: pretrain(["--method", "tespec", "--data", str(world), "--dry-run"]),
+    "pretrain --dry-run": lambda world, out: main(
+        ["pretrain", "--method", "tespec", "--data", str(world), "--dry-run"]
+    ),
     "tespec.stream": play,
 }
 

@@ -87,39 +87,31 @@ def test_predictions_take_the_size_of_their_own_recording(nameless):
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
-    def called(module, *arguments):
-        from tespec.cli.command import run
+def command(capsys):
+    def called(verb, *arguments):
+        from tespec.cli.main import main
 
-        monkeypatch.setattr(sys, "argv", ["a.py", *map(str, arguments)])
-        try:
-            code = run(module.main)
-        except SystemExit as ended:
-            code = ended.code
+        code = main([verb, *map(str, arguments)])
         return code, "".join(capsys.readouterr())
 
     return called
 
 
 def test_commands_take_it(command, nameless, tmp_path):
-    from tespec.cli import data, pretrain
-
     looks = (["check", "recordings"], ["preview", "recordings", "--out", tmp_path / "a.png", "--count", 1])
     training = ["--method", "tespec", "--profile", "sample", "--dry-run", "--device", "cpu", "--data"]
-    for module, (first, *others) in ((data, looks[0]), (data, looks[1]), (pretrain, training)):
-        arguments = [first, *others, nameless] if module is pretrain else [first, others[0], nameless, *others[1:]]
-        code, said = command(module, *arguments)
+    for verb, (first, *others) in (("data", looks[0]), ("data", looks[1]), ("pretrain", training)):
+        arguments = [first, *others, nameless] if verb == "pretrain" else [first, others[0], nameless, *others[1:]]
+        code, said = command(verb, *arguments)
         assert (code, "give --sensor WIDTHxHEIGHT" in said) == (2, True)
-        more = ["--set", "downsample.factor=8"] if module is pretrain else []
-        code, said = command(module, *arguments, "--sensor", "640x480", *more)
+        more = ["--set", "downsample.factor=8"] if verb == "pretrain" else []
+        code, said = command(verb, *arguments, "--sensor", "640x480", *more)
         assert code == 0, said
 
 
 @pytest.mark.parametrize("text", ["640", "640x", "0x480", "640x480x2", "20000x480", "-5x5"])
 def test_what_is_no_size_is_refused_at_once(command, nameless, text):
-    from tespec.cli import data
-
-    code, said = command(data, "check", "recordings", nameless, f"--sensor={text}")
+    code, said = command("data", "check", "recordings", nameless, f"--sensor={text}")
     assert code == 2
     assert f"--sensor {text}: no size of a sensor; give WIDTHxHEIGHT in px" in said
 

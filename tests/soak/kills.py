@@ -74,7 +74,7 @@ class SmallSteps(torch.utils.data.Dataset):
 def run_once(folder: Path, *, workers: int = 0) -> None:
     """Train, or go on, to the end; weights and curve stand in the folder afterwards."""
     training.SECONDS_BETWEEN_CHECKPOINTS = 0.0
-    setup = Setup(folder / "results", folder / "runs", "cpu", workers, overwrite=False, command="")
+    setup = Setup(results=folder / "results", runs=folder / "runs", device="cpu", workers=workers)
     torch.manual_seed(1)
     model = Small()
     with locked(setup.runs, RUN):

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from tespec.cli.options import TRACKERS as OFFERED
 from tespec.core.errors import UserError
-from tespec.training.hooks import TRACKERS, TrackHook, check_tracker
+from tespec.training.hooks import TrackHook, check_tracker
 
 CURVE = [{"step": 2, "loss": 3.0}, {"step": 4, "loss": 2.0}]
 
@@ -66,7 +65,3 @@ def test_a_tracker_that_is_not_installed_is_refused_at_once(monkeypatch: pytest.
     monkeypatch.setattr("tespec.training.hooks.find_spec", lambda package: None)
     with pytest.raises(UserError, match=r"--track wandb: the package wandb is not installed; pip install wandb"):
         check_tracker("wandb")
-
-
-def test_the_command_line_offers_all_of_them() -> None:
-    assert set(OFFERED) == set(TRACKERS)

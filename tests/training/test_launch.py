@@ -6,11 +6,8 @@ import pytest
 import torch
 from torch import distributed
 
-from tespec.cli.command import Parser
-from tespec.cli.options import add_run_options
 from tespec.core.errors import UserError
 from tespec.training.launch import (
-    LAUNCHERS,
     check_launch,
     first_host,
     launched,
@@ -30,13 +27,6 @@ from tespec.training.launch import (
 )
 def test_a_command_starts_as_many_processes_as_there_were(launcher, environment, begins):
     assert starting(launcher, environment) == begins.split()
-
-
-def test_every_launcher_can_be_chosen():
-    parser = Parser()
-    add_run_options(parser)
-    for name in ("none", *LAUNCHERS):
-        assert parser.parse_args(["--launcher", name]).launcher == name
 
 
 MET = {"MASTER_ADDR": "head", "MASTER_PORT": "1234"}
