@@ -21,7 +21,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any, Literal
 
 if not __package__:
     import installed  # noqa: F401  # before the harness
@@ -29,11 +29,12 @@ if not __package__:
 import tespec.core.compat  # noqa: F401  # before timm
 
 import torch
+from cyclopts import Parameter
 from torch import Tensor
 from torch.utils.benchmark import Timer
 
 from benchmarks.speed import machine_name, save
-from tespec.cli.command import Parser, run
+from tespec.cli.command import call, new_app, run
 from tespec.core.config import finetuning_settings, names, pretraining_settings
 from tespec.core.errors import UserError, one_line
 from tespec.core.paths import RESULTS
@@ -55,6 +56,7 @@ FEW = ("batch_size=2", "segments=4")
 # error of the CPU's bf16 is added.
 ALLOWED = {"fp32": (1e-4, 1e-2), "bf16": (1e-2, 2e-2)}
 Row = dict[str, Any]
+app = new_app("gpu.py", __doc__)
 
 
 def training(name: str, precision: str, device: torch.device) -> tuple[Trainer, dict[str, Tensor]]:
@@ -158,30 +160,32 @@ def step(name: str, precision: str, device: torch.device, small: bool) -> Row:
 STAGES = {each.__name__: each for each in (agreement, waits, step)}
 
 
-def main() -> int:
+@app.default
+def run_stages(
+    *,
+    device: Annotated[str, Parameter(help="cuda, cuda:N or cpu")] = "cuda",
+    small: Annotated[bool, Parameter(help="tiny sizes: shows that everything runs, not how fast")] = False,
+    only: Annotated[Literal["agreement", "waits", "step"] | None, Parameter(help="one stage")] = None,
+    path: Annotated[Path | None, Parameter(name="--json", help="where the results go (default: results/gpu)")] = None,
+) -> int:
     """Run the stages, print, write."""
-    parser = Parser(description=__doc__)
-    parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu (default: cuda)")
-    parser.add_argument("--small", action="store_true", help="tiny sizes: shows that everything runs, not how fast")
-    parser.add_argument("--only", metavar="STAGE", choices=tuple(STAGES), help=f"one of {', '.join(STAGES)}")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the results go (default: results/gpu)")
-    options = parser.parse_args()
     try:
-        device = choose_device(options.device)
+        chosen = choose_device(device)
     except UserError as error:
         raise UserError(error.where, "no such GPU", "use --device cpu --small to see that everything runs") from error
     began, load = time.monotonic(), os.getloadavg()[0]
     torch.set_num_threads(1)
-    if options.only:
-        rows = run_stage(options.only, device, options.small)
+    if only:
+        rows = run_stage(only, chosen, small)
     else:
-        rows = [row for name in STAGES for row in in_a_process(name, options, 60 * MINUTES + began - time.monotonic())]
-    default = None if options.only or options.small else RESULTS / "gpu" / f"{machine_name(describe(device))}.json"
-    path = options.json or default
+        until = began + 60 * MINUTES
+        rows = [row for name in STAGES for row in in_a_process(name, device, small, until - time.monotonic())]
+    default = None if only or small else RESULTS / "gpu" / f"{machine_name(describe(chosen))}.json"
+    path = path or default
     if path:
-        save(path, describe(device), rows, load)
+        save(path, describe(chosen), rows, load)
     failed = [f"{row['stage']} ({row['case']})" for row in rows if row["failed"]]
-    if not options.only:
+    if not only:
         print(f"{len(rows)} rows in {time.monotonic() - began:.0f} s; failed: {', '.join(failed) or 'none'}")
         print(f"written: {path or 'nothing'}")
     return 1 if failed else 0
@@ -210,13 +214,13 @@ def run_stage(name: str, device: torch.device, small: bool) -> list[Row]:
     return rows
 
 
-def in_a_process(name: str, options: Any, left: float) -> list[Row]:
+def in_a_process(name: str, device: str, small: bool, left: float) -> list[Row]:
     """Rows of a stage that has so many seconds; a failed row where it does not end as it should."""
     with TemporaryDirectory() as folder:
         file = Path(folder) / "rows.json"
-        command = [sys.executable, __file__, "--only", name, "--json", str(file), "--device", options.device]
+        command = [sys.executable, __file__, "--only", name, "--json", str(file), "--device", device]
         try:
-            code = subprocess.run([*command, *["--small"] * options.small], timeout=max(left, 0)).returncode
+            code = subprocess.run([*command, *["--small"] * small], timeout=max(left, 0)).returncode
             if file.is_file():
                 rows: list[Row] = json.loads(file.read_text())["rows"]
                 return rows
@@ -225,6 +229,11 @@ def in_a_process(name: str, options: Any, left: float) -> list[Row]:
             note = f"stopped: all stages together had {MINUTES:g} minutes"
     print(f"{name}: FAILED: {note}", flush=True)
     return [{"stage": name, "case": "whole stage", "failed": True, "note": note}]
+
+
+def main() -> int | None:
+    """Run what the command line says."""
+    return call(app, sys.argv[1:])
 
 
 if __name__ == "__main__":

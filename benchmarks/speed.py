@@ -9,46 +9,50 @@ Both ways must give the same result before they are timed, on one thread. Exit c
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
 from collections.abc import Iterable
+from json import dumps
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 if not __package__:
     import installed  # noqa: F401  # before the harness
 
 import torch
+from cyclopts import Parameter
 from torch.utils.benchmark import Measurement, Timer
 
 from benchmarks.stages import STAGES, Case
-from tespec.cli.command import Parser, run
+from tespec.cli.command import call, new_app, refuse, run
 from tespec.comparison.provenance import environment
 from tespec.core.files import write_whole
 from tespec.core.paths import RESULTS
 
 ROUNDS = 5
 SECONDS = 0.4  # of each way in a round, at least
+app = new_app("speed.py", __doc__)
 
 
-def main() -> int:
+@app.default
+def measure_stages(
+    *,
+    only: Annotated[str | None, Parameter(help=f"one of {', '.join(STAGES)}")] = None,
+    quick: Annotated[bool, Parameter(help="tiny sizes: shows that everything runs, not how fast")] = False,
+    json: Annotated[Path | None, Parameter(help="where the results go (default: results/speed)")] = None,
+) -> int:
     """Measure, print, write."""
-    parser = Parser(description=__doc__)
-    parser.add_argument("--only", metavar="STAGE", choices=tuple(STAGES), help=f"one of {', '.join(STAGES)}")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that everything runs, not how fast")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where the results go (default: results/speed)")
-    options = parser.parse_args()
+    refuse(only is not None and only not in STAGES, f"--only {only}: choose from {', '.join(STAGES)}")
     torch.set_num_threads(1)
     load, rows = os.getloadavg()[0], []
     print(f"{'stage':10} {'ours, median +-IQR':>20} {'plain':>20} {'ratio':>6} {'rate':>7}")
-    for name in [options.only] if options.only else STAGES:
-        for case in STAGES[name](options.quick):
-            rows.append(measure(case, options.quick))
+    for name in [only] if only else STAGES:
+        for case in STAGES[name](quick):
+            rows.append(measure(case, quick))
             print(line(rows[-1]), flush=True)
-    default = None if options.only or options.quick else RESULTS / "speed" / f"{machine_name()}.json"
-    if path := options.json or default:
+    default = None if only or quick else RESULTS / "speed" / f"{machine_name()}.json"
+    if path := json or default:
         print(f"written: {save(path, 'cpu', rows, load)}")
     return 1 if any(row["failed"] for row in rows) else 0
 
@@ -90,7 +94,12 @@ def machine_name(gpu: str = "") -> str:
 def save(path: Path, device: str, rows: Iterable[dict[str, Any]], load: float) -> Path:
     """Write rows with machine, versions, git revision, and how many processes wanted a core before."""
     facts = {"threads": 1, "load_before": load, "environment": environment(device), "rows": list(rows)}
-    return write_whole(path, json.dumps(facts, indent=1) + "\n")
+    return write_whole(path, dumps(facts, indent=1) + "\n")
+
+
+def main() -> int | None:
+    """Run what the command line says."""
+    return call(app, sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -136,6 +136,7 @@ def run(
     from tespec.runs.data import find_data, settings_of
     from tespec.runs.finetune import CellSpec, finetune
     from tespec.runs.probe import probe as measure_probe
+    from tespec.runs.probe import require_masks
     from tespec.runs.references import PRIOR, Prior, label_prior
     from tespec.weights.export import fetch
 
@@ -157,6 +158,8 @@ def run(
         pretraining_seed=pretraining_seed,
         freeze=freeze,
     )
+    if probe:
+        require_masks(settings)
     if choices.dry_run:
         from tespec.cli.cost import print_cost
         from tespec.runs.cost import estimate_cell, input_of
@@ -174,8 +177,8 @@ def run(
 
     with launched(setup.launcher, setup.device), denormals_flushed():
         setup = prepared(setup, "run", given, choices.profile)
-        spec.started()  # mistakes come to light before data is made
-        spec.try_weights()
+        spec.try_weights()  # mistakes come to light before data is made
+        spec.started()
         if found.notice:
             say(found.notice)
         found.made()

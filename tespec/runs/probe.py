@@ -16,6 +16,7 @@ from tespec.comparison.records import Record
 from tespec.core.distributed import world_size
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
+from tespec.core.settings import Finetuning
 from tespec.datasets.base import TRAIN
 from tespec.datasets.batches import EvaluationBatches
 from tespec.datasets.recording import LabelledRecording
@@ -42,13 +43,22 @@ def probe(spec: CellSpec) -> Record:
     Raises:
         UserError: the task has no classes of pixels, or data or weights cannot be used.
     """
-    if spec.settings.kind != "segmentation":
-        where = f"--probe --task {spec.settings.task}"
-        raise UserError(where, "probes are only for segmentation", "choose ddd17 or dsec")
+    require_masks(spec.settings)
     if world_size() > 1:
         raise UserError("--probe", "trains nothing that several processes could share", "start a single one")
     prepared = prepare_run("probe", spec, {"probe": DEFINITION})
     return run_or_load(prepared.run, lambda: _measured(prepared))
+
+
+def require_masks(settings: Finetuning) -> None:
+    """Refuse a task without classes of pixels.
+
+    Raises:
+        UserError: names the task.
+    """
+    if settings.kind != "segmentation":
+        where = f"--probe --task {settings.task}"
+        raise UserError(where, "probes are only for segmentation", "choose ddd17 or dsec")
 
 
 def _measured(prepared: PreparedRun) -> Outcome:

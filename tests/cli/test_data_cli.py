@@ -104,7 +104,7 @@ def evaluated(root, dataset):
         Data(root, "sample"), dataset, "recurrent", None, ["downsample.factor=1"] * (dataset != "mvsec")
     )
     task = build_task(settings, root)
-    return fingerprint(*task.splits), [recording.histograms(2, 3, 10, "edges") for recording in task.scored]
+    return fingerprint(task.train, task.scored), [recording.histograms(2, 3, 10, "edges") for recording in task.scored]
 
 
 @pytest.mark.parametrize("dataset", DATASETS)

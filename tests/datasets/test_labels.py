@@ -10,7 +10,6 @@ import pytest
 from ddd17_copies import png
 from guides import forgotten_afterwards
 
-from tespec.cli.command import run
 from tespec.cli.main import main
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.errors import UserError
@@ -236,7 +235,7 @@ def test_own_label_classes_end_in_one_line_and_exit_code_2(tiny_world, tmp_path,
     what = ["--method", "scratch", "--task", "ddd17", "--data", root, "--profile", "tiny", "--device", "cpu", *places]
     command = ["data", "check", "ddd17", root] if verb == "check" else [*verb.split(), *what]
     with forgotten_afterwards():
-        code = run(lambda: main([*command, *own]))
+        code = main([*command, *own])
     out, err = capsys.readouterr()
     found = [line for line in f"{out}{err}".splitlines() if line.startswith("error: ")]
     assert (code, len(found)) == (2, errors)

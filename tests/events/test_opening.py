@@ -6,7 +6,6 @@ Also the size of the sensor, for recordings that do not name it.
 import json
 import os
 import pickle
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,8 +27,7 @@ from event_files import (
 )
 
 import tespec
-from tespec.cli import data, pretrain, run
-from tespec.cli.command import run as called
+from tespec.cli.main import main
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
@@ -74,17 +72,17 @@ def play(world, out):
     assert next(tespec.stream(path, network))[0]
 
 
-def command(main, text):
+def command(text):
     return lambda world, out: main(text.format(world=world, out=out, real=REAL).split())
 
 
 LOOKS = {
-    "check": command(data.main, "check dsec {world}/dsec"),
-    "check --quick": command(data.main, "check mvsec {world}/mvsec --quick --out {out}/a.csv"),
-    "preview": command(data.main, "preview gen1 {world}/gen1 --out {out}/a.png"),
-    "preview recordings": command(data.main, "preview recordings {real}/davis.aedat4 --at 0.08 --out {out}/a.png"),
-    "run --dry-run": command(run.main, "--method tespec --task gen1 --data {world} --dry-run"),
-    "pretrain --dry-run": command(pretrain.main, "--method tespec --data {world} --dry-run"),
+    "check": command("data check dsec {world}/dsec"),
+    "check --quick": command("data check mvsec {world}/mvsec --quick --out {out}/a.csv"),
+    "preview": command("data preview gen1 {world}/gen1 --out {out}/a.png"),
+    "preview recordings": command("data preview recordings {real}/davis.aedat4 --at 0.08 --out {out}/a.png"),
+    "run --dry-run": command("run --method tespec --task gen1 --data {world} --dry-run"),
+    "pretrain --dry-run": command("pretrain --method tespec --data {world} --dry-run"),
     "tespec.stream": play,
 }
 
@@ -235,16 +233,15 @@ def test_the_size_reaches_workers_the_fingerprint_and_predictions(nameless):
 
 
 @pytest.mark.parametrize(
-    ("module", "text"),
+    "text",
     [
-        (data, "check recordings {path}"),
-        (data, "preview recordings {path} --count 1 --out {out}/a.png"),
-        (pretrain, "--method tespec --profile sample --dry-run --device cpu --set downsample.factor=8 --data {path}"),
+        "data check recordings {path}",
+        "data preview recordings {path} --count 1 --out {out}/a.png",
+        "pretrain --method tespec --profile sample --dry-run --device cpu --set downsample.factor=8 --data {path}",
     ],
 )
-def test_commands_take_the_size(nameless, tmp_path, monkeypatch, capsys, module, text):
-    arguments = ["a.py", *text.format(path=nameless, out=tmp_path).split()]
+def test_commands_take_the_size(nameless, tmp_path, capsys, text):
+    arguments = text.format(path=nameless, out=tmp_path).split()
     for more, code, said in (([], 2, "give --sensor WIDTHxHEIGHT"), (["--sensor", "640x480"], 0, "")):
-        monkeypatch.setattr(sys, "argv", [*arguments, *more])
-        assert called(module.main) == code
+        assert main([*arguments, *more]) == code
         assert said in "".join(capsys.readouterr())

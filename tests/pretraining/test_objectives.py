@@ -14,7 +14,7 @@ from tespec.core.errors import UserError
 from tespec.core.registry import METHODS, pretrained_methods, register_methods
 from tespec.pretraining.method import EventMethod, find_method, new_network, open_pretraining, own_settings
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import Wanted, open_run
+from tespec.runs.finetune import CellSpec, prepare_run
 from tespec.runs.pretrain import pretrain
 from tespec.sample import make_world
 from tespec.weights.files import read_weights
@@ -120,7 +120,7 @@ def test_a_task_starts_from_them(world, made, tmp_path, case, arch):
     data = Data(world / "mvsec", "sample")
     settings = settings_of(data, "mvsec", arch, None, [], method.network)
     weights = made(case)[1].weights
-    start = open_run("evaluation", Wanted(case, method, settings, data, weights, 0, setup_in(tmp_path))).run.start
+    start = prepare_run("evaluation", CellSpec(case, method, settings, data, weights, 0, setup_in(tmp_path))).run.start
     fresh = [name for name in start["fresh"] if not name.startswith("lstms.")]
     assert not fresh
     assert bool(start["fresh"]) == (arch == "recurrent") == (start["coverage"] < 1)

@@ -201,7 +201,7 @@ def test_a_folder_without_records_is_refused_and_a_broken_file_named(
 
 
 def test_the_report_never_imports_torch(results: Path) -> None:
-    run = f"from tespec.cli.report import main; main(['--results', {str(results)!r}])"
+    run = f"from tespec.cli.main import main; main(['report', '--results', {str(results)!r}])"
     code = f"import sys; {run}; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

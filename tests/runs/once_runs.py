@@ -42,7 +42,7 @@ def cell(world: Path, folder: Path, arch: str, method: str = "tespec", **changes
     data = Data(world / "ddd17", "sample")
     settings = settings_of(data, "ddd17", arch, PROFILE)
     setup = setup_in(folder, **changes)
-    return finetune.finetune(finetune.Wanted(method, find_method(method), settings, data, None, 0, setup))
+    return finetune.finetune(finetune.CellSpec(method, find_method(method), settings, data, None, 0, setup))
 
 
 def pretraining(world: Path, folder: Path, **changes: Any) -> str:

@@ -4,15 +4,15 @@ from pathlib import Path
 import pytest
 
 from tespec.core.errors import UserError
-from tespec.runs import data as choice
 from tespec.runs.data import Data, find_data, find_unlabelled
+from tespec.sample.make import world_folder
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TESPEC_DATA", raising=False)
-    monkeypatch.setattr(choice, "sample_world", lambda dataset, worlds=None: tmp_path / "world")
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "world"))
 
 
 def test_given_data_is_taken_as_it_is(tmp_path):
@@ -20,17 +20,9 @@ def test_given_data_is_taken_as_it_is(tmp_path):
     root.mkdir()
     data = find_data("ddd17", root)
     assert (data.root, data.label, data.profile, data.notice) == (root, "ddd17", "paper", "")
-
-
-def test_given_data_is_never_replaced(tmp_path):
-    with pytest.raises(UserError, match=r"gone: no such file or folder; check the path given to --data"):
-        find_data("ddd17", tmp_path / "gone")
-
-
-def test_a_folder_of_data_that_is_not_there_is_never_replaced(tmp_path, monkeypatch):
-    monkeypatch.setenv("TESPEC_DATA", str(tmp_path / "gone"))
-    with pytest.raises(UserError, match=r"TESPEC_DATA=.*gone: no such folder; correct the variable, or unset it"):
-        find_data("ddd17", None)
+    recording = tmp_path / "night drive-2.raw"
+    recording.touch()
+    assert find_unlabelled("1mpx", recording).label == "night_drive_2"
 
 
 def test_sample_data_is_known_by_its_description(tmp_path):
@@ -41,12 +33,6 @@ def test_sample_data_is_known_by_its_description(tmp_path):
     recording.parent.mkdir()
     recording.touch()
     assert find_unlabelled("1mpx", recording).is_sample
-
-
-def test_a_broken_description_is_named(tmp_path):
-    (tmp_path / "dataset.json").write_text("{")
-    with pytest.raises(UserError, match=r"dataset\.json: not a description of a data set"):
-        find_data("ddd17", tmp_path)
 
 
 @pytest.mark.parametrize("by_variable", [False, True])
@@ -62,7 +48,7 @@ def test_data_is_found_in_its_places(tmp_path, monkeypatch, by_variable):
 
 def test_the_sample_world_stands_in_and_says_so(tmp_path):
     data = find_data("ddd17", None)
-    assert (data.root, data.label) == (tmp_path / "world" / "ddd17", "sample")
+    assert (data.root, data.label) == (world_folder() / "ddd17", "sample")
     assert data.notice.endswith("found in ./data/ddd17: using the synthetic sample world")
     assert "\n" not in data.notice
     assert find_data("ddd17", None, "tiny") == find_data("ddd17", None, "sample") == data
@@ -74,27 +60,27 @@ def test_a_profile_of_real_data_never_gets_the_sample_world_unasked(tmp_path, pr
     for find in (find_data, find_unlabelled):
         with pytest.raises(UserError, match=refused):
             find("1mpx", None, profile)
-        assert find("1mpx", Path("sample"), profile) == Data(tmp_path / "world" / "1mpx", "sample")
+        assert find("1mpx", Path("sample"), profile) == Data(world_folder() / "1mpx", "sample")
 
 
+REFUSED = [
+    ("gone", None, "gone: no such file or folder; check the path given to --data"),
+    ("sample", None, r"--data sample: a folder here has this name, .* give the full path"),
+    ("broken", None, r"dataset\.json: not a description of a data set"),
+    (None, "gone", r"TESPEC_DATA=.*gone: no such folder; correct the variable, or unset it"),
+    (None, "archives", r"TESPEC_DATA=.*archives: holds no folder ddd17; give --data FOLDER, or"),
+]
+
+
+@pytest.mark.parametrize(("given", "variable", "message"), REFUSED)
 @pytest.mark.parametrize("profile", [None, "sample", "paper"])
-def test_a_folder_of_data_without_the_data_set_is_never_replaced(tmp_path, monkeypatch, profile):
-    (tmp_path / "archives" / "gen1").mkdir(parents=True)
-    monkeypatch.setenv("TESPEC_DATA", str(tmp_path / "archives"))
-    with pytest.raises(UserError, match=r"TESPEC_DATA=.*archives: holds no folder ddd17; give --data FOLDER, or"):
-        find_data("ddd17", None, profile)
-    assert find_data("gen1", None, profile).root == tmp_path / "archives" / "gen1"
-    assert find_data("ddd17", Path("sample"), profile).is_sample
-
-
-def test_a_folder_called_sample_is_not_mistaken(tmp_path):
-    (tmp_path / "sample").mkdir()
-    with pytest.raises(UserError, match=r"--data sample: a folder here has this name, .* give the full path"):
-        find_data("ddd17", Path("sample"))
-    assert find_data("ddd17", tmp_path / "sample").label == "ddd17"
-
-
-def test_recordings_are_called_by_the_name_of_their_file(tmp_path):
-    recording = tmp_path / "night drive-2.raw"
-    recording.touch()
-    assert find_unlabelled("1mpx", recording).label == "night_drive_2"
+def test_data_is_never_replaced(tmp_path, monkeypatch, profile, given, variable, message):
+    for folder in ("sample", "broken", "archives/gen1"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "broken" / "dataset.json").write_text("{")
+    if variable:
+        monkeypatch.setenv("TESPEC_DATA", str(tmp_path / variable))
+    with pytest.raises(UserError, match=message):
+        find_data("ddd17", given and Path(given), profile)
+    if variable == "archives":
+        assert find_data("gen1", None, profile).root == tmp_path / "archives" / "gen1"

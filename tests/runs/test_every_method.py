@@ -4,12 +4,11 @@ import pytest
 from short_runs import setup_in
 
 from tespec.core.config import names
-from tespec.core.errors import UserError
 from tespec.core.registry import METHODS, register_methods
 from tespec.core.settings import ARCHITECTURES
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import Wanted, finetune
+from tespec.runs.finetune import CellSpec, finetune
 from tespec.sample import make_world
 
 FEW = ["optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2"]
@@ -38,18 +37,8 @@ def test_a_method_runs_on_a_task(tiny_world, runs, method, task, arch):
     data = Data(world / task, "sample")
     few = [*FEW, *(["segments=4"] if arch == "recurrent" else [])]
     settings = settings_of(data, task, arch, None, few, kind.network)
-    record = finetune(Wanted(method, kind, settings, data, None, 0, setup_in(runs), tuple(FEW)))
+    record = finetune(CellSpec(method, kind, settings, data, None, 0, setup_in(runs), tuple(FEW)))
     weights = record.weights
     assert (weights["loaded"] == 0) == (kind.pretraining_data == "-")
     assert all(name.startswith("lstms.") for name in weights["fresh"])
     assert record.config["width"].startswith({"swin": "micro"}.get(kind.network, kind.network))
-
-
-def test_pairs_that_no_method_has_are_refused():
-    for method, arch, message in (
-        ("ecdp", "recurrent", "ECDP with ResNet50 is feedforward alone; give --arch feedforward"),
-        ("ecddp_resnet", "recurrent", "ECDDP with ResNet50 is feedforward alone"),
-        ("rvt", "feedforward", "RVT with MaxViT is recurrent alone; give --arch recurrent"),
-    ):
-        with pytest.raises(UserError, match=message):
-            find_method(method).require(method, arch)

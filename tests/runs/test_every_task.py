@@ -12,7 +12,7 @@ from tespec.core.registry import register_methods
 from tespec.datasets.batches import pad_boxes
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import Wanted, finetune
+from tespec.runs.finetune import CellSpec, finetune
 from tespec.tasks import build_task
 from tespec.tasks.base import Task, named
 
@@ -31,7 +31,7 @@ def run(world, folder, task, arch="recurrent", **changes):
     setup = setup_in(folder, **changes)
     data = Data(world / task, "sample")
     settings = settings_of(data, task, arch, None, [*FEW, *(["segments=4"] if arch == "recurrent" else [])])
-    return finetune(Wanted("scratch", find_method("scratch"), settings, data, None, 0, setup))
+    return finetune(CellSpec("scratch", find_method("scratch"), settings, data, None, 0, setup))
 
 
 FAST = {"dsec": "feedforward", "gen1": "recurrent", "mvsec": "recurrent"}

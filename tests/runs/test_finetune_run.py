@@ -14,7 +14,7 @@ from tespec.datasets.batches import EvaluationBatches
 from tespec.models.backbone import reset
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import FRAMES, Wanted, finetune
+from tespec.runs.finetune import FRAMES, CellSpec, finetune
 from tespec.tasks import build_task
 from tespec.tasks.segmentation import SegmentationModel, SegmentationTask
 from tespec.training.checkpoint import save_checkpoint
@@ -29,7 +29,7 @@ def run(world, folder, method="scratch", arch="recurrent", checkpoint=None, more
     setup = setup_in(folder, **changes)
     data = Data(world / "ddd17", "sample")
     settings = settings_of(data, "ddd17", arch, None, [*FEW, *(["segments=4"] if arch == "recurrent" else []), *more])
-    return finetune(Wanted(method, find_method(method), settings, data, checkpoint, 0, setup, FEW_PRETRAINING))
+    return finetune(CellSpec(method, find_method(method), settings, data, checkpoint, 0, setup, FEW_PRETRAINING))
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def test_real_data_needs_a_checkpoint(tiny_world, tmp_path):
     data = Data(tiny_world / "ddd17", "ddd17")
     settings = settings_of(data, "ddd17", "recurrent", "sample", FEW)
     with pytest.raises(UserError, match=r"--method tespec: needs pre-trained weights; give --checkpoint FILE"):
-        finetune(Wanted("tespec", find_method("tespec"), settings, data, None, 0, setup_in(tmp_path)))
+        finetune(CellSpec("tespec", find_method("tespec"), settings, data, None, 0, setup_in(tmp_path)))
 
 
 FAILURES = [

@@ -23,7 +23,7 @@ from tespec.core.registry import register_methods
 from tespec.pretraining.method import find_method
 from tespec.runs import pretrain, run
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import Wanted, finetune, open_run
+from tespec.runs.finetune import CellSpec, finetune, prepare_run
 from tespec.runs.references import label_prior
 
 METHOD = """
@@ -68,7 +68,7 @@ def cell(tiny_world, methods):
     ):
         data = Data(tiny_world / "ddd17", "sample")
         settings = settings or settings_of(data, task, "feedforward", profile, [*STEPS, *changes])
-        return Wanted(method, find_method(method), settings, data, None, seed, setup_in(folder, **how), split=split)
+        return CellSpec(method, find_method(method), settings, data, None, seed, setup_in(folder, **how), split=split)
 
     return cell
 
@@ -81,7 +81,7 @@ def made(cell, tmp_path_factory):
 
 
 def name_of(wanted):
-    return open_run("evaluation", wanted, trains=True).run.name
+    return prepare_run("evaluation", wanted, trains=True).run.name
 
 
 def test_files_that_a_run_does_not_use_void_nothing(made, methods, tiny_world, tmp_path):

@@ -5,7 +5,7 @@ from tespec.core.errors import UserError
 from tespec.core.registry import register_methods
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import Wanted
+from tespec.runs.finetune import CellSpec
 from tespec.runs.probe import probe
 
 
@@ -13,7 +13,7 @@ def run(world, folder, task="ddd17", arch="recurrent", **changes):
     register_methods()
     data = Data(world / task, "sample")
     settings, setup = settings_of(data, task, arch), setup_in(folder, **changes)
-    return probe(Wanted("scratch", find_method("scratch"), settings, data, None, 0, setup))
+    return probe(CellSpec("scratch", find_method("scratch"), settings, data, None, 0, setup))
 
 
 @pytest.mark.parametrize("arch", ["recurrent", pytest.param("feedforward", marks=pytest.mark.slow)])

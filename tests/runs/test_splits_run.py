@@ -14,7 +14,7 @@ from tespec.core.errors import UserError
 from tespec.core.registry import register_methods
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import Wanted, finetune, open_run
+from tespec.runs.finetune import CellSpec, finetune, prepare_run
 from tespec.runs.probe import probe
 from tespec.runs.references import label_prior
 
@@ -25,7 +25,7 @@ def wanted(world, folder, split="test", task="ddd17", changes=(), **setup):
     register_methods()
     data = Data(world / task, "sample")
     settings = settings_of(data, task, "recurrent", None, [*FEW, *changes])
-    return Wanted("scratch", find_method("scratch"), settings, data, None, 0, setup_in(folder, **setup), split=split)
+    return CellSpec("scratch", find_method("scratch"), settings, data, None, 0, setup_in(folder, **setup), split=split)
 
 
 def numbers(record):
@@ -70,9 +70,9 @@ def test_one_training_serves_both_splits(alone, tiny_world, tmp_path, order, cap
 def test_another_training_serves_no_other_split(alone, tiny_world, tmp_path):
     changes = ["optimisation.peak_lr=1e-4"], ["splits.train=[dir0]"]
     others = [
-        open_run("evaluation", wanted(tiny_world, tmp_path, "val", changes=each), trains=True) for each in changes
+        prepare_run("evaluation", wanted(tiny_world, tmp_path, "val", changes=each), trains=True) for each in changes
     ]
-    others.append(open_run("evaluation", wanted(tiny_world, tmp_path, "val", accumulate=2), trains=True))
+    others.append(prepare_run("evaluation", wanted(tiny_world, tmp_path, "val", accumulate=2), trains=True))
     assert alone["test"].training not in {other.run.training for other in others}
 
 
@@ -110,14 +110,14 @@ def test_data_without_a_validation_split_is_refused_in_words(tiny_world, tmp_pat
     register_methods()
     data = Data(root, "ddd17")
     settings = settings_of(data, "ddd17", "recurrent", "sample")
-    asked = Wanted("scratch", find_method("scratch"), settings, data, None, 0, setup_in(tmp_path), split="val")
+    asked = CellSpec("scratch", find_method("scratch"), settings, data, None, 0, setup_in(tmp_path), split="val")
     with pytest.raises(UserError, match=r"DDD17 has no validation split: .*; take some out of splits.train and name"):
-        open_run("evaluation", asked)
+        prepare_run("evaluation", asked)
 
 
 def test_a_recording_is_of_one_split(tiny_world, tmp_path):
     with pytest.raises(UserError, match="dir1 is a recording of both train and val; leave it in one of"):
-        open_run("evaluation", wanted(tiny_world, tmp_path, changes=["splits.val=[dir1]"]))
+        prepare_run("evaluation", wanted(tiny_world, tmp_path, changes=["splits.val=[dir1]"]))
     own = wanted(tiny_world, tmp_path, "val", changes=["splits.train=[dir0]", "splits.val=[dir1]"])
-    task = open_run("evaluation", own).task
+    task = prepare_run("evaluation", own).task
     assert [recording.name for recording in (*task.train, *task.scored)] == ["dir0", "dir1"]

@@ -7,7 +7,7 @@ from tespec.core.registry import register_methods
 from tespec.models import EventSwin
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import Wanted, open_run
+from tespec.runs.finetune import CellSpec, prepare_run
 from tespec.weights.files import write_weights
 
 LOWER = "peak_lr_after.1Mpx=0.00025"
@@ -29,8 +29,8 @@ def start(tmp_path):
 def test_a_run_takes_the_rate_that_its_weights_ask_for(tiny_world, tmp_path, start, data, peak):
     world = Data(tiny_world / "1mpx", "sample")
     settings = settings_of(world, "1mpx", "feedforward", None, [LOWER])
-    wanted = Wanted("ecddp", find_method("ecddp"), settings, world, start(data), 0, setup_in(tmp_path))
-    opened = open_run("evaluation", wanted)
+    wanted = CellSpec("ecddp", find_method("ecddp"), settings, world, start(data), 0, setup_in(tmp_path))
+    opened = prepare_run("evaluation", wanted)
     assert opened.settings.optimisation.peak_lr == opened.run.config["optimisation"]["peak_lr"] == peak
 
 
@@ -39,8 +39,8 @@ def test_runs_of_all_seeds_may_start_from_one_pretraining(tiny_world, tmp_path):
     settings = settings_of(world, "ddd17", "feedforward", None, [])
     few = ("optimisation.steps=1", "optimisation.warmup_steps=0", "batch_size=2")
     first, other = (
-        open_run(
-            "evaluation", Wanted("tespec", find_method("tespec"), settings, world, None, seed, setup, few, "test", 3)
+        prepare_run(
+            "evaluation", CellSpec("tespec", find_method("tespec"), settings, world, None, seed, setup, few, "test", 3)
         )
         for seed in (3, 4)
     )

@@ -25,7 +25,7 @@ from tespec.core.registry import register_methods
 from tespec.datasets.batches import LabelledBatches
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import Wanted, finetune
+from tespec.runs.finetune import CellSpec, finetune
 from tespec.runs.pretrain import pretrain
 from tespec.training.launch import launched
 from tespec.training.trainer import Trainer
@@ -80,7 +80,7 @@ def compute(case: str, world: Path, folder: Path, stop: int = 0, **changes: Any)
             task, arch, own = TASKS[case]
             data = Data(world / task, "sample")
             resolved = settings_of(data, task, arch, None, [*FEW, *own])
-            finetune(Wanted("scratch", find_method("scratch"), resolved, data, None, 0, setup))
+            finetune(CellSpec("scratch", find_method("scratch"), resolved, data, None, 0, setup))
         else:
             name, dataset, own = OBJECTIVES[case]
             recipe = pretraining_settings(name, "sample", [*own, *FEW])
