@@ -55,32 +55,18 @@ def play(world, out):
     assert next(tespec.stream(path, network))[0]
 
 
+def words(text):
+    return lambda world, out: main(text.format(world=world, out=out, real=REAL).split())
+
+
 LOOKS = {
-    "check": lambda world, out: main(["data", "check", "dsec", str(world / "dsec")]),
-    "check --quick": lambda world, out: main(["data", "check", "ddd17", str(world / "ddd17"), "--quick"]),
-    "check --out": lambda world, out: main(
-        ["data", "check", "mvsec", str(world / "mvsec"), "--quick", "--out", f"{out}/a.csv"]
-    ),
-    "preview": lambda world, out: main(["data", "preview", "gen1", str(world / "gen1"), "--out", f"{out}/a.png"]),
-    "preview recordings": lambda world, out: main(
-        [
-            "data",
-            "preview",
-            "recordings",
-            str(REAL / "davis.aedat4"),
-            "--at",
-            "0.08",
-            "--high-pass",
-            "--out",
-            f"{out}/a.png",
-        ]
-    ),
-    "run --dry-run": lambda world, out: main(
-        ["run", "--method", "tespec", "--task", "gen1", "--data", str(world), "--dry-run"]
-    ),
-    "pretrain --dry-run": lambda world, out: main(
-        ["pretrain", "--method", "tespec", "--data", str(world), "--dry-run"]
-    ),
+    "check": words("data check dsec {world}/dsec"),
+    "check --quick": words("data check ddd17 {world}/ddd17 --quick"),
+    "check --out": words("data check mvsec {world}/mvsec --quick --out {out}/a.csv"),
+    "preview": words("data preview gen1 {world}/gen1 --out {out}/a.png"),
+    "preview recordings": words("data preview recordings {real}/davis.aedat4 --at 0.08 --high-pass --out {out}/a.png"),
+    "run --dry-run": words("run --method tespec --task gen1 --data {world} --dry-run"),
+    "pretrain --dry-run": words("pretrain --method tespec --data {world} --dry-run"),
     "tespec.stream": play,
 }
 
