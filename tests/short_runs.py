@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tespec.pretraining.method import PretrainMethod
+from tespec.core.registry import register_methods
+from tespec.pretraining.method import PretrainMethod, find_method
 from tespec.pretraining.tespec import Tespec
+from tespec.runs.data import Data, settings_of
+from tespec.runs.finetune import CellSpec
+from tespec.runs.references import PRIOR, Prior
 from tespec.runs.setup import Setup
 from tespec.training.hooks import CheckpointHook
 
@@ -20,8 +25,24 @@ DRAW = Tespec.draw
 
 def setup_in(folder: Path, **changes: Any) -> Setup:
     """A run on the CPU whose results lie in `folder`."""
-    options: dict[str, Any] = {"device": "cpu", "workers": 0, "overwrite": False, "command": "x"}
+    options: dict[str, Any] = {"device": "cpu", "workers": 0, "command": "x"}
     return Setup(results=folder / "results", runs=folder / "runs", **(options | changes))
+
+
+def cell_spec(
+    world: Path, folder: Path, task: str = "ddd17", arch: str = "recurrent", method: str = "scratch", *,
+    changes: Sequence[str] = (), profile: str | None = None, **more: Any,
+) -> CellSpec:  # fmt: skip
+    """A cell on the sample world in `world`; `more`: other attributes of the spec or of its setup."""
+    register_methods()
+    own = {each.name for each in fields(CellSpec)} & more.keys()
+    spec = {name: more.pop(name) for name in own}
+    data = spec.pop("data", Data(world / task, "sample"))
+    settings = spec.pop("settings", None) or settings_of(data, task, arch, profile, changes)
+    kind = Prior if method == PRIOR else find_method(method)
+    usual = {"checkpoint": None, "seed": 0}
+    return CellSpec(name=method, method=kind, settings=settings, data=data, setup=setup_in(folder, **more),
+                    **(usual | spec))  # fmt: skip
 
 
 @contextmanager

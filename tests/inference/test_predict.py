@@ -126,6 +126,6 @@ def test_a_picture_is_no_reason_to_lose_the_next_seed(tmp_path, monkeypatch, cap
     monkeypatch.setattr(predict, "draw_strip", fail)
     (tmp_path / "runs" / "a").mkdir(parents=True)
     (tmp_path / "runs" / "a" / "model.safetensors").touch()
-    setup = Setup(tmp_path / "results", tmp_path / "runs", "cpu", 0, False, False, "")
+    setup = Setup(results=tmp_path / "results", runs=tmp_path / "runs", device="cpu")
     draw_strip_of(SimpleNamespace(name="a", split="test"), setup, Path("data"))
     assert capsys.readouterr().err.startswith("no picture: ")

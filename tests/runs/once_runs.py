@@ -19,17 +19,16 @@ import tespec.core.compat  # noqa: F401  # before mmengine
 
 import pytest
 import torch
-from short_runs import setup_in, short_pretrainings
+from short_runs import cell_spec, setup_in, short_pretrainings
 
 from tespec.comparison.records import Record
 from tespec.core import distributed as talk
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import rank
 from tespec.core.registry import register_methods
-from tespec.pretraining.method import find_method
 from tespec.runs import finetune, lock, pretrain, run
 from tespec.runs import train as training
-from tespec.runs.data import Data, settings_of
+from tespec.runs.data import Data
 from tespec.training.hooks import CheckpointHook
 from tespec.training.launch import launched
 from tespec.weights.files import sha256_of
@@ -39,10 +38,7 @@ PROFILE = "tiny"
 
 def cell(world: Path, folder: Path, arch: str, method: str = "tespec", **changes: Any) -> Record:
     """A fine-tuning, pre-trained before if the method is, as its record."""
-    data = Data(world / "ddd17", "sample")
-    settings = settings_of(data, "ddd17", arch, PROFILE)
-    setup = setup_in(folder, **changes)
-    return finetune.finetune(finetune.CellSpec(method, find_method(method), settings, data, None, 0, setup))
+    return finetune.finetune(cell_spec(world, folder, "ddd17", arch, method, profile=PROFILE, **changes))
 
 
 def pretraining(world: Path, folder: Path, **changes: Any) -> str:
@@ -78,7 +74,8 @@ def trained_runs() -> Iterator[list[str]]:
         return real(*arguments, **more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "train", train)
+        for module in (finetune, pretrain):
+            patch.setattr(module, "train", train)
         yield names
 
 

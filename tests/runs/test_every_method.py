@@ -1,14 +1,14 @@
 """Every method on every task it supports, with its own pre-training, from the command line's settings to a record."""
 
 import pytest
-from short_runs import setup_in
+from short_runs import cell_spec
 
 from tespec.core.config import names
 from tespec.core.registry import METHODS, register_methods
 from tespec.core.settings import ARCHITECTURES
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import CellSpec, finetune
+from tespec.runs.finetune import finetune
 from tespec.sample import make_world
 
 FEW = ["optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2"]
@@ -34,10 +34,10 @@ def runs(tmp_path_factory):
 def test_a_method_runs_on_a_task(tiny_world, runs, method, task, arch):
     world = make_world("tiny", root=tiny_world.parent, processes=1, datasets=("objects",))
     kind = find_method(method)
-    data = Data(world / task, "sample")
     few = [*FEW, *(["segments=4"] if arch == "recurrent" else [])]
-    settings = settings_of(data, task, arch, None, few, kind.network)
-    record = finetune(CellSpec(method, kind, settings, data, None, 0, setup_in(runs), tuple(FEW)))
+    settings = settings_of(Data(world / task, "sample"), task, arch, None, few, kind.network)
+    own = tuple(FEW) if kind.recipe else ()
+    record = finetune(cell_spec(world, runs, task, arch, method, settings=settings, pretraining_changes=own))
     weights = record.weights
     assert (weights["loaded"] == 0) == (kind.pretraining_data == "-")
     assert all(name.startswith("lstms.") for name in weights["fresh"])

@@ -4,15 +4,13 @@ import json
 
 import pytest
 import torch
-from short_runs import setup_in
+from short_runs import cell_spec
 
 from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
-from tespec.core.registry import register_methods
 from tespec.datasets.batches import pad_boxes
-from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import CellSpec, finetune
+from tespec.runs.finetune import finetune
 from tespec.tasks import build_task
 from tespec.tasks.base import Task, named
 
@@ -26,12 +24,9 @@ METRICS = {
 }
 
 
-def run(world, folder, task, arch="recurrent", **changes):
-    register_methods()
-    setup = setup_in(folder, **changes)
-    data = Data(world / task, "sample")
-    settings = settings_of(data, task, arch, None, [*FEW, *(["segments=4"] if arch == "recurrent" else [])])
-    return finetune(CellSpec("scratch", find_method("scratch"), settings, data, None, 0, setup))
+def run(world, folder, task, arch="recurrent"):
+    few = [*FEW, *(["segments=4"] if arch == "recurrent" else [])]
+    return finetune(cell_spec(world, folder, task, arch, changes=few))
 
 
 FAST = {"dsec": "feedforward", "gen1": "recurrent", "mvsec": "recurrent"}

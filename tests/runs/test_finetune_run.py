@@ -1,20 +1,21 @@
 import itertools
 import json
+import os
+import signal
+import time
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from short_runs import setup_in, stopped_after
+from short_runs import cell_spec, stopped_after
 
 from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
-from tespec.core.registry import register_methods
 from tespec.datasets.batches import EvaluationBatches
 from tespec.models.backbone import reset
-from tespec.pretraining.method import find_method
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import FRAMES, CellSpec, finetune
+from tespec.runs.finetune import FRAMES, finetune
 from tespec.tasks import build_task
 from tespec.tasks.segmentation import SegmentationModel, SegmentationTask
 from tespec.training.checkpoint import save_checkpoint
@@ -24,12 +25,10 @@ FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=2"]
 FEW_PRETRAINING = ("optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2", "segments=2")
 
 
-def run(world, folder, method="scratch", arch="recurrent", checkpoint=None, more=(), **changes):
-    register_methods()
-    setup = setup_in(folder, **changes)
-    data = Data(world / "ddd17", "sample")
-    settings = settings_of(data, "ddd17", arch, None, [*FEW, *(["segments=4"] if arch == "recurrent" else []), *more])
-    return finetune(CellSpec(method, find_method(method), settings, data, checkpoint, 0, setup, FEW_PRETRAINING))
+def run(world, folder, method="scratch", arch="recurrent", more=(), **changes):
+    few = [*FEW, *(["segments=4"] if arch == "recurrent" else []), *more]
+    own = FEW_PRETRAINING if method == "tespec" else ()
+    return finetune(cell_spec(world, folder, "ddd17", arch, method, changes=few, pretraining_changes=own, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -131,44 +130,22 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_overwriting_starts_again(
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-def test_weights_of_another_width_are_refused_before_training(tiny_world, tmp_path):
-    path = tmp_path / "other.safetensors"
-    from tespec.models import EventSwin
-    from tespec.weights.files import write_weights
-
-    write_weights(path, EventSwin(arch="tiny", img_size=(64, 96)).state_dict(), {"width": "tiny"})
-    with pytest.raises(UserError, match="this model needs"):
-        run(tiny_world, tmp_path, method="tespec", checkpoint=path)
-    assert not (tmp_path / "results").exists()
-
-
-def test_a_pretrained_method_never_starts_at_random(tiny_world, tmp_path, monkeypatch):
-    register_methods()
-    monkeypatch.setattr(find_method("tespec"), "recipe", None)
-    with pytest.raises(UserError, match=r"--method tespec: is pre-trained on 1Mpx; give --checkpoint FILE"):
-        run(tiny_world, tmp_path, method="tespec")
-
-
-def test_real_data_needs_a_checkpoint(tiny_world, tmp_path):
-    register_methods()
-    data = Data(tiny_world / "ddd17", "ddd17")
-    settings = settings_of(data, "ddd17", "recurrent", "sample", FEW)
-    with pytest.raises(UserError, match=r"--method tespec: needs pre-trained weights; give --checkpoint FILE"):
-        finetune(CellSpec("tespec", find_method("tespec"), settings, data, None, 0, setup_in(tmp_path)))
-
-
 FAILURES = [
     (UserError("a mask", "is damaged", "copy it again"), "failed", "evaluation: UserError"),
     (torch.OutOfMemoryError("tried to allocate"), "failed", "--recompute"),
     (KeyboardInterrupt(), "preempted", "evaluation: KeyboardInterrupt"),
+    (signal.SIGTERM, "preempted", "evaluation: Preempted('stopped by SIGTERM"),
 ]
 
 
-@pytest.mark.parametrize(("failure", "state", "reason"), FAILURES, ids=["failed", "out of memory", "Ctrl-C"])
+@pytest.mark.parametrize(("failure", "state", "reason"), FAILURES, ids=["failed", "out of memory", "Ctrl-C", "SIGTERM"])
 def test_an_evaluation_that_fails_keeps_the_training(
     straight, tiny_world, tmp_path, monkeypatch, failure, state, reason
 ):
     def fail(*arguments):
+        if isinstance(failure, int):
+            os.kill(os.getpid(), failure)
+            time.sleep(10)
         raise failure
 
     with monkeypatch.context() as patch:

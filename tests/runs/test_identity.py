@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from guides import forgotten_afterwards
 from once_runs import trained_runs
-from short_runs import setup_in
+from short_runs import cell_spec, setup_in
 
 import tespec
 from tespec.comparison.records import RESULTS_VERSION, read_records, write_record
@@ -22,8 +22,8 @@ from tespec.core.paths import CONFIGS, REPOSITORY
 from tespec.core.registry import register_methods
 from tespec.pretraining.method import find_method
 from tespec.runs import pretrain, run
-from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import CellSpec, finetune, prepare_run
+from tespec.runs.data import Data
+from tespec.runs.finetune import finetune, prepare_run
 from tespec.runs.references import label_prior
 
 METHOD = """
@@ -66,9 +66,10 @@ def cell(tiny_world, methods):
     def cell(
         folder, method="scratch", task="ddd17", changes=(), seed=0, split="test", profile="tiny", settings=None, **how
     ):
-        data = Data(tiny_world / "ddd17", "sample")
-        settings = settings or settings_of(data, task, "feedforward", profile, [*STEPS, *changes])
-        return CellSpec(method, find_method(method), settings, data, None, seed, setup_in(folder, **how), split=split)
+        return cell_spec(
+            tiny_world, folder, task, "feedforward", method, changes=[*STEPS, *changes], profile=profile, seed=seed,
+            split=split, settings=settings, **how,
+        )  # fmt: skip
 
     return cell
 
@@ -214,8 +215,7 @@ def test_an_edited_part_of_a_network_is_another_choice(name_of_pretraining, tmp_
 
 
 def prior(cell, folder, changes=(), **how):
-    wanted = cell(folder, changes=changes, **how)
-    return label_prior(wanted.settings, wanted.data, 0, wanted.setup)
+    return label_prior(cell(folder, "prior", changes=changes, **how))
 
 
 def test_what_differs_from_a_similar_record_is_said_with_both_values(cell, tmp_path, capsys):

@@ -8,16 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from short_runs import setup_in
 from together_runs import OBJECTIVES, TASKS, compute
 
-from tespec.cli import run as run_cli
-from tespec.cli.command import run
 from tespec.comparison.records import read_records
-from tespec.core.config import as_facts, finetuning_settings
 from tespec.core.errors import Preempted
 from tespec.core.paths import REPOSITORY
-from tespec.runs.run import on_device
 from tespec.sample import make_world
 
 SCRIPT = Path(__file__).with_name("together_runs.py")
@@ -127,34 +122,3 @@ def test_the_command_line_by_two_processes_and_a_stop(world, tmp_path):
     assert "error" not in said.splitlines()[0]
     (checkpoint,) = run.glob("step-*")
     assert f"stopped after step {int(checkpoint.stem[5:])}" in said
-
-
-def test_a_batch_that_cannot_be_shared_is_enlarged_by_name(tmp_path, capsys):
-    settings = finetuning_settings("mvsec", "recurrent", "sample", ["batch_size=4"])
-    taken = on_device(settings, setup_in(tmp_path, accumulate=3, enlarge_batch=True))
-    assert (taken.batch_size, as_facts(taken)["batch_size"]) == (6, 6)
-    assert "batch_size: 6 lanes instead of 4, as --enlarge-batch says: another run" in capsys.readouterr().err
-    assert on_device(settings, setup_in(tmp_path, accumulate=2, enlarge_batch=True)).batch_size == 4
-    assert on_device(settings, setup_in(tmp_path, accumulate=3)).batch_size == 4
-
-
-REFUSED = [
-    (["--launcher", "pytorch"], "--launcher pytorch: did not start this process; start with torchrun"),
-    (["--launcher", "slurm"], "--launcher slurm: did not start this process; start with srun"),
-    (["--accumulate", "3"], "batch_size: 4 lanes do not divide evenly among 1 processes with 3 gradient accumulation"),
-    (["--accumulate", "0"], "argument --accumulate: '0' is not a whole number; give 1 or more"),
-]
-
-
-@pytest.mark.parametrize(("options", "said"), REFUSED)
-def test_what_cannot_be_is_refused_in_one_line(world, tmp_path, options, said, capsys):
-    what = ["--method", "scratch", "--task", "mvsec", "--profile", "sample", "--device", "cpu", "--set", "batch_size=4"]
-    places = ["--data", world / "mvsec", "--results", tmp_path / "results", "--runs", tmp_path / "runs"]
-    try:
-        code = run(lambda: run_cli.main([*what, *map(str, places), *options]))
-    except SystemExit as ended:  # of argparse
-        code = ended.code
-    assert code == 2
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
-    assert said in line
-    assert not (tmp_path / "results").exists()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from exchanges import Exchanges
-from short_runs import setup_in, short_pretrainings, stopped_after
+from short_runs import cell_spec, setup_in, short_pretrainings, stopped_after
 from torch import distributed
 
 from tespec.core.config import pretraining_settings
@@ -23,9 +23,8 @@ from tespec.core.distributed import rank
 from tespec.core.errors import Preempted
 from tespec.core.registry import register_methods
 from tespec.datasets.batches import LabelledBatches
-from tespec.pretraining.method import find_method
-from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import CellSpec, finetune
+from tespec.runs.data import Data
+from tespec.runs.finetune import finetune
 from tespec.runs.pretrain import pretrain
 from tespec.training.launch import launched
 from tespec.training.trainer import Trainer
@@ -78,9 +77,7 @@ def compute(case: str, world: Path, folder: Path, stop: int = 0, **changes: Any)
             )
         if case in TASKS:
             task, arch, own = TASKS[case]
-            data = Data(world / task, "sample")
-            resolved = settings_of(data, task, arch, None, [*FEW, *own])
-            finetune(CellSpec("scratch", find_method("scratch"), resolved, data, None, 0, setup))
+            finetune(cell_spec(world, folder, task, arch, changes=[*FEW, *own], **changes))
         else:
             name, dataset, own = OBJECTIVES[case]
             recipe = pretraining_settings(name, "sample", [*own, *FEW])

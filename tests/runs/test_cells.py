@@ -1,0 +1,192 @@
+"""Cells, probes and label priors: what they start from, the split they are scored on, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from once_runs import trained_runs
+from short_runs import cell_spec
+
+from tespec.comparison.frame import results
+from tespec.comparison.records import read_records, write_record
+from tespec.core.errors import UserError
+from tespec.models import EventSwin
+from tespec.pretraining.method import find_method
+from tespec.runs.data import Data
+from tespec.runs.finetune import finetune, prepare_run
+from tespec.runs.probe import probe
+from tespec.runs.references import label_prior, prior_of
+from tespec.tasks import build_task
+from tespec.tasks.segmentation import SegmentationTask
+from tespec.weights.files import write_weights
+
+FEW = ("optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2", "segments=2")
+
+
+def spec_of(world, folder, split="test", changes=(), **more):
+    return cell_spec(world, folder, changes=[*FEW, *changes], split=split, **more)
+
+
+def prior(world, folder, task="ddd17", **more):
+    return label_prior(cell_spec(world, folder, task, "feedforward", "prior", **more))
+
+
+def numbers(record):
+    return {part: getattr(record, part) for part in ("name", "metrics", "groups", "recordings", "classes", "curve")}
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_world, tmp_path_factory):
+    """The record of each split, trained for it alone."""
+    return {split: finetune(spec_of(tiny_world, tmp_path_factory.mktemp(split), split)) for split in ("test", "val")}
+
+
+def test_records_say_on_what_they_stand(alone, tiny_world):
+    splits = json.loads((tiny_world / "ddd17" / "dataset.json").read_text())["splits"]
+    for split, record in alone.items():
+        assert record.split == split
+        assert list(record.recordings) == splits[split]
+        assert record.config["splits"] == {name: splits[name] for name in ("train", split)}
+        assert set(record.protocol) & {"test", "val"} == {split}
+        assert record.protocol["scored"].startswith(f"every {split} label once")
+    assert alone["test"].id != alone["val"].id
+    assert alone["test"].training == alone["val"].training != ""
+    assert alone["test"].metrics != alone["val"].metrics
+
+
+def test_one_training_serves_both_splits_while_its_weights_are_there(alone, tiny_world, tmp_path, capsys):
+    with trained_runs() as trained:
+        finetune(spec_of(tiny_world, tmp_path, "val"))
+        assert len(trained) == 1
+        other = finetune(spec_of(tiny_world, tmp_path, "test"))
+        assert len(trained) == 1
+        assert numbers(other) == numbers(alone["test"])
+        assert "trained already, for the val split" in capsys.readouterr().err
+        assert other.environment["trained_by"] == alone["val"].name
+        assert other.time["total"] >= other.time["train"] > 0
+        assert finetune(spec_of(tiny_world, tmp_path, "test")) == other
+        (tmp_path / "results" / "runs" / f"{alone['val'].name}.json").unlink()
+        write_record(other.model_copy(update={"environment": {"modified": True}}), tmp_path / "results")
+        again = finetune(spec_of(tiny_world, tmp_path, "val"))
+        assert again.environment["modified"] is True  # as that of the training
+        assert len(trained) == 1
+        finetune(spec_of(tiny_world, tmp_path, "val", overwrite=True))
+        assert len(trained) == 2
+        (tmp_path / "results" / "runs" / f"{alone['val'].name}.json").unlink()
+        (tmp_path / "runs" / alone["test"].name / "model.safetensors").unlink()
+        finetune(spec_of(tiny_world, tmp_path, "val"))
+        assert len(trained) == 3
+
+
+def test_another_training_serves_no_other_split(alone, tiny_world, tmp_path):
+    for more in ({"changes": ["optimisation.peak_lr=1e-4"]}, {"changes": ["splits.train=[dir0]"]}, {"accumulate": 2}):
+        other = prepare_run("evaluation", spec_of(tiny_world, tmp_path, "val", **more), trains=True)
+        assert other.run.training != alone["test"].training, more
+
+
+def test_a_probe_and_the_label_prior_are_scored_on_a_split_and_taken_up_again(tiny_world, tmp_path, capsys):
+    found = {split: [probe(spec_of(tiny_world, tmp_path, split)), prior(tiny_world, tmp_path, split=split)]
+             for split in ("test", "val")}  # fmt: skip
+    for of_test, of_val in zip(*found.values(), strict=True):
+        assert (of_test.split, of_val.split) == ("test", "val")
+        assert of_test.metrics != of_val.metrics
+        assert of_test.training == of_val.training == ""
+    assert {"linear_miou", "knn_miou", "linear_pixel_acc"} < set(found["test"][0].metrics)
+    assert len(read_records(tmp_path / "results")[0]) == 4
+    assert probe(spec_of(tiny_world, tmp_path)) == found["test"][0]
+    assert "complete already" in capsys.readouterr().err
+    assert probe(spec_of(tiny_world, tmp_path, overwrite=True)).metrics == found["test"][0].metrics
+
+
+@pytest.mark.parametrize(("task", "metric"), [("ddd17", "miou"), ("gen1", "map"), ("mvsec", "abs")])
+def test_the_prior_is_counted_on_the_training_labels(tiny_world, tmp_path, task, metric):
+    record = prior(tiny_world, tmp_path, task)
+    assert (record.kind, record.method, record.facts["backbone"], record.curve) == ("reference", "prior", "-", [])
+    assert next(iter(record.scores)) == metric
+    assert record.protocol["input"].startswith("none")
+    assert read_records(tmp_path / "results") == ([record], [])
+
+
+def test_the_prior_is_right_where_training_and_test_are_the_same(tiny_world, tmp_path):
+    task = build_task(cell_spec(tiny_world, tmp_path, "mvsec", "feedforward").settings, tiny_world / "mvsec")
+    last = int(task.train[0].labelled[-1])
+    task.train = [task.train[0].part(last, last + 1)]
+    truth = task.train[0].labels[0]
+    near = (truth > 2) & (truth < 80)
+    assert near.any()
+    assert (prior_of(task).numpy()[near] == truth[near]).all()
+    task.settings = replace(task.settings, kind="flow")
+    with pytest.raises(UserError, match="reference prior, mvsec: is not known for flow"):
+        prior_of(task)
+
+
+def test_a_number_that_is_not_finite_is_recorded_as_missing(tiny_world, tmp_path, monkeypatch):
+    evaluate = SegmentationTask.evaluate
+
+    def evaluate_to_nan(*arguments):
+        found = evaluate(*arguments)
+        return replace(found, metrics=found.metrics | {"miou": float("nan")})
+
+    monkeypatch.setattr(SegmentationTask, "evaluate", evaluate_to_nan)
+    record = prior(tiny_world, tmp_path)
+    assert record.metrics["miou"] is None
+    frame = results(tmp_path / "results")
+    overall = frame[frame.frames == "all"].set_index("metric").value
+    assert overall.isna().to_dict() == {name: name == "miou" for name in record.metrics}
+
+
+def test_a_recording_is_of_one_split(tiny_world, tmp_path):
+    with pytest.raises(UserError, match="dir1 is a recording of both train and val; leave it in one of"):
+        prepare_run("evaluation", spec_of(tiny_world, tmp_path, changes=["splits.val=[dir1]"]))
+    own = spec_of(tiny_world, tmp_path, "val", changes=["splits.train=[dir0]", "splits.val=[dir1]"])
+    task = prepare_run("evaluation", own).task
+    assert [recording.name for recording in (*task.train, *task.scored)] == ["dir0", "dir1"]
+
+
+def test_data_without_a_validation_split_is_refused_in_words(tiny_world, tmp_path):
+    root = tmp_path / "ddd17"
+    shutil.copytree(tiny_world / "ddd17", root, ignore=shutil.ignore_patterns("dataset.json"))
+    asked = cell_spec(tiny_world, tmp_path, data=Data(root, "ddd17"), profile="sample", split="val")
+    with pytest.raises(UserError, match=r"DDD17 has no validation split: .*; take some out of splits.train and name"):
+        prepare_run("evaluation", asked)
+
+
+@pytest.mark.parametrize(("data", "peak"), [("sample", 0.00025), ("drive", 0.001)])
+def test_a_run_takes_the_rate_that_its_weights_ask_for(tiny_world, tmp_path, data, peak):
+    path = tmp_path / f"{data}.safetensors"
+    recipe = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150], "dataset": "1mpx", "data": data}
+    write_weights(path, EventSwin(arch="micro", img_size=(96, 160)).state_dict(), recipe)
+    lower = ["peak_lr_after.1Mpx=0.00025"]
+    spec = cell_spec(tiny_world, tmp_path, "1mpx", "feedforward", "ecddp", changes=lower, checkpoint=path)
+    assert spec.started(planned=True).optimisation.peak_lr == peak  # as a dry run prints it
+    prepared = prepare_run("evaluation", spec)
+    assert prepared.settings.optimisation.peak_lr == prepared.run.config["optimisation"]["peak_lr"] == peak
+
+
+def test_runs_of_all_seeds_may_start_from_one_pretraining(tiny_world, tmp_path):
+    few = ("optimisation.steps=1", "optimisation.warmup_steps=0", "batch_size=2")
+    more = {"pretraining_changes": few, "pretraining_seed": 3}
+    specs = [cell_spec(tiny_world, tmp_path, "ddd17", "feedforward", "tespec", seed=seed, **more) for seed in (3, 4)]
+    first, other = (prepare_run("evaluation", spec).run for spec in specs)
+    assert [first.seed, other.seed] == [3, 4]
+    assert first.start["sha256"] == other.start["sha256"]
+    assert first.start["recipe"]["seed"] == other.start["recipe"]["seed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("label", "recipe", "message"),
+    [
+        ("sample", None, r"--method tespec: is pre-trained on 1Mpx; give --checkpoint FILE"),
+        ("ddd17", "own", r"--method tespec: needs pre-trained weights; give --checkpoint FILE"),
+    ],
+)
+def test_a_pretrained_method_never_starts_at_random(tiny_world, tmp_path, monkeypatch, label, recipe, message):
+    data = Data(tiny_world / "ddd17", label)
+    spec = cell_spec(tiny_world, tmp_path, method="tespec", data=data, profile="sample")
+    if recipe is None:
+        monkeypatch.setattr(find_method("tespec"), "recipe", None)
+    with pytest.raises(UserError, match=message):
+        finetune(spec)
