@@ -17,6 +17,7 @@ from tespec.core.progress import say
 FOLDER = ".locks"
 SECONDS_BETWEEN_TRIES = 0.5  # after the first one a holder had time to write who it is
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)  # of a file system, some NFS for one
+NO_LOCKS_SAID = "this file system has no locks; start each run only once at a time"
 
 
 @contextmanager
@@ -64,7 +65,7 @@ def _taken(lock: FileLock) -> bool:
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-        say(f"{Path(lock.lock_file).parent}: this file system has no locks; start each run only once at a time")
+        say(f"{Path(lock.lock_file).parent}: {NO_LOCKS_SAID}")
         return True
     Path(lock.lock_file).write_text(f"process {os.getpid()} on {os.uname().nodename}", encoding="utf-8")
     return True

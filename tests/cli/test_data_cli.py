@@ -1,6 +1,5 @@
 """benchmarks/data.py as its user sees it."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -181,16 +180,6 @@ def test_an_archive_needs_no_packing(data, twin):
     code, _, err = data("prepare", "gen1", root)
     assert code == 2
     assert "holds histograms, which are read as they are" in err
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
-def test_a_folder_that_cannot_be_written_to_is_named(data, twin):
-    root = twin("gen1")
-    root.chmod(0o500)
-    code, _, err = data("prepare", "gen1", root)
-    root.chmod(0o700)
-    assert code == 2
-    assert "cannot be written to" in err
 
 
 @pytest.mark.parametrize("dataset", DATASETS)

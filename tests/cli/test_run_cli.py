@@ -101,6 +101,7 @@ MISTAKES = [
     ("pretrain --method scratch", "--method scratch: has no pre-training; choose a method with a recipe"),
     (PRETRAINING + "--set objective.decoder.type=Foo", "objective.decoder.type: unknown model 'Foo'; choo"),
     (PRETRAINING + "--set segments=1000", "give --set segments="),
+    (PRETRAINING + "--set objective.mask.ratio=0.001", "objective.mask.ratio: 0.001 of"),
 ]
 
 

@@ -8,11 +8,10 @@ from short_runs import cell_spec
 
 from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
-from tespec.datasets.batches import pad_boxes
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import finetune
 from tespec.tasks import build_task
-from tespec.tasks.base import Task, named
+from tespec.tasks.base import named
 
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=2"]
 METRICS = {
@@ -95,22 +94,6 @@ def test_records_bound_the_names_of_very_many_recordings(tiny_world):
     assert named([one] * 2000).endswith(f" and 1,920 more ({2000 * len(one.labelled):,} labels in all)")
 
 
-def test_a_detection_step_has_labels_at_few_places(tiny_world):
-    data = Data(tiny_world / "gen1", "sample")
-    settings = settings_of(data, "gen1", "recurrent", None, ["segments=6", "batch_size=4", "labels_per_chunk=null"])
-    task = build_task(settings, data.root)
-    assert isinstance(task, Task)
-    steps = task.steps(0)
-    for step in range(6):
-        batch = steps[step]
-        assert batch["histograms"].shape[:2] == (4, 6)
-        assert 4 <= len(batch["label_place"]) <= 8
-        assert batch["boxes"].shape[::2] == (len(batch["label_place"]), 5)
-        random_lanes = batch["label_place"][batch["label_place"][:, 0] < 2]
-        assert {5} <= set(random_lanes[:, 1].tolist())
-    assert type(task).collate is pad_boxes
-
-
 MISTAKES = [
     ("mvsec", "augmentation.zoom=0.5", r"augmentation.zoom: zoom augmentation is not supported for depth; set it to 0"),
     ("gen1", "head.score=best", r"head.score: 'best' is not allowed; it should be 'class' or 'objectness_x_class'"),
@@ -134,14 +117,3 @@ def test_settings_that_do_not_go_together_are_named(tiny_world, task, change, me
     data = Data(tiny_world / task, "sample")
     with pytest.raises(UserError, match=message):
         build_task(settings_of(data, task, "recurrent", None, [change]), data.root)
-
-
-def test_protocols_that_papers_differ_in_exist_by_name(tiny_world):
-    data = Data(tiny_world / "dsec", "sample")
-    whole, subset = (
-        build_task(settings_of(data, "dsec", "recurrent", None, [f"protocol.labels={which}"]), data.root)
-        for which in ("all", "ess")
-    )
-    for one, other in zip(whole.scored, subset.scored, strict=True):
-        assert other.label_times.tolist() == one.label_times[6::2].tolist()
-    assert "subset of ESS" in subset.protocol()["labels"]

@@ -68,7 +68,7 @@ def cell(tiny_world, methods):
     ):
         return cell_spec(
             tiny_world, folder, task, "feedforward", method, changes=[*STEPS, *changes], profile=profile, seed=seed,
-            split=split, settings=settings, **how,
+            split=split, settings=settings, data=Data(tiny_world / "ddd17", "sample"), **how,
         )  # fmt: skip
 
     return cell

@@ -1,9 +1,12 @@
+import errno
 import os
 import subprocess
 import sys
 import threading
 
-from tespec.runs.lock import locked, locked_if_free
+import pytest
+
+from tespec.runs.lock import NO_LOCKS_SAID, locked, locked_if_free
 
 HOLD = """
 import sys, time
@@ -53,3 +56,14 @@ def test_children_of_a_killed_holder_do_not_keep_it(tmp_path):
         holder.wait()
         with locked(tmp_path, "run") as nobody:
             assert nobody == ""
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_locks_goes_on_with_one_line(tmp_path, monkeypatch, capsys, code):
+    def refuse(*arguments):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with locked(tmp_path, "run") as nobody:
+        assert nobody == ""
+    assert capsys.readouterr().err == f"{tmp_path / '.locks'}: {NO_LOCKS_SAID}\n"
