@@ -38,7 +38,6 @@ def weights(path, recipe):
           for setting in ("sensor", "recurrent", "bins")),
         *((text, "not a readable safetensors file|is no mapping") for text in ("[" * 200_000, "[]", "{", '{"width": ')),
         (RECIPE | {"width": "swin-of-mine"}, "unknown value 'swin-of-mine'"),
-        (RECIPE | {"kind": "segmentation"}, "holds no network|is missing|setting"),
     ],
 )  # fmt: skip
 def test_a_recipe_of_other_types_or_that_lacks_something_is_refused(tmp_path, recipe, message):

@@ -129,6 +129,12 @@ def test_half_precision_is_taken_and_values_that_are_not_used_may_be_anything(tm
     assert load_backbone(backbone(recurrent=False), saved(tmp_path, content)).coverage == 1
 
 
+def test_a_trained_network_with_a_head_is_no_backbone(tmp_path):
+    write_weights(tmp_path / "model.safetensors", backbone(0).state_dict(), RECIPE | {"kind": "segmentation"})
+    with pytest.raises(UserError, match="holds a network with the head of segmentation; give backbone"):
+        load_backbone(backbone(1), tmp_path / "model.safetensors")
+
+
 def test_a_network_of_timm_is_fetched_once_and_loads(tmp_path, monkeypatch):
     monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
     network, calls = timm.create_model("swin_tiny_patch4_window7_224", num_classes=0), []
