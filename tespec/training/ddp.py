@@ -46,13 +46,8 @@ def wrap_ddp(network: nn.Module) -> nn.Module:
             LossModule(synced(network)),
             broadcast_buffers=False,  # batch statistics are those of the whole batch on every rank
             gradient_as_bucket_view=True,
-            find_unused_parameters=allows_unused(network),
+            find_unused_parameters=getattr(network, "unused_parameters", False),
         )
-
-
-def allows_unused(network: nn.Module) -> bool:
-    """Whether a step may leave trained parameters of the network without a gradient."""
-    return bool(getattr(network, "unused_parameters", False))
 
 
 def require_gradients(network: nn.Module) -> None:
@@ -61,7 +56,7 @@ def require_gradients(network: nn.Module) -> None:
     Raises:
         UserError: a trained parameter has none.
     """
-    if world_size() == 1 or allows_unused(network):
+    if world_size() == 1 or getattr(network, "unused_parameters", False):
         return
     without = [name for name, each in network.named_parameters() if each.requires_grad and each.grad is None]
     if without:
