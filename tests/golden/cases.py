@@ -497,15 +497,13 @@ EVENTS: dict[str, Case] = {
 
 # Settings: what a run is made with, before anything is computed.
 
-USUAL = {"betas": [0.9, 0.999]}
 PROSE = ("deviations", "title", "profile", "version", "name", "citation")
 
 
 def flat(facts: Any, name: str = "") -> Values:
-    """Settings by dotted name, without what is only said, and without momenta of Adam that are torch's own."""
+    """Settings by dotted name, without what is only said."""
     if isinstance(facts, Mapping):
-        told = {key: value for key, value in facts.items() if key not in PROSE and value != USUAL.get(key)}
-        parts = [flat(value, f"{name}.{key}".strip(".")) for key, value in told.items()]
+        parts = [flat(value, f"{name}.{key}".strip(".")) for key, value in facts.items() if key not in PROSE]
         return {key: value for part in parts for key, value in part.items()}
     return {name: facts if isinstance(facts, (int, float, str, type(None))) else json.dumps(facts)}
 
