@@ -416,7 +416,8 @@ def _origins(layers: Mapping[str, Finetuning | Pretraining]) -> dict[str, tuple[
     """The values of the last layer, each with the first layer from which on it stays as it is."""
     kind = type(next(iter(layers.values())))
     usual = {each.name: each.default for each in dataclasses.fields(kind) if each.default is not dataclasses.MISSING}
-    usual = {name: dataclasses.asdict(each) if dataclasses.is_dataclass(each) else each for name, each in usual.items()}
+    # Nested settings are dataclasses too.
+    usual = dataclasses.asdict(dataclasses.make_dataclass("Usual", usual)(**usual))
     found = {key: (value, "default") for key, value in flattened(_plain(usual)).items()}
     for source, settings in layers.items():
         values = flattened(as_facts(settings))
