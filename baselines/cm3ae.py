@@ -190,12 +190,11 @@ class Cm3ae(PairMethod):
             "loss", which is the weighted sum of "loss_frame", "loss_events", "loss_fused" and "loss_contrast", and
             "found", the share of events whose frame is told from the others; and None.
         """
-        own, histograms, frame = self.own, batch["histograms"], batch["images"]
+        own, histograms, frame = self.own, batch["histograms"], as_input(batch["images"])
         if self.training:
             both = torch.cat([histograms, frame], 2)
-            both = random_views(both, 1, (frame.shape[-2], frame.shape[-1]), own.scale)[0]
+            (both,), _ = random_views(both, 1, (frame.shape[-2], frame.shape[-1]), own.scale)
             histograms, frame = both[:, :, :-1], both[:, :, -1:]
-        frame = as_input(frame)
         events_hidden, frame_hidden = (sent(mask, frame.device) for mask in self._masks(histograms))
         of_events = _seen(self.backbone, histograms, events_hidden, self.events_patch())
         of_frame = _seen(self.images, frame, frame_hidden, self.frame_patch())

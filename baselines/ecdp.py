@@ -164,7 +164,7 @@ class Ecdp(PairMethod):
         own, frames = self.own, batch["histograms"]
         one, two = frames, frames
         if self.training:
-            one, two = random_views(frames, 2, (frames.shape[-2], frames.shape[-1]), own.scale)
+            (one, two), _ = random_views(frames, 2, (frames.shape[-2], frames.shape[-1]), own.scale)
         features = whole(self.backbone, one)
         with torch.no_grad():
             keys = all_gather_rows(self.slow_head(whole(self.slow_backbone, two)))

@@ -133,10 +133,9 @@ def run(
         return
 
     from tespec.pretraining.method import find_method
+    from tespec.runs import probe as probes
     from tespec.runs.data import find_data, settings_of
     from tespec.runs.finetune import CellSpec, finetune
-    from tespec.runs.probe import probe as measure_probe
-    from tespec.runs.probe import require_masks
     from tespec.runs.references import PRIOR, Prior, label_prior
     from tespec.weights.export import fetch
 
@@ -158,8 +157,9 @@ def run(
         pretraining_seed=pretraining_seed,
         freeze=freeze,
     )
+    measure = label_prior if reference else probes.probe if probe else finetune
     if probe:
-        require_masks(settings)
+        probes.require_masks(settings)
     if choices.dry_run:
         from tespec.cli.cost import print_cost
         from tespec.runs.cost import estimate_cell, input_of
@@ -183,9 +183,7 @@ def run(
             say(found.notice)
         found.made()
         for seed in seeds:
-            record = (label_prior if reference else measure_probe if probe else finetune)(
-                replace(spec, seed=seed, setup=setup)
-            )
+            record = measure(replace(spec, seed=seed, setup=setup))
             if is_first():
                 print_result(record)
                 if not (probe or reference or no_picture):

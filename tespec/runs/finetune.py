@@ -108,7 +108,10 @@ class CellSpec:
         elif self.checkpoint is not None:
             try:
                 origin = origin_of(self.checkpoint)
-            except UserError as error:  # the method reads a format of its own
+            except UserError as error:
+                if self.method.initialise.__func__ is Method.initialise.__func__:  # type: ignore[attr-defined]
+                    raise
+                # The method may read a format of its own.
                 say(f"{error.where}: its pre-training is not known, so the peak learning rate is that of other data")
         same = origin.sample == self.data.is_sample
         return self.settings.after_pretraining_on(origin.data) if same else self.settings

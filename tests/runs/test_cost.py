@@ -157,7 +157,7 @@ PLANNED = [
     ([*RUN, "--data", "mine"], "ddd17 (mine)", "paper", "200 x 346 px"),
     ([*RUN, "--profile", "paper"], "sizes of the official ddd17; a run is refused: ", "paper", "200 x 346 px"),
     ([*RUN, "--data", "mine", "--sensor", "640x480"], "ddd17 (mine)", "paper", "200 x 640 px"),
-    ([*PRETRAIN, "--data", "drive.raw"], "1mpx (drive.raw)", "paper", "360 x 480 px"),
+    ([*PRETRAIN, "--data", "drive.raw"], "drive (drive.raw)", "paper", "360 x 480 px"),
     ([*RUN, "--gpus", "2", "--accumulate", "2"], "sample (", "sample", "96 x 160 px"),
     (["pretrain", "--method", "moby", "--profile", "paper"], "sizes of the official objects", "paper", "224 x 224 px"),
 ]

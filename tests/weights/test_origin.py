@@ -1,5 +1,7 @@
 """What weights were pre-trained on, by their file; and the learning rate that follows from it."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from published_files import ecddp, moby, saved, tespec_release, timm_new
@@ -10,7 +12,9 @@ from tespec.core.errors import UserError
 from tespec.core.registry import register_methods
 from tespec.models import EventSwin
 from tespec.pretraining.method import find_method
-from tespec.runs.finetune import with_start
+from tespec.runs.data import Data
+from tespec.runs.finetune import CellSpec
+from tespec.runs.setup import Setup
 from tespec.weights import load
 from tespec.weights.export import inspect, rewrite
 from tespec.weights.files import write_weights
@@ -56,8 +60,9 @@ def test_a_published_file_has_the_data_of_its_publication_converted_or_not(tmp_p
 
 def peak_of(method, checkpoint, *, sample=False, changes=(), task="1mpx"):
     settings = finetuning_settings(task, "recurrent", "paper")
-    kind = find_method(method)
-    return with_start(settings, method, kind, checkpoint, sample=sample, changes=changes).optimisation.peak_lr
+    data = Data(Path(task), "sample" if sample else task)
+    spec = CellSpec(method, find_method(method), settings, data, checkpoint, 0, Setup(), tuple(changes))
+    return spec.started(planned=True).optimisation.peak_lr
 
 
 def test_the_weights_and_not_the_method_decide_the_learning_rate(tmp_path):
@@ -85,4 +90,4 @@ def test_an_unreadable_file_does_not_change_the_learning_rate_in_silence(tmp_pat
             peak_of("tespec", path)
     monkeypatch.setattr(find_method("tespec"), "initialise", classmethod(lambda *_: None))
     assert peak_of("tespec", damaged) == OTHERS
-    assert "weights.pth: not known what it was pre-trained on, so the peak learning rate" in capsys.readouterr().err
+    assert "weights.pth: its pre-training is not known, so the peak learning rate" in capsys.readouterr().err
