@@ -105,7 +105,7 @@ def dry_run(options: argparse.Namespace) -> None:
     from tespec.cli.cost import print_cost
     from tespec.cli.options import network_of
     from tespec.core.config import pretraining_settings
-    from tespec.pretraining.method import find_method
+    from tespec.pretraining.method import find_method, pretrain_method
     from tespec.runs.cost import estimate_pretraining, input_of, planned_data
 
     network = network_of(options, find_method(options.method))
@@ -113,3 +113,5 @@ def dry_run(options: argparse.Namespace) -> None:
     data = planned_data(named.dataset, options.data, options.profile, named.sensor)
     settings = pretraining_settings(options.method, data.profile, options.set, network)
     print_cost(estimate_pretraining(settings, input_of(settings, named.dataset, data.sensor)), data.title, options)
+    if first := pretrain_method(settings).requires:
+        print(f"Before it, {first} is pre-trained: see --method {first} --dry-run.")
