@@ -39,7 +39,7 @@ def pretrain(
     refuse_unknown_changes(None, "", None, (), choices.all_changes)
     own.load()
     from tespec.core.config import pretraining_settings
-    from tespec.pretraining.method import find_method, own_settings
+    from tespec.pretraining.method import find_method, own_settings, pretrain_method
     from tespec.runs.data import find_unlabelled
 
     kind = find_method(method)
@@ -56,6 +56,9 @@ def pretrain(
 
         estimate = estimate_pretraining(settings, input_of(settings, dataset, found.sensor(settings.sensor)))
         print_cost(estimate, found.title, choices.gpus, setup)
+        first, file = pretrain_method(settings).upstream(own_settings(settings.objective))
+        if first and not file:
+            print(f"Before it, {first} is pre-trained: see --method {first} --dry-run.")
         return
     from tespec.comparison.pretrained import healthy
     from tespec.core.distributed import is_first

@@ -231,7 +231,7 @@ def print_list() -> None:
 
     print("methods")
     for name, method in sorted(METHODS.module_dict.items()):
-        print(f"  {name:12} {method.title}: {method.summary}")
+        print(f"  {name:13} {method.title}: {method.summary}")
     print("tasks\n  " + "\n  ".join(names("tasks")))
     print("profiles\n  " + "\n  ".join(names("profiles")))
 

@@ -70,12 +70,15 @@ def test_each_loss_weighs_and_trains_as_published():
         found[name].backward()
         named = {part: [*module.parameters()] for part, module in model.named_children()}
         assert {part for part, each in named.items() if any(one.grad is not None for one in each)} == parts
-    # To the events, the contrast is that with a frozen network.
+    # To either side, the contrast is that with the other one frozen.
     model, out = network().eval(), {}
     model.image_predictor.register_forward_hook(lambda module, inputs, found: out.update(events=found))
     model.to_event.register_forward_hook(lambda module, inputs, found: out.setdefault("images", found))
-    both = model.loss(batch())[0]["loss_contrast"], info_nce(out["events"], out["images"].detach(), 0.1)[0]
-    torch.testing.assert_close(*(torch.autograd.grad(each, out["events"], retain_graph=True)[0] for each in both))
+    loss = model.loss(batch())[0]["loss_contrast"]
+    for mine, other in (("events", "images"), ("images", "events")):
+        expected = info_nce(out[mine], out[other].detach(), 0.1)[0]
+        both = (torch.autograd.grad(each, out[mine], retain_graph=True)[0] for each in (loss, expected))
+        torch.testing.assert_close(*both)
 
 
 def test_heads_are_the_published_ones():
