@@ -115,15 +115,19 @@ def test_the_fusion_is_the_published_one():
 
 def test_events_and_frame_are_cropped_alike(monkeypatch):
     model, seen = autoencoder().train(), {}
-    monkeypatch.setattr(cm3ae, "as_input", lambda frame: seen.setdefault("frame", frame).float())
-    monkeypatch.setattr(cm3ae, "event_frame", lambda counts: seen.setdefault("events", counts).float()[:, :, :2])
-    drawn = cm3ae.random_views
+    monkeypatch.setattr(cm3ae, "as_input", lambda frame: frame.float())
+    drawn, looked_at = cm3ae.random_views, cm3ae._seen
     monkeypatch.setattr(cm3ae, "random_views", lambda *args: seen.setdefault("args", args) and drawn(*args))
+    monkeypatch.setattr(
+        cm3ae,
+        "_seen",
+        lambda network, frames, *more: seen.update({network: frames}) or looked_at(network, frames, *more),
+    )
     ramp = torch.arange(SIZE[1], dtype=torch.uint8).expand(LANES, 1, 1, *SIZE)
     model.loss({"histograms": ramp.expand(-1, -1, 20, -1, -1), "images": ramp}, None)
     assert seen["args"][1:] == (1, SIZE, (0.2, 1.0))
-    assert torch.equal(seen["frame"].expand(-1, -1, 20, -1, -1), seen["events"])
-    assert not torch.equal(seen["frame"], ramp)
+    assert torch.equal(seen[model.images].expand(-1, -1, 20, -1, -1), seen[model.backbone])
+    assert not torch.equal(seen[model.images], ramp.float())
 
 
 def test_every_parameter_is_trained_and_the_events_network_is_exported():

@@ -112,7 +112,7 @@ def test_both_networks_see_views_of_their_own_and_images_stay_whole(monkeypatch)
     monkeypatch.setattr(ecdp, "random_views", lambda *args: seen.setdefault("views", (args, drawn(*args)))[1])
     given = batch()
     model.train().loss(given)
-    (_, *rule), views = seen["views"]
+    (_, *rule), (views, _) = seen["views"]
     assert rule == [2, SIZE, (0.45, 1.0)]
     assert torch.equal(seen[model.backbone], views[0])
     assert torch.equal(seen[model.slow_backbone], views[1])

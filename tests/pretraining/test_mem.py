@@ -178,11 +178,11 @@ def test_the_tokenizer_is_pre_trained_first_and_stays_as_it_is(tiny_world, tmp_p
     for name, settings in changes.items():
         resolved = pretraining_settings("mem", "sample", settings)
         found[name] = pretrain("mem", resolved, Data(tiny_world / "1mpx", "sample"), 0, setup_in(tmp_path))
-        required = Mem.required_settings(resolved)
+        required = Mem.upstream_settings(resolved, "mem-tokenizer")
         first = pretrain("mem-tokenizer", required, Data(tiny_world / "1mpx", "sample"), 0, setup_in(tmp_path))
         assert f"{first.record.name} is complete already" in capsys.readouterr().err
         assert (required.optimisation.steps, required.batch_size, len(first.record.curve)) == (2, 2, 2)
-        assert found[name].record.weights["start_sha256"] == first.record.weights["sha256"]
+        assert found[name].record.start_sha256 == first.record.weights["sha256"]
         assert set(first.metrics) == {"loss", "perplexity", "drawn_error"}
     assert found["a"].record.name != found["b"].record.name
     model = event_modelling()
