@@ -25,10 +25,12 @@ from cyclopts import Parameter
 from torch.utils.benchmark import Measurement, Timer
 
 from benchmarks.stages import STAGES, Case
-from tespec.cli.command import call, new_app, refuse, run
+from tespec.cli.command import call, new_app, run
 from tespec.comparison.provenance import environment
+from tespec.core.errors import UserError
 from tespec.core.files import write_whole
 from tespec.core.paths import RESULTS
+from tespec.core.settings import suggest
 
 ROUNDS = 5
 SECONDS = 0.4  # of each way in a round, at least
@@ -43,7 +45,8 @@ def measure_stages(
     json: Annotated[Path | None, Parameter(help="where the results go (default: results/speed)")] = None,
 ) -> int:
     """Measure, print, write."""
-    refuse(only is not None and only not in STAGES, f"--only {only}: choose from {', '.join(STAGES)}")
+    if only is not None and only not in STAGES:
+        raise UserError(f"--only {only}", "unknown stage", suggest(only, STAGES))
     torch.set_num_threads(1)
     load, rows = os.getloadavg()[0], []
     print(f"{'stage':10} {'ours, median +-IQR':>20} {'plain':>20} {'ratio':>6} {'rate':>7}")

@@ -84,7 +84,7 @@ def test_options_reach_every_run_and_failures_the_user(
 
     def execute(tasks: Any, logs: Path, slots: list[str], executor: object) -> dict[str, str]:
         calls.extend(list(each.arguments()) for each in tasks)
-        assert (logs, slots) == (tmp_path / "runs" / "logs" / "demo", ["0", "0"])
+        assert (logs, list(slots)) == (tmp_path / "runs" / "logs" / "demo", ["0", "0"])
         return {tasks[-1].name: "error: the disk is full (log.txt)"}
 
     monkeypatch.setattr("tespec.plan.execute.execute", execute)
