@@ -494,7 +494,7 @@ PROSE = ("deviations", "title", "profile", "version", "name", "citation")
 def flat(facts: Any, name: str = "") -> Values:
     """Settings by dotted name, without what is only said, and without momenta of Adam that are torch's own."""
     if isinstance(facts, Mapping):
-        told = {key: value for key, value in facts.items() if key not in PROSE and value != USUAL.get(key)}
+        told = {key: value for key, value in facts.items() if key not in PROSE and value != USUAL.get(key, ...)}
         parts = [flat(value, f"{name}.{key}".strip(".")) for key, value in told.items()]
         return {key: value for part in parts for key, value in part.items()}
     return {name: facts if isinstance(facts, (int, float, str, type(None))) else json.dumps(facts)}
