@@ -79,13 +79,13 @@ FORMATS = (
     CheckpointFormat("simmim", "SimMIM's encoder, a Swin Transformer",
                      (rf"encoder\.{BLOCK}", r"(encoder\.mask_token|decoder\.).*"), ENCODER,
                      sensor=(192, 192), data="ImageNet-1k"),
-    # Self-distillation evaluates the teacher. ECDDP's own fine-tuning drops its patch embedding of 6 channels; TESPEC's
-    # comparison repeats it, and so does this. The size is img_size in config/pretrain/swin_small.yml.
-    CheckpointFormat("ecddp", "ECDDP's teacher, a Swin Transformer", (rf"teacher\.backbone\.{BLOCK}",),
-                     swin_names(r"teacher\.backbone\."), sensor=(192, 192), data="E-TartanAir"),
-    CheckpointFormat("ecddp-student", "ECDDP's student, a Swin Transformer; the file holds no teacher",
-                     (rf"student\.backbone\.{BLOCK}",),
+    # The authors fine-tune the student (load_teacher: false), without its patch embedding of 6 channels; TESPEC's
+    # comparison repeats that, and so does this. The size is img_size in config/pretrain/swin_small.yml.
+    CheckpointFormat("ecddp", "ECDDP's student, a Swin Transformer", (rf"student\.backbone\.{BLOCK}",),
                      swin_names(r"student\.backbone\."), sensor=(192, 192), data="E-TartanAir"),
+    CheckpointFormat("ecddp-teacher", "ECDDP's teacher, a Swin Transformer; the file holds no student",
+                     (rf"teacher\.backbone\.{BLOCK}",),
+                     swin_names(r"teacher\.backbone\."), sensor=(192, 192), data="E-TartanAir"),
     CheckpointFormat("swin-microsoft", "Swin Transformer in the naming of Microsoft, and of timm before 0.8",
                      (BLOCK, r"layers\.0\.downsample\..*")),
     CheckpointFormat("swin-timm", "Swin Transformer in the naming of timm since 0.8", (BLOCK,)),
