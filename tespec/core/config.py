@@ -341,7 +341,7 @@ def refuse_unknown_changes(
     Raises:
         UserError: names the nearest setting.
     """
-    if task is not None:
+    if task in names("tasks"):  # others come with a file that is not imported yet
         _change(as_facts(finetuning_settings(task, arch, profile or "paper")), changes)
     for change in of_pretraining:
         refuse_unknown(Pretraining, _nested(change), f"--set {change}")

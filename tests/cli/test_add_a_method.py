@@ -70,7 +70,7 @@ def test_its_row_is_in_the_table(outputs):
     folder, said = outputs
     tuned = records(folder)["evaluation", "byol"]
     (row,) = re.findall(r"^ *BYOL .*", said[4], re.MULTILINE)
-    assert f"{tuned.metrics['miou']:.2f} (1)" in row
+    assert f"{tuned.metrics['miou']:.2f} (1" in row
     assert "--method byol" in tuned.command
     assert "BYOL" in (folder / "results" / "tables" / "segmentation.tex").read_text()
 

@@ -80,7 +80,10 @@ WRONG = [
     (f"optimisation.peak_lr={10**400}", "peak_lr: 100.* is not allowed"),
     (f"window_ms={-(10**400)}", "window_ms: -100.* is not allowed"),
     ("optimisation.clip.at=null", "optimisation.clip.at: no limit to clip by value at; give one, or set by to none"),
-    ("optimisation.clip.by=size", "optimisation.clip.by: 'size' is not allowed; it should be 'value', 'norm' or"),
+    (
+        "optimisation.clip.by=size",
+        "optimisation.clip.by: 'size' is not allowed; it should be 'value', 'norm', 'parameter' or",
+    ),
     ("optimisation.weight_decay.exempt=[norms]", "exempt: 'norms' is not allowed; it should be 'vectors' or 'pos"),
     ("optimisation.weight_decay=0.05", "weight_decay: 0.05 is not allowed"),
     ("optimisation.steps=15", "warmup_steps: 15 steps of warm-up leave none of the 15 of .*; set it below 15"),

@@ -28,11 +28,11 @@ def test_missing_runs_are_printed_on_one_screen(tmp_path: Path, capsys: pytest.C
 def test_status_counts_runs_by_method_and_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "small", "--status", "--seeds", "0", "1", "9"]) == 0
     first, head, *rows = capsys.readouterr().out.splitlines()
-    assert first.startswith("sample world study: 97 of 174 runs done, ")
+    assert first.startswith("sample world study: 61 of 174 runs done, ")
     assert head.split() == ["ddd17", "mvsec", "gen1"]
     counts = {row.split()[0]: row.split()[1:] for row in rows}
-    assert counts["moby"] == ["4/6", "4/6", "4/6"]
-    assert counts["ecdp"] == ["0/3", "0/3", "-"]  # those records are of its first version
+    assert counts["scratch"] == ["8/12", "8/12", "4/6"]
+    assert counts["moby"] == ["0/6", "0/6", "0/6"]  # those records are of its first version
 
 
 MISTAKES = [

@@ -189,7 +189,7 @@ NORM = torch.cat([each.flatten() for each in GRADIENTS]).norm()
     [
         (Clip("norm", 2.0), [each * 2.0 / NORM for each in GRADIENTS]),
         (Clip("norm", 1e3), GRADIENTS),
-        (Clip("parameter", 2.0), [each * min(1.0, 2.0 / each.norm().item()) for each in GRADIENTS]),
+        (Clip("parameter", 2.0), [each * min(1.0, 2.0 / max(each.norm().item(), 1e-9)) for each in GRADIENTS]),
         (Clip("value", 1.0), [each.clamp(-1, 1) for each in GRADIENTS]),
         (Clip("none", None), GRADIENTS),
     ],
