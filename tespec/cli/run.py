@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
+from cyclopts.types import PositiveFloat
 
 # What imports torch stands inside the functions: mistakes on the command line are answered at once, and what a broken
 # installation raises on import is answered in one line.
@@ -87,6 +88,9 @@ def run(
     checkpoint: Annotated[Path | None, Parameter(help="weights the method starts from, or timm:NAME")] = None,
     choices: Choices = Choices(),
     freeze: Annotated[bool, Parameter(help="train the head alone, on a frozen backbone")] = False,
+    label_fraction: Annotated[
+        PositiveFloat | None, Parameter(help="share of the training labels, evenly over each recording (default: 1)")
+    ] = None,
     probe: Annotated[bool, Parameter(help="linear and k-NN probe of the frozen backbone")] = False,
     list_: Annotated[bool, Parameter(name="--list", help="list methods, tasks and profiles")] = False,
     describe: Annotated[
@@ -118,6 +122,7 @@ def run(
     needed = not (list_ or describe or drawing.model)
     refuse(needed and not (task and (method or reference)), "--method and --task are needed (--list names them)")
     changes = [change for change in choices.all_changes if not change.startswith("pretraining.")]
+    changes += [] if label_fraction is None else [f"label_share={label_fraction:g}"]
     recipe = tuple(each.removeprefix("pretraining.") for each in choices.changes if each.startswith("pretraining."))
     own.require(method=method, task=task, profile=choices.profile)
     arch = "feedforward" if reference else arch

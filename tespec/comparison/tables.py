@@ -216,7 +216,10 @@ def _comparison(name: str, published: pd.DataFrame, chosen: pd.DataFrame, scores
     """A comparison table of the paper."""
     paper = read_paper(name)
     published = published[published["table"] == name]
-    published = published.assign(text=_texts(published["value"], paper.decimals))
+    # Other publications give percentages with two decimals at most.
+    fewer = (published["source"] != PAPER) & (published["unit"] == "%")
+    texts = _texts(published["value"], paper.decimals), _texts(published["value"], min(2, paper.decimals))
+    published = published.assign(text=pd.Series(texts[0], published.index).mask(fewer, texts[1]))
     tasks = {task.name: task.title for task in paper.tasks}
     titles = {metric.name: metric.title for metric in paper.metrics}
     table = _methods(paper.title, tasks, titles, published, chosen, scores, by)

@@ -243,12 +243,12 @@ def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers(reco
         columns = [name[:2] == ("DDD17", "mIoU ↑") and source in name[2] for name in cells.columns]
         return [text for text in cells.loc[rows, columns].to_numpy().ravel() if text != NONE]
 
-    assert texts("published") == ["59.640", "62.810"]
-    assert texts("published", where={"label_fraction": "0.01"}) == ["57.230"]
+    assert texts("published") == ["59.64", "62.81"]
+    assert texts("published", where={"label_fraction": "0.01"}) == ["57.23"]
     assert texts("measured", where={"label_fraction": "0.01"}) == ["10.00 (1)"]
-    assert texts("published", where={"frozen": "True"}) == ["57.870"]
+    assert texts("published", where={"frozen": "True"}) == ["57.87"]
     assert texts("measured", where={"frozen": "True"}) == ["5.00 (1)"]
-    assert texts("published", by="label_fraction") == ["59.640", "57.230", "59.540", "61.450", "62.060", "62.810"]
+    assert texts("published", by="label_fraction") == ["59.64", "57.23", "59.54", "61.45", "62.06", "62.81"]
     notes = one(made).notes
     assert any(note.startswith("§ its pre-training sees images") for note in notes)
 
