@@ -415,18 +415,14 @@ class Mem(EventMethod):
 
     @classmethod
     def upstream_settings(cls, settings: cfg.Pretraining, name: str) -> cfg.Pretraining:
-        """Settings of the tokenizer's pre-training on the same data.
-
-        Its steps and batch are those of its own profile, in the proportion in which `settings` change MEM's.
-        """
-        first, usual = (pretraining_settings(each, settings.profile) for each in (name, settings.name))
+        """Settings of the tokenizer's pre-training on the same data; its batch is changed in proportion as well."""
+        first, usual = super().upstream_settings(settings, name), pretraining_settings(settings.name, settings.profile)
         how, same = settings.optimisation, ("dataset", "bins", "rule", "window_ms", "downsample", "sensor_px")
-        steps = max(1, round(first.optimisation.steps * how.steps / usual.optimisation.steps))
         return replace(
             first,
             objective={"type": name} | settings.objective["tokenizer"],
             batch_size=max(1, round(first.batch_size * settings.batch_size / usual.batch_size)),
-            optimisation=replace(first.optimisation, steps=steps, precision=how.precision, non_finite=how.non_finite),
+            optimisation=replace(first.optimisation, precision=how.precision, non_finite=how.non_finite),
             **{name: getattr(settings, name) for name in same},
         )
 

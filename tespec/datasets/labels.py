@@ -146,6 +146,9 @@ def read_stamps(path: Path) -> NDArray[np.int64]:
     return times
 
 
+FASTEST = 1000.0  # m/s
+
+
 def speed_at(root: Path, name: str, times: NDArray[np.int64]) -> NDArray[np.float32] | None:
     """Speed (N,) float32 in m/s at `times` (N,) in us, interpolated; None where the data set does not state it.
 
@@ -155,8 +158,10 @@ def speed_at(root: Path, name: str, times: NDArray[np.int64]) -> NDArray[np.floa
     if not path.is_file():
         return None
     rows = load_array(path)
-    if rows.ndim != 2 or rows.shape[1] != 2 or rows.dtype.kind != "f" or not (np.diff(rows[:, 0]) >= 0).all():
-        raise UserError(path, f"is {rows.dtype} {rows.shape}, not float (N, 2) with rising times", "remove it")
+    sound = rows.ndim == 2 and rows.shape[1] == 2 and rows.dtype.kind == "f" and len(rows)
+    if not sound or not (np.diff(rows[:, 0]) >= 0).all() or not (np.abs(rows[:, 1]) <= FASTEST).all():
+        what = f"is {rows.dtype} {rows.shape}, not float (N, 2) with rising times and speeds in m/s"
+        raise UserError(path, what, "remove it")
     return np.interp(times, *rows.astype(np.float64).T).astype(np.float32)
 
 

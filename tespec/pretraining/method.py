@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -177,8 +178,11 @@ class PretrainMethod(Method, nn.Module):
 
     @classmethod
     def upstream_settings(cls, settings: Pretraining, name: str) -> Pretraining:
-        """Settings of that method's pre-training, for those of this one."""
-        return pretraining_settings(name, settings.profile)
+        """Settings of that method's pre-training; its steps are changed in the proportion in which this one's are."""
+        first, usual = (pretraining_settings(each, settings.profile) for each in (name, settings.name))
+        share, how = settings.optimisation.steps / usual.optimisation.steps, first.optimisation
+        steps, warmup = max(1, round(share * how.steps)), int(share * how.warmup_steps)
+        return replace(first, optimisation=replace(how, steps=steps, warmup_steps=min(warmup, steps - 1)))
 
     def load_upstream(self, path: Path) -> None:
         """Load the network that `upstream` names, before the first step.

@@ -116,9 +116,14 @@ def test_speed_is_interpolated_and_optional(tmp_path):
     (tmp_path / "ego_speed").mkdir()
     np.save(tmp_path / "ego_speed" / "a.npy", np.array([[0, 1.0], [10, 3.0]]))
     assert speed_at(tmp_path, "a", np.array([-5, 5, 10, 99])).tolist() == [1, 2, 3, 3]
-    for rows in (np.zeros(3), np.array([[9, 1.0], [2, 1.0]]), np.array([[0, 1.0], [np.nan, 1.0]])):
+    for rows in (
+        np.zeros(3),
+        np.array([[9, 1.0], [2, 1.0]]),
+        np.array([[0, 1.0], [np.nan, 1.0]]),
+        np.full((2, 2), 1e300),
+    ):
         np.save(tmp_path / "ego_speed" / "a.npy", rows)
-        with pytest.raises(UserError, match=r"not float \(N, 2\) with rising times; remove it"):
+        with pytest.raises(UserError, match=r"not float \(N, 2\) with rising times and speeds in m/s; remove it"):
             speed_at(tmp_path, "a", np.array([1]))
 
 

@@ -60,6 +60,7 @@ OBJECTIVES: dict[str, tuple[str, str, list[str]]] = {
     # Of a sequence, several processes drop other branches than one does.
     "mem": ("mem", "1mpx", ["recurrent=true", "segments=3", "sampling=streams", "drop_path=0.0"]),
     "cm3ae": ("cm3ae", "ddd17", []),
+    "scaleevent": ("scaleevent", "ddd17", []),
     "moby": ("moby", "objects", []),
     "imagenet": ("imagenet", "objects", []),
 }
@@ -85,9 +86,9 @@ def compute(case: str, world: Path, folder: Path, stop: int = 0, **changes: Any)
             name, dataset, own = OBJECTIVES[case]
             recipe = pretraining_settings(name, "sample", [*own, *FEW])
             if name == "mem":  # whose tokenizer stays as it starts: another rounding would choose other tokens
-                first = Mem.required_settings(recipe)
+                first = Mem.upstream_settings(recipe, "mem-tokenizer")
                 still = replace(first, optimisation=replace(first.optimisation, peak_lr=1e-15))
-                patch.setattr(Mem, "required_settings", lambda settings: still)
+                patch.setattr(Mem, "upstream_settings", lambda settings, name: still)
             pretrain(name, recipe, Data(world / dataset, "sample"), 0, setup)
 
 
