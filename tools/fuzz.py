@@ -404,8 +404,9 @@ def run(name: str, first: int, cases: int, seed: int, world: Path) -> dict[str, 
         root = Path(place)
         (root / "sound").mkdir()
         sound = target.write(root / "sound", world)
+        warnings.simplefilter("ignore")  # libraries warn as they are imported
         target.read(sound)
-        warnings.simplefilter("error")  # from here on: libraries warn as they are imported
+        warnings.simplefilter("error")
         before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
         for number in range(first, first + cases):
             faulthandler.dump_traceback_later(SECONDS, exit=True)
