@@ -400,11 +400,11 @@ def case(target: Target, sound: Path, folder: Path, rng: Rng) -> str:
 def run(name: str, first: int, cases: int, seed: int, world: Path) -> dict[str, Any]:
     """Run cases of one target in this process; counts, and the first failures."""
     target, counts, failures = TARGETS[name], Counter[str](), []
+    warnings.simplefilter("ignore")  # libraries warn as they are imported
     with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-", dir=ROOM if ROOM.is_dir() else None) as place:
         root = Path(place)
         (root / "sound").mkdir()
         sound = target.write(root / "sound", world)
-        warnings.simplefilter("ignore")  # libraries warn as they are imported
         target.read(sound)
         warnings.simplefilter("error")
         before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
