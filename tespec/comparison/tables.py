@@ -33,9 +33,9 @@ RECURRENT = {"recurrent": "yes", "feedforward": "no"}
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 SIGNS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"
 CELLS = "Measured: mean ± standard deviation over seeds, in brackets their number. Bold: the best measured mean."
-UNHEALTHY = "collapsed"
+UNHEALTHY = "rank fell"
 COLLAPSED = (
-    "collapsed: in a pre-training that it started from, the rank of the last stage's features fell or stayed low."
+    "rank fell: in a pre-training that it started from, the rank of the last stage's features fell or stayed low."
 )
 PARTIAL = "Means that leave out classes, recordings or frames name in brackets how many they are over."
 

@@ -253,15 +253,15 @@ def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers(reco
     assert any(note.startswith("§ its pre-training sees images") for note in notes)
 
 
-def test_a_collapsed_pre_training_is_marked_where_it_is_used(record: Make) -> None:
+def test_a_pre_training_whose_rank_fell_is_marked_where_it_is_used(record: Make) -> None:
     curves = {"last_stage": [{"step": 1.0, "rank": 20.0}, {"step": 2.0, "rank": 10.0}]}
     metrics = {"loss": 0.8, "feature_rank": 3.0, "last_stage_rank": 10.0}
     fallen = record("mine", kind="pretraining", metrics=metrics, curves=curves, weights={"sha256": "a"})
     table = one(
         [fallen, record("mine", weights={"sha256": "a"}), record("other", weights={"sha256": "b"})], measured=True
     )
-    assert table.cells.iloc[:, 0].tolist() == ["40.00 (1, collapsed)", "40.00 (1)"]
-    assert any(note.startswith("collapsed: in a pre-training") for note in table.notes)
+    assert table.cells.iloc[:, 0].tolist() == ["40.00 (1, rank fell)", "40.00 (1)"]
+    assert any(note.startswith("rank fell: in a pre-training") for note in table.notes)
 
 
 def test_test_time_augmentation_chooses_the_published_row(record: Make) -> None:
