@@ -152,7 +152,7 @@ class Ecddp(EventMethod):
     loss_is = "weighted sum of patch, context and image loss"
     masks_patches = True
     deviations = (  # from Yan98/Event-Camera-Data-Dense-Pre-training
-        "the square of 320 px that ECDDP's views are of is cut from the frame at hand, 360x640 px for 1Mpx halved, "
+        "the square of 320 px that ECDDP's views are of is cut from the data's frame, 360x640 px for 1Mpx halved, "
         "instead of 480x640: the data's size",
         "ECDDP's tokens are rolled before they are padded to whole windows of attention, instead of after: the "
         "backbone is timm's",

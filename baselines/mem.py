@@ -43,7 +43,7 @@ class TokenizerSettings:
         UserError: a unit that tokens of a Swin do not fill, or a crop that is not made of whole ones.
     """
 
-    unit: cfg.Count  # px; side of the patch that a token stands for
+    unit: cfg.Count  # px; side of a token's patch
     crop: cfg.Count  # px; side of the squares it learns from
     tokens: Annotated[int, Field(strict=True, ge=2)]  # in the codebook
     width: cfg.Count  # dimensions of a token's vector

@@ -32,6 +32,7 @@ from tespec.weights.load import load_backbone
 
 TOKEN = 16  # px of a side; stride of a ViT's patches and of the third stage
 STAGE = 2
+OTHERS = "choose a ViT of 16 px patches, a Swin or a ResNet"
 
 
 @dataclass(frozen=True)
@@ -126,10 +127,20 @@ class ScaleEvent(PairMethod):
 
     @classmethod
     def upstream(cls, own: ScaleEventSettings) -> tuple[str, str]:
-        """The teacher; one of timm needs a file."""
-        if timm.is_model(own.teacher) and not own.teacher_weights:
-            raise UserError("objective.teacher_weights", "is not given", f"give a file of weights of {own.teacher}")
-        return own.teacher, own.teacher_weights
+        """The teacher and its file.
+
+        Raises:
+            UserError: there is no such network, a network of timm comes without a file, or the file is missing.
+        """
+        name, file = own.teacher, own.teacher_weights
+        method = METHODS.module_dict.get(name)
+        if not timm.is_model(name) and not (method and method.recipe and issubclass(method, ImageMethod)):
+            remedy = "give a network of timm (timm.list_models()), or a method that pre-trains on images"
+            what = "neither a network of timm nor a method that learns from images"
+            raise UserError(f"objective.teacher {name!r}", what, remedy)
+        if (file or timm.is_model(name)) and not Path(file).is_file():
+            raise UserError(f"objective.teacher_weights {file!r}", "no such file", f"give the weights of {name}")
+        return name, str(Path(file)) if file else ""
 
     def load_upstream(self, path: Path) -> None:
         """Load the teacher's weights."""
@@ -224,27 +235,24 @@ class Teacher(nn.Module):
             features, _ = network(seen.unsqueeze(1))
             return features[STAGE].squeeze(1)
         maps = network.forward_intermediates(seen, norm=True, intermediates_only=True, output_fmt="NCHW")
-        return next(each for each in reversed(maps) if each.shape[-1] * TOKEN == self.size[1])
+        found = [each for each in maps if each.shape[-1] * TOKEN == self.size[1]]
+        if not found:
+            raise UserError("objective.teacher", "has no features at stride 16", OTHERS)
+        return found[-1]
 
 
 def build_teacher(name: str, settings: Pretraining, size: Size) -> Teacher:
     """A teacher with random weights, for images of (H, W) px: a network of timm, or that of an image method.
 
     Raises:
-        UserError: there is no such network, or it has no features at stride 16.
+        UserError: it has no features at stride 16.
     """
-    where = f"objective.teacher {name!r}"
     if timm.is_model(name):
         published: Any = timm.get_pretrained_cfg(name)
         fixed: dict[str, Any] = {"img_size": size} if published.fixed_input_size else {}
-        try:
-            return Teacher(timm.create_model(name, **fixed), 3, size)
-        except (AttributeError, IndexError, StopIteration) as error:
-            remedy = "choose a ViT of 16 px patches, a Swin or a ResNet"
-            raise UserError(where, "has no features at stride 16", remedy) from error
-    method = METHODS.module_dict.get(name)
-    if method is None or method.recipe is None or not issubclass(method, ImageMethod):
-        remedy = "give a network of timm (timm.list_models()), or a method that pre-trains on images"
-        raise UserError(where, "neither a network of timm nor a method that learns from images", remedy)
+        network = timm.create_model(name, **fixed)
+        if not hasattr(network, "forward_intermediates"):
+            raise UserError(f"objective.teacher {name!r}", "gives no features of its layers", OTHERS)
+        return Teacher(network, 3, size)
     channels = pretraining_settings(name, settings.profile).objective["channels"]
     return Teacher(build_backbone(settings.width, False, settings.bins, size, channels), channels, size)

@@ -41,7 +41,7 @@ def info_nce(
 
 @torch.no_grad()
 @in_fp32
-def sinkhorn(logits: Tensor, temperature: float | Tensor, there: Tensor | None = None) -> Tensor:
+def sinkhorn(logits: Tensor, temperature: float | Tensor) -> Tensor:
     """Assignments (N, K) of samples to prototypes that use all prototypes alike (SwAV, Alg. 1; three rounds).
 
     Balanced over the samples of all processes, of which each has its own rows, as many as it likes: what travels is the
@@ -50,11 +50,8 @@ def sinkhorn(logits: Tensor, temperature: float | Tensor, there: Tensor | None =
     Args:
         logits: (N, K) cosines of the teacher, those of this process.
         temperature: that sharpens them.
-        there: (N,) bool, samples that count; the assignments of the others are zero. None: all.
     """
     sharp = logits / temperature
-    if there is not None:
-        sharp.masked_fill_(~there.unsqueeze(1), -torch.inf)
     shares = sharp.sub_(global_max(sharp)).exp_()
     for _ in range(SINKHORN_ROUNDS):
         # The number of samples and of prototypes cancel out: the rows are brought to a sum of one after the columns.

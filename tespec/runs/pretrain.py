@@ -57,7 +57,7 @@ def pretrain(
 ) -> Pretrained:
     """Pre-train by `settings` on `data`, or take up the complete result of the same run.
 
-    A method that requires another one's network has that pre-trained first, in a run of its own.
+    A method that needs another one's network has that pre-trained first, in a run of its own.
 
     Args:
         name: the method's registered name.
@@ -71,8 +71,10 @@ def pretrain(
         UserError: data that cannot be read, too few windows, settings that do not fit.
     """
     began, method = time.monotonic(), find_method(name)
-    upstream = _upstream(name, settings, data, seed, setup)
-    overrides = changed_pretraining(settings, method.network)
+    upstream = _upstream(name, settings, data, seed, setup, skip_damaged)
+    changed = changed_pretraining(settings, method.network)
+    # A file counts by its content, wherever it lies.
+    overrides = {key: each for key, each in changed.items() if not upstream or each != str(upstream)}
     settings = replace(settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device)))
     with rank_zero_first():
         learned = open_pretraining(settings, data.root, skip_damaged=skip_damaged)
@@ -117,7 +119,7 @@ def pretrain(
     return Pretrained(weights, record, picture if picture.is_file() else None)
 
 
-def _upstream(name: str, settings: Pretraining, data: Data, seed: int, setup: Setup) -> Path | None:
+def _upstream(name: str, settings: Pretraining, data: Data, seed: int, setup: Setup, skip_damaged: bool) -> Path | None:
     """The network that the training needs, pre-trained first where the user gives no file; None for none."""
     method = pretrain_method(settings)
     first, file = method.upstream(own_settings(settings.objective))
@@ -131,7 +133,8 @@ def _upstream(name: str, settings: Pretraining, data: Data, seed: int, setup: Se
             f"--method {name}", what, f"run pretrain.py --method {first}, and give its backbone.safetensors"
         )
     say(f"{name} needs the network of {first}, which is pre-trained first")
-    return pretrain(first, recipe, data if same else sibling(data, recipe.dataset), seed, setup).weights
+    where = data if same else sibling(data, recipe.dataset)
+    return pretrain(first, recipe, where, seed, replace(setup, variant=""), skip_damaged=skip_damaged).weights
 
 
 def _last_stage(run: Run, data: PretrainData, model: PretrainMethod) -> dict[str, float]:

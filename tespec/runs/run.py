@@ -69,8 +69,8 @@ class Run:
         seed: decides everything random.
         setup: where and how.
         plugin: see `plugin_sha256`.
-        start: what records say of the weights that the backbone starts from, their hash included; of a pre-training
-            of those of the method that it requires.
+        start: what records say of the weights that the backbone starts from, their hash included; of a pre-training:
+            the hash of the other network that it needs.
         began: when work on it began, by `time.monotonic`.
         split: "test" or "val", on which it is scored.
         trained_on: hash of the recordings that it is trained on, where others are scored on; else "".

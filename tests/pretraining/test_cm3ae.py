@@ -1,4 +1,4 @@
-"""CM3AE held against the published formulas (Event-AHU/CM3AE, models/mae.py), written out as loops."""
+"""CM3AE against the published formulas (Event-AHU/CM3AE, models/mae.py), written out as loops."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""MEM held against the published formulas (tum-vision/mem), written out as loops."""
+"""MEM against the published formulas (tum-vision/mem), written out as loops."""
 
 import dataclasses
 import math

@@ -17,7 +17,7 @@ from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import CellSpec, prepare_run
 from tespec.runs.pretrain import pretrain
 from tespec.sample import make_world
-from tespec.weights.files import read_weights
+from tespec.weights.files import read_weights, sha256_of
 
 pytestmark = pytest.mark.usefixtures("pretrainings_are_short")
 
@@ -109,6 +109,17 @@ def test_from_data_to_weights(made, case):
     assert not any("test" in name or name.startswith("dir2") for name in record.recordings)
     _, recipe = read_weights(result.weights)
     assert recipe["recurrent"] == (record.arch == "recurrent")
+
+
+def test_another_network_counts_by_its_content_wherever_its_file_lies(world, made, tmp_path):
+    weights = made("imagenet")[1].weights
+    records = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        file = shutil.copy(weights, tmp_path / folder / "teacher.safetensors")
+        records.append(run(world, tmp_path, "scaleevent", (f"objective.teacher_weights={file}",)).record)
+    assert records[0].name == records[1].name
+    assert records[0].start_sha256 == sha256_of(weights)
 
 
 @pytest.mark.parametrize("arch", ["recurrent", "feedforward"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 import torch
 from loss_cases import CASES
@@ -64,7 +67,27 @@ def test_any_image_network_at_stride_16_teaches(teacher: str, width: int) -> Non
     assert built(torch.zeros(2, 1, 60, 90, dtype=torch.uint8)).shape == (2, width, 4, 6)
 
 
-@pytest.mark.parametrize(("teacher", "message"), [("nonsense", "neither a network"), ("tespec", "learns from images")])
-def test_other_teachers_are_refused(teacher: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("teacher", "weights", "message"),
+    [
+        ("nonsense", "", "'nonsense': neither a network of timm nor a method that learns from images"),
+        ("tespec", "", "'tespec': neither a network of timm nor a method that learns from images"),
+        ("resnet18", "", "objective.teacher_weights '': no such file; give the weights of resnet18"),
+        ("imagenet", "nowhere.pth", "objective.teacher_weights 'nowhere.pth': no such file"),
+    ],
+)
+def test_other_teachers_are_refused_before_data_is_opened(teacher: str, weights: str, message: str) -> None:
+    own = dataclasses.replace(ScaleEvent.recipe.objective, teacher=teacher, teacher_weights=weights)
     with pytest.raises(UserError, match=message):
-        build_teacher(teacher, pretraining_settings("scaleevent", "sample", []), (64, 96))
+        ScaleEvent.upstream(own)
+
+
+def test_a_network_without_stride_16_and_a_file_of_another_are_refused(tmp_path: Path) -> None:
+    settings = pretraining_settings("scaleevent", "sample", [])
+    with pytest.raises(UserError, match=r"objective\.teacher: has no features at stride 16; choose a ViT of 16 px"):
+        build_teacher("vit_small_patch32_224", settings, (64, 96))
+    model = CASES["scaleevent"]()[0]
+    model.teacher = build_teacher("resnet18", settings, (64, 96))
+    (tmp_path / "a.pth").write_bytes(b"")
+    with pytest.raises(UserError, match=r"a\.pth: holds no weights of"):
+        model.load_upstream(tmp_path / "a.pth")
