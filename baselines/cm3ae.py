@@ -24,12 +24,12 @@ from tespec.core.registry import METHODS, MODELS, find_registered
 from tespec.core.settings import (
     Augmentation,
     Clip,
-    Count,
     Decay,
-    FromZero,
     Mask,
+    NonNegativeFloat,
     Optimisation,
-    Positive,
+    PositiveFloat,
+    PositiveInt,
     Pretraining,
     Share,
 )
@@ -56,14 +56,14 @@ class Cm3aeSettings:
 
     mask: Mask  # of the events, and of the frame
     decoder: dict[str, Any]  # "type" and settings of a registered decoder
-    heads: Count  # of the attention that joins both
-    out: Count  # dimensions that are compared
-    logit_scale: Positive  # cosines are multiplied by it; learned from there on
+    heads: PositiveInt  # of the attention that joins both
+    out: PositiveInt  # dimensions that are compared
+    logit_scale: PositiveFloat  # cosines are multiplied by it; learned from there on
     scale: tuple[Share, Share]  # lowest and highest share of the frame that a crop shows
-    frame_weight: FromZero  # of the frame rebuilt by itself
-    events_weight: FromZero  # of the events rebuilt by themselves
-    fused_weight: FromZero  # of the frame rebuilt by both
-    contrast_weight: FromZero
+    frame_weight: NonNegativeFloat  # of the frame rebuilt by itself
+    events_weight: NonNegativeFloat  # of the events rebuilt by themselves
+    fused_weight: NonNegativeFloat  # of the frame rebuilt by both
+    contrast_weight: NonNegativeFloat
 
     def __post_init__(self) -> None:
         check_mask_unit(self.mask)

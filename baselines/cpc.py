@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
-from tespec.core.settings import Count, Positive
+from tespec.core.settings import PositiveFloat, PositiveInt
 from tespec.models.backbone import Backbone, BackboneState, detach, reset
 from tespec.models.layers import sent
 from tespec.pretraining.contrast import info_nce, projector
@@ -29,10 +29,10 @@ from tespec.pretraining.tespec import Tespec
 class CpcSettings:
     """Settings of the prediction and of the contrast."""
 
-    width: Count  # of the latents that are compared
-    ahead: Count  # segments that are predicted, 1, 2, ... after each
-    places: Count  # at most so many are compared at once, drawn anew for each k
-    temperature: Positive  # of the softmax over cosines
+    width: PositiveInt  # of the latents that are compared
+    ahead: PositiveInt  # segments that are predicted, 1, 2, ... after each
+    places: PositiveInt  # at most so many are compared at once, drawn anew for each k
+    temperature: PositiveFloat  # of the softmax over cosines
 
 
 @METHODS.register_module(name="cpc")

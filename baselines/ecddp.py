@@ -22,14 +22,23 @@ from torch import Tensor, nn
 from tespec.core.distributed import global_mean, shard_slice
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
-from tespec.core.settings import Clip, Count, Decay, Downsample, FromZero, Optimisation, Pretraining, Share
+from tespec.core.settings import (
+    Clip,
+    Decay,
+    Downsample,
+    NonNegativeFloat,
+    Optimisation,
+    PositiveInt,
+    Pretraining,
+    Share,
+)
 from tespec.models.event_swin import PATCH, EventSwin
 from tespec.models.layers import STRIDE, pad_to, padded_size, sent
 from tespec.pretraining.clusters import AttentionPool, cluster
-from tespec.pretraining.contrast import PrototypeHead, agreement, sinkhorn
+from tespec.pretraining.contrast import PrototypeHead, sinkhorn, soft_cross_entropy
 from tespec.pretraining.masking import block_mask, replace_hidden
 from tespec.pretraining.method import EventMethod
-from tespec.pretraining.momentum import follow, momentum_at, teacher_of
+from tespec.pretraining.momentum import ema_update_, momentum_at, momentum_copy
 from tespec.pretraining.views import random_crops, random_views, seen_in
 
 
@@ -41,18 +50,18 @@ class EcddpSettings:
         UserError: views whose sides are no multiples of 32 px.
     """
 
-    hidden: Count  # width of the heads' perceptrons
-    bottleneck: Count  # dimensions of prototypes
-    prototypes: Count
-    clusters: Count  # contexts per image
-    local_views: Count  # number of small views
-    crop: Count  # px; side of the square that all views are of, a multiple of 32; the image's where that is shorter
-    large: Count  # px; side of the large views, a multiple of 32
-    small: Count  # px; side of the small views, a multiple of 32
+    hidden: PositiveInt  # width of the heads' perceptrons
+    bottleneck: PositiveInt  # dimensions of prototypes
+    prototypes: PositiveInt
+    clusters: PositiveInt  # contexts per image
+    local_views: PositiveInt  # number of small views
+    crop: PositiveInt  # px; side of the square that all views are of, a multiple of 32
+    large: PositiveInt  # px; side of the large views, a multiple of 32
+    small: PositiveInt  # px; side of the small views, a multiple of 32
     mask_ratio: tuple[Share, Share]  # lowest and highest share of patches hidden from the student, in half of the views
-    patch_weight: FromZero  # of the patch loss
-    context_weight: FromZero
-    image_weight: FromZero
+    patch_weight: NonNegativeFloat  # of the patch loss
+    context_weight: NonNegativeFloat
+    image_weight: NonNegativeFloat
     momentum: Share  # of the teacher at the start; it rises to 1
 
     def __post_init__(self) -> None:
@@ -228,7 +237,7 @@ class Ecddp(EventMethod):
         self.own = own
         backbone.take_any_size()
         self.student = _Student(own, backbone)
-        self.teacher = teacher_of(self.student)
+        self.teacher = momentum_copy(self.student)
         self.register_buffer("share", torch.zeros((), dtype=torch.float64))
 
     @property
@@ -238,7 +247,7 @@ class Ecddp(EventMethod):
 
     def after_step(self, share: float) -> None:
         """Let the teacher follow; `share` of the training is done."""
-        follow(self.teacher, self.student, momentum_at(self.own.momentum, share))
+        ema_update_(self.teacher, self.student, momentum_at(self.own.momentum, share))
         self.share.fill_(share)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
@@ -299,7 +308,7 @@ class Ecddp(EventMethod):
             network.patches(torch.cat(maps).flatten(2).transpose(1, 2).flatten(0, 1).index_select(0, hidden))
             for network, maps in ((self.student, seen), (self.teacher, taught))
         )
-        found = agreement(logits, sinkhorn(wanted, self._temperature), STUDENT_TEMPERATURE)
+        found = soft_cross_entropy(logits, sinkhorn(wanted, self._temperature), STUDENT_TEMPERATURE)
         return global_mean((weights * found).sum(), masks.shape[1])
 
     def _context_loss(self, seen: list[Tensor], whole: Tensor, boxes: Tensor) -> Tensor:
@@ -313,7 +322,7 @@ class Ecddp(EventMethod):
         for maps, box in zip(seen, boxes, strict=True):
             part = seen_in(members.unflatten(2, (height, width)), box, (maps.shape[-2], maps.shape[-1])) > IN_CLUSTER
             logits = self.student.context(maps, part.flatten(2)).flatten(0, 1)
-            found.append(agreement(logits, wanted, STUDENT_TEMPERATURE))
+            found.append(soft_cross_entropy(logits, wanted, STUDENT_TEMPERATURE))
             there.append(part.flatten(2).any(2).flatten())
         # Clusters that a view does not show are carried along, as how many there are is known on the device alone.
         return global_mean((torch.cat(found) * torch.cat(there)).sum(), torch.cat(there).sum())
@@ -322,7 +331,7 @@ class Ecddp(EventMethod):
         """Mean over the pairs of a view of the student and another one of the teacher."""
         assigned = sinkhorn(torch.cat([self.teacher.image(maps) for maps in taught]), self._temperature)
         pairs = [
-            agreement(each, wanted, STUDENT_TEMPERATURE).mean()
+            soft_cross_entropy(each, wanted, STUDENT_TEMPERATURE).mean()
             for number, wanted in enumerate(assigned.chunk(len(taught)))
             for place, each in enumerate(logits)
             if place != number

@@ -19,16 +19,25 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize
 
 from tespec.core.distributed import all_gather_rows
 from tespec.core.registry import METHODS
-from tespec.core.settings import Augmentation, Count, Decay, FromZero, Optimisation, Positive, Pretraining, Share
+from tespec.core.settings import (
+    Augmentation,
+    Decay,
+    NonNegativeFloat,
+    Optimisation,
+    PositiveFloat,
+    PositiveInt,
+    Pretraining,
+    Share,
+)
 from tespec.datasets.augment import FlipZoom
 from tespec.datasets.images import as_input
 from tespec.events.histogram import CLIP
 from tespec.events.spatial import DROPPED, apply_maps
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
-from tespec.pretraining.contrast import SINKHORN_ROUNDS, Projector, info_nce, whole
+from tespec.pretraining.contrast import SINKHORN_ROUNDS, Projector, global_avg_pool, info_nce
 from tespec.pretraining.method import PairMethod
-from tespec.pretraining.momentum import follow, momentum_at, teacher_of
+from tespec.pretraining.momentum import ema_update_, momentum_at, momentum_copy
 from tespec.pretraining.views import random_views
 
 ADDED = (100, 5000)  # fewest and most correlated events (data/imagenet_dataset.py, as the next three)
@@ -42,13 +51,13 @@ class EcdpSettings:
 
     scale: tuple[Share, Share]  # lowest and highest share of the frame that a view shows
     shift: Share  # of the shorter side, by which events are moved at most
-    hidden: Count  # width of the heads
-    out: Count  # dimensions that are compared
-    event_temperature: Positive  # of the softmax over the events' products
-    temperature: Positive  # of the softmax over cosines of events and images
-    event_contrast: FromZero  # weight of the contrast of two views
-    contrast: FromZero  # weight of the contrast with images
-    alignment: FromZero  # weight of the alignment
+    hidden: PositiveInt  # width of the heads
+    out: PositiveInt  # dimensions that are compared
+    event_temperature: PositiveFloat  # of the softmax over the events' products
+    temperature: PositiveFloat  # of the softmax over cosines of events and images
+    event_contrast: NonNegativeFloat  # weight of the contrast of two views
+    contrast: NonNegativeFloat  # weight of the contrast with images
+    alignment: NonNegativeFloat  # weight of the alignment
     momentum: Share  # of the network that sees the other view, at the start
 
 
@@ -137,7 +146,7 @@ class Ecdp(PairMethod):
         self.event_head, self.image_head = head(width, hidden, hidden, out), head(width, hidden, hidden, out)
         self.event_predictor, self.image_predictor = head(out, hidden, out), head(out, hidden, out)
         self.to_event = Projector(nn.Linear(images.channels[-1], out, bias=False))
-        self.slow_backbone, self.slow_head = teacher_of(backbone), teacher_of(self.event_head)
+        self.slow_backbone, self.slow_head = momentum_copy(backbone), momentum_copy(self.event_head)
 
     @classmethod
     def augment(
@@ -165,12 +174,12 @@ class Ecdp(PairMethod):
         one, two = frames, frames
         if self.training:
             (one, two), _ = random_views(frames, 2, (frames.shape[-2], frames.shape[-1]), own.scale)
-        features = whole(self.backbone, one)
+        features = global_avg_pool(self.backbone, one)
         with torch.no_grad():
-            keys = all_gather_rows(self.slow_head(whole(self.slow_backbone, two)))
+            keys = all_gather_rows(self.slow_head(global_avg_pool(self.slow_backbone, two)))
         events = all_gather_rows(self.event_predictor(self.event_head(features)))
         matched = all_gather_rows(self.image_predictor(self.image_head(features)))
-        of_images = whole(self.images, as_input(batch["images"]))
+        of_images = global_avg_pool(self.images, as_input(batch["images"]))
         images = all_gather_rows(self.to_event(of_images))
         # The alignment reaches the linear layer alone, as where the image network is frozen.
         aligned = all_gather_rows(self.to_event(of_images.detach()))
@@ -191,8 +200,8 @@ class Ecdp(PairMethod):
     def after_step(self, share: float) -> None:
         """Let the slow network follow; `share` of the training is done."""
         momentum = momentum_at(self.own.momentum, share)
-        follow(self.slow_backbone, self.backbone, momentum)
-        follow(self.slow_head, self.event_head, momentum)
+        ema_update_(self.slow_backbone, self.backbone, momentum)
+        ema_update_(self.slow_head, self.event_head, momentum)
 
 
 def head(*widths: int) -> Projector:

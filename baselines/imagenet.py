@@ -19,7 +19,7 @@ from torchvision.transforms import v2
 from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
-from tespec.core.settings import Clip, Decay, FromZero, Optimisation, Pretraining, Share
+from tespec.core.settings import Clip, Decay, NonNegativeFloat, Optimisation, Pretraining, Share
 from tespec.datasets.images import DEVIATION, GREY_DEVIATION, GREY_MEAN, MEAN, ViewOf, as_input, seeded
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
@@ -43,8 +43,8 @@ class ImagenetSettings(ViewSettings):
     smoothing: Share  # of the label, spread over all classes
     augment: str  # timm's RandAugment
     erasing: Share  # of the images, that lose a rectangle
-    mixup: FromZero  # alpha; mixup and cutmix take turns by chance
-    cutmix: FromZero
+    mixup: NonNegativeFloat  # alpha; mixup and cutmix take turns by chance
+    cutmix: NonNegativeFloat
 
 
 @METHODS.register_module(name="imagenet")

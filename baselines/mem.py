@@ -43,17 +43,17 @@ class TokenizerSettings:
         UserError: a unit that tokens of a Swin do not fill, or a crop that is not made of whole ones.
     """
 
-    unit: cfg.Count  # px; side of a token's patch
-    crop: cfg.Count  # px; side of the squares it learns from
+    unit: cfg.PositiveInt  # px; side of a token's patch
+    crop: cfg.PositiveInt  # px; side of the squares it learns from
     tokens: Annotated[int, Field(strict=True, ge=2)]  # in the codebook
-    width: cfg.Count  # dimensions of a token's vector
-    hidden: cfg.Count  # channels of its convolutions
+    width: cfg.PositiveInt  # dimensions of a token's vector
+    hidden: cfg.PositiveInt  # channels of its convolutions
     blocks: cfg.Depth  # residual blocks, as many in the encoder as in the decoder
-    hot: cfg.Positive  # counts that lie so many deviations above the frame's mean are those of hot pixels
-    gamma: cfg.Positive  # counts are raised to it once the greatest of a frame is 1; below 1, few events show more
+    hot: cfg.PositiveFloat  # counts that lie so many deviations above the frame's mean are those of hot pixels
+    gamma: cfg.PositiveFloat  # counts are raised to it once the greatest of a frame is 1; below 1, few events show more
     shift: cfg.Share  # of the shorter side, by which events are moved at most
-    temperature: tuple[cfg.Positive, cfg.Positive]  # of the softmax over tokens, at the start and at least
-    kl_weight: cfg.FromZero  # of the divergence from using all tokens alike, a mean over places in nats
+    temperature: tuple[cfg.PositiveFloat, cfg.PositiveFloat]  # of the softmax over tokens, at the start and at least
+    kl_weight: cfg.NonNegativeFloat  # of the divergence from using all tokens alike, a mean over places in nats
 
     def __post_init__(self) -> None:
         unit, side = self.unit, self.crop
@@ -67,7 +67,7 @@ class MemSettings:
     """Settings of what is hidden, and of what is named there from which features."""
 
     ratio: cfg.Share  # of the patches that are hidden
-    smallest_block: cfg.Count  # patches; areas of blocks lie between this and all that is left to hide
+    smallest_block: cfg.PositiveInt  # patches; areas of blocks lie between this and all that is left to hide
     features: Literal["last", "all"]  # of the last stage, or of all stages
     tokenizer: TokenizerSettings
 

@@ -19,13 +19,13 @@ from torchvision.transforms import v2
 from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
-from tespec.core.settings import Clip, Count, Decay, Optimisation, Positive, Pretraining, Share
+from tespec.core.settings import Clip, Decay, Optimisation, PositiveFloat, PositiveInt, Pretraining, Share
 from tespec.datasets.images import ViewOf, as_input
 from tespec.models.backbone import Backbone
-from tespec.pretraining.contrast import info_nce, projector, whole
+from tespec.pretraining.contrast import global_avg_pool, info_nce, projector
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import ImageMethod, ViewSettings
-from tespec.pretraining.momentum import follow, momentum_at, teacher_of
+from tespec.pretraining.momentum import ema_update_, momentum_at, momentum_copy
 
 BLUR = 13  # px; of the kernel, three deviations on either side
 
@@ -34,10 +34,10 @@ BLUR = 13  # px; of the kernel, three deviations on either side
 class MobySettings(ViewSettings):
     """Settings of the views and of the contrast."""
 
-    hidden: Count  # width of projectors and predictor
-    out: Count  # dimensions that are compared
-    queue: Count  # keys kept as negatives, for each of the two views
-    temperature: Positive  # of the softmax over cosines
+    hidden: PositiveInt  # width of projectors and predictor
+    out: PositiveInt  # dimensions that are compared
+    queue: PositiveInt  # keys kept as negatives, for each of the two views
+    temperature: PositiveFloat  # of the softmax over cosines
     momentum: Share  # of the slow encoder at the start; it rises to 1
 
 
@@ -110,8 +110,8 @@ class Moby(ImageMethod):
         self.norm = nn.LayerNorm(backbone.channels[-1])
         self.projector = projector(backbone.channels[-1], own.hidden, own.out)
         self.predictor = projector(own.out, own.hidden, own.out)
-        self.slow_backbone, self.slow_norm = teacher_of(backbone), teacher_of(self.norm)
-        self.slow_projector = teacher_of(self.projector)
+        self.slow_backbone, self.slow_norm = momentum_copy(backbone), momentum_copy(self.norm)
+        self.slow_projector = momentum_copy(self.projector)
         self.register_buffer("queues", normalize(torch.randn(2, own.queue, own.out), dim=-1))
         self.register_buffer("place", torch.zeros((), dtype=torch.int64))
 
@@ -126,9 +126,9 @@ class Moby(ImageMethod):
             "loss", and "found", the share of views whose other view is told from the queue; and None.
         """
         views = as_input(batch["views"]).split(1, dim=1)
-        queries = [self.predictor(self.projector(whole(self.backbone, view, self.norm))) for view in views]
+        queries = [self.predictor(self.projector(global_avg_pool(self.backbone, view, self.norm))) for view in views]
         with torch.no_grad():
-            slow = [whole(self.slow_backbone, view, self.slow_norm) for view in views]
+            slow = [global_avg_pool(self.slow_backbone, view, self.slow_norm) for view in views]
             keys = [normalize(self.slow_projector(each), dim=1) for each in slow]
         (one, found_one), (two, found_two) = (
             info_nce(queries[mine], keys[other], self.own.temperature, self.queues[other].clone())
@@ -149,9 +149,9 @@ class Moby(ImageMethod):
     def after_step(self, share: float) -> None:
         """Let the slow encoder follow; `share` of the training is done."""
         momentum = momentum_at(self.own.momentum, share)
-        follow(self.slow_backbone, self.backbone, momentum)
-        follow(self.slow_norm, self.norm, momentum)
-        follow(self.slow_projector, self.projector, momentum)
+        ema_update_(self.slow_backbone, self.backbone, momentum)
+        ema_update_(self.slow_norm, self.norm, momentum)
+        ema_update_(self.slow_projector, self.projector, momentum)
 
     @classmethod
     def views(cls, own: MobySettings, training: bool = True) -> tuple[ViewOf, ViewOf]:

@@ -22,7 +22,7 @@ from tespec.core.config import pretraining_settings
 from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
-from tespec.core.settings import Clip, Count, Decay, FromZero, Optimisation, Pretraining, Share, Size
+from tespec.core.settings import Clip, Decay, NonNegativeFloat, Optimisation, PositiveInt, Pretraining, Share, Size
 from tespec.datasets.images import as_input
 from tespec.models.backbone import Backbone, build_backbone
 from tespec.models.layers import in_fp32, pad_to, padded_size
@@ -41,11 +41,11 @@ class ScaleEventSettings:
 
     teacher: str  # a network of timm, or a method here that pre-trains one on images
     teacher_weights: str  # its file; "": the method pre-trains it first
-    activation: Count  # events that make a token count
+    activation: PositiveInt  # events that make a token count
     alike: Share  # lowest cosine of two places of the image that is compared
-    plain_weight: FromZero  # of the features themselves
-    intra_weight: FromZero  # of the likeness of events to events
-    cross_weight: FromZero  # of the likeness of events to the image
+    plain_weight: NonNegativeFloat  # of the features themselves
+    intra_weight: NonNegativeFloat  # of the likeness of events to events
+    cross_weight: NonNegativeFloat  # of the likeness of events to the image
 
 
 @METHODS.register_module(name="scaleevent")

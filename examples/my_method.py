@@ -5,18 +5,18 @@ from pydantic.dataclasses import dataclass
 from torch.nn.functional import cosine_similarity
 
 from tespec.core.registry import METHODS
-from tespec.core.settings import Count, Downsample, Optimisation, Pretraining, Share
+from tespec.core.settings import Downsample, Optimisation, PositiveInt, Pretraining, Share
 from tespec.models.layers import in_fp32
-from tespec.pretraining.contrast import projector, whole
+from tespec.pretraining.contrast import global_avg_pool, projector
 from tespec.pretraining.method import EventMethod
-from tespec.pretraining.momentum import follow, momentum_at, teacher_of
+from tespec.pretraining.momentum import ema_update_, momentum_at, momentum_copy
 from tespec.pretraining.views import random_views
 
 
 @dataclass(frozen=True)
 class ByolSettings:
-    hidden: Count = 4096  # width of projector and predictor
-    out: Count = 256  # dimensions that are compared
+    hidden: PositiveInt = 4096  # width of projector and predictor
+    out: PositiveInt = 256  # dimensions that are compared
     scale: tuple[Share, Share] = (0.08, 1.0)  # lowest and highest share of the frame that a view shows
     momentum: Share = 0.99  # of the momentum encoder at the start; it rises to 1
 
@@ -44,20 +44,20 @@ class BYOL(EventMethod):
         self.own, self.backbone = own, backbone
         self.project = projector(backbone.channels[-1], own.hidden, own.out)
         self.predict = projector(own.out, own.hidden, own.out)
-        self.slow_backbone, self.slow_project = teacher_of(backbone), teacher_of(self.project)
+        self.slow_backbone, self.slow_project = momentum_copy(backbone), momentum_copy(self.project)
 
     def loss(self, batch, state):
         frames = batch["histograms"][:, -1:]
         views, _ = random_views(frames, 2, frames.shape[-2:], self.own.scale)
-        predicted = [self.predict(self.project(whole(self.backbone, view))) for view in views]
+        predicted = [self.predict(self.project(global_avg_pool(self.backbone, view))) for view in views]
         with torch.no_grad():
-            wanted = [self.slow_project(whole(self.slow_backbone, view)) for view in views]
+            wanted = [self.slow_project(global_avg_pool(self.slow_backbone, view)) for view in views]
         return {"loss": distance(predicted[0], wanted[1]) + distance(predicted[1], wanted[0])}, None
 
     def after_step(self, share):
         momentum = momentum_at(self.own.momentum, share)
-        follow(self.slow_backbone, self.backbone, momentum)
-        follow(self.slow_project, self.project, momentum)
+        ema_update_(self.slow_backbone, self.backbone, momentum)
+        ema_update_(self.slow_project, self.project, momentum)
 
 
 @in_fp32

@@ -71,9 +71,9 @@ def suggest(key: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}"
 
 
-Count = Annotated[int, Field(strict=True, gt=0)]
-FromZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PositiveInt = Annotated[int, Field(strict=True, gt=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 SomeShare = Annotated[float, Field(gt=0, le=1)]
 Factor = Annotated[float, Field(ge=1, allow_inf_nan=False)]
@@ -147,7 +147,7 @@ class Clip:
     """
 
     by: Literal["value", "norm", "parameter", "none"]
-    at: Positive | None
+    at: PositiveFloat | None
 
     def __post_init__(self) -> None:
         if self.by != "none" and self.at is None:
@@ -162,8 +162,8 @@ class Decay:
     tables of positions that a backbone names.
     """
 
-    start: FromZero
-    end: FromZero
+    start: NonNegativeFloat
+    end: NonNegativeFloat
     exempt: tuple[Literal["vectors", "positions"], ...]
 
 
@@ -175,17 +175,17 @@ class Optimisation:
     `non_finite` says what is done about a step whose loss or gradients are not finite: "stop" or "skip".
     """
 
-    peak_lr: Positive
-    steps: Count
+    peak_lr: PositiveFloat
+    steps: PositiveInt
     optimizer: Literal["Adam", "AdamW"] = "AdamW"
     betas: tuple[Momentum, Momentum] = (0.9, 0.999)
     schedule: Literal["linear", "cosine"] = "cosine"
-    start_divisor: Positive = 25.0
-    end_divisor: Positive = 1000.0
+    start_divisor: PositiveFloat = 25.0
+    end_divisor: PositiveFloat = 1000.0
     warmup_steps: Annotated[int, Field(strict=True, ge=0)] = 0
     clip: Clip = Clip("none", None)
     weight_decay: Decay = Decay(0.0, 0.0, ())
-    patch_embed_lr: Positive = 1.0
+    patch_embed_lr: PositiveFloat = 1.0
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     non_finite: Literal["stop", "skip"] = "stop"
 
@@ -205,9 +205,9 @@ class Augmentation:
 class Downsample:
     """Spatial reduction of event coordinates; `factor` "auto" reduces to at most `to_width` px."""
 
-    factor: Count | str
+    factor: PositiveInt | str
     keep: Literal["nearest", "all"]
-    to_width: Count | None = None
+    to_width: PositiveInt | None = None
 
 
 class OfRecordings:
@@ -243,7 +243,7 @@ class Finetuning(OfRecordings):
     """
 
     task: str
-    version: Count
+    version: PositiveInt
     kind: str
     title: str
     dataset: str
@@ -251,20 +251,20 @@ class Finetuning(OfRecordings):
     classes: tuple[str, ...]
     protocol: dict[str, Any]
     downsample: Downsample
-    bins: Count
+    bins: PositiveInt
     rule: Rule
     head: dict[str, Any]
     optimisation: Optimisation
     augmentation: Augmentation
-    batch_size: Count
-    segments: Count
-    window_ms: Positive | None
+    batch_size: PositiveInt
+    segments: PositiveInt
+    window_ms: PositiveFloat | None
     sampling: Sampling
     drop_path: DropRate
-    labels_per_chunk: Count | None
-    evaluation_lanes: Count
+    labels_per_chunk: PositiveInt | None
+    evaluation_lanes: PositiveInt
     test_time_augmentation: str
-    peak_lr_after: dict[str, Positive]
+    peak_lr_after: dict[str, PositiveFloat]
     arch: str
     profile: str
     width: str
@@ -294,7 +294,7 @@ class Finetuning(OfRecordings):
 class Mask:
     """Tube masking: side of a patch in px and share of patches hidden."""
 
-    unit: Count
+    unit: PositiveInt
     ratio: Share
 
 
@@ -317,14 +317,14 @@ class Pretraining(OfRecordings):
 
     objective: Any
     dataset: str
-    batch_size: Count
+    batch_size: PositiveInt
     optimisation: Optimisation
     name: str = ""
     recurrent: Flag = False
-    bins: Count = 10
+    bins: PositiveInt = 10
     rule: Rule = "edges"
-    window_ms: Positive = 50.0
-    segments: Count = 1
+    window_ms: PositiveFloat = 50.0
+    segments: PositiveInt = 1
     downsample: Downsample = Downsample(1, "nearest")
     sampling: Sampling = "clips"
     drop_path: DropRate = 0.0

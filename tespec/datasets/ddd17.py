@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
-from tespec.core.settings import Count
+from tespec.core.settings import PositiveInt
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
@@ -39,7 +39,7 @@ PARTS = (TIMES, f"events{STORE}", HEADER, INDEX, IMAGES, *MASK_PLACES)  # of a r
 class Ddd17Protocol:
     """What is scored: the upper `rows` of the sensor, below which the car's bonnet shows."""
 
-    rows: Count
+    rows: PositiveInt
 
 
 @DATASETS.register_module()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
-from tespec.core.settings import Count, Flag
+from tespec.core.settings import Flag, PositiveInt
 from tespec.datasets.base import SPLITS, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
 from tespec.datasets.recording import LabelledRecording
@@ -63,7 +63,7 @@ class DsecProtocol:
         rectify: whether events are moved to rectified pixels, which is where the labels are.
     """
 
-    rows: Count
+    rows: PositiveInt
     labels: Literal["all", "ess"]
     rectify: Flag
 

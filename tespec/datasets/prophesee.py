@@ -20,7 +20,7 @@ from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
-from tespec.core.settings import Flag, FromZero, Positive, Share, Size
+from tespec.core.settings import Flag, NonNegativeFloat, PositiveFloat, Share, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import speed_at
 from tespec.datasets.recording import LabelledRecording, reduced
@@ -117,10 +117,10 @@ class PropheseeProtocol:
 
     boxes: Literal["rvt", "all"]
     frames: Literal["rvt", "all"]
-    period_ms: Positive
+    period_ms: PositiveFloat
     period_from_labels: Flag
-    min_diagonal: FromZero
-    min_side: FromZero
+    min_diagonal: NonNegativeFloat
+    min_side: NonNegativeFloat
     max_width_share: Share
     skip: tuple[str, ...]
 

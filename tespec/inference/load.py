@@ -12,7 +12,7 @@ import torch
 from pydantic.dataclasses import dataclass
 
 from tespec.core.errors import UserError
-from tespec.core.settings import Count, Downsample, Finetuning, Positive, Rule, Size, build
+from tespec.core.settings import Downsample, Finetuning, PositiveFloat, PositiveInt, Rule, Size, build
 from tespec.datasets.folder import find_recordings, fixed_windows, name_of, source_of
 from tespec.datasets.recording import Recording
 from tespec.models.backbone import Backbone, resized
@@ -99,8 +99,8 @@ def load_trained(path: Path, *, height: int | None = None, width: int | None = N
 class Preprocessing:
     """How a training made histograms of events, as the recipe of its weights names it."""
 
-    window_ms: Positive | None
-    bins: Count
+    window_ms: PositiveFloat | None
+    bins: PositiveInt
     rule: Rule
     downsample: Downsample
 

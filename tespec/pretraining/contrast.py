@@ -61,7 +61,7 @@ def sinkhorn(logits: Tensor, temperature: float | Tensor) -> Tensor:
 
 
 @in_fp32
-def agreement(logits: Tensor, assignments: Tensor, temperature: float) -> Tensor:
+def soft_cross_entropy(logits: Tensor, assignments: Tensor, temperature: float) -> Tensor:
     """Cross-entropy (N,) of the student's logits (N, K) with the teacher's assignments (N, K)."""
     return -(assignments * log_softmax(logits / temperature, dim=-1)).sum(-1)
 
@@ -73,7 +73,7 @@ def pooled(maps: Tensor, norm: nn.Module | None = None) -> Tensor:
     return (norm(places) if norm else places).mean(1)
 
 
-def whole(backbone: Backbone, frames: Tensor, norm: nn.Module | None = None) -> Tensor:
+def global_avg_pool(backbone: Backbone, frames: Tensor, norm: nn.Module | None = None) -> Tensor:
     """Mean (N, C) of a backbone's last stage over single frames (N, 1, channels, H, W), see `pooled`."""
     features, _ = backbone(frames)
     return pooled(features[-1], norm)

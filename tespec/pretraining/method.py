@@ -22,7 +22,7 @@ from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.registry import METHODS, register_methods
-from tespec.core.settings import ARCHITECTURES, Count, Mask, Pretraining, Share, Size, build
+from tespec.core.settings import ARCHITECTURES, Mask, PositiveInt, Pretraining, Share, Size, build
 from tespec.datasets.images import ViewOf
 from tespec.metrics.features import PLACES, FeatureReservoir, feature_std_and_rank
 from tespec.models import Backbone, EventSwin, build_backbone
@@ -275,8 +275,8 @@ class EventMethod(PretrainMethod):
 class ViewSettings:
     """How views of an image are drawn."""
 
-    size: Count  # px; side of a view
-    channels: Count  # 1, grey, or 3, RGB
+    size: PositiveInt  # px; side of a view
+    channels: PositiveInt  # 1, grey, or 3, RGB
     scale: tuple[Share, Share]  # lowest and highest share of the image that a view shows
 
 

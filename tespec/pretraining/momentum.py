@@ -14,7 +14,7 @@ from tespec.models.layers import without_drop_path
 Module = TypeVar("Module", bound=nn.Module)
 
 
-def teacher_of(student: Module) -> Module:
+def momentum_copy(student: Module) -> Module:
     """A copy of `student` that is not trained and drops nothing."""
     teacher = copy.deepcopy(student)
     without_drop_path(teacher)
@@ -22,7 +22,7 @@ def teacher_of(student: Module) -> Module:
 
 
 @torch.no_grad()
-def follow(teacher: nn.Module, student: nn.Module, momentum: float) -> None:
+def ema_update_(teacher: nn.Module, student: nn.Module, momentum: float) -> None:
     """Move the teacher's parameters towards the student's by 1 - momentum; its buffers become the student's."""
     torch._foreach_lerp_(list(teacher.parameters()), list(student.parameters()), 1 - momentum)
     if buffers := list(teacher.buffers()):

@@ -27,10 +27,10 @@ from tespec.core.settings import (
     Clip,
     Downsample,
     Flag,
-    FromZero,
     Mask,
+    NonNegativeFloat,
     Optimisation,
-    Positive,
+    PositiveFloat,
     Pretraining,
 )
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
@@ -48,9 +48,9 @@ class Target:
 
     # By Eq. 7, by Eq. 6, by Eq. 7 without n / N, or the input itself.
     kind: Literal["intensity", "high_pass", "uniform_decay", "histograms"]
-    alpha: FromZero  # 1/s; decay of the intensity
-    norm_events: Positive  # N, events per frame for which it decays with alpha
-    contrast: Positive  # C, log intensity; step of one event
+    alpha: NonNegativeFloat  # 1/s; decay of the intensity
+    norm_events: PositiveFloat  # N, events per frame for which it decays with alpha
+    contrast: PositiveFloat  # C, log intensity; step of one event
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class TespecSettings:
     target: Target
     decoder: dict[str, Any]  # "type" and settings of a registered decoder
     patch_norm: Flag  # normalise the target patch by patch
-    patch_eps: FromZero  # C squared; added to a patch's variance
-    counts_eps: FromZero  # the same where the target is histograms, in squared counts
-    visible_weight: FromZero  # of the error on visible patches; 0 in the paper
+    patch_eps: NonNegativeFloat  # C squared; added to a patch's variance
+    counts_eps: NonNegativeFloat  # the same where the target is histograms, in squared counts
+    visible_weight: NonNegativeFloat  # of the error on visible patches; 0 in the paper
 
     def __post_init__(self) -> None:
         check_mask_unit(self.mask)

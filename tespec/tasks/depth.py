@@ -17,7 +17,7 @@ from torch.nn.functional import avg_pool2d, conv2d
 from tespec.core.distributed import global_mean, has_no_labels, rank_without_labels
 from tespec.core.errors import UserError
 from tespec.core.registry import TASKS
-from tespec.core.settings import Count, Finetuning, FromZero, Positive, Share, Size, Width, build
+from tespec.core.settings import Finetuning, NonNegativeFloat, PositiveFloat, PositiveInt, Share, Size, Width, build
 from tespec.datasets.base import TEST
 from tespec.datasets.batches import stack_depths
 from tespec.metrics.depth import SCORES, DepthScorer
@@ -86,13 +86,13 @@ class DepthHead:
     """
 
     channels: Width = 128
-    min_depth: Positive
-    max_depth: Positive
-    alpha: Positive = 3.7
-    si_weight: FromZero = 1.0
+    min_depth: PositiveFloat
+    max_depth: PositiveFloat
+    alpha: PositiveFloat = 3.7
+    si_weight: NonNegativeFloat = 1.0
     si_lambda: Share = 0.5
-    gradient_weight: FromZero = 0.125
-    gradient_scales: Count = 3
+    gradient_weight: NonNegativeFloat = 0.125
+    gradient_scales: PositiveInt = 3
 
     def __post_init__(self) -> None:
         if not self.min_depth < self.max_depth:

@@ -19,7 +19,7 @@ from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.distributed import global_mean, rank_without_labels
 from tespec.core.registry import MODELS, TASKS
 from tespec.core.scores import Score
-from tespec.core.settings import Depth, Finetuning, FromZero, Share, Size, Width, build
+from tespec.core.settings import Depth, Finetuning, NonNegativeFloat, Share, Size, Width, build
 from tespec.datasets.base import TEST
 from tespec.datasets.batches import NO_BOX, WHOLE, LabelledBatches, Shard, StepBatches, pad_boxes
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
@@ -60,9 +60,9 @@ class DetectionHead:
     neck_blocks: Depth = 2
     score: Literal["class", "objectness_x_class"] = "class"
     score_threshold: Share = 0.001
-    min_diagonal: FromZero = 0.0
-    min_side: FromZero = 0.0
-    skip_ms: FromZero = 0.0
+    min_diagonal: NonNegativeFloat = 0.0
+    min_side: NonNegativeFloat = 0.0
+    skip_ms: NonNegativeFloat = 0.0
 
 
 class DetectionModel(Network):

@@ -13,7 +13,7 @@ from tespec.models.backbone import Backbone
 from tespec.models.execution import Execution, execute
 from tespec.models.layers import DropPath
 from tespec.pretraining.method import own_settings
-from tespec.pretraining.momentum import teacher_of
+from tespec.pretraining.momentum import momentum_copy
 from tespec.training.loading import MicroBatches
 from tespec.training.trainer import Trainer
 
@@ -80,7 +80,7 @@ def test_nothing_is_dropped_outside_of_training(arch):
 
 def test_a_teacher_drops_nothing():
     student = backbone("micro", 0.9).train()
-    teacher = teacher_of(student)
+    teacher = momentum_copy(student)
     assert torch.equal(*[teacher(frames())[0][-1] for _ in range(2)])
     assert not torch.equal(*[student(frames())[0][-1] for _ in range(2)])
 

@@ -107,8 +107,8 @@ def test_the_slow_network_starts_equal_and_follows_and_the_fast_one_is_exported(
 
 
 def test_both_networks_see_views_of_their_own_and_images_stay_whole(monkeypatch):
-    model, seen, (whole, drawn) = network(), {}, (ecdp.whole, ecdp.random_views)
-    monkeypatch.setattr(ecdp, "whole", lambda net, frames: seen.update({net: frames}) or whole(net, frames))
+    model, seen, (pool, drawn) = network(), {}, (ecdp.global_avg_pool, ecdp.random_views)
+    monkeypatch.setattr(ecdp, "global_avg_pool", lambda net, frames: seen.update({net: frames}) or pool(net, frames))
     monkeypatch.setattr(ecdp, "random_views", lambda *args: seen.setdefault("views", (args, drawn(*args)))[1])
     given = batch()
     model.train().loss(given)

@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 from baselines.moby import Moby
 from tespec.core.config import own_facts, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.pretraining.contrast import whole
+from tespec.pretraining.contrast import global_avg_pool
 
 
 def plain_loss(queries, keys, queues, temperature=0.2):
@@ -34,9 +34,9 @@ def test_the_loss_is_the_published_formula_and_the_queues_keep_the_newest_keys()
                 parameter.add_(0.05 * torch.randn(parameter.shape))
     queues, frames = model.queues.clone(), batch["views"].split(1, dim=1)
     assert torch.equal(model.eval().queues, queues)
-    queries = [model.predictor(model.projector(whole(model.backbone, each, model.norm))) for each in frames]
+    queries = [model.predictor(model.projector(global_avg_pool(model.backbone, each, model.norm))) for each in frames]
     with torch.no_grad():
-        slow = [model.slow_projector(whole(model.slow_backbone, each, model.slow_norm)) for each in frames]
+        slow = [model.slow_projector(global_avg_pool(model.slow_backbone, each, model.slow_norm)) for each in frames]
         keys = [normalize(each, dim=1) for each in slow]
     found, wanted = model.loss(batch, None)[0]["loss"], plain_loss(queries, keys, queues)
     torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)
@@ -59,7 +59,7 @@ def test_pooling_comes_after_the_norm():
     torch.nn.init.normal_(model.norm.weight)
     features, _ = model.backbone(views(1))
     places = features[-1].squeeze(1).flatten(2).transpose(1, 2)
-    torch.testing.assert_close(whole(model.backbone, views(1), model.norm), model.norm(places).mean(1))
+    torch.testing.assert_close(global_avg_pool(model.backbone, views(1), model.norm), model.norm(places).mean(1))
 
 
 def test_augmentations_come_as_often_and_as_strong_as_published(monkeypatch):
