@@ -1,10 +1,17 @@
+import dataclasses
+
+import numpy as np
 import pytest
 import torch
 from mmengine.registry import DefaultScope
 
+from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
+from tespec.datasets.augment import sample_flip_zoom
 from tespec.datasets.batches import draw_mask
+from tespec.events import ArrayStream, window_histograms
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
+from tespec.events.spatial import Region
 from tespec.models import EventSwin
 from tespec.pretraining.method import own_settings
 from tespec.pretraining.tespec import Tespec
@@ -201,3 +208,22 @@ def test_another_default_scope_does_not_hide_the_decoder():
 def test_a_unit_of_broken_tokens_is_refused(unit):
     with pytest.raises(UserError, match=r"mask\.unit"):
         objective(unit=unit)
+
+
+def test_n_of_eq_7_counts_the_events_that_the_network_sees_in_these_shares():
+    settings = pretraining_settings("tespec", "paper")
+    generator = np.random.default_rng(0)
+    x, y, t, p = (generator.integers(0, most, 100_000) for most in (1280, 720, 50_000, 2))
+    events = ArrayStream(x, y, np.sort(t), p, 720, 1280)
+    halved = Region(360, 640, 2, settings.downsample.keep)
+
+    def count(**more):
+        return window_histograms(events, [(0, 50_000)], settings.bins, **more).sum(dtype=np.int64)
+
+    def share(inward):
+        always = dataclasses.replace(settings.augmentation, zoom=1.0, zoom_in_share=float(inward))
+        views = [sample_flip_zoom(np.random.default_rng(seed), always, 360, 640) for seed in range(40)]
+        return np.mean([count(region=halved, view=view) for view in views]) / count(region=halved)
+
+    assert count(region=halved) / count() == pytest.approx(0.25, abs=0.01)
+    assert (share(True), share(False)) == (pytest.approx(1.0, abs=0.03), pytest.approx(0.83, abs=0.03))
