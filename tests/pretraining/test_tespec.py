@@ -222,7 +222,7 @@ def test_n_of_eq_7_counts_the_events_that_the_network_sees_in_these_shares():
 
     def share(inward):
         always = dataclasses.replace(settings.augmentation, zoom=1.0, zoom_in_share=float(inward))
-        views = [sample_flip_zoom(np.random.default_rng(seed), always, 360, 640) for seed in range(40)]
+        views = [sample_flip_zoom(np.random.default_rng(seed), always, 360, 640) for seed in range(300)]
         return np.mean([count(region=halved, view=view) for view in views]) / count(region=halved)
 
     assert count(region=halved) / count() == pytest.approx(0.25, abs=0.01)
