@@ -76,7 +76,8 @@ class Table(NamedTuple):
         positions = [position for position, kept in enumerate(rows) if kept]
         rules = {sum(kept < rule for kept in positions) for rule in self.rules} - {0, len(positions)}
         cells, bold = self.cells.loc[rows, columns], self.bold.loc[rows, columns]
-        return self._replace(cells=cells, bold=bold, rules=tuple(sorted(rules)))
+        notes = tuple(note for note in self.notes if note[1:2] != " " or note[0] in str(list(cells.index)))
+        return self._replace(cells=cells, bold=bold, notes=notes, rules=tuple(sorted(rules)))
 
 
 def make_tables(
