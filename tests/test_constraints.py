@@ -50,7 +50,7 @@ def requirements(name: str, extras: tuple[str, ...], python: str) -> list[Requir
 def test_every_pin_names_one_version_of_the_declared_range(python: str) -> None:
     pinned = pins(python)
     assert all(re.fullmatch(r"==[^*,]+", str(specifier)) for specifier in pinned.values())
-    assert pinned["opencv-python"] == pinned["opencv-python-headless"]  # which stands for it
+    assert pinned["opencv-python"] == pinned["opencv-python-headless"]  # both install the module cv2
     for requirement in requirements("tespec", EXTRAS, python):
         (only,) = pinned[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(only.version), f"{requirement} against {only}"

@@ -129,7 +129,7 @@ def with_sensor(changes: Sequence[str], sensor: str | None) -> tuple[str, ...]:
 
 
 def prepared(setup: Setup, verb: str, given: Sequence[str], profile: str | None) -> Setup:
-    """The setup with the command for records, checked and with its threads set; the profile may say how many."""
+    """The setup with the command for records, checked and with its threads set; `profile` may set the CPU threads."""
     import torch
 
     from tespec.core.config import threads_of

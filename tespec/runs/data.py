@@ -30,7 +30,8 @@ class Data:
     Attributes:
         root: its folder or file.
         label: what records call it: "sample", or the name of the data set.
-        notice: one line for the user where the sample world stands in or a run would be refused, else "".
+        notice: one line for the user, where the sample world is used instead of real data or a run would be
+            refused, else "".
     """
 
     root: Path

@@ -84,18 +84,18 @@ class SyncedBatchNorm(nn.BatchNorm1d):
         """Normalise (N, C, ...), with one exchange forward and one backward."""
         if not self.training or ranks_per_batch() == 1:
             batches = self.training or self.running_mean is None
-            share = 0.1 if self.momentum is None else self.momentum
+            momentum = 0.1 if self.momentum is None else self.momentum
             return batch_norm(
-                input, self.running_mean, self.running_var, self.weight, self.bias, batches, share, self.eps
+                input, self.running_mean, self.running_var, self.weight, self.bias, batches, momentum, self.eps
             )
         values = input.to(torch.promote_types(input.dtype, torch.float32))
         count = values.numel() // values.shape[1]
         if has_no_labels():
-            # What stands in for a sample may lie far from the others; its parameters still get a gradient, of zeros.
+            # A placeholder sample may lie far from the others; its parameters still get a gradient, of zeros.
             values, count = values.masked_fill(values.new_ones((), dtype=torch.bool), 0.0), 0
         variance, mean = torch.var_mean(values, [0, *range(2, values.dim())], correction=0)
-        told = all_gather_rows(torch.stack([mean, variance * count, torch.full_like(mean, count)])[None])
-        means, squares, counts = told.unbind(1)
+        gathered = all_gather_rows(torch.stack([mean, variance * count, torch.full_like(mean, count)])[None])
+        means, squares, counts = gathered.unbind(1)
         elements = counts.sum(0).clamp(min=1)
         mean = (means * counts).sum(0) / elements
         variance = (squares + counts * (means - mean).square()).sum(0) / elements

@@ -118,7 +118,7 @@ def test_mistakes_are_answered_in_one_line(
     assert error.startswith("error: ")
     assert message in error
     assert all(note.startswith("of a test split, so left alone: ") for note in notes)
-    # What can be known before data is made or opened is said before.
+    # The upstream network is checked before data is generated or opened.
     made = {path.name for path in tmp_path.iterdir()}
     assert made <= ({"cache"} if "{world}" in arguments else set())
     assert not world_folder().exists()

@@ -66,7 +66,7 @@ def normalise(rank):
             own = slice(0, border) if rank == 0 else slice(border, len(values))
             values, wanted, without = values[own], wanted[own], not len(values[own])
             if without:
-                # What stands in for a sample, and must disturb nobody.
+                # A placeholder sample, which must change no gradient.
                 values, wanted = torch.full((1, *values.shape[1:]), 1e38), torch.zeros(1, *wanted.shape[1:])
             with Exchanges() as exchanges, rank_without_labels(without):
                 found[name, share] = normalised(norm, values, wanted)
