@@ -12,11 +12,10 @@ from tespec.core.config import finetuning_settings
 from tespec.core.description import Description, described_size, descriptions_above, read_description
 from tespec.core.distributed import rank_zero_first
 from tespec.core.errors import UserError
-from tespec.core.progress import progress
 from tespec.core.settings import Finetuning, Size
 from tespec.events.opening import open_reader
 from tespec.sample import make_world, world_folder
-from tespec.sample.make import description
+from tespec.sample.make import facts
 
 SAMPLE = "sample"
 UNASKED = (None, "sample", "tiny")  # profiles under which a run without data takes the sample world
@@ -57,7 +56,7 @@ class Data:
     def description(self) -> Description:
         """What it states of itself, whether it is made or not."""
         if self.is_sample and not self.root.exists():
-            return description("small", 0, self.root.name)
+            return Description.model_validate(facts("small", 0, self.root.name))
         return read_description(self.root)
 
     def sensor(self, given: Size | None = None) -> Size | None:
@@ -166,10 +165,8 @@ def sample_world(dataset: str, worlds: Path | None = None, size: str = "small", 
     Raises:
         UserError: the world has no such data set.
     """
-    with rank_zero_first(), progress(f"making the sample world's {dataset}", "recordings") as advance:
-        return make_world(
-            size, seed, worlds, progress=lambda done, total: advance(done, total, ""), datasets=(dataset,)
-        )
+    with rank_zero_first():
+        return make_world(size, seed, worlds, datasets=(dataset,))
 
 
 def sibling(data: Data, dataset: str) -> Data:

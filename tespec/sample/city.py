@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,36 +16,21 @@ Point = tuple[float, float, float]
 Row = tuple[float, ...]
 
 
-class Variation(NamedTuple):
+class Variation:
     """What differs from street to street, so that places in the image tell little of what they show."""
 
-    side: int  # 1 where traffic keeps to the right, -1 where it keeps to the left
-    focal: float  # focal length as a share of the width
-    height: float  # of the camera above the ground, m
-    horizon: float  # row of the image at which the horizon lies, as a share of the labelled rows
-    yaw: float  # of the camera against the road, rad; so is roll
-    roll: float
-    road: float  # half of its width, m
-    green: float  # share of blocks that are parks; kerbs have more trees, and above 0.4 grass
-    crowd: float  # density of people and vehicles, about 1
-    light: float  # strength of the daylight, about 1
-
-
-def variation(seed: int) -> Variation:
-    """Of the street with this seed."""
-    rng = np.random.default_rng([seed, 5])
-    return Variation(
-        side=1 if rng.random() < 0.5 else -1,
-        focal=rng.uniform(0.7, 1.4),
-        height=rng.uniform(1.2, 3.0),
-        horizon=rng.uniform(0.12, 0.88),
-        yaw=rng.uniform(-0.5, 0.5),
-        roll=rng.uniform(-0.08, 0.08),
-        road=rng.uniform(3.0, 4.6),
-        green=rng.uniform(0.2, 1.0),
-        crowd=rng.uniform(0.3, 1.1),
-        light=rng.uniform(0.4, 1.4),
-    )
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng([seed, 5])
+        self.side = 1 if rng.random() < 0.5 else -1  # 1 where traffic keeps to the right, -1 where it keeps to the left
+        self.focal = rng.uniform(0.7, 1.4)  # focal length as a share of the width
+        self.height = rng.uniform(1.2, 3.0)  # of the camera above the ground, m
+        self.horizon = rng.uniform(0.12, 0.88)  # row at which the horizon lies, as a share of the labelled rows
+        self.yaw = rng.uniform(-0.5, 0.5)  # of the camera against the road, rad
+        self.roll = rng.uniform(-0.08, 0.08)  # rad
+        self.road = rng.uniform(3.0, 4.6)  # half of its width, m
+        self.green = rng.uniform(0.2, 1.0)  # share of blocks that are parks; more trees, and above 0.4 grass at kerbs
+        self.crowd = rng.uniform(0.3, 1.1)  # density of people and vehicles, about 1
+        self.light = rng.uniform(0.4, 1.4)  # strength of the daylight, about 1
 
 
 def box(

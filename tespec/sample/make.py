@@ -7,32 +7,39 @@ import multiprocessing
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tespec.core.description import Description
 from tespec.core.errors import UserError
 from tespec.core.files import one_at_a_time
 from tespec.core.paths import cache_root
-from tespec.sample import ddd17, dsec, mvsec, prophesee
-from tespec.sample.recordings import VERSION, Recording, content_of, recordings_of
-from tespec.sample.street import FRAME_RATE, Film, Street
+from tespec.core.progress import progress
+from tespec.sample import layouts
+from tespec.sample.recordings import VERSION, Recording, recordings_of
+from tespec.sample.street import FRAME_RATE, PERIOD_US, Film, Street
 
 DEFAULT = ("ddd17", "1mpx")  # what the demo needs
 WRITERS: dict[str, Callable[[Film, Path, Recording], None]] = {
-    "ddd17": ddd17.write,
-    "gen1": prophesee.write,
-    "1mpx": prophesee.write,
-    "dsec": dsec.write,
-    "mvsec": mvsec.write,
-    "objects": prophesee.write_objects,
+    "ddd17": layouts.write_ddd17,
+    "gen1": layouts.write_prophesee,
+    "1mpx": layouts.write_prophesee,
+    "dsec": layouts.write_dsec,
+    "mvsec": layouts.write_mvsec,
+    "objects": layouts.write_objects,
 }
 # Time of the first frame by the clock of a recording whose layout has no place for the ego speed, in us.
-CLOCKS = {"gen1": 0, "1mpx": 0, "dsec": dsec.OFFSET_US, "mvsec": mvsec.EPOCH_US}
+CLOCKS = {"gen1": 0, "1mpx": 0, "dsec": layouts.DSEC_OFFSET_US, "mvsec": layouts.MVSEC_EPOCH_US}
+
+
+def world_folder(size: str = "small", seed: int = 0, root: Path | None = None) -> Path:
+    """Where the world of these arguments lies once it is made; see `make_world`."""
+    return (cache_root() if root is None else root) / f"sample-v{VERSION}-{seed}-{size}"
 
 
 def make_world(
@@ -40,7 +47,6 @@ def make_world(
     seed: int = 0,
     root: Path | None = None,
     processes: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
     datasets: Sequence[str] = DEFAULT,
 ) -> Path:
     """The folder of a sample world, with a folder for each data set; those asked for that it lacks are made.
@@ -53,93 +59,71 @@ def make_world(
         seed: any non-negative integer; streets of different seeds differ.
         root: folder in which worlds are kept; None: the harness's cache.
         processes: how many make recordings at once; None: one per processor.
-        progress: called with the recordings that are done and all there are to make.
         datasets: keys of `WRITERS`.
 
     Raises:
         UserError: unknown size or data set, or negative seed.
     """
-    left = {dataset: recordings_of(size, seed, dataset) for dataset in dict.fromkeys(datasets)}
+    wanted = {dataset: recordings_of(size, seed, dataset) for dataset in datasets}
     if seed < 0:
         raise UserError(f"seed {seed} of the sample world", "is negative", "give 0 or more")
     folder = world_folder(size, seed, root)
-    if all((folder / dataset).is_dir() for dataset in datasets):
+    if all((folder / dataset).is_dir() for dataset in wanted):
         return folder
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # it would wait for its parent for ever
         remedy = 'put what it does below `if __name__ == "__main__":`'
         raise UserError(sys.argv[0], "is imported by each process that makes the sample world", remedy)
     with one_at_a_time(folder):
-        left = {dataset: recordings for dataset, recordings in left.items() if not (folder / dataset).is_dir()}
-        for dataset in left:
-            unfinished = _unfinished(folder, dataset)
-            shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir(parents=True)
-            (unfinished / "dataset.json").write_text(json.dumps(_facts(size, seed, dataset), indent=1) + "\n")
-        planned = [recording for recordings in left.values() for recording in recordings]
-        planned.sort(key=lambda recording: -recording.seconds * recording.sensor.height)
-        for done, recording in enumerate(_make(planned, folder, processes or os.cpu_count() or 1), start=1):
-            left[recording.dataset].remove(recording)
-            if not left[recording.dataset]:
-                _unfinished(folder, recording.dataset).replace(folder / recording.dataset)
-            if progress is not None:
-                progress(done, len(planned))
+        for dataset, recordings in wanted.items():
+            if not (folder / dataset).is_dir():
+                unfinished = folder / f".{dataset}.unfinished"
+                shutil.rmtree(unfinished, ignore_errors=True)
+                unfinished.mkdir(parents=True)
+                (unfinished / "dataset.json").write_text(json.dumps(facts(size, seed, dataset), indent=1) + "\n")
+                _make(recordings, unfinished, processes or os.cpu_count() or 1)
+                unfinished.replace(folder / dataset)
     return folder
 
 
-def _make(planned: list[Recording], folder: Path, processes: int) -> Iterator[Recording]:
-    if processes == 1:
-        for recording in planned:
-            make_recording(recording, _unfinished(folder, recording.dataset))
-            yield recording
-        return
-    street = Street(0, 0.02)
-    next(street.record(street.camera(8, 8)))  # the processes read from numba's cache what this one compiles
-    with ProcessPoolExecutor(min(processes, len(planned)), multiprocessing.get_context("spawn")) as pool:
-        made = {pool.submit(make_recording, each, _unfinished(folder, each.dataset)): each for each in planned}
-        for future in as_completed(made):
-            future.result()
-            yield made[future]
-
-
-def world_folder(size: str = "small", seed: int = 0, root: Path | None = None) -> Path:
-    """Where the world of these arguments lies once it is made; see `make_world`."""
-    return (cache_root() if root is None else root) / f"sample-v{VERSION}-{seed}-{size}"
-
-
-def _unfinished(folder: Path, dataset: str) -> Path:
-    return folder / f".{dataset}.unfinished"
-
-
-def make_recording(recording: Recording, root: Path) -> None:
-    """Make one recording in its data set's folder; `ego_speed/<name>.npy` (N, 2) holds time in us and speed in m/s."""
-    dataset = recording.dataset
-    street = Street(recording.seed, recording.seconds, recording.night)
-    WRITERS[dataset](street.record(street.camera(*recording.sensor)), root, recording)
-    if dataset in CLOCKS:
-        times = CLOCKS[dataset] + np.arange(1, street.frames) * (1_000_000 // FRAME_RATE)
-        (root / "ego_speed").mkdir(exist_ok=True)
-        np.save(root / "ego_speed" / f"{recording.name}.npy", np.stack([times, street.ego_speed[1:]], axis=1))
-
-
-def description(size: str, seed: int, dataset: str) -> Description:
-    """The `dataset.json` of one data set of a world, whether it is made or not; errors as of `content_of`."""
-    return Description.model_validate(_facts(size, seed, dataset))
-
-
-def _facts(size: str, seed: int, dataset: str) -> dict[str, Any]:
-    sensor = content_of(size, dataset).sensor
+def facts(size: str, seed: int, dataset: str) -> dict[str, Any]:
+    """The `dataset.json` of one data set of a world, whether it is made or not; errors as of `recordings_of`."""
+    recordings = recordings_of(size, seed, dataset)
+    height, width, label_rows = recordings[0].sensor
     splits: dict[str, list[str]] = {}
-    for recording in recordings_of(size, seed, dataset):
+    for recording in recordings:
         splits.setdefault(recording.split, []).append(recording.name)
-    facts: dict[str, Any] = {
+    found: dict[str, Any] = {
         "dataset": dataset,
         "data": "sample",
         "world": {"version": VERSION, "seed": seed, "size": size},
-        "sensor": {"height": sensor.height, "width": sensor.width},
+        "sensor": {"height": height, "width": width},
         "splits": splits,
     }
     if dataset in ("ddd17", "dsec"):
-        facts["label_rows"] = sensor.label_rows
+        found["label_rows"] = label_rows
     if dataset == "ddd17":
-        facts |= {"frame_rate": FRAME_RATE / ddd17.IMAGE_STRIDE, "classes": list(ddd17.CLASSES)}
-    return facts
+        found |= {"frame_rate": FRAME_RATE / layouts.DDD17_STRIDE, "classes": list(layouts.DDD17_CLASSES)}
+    return found
+
+
+def _make(recordings: Sequence[Recording], root: Path, processes: int) -> None:
+    """Make the recordings of one data set in its folder, the longest first."""
+    planned = sorted(recordings, key=lambda recording: -recording.seconds)
+    label = f"making the sample world's {planned[0].dataset}"
+    with ExitStack() as stack, progress(label, "recordings") as advance:
+        run: Any = map
+        if processes > 1:
+            spawn = multiprocessing.get_context("spawn")
+            run = stack.enter_context(ProcessPoolExecutor(min(processes, len(planned)), spawn)).map
+        for done, _ in enumerate(run(partial(_write, root), planned), start=1):
+            advance(done, len(planned), "")
+
+
+def _write(root: Path, recording: Recording) -> None:
+    """Make one recording; `ego_speed/<name>.npy` (N, 2) holds time in us and speed in m/s."""
+    dataset, street = recording.dataset, Street(recording.seed, recording.seconds, recording.night)
+    WRITERS[dataset](street.record(street.camera(*recording.sensor)), root, recording)
+    if dataset in CLOCKS:
+        times = CLOCKS[dataset] + PERIOD_US * np.arange(1, street.frames)
+        (root / "ego_speed").mkdir(exist_ok=True)
+        np.save(root / "ego_speed" / f"{recording.name}.npy", np.stack([times, street.ego_speed[1:]], axis=1))

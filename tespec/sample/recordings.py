@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from tespec.core.errors import UserError
@@ -18,43 +17,37 @@ class Sensor(NamedTuple):
     label_rows: int
 
 
-class Content(NamedTuple):
-    """Sensor of all recordings in the layout of a data set, and for each split their number and seconds of each."""
-
-    sensor: Sensor
-    splits: dict[str, tuple[int, float]]
-
-
 TRUE_SIZE = {"train": (16, 12.0), "test": (6, 12.0), "val": (3, 12.0)}
-CONTENTS: dict[str, dict[str, Content]] = {
+# Of each size and data set: the sensor of all recordings, and for each split their number and the seconds of each.
+CONTENTS: dict[str, dict[str, tuple[Sensor, dict[str, tuple[int, float]]]]] = {
     "tiny": {
-        "ddd17": Content(Sensor(80, 96, 64), {"train": (2, 2.0), "test": (1, 2.0), "val": (1, 2.0)}),
-        "1mpx": Content(Sensor(64, 96, 64), {"train": (1, 2.0), "val": (1, 2.0), "test": (1, 2.0)}),
-        "gen1": Content(Sensor(64, 80, 64), {"train": (2, 2.0), "val": (1, 2.0), "test": (1, 2.0)}),
-        "dsec": Content(Sensor(64, 80, 56), {"train": (2, 2.0), "test": (1, 2.0), "val": (1, 2.0)}),
-        "mvsec": Content(Sensor(64, 80, 64), {"train": (1, 2.0), "test": (2, 2.0), "val": (1, 2.0)}),
-        "objects": Content(Sensor(64, 96, 64), {"train": (2, 2.0), "val": (1, 2.0)}),
+        "ddd17": (Sensor(80, 96, 64), {"train": (2, 2.0), "test": (1, 2.0), "val": (1, 2.0)}),
+        "1mpx": (Sensor(64, 96, 64), {"train": (1, 2.0), "val": (1, 2.0), "test": (1, 2.0)}),
+        "gen1": (Sensor(64, 80, 64), {"train": (2, 2.0), "val": (1, 2.0), "test": (1, 2.0)}),
+        "dsec": (Sensor(64, 80, 56), {"train": (2, 2.0), "test": (1, 2.0), "val": (1, 2.0)}),
+        "mvsec": (Sensor(64, 80, 64), {"train": (1, 2.0), "test": (2, 2.0), "val": (1, 2.0)}),
+        "objects": (Sensor(64, 96, 64), {"train": (2, 2.0), "val": (1, 2.0)}),
     },
     "demo": {
-        "ddd17": Content(Sensor(100, 128, 80), {"train": (11, 2.0), "test": (5, 2.0), "val": (1, 2.0)}),
-        "1mpx": Content(Sensor(80, 128, 80), {"train": (6, 2.5), "val": (1, 2.5), "test": (1, 2.5)}),
+        "ddd17": (Sensor(100, 128, 80), {"train": (11, 2.0), "test": (5, 2.0), "val": (1, 2.0)}),
+        "1mpx": (Sensor(80, 128, 80), {"train": (6, 2.5), "val": (1, 2.5), "test": (1, 2.5)}),
     },
     "small": {
-        "ddd17": Content(Sensor(120, 160, 96), {"train": (24, 3.5), "test": (10, 4.0), "val": (4, 4.0)}),
-        "1mpx": Content(Sensor(96, 160, 96), {"train": (14, 8.0), "val": (2, 8.0), "test": (4, 8.0)}),
-        "gen1": Content(Sensor(96, 128, 96), {"train": (32, 8.0), "val": (6, 8.0), "test": (8, 8.0)}),
-        "dsec": Content(Sensor(96, 128, 88), {"train": (8, 8.0), "val": (3, 8.0), "test": (3, 8.0)}),
-        "mvsec": Content(Sensor(96, 128, 96), {"train": (1, 60.0), "val": (2, 8.0), "test": (4, 8.0)}),
-        "objects": Content(Sensor(180, 240, 180), {"train": (12, 8.0), "val": (2, 8.0)}),
+        "ddd17": (Sensor(120, 160, 96), {"train": (24, 3.5), "test": (10, 4.0), "val": (4, 4.0)}),
+        "1mpx": (Sensor(96, 160, 96), {"train": (14, 8.0), "val": (2, 8.0), "test": (4, 8.0)}),
+        "gen1": (Sensor(96, 128, 96), {"train": (32, 8.0), "val": (6, 8.0), "test": (8, 8.0)}),
+        "dsec": (Sensor(96, 128, 88), {"train": (8, 8.0), "val": (3, 8.0), "test": (3, 8.0)}),
+        "mvsec": (Sensor(96, 128, 96), {"train": (1, 60.0), "val": (2, 8.0), "test": (4, 8.0)}),
+        "objects": (Sensor(180, 240, 180), {"train": (12, 8.0), "val": (2, 8.0)}),
     },
     # The sensors' true sizes, as far as a GPU's comparison needs them.
     "medium": {
-        "ddd17": Content(Sensor(260, 346, 200), TRUE_SIZE),
-        "1mpx": Content(Sensor(260, 346, 260), TRUE_SIZE | {"train": (24, 12.0)}),
-        "gen1": Content(Sensor(240, 304, 240), TRUE_SIZE),
-        "dsec": Content(Sensor(480, 640, 440), TRUE_SIZE | {"train": (8, 12.0), "test": (3, 12.0)}),
-        "mvsec": Content(Sensor(260, 346, 260), {"train": (1, 60.0), "val": (2, 12.0), "test": (4, 12.0)}),
-        "objects": Content(Sensor(260, 346, 260), {"train": (24, 12.0), "val": (2, 12.0)}),
+        "ddd17": (Sensor(260, 346, 200), TRUE_SIZE),
+        "1mpx": (Sensor(260, 346, 260), TRUE_SIZE | {"train": (24, 12.0)}),
+        "gen1": (Sensor(240, 304, 240), TRUE_SIZE),
+        "dsec": (Sensor(480, 640, 440), TRUE_SIZE | {"train": (8, 12.0), "test": (3, 12.0)}),
+        "mvsec": (Sensor(260, 346, 260), {"train": (1, 60.0), "val": (2, 12.0), "test": (4, 12.0)}),
+        "objects": (Sensor(260, 346, 260), {"train": (24, 12.0), "val": (2, 12.0)}),
     },
 }
 DATASETS = tuple(CONTENTS["small"])
@@ -63,24 +56,18 @@ NIGHT_EVERY = 4  # every fourth recording of a split is a night
 STREETS_PER_WORLD, STREETS_PER_DATASET = 1000, 100
 FIRST_STREET = {"train": 0, "val": 60, "test": 80}
 
-DSEC_NAMES = {
-    "train": tuple(f"zurich_city_{number}_a" for number in ("00", "01", "02", "04", "05", "06", "07", "08")),
-    "val": ("zurich_city_09_a", "zurich_city_10_a", "zurich_city_11_a"),
-    "test": ("zurich_city_13_a", "zurich_city_14_c", "zurich_city_15_a"),
-}
-MVSEC_NAMES = {
-    "train": ("outdoor_day2",),
-    "val": ("outdoor_day3", "outdoor_night4"),
-    "test": ("outdoor_day1", "outdoor_night1", "outdoor_night2", "outdoor_night3"),
-}
-# Number within the data set, split, and number within the split to a name like those of the official recordings.
-NAMES: dict[str, Callable[[int, str, int], str]] = {
-    "ddd17": lambda number, split, index: f"dir{number}",
-    "1mpx": lambda number, split, index: f"moorea_2019-02-19_{number:03d}_td_500000_8500000",
-    "gen1": lambda number, split, index: f"17-04-13_15-05-{10 + number}_500000_8500000",
-    "dsec": lambda number, split, index: DSEC_NAMES[split][index],
-    "mvsec": lambda number, split, index: MVSEC_NAMES[split][index],
-    "objects": lambda number, split, index: f"street{number:02d}",
+# Names of the official recordings, of layouts that tell by them what a recording is.
+OFFICIAL = {
+    "dsec": {
+        "train": [f"zurich_city_{number}_a" for number in ("00", "01", "02", "04", "05", "06", "07", "08")],
+        "val": ["zurich_city_09_a", "zurich_city_10_a", "zurich_city_11_a"],
+        "test": ["zurich_city_13_a", "zurich_city_14_c", "zurich_city_15_a"],
+    },
+    "mvsec": {
+        "train": ["outdoor_day2"],
+        "val": ["outdoor_day3", "outdoor_night4"],
+        "test": ["outdoor_day1", "outdoor_night1", "outdoor_night2", "outdoor_night3"],
+    },
 }
 
 
@@ -96,8 +83,8 @@ class Recording(NamedTuple):
     night: bool
 
 
-def content_of(size: str, dataset: str) -> Content:
-    """What a world of a size holds in the layout of one data set.
+def recordings_of(size: str, seed: int, dataset: str) -> list[Recording]:
+    """All recordings of one data set of a world, in a fixed order.
 
     Raises:
         UserError: there is no such size or data set.
@@ -107,18 +94,25 @@ def content_of(size: str, dataset: str) -> Content:
     if dataset not in CONTENTS[size]:
         where = f"sample world of size {size}, dataset '{dataset}'"
         raise UserError(where, "no such dataset", f"choose from {', '.join(CONTENTS[size])}")
-    return CONTENTS[size][dataset]
-
-
-def recordings_of(size: str, seed: int, dataset: str) -> list[Recording]:
-    """All recordings of one data set of a world, in a fixed order."""
-    content = content_of(size, dataset)
+    sensor, splits = CONTENTS[size][dataset]
     first = STREETS_PER_WORLD * (seed + 3) + STREETS_PER_DATASET * DATASETS.index(dataset)
     found: list[Recording] = []
-    for split, (number, seconds) in content.splits.items():
+    for split, (number, seconds) in splits.items():
         for index in range(number):
-            name = NAMES[dataset](len(found), split, index)
+            name = _name(dataset, split, index, len(found))
             night = "night" in name or (dataset != "mvsec" and index % NIGHT_EVERY == NIGHT_EVERY - 2)
             street = first + FIRST_STREET[split] + index
-            found.append(Recording(dataset, split, name, content.sensor, seconds, street, night))
+            found.append(Recording(dataset, split, name, sensor, seconds, street, night))
     return found
+
+
+def _name(dataset: str, split: str, index: int, number: int) -> str:
+    """A name like those of the official recordings; `index` counts within the split, `number` within the data set."""
+    if dataset in OFFICIAL:
+        return OFFICIAL[dataset][split][index]
+    return {
+        "ddd17": f"dir{number}",
+        "1mpx": f"moorea_2019-02-19_{number:03d}_td_500000_8500000",
+        "gen1": f"17-04-13_15-05-{10 + number}_500000_8500000",
+        "objects": f"street{number:02d}",
+    }[dataset]

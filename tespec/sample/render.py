@@ -21,7 +21,6 @@ Label = npt.NDArray[np.uint8]
 # Classes of surfaces, which writers map to those of their data set.
 ROAD, SIDEWALK, TERRAIN, SKY, BUILDING, WALL, FENCE, POLE, SIGN, VEGETATION = range(10)
 PERSON, RIDER, CAR, TRUCK, TWO_WHEELER = range(10, 15)
-CLASSES = 15
 # Columns of a box table (N, 14): centre, half extents, cosine and sine of the yaw, ...; SWING: metres, in a walk.
 CX, CY, CZ, HX, HY, HZ, COS, SIN, CLASS, INSTANCE, ALBEDO, TEXTURE, SEED, SWING = range(14)
 # Textures: frequency (1/m) and contrast of the noise, period (m) and contrast of the stripes.
@@ -76,16 +75,7 @@ class Surroundings(NamedTuple):
     sky: float
     road: float  # half of its width, m
     grass: bool  # in the place of sidewalks
-    wind: float = 0.0  # m by which leaves and grass are moved
-
-
-def make_view(position: tuple[float, float, float], heading: float, pitch: float = 0.0, roll: float = 0.0) -> View:
-    """View from a position into a direction; `roll` turns the camera about its optical axis."""
-    forward = np.array([np.cos(heading) * np.cos(pitch), np.sin(heading) * np.cos(pitch), np.sin(pitch)])
-    left = np.array([-np.sin(heading), np.cos(heading), 0.0])
-    up = np.cross(forward, left)
-    cos, sin = np.cos(roll), np.sin(roll)
-    return View(np.array(position), np.stack([forward, cos * left + sin * up, cos * up - sin * left]))
+    wind: float  # m by which leaves and grass are moved
 
 
 def render(boxes: Array, camera: Camera, view: View, around: Surroundings) -> tuple[Image, Image, Hit, Label]:

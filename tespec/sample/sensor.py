@@ -11,7 +11,6 @@ from numba import njit
 from tespec.events.stream import Events
 from tespec.sample.render import Array, Image
 
-Levels = tuple[Array, Array]
 Memory = tuple[Array, npt.NDArray[np.int64], Array, Array]
 Found = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.uint8]]
 
@@ -45,9 +44,8 @@ class EventSensor:
     def __init__(self, image: Image, flaws: Flaws, seed: int) -> None:
         rng = np.random.default_rng([seed, 1])
         self.flaws, self.seed, self.time_us = flaws, seed, 0
-        self.thresholds = np.maximum(
-            rng.normal(flaws.contrast, flaws.mismatch, (2, *image.shape)), 0.2 * flaws.contrast
-        )
+        thresholds = rng.normal(flaws.contrast, flaws.mismatch, (2, *image.shape))
+        self.thresholds = np.maximum(thresholds, 0.2 * flaws.contrast)
         hot = rng.random(image.shape) < flaws.hot_share
         self.noise_rate = flaws.noise + np.where(hot, rng.exponential(flaws.hot_rate, image.shape), 0.0)
         self.level = self._log(image)
@@ -64,18 +62,14 @@ class EventSensor:
 
         All events come before the new image, and none before the last one.
         """
-        levels, time = (self.level, self._log(image)), (self.time_us, time_us - self.time_us)
-        # A pixel fires at most once per refractory time, once more at the start of the interval.
-        capacity = image.size * (time[1] // self.flaws.refractory_us + 2)
-        found = np.empty(capacity, np.int32), np.empty(capacity, np.int32), np.empty(capacity, np.uint8)
+        level, span = self._log(image), time_us - self.time_us
         memory = (self.reference, self.last_event, self.thresholds, self.noise_rate)
-        count = _cross(levels, memory, time, self.flaws, self.seed, found)
-        pixel, offset = found[0][:count], found[1][:count]
+        pixel, offset, p = _cross((self.level, level), memory, (self.time_us, span), self.flaws, self.seed)
         # Stable: events of the same microsecond stay in the order of their pixels.
         order = np.argsort(offset, kind="stable")
         y, x = (place.astype(np.uint16) for place in np.divmod(pixel[order], image.shape[1]))
-        events = Events(x, y, self.time_us + offset[order].astype(np.int64), found[2][order])
-        self.level, self.time_us = levels[1], time_us
+        events = Events(x, y, self.time_us + offset[order].astype(np.int64), p[order])
+        self.level, self.time_us = level, time_us
         return events
 
 
@@ -91,14 +85,16 @@ def _random(seed: int, time: int, pixel: int, draw: int) -> float:
 
 
 @njit(cache=True)
-def _cross(levels: Levels, memory: Memory, time: tuple[int, int], flaws: Flaws, seed: int, events: Found) -> int:
-    """Fill pixel, microseconds since the start and polarity of the events, pixel by pixel; returns their number."""
+def _cross(levels: tuple[Array, Array], memory: Memory, time: tuple[int, int], flaws: Flaws, seed: int) -> Found:
+    """Pixel, microseconds since the start and polarity of the events, pixel by pixel; updates the memory."""
     before, after = levels
     reference, last_event, thresholds, noise_rate = memory
     start, span = time
-    pixel, offset, polarity = events
     height, width = before.shape
     seconds = 1e-6 * span
+    # A pixel fires at most once per refractory time, once more at the start of the interval.
+    capacity = height * width * (span // flaws.refractory_us + 2)
+    pixel, offset, polarity = np.empty(capacity, np.int32), np.empty(capacity, np.int32), np.empty(capacity, np.uint8)
     count = 0
     for y in range(height):
         for x in range(width):
@@ -133,4 +129,4 @@ def _cross(levels: Levels, memory: Memory, time: tuple[int, int], flaws: Flaws, 
                 else:
                     crossed += threshold
             reference[y, x] += crossed - drift
-    return count
+    return pixel[:count], offset[:count], polarity[:count]

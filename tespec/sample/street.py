@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tespec.events.stream import Events
-from tespec.sample.city import LANE, Variation, city, cyclist, person, place, variation, vehicle
-from tespec.sample.render import BLOCK, CX, INSTANCE, SWING, Array, Camera, Image, Surroundings, View, make_view, render
+from tespec.sample.city import LANE, Variation, city, cyclist, person, place, vehicle
+from tespec.sample.render import BLOCK, CX, INSTANCE, SWING, Array, Camera, Image, Surroundings, View, render
 from tespec.sample.sensor import DAY, NIGHT, EventSensor
 
 FRAME_RATE = 100  # rendered frames per second
+PERIOD_US = 1_000_000 // FRAME_RATE  # between two of them
 WHITE_NIGHT = 0.4  # intensity that the grey frame shows as white; by day it follows the light
 RAMP = 120  # frames in which a road user gets to its speed, or stops
 CROSSERS, WALKERS, CARS, CYCLISTS = 10, 36, 6, 7  # of each direction, where the density is 1
@@ -50,6 +51,8 @@ class Frame:
 
 
 Film = Iterator[tuple[Frame, Events]]
+# Boxes (N, 14) in the body frame and their poses (frames, 4): x, y, heading, phase of the walk; m, rad.
+Agent = tuple[Array, Array]
 
 
 class Habit(NamedTuple):
@@ -78,20 +81,13 @@ def stop_and_go(rng: np.random.Generator, habit: Habit, frames: int) -> tuple[Ar
     return (np.cumsum(speed) - speed) / FRAME_RATE, speed
 
 
-class Agent(NamedTuple):
-    """Boxes (N, 14) in the body frame and their poses (frames, 4): x, y, heading, phase of the walk; m, rad."""
-
-    boxes: Array
-    poses: Array
-
-
 class Street:
     """A drive through a city of so many seconds, by day or at night: everything about it follows from the arguments."""
 
     def __init__(self, seed: int, seconds: float, night: bool = False) -> None:
         pace, others, sky, shake = (np.random.default_rng([seed, part]) for part in range(1, 5))
         self.seed, self.night, self.frames = seed, night, round(seconds * FRAME_RATE) + 1
-        self.variation = variation(seed)
+        self.variation = Variation(seed)
         distance, self.ego_speed = stop_and_go(pace, EGO, self.frames)
         self.x = distance + pace.uniform(0, BLOCK)
         swing = 2 * np.pi / WAVE * self.x
@@ -99,14 +95,15 @@ class Street:
         self.heading = SWAY * 2 * np.pi / WAVE * np.cos(swing)
         self.static = city(seed, self.variation, self.x[0], self.x[-1])
         azimuth, road, grass = sky.uniform(0, 2 * np.pi), self.variation.road, self.variation.green > 0.4
-        self.around = Surroundings(self.variation.light, azimuth, 0.0, 0.0, 1.0, road, grass)
+        self.around = Surroundings(self.variation.light, azimuth, 0.0, 0.0, 1.0, road, grass, 0.0)
         if night:
-            self.around = Surroundings(sky.uniform(0.08, 0.14), azimuth, 0.8, sky.uniform(2.0, 4.0), 0.15, road, grass)
+            light, lamps = sky.uniform(0.08, 0.14), sky.uniform(2.0, 4.0)
+            self.around = self.around._replace(light=light, headlights=0.8, street_lamps=lamps, sky=0.15)
         self.agents = _agents(others, self.variation, self.x, self.y, self.ego_speed)
         # One table of all moving boxes, so that placing them is a few array operations per frame.
-        self._moving = np.concatenate([agent.boxes for agent in self.agents])
-        self._owner = np.repeat(np.arange(len(self.agents)), [len(agent.boxes) for agent in self.agents])
-        self._poses = np.stack([agent.poses for agent in self.agents])
+        self._moving = np.concatenate([boxes for boxes, _ in self.agents])
+        self._owner = np.repeat(np.arange(len(self.agents)), [len(boxes) for boxes, _ in self.agents])
+        self._poses = np.stack([poses for _, poses in self.agents])
         # Pitch (rad) and height (m) of the camera; on a standing car it is still.
         time = np.arange(self.frames) / FRAME_RATE
         slow, fast, lift = 2 * np.pi * (np.array([[1.7], [9.0], [2.3]]) * time + shake.random((3, 1)))
@@ -123,16 +120,17 @@ class Street:
 
     def camera(self, height: int, width: int, free_rows: int | None = None) -> Camera:
         """The street's camera at a size in pixels; rows from `free_rows` on, if given, show the ego car's bonnet."""
-        free_rows = height if free_rows is None else free_rows
-        return Camera(
-            height, width, self.variation.focal * width, width / 2, self.variation.horizon * free_rows, free_rows
-        )
+        rows, variation = height if free_rows is None else free_rows, self.variation
+        return Camera(height, width, variation.focal * width, width / 2, variation.horizon * rows, rows)
 
     def view(self, frame: int) -> View:
         """The camera's position and directions at a frame."""
-        position = (self.x[frame], self.y[frame], self.height[frame])
-        heading = self.heading[frame] + self.variation.yaw
-        return make_view(position, heading, self.pitch[frame], self.variation.roll)
+        heading, pitch, roll = self.heading[frame] + self.variation.yaw, self.pitch[frame], self.variation.roll
+        forward = np.array([np.cos(heading) * np.cos(pitch), np.sin(heading) * np.cos(pitch), np.sin(pitch)])
+        left = np.array([-np.sin(heading), np.cos(heading), 0.0])
+        up = np.cross(forward, left)
+        axes = [forward, np.cos(roll) * left + np.sin(roll) * up, np.cos(roll) * up - np.sin(roll) * left]
+        return View(np.array([self.x[frame], self.y[frame], self.height[frame]]), np.stack(axes))
 
     def render(self, camera: Camera, index: int) -> Frame:
         """Draw one frame."""
@@ -141,8 +139,7 @@ class Street:
         image, depth, hit, label = render(boxes, camera, self.view(index), around)
         instance = np.append(boxes[:, INSTANCE], 0).astype(np.int32)[hit]
         white = WHITE_NIGHT if self.night else 1.2 * self.around.light
-        time_us = index * (1_000_000 // FRAME_RATE)
-        return Frame(index, time_us, float(self.ego_speed[index]), image, depth, label, instance, white)
+        return Frame(index, PERIOD_US * index, float(self.ego_speed[index]), image, depth, label, instance, white)
 
     def record(self, camera: Camera) -> Film:
         """Yield every frame after the first, with the events since the frame before it, all earlier than its time."""
@@ -150,15 +147,6 @@ class Street:
         for index in range(1, self.frames):
             frame = self.render(camera, index)
             yield frame, sensor.advance(frame.image, frame.time_us)
-
-
-def gather(film: Film, see: Callable[[Frame], object]) -> Events:
-    """All events of a film; `see` is called with each of its frames."""
-    columns = []
-    for frame, events in film:
-        see(frame)
-        columns.append(events)
-    return Events(*map(np.concatenate, zip(*columns, strict=True)))
 
 
 def _agents(rng: np.random.Generator, varied: Variation, x: Array, y: Array, speed: Array) -> list[Agent]:
@@ -171,9 +159,8 @@ def _agents(rng: np.random.Generator, varied: Variation, x: Array, y: Array, spe
     def on_its_way(habit: Habit, x0: float, y0: float, direction: int) -> Array:
         walked, _ = stop_and_go(rng, habit, frames)
         step_x, step_y = ((1, 0), (0, 1), (-1, 0), (0, -1))[direction]
-        return np.stack(
-            [x0 + step_x * walked, y0 + step_y * walked, np.full(frames, direction * np.pi / 2), STRIDE * walked], 1
-        )
+        heading = np.full(frames, direction * np.pi / 2)
+        return np.stack([x0 + step_x * walked, y0 + step_y * walked, heading, STRIDE * walked], 1)
 
     def lead() -> Array:
         gap = rng.uniform(7.0, 16.0) + 0.5 * speed
@@ -216,5 +203,5 @@ def _agents(rng: np.random.Generator, varied: Variation, x: Array, y: Array, spe
             own = poses[::COLLISION_STEP, :2]
             if all(np.min(np.sum((own - at) ** 2, axis=1)) > (0.75 * (radius + other)) ** 2 for other, at in taken):
                 taken.append((radius, own))
-                accepted.append(Agent(boxes, poses))
+                accepted.append((boxes, poses))
     return accepted

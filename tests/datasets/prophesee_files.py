@@ -5,7 +5,7 @@ import numpy as np
 
 from tespec.core.config import finetuning_settings
 from tespec.events.readers.prophesee import write_dat
-from tespec.sample.prophesee import BOX
+from tespec.sample.layouts import BOX
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
 

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 
 from tespec.events import load_events
-from tespec.sample.dsec import BLOSC, CLASSES
+from tespec.sample.layouts import BLOSC, DSEC_MASKS
 from twins.rvt_archive import GEN1, ONE_MPX, archive
 
 EVENT_TYPE = b"\x0c\x08"
@@ -46,7 +46,7 @@ def into(root: Path, name: str, *kept: str) -> None:
 def dsec_labels(root: Path, place: str, times: str = "semantic/timestamps.txt", flat: bool = False) -> None:
     """Masks in the folders that `place` names for each set of classes; `flat`: sequences outside of train and test."""
     for folder in sorted(path.parents[2] for path in root.glob("**/events/left/events.h5")):
-        for classes in CLASSES:
+        for classes in DSEC_MASKS:
             target = folder / place.format(classes)
             shutil.move(folder / "semantic" / "left" / classes, folder / "moved")
             target.parent.mkdir(parents=True, exist_ok=True)

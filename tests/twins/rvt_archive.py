@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 
 from tespec.events import load_events
-from tespec.sample.dsec import BLOSC
+from tespec.sample.layouts import BLOSC
 
 WINDOW_US, BINS, LARGEST = 50_000, 10, 10
 FIRST_LABEL_US = 100_000

@@ -1,0 +1,265 @@
+"""Writes recordings and their labels in the layouts of the data sets."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import hdf5plugin
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+from scipy.spatial import KDTree
+
+from tespec.events.readers.prophesee import write_dat
+from tespec.events.stream import Events
+from tespec.sample.recordings import Recording
+from tespec.sample.render import CAR, PERSON, RIDER, SIGN, TRUCK, TWO_WHEELER
+from tespec.sample.street import FRAME_RATE, PERIOD_US, Film, Frame
+
+DDD17_CLASSES = ("flat", "background", "object", "vegetation", "human", "vehicle")
+DDD17_STRIDE = 3  # rendered frames per image: 30 ms
+DDD17_FIRST_LABEL_US = 120_000
+
+DSEC_MASKS = ("11classes", "19classes")
+DSEC_STRIDE = 5  # rendered frames per label: 50 ms
+DSEC_OFFSET_US = 49_500_000_000  # of the recording's clock; labels are in absolute time
+IGNORE = 255
+DISTORTION = 0.09  # share by which the lens moves the corners of the image
+BLOSC = hdf5plugin.Blosc(cname="zstd", clevel=1, shuffle=hdf5plugin.Blosc.SHUFFLE)
+
+MVSEC_EPOCH_US = 1_506_118_000_123_456  # events are in seconds since 1970
+DEPTH_STRIDE, IMAGE_STRIDE = 5, 2  # rendered frames per depth map and per image: 20 and 50 Hz
+DEPTHS_BEFORE = 2  # depth maps that are stamped before the first event, as in the official files
+EMPTY = 7  # number of the depth map in which nothing came back
+RANGE = 100.0  # m
+LOWEST_BEAM, HIGHEST_BEAM = 0.95, 0.12  # rows, as shares of the height, between which the lidar sees
+GAPS = 0.2  # share of pixels without a return
+SHIFT = 2  # px by which the rectified depth is moved against the raw one
+
+# 40 bytes a box (prophesee-ai/prophesee-automotive-dataset-toolbox, src/io/box_loading.py).
+FIELDS = ("t", "x", "y", "w", "h", "class_id", "track_id", "class_confidence")
+BOX = np.dtype(list(zip(FIELDS, ("<i8", "<f4", "<f4", "<f4", "<f4", "<u4", "<u4", "<f4"), strict=True)), align=True)
+SEEN = 10  # px of an instance that must be seen for a box
+BEYOND = 3.0  # px by which a box that is cut off by the image's border goes on outside of it
+SIGN_TRACK = 100_000  # track of the signs, which have no instances
+LABEL_RATES = {"gen1": 4, "1mpx": 60}  # per second
+
+OBJECTS = ("car", "truck", "person", "two_wheeler", "street")
+OBJECT_STRIDE = 10  # frames between two whose objects are cut out
+SMALLEST, MARGIN = 12, 0.25  # px of an object's shorter side, and what is seen around it as a share of the longer one
+SIDE = 40  # px of a piece of street
+
+# Numbers of the scene's classes, in their order; the 19 of Cityscapes have sky and terrain.
+DDD17_NUMBERS = np.array([0, 0, 3, 1, 1, 1, 1, 2, 2, 3, 4, 4, 5, 5, 5], np.uint8)
+DSEC_NUMBERS = np.array(
+    [[5, 6, 7, 0, 1, 9, 2, 4, 10, 7, 3, 3, 8, 8, 8], [0, 1, 9, 10, 2, 3, 4, 5, 7, 8, 11, 12, 13, 14, 18]], np.uint8
+)
+# Of what shows several classes, the first one here counts: a bicycle counts with its rider.
+BOX_NUMBERS = {
+    "gen1": {TRUCK: 0, CAR: 0, PERSON: 1},
+    "1mpx": {TWO_WHEELER: 1, RIDER: 1, TRUCK: 3, CAR: 2, PERSON: 0, SIGN: 5},
+    "objects": {TWO_WHEELER: 3, RIDER: 3, TRUCK: 1, CAR: 0, PERSON: 2},
+}
+
+
+def gather(film: Film, see: Callable[[Frame], object]) -> Events:
+    """All events of a film; `see` is called with each of its frames."""
+    columns = []
+    for frame, events in film:
+        see(frame)
+        columns.append(events)
+    return Events(*map(np.concatenate, zip(*columns, strict=True)))
+
+
+def write_ddd17(film: Film, root: Path, recording: Recording) -> None:
+    """Write `<name>/` as the archive of the ESS authors (uzh-rpg/ess): events in ns, every third frame as an image.
+
+    The images from `DDD17_FIRST_LABEL_US` on have masks. Beside the archive's files stands `ego_speed.npy`, float32
+    (images,), m/s.
+    """
+    folder = root / recording.name
+    (folder / "index").mkdir(parents=True)
+    (folder / "imgs").mkdir()
+    times: list[int] = []
+    speeds: list[float] = []
+    with zipfile.ZipFile(folder / "segmentation_masks.zip", "w") as masks:
+
+        def see(frame: Frame) -> None:
+            if frame.index % DDD17_STRIDE:
+                return
+            times.append(frame.time_us)
+            speeds.append(frame.ego_speed)
+            Image.fromarray(frame.grey).save(folder / "imgs" / f"img_{len(times):08d}.png", compress_level=1)
+            if frame.time_us >= DDD17_FIRST_LABEL_US:
+                mask = Image.fromarray(DDD17_NUMBERS[frame.label[: recording.sensor.label_rows]])
+                # A fixed date: the same world is the same bytes.
+                member = zipfile.ZipInfo(f"segmentation_masks/mask_{len(times):08d}.png", (2000, 1, 1, 0, 0, 0))
+                with masks.open(member, "w") as file:
+                    mask.save(file, "PNG", compress_level=1)
+
+        x, y, t, p = gather(film, see)
+    (1000 * t).astype("<i8").tofile(folder / "events.dat.t")
+    np.stack([x, y, p], axis=1).astype("<i2").tofile(folder / "events.dat.xyp")
+    np.save(folder / "ego_speed.npy", np.array(speeds, np.float32))
+    stamps = np.array(times, np.int64)
+    for span in (10, 50, 250):
+        # Time of an image in ns, number of events before it, and before the time `span` ms earlier.
+        columns = 1000 * stamps, np.searchsorted(t, stamps), np.searchsorted(t, stamps - 1000 * span)
+        np.save(folder / "index" / f"index_{span}ms.npy", np.stack(columns, axis=1).astype(np.int64))
+
+
+def write_dsec(film: Film, root: Path, recording: Recording) -> None:
+    """Write `<split>/<name>/` as DSEC-Semantic's README: events, rectification, masks of 11 and 19 classes at 20 Hz.
+
+    The film is the rectified view. Its events are moved to where the lens would have shown them, so that only
+    rectified events lie on the labels.
+    """
+    height, width, label_rows = recording.sensor
+    folder = root / recording.split / recording.name
+    left, masks = folder / "events" / "left", [folder / "semantic" / "left" / classes for classes in DSEC_MASKS]
+    for each in (left, *masks):
+        each.mkdir(parents=True)
+    stamps: list[int] = []
+
+    def see(frame: Frame) -> None:
+        if frame.index % DSEC_STRIDE:
+            return
+        for place, numbers in zip(masks, DSEC_NUMBERS, strict=True):
+            mask = numbers[frame.label[:label_rows]]
+            mask[:, :1] = IGNORE
+            Image.fromarray(mask).save(place / f"{len(stamps):06d}.png")
+        stamps.append(DSEC_OFFSET_US + frame.time_us)
+
+    events = gather(film, see)
+    (folder / "semantic" / "timestamps.txt").write_text("".join(f"{stamp}\n" for stamp in stamps))
+    rectified = _rectify_map(height, width)
+    nearest = KDTree(rectified.reshape(-1, 2)).query(np.mgrid[:height, :width][::-1].reshape(2, -1).T)[1]
+    y, x = np.divmod(nearest.reshape(height, width)[events.y, events.x], width)
+    packed = {"track_times": False, "chunks": True, **BLOSC}
+    with h5py.File(left / "events.h5", "w") as file:
+        file.create_dataset("events/x", data=x.astype("<u2"), **packed)
+        file.create_dataset("events/y", data=y.astype("<u2"), **packed)
+        file.create_dataset("events/t", data=events.t.astype("<u4"), **packed)
+        file.create_dataset("events/p", data=events.p, **packed)
+        index = np.searchsorted(events.t, 1000 * np.arange(int(events.t[-1]) // 1000 + 1))
+        file.create_dataset("ms_to_idx", data=index.astype("<u8"), **packed)
+        file.create_dataset("t_offset", data=np.int64(DSEC_OFFSET_US), track_times=False)
+    with h5py.File(left / "rectify_map.h5", "w") as file:
+        file.create_dataset("rectify_map", data=rectified, **packed)
+
+
+def _rectify_map(height: int, width: int) -> npt.NDArray[np.float32]:
+    """(H, W, 2) float32 rectified x and y of each raw pixel, real-valued, some outside of the image."""
+    centre = (np.array([width, height]) - 1) / 2
+    places = np.mgrid[:height, :width][::-1].transpose(1, 2, 0) - centre
+    stretch = 1 + DISTORTION * np.sum(places**2, axis=-1) / ((width / 2) ** 2 + (height / 2) ** 2)
+    return (places * stretch[..., None] + centre).astype(np.float32)
+
+
+def write_mvsec(film: Film, root: Path, recording: Recording) -> None:
+    """Write `<name>_data.hdf5` with events and images, and `<name>_gt.hdf5` with depth of a lidar with gaps."""
+    rng = np.random.default_rng(recording.seed)
+    images: list[npt.NDArray[np.uint8]] = []
+    depths: list[npt.NDArray[np.float32]] = []
+
+    def see(frame: Frame) -> None:
+        if frame.index % IMAGE_STRIDE == 0:
+            images.append(frame.grey)
+        if frame.index % DEPTH_STRIDE == 0:
+            depths.append(_lidar(frame.depth, rng, empty=len(depths) == EMPTY))
+
+    def put(name: str, values: npt.NDArray[np.generic], **options: object) -> None:
+        file.create_dataset(f"davis/left/{name}", data=values, track_times=False, **options)
+
+    def seconds(times_us: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        return (MVSEC_EPOCH_US + times_us) / 1e6
+
+    x, y, t, p = gather(film, see)
+    image_times = IMAGE_STRIDE * PERIOD_US * np.arange(1, len(images) + 1)
+    with h5py.File(root / f"{recording.name}_data.hdf5", "w") as file:
+        put("events", np.stack([x, y, seconds(t), 2.0 * p - 1], axis=1), chunks=(min(1 << 14, len(t)), 4))
+        put("image_raw", np.stack(images))
+        put("image_raw_ts", seconds(image_times))
+        put("image_raw_event_inds", np.searchsorted(t, image_times))
+    raw = np.stack([depths[0]] * DEPTHS_BEFORE + depths)
+    depth_times = DEPTH_STRIDE * PERIOD_US * np.delete(np.arange(-DEPTHS_BEFORE, len(depths) + 1), DEPTHS_BEFORE)
+    with h5py.File(root / f"{recording.name}_gt.hdf5", "w") as file:
+        for name, values in (("depth_image_raw", raw), ("depth_image_rect", np.roll(raw, (SHIFT, SHIFT), (1, 2)))):
+            put(name, values, chunks=(1, *raw.shape[1:]))
+            put(f"{name}_ts", seconds(depth_times))
+
+
+def _lidar(depth: npt.NDArray[np.float32], rng: np.random.Generator, empty: bool) -> npt.NDArray[np.float32]:
+    """Depth (H, W) in m where a lidar of limited field and range has a return, else NaN."""
+    height = len(depth)
+    seen = (depth < RANGE) & (rng.random(depth.shape) >= GAPS) & (not empty)
+    seen[: round(HIGHEST_BEAM * height)] = False
+    seen[round(LOWEST_BEAM * height) :] = False
+    return np.where(seen, depth, np.float32(np.nan))
+
+
+def frame_boxes(frame: Frame, dataset: str) -> npt.NDArray[np.void]:
+    """Boxes (N,) of dtype `BOX` around the visible parts of a frame's instances, by their track; then of the signs."""
+    boxes = []
+    height, width = frame.label.shape
+    for track in [*np.unique(frame.instance[frame.instance > 0]).tolist(), SIGN_TRACK]:
+        pixels = frame.label == SIGN if track == SIGN_TRACK else frame.instance == track
+        labels = np.unique(frame.label[pixels])
+        number = next((number for label, number in BOX_NUMBERS[dataset].items() if label in labels), None)
+        if number is None or pixels.sum() < SEEN:
+            continue
+        rows, columns = np.flatnonzero(pixels.any(axis=1)), np.flatnonzero(pixels.any(axis=0))
+        left, top, right, bottom = columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
+        left, top = left - BEYOND * (left == 0), top - BEYOND * (top == 0)
+        right, bottom = right + BEYOND * (right == width), bottom + BEYOND * (bottom == height)
+        boxes.append((frame.time_us, left, top, right - left, bottom - top, number, track, 1.0))
+    return np.array(boxes, BOX)
+
+
+def write_prophesee(film: Film, root: Path, recording: Recording) -> None:
+    """Write `<split>/<name>_td.dat` and `<split>/<name>_bbox.npy` of Gen1 or 1Mpx.
+
+    Labels are at the official rates, at the frames that are nearest in time.
+    """
+    rate = LABEL_RATES[recording.dataset]
+    labelled = {round(number * FRAME_RATE / rate) for number in range(1, int(recording.seconds * rate) + 1)}
+    boxes = [np.empty(0, BOX)]
+
+    def see(frame: Frame) -> None:
+        if frame.index in labelled:
+            boxes.append(frame_boxes(frame, recording.dataset))
+
+    path = root / recording.split / recording.name
+    write_dat(path.with_name(f"{path.name}_td.dat"), *gather(film, see), *recording.sensor[:2])
+    # Zeros between the fields, so that the same boxes are the same bytes.
+    stored = np.zeros(sum(map(len, boxes)), BOX)
+    for name in FIELDS:
+        stored[name] = np.concatenate(boxes)[name]
+    np.save(path.with_name(f"{path.name}_bbox.npy"), stored)
+
+
+def write_objects(film: Film, root: Path, recording: Recording) -> None:
+    """Write `<split>/<class>/<name>_<number>.png` like ImageNet: square grey images of objects, and of empty street."""
+    rng = np.random.default_rng([recording.seed, 7])
+    written = 0
+    for frame, _ in film:
+        if frame.index % OBJECT_STRIDE:
+            continue
+        pieces = []
+        for box in frame_boxes(frame, "objects"):
+            if min(box["w"], box["h"]) >= SMALLEST:
+                half = round((0.5 + MARGIN) * max(box["w"], box["h"]))
+                left, top = (max(0, int(box[at] + box[size] / 2) - half) for at, size in (("x", "w"), ("y", "h")))
+                pieces.append((box["class_id"], frame.grey[top : top + 2 * half, left : left + 2 * half]))
+        height, width = frame.grey.shape
+        top, left = int(rng.integers(0, height - SIDE + 1)), int(rng.integers(0, width - SIDE + 1))
+        if not (frame.instance[top : top + SIDE, left : left + SIDE] > 0).any():
+            pieces.append((OBJECTS.index("street"), frame.grey[top : top + SIDE, left : left + SIDE]))
+        for number, image in pieces:
+            folder = root / recording.split / OBJECTS[number]
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(folder / f"{recording.name}_{written:05d}.png", compress_level=1)
+            written += 1
