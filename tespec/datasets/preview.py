@@ -21,15 +21,14 @@ from tespec.pictures.panels import (
     POLARITIES,
     Image,
     add_bar,
-    add_legend,
     colours_of,
     draw_label,
-    faded_events,
     known,
     make_panels,
     save_figure,
     show_counts,
     show_events,
+    show_faded,
     show_grey,
 )
 
@@ -134,11 +133,8 @@ def draw(shown: Sequence[Moment], classes: Sequence[str], path: Path, norm_event
         *(["labels; events grey or dark"] if labels else []),
     ]
     colours = POLARITIES | colours_of(labels, classes)
-    figure, panels = make_panels(
-        len(shown), len(columns), shown[0].intensity.shape, WIDTH, bars=len(columns) - 1, legend=len(colours)
-    )
-    for axis, column in zip(panels[0], columns, strict=True):
-        axis.set_title(column, fontsize=11)
+    size = shown[0].intensity.shape
+    figure, panels = make_panels(len(shown), columns, size, WIDTH, len(columns) - 1, colours)
     for axes, each in zip(panels, shown, strict=True):
         axes[0].set_ylabel(each.title, fontsize=9)
         show_events(axes[0], each.histogram)
@@ -149,13 +145,12 @@ def draw(shown: Sequence[Moment], classes: Sequence[str], path: Path, norm_event
         show_grey(axes[2], each.intensity)
         if labels:
             _show_label(axes[3], each)
-    add_legend(figure, colours)
     save_figure(figure, path, dpi=80)
 
 
 def _show_label(axis: Axes, shown: Moment) -> None:
     """Show a label, with the events where both can be seen: below boxes, as dark veils over masks."""
-    axis.imshow(faded_events(shown.histogram), interpolation="nearest")
+    show_faded(axis, shown.histogram)
     if shown.label is None:
         return
     image = draw_label(axis, shown.label)

@@ -23,7 +23,6 @@ from tespec.tasks.network import Network
 from tespec.weights.files import problem_of, read_recipe, read_tensors
 from tespec.weights.load import BESIDE, SENSOR, read_backbone
 
-PREFIX = "backbone."
 LARGEST = 2048  # px of a side; no sensor is larger
 SEGMENT_MS = 50.0  # of networks trained on windows from label to label (paper, Sec. 4.1)
 
@@ -43,20 +42,20 @@ def load_network(path: str | Path, *, height: int | None = None, width: int | No
     Raises:
         UserError: unreadable file, one without a recipe, or a size that is none.
     """
-    _check_size(height, width)
-    path = Path(path)
+    size, path = _given_size(height, width), Path(path)
     recipe = read_recipe(path)
-    if "kind" not in recipe:
-        return read_backbone(path, height=height, width=width)
-    model: Network = load_trained(path, height=height, width=width).model
-    model.recipe = recipe
-    return model
+    network: Backbone | Network = load_trained(path).model if "kind" in recipe else read_backbone(path)
+    network.recipe = recipe
+    return network if size is None else for_size(network, size)
 
 
-def _check_size(height: Any, width: Any) -> None:
-    for name, side in (("height", height), ("width", width)):
-        if side is not None and not (isinstance(side, int) and 1 <= side <= LARGEST):
-            raise UserError(f"{name}={side!r}", "no size in px", f"give a whole number from 1 to {LARGEST}")
+def _given_size(height: Any, width: Any) -> Size | None:
+    """Height and width in px that the user gives, None where there are none; half a size is refused."""
+    if height is None and width is None:
+        return None
+    if not all(isinstance(side, int) and 1 <= side <= LARGEST for side in (height, width)):
+        raise UserError(f"height={height!r}, width={width!r}", "no size in px", f"give both, from 1 to {LARGEST}")
+    return height, width
 
 
 class TrainedNetwork(NamedTuple):
@@ -75,18 +74,14 @@ def read_settings(path: Path) -> Finetuning:
     return build(Finetuning, {key: value for key, value in recipe.items() if key not in BESIDE}, str(path))
 
 
-def load_trained(path: Path, *, height: int | None = None, width: int | None = None) -> TrainedNetwork:
-    """A task's network for histograms of this size in px, default that of its training; a `UserError` as above."""
+def load_trained(path: Path) -> TrainedNetwork:
+    """A task's network for histograms of the size of its training; a `UserError` as above."""
     settings = read_settings(path)
     tensors, recipe = read_tensors(path)
     if SENSOR not in recipe:
         raise UserError(path, "does not say what size it was trained for", "train it again with this version")
-    rows, columns = recipe[SENSOR]
     task = find_task(settings)
-    model = task.network(settings, fresh_backbone(settings, (height or rows, width or columns)))
-    of_backbone = {name.removeprefix(PREFIX): each for name, each in tensors.items() if name.startswith(PREFIX)}
-    resized_backbone = model.backbone.resize(of_backbone, padded_size(rows, columns))
-    tensors |= {PREFIX + name: each for name, each in resized_backbone.items()}
+    model = task.network(settings, fresh_backbone(settings, tuple(recipe[SENSOR])))
     wanted = model.state_dict()
     for name, target in wanted.items():
         if problem := problem_of(tensors[name], target) if name in tensors else "is missing":
@@ -131,10 +126,10 @@ def stream(
         UserError: the recording cannot be read or is shorter than a window, or the network does not say how it was
             trained, or was trained on images.
     """
-    where, model = "network", network
-    if isinstance(model, str | Path):
-        where, model = str(model), load_network(model)
-    backbone, recipe = _backbone(model), model.recipe or {}
+    where, sensor = "network", _given_size(height, width)
+    if isinstance(network, str | Path):
+        where, network = str(network), load_network(network)
+    backbone, recipe = _backbone(network), network.recipe or {}
     if backbone.in_channels != 2 * backbone.bins:
         what = f"was trained on images of {backbone.in_channels} channels, not on events"
         raise UserError(where, what, "give a network trained on events")
@@ -143,16 +138,12 @@ def stream(
         what = f"does not say how its training made histograms of events ({', '.join(missing)})"
         raise UserError(where, what, "load weights that were trained here, or give histograms to its step()")
     counted = build(Preprocessing, {name: recipe[name] for name in names}, where)
-    _check_size(height, width)
-    if (height is None) != (width is None):
-        raise UserError(f"height={height}, width={width}", "a sensor has both", "give both or none")
-    sensor = None if height is None or width is None else (height, width)
     length = counted.window_ms or SEGMENT_MS
     opened = open_recording(Path(recording), length, counted.downsample, sensor)
     if not len(opened):
         raise UserError(recording, f"is shorter than a window of {length:g} ms", "give a longer recording")
     # What is wrong is said here, and not at the first step.
-    return _steps(for_size(model, (opened.region.height, opened.region.width)), opened, counted)
+    return _steps(for_size(network, (opened.region.height, opened.region.width)), opened, counted)
 
 
 def _steps(network: Backbone | Network, recording: Recording, counted: Preprocessing) -> Iterator[tuple[Any, Any]]:

@@ -1,29 +1,50 @@
-"""Run inference on a recording and draw the predictions."""
+"""Run inference on a recording and draw the predictions beside its events: a figure, and a video."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from PIL import Image
+from PIL.GifImagePlugin import getdata, getheader
 
+from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
+from tespec.core.files import whole_file
 from tespec.core.progress import progress
 from tespec.core.settings import Finetuning, parse_size
 from tespec.datasets.base import TEST
 from tespec.datasets.recording import LabelledRecording, Recording
-from tespec.inference.load import SEGMENT_MS, TrainedNetwork, load_trained, open_recording, read_settings
-from tespec.pictures.predictions import Prediction, Style, draw_figure, draw_video, value_limits
+from tespec.inference.load import SEGMENT_MS, TrainedNetwork, for_size, load_trained, open_recording, read_settings
+from tespec.pictures.panels import POLARITIES, add_bar, colours_of, make_panels, save_figure, show_events, show_faded
 from tespec.tasks.base import open_dataset
 
 ROWS = 4  # of the figure
 STRIP_SECONDS = 8.0  # from the start of a recording; a recurrent network has to see all of them
 STRIP_ROWS = 3
-MIN_SCORE = 0.3
+MIN_SCORE = 0.3  # of boxes that are drawn
+COLUMNS = ("events", "prediction", "ground truth")
+PANEL = 4.0  # inches
+FIGURE_DPI, VIDEO_DPI = 100, 80
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A network's prediction at the end of a window."""
+
+    seconds: float  # since the recording's first window began
+    milliseconds: float  # length of the window
+    histogram: NDArray[np.uint8]  # (2*bins, H, W) of the window
+    predicted: Any  # as the task's scorer takes it: a mask (H, W) uint8, a depth (H, W) float32 in m, `Boxes` ...
+    truth: Any  # the last label of the window, in the same form; None where there is none
 
 
 class Drawn(NamedTuple):
@@ -35,35 +56,6 @@ class Drawn(NamedTuple):
     labelled: int
 
 
-@torch.no_grad()
-def run_inference(
-    network: TrainedNetwork, recording: Recording, windows: Sequence[int], min_score: float
-) -> Iterator[Prediction]:
-    """Predictions at the end of some windows of a recording, indices in rising order, one at a time.
-
-    A recurrent network sees the recording from its start, a feed-forward one each window alone. Boxes of a score below
-    `min_score` are left out.
-    """
-    model, task, settings = network
-    device, state = next(model.parameters()).device, None
-    place = torch.zeros(1, 2, dtype=torch.int64, device=device)
-    ends, lengths, wanted = _seconds(recording), np.diff(recording.windows, axis=1)[:, 0] / 1e3, set(windows)
-    steps = range(windows[-1] + 1) if settings.recurrent else windows
-    with progress(f"predictions on {recording.name}", "windows") as advance:
-        for done, index in enumerate(steps):
-            histogram = recording.histograms(index, 1, settings.bins, settings.rule)
-            segments = torch.from_numpy(histogram).to(device).unsqueeze(1)
-            if index in wanted:
-                predictions, state = model.predict(segments, state, place)
-                (predicted,) = task.read(predictions)
-                truth = _truth(recording, index)
-                prediction = Prediction(float(ends[index]), float(lengths[index]), histogram[0], predicted, truth)
-                yield prediction.above(min_score)
-            else:
-                state = model.update_state(segments, state)
-            advance(done + 1, len(steps), "")
-
-
 def predict(
     weights: Path,
     wanted: str,
@@ -72,7 +64,6 @@ def predict(
     *,
     root: Path | None = None,
     clip: tuple[float, float] = (0.0, 10.0),
-    min_score: float = MIN_SCORE,
     sensor_px: str | None = None,
 ) -> Drawn:
     """Run the network of `weights` on a recording and draw its predictions; memory does not grow with the clip.
@@ -84,14 +75,11 @@ def predict(
         device: where the network runs.
         root: folder of the task's data, in which names are looked up, if there is one.
         clip: first and last second.
-        min_score: boxes of a lower score are not drawn.
         sensor_px: size of the recording's sensor, as "640x480", if it does not name it.
 
     Raises:
         UserError: weights or recording cannot be read, or no window ends within the clip.
     """
-    if not 0 <= min_score <= 1:
-        raise UserError(f"--min-score {min_score:g}", "is no score", "give a number from 0 to 1")
     recording = find(read_settings(weights), wanted, root, sensor_px)
     if not len(recording):
         raise UserError(recording.path, "is shorter than a window of the training", "give a longer recording")
@@ -100,24 +88,23 @@ def predict(
     if not windows:
         lasts = f"no window ends between {start:g} and {end:g} s; it lasts {ends[-1]:.2f} s"
         raise UserError(recording.path, lasts, "give another --clip")
-    labelled = [window for window in windows if _labels(recording, window)]
+    labelled = np.intersect1d(windows, getattr(recording, "labelled", [])).tolist()
     in_figure = set(evenly(labelled or windows, ROWS))
     network = _network(weights, recording, device)
-    style = _style(network, recording, labelled)
     name = re.sub(r"[^\w.-]+", "_", recording.name)
     figure, video = out / f"{name}.png", out / f"{name}.gif"
     # Not below what viewers of GIF files can show.
     milliseconds = max(20, round(1000 * float(np.median(np.diff(ends[windows]))))) if windows[1:] else round(SEGMENT_MS)
     kept: list[Prediction] = []
 
-    def drawn() -> Iterator[Prediction]:
-        for window, prediction in zip(windows, run_inference(network, recording, windows, min_score), strict=True):
+    def drawn() -> Iterator[Figure]:
+        for window, prediction in zip(windows, run_inference(network, recording, windows), strict=True):
             if window in in_figure:
                 kept.append(prediction)
-            yield prediction
+            yield draw([prediction], network, bool(labelled))
 
-    draw_video(drawn(), style, video, milliseconds)
-    draw_figure(kept, style, figure)
+    write_video(drawn(), video, milliseconds)
+    save_figure(draw(kept, network, bool(labelled)), figure, FIGURE_DPI)
     return Drawn(figure, video, len(windows), len(labelled))
 
 
@@ -132,10 +119,77 @@ def draw_strip(weights: Path, root: Path, device: torch.device, path: Path, spli
             latest = max(ends[labelled[0]], STRIP_SECONDS)
             windows = evenly([window for window in labelled if ends[window] <= latest], STRIP_ROWS)
             network = _network(weights, recording, device)
-            shown = list(run_inference(network, recording, windows, MIN_SCORE))
-            draw_figure(shown, _style(network, recording, windows), path)
+            save_figure(draw(list(run_inference(network, recording, windows)), network, True), path, FIGURE_DPI)
             return
     raise UserError(root, f"no recording of the split {split} has a label", "check the data")
+
+
+@torch.no_grad()
+def run_inference(network: TrainedNetwork, recording: Recording, windows: Sequence[int]) -> Iterator[Prediction]:
+    """Predictions at the end of some windows of a recording, indices in rising order, one at a time.
+
+    A recurrent network sees the recording from its start, a feed-forward one each window alone. Boxes of a score below
+    `MIN_SCORE` are left out.
+    """
+    model, task, settings = network
+    device, state = next(model.parameters()).device, None
+    place = torch.zeros(1, 2, dtype=torch.int64, device=device)
+    ends, lengths, wanted = _seconds(recording), np.diff(recording.windows, axis=1)[:, 0] / 1e3, set(windows)
+    steps = range(windows[-1] + 1) if settings.recurrent else windows
+    with progress(f"predictions on {recording.name}", "windows") as advance:
+        for done, index in enumerate(steps):
+            histogram = recording.histograms(index, 1, settings.bins, settings.rule)
+            segments = torch.from_numpy(histogram).to(device).unsqueeze(1)
+            if index in wanted:
+                predictions, state = model.predict(segments, state, place)
+                (predicted,) = task.read(predictions)
+                if isinstance(predicted, Boxes):
+                    predicted = predicted.keep(predicted.score >= MIN_SCORE)
+                seconds, truth = float(ends[index]), _truth(recording, index)
+                yield Prediction(seconds, float(lengths[index]), histogram[0], predicted, truth)
+            else:
+                state = model.update_state(segments, state)
+            advance(done + 1, len(steps), "")
+
+
+def draw(shown: Sequence[Prediction], network: TrainedNetwork, has_truth: bool) -> Figure:
+    """A figure with a row of two or three pictures for each prediction; depths have the range of the network's head."""
+    _, task, settings = network
+    limits = (settings.head["min_depth"], settings.head["max_depth"]) if "max_depth" in settings.head else None
+    columns = COLUMNS if has_truth else COLUMNS[:2]
+    labels = [label for each in shown for label in (each.predicted, each.truth) if label is not None]
+    colours = POLARITIES | colours_of(labels, settings.classes)
+    bars = int(limits is not None)
+    size, width = shown[0].histogram.shape[1:], PANEL * len(columns) + 0.5 * bars
+    figure, panels = make_panels(len(shown), columns, size, width, bars, colours)
+    for axes, each in zip(panels, shown, strict=True):
+        show_events(axes[0], each.histogram)
+        axes[0].set_ylabel(f"{each.seconds:.2f} s\nevents of {each.milliseconds:.0f} ms", fontsize=9)
+        images = []
+        for axis, label in zip(axes[1:], (each.predicted, each.truth), strict=False):
+            show_faded(axis, each.histogram)
+            if label is not None and (image := task.draw(axis, label)) is not None:
+                images.append(image)
+        for image in images:
+            image.set_clim(*(limits or images[0].get_clim()))
+        if images:
+            add_bar(axes[-1], images[-1], str(images[-1].get_label()))
+    return figure
+
+
+def write_video(figures: Iterable[Figure], path: Path, milliseconds: int) -> None:
+    """Write an animated GIF with a frame of `milliseconds` for each figure as it comes; at least one."""
+    with whole_file(path) as unfinished, unfinished.open("wb") as file:
+        for number, figure in enumerate(figures):
+            figure.set_dpi(VIDEO_DPI)
+            canvas = FigureCanvasAgg(figure)
+            canvas.draw()
+            pixels = np.asarray(canvas.buffer_rgba())[..., :3].copy()
+            frame = Image.fromarray(pixels).quantize(dither=Image.Dither.NONE)
+            if number == 0:
+                file.writelines(getheader(frame, info={"loop": 0})[0])
+            file.writelines(getdata(frame, duration=milliseconds, include_color_table=True))
+        file.write(b";")
 
 
 def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | None = None) -> Recording:
@@ -163,18 +217,9 @@ def evenly(windows: Sequence[int], count: int) -> list[int]:
 
 
 def _network(weights: Path, recording: Recording, device: torch.device) -> TrainedNetwork:
-    network = load_trained(weights, height=recording.region.height, width=recording.region.width)
-    network.model.to(device)
-    return network
-
-
-def _style(network: TrainedNetwork, recording: Recording, labelled: Sequence[int]) -> Style:
-    """With the scale of the labels that are drawn, else of what the network's head predicts."""
-    _, task, settings = network
-    limits = value_limits(task.draw, (_truth(recording, window) for window in labelled))
-    if not labelled and "max_depth" in settings.head:
-        limits = float(settings.head["min_depth"]), float(settings.head["max_depth"])
-    return Style(task.draw, settings.classes, bool(labelled), limits)
+    network = load_trained(weights)
+    model = for_size(network.model, (recording.region.height, recording.region.width))
+    return network._replace(model=model.to(device))
 
 
 def _seconds(recording: Recording) -> Any:
@@ -182,11 +227,9 @@ def _seconds(recording: Recording) -> Any:
     return (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6
 
 
-def _labels(recording: Recording, window: int) -> list[int]:
-    return list(recording.labels_in(window, 1)) if isinstance(recording, LabelledRecording) else []
-
-
-def _truth(recording: Any, window: int) -> Any:
+def _truth(recording: Recording, window: int) -> Any:
     """The last label of a window, None if it has none."""
-    labels = _labels(recording, window)
+    if not isinstance(recording, LabelledRecording):
+        return None
+    labels = recording.labels_in(window, 1)
     return recording.labels[labels[-1]] if labels else None

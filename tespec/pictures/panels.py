@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LogNorm, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
@@ -41,24 +40,29 @@ APART = 1.3  # least ratio of a tick to the ends of a bar
 
 
 def make_panels(
-    rows: int, columns: int, size: tuple[int, int], width: float, bars: int = 0, legend: int = 0
+    rows: int, columns: Sequence[str], size: tuple[int, int], width: float, bars: int, colours: Mapping[str, Colour]
 ) -> tuple[Figure, NDArray[np.object_]]:
     """Return a figure and its axes (rows, columns), without ticks, for pictures of one size.
 
     Args:
         rows: of panels.
-        columns: of panels.
+        columns: titles of the columns of panels.
         size: (H, W) of the pictures in px.
         width: of the figure in inches.
         bars: columns that have bars.
-        legend: entries of the legend below.
+        colours: named in a legend below.
     """
-    panel = (width - 0.35 - 0.45 * bars) / columns
-    lines = -(-legend // max(1, int(width / LEGEND_WIDTH)))
-    height = 0.4 + 0.25 * lines + rows * (panel * size[0] / size[1] + 0.08)
+    panel = (width - 0.35 - 0.45 * bars) / len(columns)
+    across = min(len(colours), max(1, int(width / LEGEND_WIDTH)))
+    height = 0.4 + 0.25 * -(-len(colours) // across) + rows * (panel * size[0] / size[1] + 0.08)
     figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.05))
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False, subplot_kw={"xticks": [], "yticks": []})
+    axes = figure.subplots(rows, len(columns), squeeze=False, subplot_kw={"xticks": [], "yticks": []})
+    for axis, column in zip(axes[0], columns, strict=True):
+        axis.set_title(column, fontsize=11)
+    figure.legend(
+        handles=[Patch(facecolor=each, edgecolor="0.4", linewidth=0.5, label=name) for name, each in colours.items()],
+        loc="outside lower center", ncols=across, fontsize=9, frameon=False, handlelength=1.2, columnspacing=1.4,
+    )  # fmt: skip
     return figure, axes
 
 
@@ -78,16 +82,16 @@ def event_image(histogram: NDArray[np.uint8]) -> Image:
     return picture
 
 
-def faded_events(histogram: NDArray[np.uint8]) -> Image:
-    """(H, W, 3) white with grey pixels where there was an event."""
-    picture = np.ones((*histogram.shape[1:], 3), np.float32)
-    picture[histogram.any(axis=0)] = FADED
-    return picture
-
-
 def show_events(axis: Axes, histogram: NDArray[np.uint8]) -> None:
     """Show where a histogram (2*bins, H, W) has events, in the colours of `POLARITIES`."""
     axis.imshow(event_image(histogram), interpolation="nearest")
+
+
+def show_faded(axis: Axes, histogram: NDArray[np.uint8]) -> None:
+    """Show where a histogram (2*bins, H, W) has events, in grey, as the ground for labels."""
+    picture = np.ones((*histogram.shape[1:], 3), np.float32)
+    picture[histogram.any(axis=0)] = FADED
+    axis.imshow(picture, interpolation="nearest")
 
 
 def show_counts(axis: Axes, histogram: NDArray[np.uint8]) -> None:
@@ -112,11 +116,6 @@ def reach_of(image: Image) -> float:
     return GREY_RANGE * float(image.std()) or 1.0
 
 
-def class_colours(classes: Sequence[str]) -> dict[str, Colour]:
-    """Colours of classes by name, for a legend."""
-    return {name: class_colour(number) for number, name in enumerate(classes)}
-
-
 def class_colour(number: int) -> Colour:
     """The colour of a class in every picture."""
     return to_rgb(CLASSES[number % len(CLASSES)])
@@ -124,9 +123,11 @@ def class_colour(number: int) -> Colour:
 
 def colours_of(labels: Iterable[Any], classes: Sequence[str]) -> dict[str, Colour]:
     """Colours for the legend of these labels: their classes, and that of pixels without a label if there are any."""
+    colours = {name: class_colour(number) for number, name in enumerate(classes)}
     arrays = [label for label in labels if isinstance(label, np.ndarray)]
-    holes = any(bool((label == IGNORE if label.dtype == np.uint8 else ~known(label)).any()) for label in arrays)
-    return class_colours(classes) | ({"no label": UNKNOWN} if holes else {})
+    if any(bool((label == IGNORE if label.dtype == np.uint8 else ~known(label)).any()) for label in arrays):
+        colours["no label"] = UNKNOWN
+    return colours
 
 
 def known(depth: Image) -> NDArray[np.bool_]:
@@ -141,7 +142,12 @@ def draw_label(axis: Axes, label: Any) -> AxesImage | None:
         of a depth the image, whose label is the title of its bar.
     """
     if isinstance(label, Boxes):
-        _draw_boxes(axis, label)
+        for (left, top, right, bottom), number, score in zip(*(each.tolist() for each in label), strict=True):
+            colour, corner = class_colour(number), (left - 0.5, top - 0.5)
+            axis.add_patch(Rectangle(corner, right - left, bottom - top, fill=False, color=colour, lw=2))
+            if score < 1:
+                axis.text(*corner, f"{score:.2f}", color="white", fontsize=7, va="bottom", clip_on=True,
+                          bbox={"facecolor": colour, "edgecolor": "none", "pad": 1})  # fmt: skip
         return None
     if label.dtype == np.uint8:
         colours = np.array([*(class_colour(number) for number in range(IGNORE)), UNKNOWN], np.float32)
@@ -152,35 +158,16 @@ def draw_label(axis: Axes, label: Any) -> AxesImage | None:
     return axis.imshow(depth, "viridis_r", norm=LogNorm(), interpolation="nearest", label="depth in m")
 
 
-def _draw_boxes(axis: Axes, boxes: Boxes) -> None:
-    for (left, top, right, bottom), number, score in zip(*(each.tolist() for each in boxes), strict=True):
-        colour = class_colour(number)
-        axis.add_patch(Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, fill=False, color=colour, lw=2))
-        if score < 1:
-            axis.text(left - 0.5, top - 0.5, f"{score:.2f}", color="white", fontsize=7, va="bottom", clip_on=True,
-                      bbox={"facecolor": colour, "edgecolor": "none", "pad": 1})  # fmt: skip
-
-
-def add_bar(axis: Axes, shown: AxesImage, title: str, extend: str = "neither") -> None:
-    """Put a bar beside a panel, with ticks at its ends and round numbers or zero between; `extend` as matplotlib's."""
+def add_bar(axis: Axes, shown: AxesImage, title: str) -> None:
+    """Put a bar beside a panel, with ticks at its ends and round numbers or zero between."""
     low, high = shown.get_clim()
     between = [0.0]
     if isinstance(shown.norm, LogNorm):
         values = LogLocator(subs=(1, 2, 5)).tick_values(low, high)
         between = [value for value in values if APART * low <= value <= high / APART]
-    bar = axis.figure.colorbar(shown, cax=axis.inset_axes(BAR), extend=extend)
+    bar = axis.figure.colorbar(shown, cax=axis.inset_axes(BAR))
     ticks = [low, *between, *[high] * (high > low)]
     bar.set_ticks(ticks, labels=[f"{tick:.3g}".replace("-", "−") for tick in ticks])
     bar.minorticks_off()
     bar.ax.tick_params(labelsize=7, pad=1, length=2)
     bar.set_label(title, fontsize=8, labelpad=1)
-
-
-def add_legend(figure: Figure, colours: Mapping[str, Colour]) -> None:
-    """Name colours below a figure."""
-    handles = [Patch(facecolor=colour, edgecolor="0.4", linewidth=0.5, label=text) for text, colour in colours.items()]
-    across = max(1, int(figure.get_size_inches()[0] / LEGEND_WIDTH))
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(len(handles), across), fontsize=9, frameon=False,
-        handlelength=1.2, columnspacing=1.4,
-    )  # fmt: skip

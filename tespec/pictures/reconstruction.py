@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from tespec.pictures.panels import (
     POLARITIES,
     Image,
-    add_legend,
     event_image,
     make_panels,
     reach_of,
@@ -32,23 +31,14 @@ TARGETS = {
 
 
 class ReconstructedSegment(NamedTuple):
-    """One segment of a recording and a network's reconstruction of it.
+    """One segment of a recording and a network's reconstruction of it."""
 
-    Attributes:
-        title: of the row.
-        histogram: (2*bins, H, W) uint8, negative polarity first.
-        high_pass: (H, W) intensity of Eq. 6 at the end of the segment.
-        target: (H, W) the target of the reconstruction there.
-        mask: (H, W) bool, the masked pixels; none of an autoencoder.
-        reconstruction: (H, W) the network's prediction.
-    """
-
-    title: str
-    histogram: NDArray[np.uint8]
-    high_pass: Image
-    target: Image
-    mask: NDArray[np.bool_]
-    reconstruction: Image
+    title: str  # of the row
+    histogram: NDArray[np.uint8]  # (2*bins, H, W), negative polarity first
+    high_pass: Image  # (H, W) intensity of Eq. 6 at the end of the segment
+    target: Image  # (H, W) the target of the reconstruction there
+    mask: NDArray[np.bool_]  # (H, W) the masked pixels; none of an autoencoder
+    reconstruction: Image  # (H, W) the network's prediction
 
 
 def draw_segments(segments: Sequence[ReconstructedSegment], path: Path, target: str = "intensity") -> None:
@@ -69,10 +59,7 @@ def draw_segments(segments: Sequence[ReconstructedSegment], path: Path, target: 
         "for comparison: intensity, Eq. 6",
     )
     unit = "events" if target == "histograms" else "log intensity"
-    size = segments[0].mask.shape
-    figure, panels = make_panels(len(segments), len(columns), size, WIDTH, bars=3, legend=len(colours))
-    for axis, column in zip(panels[0], columns, strict=True):
-        axis.set_title(column, fontsize=10)
+    figure, panels = make_panels(len(segments), columns, segments[0].mask.shape, WIDTH, 3, colours)
     for axes, segment in zip(panels, segments, strict=True):
         axes[0].set_ylabel(segment.title, fontsize=10)
         seen, reach = event_image(segment.histogram), reach_of(segment.target)
@@ -84,5 +71,4 @@ def draw_segments(segments: Sequence[ReconstructedSegment], path: Path, target: 
         show_grey(axes[2], segment.target, unit, reach)
         show_grey(axes[3], np.where(replaced, segment.reconstruction, segment.target), unit, reach)
         show_grey(axes[4], segment.high_pass)
-    add_legend(figure, colours)
     save_figure(figure, path, dpi=100)

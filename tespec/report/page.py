@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -23,10 +22,10 @@ from tespec.core.errors import UserError
 from tespec.core.files import write_whole
 from tespec.report.figures import ARCHITECTURES, Picture, loss_figures, loss_points, score_figures, with_labels
 
-LARGEST = 950_000  # bytes of a page; pictures beyond are links
-WIDEST = 1000  # px of an embedded picture
+SECTIONS = {"pretraining": "Reconstructions", "evaluation": "Predictions"}  # of pictures, by the kind of their run
+MOST = 8  # pictures of a section, which keeps the page small
+WIDEST = 1000  # px of a picture
 QUALITY = 75  # of WebP
-MOST = 6  # values of a fact
 
 
 def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
@@ -53,29 +52,24 @@ def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
     except UserError as error:  # such as pre-trainings alone, or another split than the test split
         tables = []
         left_out.append(str(error))
-    scores, losses = score_figures(frame), loss_figures(loss_points(records, frame))
-    room = LARGEST - 30_000 - sum(len(text.encode()) for _, text in tables)
-    room -= sum(len(figure.source) for figure in (*scores, *losses))
+    figures = {"Scores": score_figures(frame), "Training losses": loss_figures(loss_points(records, frame))}
+    figures |= pictures(frame, results / "pictures", left_out)
     loader = PackageLoader("tespec.report", "")
     template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template("report.html")
     page = template.render(
-        facts=facts(records),
-        left_out=left_out,
-        is_sample=is_sample,
-        tables=tables,
-        galleries={"Scores": scores, "Training losses": losses},
-        pictures=pictures(frame, results / "pictures", out.parent, room),
-    )
+        facts=facts(records), left_out=left_out, is_sample=is_sample, tables=tables, figures=figures,
+        wide=SECTIONS.values(),
+    )  # fmt: skip
     write_whole(out, page)
     return len(records), problems
 
 
 def facts(records: Sequence[Record]) -> dict[str, str]:
     """What was run, in words: kinds, data, seeds, versions and machines, each with the number of its records."""
-    versions = [
-        record.environment.get("packages", {}) | {"python": record.environment.get("python")} for record in records
-    ]
-    packages = {name: counted(each.get(name) for each in versions) for each in versions for name in each}
+    made = [record.environment for record in records]
+    packages = [{**each.get("packages", {}), "python": each.get("python")} for each in made]
+    names = dict.fromkeys(name for each in packages for name in each)
+    versions = {name: counted(each.get(name) for each in packages) for name in names}
     written = sorted(record.written for record in records)
     return {
         "records": counted(record.kind for record in records),
@@ -83,63 +77,53 @@ def facts(records: Sequence[Record]) -> dict[str, str]:
         "seeds": counted(record.seed for record in records),
         "written": f"{written[0]:%Y-%m-%d} to {written[-1]:%Y-%m-%d}",
         "results version": counted(record.results_version for record in records),
-        "tespec": counted(_code(record) for record in records),
-        "packages": "; ".join(f"{name} {text}" for name, text in packages.items() if text),
+        "tespec": counted(_code(each) for each in made),
+        "packages": "; ".join(f"{name} {version}" for name, version in versions.items() if version),
         "machines": counted(machine(record) for record in records),
     }
 
 
-def _code(record: Record) -> str:
-    made = record.environment
+def _code(made: Mapping[str, Any]) -> str:
     changed = " with changed files" if made.get("modified") else ""
     return f"{made.get('tespec', '')} at {str(made.get('revision', ''))[:10]}{changed}"
 
 
 def counted(values: Iterable[object]) -> str:
-    """The most frequent values, with their numbers where there are several."""
+    """All values, the most frequent first, with their numbers where there are several."""
     found = Counter(str(value) for value in values if value not in ("", None)).most_common()
-    named = [f"{value} ({count})" if len(found) > 1 else value for value, count in found[:MOST]]
-    return "; ".join([*named, *[f"{len(found) - MOST} more"] * (len(found) > MOST)])
+    return "; ".join(f"{value} ({count})" if len(found) > 1 else value for value, count in found)
 
 
-def pictures(frame: pd.DataFrame, folder: Path, page: Path, room: int) -> dict[str, list[Picture]]:
-    """Pictures of the first seed of each cell, by section: embedded as long as there is room, then as links.
+def pictures(frame: pd.DataFrame, folder: Path, left_out: list[str]) -> dict[str, list[Picture]]:
+    """Pictures of the first seed of each cell, at most `MOST` of each section: one of every task before a second one.
 
     Args:
         frame: of `tespec.results`.
         folder: of the pictures.
-        page: folder of the page, which links start from.
-        room: bytes.
+        left_out: takes a line for each picture that cannot be read.
     """
-    cell = ["kind", "task", "data", "profile", "split", "label", "arch"]
-    order = ["arch", "variant", "label", "seed"]
-    shown = with_labels(frame).sort_values(order, ascending=[False, True, True, True]).drop_duplicates("name")
-    shown = shown[[(folder / f"{name}.png").is_file() for name in shown.name]].drop_duplicates(cell)
-    # The first of each task come before the second: there is no room for many.
-    shown = shown.assign(turn=shown.groupby(["kind", "task"]).cumcount())
-    shown = shown.sort_values(["kind", "turn", "task"], ascending=[False, True, True])
+    shown = with_labels(frame).sort_values(["arch", "variant", "label", "seed"], ascending=[False, True, True, True])
+    shown = shown.drop_duplicates("name")
+    shown = shown[[(folder / f"{name}.png").is_file() for name in shown.name]]
+    shown = shown.drop_duplicates(["kind", "task", "data", "profile", "split", "label", "arch"])
+    shown = shown.assign(turn=shown.groupby(["kind", "task"]).cumcount()).sort_values(["turn", "task"])
     found: dict[str, list[Picture]] = {}
-    for row in shown.itertuples():
-        path = folder / f"{row.name}.png"
-        source, note = embedded(path)
-        if len(source) > room:
-            source, note = "", "not embedded, which keeps the page small"
-        room -= len(source)
-        link = quote(Path(os.path.relpath(path, page)).as_posix())
-        section = "Reconstructions" if row.kind == "pretraining" else "Predictions"
-        title = f"{row.task}: {row.label}, {ARCHITECTURES[row.arch]}, seed {row.seed}"
-        found.setdefault(section, []).append(Picture(title, source or link, note))
+    for kind, section in SECTIONS.items():
+        for row in shown[shown.kind == kind].head(MOST).itertuples():
+            path = folder / f"{row.name}.png"
+            title = f"{row.task}: {row.label}, {ARCHITECTURES[row.arch]}, seed {row.seed}"
+            try:
+                found.setdefault(section, []).append(Picture(title, embedded(path)))
+            except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+                left_out.append(f"{path.name}: cannot be read ({type(error).__name__})")
     return found
 
 
-def embedded(path: Path) -> tuple[str, str]:
-    """A picture as a data URI of a smaller WebP; or "" and why not."""
-    try:
-        with Image.open(path, formats=("PNG",)) as opened:
-            picture = opened.convert("RGBA").convert("RGB")  # a palette is not converted at once
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        return "", f"cannot be read ({type(error).__name__})"
+def embedded(path: Path) -> str:
+    """A picture as a data URI of a smaller WebP."""
+    with Image.open(path, formats=("PNG",)) as opened:
+        picture = opened.convert("RGBA").convert("RGB")  # a palette is not converted at once
     picture.thumbnail((WIDEST, 16_000))
     file = io.BytesIO()
     picture.save(file, "WEBP", quality=QUALITY)
-    return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}", ""
+    return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}"

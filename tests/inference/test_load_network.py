@@ -57,7 +57,20 @@ def test_files_that_are_not_whole_are_refused(tiny_world, tmp_path):
         load_trained(other)
 
 
-@pytest.mark.parametrize("size", [{"height": 0}, {"width": -5}, {"height": 20.5}, {"width": 10**7}, {"height": "64"}])
+@pytest.mark.parametrize("size", [(0, 64), (64, -5), (20.5, 64), (64, 10**7), ("64", 64), (260, None)])
 def test_a_size_that_is_none_is_refused(size):
-    with pytest.raises(UserError, match=r"(height|width)=.*: no size in px; give a whole number from 1 to 2048"):
-        tespec.load("any.safetensors", **size)
+    with pytest.raises(UserError, match=r"height=.*, width=.*: no size in px; give both, from 1 to 2048"):
+        tespec.load("any.safetensors", height=size[0], width=size[1])
+    with pytest.raises(UserError, match=r"height=.*, width=.*: no size in px; give both, from 1 to 2048"):
+        tespec.stream("any.raw", "any.safetensors", height=size[0], width=size[1])
+
+
+@torch.no_grad()
+def test_a_network_for_another_size_has_the_same_weights(tiny_world, tmp_path):
+    path, model, task = written(tiny_world, tmp_path, "ddd17")
+    height, width = task.size
+    histogram = torch.zeros(1, 20, 2 * height, width, dtype=torch.uint8)
+    larger = tespec.load(path, height=2 * height, width=width)
+    assert larger.step(histogram)[0].shape == (1, 2 * height, width)
+    for name, each in larger.head.state_dict().items():
+        torch.testing.assert_close(each, model.head.state_dict()[name], rtol=0, atol=0)

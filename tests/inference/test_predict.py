@@ -13,13 +13,14 @@ from PIL import Image
 
 from tespec.cli.run import draw_strip_of
 from tespec.core import progress
+from tespec.core.boxes import make_boxes
 from tespec.core.errors import UserError
 from tespec.datasets.batches import EvaluationBatches
 from tespec.inference import load, predict
-from tespec.inference.load import load_trained
-from tespec.inference.predict import ROWS, STRIP_ROWS, evenly, find, run_inference
-from tespec.pictures.predictions import draw_figure
+from tespec.inference.load import TrainedNetwork, load_trained
+from tespec.inference.predict import ROWS, STRIP_ROWS, Prediction, draw, evenly, find, run_inference, write_video
 from tespec.runs.setup import Setup
+from tespec.tasks.base import Task
 
 RECORDING = Path(__file__).parents[1] / "data" / "davis.aedat4"
 CPU = torch.device("cpu")
@@ -30,7 +31,7 @@ CPU = torch.device("cpu")
 def test_inference_predicts_what_the_evaluation_scores(tiny_world, tmp_path, arch):
     path, model, task = written(tiny_world, tmp_path, "ddd17", arch)
     recording = task.scored[0]
-    moments = list(run_inference(load_trained(path), recording, recording.labelled[3:8].tolist(), 0.3))
+    moments = list(run_inference(load_trained(path), recording, recording.labelled[3:8].tolist()))
     scored, state = {}, None
     settings = replace(task.settings, segments=5, evaluation_lanes=1, batch_size=1)
     for batch in EvaluationBatches(settings, [recording]):
@@ -82,19 +83,26 @@ MISTAKES = [
     ("dir99", {}, r"--predict dir99: no such recording; give a path, or one of dir2"),
     ("no/such.raw", {}, r"--predict no/such.raw: no such file or folder; check the path"),
     ("dir0", {"clip": (50, 60)}, r"no window ends between 50 and 60 s; it lasts .* s; give another --clip"),
-    ("dir0", {"min_score": 3}, r"--min-score 3: is no score; give a number from 0 to 1"),
     (str(RECORDING), {"sensor_px": "2x2"}, r"davis\.aedat4: "),
     (str(RECORDING), {"sensor_px": "wide"}, r"give WIDTHxHEIGHT in px"),
     (str(RECORDING.parent), {}, r"holds \d recordings; name one of them"),
 ]
 
 
-@pytest.mark.parametrize(("recording", "options", "message"), MISTAKES)
-def test_mistakes_are_named_and_nothing_is_written(tiny_world, tmp_path, recording, options, message):
+def test_mistakes_are_named_and_nothing_is_written(tiny_world, tmp_path):
     path, _, _ = written(tiny_world, tmp_path, "ddd17")
-    with pytest.raises(UserError, match=message):
-        predict.predict(path, recording, tmp_path / "out", CPU, root=tiny_world / "ddd17", **options)
+    for recording, options, message in MISTAKES:
+        with pytest.raises(UserError, match=message):
+            predict.predict(path, recording, tmp_path / "out", CPU, root=tiny_world / "ddd17", **options)
     assert not (tmp_path / "out").exists()
+
+
+def test_boxes_of_low_scores_are_not_drawn(tiny_world, tmp_path):
+    path, _, task = written(tiny_world, tmp_path, "gen1")
+    boxes = make_boxes(np.array([[1, 1, 5, 5], [2, 2, 8, 8]]), np.array([0, 1]), np.array([0.9, 0.2]))
+    network = load_trained(path)._replace(task=SimpleNamespace(read=lambda predictions: [boxes]))
+    (moment,) = run_inference(network, task.scored[0], [0])
+    assert moment.predicted.label.tolist() == [0]
 
 
 def test_windows_of_a_figure_are_spread():
@@ -105,15 +113,14 @@ def test_windows_of_a_figure_are_spread():
 def test_the_strip_of_a_run_shows_labelled_moments_of_its_first_seconds(tiny_world, tmp_path, monkeypatch, arch):
     path, _, _ = written(tiny_world, tmp_path, "gen1", arch)
     monkeypatch.setattr(predict, "STRIP_SECONDS", 1.0)
-    drawn = []
-    monkeypatch.setattr(predict, "draw_figure", lambda *arguments: drawn.extend(arguments))
+    shown = []
+    monkeypatch.setattr(predict, "draw", lambda moments, *others: shown.append(moments) or draw(moments, *others))
     predict.draw_strip(path, tiny_world / "gen1", CPU, tmp_path / "run.png")
-    seconds = [each.seconds for each in drawn[0]]
+    seconds = [each.seconds for each in shown[0]]
     assert len(seconds) == STRIP_ROWS
     assert sorted(seconds) == seconds
     assert seconds[-1] <= 1.0
-    assert all(each.truth is not None for each in drawn[0])
-    draw_figure(*drawn)
+    assert all(each.truth is not None for each in shown[0])
     with Image.open(tmp_path / "run.png") as picture:
         assert picture.width > 900
 
@@ -129,3 +136,34 @@ def test_a_picture_is_no_reason_to_lose_the_next_seed(tmp_path, monkeypatch, cap
     setup = Setup(results=tmp_path / "results", runs=tmp_path / "runs", device="cpu")
     draw_strip_of(SimpleNamespace(name="a", split="test"), setup, Path("data"))
     assert capsys.readouterr().err.startswith("no picture: ")
+
+
+def depths(value, truth):
+    """A figure of a prediction of one depth everywhere, in m, and of the depth of its upper half."""
+    known = np.full((32, 32), np.nan, np.float32)
+    known[:16] = truth
+    shown = Prediction(2.0, 50.0, np.ones((20, 32, 32), np.uint8), np.full((32, 32), value, np.float32), known)
+    settings = SimpleNamespace(head={"min_depth": 3.0, "max_depth": 40.0}, classes=())
+    return draw([shown], TrainedNetwork(None, Task, settings), True)
+
+
+def test_colours_of_depth_span_the_range_of_the_head_in_every_panel():
+    figure = depths(90.0, 5.0)
+    images = [axis.images[-1] for axis in figure.axes if axis.get_title() != "events"]
+    assert [image.get_clim() for image in images if image.get_label() == "depth in m"] == [(3.0, 40.0)] * 2
+    (bar,) = [bar for axis in figure.axes for bar in axis.child_axes]
+    assert (bar.get_yticks()[0], bar.get_yticks()[-1], bar.get_ylabel()) == (3, 40, "depth in m")
+    assert "events of 50 ms" in figure.axes[0].get_ylabel()
+    assert "no label" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_a_video_shows_every_frame_as_long_as_the_others(tmp_path):
+    write_video((depths(value, 5.0) for value in (2.0, 9.0, 60.0)), tmp_path / "video.gif", 50)
+    with Image.open(tmp_path / "video.gif") as video:
+        assert (video.n_frames, video.info["loop"]) == (3, 0)
+        frames = []
+        for number in range(3):
+            video.seek(number)
+            assert video.info["duration"] == 50
+            frames.append(video.convert("RGB").tobytes())
+    assert len(set(frames)) == 3

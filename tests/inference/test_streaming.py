@@ -103,7 +103,6 @@ def without(*names):
         (recipe(), 3, "", {}, r"was trained on images of 3 channels, not on events; give a network trained on events"),
         (recipe(), 20, "1mpx", {}, r"1mpx: holds 3 recordings; name one of them"),
         (recipe(), 20, "nothing.raw", {}, r"nothing\.raw: "),
-        (recipe(), 20, "", {"height": 260}, r"height=260, width=None: a sensor has both; give both or none"),
         (recipe(), 20, "", {"height": 2, "width": 2}, r"davis\.aedat4: "),
     ],
 )

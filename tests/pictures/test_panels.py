@@ -15,8 +15,6 @@ from tespec.pictures.panels import (
     POLARITIES,
     POSITIVE,
     UNKNOWN,
-    add_legend,
-    class_colours,
     colours_of,
     draw_label,
     event_image,
@@ -43,32 +41,24 @@ XYZ = np.array(
 LEAST = {"ddd17": 28.0, "dsec": 18.0, "gen1": 45.0, "1mpx": 45.0}
 
 
-def lab(colours, eyes):
-    """sRGB colours (N, 3) as these eyes see them, in CIE L*a*b* of white D65."""
+def least_distance(colours, eyes):
+    """Of sRGB colours (N, 3) as these eyes see them, in CIE L*a*b* of white D65."""
     colours = np.asarray(colours, float)
     linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
     xyz = np.clip(linear @ np.asarray(eyes).T, 0, 1) @ XYZ.T / XYZ.sum(axis=1)
     x, y, z = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116).T
-    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=1)
-
-
-def least_distance(colours, eyes):
-    seen = lab(colours, eyes)
+    seen = np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=1)
     distances = np.linalg.norm(seen[:, None] - seen[None], axis=-1)
     return distances[np.triu_indices(len(seen), 1)].min()
 
 
 @pytest.mark.parametrize("eyes", EYES)
-@pytest.mark.parametrize("task", LEAST)
-def test_classes_of_a_data_set_are_told_apart(task, eyes):
-    classes = read_yaml(REPOSITORY / "configs" / "tasks" / f"{task}.yaml")["classes"]
-    colours = list(class_colours(classes).values())
-    assert least_distance(colours, EYES[eyes]) >= LEAST[task]
-    assert min(least_distance([each, UNKNOWN], EYES[eyes]) for each in colours) >= 20
-
-
-@pytest.mark.parametrize("eyes", EYES)
-def test_polarities_masked_pixels_and_methods_are_told_apart(eyes):
+def test_colours_are_told_apart(eyes):
+    for task, least in LEAST.items():
+        classes = read_yaml(REPOSITORY / "configs" / "tasks" / f"{task}.yaml")["classes"]
+        colours = list(colours_of([], classes).values())
+        assert least_distance(colours, EYES[eyes]) >= least
+        assert min(least_distance([each, UNKNOWN], EYES[eyes]) for each in colours) >= 20
     assert least_distance([POSITIVE, NEGATIVE, MASKED, (1, 1, 1)], EYES[eyes]) >= 30
     assert least_distance([to_rgb(colour) for colour in COLOURS], EYES[eyes]) >= 10
 
@@ -79,18 +69,12 @@ def legend_of(figure):
     return {text.get_text(): patch.get_facecolor()[:3] for text, patch in entries}
 
 
-def pixels(axis):
-    """What the last picture of an axis shows, (H, W, 3) or (H, W, 4)."""
-    return np.asarray(axis.images[-1].get_array())
-
-
 def test_a_mask_has_the_colours_of_its_legend():
     classes = [f"class {number}" for number in range(11)]
     mask = np.array([[*range(11), IGNORE]], np.uint8)
-    figure, panels = make_panels(1, 1, mask.shape, 6)
+    figure, panels = make_panels(1, ["labels"], mask.shape, 6, 0, colours_of([mask], classes))
     assert draw_label(panels[0, 0], mask) is None
-    add_legend(figure, colours_of([mask], classes))
-    drawn = pixels(panels[0, 0])
+    drawn = np.asarray(panels[0, 0].images[-1].get_array())
     assert drawn.shape == (1, 12, 3)  # opaque: what is below does not change them
     assert [to_hex(each) for each in drawn[0]] == [to_hex(each) for each in legend_of(figure).values()]
     assert list(legend_of(figure)) == [*classes, "no label"]
@@ -103,31 +87,21 @@ def test_a_legend_explains_both_polarities():
     histogram[:, 0, 1] = [200, 200, 3, 0]
     histogram[:, 0, 2] = [1, 0, 0, 1]
     np.testing.assert_allclose(event_image(histogram)[0], [POSITIVE, NEGATIVE, NEGATIVE, (1, 1, 1)], rtol=1e-6)
-    figure, panels = make_panels(1, 1, (1, 4), 4)
+    figure, panels = make_panels(1, ["events"], (1, 4), 4, 0, POLARITIES)
     show_events(panels[0, 0], histogram)
-    add_legend(figure, POLARITIES)
     (positive, first), (negative, second) = legend_of(figure).items()
-    assert "positive" in positive
-    assert "negative" in negative
-    np.testing.assert_allclose([first, second], pixels(panels[0, 0])[0, :2], rtol=1e-6)
-
-
-def bar_of(axis):
-    (bar,) = axis.child_axes
-    return bar
+    assert (positive[:8], negative[:8]) == ("positive", "negative")
+    np.testing.assert_allclose([first, second], panels[0, 0].images[-1].get_array()[0, :2], rtol=1e-6)
 
 
 def test_grey_is_zero_and_the_bar_names_black_and_white():
     image = np.array([[-9.0, -2.0, 0.0, 1.0, 2.0]], np.float32)
     axis = Figure().subplots()
     show_grey(axis, image, "events", reach=2.0)
-    shown = axis.images[-1]
-    np.testing.assert_allclose(shown.to_rgba(image)[0, :, 0], [0, 0, 0.5, 0.75, 1], atol=0.01)
-    assert bar_of(axis).get_yticks().tolist() == [-2, 0, 2]
-    assert bar_of(axis).get_ylabel() == "events"
-    show_grey(still := Figure().subplots(), np.zeros((2, 2), np.float32))
+    np.testing.assert_allclose(axis.images[-1].to_rgba(image)[0, :, 0], [0, 0, 0.5, 0.75, 1], atol=0.01)
+    (bar,) = axis.child_axes
+    assert (bar.get_yticks().tolist(), bar.get_ylabel()) == ([-2, 0, 2], "events")
     assert reach_of(np.zeros((2, 2), np.float32)) == 1
-    assert bar_of(still).get_yticks().tolist() == [-1, 0, 1]
 
 
 def test_the_bar_of_counts_ends_at_the_largest():
@@ -135,10 +109,8 @@ def test_the_bar_of_counts_ends_at_the_largest():
     histogram[3:5, 0, 0], histogram[0, 1, 1] = 17, 1
     axis = Figure().subplots()
     show_counts(axis, histogram)
-    ticks = bar_of(axis).get_yticks()
-    assert (ticks[0], ticks[-1]) == (1, 34)
-    assert bar_of(axis).get_ylabel() == "events at a pixel"
-    assert ticks.tolist() == [1, 2, 5, 10, 20, 34]
+    (bar,) = axis.child_axes
+    assert (bar.get_yticks().tolist(), bar.get_ylabel()) == ([1, 2, 5, 10, 20, 34], "events at a pixel")
     show_counts(Figure().subplots(), np.zeros((20, 2, 3), np.uint8))
 
 

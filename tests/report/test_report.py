@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import re
 import shutil
 import subprocess
@@ -23,7 +24,6 @@ from tespec.comparison.frame import to_frame
 from tespec.comparison.records import Record, new_record, write_record
 from tespec.core.paths import REPOSITORY
 from tespec.report.figures import loss_figures, loss_points, score_figures, score_points
-from tespec.report.page import embedded
 
 HOSTILE = "<b>a&b</b><script>x</script>$"
 CHOICES = {
@@ -123,23 +123,18 @@ def test_the_sample_worlds_results_fit_a_megabyte(tmp_path: Path) -> None:
     assert all(f"{mean:.2f}" in text or f"{mean:.3f}" in text for mean in means)
 
 
-def test_pictures_beyond_the_limit_are_linked(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tespec.report.page.LARGEST", 0)
+def test_there_are_few_pictures_which_are_small_and_a_broken_one_is_named(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tespec.report.page.MOST", 1)
     text = written(results)
-    assert "image/webp" not in text
-    links = re.findall(r'<a href="(pictures/[^"]*)".*not embedded', text)
-    assert len(links) == 3
-    assert all((results / link).is_file() for link in links)
-
-
-def test_an_embedded_picture_is_small_and_a_broken_one_is_named(results: Path, tmp_path: Path) -> None:
-    (first, *_) = sorted((results / "pictures").glob("evaluation-scratch*-s0-*"))
-    source, _ = embedded(first)
-    copy = tmp_path / "copy.webp"
-    copy.write_bytes(base64.b64decode(source.partition(",")[2]))
-    with Image.open(copy) as picture:
-        assert picture.size == (1000, 200)
-    first.write_bytes(b"no picture")
+    sources = re.findall('data:image/webp;base64,([^"]*)', text)
+    assert len(sources) == 2  # one of each section
+    for source in sources:
+        with Image.open(io.BytesIO(base64.b64decode(source))) as picture:
+            assert picture.size == (1000, 200)
+    for path in (results / "pictures").iterdir():
+        path.write_bytes(b"no picture")
     assert "cannot be read (UnidentifiedImageError)" in written(results)
 
 
