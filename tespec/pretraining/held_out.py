@@ -20,7 +20,7 @@ from tespec.events.intensity import estimate_high_pass
 from tespec.models.backbone import reset
 
 if TYPE_CHECKING:
-    from tespec.pictures.reconstruction import ReconstructedSegment
+    from tespec.pictures.panels import ReconstructedSegment
 
 RECORDINGS = 8
 WINDOWS = 900  # of each recording
@@ -149,10 +149,7 @@ def draw_held_out(
         path: the PNG to write.
         titles: what the two rows are called.
     """
-    from tespec.pictures.reconstruction import (  # importing matplotlib takes half a second
-        ReconstructedSegment,
-        draw_segments,
-    )
+    from tespec.pictures.panels import ReconstructedSegment, draw_segments  # matplotlib takes half a second
 
     model.eval()
     target = model.own.target

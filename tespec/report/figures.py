@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import re
 from collections.abc import Sequence
 from textwrap import fill
 from typing import Any, NamedTuple
@@ -21,11 +20,10 @@ INK = "#010203"  # takes the colour of the theme
 # Okabe and Ito's colours, which colour-blind readers tell apart, without yellow, which is hard to see on white.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", INK)
 ARCHITECTURES: dict[Any, str] = {"recurrent": "recurrent", "feedforward": "feed-forward"}
-MARKERS: dict[Any, dict[str, Any]] = {
-    "recurrent": {"marker": "o", "color": COLOURS[0]},
-    "feedforward": {"marker": "s", "color": COLOURS[1], "mfc": "none"},
-}
-LINES: dict[Any, str] = {"recurrent": "-", "feedforward": "--"}
+MARKERS: tuple[dict[str, Any], ...] = (
+    {"marker": "o", "color": COLOURS[0]},
+    {"marker": "s", "color": COLOURS[1], "mfc": "none"},
+)
 APART = 0.14  # of a row, between the points of one method
 WIDTH = 4.6  # inches: letters stay readable on a phone
 THEME = ":root{color:#1c1c1c}@media(prefers-color-scheme:dark){:root{color:#e4e4e4}}"
@@ -91,9 +89,8 @@ def score_figures(frame: pd.DataFrame) -> list[Picture]:
     for setting, shown in points[points.kind == "evaluation"].groupby(SETTING):
         prior = points[(points.kind == "reference") & (points[SETTING] == list(setting)).all(axis=1)]
         task, data, fingerprint, profile, split, version = setting
-        fewest, most = shown.n.min(), shown.n.max()
-        seeds = f"{most} seeds" if fewest == most else f"{fewest} to {most} seeds"
-        note = f"Mean and 95 % t interval over {seeds}. Data {fingerprint}, results version {version}."
+        seeds = " to ".join(f"{count}" for count in sorted({shown.n.min(), shown.n.max()}))
+        note = f"Mean and 95 % t interval over {seeds} seeds. Data {fingerprint}, results version {version}."
         figures.append(Picture(f"{task}: data {data}, profile {profile}, {split} split", _scores(shown, prior), note))
     return figures
 
@@ -105,18 +102,18 @@ def _scores(points: pd.DataFrame, prior: pd.DataFrame) -> str:
     with rc_context(LOOK):
         figure = Figure(figsize=(WIDTH, 1.3 + 0.36 * len(order)), layout="constrained")
         panel = figure.subplots()
-        for side, (arch, title) in zip((-APART, APART), ARCHITECTURES.items(), strict=True):
+        for arch, side, style in zip(ARCHITECTURES, (-APART, APART), MARKERS, strict=True):
             each = points[points.arch == arch]
-            places = [order.index(label) + side for label in each.label]
-            margins = (each.high - each["mean"]).fillna(0)
-            style = MARKERS[arch] | {"label": title if len(each) else None}
-            panel.errorbar(each["mean"], places, xerr=margins, capsize=3, ms=5, ls="", **style)
+            if len(each):
+                places = [order.index(label) + side for label in each.label]
+                margins = (each.high - each["mean"]).fillna(0)
+                title = ARCHITECTURES[arch]
+                panel.errorbar(each["mean"], places, xerr=margins, capsize=3, ms=5, ls="", label=title, **style)
         for value in prior["mean"]:
             panel.axvline(value, color=INK, ls=":", lw=1, label="label prior")
         panel.set_yticks(range(len(order)), [fill(label, 24) for label in order])
         panel.set_ylim(len(order) - 0.5, -0.5)
-        direction = f", {better} is better" if better else ""
-        panel.set_xlabel(f"{metric}{f' ({unit})' if unit else ''}{direction}")
+        panel.set_xlabel(f"{metric}{f' ({unit})' if unit else ''}{f', {better} is better' if better else ''}")
         panel.grid(axis="x", alpha=0.25)
         figure.legend(loc="outside lower center", ncols=3, frameon=False)
         return _source(figure)
@@ -126,20 +123,15 @@ def loss_points(records: Sequence[Record], frame: pd.DataFrame) -> pd.DataFrame:
     """Training losses, a row for each point of a record's curve: columns title, label, arch, seed, step, loss."""
     shown = with_labels(frame[is_compared(frame) | (frame.kind == "pretraining")])
     labels = shown.drop_duplicates("name").set_index("name").label
-    rows = [
-        (_title(record), labels[record.name], record.arch, record.seed, point["step"], point["loss"])
-        for record in records
-        if record.name in labels
-        for point in record.curve
-        if "loss" in point
-    ]
+    rows = []
+    for record in records:
+        if record.name in labels:
+            name = record.facts.get("title") or record.method
+            training = f"Pre-training, {name}" if record.kind == "pretraining" else f"Fine-tuning, {record.task}"
+            title = f"{training}: data {record.data}, profile {record.profile}"
+            of = title, labels[record.name], record.arch, record.seed
+            rows += [(*of, point["step"], point["loss"]) for point in record.curve if "loss" in point]
     return pd.DataFrame(rows, columns=["title", "label", "arch", "seed", "step", "loss"])
-
-
-def _title(record: Record) -> str:
-    name = record.facts.get("title") or record.method
-    training = f"Pre-training, {name}" if record.kind == "pretraining" else f"Fine-tuning, {record.task}"
-    return f"{training}: data {record.data}, profile {record.profile}"
 
 
 def loss_figures(points: pd.DataFrame) -> list[Picture]:
@@ -154,9 +146,10 @@ def _losses(points: pd.DataFrame) -> str:
         figure = Figure(figsize=(WIDTH, 2.9 + 0.18 * len(lines)), layout="constrained")
         panel = figure.subplots()
         for (label, arch), line in lines:
-            mean, again, colour = line.groupby("step").loss.mean(), *divmod(labels.index(label), len(COLOURS))
-            style = {"ls": LINES[arch], "color": COLOURS[colour], "marker": ["", *"o^sv"][again % 5], "markevery": 0.1}
-            panel.plot(mean.index, mean, lw=1.3, ms=4, label=f"{label}, {ARCHITECTURES[arch]}", **style)
+            again, colour = divmod(labels.index(label), len(COLOURS))
+            marker, style = ["", *"o^sv"][again % 5], "-" if arch == "recurrent" else "--"
+            look: Any = {"ls": style, "color": COLOURS[colour], "marker": marker, "markevery": 0.1, "lw": 1.3, "ms": 4}
+            panel.plot(line.groupby("step").loss.mean(), label=f"{label}, {ARCHITECTURES[arch]}", **look)
         panel.set(xlabel="training step", ylabel="training loss")
         if points.loss.min() > 0:
             panel.set_yscale("log")
@@ -172,6 +165,6 @@ def _source(figure: Figure) -> str:
     """A figure as a data URI."""
     file = io.StringIO()
     figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = re.sub(r"(\d\.\d\d)\d+", r"\1", file.getvalue())  # hundredths of a point are fine enough
-    text = text.replace(INK, "currentColor").replace("*{stroke-linejoin", f"{THEME}*{{stroke-linejoin", 1)
+    text = file.getvalue().replace(INK, "currentColor")
+    text = text.replace("*{stroke-linejoin", f"{THEME}*{{stroke-linejoin", 1)
     return f"data:image/svg+xml;base64,{base64.b64encode(text.encode()).decode()}"

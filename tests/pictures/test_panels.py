@@ -6,17 +6,22 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from PIL import Image
 
 from tespec.core.files import read_yaml
 from tespec.core.paths import REPOSITORY
 from tespec.metrics.segmentation import IGNORE
+from tespec.pictures import panels
 from tespec.pictures.panels import (
+    MASKED,
     NEGATIVE,
     POLARITIES,
     POSITIVE,
     UNKNOWN,
+    ReconstructedSegment,
     colours_of,
     draw_label,
+    draw_segments,
     event_image,
     make_panels,
     reach_of,
@@ -24,7 +29,6 @@ from tespec.pictures.panels import (
     show_events,
     show_grey,
 )
-from tespec.pictures.reconstruction import MASKED
 from tespec.report.figures import COLOURS
 
 # What people see who lack one kind of cone, of linear RGB (Machado, Oliveira and Fernandes 2009, severity 1).
@@ -72,9 +76,9 @@ def legend_of(figure):
 def test_a_mask_has_the_colours_of_its_legend():
     classes = [f"class {number}" for number in range(11)]
     mask = np.array([[*range(11), IGNORE]], np.uint8)
-    figure, panels = make_panels(1, ["labels"], mask.shape, 6, 0, colours_of([mask], classes))
-    assert draw_label(panels[0, 0], mask) is None
-    drawn = np.asarray(panels[0, 0].images[-1].get_array())
+    figure, axes = make_panels(1, ["labels"], mask.shape, 6, 0, colours_of([mask], classes))
+    assert draw_label(axes[0, 0], mask) is None
+    drawn = np.asarray(axes[0, 0].images[-1].get_array())
     assert drawn.shape == (1, 12, 3)  # opaque: what is below does not change them
     assert [to_hex(each) for each in drawn[0]] == [to_hex(each) for each in legend_of(figure).values()]
     assert list(legend_of(figure)) == [*classes, "no label"]
@@ -87,11 +91,11 @@ def test_a_legend_explains_both_polarities():
     histogram[:, 0, 1] = [200, 200, 3, 0]
     histogram[:, 0, 2] = [1, 0, 0, 1]
     np.testing.assert_allclose(event_image(histogram)[0], [POSITIVE, NEGATIVE, NEGATIVE, (1, 1, 1)], rtol=1e-6)
-    figure, panels = make_panels(1, ["events"], (1, 4), 4, 0, POLARITIES)
-    show_events(panels[0, 0], histogram)
+    figure, axes = make_panels(1, ["events"], (1, 4), 4, 0, POLARITIES)
+    show_events(axes[0, 0], histogram)
     (positive, first), (negative, second) = legend_of(figure).items()
     assert (positive[:8], negative[:8]) == ("positive", "negative")
-    np.testing.assert_allclose([first, second], panels[0, 0].images[-1].get_array()[0, :2], rtol=1e-6)
+    np.testing.assert_allclose([first, second], axes[0, 0].images[-1].get_array()[0, :2], rtol=1e-6)
 
 
 def test_grey_is_zero_and_the_bar_names_black_and_white():
@@ -124,3 +128,51 @@ def test_a_depth_is_drawn_plain_and_says_its_unit():
     below = np.asarray(axis.images[0].get_array())
     np.testing.assert_allclose(below, np.broadcast_to(UNKNOWN, below.shape), rtol=1e-6)
     assert list(colours_of([depth], ())) == ["no label"]
+
+
+def segment(title="moving"):
+    rng = np.random.default_rng(0)
+    grey = [rng.normal(size=(24, 32)).astype(np.float32) for _ in range(3)]
+    histogram, mask = rng.integers(0, 3, (20, 24, 32), np.uint8), rng.random((24, 32)) < 0.5
+    return ReconstructedSegment(title, histogram, grey[0], grey[1], mask, grey[2])
+
+
+def test_a_picture_has_a_row_for_each_segment_and_is_the_same_each_time(tmp_path):
+    one, two, again = (tmp_path / "new" / name for name in ("one.png", "two.png", "again.png"))
+    still = segment("standing")._replace(target=np.zeros((24, 32), np.float32))  # has no contrast to scale
+    for path, segments in ((one, [segment()]), (two, [segment(), still]), (again, [segment()])):
+        draw_segments(segments, path)
+    assert one.read_bytes() == again.read_bytes()
+    with Image.open(one) as short, Image.open(two) as tall:
+        assert short.width == tall.width == 1600
+        assert tall.height > 1.5 * short.height
+
+
+@pytest.mark.parametrize(
+    ("target", "title", "unit"),
+    [
+        ("intensity", "intensity, Eq. 7", "log intensity"),
+        ("high_pass", "intensity, Eq. 6", "log intensity"),
+        ("histograms", "positive minus negative events", "events"),
+    ],
+)
+def test_masked_pixels_are_replaced_on_the_targets_scale_and_columns_name_target_and_unit(
+    monkeypatch, tmp_path, target, title, unit
+):
+    figures = []
+    monkeypatch.setattr(panels, "save_figure", lambda figure, path, dpi: figures.append(figure))
+    shown = segment()._replace(reconstruction=5 * segment().reconstruction)
+    whole = shown._replace(mask=np.zeros((24, 32), bool))  # as of an autoencoder
+    for each in (shown, whole):
+        draw_segments([each], tmp_path / "x.png", target)
+    masked, unmasked = (figure.axes[:5] for figure in figures)
+    assert masked[2].get_title() == f"target: {title}"
+    assert [bar.get_ylabel() for axis in masked for bar in axis.child_axes] == [unit, unit, "log intensity"]
+    seen, expected, result = (masked[place].images[0] for place in (1, 2, 3))
+    np.testing.assert_allclose(np.asarray(seen.get_array())[shown.mask], MASKED[0], rtol=1e-6)
+    assert list(legend_of(figures[0]))[2] == "masked"
+    assert expected.get_clim() == result.get_clim()
+    np.testing.assert_array_equal(result.get_array(), np.where(shown.mask, shown.reconstruction, shown.target))
+    assert (unmasked[1].get_title(), unmasked[3].get_title()) == ("input", "reconstruction")
+    np.testing.assert_allclose(unmasked[1].images[0].get_array(), event_image(whole.histogram))
+    np.testing.assert_array_equal(unmasked[3].images[0].get_array(), whole.reconstruction)
