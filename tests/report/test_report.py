@@ -5,11 +5,9 @@ from __future__ import annotations
 import base64
 import io
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -70,44 +68,25 @@ def written(results: Path, code: int = 0) -> str:
     return (results / "report.html").read_text(encoding="utf-8")
 
 
-class Page(HTMLParser):
-    """Elements of a page: tags and attributes."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-
 def svg_of(source: str) -> str:
     return base64.b64decode(source.partition(",")[2]).decode()
 
 
-def test_the_page_holds_the_numbers_figures_and_pictures(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_holds_numbers_figures_and_pictures_and_loads_nothing(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = written(results)
     assert re.search(r"41\.00.* ± 1\.00.*52\.50", text, re.DOTALL)
     assert all(each in text for each in ("evaluation (4)", "torch 2.13.0", "a processor, 1 threads", "sample world"))
-    found = Page(text)
     assert [len(re.findall(f"image/{kind}", text)) for kind in ("svg", "webp")] == [3, 3]  # of the first seeds
-    anchors = {facts.get("id") for _, facts in found.elements}
-    links = {str(facts["href"]) for tag, facts in found.elements if tag == "a"}
+    links = re.findall('href="#([^"]*)"', text)
     assert links
-    assert {link.removeprefix("#") for link in links} <= anchors
+    assert set(links) <= set(re.findall('id="([^"]*)"', text))
     assert "6 records" in capsys.readouterr().out
-
-
-def test_nothing_is_loaded_run_or_taken_for_markup(results: Path) -> None:
-    text = written(results)
-    found = Page(text)
-    assert all(str(facts["src"]).startswith("data:") for tag, facts in found.elements if tag == "img")
-    assert not {tag for tag, _ in found.elements} & {"script", "link", "iframe"}
-    assert not re.search(r"https?://", text)
-    assert "&lt;b&gt;a&amp;b&lt;/b&gt;" in text
-    for source in re.findall(r'src="(data:image/svg[^"]*)"', text):
-        assert "<script>" not in svg_of(source)
+    assert all(source.startswith("data:") for source in re.findall('<img src="([^"]*)"', text))
+    assert not re.search(r"<(script|link|iframe)|https?://", text)
+    assert "&lt;b&gt;a&amp;b&lt;/b&gt;" in text  # a name that is mark-up
+    assert not any("<script>" in svg_of(source) for source in re.findall(r'src="(data:image/svg[^"]*)"', text))
 
 
 def test_the_sample_worlds_results_fit_a_megabyte(tmp_path: Path) -> None:
@@ -200,16 +179,3 @@ def test_the_report_never_imports_torch(results: Path) -> None:
     code = f"import sys; {run}; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
-@pytest.mark.parametrize("width", [1280, 390])
-def test_a_browser_shows_the_page(results: Path, tmp_path: Path, width: int) -> None:
-    written(results)
-    picture = tmp_path / "page.png"
-    flags = ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}")
-    command = ["chromium", *flags, f"--screenshot={picture}", f"--window-size={width},1500"]
-    subprocess.run([*command, f"file://{results / 'report.html'}"], check=True, capture_output=True, timeout=120)
-    with Image.open(picture) as shown:
-        assert shown.width == width
-        assert 10 < np.asarray(shown.convert("L")).std() < 120

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from tespec.sample import render
-from tespec.sample.city import Variation
 from tespec.sample.layouts import DDD17_CLASSES, DDD17_NUMBERS, frame_boxes
 from tespec.sample.recordings import recordings_of
 from tespec.sample.render import COS, CX, CZ, HX, HZ, SIN
@@ -27,13 +26,6 @@ def test_nobody_drives_through_the_ego_car(street):
     assert len(street.agents) > 15
     for _, poses in street.agents:
         assert np.hypot(poses[:, 0] - street.x, poses[:, 1] - street.y).min() > 1.5
-
-
-def test_streets_differ_in_camera_traffic_and_surroundings():
-    varied = [vars(Variation(seed)) for seed in range(3000, 3200)]
-    for name in varied[0]:
-        values = [each[name] for each in varied]
-        assert np.std(values) > 0.2 * (max(values) - min(values)) > 0
 
 
 def first_hit(boxes, origin, rays):
@@ -72,12 +64,6 @@ def test_labels_instances_depth_and_bonnet_agree(street):
     assert (frame.label[72:] == render.CAR).all()
     assert (frame.depth[72:] == 1).all()
     assert frame.grey.std() > 10
-
-
-def test_night_is_darker_than_day():
-    day, night = (each.render(each.camera(96, 128), 0) for each in (Street(1, 0.1), Street(1, 0.1, night=True)))
-    assert night.image.mean() < 0.4 * day.image.mean()
-    assert np.array_equal(day.label, night.label)
 
 
 def test_what_stops_stays_labelled_without_an_event_of_its_own():

@@ -25,19 +25,16 @@ TASKS = ("dsec", "ddd17", "gen1", "1mpx", "mvsec")
 
 
 def digest(folder):
-    lines = [
-        f"{path.relative_to(folder)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n"
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    ]
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    lines = [f"{path.relative_to(folder)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n" for path in files]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_the_bytes_are_those_of_the_version(tiny_world, dataset):
     """A change of a single byte needs a new VERSION, and with it a new tiny.json."""
-    found = {"folder": tiny_world.name, "sha256": digest(tiny_world / dataset)}
-    assert found == json.loads(GOLDEN.read_text())[dataset]
+    golden = json.loads(GOLDEN.read_text())
+    assert (tiny_world.name, digest(tiny_world / dataset)) == (golden["folder"], golden[dataset])
 
 
 def test_two_processes_make_the_same_bytes_as_one_and_only_what_is_missing(tiny_world, tmp_path):
@@ -49,16 +46,12 @@ def test_two_processes_make_the_same_bytes_as_one_and_only_what_is_missing(tiny_
     assert all(digest(world / each) == digest(tiny_world / each) for each in ("1mpx", "mvsec"))
 
 
-def make_in(folder):
-    make_world("tiny", root=folder, processes=1, datasets=("gen1",))
-
-
 def test_two_callers_at_once_get_one_complete_world_and_leftovers_go(tiny_world, tmp_path):
     leftover = tmp_path / tiny_world.name / ".gen1.unfinished"
     leftover.mkdir(parents=True)
     (leftover / "half").write_text("x")
-    context = multiprocessing.get_context("spawn")
-    callers = [context.Process(target=make_in, args=(tmp_path,)) for _ in range(2)]
+    context, arguments = multiprocessing.get_context("spawn"), ("tiny", 0, tmp_path, 1, ("gen1",))
+    callers = [context.Process(target=make_world, args=arguments) for _ in range(2)]
     for caller in callers:
         caller.start()
     for caller in callers:
@@ -118,9 +111,8 @@ def test_recordings_of_a_world_and_of_two_worlds_never_share_a_street():
 
 
 @pytest.mark.parametrize("dataset", TASKS)
-@pytest.mark.parametrize("size", ["small", "medium"])
-def test_test_recordings_are_of_day_and_night_moving_and_standing(size, dataset):
-    tested = [each for each in recordings_of(size, 0, dataset) if each.split == "test"]
+def test_test_recordings_are_of_day_and_night_moving_and_standing(dataset):
+    tested = [each for each in recordings_of("small", 0, dataset) if each.split == "test"]
     assert 0 < sum(each.night for each in tested) < len(tested)
     standing = np.mean([np.mean(Street(each.seed, each.seconds).ego_speed < 0.1) for each in tested])
     assert 0.3 < standing < 0.7

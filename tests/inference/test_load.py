@@ -1,0 +1,179 @@
+"""Networks loaded from files: their predictions, and features of a recording by one call, equal the training's own."""
+
+import gc
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from networks import written
+
+import tespec
+from tespec.core.config import as_facts, finetuning_settings, pretraining_settings
+from tespec.core.errors import UserError
+from tespec.inference.load import load_trained
+from tespec.models import build_backbone
+from tespec.models.backbone import reset
+from tespec.models.layers import padded_size
+from tespec.pretraining.method import open_pretraining
+from tespec.tasks import find_task
+from tespec.tasks.base import fresh_backbone
+from tespec.weights.files import read_weights, write_weights
+
+BIAS = "head.conv_seg.bias"
+RECORDING = Path(__file__).parents[1] / "data" / "davis.aedat4"
+HALVED = ["downsample.to_width=48", "segments=3", "batch_size=2"]  # sensors of the tiny world have 96 px
+
+
+@pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
+@pytest.mark.parametrize("name", ["ddd17", "gen1", "mvsec"])
+@torch.no_grad()
+def test_a_loaded_network_predicts_what_the_trained_one_predicted(tiny_world, tmp_path, name, arch):
+    path, model, task = written(tiny_world, tmp_path, name, arch)
+    loaded = tespec.load(path)
+    assert not loaded.training
+    assert load_trained(path).settings == task.settings
+    state = expected_state = None
+    for segment in range(3):
+        histogram = torch.from_numpy(task.scored[0].histograms(segment, 1, 10, "edges"))
+        predicted, state = loaded.step(histogram, state)
+        expected, expected_state = model.step(histogram, expected_state)
+        if name == "gen1":
+            assert all(np.array_equal(one, other) for one, other in zip(predicted[0], expected[0], strict=True))
+        else:
+            torch.testing.assert_close(predicted, expected, rtol=0, atol=0)
+            assert (predicted.shape, predicted.dtype) == ((1, *task.size), expected.dtype)
+
+
+def test_files_that_are_not_whole_are_refused(tiny_world, tmp_path):
+    path, _, _ = written(tiny_world, tmp_path, "ddd17")
+    tensors, recipe = read_weights(path)
+    other = tmp_path / "other.safetensors"
+    for change, message in (
+        (lambda t, _: t.pop("head.conv_seg.weight"), "head.conv_seg.weight is missing"),
+        (lambda t, _: t.update({BIAS: torch.zeros(9)}), r"head.conv_seg.bias is \(9,\), this model needs \(6,\)"),
+        (lambda t, _: t.update({BIAS: torch.zeros(6, dtype=torch.complex64)}), "holds torch.complex64, which are no"),
+        (lambda t, _: t.update({BIAS: torch.full((6,), torch.nan)}), "holds values that are not finite"),
+        (lambda _, r: r.pop("sensor"), "does not say what size"),
+        (lambda _, r: r.update(kind="counting"), "kind: unknown task .counting."),
+        (lambda _, r: r["head"].update(channels=10**9), "head.channels: 1000000000 is not allowed"),
+        (lambda _, r: r.pop("splits"), "setting 'splits' is missing"),
+    ):
+        changed, said = dict(tensors), deepcopy(recipe)
+        change(changed, said)
+        write_weights(other, changed, said)
+        with pytest.raises(UserError, match=message):
+            tespec.load(other)
+    write_weights(other, {"weight": torch.zeros(1)}, {"width": "micro"})
+    with pytest.raises(UserError, match="holds no network with a task's head"):
+        load_trained(other)
+
+
+def test_a_size_that_is_none_is_refused():
+    for height, width in ((0, 64), (64, -5), (20.5, 64), (64, 10**7), ("64", 64), (260, None)):
+        for call in (tespec.load, partial(tespec.stream, "any.raw")):
+            with pytest.raises(UserError, match=r"height=.*, width=.*: no size in px; give both, from 1 to 2048"):
+                call("any.safetensors", height=height, width=width)
+
+
+@torch.no_grad()
+def test_a_network_for_another_size_has_the_same_weights(tiny_world, tmp_path):
+    path, model, task = written(tiny_world, tmp_path, "ddd17")
+    height, width = task.size
+    histogram = torch.zeros(1, 20, 2 * height, width, dtype=torch.uint8)
+    larger = tespec.load(path, height=2 * height, width=width)
+    assert larger.step(histogram)[0].shape == (1, 2 * height, width)
+    for name, each in larger.head.state_dict().items():
+        torch.testing.assert_close(each, model.head.state_dict()[name], rtol=0, atol=0)
+
+
+def recipe(*changes):
+    return as_facts(pretraining_settings("tespec", "tiny", changes))
+
+
+def write_backbone(folder, facts, size, in_channels=20):
+    torch.manual_seed(0)
+    backbone = build_backbone("micro", True, 10, padded_size(*size), in_channels)
+    facts = facts | {"width": "micro", "recurrent": True, "in_channels": in_channels, "bins": 10, "sensor": list(size)}
+    write_weights(folder / "backbone.safetensors", backbone.state_dict(), facts)
+    return folder / "backbone.safetensors"
+
+
+@pytest.mark.parametrize("changes", [[], HALVED])
+@torch.no_grad()
+def test_features_are_those_of_the_trainings_batches(tiny_world, tmp_path, changes):
+    task = open_pretraining(pretraining_settings("tespec", "tiny", changes), tiny_world / "1mpx")
+    assert task.size == ((32, 48) if changes else (64, 96))
+    path = write_backbone(tmp_path, recipe(*changes), task.size)
+    backbone = tespec.load(path)
+    chunks, expected, state = list(task.chunks(torch.device("cpu"))), [], None
+    for chunk in chunks:
+        assert chunk.recording is chunks[0].recording
+        features, state = backbone(chunk.batch["histograms"], reset(state, chunk.batch["fresh"]))
+        expected += list(zip(*(stage.unbind(1) for stage in features), strict=True))
+    played = list(tespec.stream(chunks[0].recording.path, path))
+    assert 20 < len(expected) <= len(played) == len(chunks[0].recording)
+    for wanted, (features, _) in zip(expected, played, strict=False):  # a last chunk that is not whole is left out
+        for one, other in zip(features, wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["ddd17", "gen1", "mvsec", "backbone"])
+@torch.no_grad()
+def test_a_network_is_rebuilt_for_the_recordings_sensor(tiny_world, tmp_path, name):
+    if name == "backbone":
+        path = write_backbone(tmp_path, recipe("downsample.to_width=346"), (64, 96))
+    else:
+        path = written(tiny_world, tmp_path, name)[0]
+    loaded = tespec.load(path)
+    backbone = loaded if name == "backbone" else loaded.backbone
+    size = backbone.img_size
+    by_path, given = list(tespec.stream(RECORDING, path)), list(tespec.stream(RECORDING, loaded))
+    assert len(by_path) == len(given) == 2
+    # Detectors see at most 160 px in width.
+    assert given[0][1][0][0].shape[-2:] == ((96 // 4, 128 // 4) if name == "gen1" else (288 // 4, 352 // 4))
+    for (_, one), (_, other) in zip(by_path, given, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    assert backbone.img_size == size
+    assert not any(each.requires_grad for stage in given[1][1] for each in stage)
+
+
+@pytest.mark.parametrize("kind", ["backbone", "network"])
+def test_200_steps_keep_no_graph_and_no_tensors(kind):
+    settings = finetuning_settings("ddd17", "recurrent", "sample")
+    network = find_task(settings).network(settings, fresh_backbone(settings, (32, 32))).eval()
+    stepped = network if kind == "network" else network.backbone
+    histogram, state, alive = torch.ones(1, 20, 32, 32, dtype=torch.uint8), None, []
+    for number in range(200):
+        output, state = stepped.step(histogram, state)
+        tensors = [*(output if kind == "backbone" else [output]), *(each for stage in state for each in stage)]
+        assert not any(each.requires_grad or each.grad_fn for each in tensors)
+        if number in (10, 199):
+            gc.collect()
+            alive.append(sum(issubclass(type(each), torch.Tensor) for each in gc.get_objects()))
+    assert alive[0] == alive[1]
+
+
+FACTS = recipe()
+MISTAKES = [
+    ({"window_ms": ..., "rule": ...}, 20, "", {}, r"does not say how .* \(window_ms, rule\); load weights"),
+    ({"rule": "sum"}, 20, "", {}, r"rule: 'sum' is not allowed; it should be 'edges' or 'rvt'"),
+    ({"window_ms": "long"}, 20, "", {}, "window_ms: 'long' is not allowed; it should be a valid"),
+    ({"window_ms": 1000.0}, 20, "", {}, r"is shorter than a window of 1000 ms; give a longer"),
+    ({}, 3, "", {}, r"was trained on images of 3 channels, not on events; give a network trained on events"),
+    ({}, 20, "1mpx", {}, r"1mpx: holds 3 recordings; name one of them"),
+    ({}, 20, "nothing.raw", {}, r"nothing\.raw: "),
+    ({}, 20, "", {"height": 2, "width": 2}, r"davis\.aedat4: "),
+]
+
+
+def test_mistakes_are_told_before_anything_is_computed(tiny_world, tmp_path):
+    for changes, in_channels, recording, size, message in MISTAKES:
+        facts = {name: value for name, value in (FACTS | changes).items() if value is not ...}
+        path = write_backbone(tmp_path, facts, (64, 96), in_channels)
+        with pytest.raises(UserError, match=message):
+            tespec.stream(tiny_world / recording if recording else RECORDING, path, **size)
+    with pytest.raises(UserError, match=r"network: does not say how its training"):
+        tespec.stream(RECORDING, build_backbone("micro", True, 10, (64, 96)))
