@@ -56,18 +56,13 @@ NIGHT_EVERY = 4  # every fourth recording of a split is a night
 STREETS_PER_WORLD, STREETS_PER_DATASET = 1000, 100
 FIRST_STREET = {"train": 0, "val": 60, "test": 80}
 
-# Names of the official recordings, of layouts that tell by them what a recording is.
+# Of recordings that are named like official ones: what these names begin with, and how they go on in each split.
 OFFICIAL = {
-    "dsec": {
-        "train": [f"zurich_city_{number}_a" for number in ("00", "01", "02", "04", "05", "06", "07", "08")],
-        "val": ["zurich_city_09_a", "zurich_city_10_a", "zurich_city_11_a"],
-        "test": ["zurich_city_13_a", "zurich_city_14_c", "zurich_city_15_a"],
-    },
-    "mvsec": {
-        "train": ["outdoor_day2"],
-        "val": ["outdoor_day3", "outdoor_night4"],
-        "test": ["outdoor_day1", "outdoor_night1", "outdoor_night2", "outdoor_night3"],
-    },
+    "dsec": (
+        "zurich_city_",
+        {"train": "00_a 01_a 02_a 04_a 05_a 06_a 07_a 08_a", "val": "09_a 10_a 11_a", "test": "13_a 14_c 15_a"},
+    ),
+    "mvsec": ("outdoor_", {"train": "day2", "val": "day3 night4", "test": "day1 night1 night2 night3"}),
 }
 
 
@@ -109,7 +104,8 @@ def recordings_of(size: str, seed: int, dataset: str) -> list[Recording]:
 def _name(dataset: str, split: str, index: int, number: int) -> str:
     """A name like those of the official recordings; `index` counts within the split, `number` within the data set."""
     if dataset in OFFICIAL:
-        return OFFICIAL[dataset][split][index]
+        beginning, endings = OFFICIAL[dataset]
+        return beginning + endings[split].split()[index]
     return {
         "ddd17": f"dir{number}",
         "1mpx": f"moorea_2019-02-19_{number:03d}_td_500000_8500000",
