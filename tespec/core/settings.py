@@ -42,9 +42,14 @@ T = TypeVar("T")
 
 
 def merge(
-    base: Mapping[str, Any], changes: Mapping[str, Any], source: str, replaced: Sequence[str] = ()
+    base: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    source: str,
+    replaced: Sequence[str] = (),
+    *,
+    strict: bool = True,
 ) -> dict[str, Any]:
-    """Copy of `base` with nested `changes`; a key that `base` lacks is refused.
+    """Copy of `base` with nested `changes`; if `strict`, a key that `base` lacks is refused.
 
     A mapping that names a `type` is replaced whole, since another type need not have the same keys; so are those that
     `replaced` names.
@@ -53,13 +58,13 @@ def merge(
         raise UserError(source, "holds no settings by name", "write nested keys")
     merged = dict(base)
     for key, value in changes.items():
-        if key not in base:
+        if strict and key not in base:
             nested = [f"{group}.{key}" for group, held in base.items() if isinstance(held, Mapping) and key in held]
             remedy = f"did you mean {nested[0]!r}?" if nested else suggest(key, base)
             raise UserError(source, f"unknown setting {key!r}", remedy)
         whole = key in replaced or (isinstance(value, Mapping) and "type" in value)
-        if isinstance(value, Mapping) and isinstance(base[key], Mapping) and not whole:
-            merged[key] = merge(base[key], value, source)
+        if isinstance(value, Mapping) and isinstance(base.get(key), Mapping) and not whole:
+            merged[key] = merge(base[key], value, source, strict=strict)
         else:
             merged[key] = value
     return merged
@@ -210,11 +215,49 @@ class Downsample:
     to_width: PositiveInt | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """What a profile states over task configs and recipes, and the name of the profile that states the rest.
+
+    `networks` holds an architecture for each kind of network, `finetuning` settings of all tasks, `tasks` of each one.
+    """
+
+    name: str
+    base: str = ""
+    networks: dict[str, str]
+    deviations: tuple[str, ...]
+    threads: PositiveInt | None = None
+    finetuning: dict[str, Any]
+    tasks: dict[str, dict[str, Any]]
+    pretraining: dict[str, Any]
+
+    def facts(self, network: str) -> dict[str, Any]:
+        """What it decides of a run, whose network is of a kind, or an architecture itself such as a plug-in's."""
+        width = self.networks.get(network, network)
+        return {"profile": self.name, "width": width, "deviations": self.deviations}
+
+
 class OfRecordings:
     """What settings of both kinds say of how recordings are read and played."""
 
+    batch_size: int
+    optimisation: Optimisation
     sampling: str
     sensor_px: str | None
+
+    def check(self) -> None:
+        """Refuse settings that do not go together.
+
+        Raises:
+            UserError: names them.
+        """
+        steps, warmup = self.optimisation.steps, self.optimisation.warmup_steps
+        if warmup and warmup >= steps:
+            what = f"{warmup} steps of warm-up leave none of the {steps} of optimisation.steps"
+            raise UserError("optimisation.warmup_steps", what, f"set it below {steps} as well")
+        if self.sampling == "mixed" and self.batch_size < 2:
+            what = "'mixed' needs a lane of streams and one of clips, and batch_size is 1"
+            raise UserError("sampling", what, "give a larger batch_size, or choose streams or clips")
 
     @property
     def sensor(self) -> Size | None:
@@ -272,6 +315,13 @@ class Finetuning(OfRecordings):
     sensor_px: str | None = None
     label_share: SomeShare = 1.0
     evaluate_without_state: Flag = False
+
+    def check(self) -> None:
+        """Refuse settings that do not go together."""
+        super().check()
+        if not self.recurrent and self.sampling != "clips":
+            what = f"{self.sampling!r} carries a state, and feed-forward networks have none"
+            raise UserError("sampling", what, "set it to clips")
 
     def after_pretraining_on(self, data: str) -> Finetuning:
         """The settings of a backbone that was pre-trained on the data set `data`, in whatever case it is written."""
@@ -356,15 +406,3 @@ def most_labels(
     if stated.get("frames") != "rvt" or not period or not window_ms:
         return most
     return min(most, math.ceil(segments * window_ms / period))
-
-
-def require_warmup(settings: Optimisation) -> None:
-    """Refuse a warm-up that leaves no step after it.
-
-    Raises:
-        UserError: it does.
-    """
-    steps, warmup = settings.steps, settings.warmup_steps
-    if warmup and warmup >= steps:
-        what = f"{warmup} steps of warm-up leave none of the {steps} of optimisation.steps"
-        raise UserError("optimisation.warmup_steps", what, f"set it below {steps} as well")
