@@ -5,17 +5,14 @@ from __future__ import annotations
 import errno
 import io
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
 import tespec
 from tespec.core.errors import Preempted, UserError, one_line
-from tespec.core.paths import INSTALLED
 from tespec.core.progress import say
 
 if TYPE_CHECKING:
@@ -34,20 +31,9 @@ VERBS = {
     "data": "check, pack and preview data sets",
     "weights": "inspect and convert weights",
 }
-SCRIPTS = re.compile(rf"(?:python )?benchmarks/({'|'.join(VERBS)})\.py")
 HARNESS = ("tespec", "baselines", "benchmarks")
 OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
 WIDTH = 120  # of help, where it is not shown in a terminal
-
-
-def by_installed_command() -> bool:
-    """Whether this program was started as `tespec VERB`, and not by a script of a checkout."""
-    return INSTALLED or Path(sys.argv[0]).stem == "tespec"
-
-
-def as_started(text: str) -> str:
-    """A text that names scripts of a checkout, with `tespec VERB` in their place where that is how one starts them."""
-    return SCRIPTS.sub(r"tespec \1", text) if by_installed_command() else text
 
 
 def new_app(name: str, text: str = "", **more: Any) -> App:
@@ -60,7 +46,7 @@ def new_app(name: str, text: str = "", **more: Any) -> App:
     """
     return App(
         name=name,
-        help=as_started(text) or None,
+        help=text or None,
         version=f"tespec {tespec.__version__}",
         help_format="plaintext",
         help_formatter=_show,
@@ -95,7 +81,7 @@ def call(app: App, given: Sequence[str]) -> int | None:
     command, bound, ignored = app.parse_args(
         given, console=Console(width=width, file=sys.stdout), exit_on_error=False, print_error=False
     )
-    result: int | None = command(*bound.args, **bound.kwargs, **({"given": given[1:]} if "given" in ignored else {}))
+    result: int | None = command(*bound.args, **bound.kwargs, **({"given": given} if "given" in ignored else {}))
     return result
 
 
@@ -139,7 +125,7 @@ def run(main: Callable[[], int | None]) -> int:
 
 
 def _mistake(text: Any) -> int:
-    say(f"error: {as_started(one_line(text))}")
+    say(f"error: {one_line(text)}")
     return MISTAKE
 
 

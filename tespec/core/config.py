@@ -166,7 +166,8 @@ def _of_architecture(layer: Mapping[str, Any], arch: str, known: Iterable[str], 
             raise UserError(source, f"unknown architecture {name!r}", suggest(str(name), known))
     both = {key: value for key, value in layer.items() if key not in ("architectures", "name")}
     if "splits" in both:
-        both["splits"] = {"val": [], **_group(both, "splits", source)}
+        splits = _group(both, "splits", source)
+        both["splits"] = {**splits, "val": splits.get("val", [])}
     return merge(both, groups.get(arch) or {}, source, strict=False)
 
 
@@ -249,7 +250,7 @@ def _merged(defaults: Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, A
 def origins(settings: Finetuning | Pretraining, layers: Sequence[Layer]) -> dict[str, tuple[Any, str]]:
     """Settings by dotted name, each with the last of the layers that states it."""
     stated: dict[str, str] = {}
-    for source, layer in layers:
+    for source, layer in [*layers, (f"profile {settings.profile}", {"width": settings.width})]:
         stated |= dict.fromkeys(flattened(layer), "--set" if source.startswith("--set") else source)
     return {key: (value, stated.get(key, "default")) for key, value in flattened(as_facts(settings)).items()}
 

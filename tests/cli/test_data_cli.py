@@ -224,8 +224,8 @@ def test_chosen_moments_of_a_recording_that_does_not_name_its_sensor(data, tmp_p
     code, _, err = data(*given)
     assert (code, "give --sensor WIDTHxHEIGHT" in err) == (2, True)
     assert data(*given, "--sensor", "640x480") == (0, "written: preview-recordings.png\n", "")
-    code, _, err = data(*given, "--set", "sensor_px=640x480", "--set", "bins=5")
-    assert (code, err) == (2, "error: --set bins=5: recordings have no such setting; leave it out\n")
+    code, _, err = data(*given, "--set", "bins=5")
+    assert (code, err) == (2, "error: --set changes settings of a data set, and recordings have none; see --help\n")
 
 
 RECORDING = str(REAL / "davis.aedat4")

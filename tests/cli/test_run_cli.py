@@ -40,12 +40,12 @@ def test_lists_and_describes(call):
     assert (code, "scratch" in out, "ddd17" in out, "sample" in out) == (0, True, True, True)
     out = call("run", "--describe", "ddd17", "--profile", "small", "--set", "batch_size=3")[1]
     for setting in ("batch_size: 3 +# --set", "rule: edges +# task ddd17", "labels_per_chunk: 2 +# profile small",
-                    "label_share: 1.0 +# default", "width: micro +# profile small"):  # fmt: skip
+                    "sensor_px: null +# default", "width: micro +# profile small"):  # fmt: skip
         assert re.search(rf"^  {setting}$", out, re.MULTILINE), setting
     out = call("run", "--describe", "tespec", "--profile", "sample", "--set", "objective.mask.ratio=0.3")[1]
     assert "ICCV 2025" in out
-    for setting in ("objective.mask.ratio: 0.3 +# --set", "objective.mask.unit: 16 +# profile sample",
-                    "objective.target.alpha: 5.0 +# recipe of tespec", "bins: 10 +# default"):  # fmt: skip
+    for setting in ("objective.mask.ratio: 0.3 +# --set", "objective.mask.unit: 16 +# profile sample, method tespec",
+                    "objective.target.alpha: 5.0 +# recipe of tespec", "bins: 10 +# recipe of tespec"):  # fmt: skip
         assert re.search(rf"^  {setting}$", out, re.MULTILINE), setting
 
 
@@ -78,7 +78,7 @@ MISTAKES = [
     (CELL + "--sed 3", "Did you mean --seed?"),
     (CELL + "--seeds 0 -3", 'Invalid value "-3"'),
     (CELL + "--import gone.py", "gone.py: no such file"),
-    (CELL + "--clip 0 3", "--model and --clip go with --predict"),
+    (CELL + "--out pictures", "--model FILE, --predict RECORDING and --out DIR go together"),
     (CELL + "--launcher pytorch", "--launcher pytorch: did not start this process; start with torchrun"),
     (CELL + "--launcher slurm", "--launcher slurm: did not start this process; start with srun"),
     ("run --model typo.safetensors --predict drive.raw --out out", "typo.safetensors: no such file; name a model"),
