@@ -7,17 +7,13 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
 import tespec
 from tespec.core.errors import Preempted, UserError, one_line
 from tespec.core.progress import say
-
-if TYPE_CHECKING:
-    from cyclopts.help import HelpPanel
-    from rich.console import Console, ConsoleOptions
 
 MISTAKE = 2
 INTERRUPTED = 130
@@ -49,28 +45,15 @@ def new_app(name: str, text: str = "", **more: Any) -> App:
         help=text or None,
         version=f"tespec {tespec.__version__}",
         help_format="plaintext",
-        help_formatter=_show,
+        help_formatter="plain",
         group_parameters=Group("Options", sort_key=0),
-        default_parameter=Parameter(negative=()),
+        default_parameter=Parameter(negative=(), show_default=_shown_default),
         **more,
     )
 
 
-def _show(console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
-    """Print a group of options or commands, a line each."""
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for entry in panel.entries:
-        names = entry.positive_names
-        if panel.format == "parameter" or not names[0].startswith("-"):
-            notes = [", ".join(entry.choices)] if entry.choices else []
-            notes += [f"default: {entry.default}"] if entry.default not in (None, "False", "()", '""') else []
-            text = getattr(entry.description, "primary_renderable", entry.description)
-            table.add_row(f"  {' '.join(names)}", f"{text} ({'; '.join(notes)})" if notes else str(text))
-    if table.row_count:
-        console.print(f"{panel.title}:", highlight=False)
-        console.print(table, highlight=False, markup=False)
+def _shown_default(value: Any) -> Any:
+    return None if value is False or value in ((), "") else value
 
 
 def call(app: App, given: Sequence[str]) -> int | None:

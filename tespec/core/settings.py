@@ -339,6 +339,14 @@ class Finetuning(OfRecordings):
         """Whether recordings are evaluated with the state carried through them, which clips alone do not teach."""
         return self.recurrent and self.sampling != "clips"
 
+    @property
+    def most_labels(self) -> int:
+        """The most labels of a chunk that reach the head; with `frames: rvt` they are `period_ms` apart."""
+        most, period = min(self.labels_per_chunk or self.segments, self.segments), self.protocol.get("period_ms")
+        if self.protocol.get("frames") != "rvt" or not period or not self.window_ms:
+            return most
+        return min(most, math.ceil(self.segments * self.window_ms / period))
+
 
 @dataclass(frozen=True)
 class Mask:
@@ -388,21 +396,3 @@ class Pretraining(OfRecordings):
     def arch(self) -> str:
         """What the backbone is called in records."""
         return "recurrent" if self.recurrent else "feedforward"
-
-
-def most_labels(
-    segments: int, per_chunk: int | None, window_ms: float | None = None, protocol: Mapping[str, Any] | None = None
-) -> int:
-    """The most labels of a chunk of so many windows that reach the head.
-
-    Args:
-        segments: windows of the chunk.
-        per_chunk: labels that are taken of it; None: all.
-        window_ms: length of a window, where it has one.
-        protocol: of the data set; `frames: rvt` leaves `period_ms` between label frames.
-    """
-    most, stated = min(per_chunk or segments, segments), protocol or {}
-    period = stated.get("period_ms")
-    if stated.get("frames") != "rvt" or not period or not window_ms:
-        return most
-    return min(most, math.ceil(segments * window_ms / period))
