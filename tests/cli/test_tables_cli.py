@@ -49,7 +49,8 @@ def test_measured_tables_have_no_published_number(tmp_path: Path, capsys: pytest
 
 def test_filters_and_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--results", SAMPLE, "--out", tmp_path, "--only", "segmentation", "--measured")
-    assert call(*options, "--label-fraction", "0.05", "--data", "sample", "--profile", "small", "--split", "test") == 0
+    few = [word for each in ("label_fraction=0.05", "data=sample", "split=test") for word in ("--where", each)]
+    assert call(*options, *few) == 0
     assert "5 % of labels" in capsys.readouterr().out
     assert call(*options, "--by", "frames", "--where", "frames=*ing", "--where", "seed=0") == 0
     out = capsys.readouterr().out
@@ -72,11 +73,11 @@ def test_gains_are_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["--where", "metod=tespec"], "did you mean method"),
         (["--where", "metric=moiu"], "did you mean miou?"),
         (["--where", "method"], "write KEY=VALUE"),
-        (["--where", "data=sample", "--data", "sample"], "given twice"),
+        (["--where", "frozen=False", "--frozen"], "given twice"),
         (["--by", "label_frction"], "did you mean label_fraction?"),
         (["--gains", "scrach"], "did you mean scratch?"),
         (["--gains", "scratch", "--measured"], "--gains is a table of its own"),
-        (["--data", "dsec"], "choose from sample"),
+        (["--where", "data=dsec"], "choose from sample"),
         (["--contrasts"], "Unknown option: --contrasts"),
         (["--results", str(REPOSITORY / "docs")], "is not a results folder"),
         (["--results", "nowhere"], "--results nowhere: no such folder; name a folder that holds runs/"),
