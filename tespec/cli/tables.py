@@ -26,7 +26,7 @@ def tables(
     measured: Annotated[bool, Parameter(help="measured rows and columns alone")] = False,
     gains: Annotated[str | None, Parameter(help="one table of gains over this method, paired by seed")] = None,
     frozen: Annotated[bool, Parameter(help="trained on a frozen backbone")] = False,
-    where: Annotated[tuple[str, ...], Parameter(help="KEY=VALUE of a column of the frame, e.g. data=sample; repeatable")] = (),
+    where: Annotated[tuple[str, ...], Parameter(help="KEY=VALUE of a column, e.g. data=sample; repeatable")] = (),
     by: Annotated[str, Parameter(help="a column for each value of it, e.g. label_fraction")] = "",
     results: Annotated[Path, Parameter(help="folder that holds runs/", show_default=False)] = RESULTS,
     out: Annotated[Path | None, Parameter(help="folder of the files (default: tables/ in --results)")] = None,

@@ -101,18 +101,6 @@ def test_a_typo_is_answered_with_the_nearest(given, message, call):
     assert err.count("\n") == 1
 
 
-def test_a_script_and_the_command_are_the_same():
-    script, command = (
-        subprocess.run([sys.executable, *called], cwd=REPOSITORY, capture_output=True, text=True, timeout=100)
-        for called in (
-            ["benchmarks/data.py", "download-guide", "ddd17"],
-            ["-m", "tespec.cli", "data", "download-guide", "ddd17"],
-        )
-    )
-    assert (script.returncode, script.stdout) == (command.returncode, command.stdout) == (0, script.stdout)
-    assert "DDD17" in script.stdout
-
-
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_a_python_without_the_harness_is_told_in_one_line(script):
     # -S: without installed packages; -E: without those of the environment's variables.

@@ -124,20 +124,6 @@ def test_mistakes_are_answered_in_one_line(
     assert not world_folder().exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(b"", "the file is empty"), (b"% evt 3.0\n% geometry 640x480\n\x00", "truncated"), (b"no header", "header")],
-)
-def test_a_broken_recording_is_named(call, tmp_path, places, content, message):
-    recording = tmp_path / "broken.raw"
-    recording.write_bytes(content)
-    code, _, err = call("pretrain", "--method", "tespec", "--data", recording, "--profile", "sample", *places)
-    assert code == 2
-    assert err.startswith(f"error: {recording}: ")
-    assert message in err
-    assert not (tmp_path / "results").exists()
-
-
 @pytest.mark.parametrize("option", ["--results", "--runs"])
 @pytest.mark.parametrize("given", ["run --method tespec --task ddd17", "pretrain --method tespec"])
 def test_a_folder_that_cannot_be_written_to_is_named_before_data_is_made(call, tmp_path, without_data, given, option):

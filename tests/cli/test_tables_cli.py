@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -119,22 +118,3 @@ def test_without_records_the_published_numbers_are_written(tmp_path: Path, capsy
     assert "62.774" in (tmp_path / "tables" / "segmentation.md").read_text()
     assert call("--results", tmp_path, "--only", "runtime") == 0
     assert "155.2" in capsys.readouterr().out
-
-
-def test_a_full_disk_leaves_the_tables_as_they_were(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    real, written = Path.write_text, []
-
-    def full(self: Path, text: str, encoding: str | None = None) -> int:
-        written.append(self)
-        if len(written) == 7:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(self, text, encoding=encoding)
-
-    monkeypatch.setattr(Path, "write_text", full)
-    assert call("--results", SAMPLE, "--out", tmp_path) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "No space left on device" in said.err
-    assert list(tmp_path.iterdir()) == []
