@@ -100,7 +100,8 @@ def run(
         "--reference goes without --method, --checkpoint, --backbone, --probe, --freeze, --dry-run",
     )
     refuse(freeze and probe, "--freeze and --probe: give one of them")
-    task, profile = read_config("tasks", task), read_config("profiles", choices.profile)
+    task, describe = read_config("tasks", task), read_config("tasks", describe)
+    profile = read_config("profiles", choices.profile)
     needed = not (list_ or describe or drawing.model)
     refuse(needed and not (task and (method or reference)), "--method and --task are needed (--list names them)")
     changes = [change for change in choices.all_changes if not change.startswith("pretraining.")]

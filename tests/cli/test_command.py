@@ -136,7 +136,7 @@ def test_a_task_and_a_profile_of_ones_own_are_files(tmp_path, monkeypatch, call)
     profile.write_text("base: sample\nfinetuning: {optimisation: {steps: 33}}\n")
     refused = call("run", "--method", "scratch", "--task", task, "--profile", profile, "--data", "/nowhere")
     assert refused == (2, "", "error: /nowhere: no such file or folder; check the path given to --data\n")
-    out = call("run", "--describe", "mine", "--profile", profile)[1]
+    out = call("run", "--describe", task, "--profile", profile)[1]
     assert out.startswith("mine, recurrent, profile quick\n")
     assert re.search(r"^  optimisation.steps: 33 +# profile quick$", out, re.MULTILINE)
     assert call("data", "download-guide", "mine")[1].startswith("DDD17 with EV-SegNet's labels")
