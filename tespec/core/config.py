@@ -303,7 +303,7 @@ def pretraining_settings(
     kind = recipe_of(method)
     facts = _merged({}, pretraining_layers(method, profile, changes))
     scale = read_profile(profile).facts(network or kind.network)
-    own = recipe_of(facts["objective"]["type"]).deviations
+    own = recipe_of(str(facts["objective"]["type"])).deviations
     facts |= {"name": method} | scale | {"deviations": [*kind.recipe.deviations, *scale["deviations"], *own]}
     settings = build(Pretraining, facts, f"method {method}")
     settings.check()
