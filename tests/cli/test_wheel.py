@@ -68,8 +68,8 @@ def test_a_wheel_does_in_another_folder_what_a_checkout_does(tiny_world, tmp_pat
     asked = [sys.executable, "-c", "import tespec; print(tespec.__file__)"]
     said = subprocess.run(asked, cwd=elsewhere, env=environment, capture_output=True, text=True)
     assert Path(said.stdout.strip()).is_relative_to(target)
-    assert "usage: tespec VERB" in tespec("--help")
-    assert "tespec run --method" in tespec("run", "--help")
+    assert "Usage: tespec VERB" in tespec("--help")
+    assert "then --profile, then --set" in tespec("run", "--help")
     what = ["--task", "ddd17", "--arch", "feedforward", "--data", tiny_world / "ddd17", "--device", "cpu", *FEW]
     assert tespec("run", "--method", "scratch", "--profile", "tiny", *what).startswith("scratch on ddd17")
     (record,), _ = read_records(elsewhere / "results")
