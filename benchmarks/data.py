@@ -1,11 +1,6 @@
-"""Look after data sets: the door of a checkout to `tespec/cli/data.py`."""
+"""Check, pack and preview data sets: `tespec data` of a checkout."""
 
-import sys
-
-if not __package__:
-    import installed  # noqa: F401  # before the harness
-
-from tespec.cli.main import main
+from installed import call
 
 if __name__ == "__main__":
-    sys.exit(main(["data", *sys.argv[1:]]))
+    call("data")

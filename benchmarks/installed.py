@@ -11,3 +11,10 @@ if any(importlib.util.find_spec(name) is None for name in ("tespec", "torch")):
         "run `make setup`, then activate .venv or call .venv/bin/python\n"
     )
     sys.exit(2)
+
+
+def call(verb: str) -> None:
+    """Run a verb of the command `tespec` with the arguments of the script, and exit."""
+    from tespec.cli.main import main
+
+    sys.exit(main([verb, *sys.argv[1:]]))

@@ -1,11 +1,6 @@
-"""Run what is missing of a set of runs: the door of a checkout to `tespec/cli/plan.py`."""
+"""Run what is missing of a set of runs: `tespec plan` of a checkout."""
 
-import sys
-
-if not __package__:
-    import installed  # noqa: F401  # before the harness
-
-from tespec.cli.main import main
+from installed import call
 
 if __name__ == "__main__":
-    sys.exit(main(["plan", *sys.argv[1:]]))
+    call("plan")

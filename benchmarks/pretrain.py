@@ -1,11 +1,6 @@
-"""Pre-train a backbone without labels: the door of a checkout to `tespec/cli/pretrain.py`."""
+"""Pre-train a backbone without labels: `tespec pretrain` of a checkout."""
 
-import sys
-
-if not __package__:
-    import installed  # noqa: F401  # before the harness
-
-from tespec.cli.main import main
+from installed import call
 
 if __name__ == "__main__":
-    sys.exit(main(["pretrain", *sys.argv[1:]]))
+    call("pretrain")

@@ -1,11 +1,6 @@
-"""Write all results as one HTML page: the door of a checkout to `tespec/cli/report.py`."""
+"""Write all results as one HTML page: `tespec report` of a checkout."""
 
-import sys
-
-if not __package__:
-    import installed  # noqa: F401  # before the harness
-
-from tespec.cli.main import main
+from installed import call
 
 if __name__ == "__main__":
-    sys.exit(main(["report", *sys.argv[1:]]))
+    call("report")

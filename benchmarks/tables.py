@@ -1,11 +1,6 @@
-"""Print and write the comparison tables: the door of a checkout to `tespec/cli/tables.py`."""
+"""Print and write the comparison tables: `tespec tables` of a checkout."""
 
-import sys
-
-if not __package__:
-    import installed  # noqa: F401  # before the harness
-
-from tespec.cli.main import main
+from installed import call
 
 if __name__ == "__main__":
-    sys.exit(main(["tables", *sys.argv[1:]]))
+    call("tables")

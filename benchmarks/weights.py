@@ -1,11 +1,6 @@
-"""Look at weights files, convert them, pass them on: the door of a checkout to `tespec/cli/weights.py`."""
+"""Inspect and convert weights: `tespec weights` of a checkout."""
 
-import sys
-
-if not __package__:
-    import installed  # noqa: F401  # before the harness
-
-from tespec.cli.main import main
+from installed import call
 
 if __name__ == "__main__":
-    sys.exit(main(["weights", *sys.argv[1:]]))
+    call("weights")

@@ -1,11 +1,16 @@
-"""A data set of one's own: a folder for each drive, with events, masks and the times of the masks."""
+"""A data set of one's own: a folder for each drive, with events, masks and their times; the task is in drives.yaml."""
 
+from pathlib import Path
+
+from tespec.core.config import add_file
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
 from tespec.datasets.sources import EventSource, is_there
 from tespec.events.spatial import Region
+
+add_file("tasks", Path(__file__).with_name("drives.yaml"))
 
 
 @DATASETS.register_module()

@@ -10,7 +10,7 @@ from baselines.imagenet import Imagenet
 from baselines.mem import Mem, MemTokenizer
 from baselines.moby import Moby
 from baselines.scaleevent import ScaleEvent, Teacher
-from tespec.core.config import own_facts
+from tespec.core.config import pretraining_settings
 from tespec.models import build_backbone
 from tespec.pretraining.method import own_settings
 from tespec.pretraining.tespec import Tespec
@@ -50,7 +50,7 @@ def smooth(low, high):
 
 def own(objective, **changes):
     """Settings of an objective as the paper's profile has them, but for what makes it small."""
-    return own_settings(own_facts(objective, "paper") | changes)
+    return own_settings(pretraining_settings(objective, "paper").objective | changes)
 
 
 TOKENIZER = {

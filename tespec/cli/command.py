@@ -5,22 +5,15 @@ from __future__ import annotations
 import errno
 import io
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
 import tespec
 from tespec.core.errors import Preempted, UserError, one_line
-from tespec.core.paths import INSTALLED
 from tespec.core.progress import say
-
-if TYPE_CHECKING:
-    from cyclopts.help import HelpPanel
-    from rich.console import Console, ConsoleOptions
 
 MISTAKE = 2
 INTERRUPTED = 130
@@ -34,20 +27,9 @@ VERBS = {
     "data": "check, pack and preview data sets",
     "weights": "inspect and convert weights",
 }
-SCRIPTS = re.compile(rf"(?:python )?benchmarks/({'|'.join(VERBS)})\.py")
 HARNESS = ("tespec", "baselines", "benchmarks")
 OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
 WIDTH = 120  # of help, where it is not shown in a terminal
-
-
-def by_installed_command() -> bool:
-    """Whether this program was started as `tespec VERB`, and not by a script of a checkout."""
-    return INSTALLED or Path(sys.argv[0]).stem == "tespec"
-
-
-def as_started(text: str) -> str:
-    """A text that names scripts of a checkout, with `tespec VERB` in their place where that is how one starts them."""
-    return SCRIPTS.sub(r"tespec \1", text) if by_installed_command() else text
 
 
 def new_app(name: str, text: str = "", **more: Any) -> App:
@@ -60,31 +42,18 @@ def new_app(name: str, text: str = "", **more: Any) -> App:
     """
     return App(
         name=name,
-        help=as_started(text) or None,
+        help=text or None,
         version=f"tespec {tespec.__version__}",
         help_format="plaintext",
-        help_formatter=_show,
+        help_formatter="plain",
         group_parameters=Group("Options", sort_key=0),
-        default_parameter=Parameter(negative=()),
+        default_parameter=Parameter(negative=(), show_default=_shown_default),
         **more,
     )
 
 
-def _show(console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
-    """Print a group of options or commands, a line each."""
-    from rich.table import Table
-
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for entry in panel.entries:
-        names = entry.positive_names
-        if panel.format == "parameter" or not names[0].startswith("-"):
-            notes = [", ".join(entry.choices)] if entry.choices else []
-            notes += [f"default: {entry.default}"] if entry.default not in (None, "False", "()", '""') else []
-            text = getattr(entry.description, "primary_renderable", entry.description)
-            table.add_row(f"  {' '.join(names)}", f"{text} ({'; '.join(notes)})" if notes else str(text))
-    if table.row_count:
-        console.print(f"{panel.title}:", highlight=False)
-        console.print(table, highlight=False, markup=False)
+def _shown_default(value: Any) -> Any:
+    return None if value is False or value in ((), "") else value
 
 
 def call(app: App, given: Sequence[str]) -> int | None:
@@ -95,7 +64,7 @@ def call(app: App, given: Sequence[str]) -> int | None:
     command, bound, ignored = app.parse_args(
         given, console=Console(width=width, file=sys.stdout), exit_on_error=False, print_error=False
     )
-    result: int | None = command(*bound.args, **bound.kwargs, **({"given": given[1:]} if "given" in ignored else {}))
+    result: int | None = command(*bound.args, **bound.kwargs, **({"given": given} if "given" in ignored else {}))
     return result
 
 
@@ -139,7 +108,7 @@ def run(main: Callable[[], int | None]) -> int:
 
 
 def _mistake(text: Any) -> int:
-    say(f"error: {as_started(one_line(text))}")
+    say(f"error: {one_line(text)}")
     return MISTAKE
 
 

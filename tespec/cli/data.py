@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.types import PositiveFloat
 
-from tespec.cli.command import new_app
-from tespec.cli.options import Changes, Own, Sensor, with_sensor
+from tespec.cli.command import new_app, refuse
+from tespec.cli.options import Changes, Plugins, Sensor, read_config, with_sensor
 from tespec.core.errors import UserError
+from tespec.core.registry import DATASETS, find_registered, import_file
 from tespec.core.settings import parse_size
 from tespec.runs.setup import PositiveInt
 
@@ -27,7 +28,7 @@ TEXT = """Check, pack and preview data sets.
 
 data check dsec /data/dsec; data prepare 1mpx /data/1mpx; data preview recordings drive.raw --at 1.1 2 --high-pass"""
 app = new_app("data", TEXT)
-Dataset = Annotated[str, Parameter(help="gen1, 1mpx, dsec, ddd17 or mvsec; or recordings: files of any kind")]
+Dataset = Annotated[str, Parameter(help="gen1, 1mpx, dsec, ddd17, mvsec, FILE.yaml; or recordings: files of any kind")]
 Place = Annotated[Path, Parameter(help="folder of the data set, or a recording")]
 Processes = Annotated[PositiveInt, Parameter(help="recordings at once")]
 
@@ -39,7 +40,7 @@ class Reading:
 
     changes: Changes = ()
     sensor: Sensor = None
-    own: Own = Own()
+    plugins: Plugins = ()
 
     def dataset(self, name: str, path: Path) -> tuple[LabelledDataset, str]:
         """The data set, or the recordings of any kind, in `path`; and its rule of histograms.
@@ -47,24 +48,21 @@ class Reading:
         Raises:
             UserError: it cannot be read, or a setting is changed that recordings of any kind have not.
         """
-        changes = with_sensor(self.changes, self.sensor)
-        self.own.read()
-        self.own.load(only_given=True)
+        for file in self.plugins:
+            import_file(file)
         if name == RECORDINGS:
             from tespec.datasets.folder import EventFolder
 
-            for change in changes:
-                if not change.startswith("sensor_px="):
-                    raise UserError(f"--set {change}", f"{RECORDINGS} have no such setting", "leave it out")
-            size = parse_size(changes[-1].removeprefix("sensor_px=")) if changes else None
-            return EventFolder(path, size), RULE
+            refuse(bool(self.changes), f"--set changes settings of a data set, and {RECORDINGS} have none")
+            return EventFolder(path, parse_size(self.sensor) if self.sensor else None), RULE
         from tespec.runs.data import find_data, settings_of
         from tespec.tasks import import_tasks
         from tespec.tasks.base import open_dataset
 
         import_tasks()
-        data = find_data(name, path).made()
-        settings = settings_of(data, name, "recurrent", None, changes)
+        task, changes = str(read_config("tasks", name)), with_sensor(self.changes, self.sensor)
+        data = find_data(task, path).made()
+        settings = settings_of(data, task, "recurrent", None, changes)
         return open_dataset(settings, data.root), settings.rule
 
 
@@ -187,13 +185,14 @@ def _unused(name: str) -> Path:
 
 
 @app.command(name="download-guide")
-def guide(dataset: Annotated[str, Parameter(help="gen1, 1mpx, dsec, ddd17 or mvsec")], /, *, own: Own = Own()) -> None:
+def guide(
+    dataset: Annotated[str, Parameter(help="gen1, 1mpx, dsec, ddd17 or mvsec")], /, *, plugins: Plugins = ()
+) -> None:
     """Print where to get a data set, its licence, size and layout."""
-    own.read()
-    own.load(only_given=True)
+    for file in plugins:
+        import_file(file)
     import tespec.datasets  # noqa: F401  # registers them
     from tespec.core.config import dataset_of_task, names
-    from tespec.core.registry import DATASETS, find_registered
 
     if dataset not in names("tasks"):
         raise UserError(dataset, "no such dataset", f"choose from {', '.join(names('tasks'))}")

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from tespec.cli.command import by_installed_command, refuse
-from tespec.core import config
-from tespec.core.config import names
+from tespec.cli.command import refuse
+from tespec.core.config import add_file, names, read_profile
 from tespec.core.errors import UserError
-from tespec.core.registry import register_methods, shipped_methods
+from tespec.core.registry import shipped_methods
 from tespec.core.settings import parse_size, suggest
 from tespec.runs.setup import ADVANCED, PositiveInt, Setup
 from tespec.training.launch import starting
@@ -23,52 +22,32 @@ from tespec.training.launch import starting
 if TYPE_CHECKING:
     from tespec.pretraining.method import Method
 
-# Options that decide nothing about a result, with a value and without.
-PLACES = ("--results", "--runs", "--workers", "--track")
-SWITCHES = ("--overwrite", "--no-picture")
-
 Given = Annotated[Sequence[str], Parameter(parse=False)]  # the words of the command line
+Plugins = Annotated[
+    tuple[Path, ...],
+    Parameter(name="--import", group=ADVANCED, help="Python file that registers a method, ...; repeatable"),
+]
 Sensor = Annotated[str | None, Parameter(group=ADVANCED, help="WIDTHxHEIGHT in px of recordings that do not name it")]
 Changes = Annotated[tuple[str, ...], Parameter(name="--set", help="KEY=VALUE: change a setting; repeatable")]
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class Own:
-    """Code and configs of one's own."""
+def read_config(kind: str, name: str | None) -> str | None:
+    """Name of a config; one that is given as FILE.yaml is read, and known by its file's name from then on."""
+    return add_file(kind, Path(name)) if name and name.endswith(".yaml") else name
 
-    plugins: Annotated[
-        tuple[Path, ...],
-        Parameter(name="--import", group=ADVANCED, help="Python file that registers a method, ...; repeatable"),
-    ] = ()
-    configs: Annotated[
-        tuple[Path, ...],
-        Parameter(group=ADVANCED, help="folder laid out like configs/, read as well; repeatable"),
-    ] = ()
 
-    def read(self, task: str | None = None) -> str | None:
-        """Read the configs too; a task that is a file's name becomes that config's."""
-        for folder in self.configs:
-            config.add_folder(folder)
-        return config.add_file("tasks", Path(task)) if task and task.endswith(".yaml") else task
+def require_known(plugins: Sequence[Path], **given: str | None) -> None:
+    """Refuse a task, a profile or a method that does not exist, before torch is imported.
 
-    def require(self, **given: str | None) -> None:
-        """Refuse a task, a profile or a method that does not exist, before torch is imported.
-
-        Raises:
-            UserError: names the nearest, or all of them.
-        """
-        if self.plugins:
-            return  # which may bring any of them
-        known = {"task": names("tasks"), "profile": names("profiles"), "method": shipped_methods()}
-        for option, name in given.items():
-            if name is not None and known[option] and name not in known[option]:
-                raise UserError(f"--{option} {name[:100]}", f"unknown {option}", suggest(name, known[option]))
-
-    def load(self, *, only_given: bool = False) -> None:
-        """Register every method and what --import names; `only_given`: nothing where it names none."""
-        if self.plugins or not only_given:
-            register_methods(self.plugins)
+    Raises:
+        UserError: names the nearest, or all of them.
+    """
+    if plugins:
+        return  # which may bring any of them
+    known = {"task": names("tasks"), "profile": names("profiles"), "method": shipped_methods()}
+    for option, name in given.items():
+        if name is not None and known[option] and name not in known[option]:
+            raise UserError(f"--{option} {name[:100]}", f"unknown {option}", suggest(name, known[option]))
 
 
 @Parameter(name="*")
@@ -77,7 +56,8 @@ class Choices:
     """Settings that `run` and `pretrain` are called with."""
 
     profile: Annotated[
-        str | None, Parameter(help=f"{', '.join(names('profiles'))} (default: sample for the sample world, else paper)")
+        str | None,
+        Parameter(help=f"{', '.join(names('profiles'))}, or FILE.yaml (default: sample on sample data, else paper)"),
     ] = None
     changes: Changes = ()
     backbone: Annotated[
@@ -128,44 +108,10 @@ def with_sensor(changes: Sequence[str], sensor: str | None) -> tuple[str, ...]:
     return (*changes, f"sensor_px={sensor}")
 
 
-def prepared(setup: Setup, verb: str, given: Sequence[str], profile: str | None) -> Setup:
-    """The setup with the command for records, checked and with its threads set; `profile` may set the CPU threads."""
-    import torch
-
-    from tespec.core.config import threads_of
-    from tespec.training.device import choose_device
-
-    on_cpu = choose_device(setup.device).type == "cpu"
-    threads = setup.threads or (threads_of(profile) if profile else None)
-    taken = ["--threads", str(torch.get_num_threads())] if on_cpu and not threads else []
-    words = [*_started(setup.launcher, verb), *(_anywhere(each, setup.runs) for each in _deciding(given)), *taken]
-    setup = replace(setup, threads=threads, command=shlex.join(words))
+def prepared(setup: Setup, given: Sequence[str], profile: str | None) -> Setup:
+    """The setup with its command for records, checked and with its threads set; `profile` may set the CPU threads."""
+    program = ["tespec"] if setup.launcher == "none" else [*starting(setup.launcher, os.environ), "-m", "tespec.cli"]
+    threads = setup.threads or (read_profile(profile).threads if profile else None)
+    setup = replace(setup, threads=threads, command=shlex.join([*program, *given]))
     setup.prepare()
     return setup
-
-
-def _started(launcher: str, verb: str) -> list[str]:
-    """How a command line begins that starts as many processes."""
-    if launcher == "none":
-        return ["tespec", verb] if by_installed_command() else ["python", f"benchmarks/{verb}.py"]
-    script = ["-m", "tespec.cli", verb] if by_installed_command() else [f"benchmarks/{verb}.py"]
-    return [*starting(launcher, os.environ), *script]
-
-
-def _deciding(arguments: Sequence[str]) -> list[str]:
-    """A command line without what changes no result: where things are kept, and whether a run goes on."""
-    kept: list[str] = []
-    passed = False
-    for each in arguments:
-        if passed:
-            passed = False
-        elif each in PLACES:
-            passed = True
-        elif each not in SWITCHES and not each.startswith(tuple(f"{name}=" for name in PLACES)):
-            kept.append(each)
-    return kept
-
-
-def _anywhere(word: str, runs: Path) -> str:
-    """A word of a command whose files in the folder of runs are named as if it were `runs`."""
-    return word.replace(f"{runs.absolute()}/", "runs/")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from tespec.cli.command import by_installed_command, new_app, refuse
-from tespec.cli.options import Changes, Own
+from tespec.cli.command import new_app, refuse
+from tespec.cli.options import Changes, Plugins
 from tespec.comparison.records import Record, read_records
 from tespec.core.config import names
 from tespec.core.errors import UserError
@@ -27,7 +27,6 @@ from tespec.runs.setup import ADVANCED, NonNegativeInt, PositiveInt
 if TYPE_CHECKING:
     from tespec.plan.jobs import Job
 
-SHOWN = 20  # commands, which fit a screen
 Words = Parameter(consume_multiple=True)
 app = new_app("plan")
 
@@ -48,19 +47,16 @@ class Options:
     results: Annotated[Path | None, Parameter(help="folder of records (default: the plan's, or results)")] = None
     runs: Annotated[Path, Parameter(help="folder of checkpoints, weights and logs", show_default=False)] = RUNS
     status: Annotated[bool, Parameter(help="print the number of finished runs; run nothing")] = False
-    dry_run: Annotated[bool, Parameter(help=f"print the missing commands, {SHOWN} of them; run nothing")] = False
-    all_: Annotated[bool, Parameter(name="--all", help="with --dry-run: all commands")] = False
+    dry_run: Annotated[bool, Parameter(help="print the missing commands; run nothing")] = False
     cluster: Annotated[
         Literal["slurm", "local"] | None, Parameter(group=ADVANCED, help="submit jobs (needs submitit)")
     ] = None
     slurm: Annotated[tuple[str, ...], Parameter(group=ADVANCED, help="KEY=VALUE of the jobs; repeatable")] = ()
-    device: Annotated[str | None, Parameter(group=ADVANCED, help="of each run")] = None
-    workers: Annotated[NonNegativeInt | None, Parameter(group=ADVANCED, help="of each run")] = None
     accumulate: Annotated[PositiveInt | None, Parameter(group=ADVANCED, help="of each run")] = None
     run_args: Annotated[
         str, Parameter(group=ADVANCED, allow_leading_hyphen=True, help="more options of each run, as one word")
     ] = ""
-    own: Own = Own()
+    plugins: Plugins = ()
 
     def __post_init__(self) -> None:
         refuse(bool(self.cluster and self.gpus), "--gpus are this machine's; say --slurm gpus_per_node=1")
@@ -82,8 +78,7 @@ def plan(
     Returns:
         The exit code: 1 if a run failed.
     """
-    options.own.read()
-    register_methods(options.own.plugins)
+    register_methods(options.plugins)
     plan = changed(read_plan(name), options)
     from tespec.plan.jobs import expand, missing_jobs, select
 
@@ -101,7 +96,8 @@ def plan(
     if options.status:
         print(status_table(jobs, left))
     elif options.dry_run:
-        print_commands(plan, missing, records, options)
+        for job in missing:
+            print(shlex.join(["tespec", *arguments_of(plan, job, records, options)]))
     if options.status or options.dry_run:
         return 0
     require_data(plan, missing)
@@ -169,17 +165,6 @@ def status_table(jobs: Sequence[Job], missing: set[Job]) -> str:
     return cells.unstack(fill_value="-").rename_axis(index=None, columns=None).to_string()
 
 
-def print_commands(plan: Plan, jobs: Sequence[Job], records: Sequence[Record], options: Options) -> None:
-    """Print the command line of each job."""
-    shown = jobs if options.all_ else jobs[:SHOWN]
-    for job in shown:
-        verb, *words = arguments_of(plan, job, records, options)
-        program = ["tespec", verb] if by_installed_command() else ["python", f"benchmarks/{verb}.py"]
-        print(shlex.join([*program, *words]))
-    if len(shown) < len(jobs):
-        print(f"and {len(jobs) - len(shown)} more, printed with --all")
-
-
 def arguments_of(plan: Plan, job: Job, records: Sequence[Record], options: Options) -> list[str]:
     """Arguments of `tespec` for a job, behind which its places stand."""
     from tespec.plan.jobs import SAMPLE, command, weights_of
@@ -188,8 +173,7 @@ def arguments_of(plan: Plan, job: Job, records: Sequence[Record], options: Optio
     if job.upstream and job.upstream.label != SAMPLE:
         checkpoint = weights_of(job.upstream, records, options.runs) or f"WEIGHTS_OF_{job.upstream.name}"
     words = [*command(job, checkpoint), *(["--accumulate", str(plan.accumulate)] if plan.accumulate > 1 else [])]
-    words += [word for file in options.own.plugins for word in ("--import", str(file))]
-    words += [word for folder in options.own.configs for word in ("--configs", str(folder))]
+    words += [word for file in options.plugins for word in ("--import", str(file))]
     return [*words, *shlex.split(options.run_args)]
 
 
@@ -198,8 +182,6 @@ def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: Options) -
     from tespec.plan.execute import Task, execute, make_executor
 
     places = ["--results", str(results), "--runs", str(options.runs)]
-    places += ["--workers", str(options.workers)] if options.workers is not None else []
-    places += ["--device", options.device] if options.device else []
     places += ["--threads", str(plan.threads)] if plan.threads else []
 
     def arguments(job: Job) -> list[str]:

@@ -8,10 +8,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tespec.cli.command import new_app
-from tespec.cli.options import Choices, Given, Own, prepared
+from tespec.cli.options import Choices, Given, Plugins, prepared, read_config, require_known
 from tespec.core.config import refuse_unknown_changes
 from tespec.core.errors import UserError
 from tespec.core.progress import say
+from tespec.core.registry import register_methods
 from tespec.runs.setup import ADVANCED, NonNegativeInt, Setup
 
 app = new_app("pretrain", usage="")
@@ -28,16 +29,16 @@ def pretrain(
         bool, Parameter(group=ADVANCED, help="leave out recordings that cannot be read; the record names them")
     ] = False,
     setup: Setup = Setup(),
-    own: Own = Own(),
+    plugins: Plugins = (),
     given: Given,
 ) -> None:
     """Pre-train a backbone without labels.
     Settings: the method's recipe, then --profile, then --set; the later one wins (`run --describe METHOD` shows them).
     """
-    own.read()
-    own.require(method=method, profile=choices.profile)
+    profile = read_config("profiles", choices.profile)
+    require_known(plugins, method=method, profile=profile)
     refuse_unknown_changes(None, "", None, (), choices.all_changes)
-    own.load()
+    register_methods(plugins)
     from tespec.core.config import pretraining_settings
     from tespec.pretraining.method import find_method, own_settings, pretrain_method
     from tespec.runs.data import find_unlabelled
@@ -46,9 +47,9 @@ def pretrain(
     if kind.recipe is None:
         raise UserError(f"--method {method}", "has no pre-training", "choose a method with a recipe")
     network, changes = choices.network(kind), choices.all_changes
-    dataset = pretraining_settings(method, choices.profile or "paper", changes, network).dataset
-    found = find_unlabelled(dataset, data, choices.profile, planned=choices.dry_run)
-    settings = pretraining_settings(method, choices.profile or found.profile, changes, network)
+    dataset = pretraining_settings(method, profile or "paper", changes, network).dataset
+    found = find_unlabelled(dataset, data, profile, planned=choices.dry_run)
+    settings = pretraining_settings(method, profile or found.profile, changes, network)
     first, file = pretrain_method(settings).upstream(own_settings(settings.objective))
     if choices.dry_run:
         from tespec.cli.cost import print_cost
@@ -66,7 +67,7 @@ def pretrain(
     from tespec.training.launch import launched
 
     with launched(setup.launcher, setup.device), denormals_flushed():
-        setup = prepared(setup, "pretrain", given, choices.profile)
+        setup = prepared(setup, given, profile)
         if found.notice:
             say(found.notice)
         result = pretrain(method, settings, found.made(), seed, setup, skip_damaged=skip_damaged)

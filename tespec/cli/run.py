@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,14 +13,16 @@ from cyclopts.types import PositiveFloat
 # What imports torch stands inside the functions: mistakes on the command line are answered at once, and what a broken
 # installation raises on import is answered in one line.
 from tespec.cli.command import new_app, refuse
-from tespec.cli.options import Choices, Given, Own, prepared
+from tespec.cli.options import Choices, Given, Plugins, prepared, read_config, require_known
 from tespec.core.config import refuse_unknown_changes
 from tespec.core.errors import UserError, one_line
 from tespec.core.progress import say
+from tespec.core.registry import METHODS, register_methods
 from tespec.runs.setup import ADVANCED, NonNegativeInt, Setup
 
 if TYPE_CHECKING:
     from tespec.comparison.records import Numbers, Record
+    from tespec.core.settings import Finetuning, Pretraining
 
 PICTURES = Group("Pictures of predictions", sort_key=1)
 app = new_app("run", usage="")
@@ -28,40 +31,19 @@ app = new_app("run", usage="")
 @Parameter(name="*", group=PICTURES)
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """What is drawn of a trained network."""
+    """What is drawn of a trained network, in place of a run."""
 
-    predict: Annotated[str | None, Parameter(help="recording of the task's data, or a path; drawn after the run")] = (
-        None
-    )
+    model: Annotated[Path | None, Parameter(help="model.safetensors of a run")] = None
+    predict: Annotated[str | None, Parameter(help="recording of the task's data, or a path")] = None
     out: Annotated[Path | None, Parameter(help="folder of a figure (PNG) and a video (GIF)")] = None
-    model: Annotated[Path | None, Parameter(help="model.safetensors of a run, in place of a new run")] = None
-    clip: Annotated[tuple[float, float] | None, Parameter(help="FROM TO: seconds that are drawn (default: 0 10)")] = (
-        None
+    clip: Annotated[tuple[float, float], Parameter(show_default=False, help="FROM TO: seconds (default: 0 10)")] = (
+        0.0,
+        10.0,
     )
 
     def __post_init__(self) -> None:
-        refuse(bool(self.predict) != bool(self.out), "--predict RECORDING and --out DIR go together")
-        refuse(bool(self.model or self.clip) and not self.predict, "--model and --clip go with --predict RECORDING")
-
-    def draw(self, weights: Path, root: Path | None, setup: Setup, sensor: str | None) -> None:
-        """Draw what a trained model says of a recording, which lies in `root` unless it is a path."""
-        from tespec.inference.predict import predict
-        from tespec.training.device import choose_device
-
-        if not weights.is_file():
-            raise UserError(weights, "the weights of this run are gone", "give --overwrite to train again")
-        assert self.predict
-        assert self.out
-        drawn = predict(
-            weights,
-            self.predict,
-            self.out,
-            choose_device(setup.device),
-            root=root,
-            clip=self.clip or (0.0, 10.0),
-            sensor_px=sensor,
-        )
-        print(f"{drawn.moments} windows, {drawn.labelled} of them labelled: {drawn.figure}, {drawn.video}")
+        given = (self.model, self.predict, self.out)
+        refuse(any(given) and not all(given), "--model FILE, --predict RECORDING and --out DIR go together")
 
 
 @app.default
@@ -106,34 +88,35 @@ def run(
         Parameter(show=False, help="of the pre-training on the sample world that it starts from; plans set it"),
     ] = None,
     no_picture: Annotated[bool, Parameter(group=ADVANCED, help="draw no strip of the scored recordings")] = False,
-    own: Own = Own(),
+    plugins: Plugins = (),
     given: Given,
 ) -> None:
     """Fine-tune a method's backbone on a task, evaluate it, record it: one cell of the tables.
     Settings: the task's config, then --profile, then --set; the later one wins (--describe TASK shows them).
     """
-    starts, scored = method or probe or drawing.predict or checkpoint or freeze, reference or drawing.model
-    refuse(bool(reference and starts), "--reference goes without --method, --checkpoint, --probe, --freeze, --predict")
-    refuse(bool(scored and choices.backbone), "--backbone goes with --method")
-    refuse(bool(reference and choices.dry_run), "--dry-run goes with --method; a prior costs nothing")
+    starts = method or probe or checkpoint or freeze or choices.dry_run or choices.backbone
+    refuse(
+        bool(reference and starts),
+        "--reference goes without --method, --checkpoint, --backbone, --probe, --freeze, --dry-run",
+    )
     refuse(freeze and probe, "--freeze and --probe: give one of them")
-    refuse(bool(probe and drawing.predict), "--probe trains no model that could --predict")
-    task = own.read(task)
+    task, describe = read_config("tasks", task), read_config("tasks", describe)
+    profile = read_config("profiles", choices.profile)
     needed = not (list_ or describe or drawing.model)
     refuse(needed and not (task and (method or reference)), "--method and --task are needed (--list names them)")
     changes = [change for change in choices.all_changes if not change.startswith("pretraining.")]
     changes += [] if label_fraction is None else [f"label_share={label_fraction:g}"]
     recipe = tuple(each.removeprefix("pretraining.") for each in choices.changes if each.startswith("pretraining."))
-    own.require(method=method, task=task, profile=choices.profile)
+    require_known(plugins, method=method, task=task, profile=profile)
     arch = "feedforward" if reference else arch
-    refuse_unknown_changes(task, arch, choices.profile, changes, recipe)
-    own.load()
+    refuse_unknown_changes(task, arch, profile, changes, recipe)
+    register_methods(plugins)
     if list_:
         print_list()
     elif describe:
-        print_settings(describe, arch, choices)
+        print_settings(describe, arch, profile or "paper", choices.all_changes)
     elif drawing.model:
-        draw_with(drawing, data, setup, choices.sensor)
+        draw(drawing, data, setup, choices.sensor)
     if not needed:
         return
 
@@ -147,8 +130,8 @@ def run(
     assert task
     name, kind = (method, find_method(method)) if method else (PRIOR, Prior)
     kind.require(name, arch)
-    found = find_data(task, data, choices.profile, planned=choices.dry_run)
-    settings = settings_of(found, task, arch, choices.profile, changes, choices.network(kind))
+    found = find_data(task, data, profile, planned=choices.dry_run)
+    settings = settings_of(found, task, arch, profile, changes, choices.network(kind))
     spec = CellSpec(
         name=name,
         method=kind,
@@ -181,7 +164,7 @@ def run(
     from tespec.training.launch import launched
 
     with launched(setup.launcher, setup.device), denormals_flushed():
-        setup = prepared(setup, "run", given, choices.profile)
+        setup = prepared(setup, given, profile)
         spec.try_weights()  # mistakes come to light before data is made
         spec.started()
         if found.notice:
@@ -191,39 +174,41 @@ def run(
             record = measure(replace(spec, seed=seed, setup=setup))
             if is_first():
                 print_result(record)
-                if not (probe or reference or no_picture):
-                    draw_strip_of(record, setup, found.root)
-        if drawing.predict and is_first():
-            drawing.draw(setup.runs / record.name / WEIGHTS, found.root, setup, choices.sensor)
+                weights = setup.runs / record.name / WEIGHTS
+                if weights.is_file():
+                    print(f"weights: {weights}")
+                    picture = setup.picture(record.name)
+                    if not (no_picture or picture.is_file()):
+                        draw_strip_of(weights, found.root, setup, picture, split)
 
 
-def draw_with(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) -> None:
-    """Draw what a trained model of another run says of a recording."""
+def draw(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) -> None:
+    """Draw what a trained model says of a recording: of the task's data, unless it is a path."""
     from tespec.inference.load import read_settings
+    from tespec.inference.predict import predict
     from tespec.runs.data import find_data
+    from tespec.training.device import choose_device
 
     assert drawing.model
     assert drawing.predict
+    assert drawing.out
     if not drawing.model.is_file():
         raise UserError(drawing.model, "no such file", "name a model.safetensors of runs/")
-    root = None
+    root, device = None, choose_device(setup.device)
     if not Path(drawing.predict).exists():
         trained = read_settings(drawing.model)
         root = find_data(trained.task, data, trained.profile).made().root
-    drawing.draw(drawing.model, root, setup, sensor)
+    drawn = predict(drawing.model, drawing.predict, drawing.out, device, root=root, clip=drawing.clip, sensor_px=sensor)
+    print(f"{drawn.moments} windows, {drawn.labelled} of them labelled: {drawn.figure}, {drawn.video}")
 
 
-def draw_strip_of(record: Record, setup: Setup, root: Path) -> None:
-    """Draw what the run's network says, where that was not done; a picture is no reason to lose a result."""
+def draw_strip_of(weights: Path, root: Path, setup: Setup, picture: Path, split: str) -> None:
+    """Draw what a run's network says of the scored recordings; a picture is no reason to lose a result."""
     from tespec.inference.predict import draw_strip
-    from tespec.runs.run import WEIGHTS
     from tespec.training.device import choose_device
 
-    weights, picture = setup.runs / record.name / WEIGHTS, setup.picture(record.name)
-    if picture.is_file() or not weights.is_file():
-        return
     try:
-        draw_strip(weights, root, choose_device(setup.device), picture, record.split)
+        draw_strip(weights, root, choose_device(setup.device), picture, split)
     # Whatever goes wrong in drawing (memory is short, say), the record is written and the next seed waits.
     except Exception as error:
         say(f"no picture: {one_line(str(error)) or type(error).__name__}")
@@ -232,7 +217,6 @@ def draw_strip_of(record: Record, setup: Setup, root: Path) -> None:
 def print_list() -> None:
     """Print methods and tasks, a line each."""
     from tespec.core.config import names
-    from tespec.core.registry import METHODS
 
     print("methods")
     for name, method in sorted(METHODS.module_dict.items()):
@@ -241,28 +225,30 @@ def print_list() -> None:
     print("profiles\n  " + "\n  ".join(names("profiles")))
 
 
-def print_settings(name: str, arch: str, choices: Choices) -> None:
+def print_settings(name: str, arch: str, profile: str, changes: Sequence[str]) -> None:
     """Print the resulting settings of a task or a method, and where each of them comes from."""
     import yaml
 
-    from tespec.core.config import names, origins_of_cell, origins_of_pretraining
+    from tespec.core import config
     from tespec.pretraining.method import find_method
 
-    profile = choices.profile or "paper"
-    if name in names("tasks"):
+    settings: Finetuning | Pretraining
+    if name in config.names("tasks"):
         print(f"{name}, {arch}, profile {profile}")
-        origins = origins_of_cell(name, arch, profile, choices.all_changes)
+        settings = config.finetuning_settings(name, arch, profile, changes)
+        layers = config.cell_layers(name, arch, profile, changes)
     else:
         method = find_method(name)
         print(yaml.safe_dump({name: method.facts()}, sort_keys=False, allow_unicode=True, width=100).rstrip())
         if method.recipe is None:
             return
         print(f"\npre-training, profile {profile}")
-        origins = origins_of_pretraining(name, profile, choices.all_changes)
-    origins.pop("deviations")  # long; in every record
-    for key, (value, origin) in origins.items():
-        shown = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").rstrip()
-        print(f"  {f'{key}: {shown}':60} # {origin}")
+        settings = config.pretraining_settings(name, profile, changes)
+        layers = config.pretraining_layers(name, profile, changes)
+    for key, (value, origin) in config.origins(settings, layers).items():
+        if key not in ("task", "name", "arch", "profile", "deviations"):  # above; the last is long, and in every record
+            shown = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").rstrip()
+            print(f"  {f'{key}: {shown}':60} # {origin}")
 
 
 def print_result(record: Record) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -25,12 +25,8 @@ def tables(
     ] = (),
     measured: Annotated[bool, Parameter(help="measured rows and columns alone")] = False,
     gains: Annotated[str | None, Parameter(help="one table of gains over this method, paired by seed")] = None,
-    data: Annotated[str | None, Parameter(help="measured on this data, e.g. sample")] = None,
-    profile: Annotated[str | None, Parameter(help="measured under this profile, e.g. paper")] = None,
-    split: Annotated[Literal["test", "val"] | None, Parameter(help="measured on this split (default: test)")] = None,
-    label_fraction: Annotated[str | None, Parameter(help="trained on this share of labels (default: 1)")] = None,
     frozen: Annotated[bool, Parameter(help="trained on a frozen backbone")] = False,
-    where: Annotated[tuple[str, ...], Parameter(help="KEY=VALUE of another column of the frame; repeatable")] = (),
+    where: Annotated[tuple[str, ...], Parameter(help="KEY=VALUE of a column, e.g. data=sample; repeatable")] = (),
     by: Annotated[str, Parameter(help="a column for each value of it, e.g. label_fraction")] = "",
     results: Annotated[Path, Parameter(help="folder that holds runs/", show_default=False)] = RESULTS,
     out: Annotated[Path | None, Parameter(help="folder of the files (default: tables/ in --results)")] = None,
@@ -44,10 +40,7 @@ def tables(
         UserError: no record can be read, or none fits what was asked for.
     """
     refuse(bool(gains and (only or measured or by)), "--gains is a table of its own, without --only, --measured, --by")
-    filters = {"data": data, "profile": profile, "split": split, "label_fraction": label_fraction}
-    wanted = {name: value for name, value in filters.items() if value is not None} | (
-        {"frozen": "True"} if frozen else {}
-    )
+    wanted = {"frozen": "True"} if frozen else {}
     for text in where:
         key, equals, value = text.partition("=")
         refuse(not equals, f"--where {text}: write KEY=VALUE")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from tespec.cli.command import new_app
-from tespec.cli.options import Own
+from tespec.cli.options import Plugins
 from tespec.core.errors import UserError
+from tespec.core.registry import import_file
 from tespec.core.settings import parse_size
 from tespec.runs.setup import PositiveInt
 
@@ -30,13 +31,13 @@ class Network:
 
     bins: Annotated[PositiveInt | None, Parameter(help="time bins (default: the recipe's, else 10)")] = None
     sensor: Annotated[str | None, Parameter(help="WIDTHxHEIGHT in px (default: the recipe's or format's)")] = None
-    own: Own = Own()
+    plugins: Plugins = ()
 
     def inspect(self, file: Path) -> Contents:
         """What a file holds."""
         size = parse_size(self.sensor) if self.sensor else None
-        self.own.read()
-        self.own.load(only_given=True)
+        for plugin in self.plugins:
+            import_file(plugin)
         from tespec.weights.export import inspect
 
         return inspect(file, self.bins, size)

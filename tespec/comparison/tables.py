@@ -120,7 +120,7 @@ def make_tables(
     for name in only:
         if name not in makers:
             raise UserError(f"--only {name}", "no such table", near(name, makers))
-    remedy = f"run benchmarks/run.py first{''.join(f' ({note})' for note in left_out)}"
+    remedy = f"use `tespec run` first{''.join(f' ({note})' for note in left_out)}"
     found = []
     for name in only or (name for name in makers if name not in plain_tables()):
         table = makers[name]()

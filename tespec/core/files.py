@@ -16,15 +16,15 @@ from filelock import FileLock, Timeout
 UNREADABLE = (OSError, ValueError, RecursionError)
 
 
-def read_json(path: Path, **hooks: Callable[[str], Any]) -> Any:
-    """Values of a JSON file in UTF-8; `hooks` are those of `json.loads`.
+def read_json(path: Path) -> Any:
+    """Values of a JSON file in UTF-8.
 
     Raises:
         OSError: the file cannot be read.
         ValueError: it is no JSON.
         RecursionError: it is nested too deep.
     """
-    return json.loads(path.read_text(encoding="utf-8"), **hooks)  # type: ignore[arg-type]  # hooks of one type
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def read_yaml(path: Path) -> Any:
@@ -75,8 +75,7 @@ def write_all(texts: Mapping[Path, str]) -> None:
 
 def write_whole(path: Path, text: str) -> Path:
     """Write a text file in UTF-8 in one step, and return its path."""
-    with whole_file(path) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")
+    write_all({path: text})
     return path
 
 

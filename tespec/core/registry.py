@@ -96,8 +96,8 @@ def import_file(file: Path) -> None:
     Raises:
         UserError: it is missing or cannot be imported.
     """
-    if not file.is_file():
-        raise UserError(file, "no such file", "check the path given to --import")
+    if file.suffix != ".py" or not file.is_file():
+        raise UserError(file, "no such file", "check the path given to --import, which ends in .py")
     try:
         _import(f"{PLUGIN}{file.stem}", file)
     except (ImportError, SyntaxError, NameError, KeyError, AttributeError, TypeError) as error:
@@ -106,8 +106,8 @@ def import_file(file: Path) -> None:
 
 def _import(name: str, file: Path, folders: list[str] | None = None) -> None:
     place = importlib.util.spec_from_file_location(name, file, submodule_search_locations=folders)
-    if place is None or place.loader is None:
-        raise UserError(file, "not a Python file", "give a file that ends in .py")
+    assert place
+    assert place.loader
     module = importlib.util.module_from_spec(place)
     sys.modules[name] = module  # dataclasses look their module up there
     try:

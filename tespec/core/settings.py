@@ -42,9 +42,14 @@ T = TypeVar("T")
 
 
 def merge(
-    base: Mapping[str, Any], changes: Mapping[str, Any], source: str, replaced: Sequence[str] = ()
+    base: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    source: str,
+    replaced: Sequence[str] = (),
+    *,
+    strict: bool = True,
 ) -> dict[str, Any]:
-    """Copy of `base` with nested `changes`; a key that `base` lacks is refused.
+    """Copy of `base` with nested `changes`; if `strict`, a key that `base` lacks is refused.
 
     A mapping that names a `type` is replaced whole, since another type need not have the same keys; so are those that
     `replaced` names.
@@ -53,13 +58,13 @@ def merge(
         raise UserError(source, "holds no settings by name", "write nested keys")
     merged = dict(base)
     for key, value in changes.items():
-        if key not in base:
+        if strict and key not in base:
             nested = [f"{group}.{key}" for group, held in base.items() if isinstance(held, Mapping) and key in held]
             remedy = f"did you mean {nested[0]!r}?" if nested else suggest(key, base)
             raise UserError(source, f"unknown setting {key!r}", remedy)
         whole = key in replaced or (isinstance(value, Mapping) and "type" in value)
-        if isinstance(value, Mapping) and isinstance(base[key], Mapping) and not whole:
-            merged[key] = merge(base[key], value, source)
+        if isinstance(value, Mapping) and isinstance(base.get(key), Mapping) and not whole:
+            merged[key] = merge(base[key], value, source, strict=strict)
         else:
             merged[key] = value
     return merged
@@ -210,11 +215,49 @@ class Downsample:
     to_width: PositiveInt | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """What a profile states over task configs and recipes, and the name of the profile that states the rest.
+
+    `networks` holds an architecture for each kind of network, `finetuning` settings of all tasks, `tasks` of each one.
+    """
+
+    name: str
+    base: str = ""
+    networks: dict[str, str]
+    deviations: tuple[str, ...]
+    threads: PositiveInt | None = None
+    finetuning: dict[str, Any]
+    tasks: dict[str, dict[str, Any]]
+    pretraining: dict[str, Any]
+
+    def facts(self, network: str) -> dict[str, Any]:
+        """What it decides of a run, whose network is of a kind, or an architecture itself such as a plug-in's."""
+        width = self.networks.get(network, network)
+        return {"profile": self.name, "width": width, "deviations": self.deviations}
+
+
 class OfRecordings:
     """What settings of both kinds say of how recordings are read and played."""
 
+    batch_size: int
+    optimisation: Optimisation
     sampling: str
     sensor_px: str | None
+
+    def check(self) -> None:
+        """Refuse settings that do not go together.
+
+        Raises:
+            UserError: names them.
+        """
+        steps, warmup = self.optimisation.steps, self.optimisation.warmup_steps
+        if warmup and warmup >= steps:
+            what = f"{warmup} steps of warm-up leave none of the {steps} of optimisation.steps"
+            raise UserError("optimisation.warmup_steps", what, f"set it below {steps} as well")
+        if self.sampling == "mixed" and self.batch_size < 2:
+            what = "'mixed' needs a lane of streams and one of clips, and batch_size is 1"
+            raise UserError("sampling", what, "give a larger batch_size, or choose streams or clips")
 
     @property
     def sensor(self) -> Size | None:
@@ -273,6 +316,13 @@ class Finetuning(OfRecordings):
     label_share: SomeShare = 1.0
     evaluate_without_state: Flag = False
 
+    def check(self) -> None:
+        """Refuse settings that do not go together."""
+        super().check()
+        if not self.recurrent and self.sampling != "clips":
+            what = f"{self.sampling!r} carries a state, and feed-forward networks have none"
+            raise UserError("sampling", what, "set it to clips")
+
     def after_pretraining_on(self, data: str) -> Finetuning:
         """The settings of a backbone that was pre-trained on the data set `data`, in whatever case it is written."""
         peaks = {name.casefold(): peak for name, peak in self.peak_lr_after.items()}
@@ -288,6 +338,14 @@ class Finetuning(OfRecordings):
     def carries_state(self) -> bool:
         """Whether recordings are evaluated with the state carried through them, which clips alone do not teach."""
         return self.recurrent and self.sampling != "clips"
+
+    @property
+    def most_labels(self) -> int:
+        """The most labels of a chunk that reach the head; with `frames: rvt` they are `period_ms` apart."""
+        most, period = min(self.labels_per_chunk or self.segments, self.segments), self.protocol.get("period_ms")
+        if self.protocol.get("frames") != "rvt" or not period or not self.window_ms:
+            return most
+        return min(most, math.ceil(self.segments * self.window_ms / period))
 
 
 @dataclass(frozen=True)
@@ -338,33 +396,3 @@ class Pretraining(OfRecordings):
     def arch(self) -> str:
         """What the backbone is called in records."""
         return "recurrent" if self.recurrent else "feedforward"
-
-
-def most_labels(
-    segments: int, per_chunk: int | None, window_ms: float | None = None, protocol: Mapping[str, Any] | None = None
-) -> int:
-    """The most labels of a chunk of so many windows that reach the head.
-
-    Args:
-        segments: windows of the chunk.
-        per_chunk: labels that are taken of it; None: all.
-        window_ms: length of a window, where it has one.
-        protocol: of the data set; `frames: rvt` leaves `period_ms` between label frames.
-    """
-    most, stated = min(per_chunk or segments, segments), protocol or {}
-    period = stated.get("period_ms")
-    if stated.get("frames") != "rvt" or not period or not window_ms:
-        return most
-    return min(most, math.ceil(segments * window_ms / period))
-
-
-def require_warmup(settings: Optimisation) -> None:
-    """Refuse a warm-up that leaves no step after it.
-
-    Raises:
-        UserError: it does.
-    """
-    steps, warmup = settings.steps, settings.warmup_steps
-    if warmup and warmup >= steps:
-        what = f"{warmup} steps of warm-up leave none of the {steps} of optimisation.steps"
-        raise UserError("optimisation.warmup_steps", what, f"set it below {steps} as well")

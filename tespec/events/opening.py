@@ -56,7 +56,7 @@ def open_events(path: str | Path, height: int | None = None, width: int | None =
     try:
         return open_store(cached)
     except UserError as error:
-        remedy = f"pack it (benchmarks/data.py prepare recordings {path}), or read it whole with load_events"
+        remedy = f"pack it (tespec data prepare recordings {path}), or read it whole with load_events"
         raise NotPacked(path, "is not packed", remedy) from error
 
 

@@ -99,7 +99,7 @@ class CellSpec:
             if self.checkpoint is None and self.method.pretraining_data != "-" and not planned:
                 raise UserError(option, f"is pre-trained on {self.method.pretraining_data}", "give --checkpoint FILE")
         elif not (self.data.is_sample or planned):
-            remedy = f"give --checkpoint FILE, or make it: benchmarks/pretrain.py --method {self.name} --data FOLDER"
+            remedy = f"give --checkpoint FILE, or make it: tespec pretrain --method {self.name} --data FOLDER"
             raise UserError(option, "needs pre-trained weights", remedy)
         origin = Origin()
         if self.pretrains:

@@ -17,7 +17,7 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.registry import DATASETS, TASKS, find_registered
 from tespec.core.scores import ZEROED, Score, without_state
-from tespec.core.settings import Finetuning, Size, most_labels
+from tespec.core.settings import Finetuning, Size
 from tespec.datasets.base import TEST, TRAIN, LabelledDataset
 from tespec.datasets.batches import (
     WHOLE,
@@ -148,8 +148,7 @@ class Task(ABC):
 
         `size` is (H, W) of the histograms in px.
         """
-        segments = settings.segments
-        most = most_labels(segments, settings.labels_per_chunk, settings.window_ms, settings.protocol)
+        segments, most = settings.segments, settings.most_labels
         place = [(lane, segment) for lane in range(lanes) for segment in range(segments - most, segments)]
         shape = (lanes, segments, 2 * settings.bins, *size)
         return {

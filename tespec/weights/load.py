@@ -124,7 +124,7 @@ def read_backbone(path: Path, *, height: int | None = None, width: int | None = 
     """Backbone of a file that holds a recipe, in evaluation mode; a `UserError` if it cannot be built and filled."""
     recipe = read_recipe(path)
     if "width" not in recipe:
-        raise UserError(path, "holds no recipe", "convert it with benchmarks/weights.py convert")
+        raise UserError(path, "holds no recipe", "convert it with `tespec weights convert`")
     if missing := [name for name in ("sensor", "recurrent", "bins") if name not in recipe]:
         raise UserError(path, f"the recipe in it does not name {missing[0]}", "write the file again")
     rows, columns = recipe["sensor"]

@@ -40,15 +40,13 @@ def records(folder):
     return {(each.kind, each.method): each for each in read_records(folder / "results")[0]}
 
 
-def test_the_guide_has_two_files_and_their_commands():
-    assert list(PROGRAMS) == ["byol.py", "orthogonal.py"]
-    assert len(COMMANDS) == 6
-
-
-def test_the_method_is_listed_and_described(outputs):
-    _, (listed, described, *_) = outputs
+def test_its_two_methods_are_listed_described_and_run(outputs):
+    folder, (listed, described, *_, alone) = outputs
+    assert (list(PROGRAMS), len(COMMANDS)) == (["byol.py", "orthogonal.py"], 6)
     assert re.search(r"^  byol +BYOL: A network predicts", listed, re.MULTILINE)
     assert "title: BYOL" in described
+    assert alone.startswith("orthogonal on ddd17 (recurrent, data: sample): miou")
+    assert records(folder)["evaluation", "orthogonal"].weights["source"] == "orthogonal"
 
 
 def test_it_is_pretrained_measured_and_fine_tuned(outputs):
@@ -73,9 +71,3 @@ def test_its_row_is_in_the_table(outputs):
     assert f"{tuned.metrics['miou']:.2f} (1" in row
     assert "--method byol" in tuned.command
     assert "BYOL" in (folder / "results" / "tables" / "segmentation.tex").read_text()
-
-
-def test_a_method_without_pretraining_needs_no_recipe(outputs):
-    folder, said = outputs
-    assert said[5].startswith("orthogonal on ddd17 (recurrent, data: sample): miou")
-    assert records(folder)["evaluation", "orthogonal"].weights["source"] == "orthogonal"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -10,12 +11,12 @@ import tespec.core.compat  # noqa: F401  # before mmengine
 import pytest
 import torch
 
-from tespec.cli.command import VERBS, as_started, run
+from tespec.cli.command import VERBS, run
 from tespec.cli.options import prepared
 from tespec.core import config
 from tespec.core.config import names
 from tespec.core.errors import Preempted, UserError
-from tespec.core.paths import CONFIGS, REPOSITORY
+from tespec.core.paths import REPOSITORY
 from tespec.runs.setup import Setup
 from tespec.training.hooks import TRACKERS
 from tespec.training.launch import LAUNCHERS
@@ -65,7 +66,7 @@ def test_help_fits_a_screen_says_how_settings_are_found_and_imports_no_torch(cal
     for command in ([], *COMMANDS):
         code, out, _ = call(*command, "--help")
         assert code == 0
-        assert len(out.splitlines()) <= 45, command
+        assert len(out.splitlines()) <= 47, command
         assert ("--import" in out) == (command not in ([], ["tables"], ["report"])), command
         if command in (["run"], ["pretrain"]):
             assert "then --profile, then --set; the later one wins" in out
@@ -100,18 +101,6 @@ def test_a_typo_is_answered_with_the_nearest(given, message, call):
     assert err.count("\n") == 1
 
 
-def test_a_script_and_the_command_are_the_same():
-    script, command = (
-        subprocess.run([sys.executable, *called], cwd=REPOSITORY, capture_output=True, text=True, timeout=100)
-        for called in (
-            ["benchmarks/data.py", "download-guide", "ddd17"],
-            ["-m", "tespec.cli", "data", "download-guide", "ddd17"],
-        )
-    )
-    assert (script.returncode, script.stdout) == (command.returncode, command.stdout) == (0, script.stdout)
-    assert "DDD17" in script.stdout
-
-
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_a_python_without_the_harness_is_told_in_one_line(script):
     # -S: without installed packages; -E: without those of the environment's variables.
@@ -121,58 +110,33 @@ def test_a_python_without_the_harness_is_told_in_one_line(script):
     assert "run `make setup`" in done.stderr
 
 
-def test_texts_name_the_command_that_was_started(monkeypatch):
-    text = "python benchmarks/run.py --list\nrun benchmarks/tables.py, or benchmarks/speed.py"
-    assert as_started(text) == text
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/tespec", "run"])
-    assert as_started(text) == "tespec run --list\nrun tespec tables, or benchmarks/speed.py"
-
-
-PATHS = "--results /some/where --runs=/else --workers 2 --seed 1 --set a.b=8 --overwrite --no-picture --track files"
-RECORDED = [
-    (PATHS, {}, None, "--seed 1 --set a.b=8 --threads 3"),
-    ("", {"threads": 2}, None, ""),
-    ("", {}, "small", ""),  # which says how many threads
-    ("", {}, "sample", "--threads 3"),
-    ("--data /my_data", {}, "small", "--data /my_data"),
-    ("--checkpoint=RUNS/a/model.safetensors", {}, "small", "--checkpoint=runs/a/model.safetensors"),
-    ("--checkpoint RUNS/a/model.safetensors", {}, "small", "--checkpoint runs/a/model.safetensors"),
-]
-
-
-@pytest.mark.parametrize(("given", "options", "profile", "kept"), RECORDED)
-def test_a_record_holds_the_command_that_repeats_it_anywhere(tmp_path, monkeypatch, given, options, profile, kept):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+@pytest.mark.parametrize(
+    ("launcher", "profile", "threads", "program"),
+    [
+        ("none", None, None, "tespec"),
+        ("none", "small", 1, "tespec"),
+        ("pytorch", "sample", None, "torchrun --nproc-per-node 2 -m tespec.cli"),
+    ],
+)
+def test_a_record_holds_the_command_that_repeats_it(tmp_path, monkeypatch, launcher, profile, threads, program):
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
-    runs = tmp_path / "runs"
-    words = given.replace("RUNS", str(runs)).split()
-    setup = prepared(Setup(device="cpu", runs=runs, results=tmp_path, **options), "run", words, profile)
-    assert setup.command == f"python benchmarks/run.py {kept}".strip()
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    words = ["run", "--data", "my data", "--seed", "1"]
+    setup = prepared(Setup(device="cpu", launcher=launcher, runs=tmp_path, results=tmp_path), words, profile)
+    assert (setup.command, setup.threads) == (f"{program} run --data 'my data' --seed 1", threads)
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A folder laid out like configs/, with a task and a plan; what is read from it is forgotten afterwards."""
+def test_a_task_and_a_profile_of_ones_own_are_files(tmp_path, monkeypatch, call):
     monkeypatch.setattr(config, "_added", {})
-    for kind, name, text in (
-        ("tasks", "mine", (CONFIGS / "tasks" / "ddd17.yaml").read_text().replace("name: ddd17", "name: mine")),
-        ("plans", "mine_too", "data: sample\nprofile: tiny\ncells: [{methods: [scratch], tasks: [ddd17]}]\n"),
-    ):
-        (tmp_path / kind).mkdir()
-        (tmp_path / kind / f"{name}.yaml").write_text(text)
-    return tmp_path
-
-
-def test_configs_of_ones_own_are_found_by_name_or_file(folder, call):
-    assert call("run", "--configs", folder, "--describe", "mine")[1].startswith("mine, recurrent")
-    assert call("data", "download-guide", "mine", "--configs", folder)[1].startswith("DDD17 with EV-SegNet's labels")
-    places = ["--results", folder / "results", "--runs", folder / "runs"]
-    code, shown, _ = call("plan", "mine_too", "--configs", folder, "--dry-run", *places)
-    assert code == 0
-    assert "mine_too: 0 of 2 runs done" in shown
-    assert f"--configs {folder}" in shown
-    config._added.clear()
-    file = folder / "tasks" / "mine.yaml"
-    refused = call("run", "--method", "scratch", "--task", file, "--data", "/nowhere", "--profile", "tiny")
+    task, profile = tmp_path / "mine.yaml", tmp_path / "quick.yaml"
+    task.write_text("base: ddd17\ntitle: Mine\n")
+    profile.write_text("base: tiny\n")
+    refused = call("run", "--method", "scratch", "--task", task, "--profile", profile, "--data", "/nowhere")
+    assert refused == (2, "", "error: base: tiny: has a base itself; name one that has none\n")
+    profile.write_text("base: sample\nfinetuning: {optimisation: {steps: 33}}\n")
+    refused = call("run", "--method", "scratch", "--task", task, "--profile", profile, "--data", "/nowhere")
     assert refused == (2, "", "error: /nowhere: no such file or folder; check the path given to --data\n")
-    assert "no folder of configs" in call("run", "--list", "--configs", folder / "none")[2]
+    out = call("run", "--describe", task, "--profile", profile)[1]
+    assert out.startswith("mine, recurrent, profile quick\n")
+    assert re.search(r"^  optimisation.steps: 33 +# profile quick$", out, re.MULTILINE)
+    assert call("data", "download-guide", "mine")[1].startswith("DDD17 with EV-SegNet's labels")

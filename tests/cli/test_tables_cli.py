@@ -1,24 +1,26 @@
-from __future__ import annotations
-
-import errno
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tespec.cli.main import main
 from tespec.core.paths import REPOSITORY
 
 SAMPLE = REPOSITORY / "results" / "sample"
 ENDS = (".csv", "_long.csv", ".tex", ".md", ".html")
 
 
-def call(*arguments: object) -> int:
-    return main(["tables", *map(str, arguments)])
+@pytest.fixture
+def tables(call, tmp_path):
+    """Tables of results, those of the repository unless others are named; gives exit code, stdout and stderr."""
+
+    def called(*words):
+        where = () if "--results" in words else ("--results", SAMPLE, "--out", tmp_path / "out")
+        return call("tables", *where, *words)
+
+    return called
 
 
-def test_prints_and_writes_the_tables_of_the_committed_results_without_torch(tmp_path: Path) -> None:
+def test_prints_and_writes_the_tables_of_the_committed_results_without_torch(tmp_path):
     code = (
         "import sys; from tespec.cli.main import main; "
         f"main(['tables', '--results', {str(SAMPLE)!r}, '--out', 'out']); "
@@ -32,36 +34,32 @@ def test_prints_and_writes_the_tables_of_the_committed_results_without_torch(tmp
     assert "Not shown: 24 results with label_fraction 0.05, 0.2" in done.stdout
     assert done.stdout.splitlines()[-1] == "Written: 60 files in out"
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {
-        f"{name}{end}" for name in ("segmentation", "depth", "detection", "ablation_memory") for end in ENDS
-    } < names
+    made = ("segmentation", "depth", "detection", "ablation_memory")
+    assert {f"{name}{end}" for name in made for end in ENDS} < names
 
 
-def test_measured_tables_have_no_published_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("--results", SAMPLE, "--out", tmp_path, "--measured", "--where", "method=tespec") == 0
-    assert "published" not in capsys.readouterr().out
-    assert (tmp_path / "detection.csv").read_text().splitlines()[1:] == [
+def test_measured_tables_have_no_published_number(tables, tmp_path):
+    code, out, _ = tables("--measured", "--where", "method=tespec")
+    assert (code, "published" in out) == (0, False)
+    assert (tmp_path / "out" / "detection.csv").read_text().splitlines()[1:] == [
         ",TESPEC (Ours),Swin-T/7,yes,1Mpx,4.62 ± 1.87 (5)",
         ",TESPEC,Swin-T/7,no,1Mpx,3.35 ± 0.20 (5)",
     ]
-    assert not (tmp_path / "ablation_steps.csv").exists()
+    assert not (tmp_path / "out" / "ablation_steps.csv").exists()
 
 
-def test_filters_and_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--results", SAMPLE, "--out", tmp_path, "--only", "segmentation", "--measured")
-    assert call(*options, "--label-fraction", "0.05", "--data", "sample", "--profile", "small", "--split", "test") == 0
-    assert "5 % of labels" in capsys.readouterr().out
-    assert call(*options, "--by", "frames", "--where", "frames=*ing", "--where", "seed=0") == 0
-    out = capsys.readouterr().out
-    assert "moving" in out
-    assert "(1)" in out
-    assert "(5)" not in out
+def test_filters_and_levels(tables):
+    options = ("--only", "segmentation", "--measured", "--where")
+    few = tables(*options, "label_fraction=0.05", "--where", "data=sample", "--where", "split=test")
+    assert (few[0], "5 % of labels" in few[1]) == (0, True)
+    code, out, _ = tables(*options, "frames=*ing", "--where", "seed=0", "--by", "frames")
+    assert (code, "moving" in out, "(1)" in out, "(5)" in out) == (0, True, True, False)
 
 
-def test_gains_are_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("--results", SAMPLE, "--out", tmp_path, "--gains", "scratch") == 0
-    assert "no scratch with ResNet50" in capsys.readouterr().out
-    assert {path.name for path in tmp_path.iterdir()} == {f"gains_scratch{end}" for end in ENDS}
+def test_gains_are_one_table(tables, tmp_path):
+    code, out, _ = tables("--gains", "scratch")
+    assert (code, "no scratch with ResNet50" in out) == (0, True)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {f"gains_scratch{end}" for end in ENDS}
 
 
 @pytest.mark.parametrize(
@@ -72,68 +70,37 @@ def test_gains_are_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         (["--where", "metod=tespec"], "did you mean method"),
         (["--where", "metric=moiu"], "did you mean miou?"),
         (["--where", "method"], "write KEY=VALUE"),
-        (["--where", "data=sample", "--data", "sample"], "given twice"),
+        (["--where", "frozen=False", "--frozen"], "given twice"),
         (["--by", "label_frction"], "did you mean label_fraction?"),
         (["--gains", "scrach"], "did you mean scratch?"),
         (["--gains", "scratch", "--measured"], "--gains is a table of its own"),
-        (["--data", "dsec"], "choose from sample"),
+        (["--where", "data=dsec"], "choose from sample"),
         (["--contrasts"], "Unknown option: --contrasts"),
-        (["--results", str(REPOSITORY / "docs")], "is not a results folder"),
+        (["--results", REPOSITORY / "docs"], "is not a results folder"),
         (["--results", "nowhere"], "--results nowhere: no such folder; name a folder that holds runs/"),
     ],
 )
-def test_mistakes_are_one_line_and_write_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    where = [] if "--results" in arguments else ["--results", SAMPLE]
-    code = call(*where, "--out", tmp_path / "out", *arguments)
-    said = capsys.readouterr()
-    assert (code, said.out) == (2, "")
-    assert message in said.err
-    assert said.err.count("\n") == 1
+def test_mistakes_are_one_line_and_write_nothing(tables, tmp_path, arguments, message):
+    code, out, err = tables(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
     assert not (tmp_path / "out").exists()
 
 
-def test_a_damaged_record_is_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    (runs / "torn.json").write_text("{")
-    assert call("--results", tmp_path) == 2
-    said = capsys.readouterr()
-    assert said.err.splitlines()[0].startswith(f"left out: {runs / 'torn.json'}: not a record")
-    assert "holds no readable record" in said.err
+def test_a_damaged_record_is_named_and_left_out(tables, tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "torn.json").write_text("{")
+    code, _, err = tables("--results", tmp_path)
+    assert (code, "holds no readable record" in err) == (2, True)
+    assert err.startswith(f"left out: {tmp_path / 'runs' / 'torn.json'}: not a record")
     (tmp_path / "records.jsonl.gz").write_bytes((SAMPLE / "records.jsonl.gz").read_bytes())
-    assert call("--results", tmp_path) == 0
-    said = capsys.readouterr()
-    assert said.err.count("left out") == 1
-    assert "39.55 ± 0.25 (5)" in said.out
+    code, out, err = tables("--results", tmp_path)
+    assert (code, err.count("left out"), "39.55 ± 0.25 (5)" in out) == (0, 1, True)
 
 
-def test_without_records_the_published_numbers_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("--results", tmp_path) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("Object detection")
-    assert "62.774" in out
+def test_without_records_the_published_numbers_are_written(tables, tmp_path):
+    code, out, _ = tables("--results", tmp_path)
+    assert (code, out.startswith("Object detection"), "62.774" in out) == (0, True, True)
     assert "Nothing measured: ablation_masking" in out
     assert "62.774" in (tmp_path / "tables" / "segmentation.md").read_text()
-    assert call("--results", tmp_path, "--only", "runtime") == 0
-    assert "155.2" in capsys.readouterr().out
-
-
-def test_a_full_disk_leaves_the_tables_as_they_were(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    real, written = Path.write_text, []
-
-    def full(self: Path, text: str, encoding: str | None = None) -> int:
-        written.append(self)
-        if len(written) == 7:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(self, text, encoding=encoding)
-
-    monkeypatch.setattr(Path, "write_text", full)
-    assert call("--results", SAMPLE, "--out", tmp_path) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "No space left on device" in said.err
-    assert list(tmp_path.iterdir()) == []
+    assert "155.2" in tables("--results", tmp_path, "--only", "runtime")[1]

@@ -58,33 +58,20 @@ def test_what_a_user_changed_is_what_differs_from_the_defaults():
     assert changed_pretraining(changed, "swin") == {"objective.mask.ratio": 0.0, "segments": 3}
     other = pretraining_settings("tespec", "sample", ["objective=cpc", "objective.ahead=1"])
     assert changed_pretraining(other, "swin") == {"objective": "cpc", "objective.ahead": 1}
-    unknown = dataclasses.replace(usual, name="mine")
-    assert changed_pretraining(unknown, "swin").keys() > {"batch_size", "optimisation.steps", "objective.mask.ratio"}
 
 
 WRONG = [
     ("optimisation.step=7", "unknown setting 'step'; did you mean 'steps'"),
     ("batch_size=many", "batch_size: 'many' is not allowed; it should be a valid integer"),
-    ("batch_size=0", "batch_size: 0 is not allowed; it should be greater than 0"),
     ("sampling=random", "sampling: 'random' is not allowed; it should be 'streams', 'mixed' or 'clips'"),
     ("batch_size=1", "sampling: 'mixed' needs a lane of streams and one of clips, and batch_size is 1"),
-    ("head=3", "head: 3 is not allowed; it should be a valid dictionary"),
     ("augmentation.zoom_in=[1]", "zoom_in: \\[1\\] is not allowed; it should be a list of two"),
     ("optimisation.peak_lr=0", r"optimisation\.peak_lr: 0 is not allowed; it should be greater than 0"),
     ("optimisation.peak_lr=.nan", r"optimisation\.peak_lr: nan is not allowed"),
-    ("augmentation.zoom_out=[0.5, 2]", "zoom_out: 0.5 is not allowed; it should be greater than or"),
-    ("window_ms=-5", "window_ms: -5 is not allowed"),
-    ("rule=rtv", "rule: 'rtv' is not allowed; it should be 'edges' or 'rvt'"),
     ("batch_size", "no '='"),
     ("batch_size=[", "the value is not YAML"),
     (f"optimisation.peak_lr={10**400}", "peak_lr: 100.* is not allowed"),
-    (f"window_ms={-(10**400)}", "window_ms: -100.* is not allowed"),
     ("optimisation.clip.at=null", "optimisation.clip.at: no limit to clip by value at; give one, or set by to none"),
-    (
-        "optimisation.clip.by=size",
-        "optimisation.clip.by: 'size' is not allowed; it should be 'value', 'norm', 'parameter' or",
-    ),
-    ("optimisation.weight_decay.exempt=[norms]", "exempt: 'norms' is not allowed; it should be 'vectors' or 'pos"),
     ("optimisation.weight_decay=0.05", "weight_decay: 0.05 is not allowed"),
     ("optimisation.steps=15", "warmup_steps: 15 steps of warm-up leave none of the 15 of .*; set it below 15"),
 ]
@@ -168,31 +155,32 @@ def test_a_profile_says_only_what_differs_from_its_base(own_profile):
     assert len(small.deviations) > len(base.deviations)
 
 
-def test_what_a_profile_says_of_an_architecture_outweighs_what_it_says_of_both(own_profile):
+def test_of_a_profile_the_task_wins_and_then_the_architecture(own_profile):
     own_profile(
-        "base: sample\nfinetuning: {architectures: {recurrent: {optimisation: {peak_lr: 1.0e-4}}}}\n"
-        "tasks: {ddd17: {optimisation: {peak_lr: 2.0e-4, steps: 77}}}"
+        "base: sample\nfinetuning: {batch_size: 6, architectures: {recurrent: {optimisation: {peak_lr: 1.0e-4}}}}\n"
+        "tasks: {ddd17: {optimisation: {steps: 77}, architectures: {feedforward: {optimisation: {peak_lr: 2.0e-4}}}}}"
     )
-    recurrent, alone = (finetuning_settings("ddd17", arch, "own").optimisation for arch in ARCHITECTURES)
-    assert (recurrent.peak_lr, alone.peak_lr) == (1e-4, 2e-4)
-    assert (recurrent.steps, alone.steps) == (77, 77)
+    recurrent, alone = (finetuning_settings("ddd17", arch, "own") for arch in ARCHITECTURES)
+    assert (recurrent.optimisation.peak_lr, alone.optimisation.peak_lr) == (1e-4, 2e-4)
+    assert (recurrent.optimisation.steps, alone.optimisation.steps) == (77, 77)
+    assert (recurrent.batch_size, alone.batch_size) == (4, 8)  # the base's, of an architecture
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("base: small", ": its base has a base itself"),
+        ("base: small", "base: small: has a base itself"),
         ("base: sample\nfinetuning: {stepps: 3}", "unknown setting 'stepps'"),
         ("base: sample\nfinetuning: {architectures: {recurent: {batch_size: 4}}}", "did you mean 'recurrent'"),
         ("base: sample\nfinetuning: {architectures: {recurrent: {batchsize: 4}}}", "did you mean 'batch_size'"),
-        ("base: sample\ntasks: {ddd17: 3}", "no settings"),
+        ("base: sample\ntasks: {ddd17: 3}", "profile own, tasks.ddd17: 3 is not allowed"),
         ("base: sample\ntasks: {ddd17: {architectures: 3}}", "no (group of )?settings"),
         ("base: sample\nfinetuning: {architectures: [recurrent]}", "no (group of )?settings"),
     ],
 )
 def test_mistakes_in_a_profile_are_named(own_profile, text, said):
     own_profile(text)
-    with pytest.raises(UserError, match=rf"profile own.*{said}"):
+    with pytest.raises(UserError, match=rf"{said}"):
         finetuning_settings("ddd17", "recurrent", "own")
 
 
@@ -209,17 +197,17 @@ def test_deviations_are_those_of_recipe_and_profile_and_the_objectives_own():
     assert pretraining_settings("tespec", "paper", ["objective=ecdp"]).deviations == Ecdp.deviations
 
 
-def test_configs_of_another_folder_are_read_beside_those_of_the_harness(tmp_path, monkeypatch):
+def test_a_config_of_ones_own_is_read_beside_those_of_the_harness(tmp_path, monkeypatch):
     monkeypatch.setattr(config, "_added", {})
-    (tmp_path / "tasks").mkdir()
-    own = shutil.copy(config.CONFIGS / "tasks" / "ddd17.yaml", tmp_path / "tasks" / "own.yaml")
-    config.add_folder(tmp_path)
-    assert finetuning_settings("own", "recurrent", "paper") == finetuning_settings("ddd17", "recurrent", "paper")
-    own.rename(own.with_name("ddd17.yaml"))
-    for add, said in (
-        (lambda: config.add_folder(tmp_path), "has the name 'ddd17' already; rename one of them"),
-        (lambda: config.add_folder(tmp_path / "nowhere"), "no folder of configs"),
-        (lambda: config.add_file("tasks", tmp_path / "nothing.yaml"), r"no such config; give a file that ends in"),
+    own = shutil.copy(config.CONFIGS / "tasks" / "ddd17.yaml", tmp_path / "own.yaml")
+    assert config.add_file("tasks", own) == "own"
+    settings = finetuning_settings("own", "recurrent", "paper")
+    assert dataclasses.replace(settings, task="ddd17") == finetuning_settings("ddd17", "recurrent", "paper")
+    assert config.own_files(tasks="own", profiles="paper") == [own]
+    taken = own.rename(own.with_name("ddd17.yaml"))
+    for file, said in (
+        (taken, "has the name 'ddd17' already; rename one of them"),
+        (tmp_path / "nothing.yaml", r"no such config; give a file that ends in"),
     ):
         with pytest.raises(UserError, match=said):
-            add()
+            config.add_file("tasks", file)

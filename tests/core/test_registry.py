@@ -43,7 +43,7 @@ class Untitled(Method):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, r"mine\.py: no such file; check the path given to --import"),
+        (None, r"mine\.py: no such file; check the path given to --import, which ends in .py"),
         ("import nothing_of_that_name", r"mine\.py: cannot be imported"),
         ("def broken(:", r"mine\.py: cannot be imported"),
         ("undefined + 1", r"mine\.py: cannot be imported"),

@@ -9,7 +9,7 @@ from tespec.comparison.records import find_record
 from tespec.core.config import finetuning_settings
 from tespec.core.description import described_size, read_description
 from tespec.core.errors import UserError
-from tespec.core.files import UNREADABLE, parse_yaml, read_json, read_yaml, whole_file, write_all, write_whole
+from tespec.core.files import UNREADABLE, parse_yaml, whole_file, write_all, write_whole
 from tespec.events.store import header_of
 
 DEEP = "[" * 200_000
@@ -52,13 +52,6 @@ def test_several_files_appear_together_or_not_at_all(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         write_all(dict.fromkeys(paths, "new"))
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "old", "b": "old"}
-
-
-def test_values_come_back(tmp_path):
-    (tmp_path / "a.json").write_text('{"ä": [1, 2.5, null]}', encoding="utf-8")
-    (tmp_path / "a.yaml").write_text("ä: [1, 2.5, null, true]", encoding="utf-8")
-    assert read_json(tmp_path / "a.json") == {"ä": [1, 2.5, None]}
-    assert read_yaml(tmp_path / "a.yaml") == {"ä": [1, 2.5, None, True]}
 
 
 @pytest.mark.parametrize(

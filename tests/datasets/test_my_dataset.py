@@ -24,8 +24,8 @@ from tespec.events.readers.prophesee import write_dat
 from tespec.tasks import build_task, import_tasks
 from tespec.tasks.base import open_dataset
 
-PROGRAM, CONFIGS = REPOSITORY / "examples" / "my_dataset.py", REPOSITORY / "examples" / "configs"
-OWN = ["--import", str(PROGRAM), "--configs", str(CONFIGS)]
+PROGRAM = REPOSITORY / "examples" / "my_dataset.py"
+OWN = ["--import", str(PROGRAM)]
 DRIVES = {"alley": ("dir0", "train"), "bridge": ("dir1", "train"), "canal": ("dir2", "test")}
 
 
@@ -56,7 +56,6 @@ def settings():
     import_tasks()
     with forgotten_afterwards():
         import_file(PROGRAM)
-        config.add_folder(CONFIGS)
         yield config.finetuning_settings("drives", "recurrent", "tiny")
 
 
@@ -66,7 +65,7 @@ def test_a_config_says_what_differs_from_its_base(settings):
     differs = {key for key in base if own[key] != base[key]}
     assert differs == {"task", "title", "dataset", "protocol"}
     assert (own["task"], own["protocol"]) == ("drives", {})
-    assert len((CONFIGS / "tasks" / "drives.yaml").read_text().splitlines()) <= 10
+    assert len(PROGRAM.with_name("drives.yaml").read_text().splitlines()) <= 10
 
 
 def test_it_is_checked_and_looked_at(drives, tmp_path):

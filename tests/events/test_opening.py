@@ -116,7 +116,7 @@ def test_every_format_gives_the_same_events_packed_or_not(cache, tmp_path, kind)
 def test_a_store_in_the_cache_is_known_by_content_wherever_the_recording_lies(cache, recording, tmp_path):
     with pytest.raises(UserError) as caught:
         open_events(recording)
-    remedy = f"pack it (benchmarks/data.py prepare recordings {recording}), or read it whole with load_events"
+    remedy = f"pack it (tespec data prepare recordings {recording}), or read it whole with load_events"
     assert str(caught.value) == f"{recording}: is not packed; {remedy}"
     assert not cache.exists()
     pack_missing([EventSource(recording)])

@@ -3,7 +3,6 @@
 import weakref
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -131,10 +130,7 @@ def test_a_picture_is_no_reason_to_lose_the_next_seed(tmp_path, monkeypatch, cap
         raise error
 
     monkeypatch.setattr(predict, "draw_strip", fail)
-    (tmp_path / "runs" / "a").mkdir(parents=True)
-    (tmp_path / "runs" / "a" / "model.safetensors").touch()
-    setup = Setup(results=tmp_path / "results", runs=tmp_path / "runs", device="cpu")
-    draw_strip_of(SimpleNamespace(name="a", split="test"), setup, Path("data"))
+    draw_strip_of(tmp_path / "model.safetensors", Path("data"), Setup(device="cpu"), tmp_path / "a.png", "test")
     assert capsys.readouterr().err.startswith("no picture: ")
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from baselines.imagenet import Imagenet
-from tespec.core.config import own_facts, pretraining_settings
+from tespec.core.config import pretraining_settings
 from tespec.core.distributed import batch_part
 from tespec.core.errors import UserError
 from tespec.core.registry import BACKBONES
@@ -117,7 +117,7 @@ class Images(torch.utils.data.Dataset):
 
 
 def trained(accumulate, recompute):
-    model = Imagenet(own_settings(own_facts("imagenet", "sample")), backbone("micro", 0.5), 3)
+    model = Imagenet(own_settings(pretraining_settings("imagenet", "sample").objective), backbone("micro", 0.5), 3)
     execute(model, Execution(recompute=recompute))
     settings = pretraining_settings(
         "imagenet", "sample", ["optimisation.steps=4", "optimisation.warmup_steps=1"]

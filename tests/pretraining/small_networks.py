@@ -12,7 +12,7 @@ from baselines.cpc import Cpc
 from baselines.ecddp import Ecddp
 from baselines.mem import Mem
 from baselines.moby import Moby
-from tespec.core.config import own_facts
+from tespec.core.config import pretraining_settings
 from tespec.models import build_backbone
 from tespec.pretraining.method import own_settings
 
@@ -20,7 +20,7 @@ SIZE = (64, 96)
 
 
 def own(objective: str, profile: str = "sample", **changes: Any) -> Any:
-    return own_settings(own_facts(objective, profile) | changes)
+    return own_settings(pretraining_settings(objective, profile).objective | changes)
 
 
 def backbone(recurrent: bool = False, channels: int | None = None, arch: str = "micro", seed: int = 0) -> Any:
@@ -50,7 +50,7 @@ def distillation(**changes: Any) -> Ecddp:
 def event_modelling(recurrent: bool = False, unit: int = 16, **changes: Any) -> Mem:
     """With a tokenizer that has learned nothing."""
     small = {"unit": unit, "tokens": 24, "width": 8, "hidden": 16, "crop": 64}
-    tokenizer = own_facts("mem", "sample")["tokenizer"] | small
+    tokenizer = pretraining_settings("mem", "sample").objective["tokenizer"] | small
     return Mem(own("mem", **({"tokenizer": tokenizer} | changes)), backbone(recurrent))
 
 

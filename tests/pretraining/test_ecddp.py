@@ -9,7 +9,7 @@ from small_networks import distillation, histograms, own
 from torch.nn.functional import log_softmax, normalize
 
 from baselines.ecddp import Ecddp
-from tespec.core.config import own_facts
+from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.models import build_backbone
 from tespec.pretraining.contrast import PrototypeHead
@@ -108,7 +108,7 @@ def test_context_loss_is_that_of_the_clusters_that_a_view_shows(monkeypatch):
 
 
 def test_the_student_sees_masked_views_and_the_teacher_the_whole_square(monkeypatch):
-    settings = own_facts("ecddp", "paper")
+    settings = pretraining_settings("ecddp", "paper").objective
     weights = {"patch": 0.5, "context": 0.1, "image": 0.9}
     assert {name: settings[f"{name}_weight"] for name in weights} == weights
     torch.manual_seed(0)
@@ -154,7 +154,7 @@ def test_prototypes_start_short_and_turn_fast():
 
 def test_masks_are_blocks_in_half_of_the_views():
     torch.manual_seed(0)
-    model = distillation(mask_ratio=own_facts("ecddp", "paper")["mask_ratio"])
+    model = distillation(mask_ratio=pretraining_settings("ecddp", "paper").objective["mask_ratio"])
     masks = model._masks(500, 12).flatten(0, 1).double()
     shares = masks.mean((1, 2))
     assert (shares > 0).sum() == 500
@@ -166,7 +166,7 @@ def test_masks_are_blocks_in_half_of_the_views():
 
 
 def test_the_teacher_follows_and_the_student_is_handed_on():
-    model = distillation(momentum=own_facts("ecddp", "paper")["momentum"])
+    model = distillation(momentum=pretraining_settings("ecddp", "paper").objective["momentum"])
     assert model.backbone is model.student.backbone
     torch.manual_seed(0)
     model.loss({"histograms": histograms()}, None)[0]["loss"].backward()

@@ -9,7 +9,7 @@ from timm.data.auto_augment import RandAugment
 from timm.data.random_erasing import RandomErasing
 
 from baselines.imagenet import Imagenet
-from tespec.core.config import own_facts, pretraining_settings
+from tespec.core.config import pretraining_settings
 from tespec.core.distributed import batch_part
 from tespec.core.errors import UserError
 from tespec.datasets.images import open_images
@@ -98,8 +98,8 @@ def test_neighbours_are_mixed_by_mixup_or_cutmix_and_their_classes_alike():
         kinds.append(frames[0].unique().numel() == 2)
         shares[kinds[-1]].append(targets[0].max().item())
     assert np.mean(kinds) == pytest.approx(0.5, abs=0.08)
-    assert own_facts("imagenet", "paper")["mixup"] == 0.8
-    assert own_facts("imagenet", "paper")["cutmix"] == 1.0
+    assert pretraining_settings("imagenet", "paper").objective["mixup"] == 0.8
+    assert pretraining_settings("imagenet", "paper").objective["cutmix"] == 1.0
     assert np.mean(shares[True]) == pytest.approx(0.75, abs=0.04)  # of the greater part: Beta(1, 1)
     assert np.mean(shares[False]) == pytest.approx(0.77, abs=0.04)  # Beta(0.8, 0.8)
     with pytest.raises(UserError, match="batch_size: mixup and cutmix take images by twos, and a step has 7 on a rank"):

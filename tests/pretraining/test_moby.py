@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 from torchvision.transforms import v2
 
 from baselines.moby import Moby
-from tespec.core.config import own_facts, pretraining_settings
+from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.pretraining.contrast import global_avg_pool
 
@@ -86,7 +86,7 @@ def test_augmentations_come_as_often_and_as_strong_as_published(monkeypatch):
     ranges = (jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue)
     assert ranges == tuple(pytest.approx(each) for each in ((0.6, 1.4), (0.6, 1.4), (0.8, 1.2), (-0.1, 0.1)))
     assert strength["GaussianBlur"].sigma == [0.1, 2.0]
-    facts = own_facts("moby", "paper")
+    facts = pretraining_settings("moby", "paper").objective
     assert [facts[name] for name in ("temperature", "queue", "momentum")] == [0.2, 4096, 0.99]
 
 

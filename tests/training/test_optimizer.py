@@ -13,7 +13,7 @@ from baselines.ecdp import Ecdp
 from baselines.imagenet import Imagenet
 from baselines.mem import Mem, MemTokenizer
 from baselines.moby import Moby
-from tespec.core.config import finetuning_settings, own_facts, pretraining_settings
+from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.registry import pretrained_methods
 from tespec.core.settings import Clip, Decay
@@ -97,7 +97,7 @@ def backbone(channels=None, arch="micro"):
 
 
 def own(objective, **changes):
-    return own_settings(own_facts(objective, "sample") | changes)
+    return own_settings(pretraining_settings(objective, "sample").objective | changes)
 
 
 MODELS = {
