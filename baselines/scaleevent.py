@@ -39,24 +39,18 @@ OTHERS = "choose a ViT of 16 px patches, a Swin or a ResNet"
 class ScaleEventSettings:
     """Settings of the teacher and of the losses."""
 
-    teacher: str  # a network of timm, or a method here that pre-trains one on images
-    teacher_weights: str  # its file; "": the method pre-trains it first
-    activation: PositiveInt  # events that make a token count
-    alike: Share  # lowest cosine of two places of the image that is compared
-    plain_weight: NonNegativeFloat  # of the features themselves
-    intra_weight: NonNegativeFloat  # of the likeness of events to events
-    cross_weight: NonNegativeFloat  # of the likeness of events to the image
+    teacher: str = "vit_small_patch16_dinov3.lvd1689m"  # of timm, or a method here that pre-trains one on images
+    teacher_weights: str = ""  # its file; "": the method pre-trains it first
+    activation: PositiveInt = 64  # events that make a token count; tau of Eq. 2
+    alike: Share = 0.1  # lowest cosine of two places of the image that is compared
+    plain_weight: NonNegativeFloat = 1.0  # of the features themselves
+    intra_weight: NonNegativeFloat = 10.0  # of the likeness of events to events; lambda_is
+    cross_weight: NonNegativeFloat = 4.0  # of the likeness of events to the image; lambda_cs
 
 
 @METHODS.register_module(name="scaleevent")
 class ScaleEvent(PairMethod):
-    """Distillation of a frozen image network.
-
-    Args:
-        own: its settings.
-        backbone: what is pre-trained, on events.
-        teacher: an image network, see `build_teacher`.
-    """
+    """Distillation of a frozen image network, see `build_teacher`."""
 
     title = "ScaleEvent"
     group = "Beyond the paper"
@@ -77,15 +71,7 @@ class ScaleEvent(PairMethod):
     # Values: zhiwen-xdu/ScaleEvent, pretrain/pretrain_ddp.py and pretrain/criterion.py (DistillLoss_With_CrossGram_V2),
     # and the paper, Secs. 3.1 to 4.1.
     recipe = Pretraining(
-        objective=ScaleEventSettings(
-            teacher="vit_small_patch16_dinov3.lvd1689m",
-            teacher_weights="",
-            activation=64,  # tau of Eq. 2
-            alike=0.1,
-            plain_weight=1.0,
-            intra_weight=10.0,  # lambda_is
-            cross_weight=4.0,  # lambda_cs
-        ),
+        objective=ScaleEventSettings(),
         dataset="ddd17",
         batch_size=80,  # 20 on each of 4 GPUs for ViT-S
         drop_path=0.0,
@@ -127,14 +113,10 @@ class ScaleEvent(PairMethod):
 
     @classmethod
     def upstream(cls, own: ScaleEventSettings) -> tuple[str, str]:
-        """The teacher and its file.
-
-        Raises:
-            UserError: there is no such network, a network of timm comes without a file, or the file is missing.
-        """
+        """The teacher and its file; an unknown one, and a missing file, are refused."""
         name, file = own.teacher, own.teacher_weights
-        method = METHODS.module_dict.get(name)
-        if not timm.is_model(name) and not (method and method.recipe and issubclass(method, ImageMethod)):
+        method = METHODS.module_dict.get(name, object)
+        if not timm.is_model(name) and not (issubclass(method, ImageMethod) and method.recipe):
             remedy = "give a network of timm (timm.list_models()), or a method that pre-trains on images"
             what = "neither a network of timm nor a method that learns from images"
             raise UserError(f"objective.teacher {name!r}", what, remedy)
@@ -154,16 +136,7 @@ class ScaleEvent(PairMethod):
             raise UserError(path, f"holds no weights of {self.own.teacher}", "give a file of them") from error
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step.
-
-        Args:
-            batch: histograms (B, 1, 2 * bins, H, W) and images (B, 1, 1, H, W) uint8.
-            state: None.
-
-        Returns:
-            "loss", which is the weighted sum of "loss_plain", "loss_intra" and "loss_cross", and "active", the share
-            of tokens that count; and None.
-        """
+        """Losses of a step: "loss", the weighted sum of three, and "active", the share of tokens that count."""
         own, size, histograms = self.own, self.backbone.img_size, batch["histograms"]
         (*_, third, last), _ = self.backbone(histograms)
         both = torch.cat([third.squeeze(1), interpolate(last.squeeze(1), scale_factor=2)], 1)
@@ -171,13 +144,9 @@ class ScaleEvent(PairMethod):
         images = self.teacher(batch["images"].squeeze(1)).flatten(2).mT
         active = active_tokens(pad_to(histograms.squeeze(1), size), own.activation)
         plain, intra, cross = distances(events, images, active, own.alike)
-        return {
-            "loss": own.plain_weight * plain + own.intra_weight * intra + own.cross_weight * cross,
-            "loss_plain": plain,
-            "loss_intra": intra,
-            "loss_cross": cross,
-            "active": active.mean(),
-        }, None
+        loss = own.plain_weight * plain + own.intra_weight * intra + own.cross_weight * cross
+        named = {"loss_plain": plain, "loss_intra": intra, "loss_cross": cross}
+        return {"loss": loss, **named, "active": active.mean()}, None
 
 
 def active_tokens(histograms: Tensor, least: int) -> Tensor:
@@ -190,17 +159,9 @@ def active_tokens(histograms: Tensor, least: int) -> Tensor:
 def distances(events: Tensor, images: Tensor, active: Tensor, alike: float) -> tuple[Tensor, Tensor, Tensor]:
     """How far features of events are from the image's: themselves, their likeness, and their likeness to the image.
 
-    Likeness is the cosine of each two of an image's tokens, 0 where it is negative or where the image's own is not
-    above `alike`.
-
-    Args:
-        events: (B, N, D) features.
-        images: (B, N, D) of the same places, without gradient.
-        active: (B, N, 1), 0 for tokens that do not count.
-        alike: from 0 to 1.
-
-    Returns:
-        mean absolute difference, and two mean squared differences, over all tokens, counted or not.
+    Features are (B, N, D) of the same places, those where `active` (B, N, 1) is 0 do not count. Likeness is the cosine
+    of each two of an image's tokens, 0 where it is negative or where the image's own is not above `alike`. Means are
+    over all tokens, of the absolute difference and twice of the squared one.
     """
     events, images = events * active, images * active
     plain = (events - images).abs()
@@ -213,13 +174,7 @@ def distances(events: Tensor, images: Tensor, active: Tensor, alike: float) -> t
 
 
 class Teacher(nn.Module):
-    """A frozen image network.
-
-    Args:
-        network: a backbone, or a network of timm.
-        channels: of its input, 1 or 3.
-        size: (H, W) in px of its input.
-    """
+    """A frozen image network, a backbone or a network of timm, for 1 or 3 channels and images of (H, W) px."""
 
     def __init__(self, network: nn.Module, channels: int, size: Size) -> None:
         super().__init__()
@@ -242,11 +197,7 @@ class Teacher(nn.Module):
 
 
 def build_teacher(name: str, settings: Pretraining, size: Size) -> Teacher:
-    """A teacher with random weights, for images of (H, W) px: a network of timm, or that of an image method.
-
-    Raises:
-        UserError: it has no features at stride 16.
-    """
+    """A teacher with random weights, a network of timm or an image method's; one without stride 16 is refused."""
     if timm.is_model(name):
         published: Any = timm.get_pretrained_cfg(name)
         fixed: dict[str, Any] = {"img_size": size} if published.fixed_input_size else {}

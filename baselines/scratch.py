@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
+from tespec.models import Backbone
 from tespec.pretraining.method import Method
 from tespec.weights.load import WeightsReport
-
-if TYPE_CHECKING:
-    from tespec.models import Backbone
 
 
 @METHODS.register_module(name="scratch")
@@ -24,11 +21,7 @@ class Scratch(Method):
 
     @classmethod
     def initialise(cls, backbone: Backbone, checkpoint: Path | None, seed: int) -> WeightsReport:
-        """Leave the backbone as it was built.
-
-        Raises:
-            UserError: a checkpoint is given.
-        """
+        """Leave the backbone as it was built; a checkpoint is refused."""
         if checkpoint is not None:
             raise UserError("--method scratch", "takes no --checkpoint", "leave it out, or choose another method")
         return super().initialise(backbone, None, seed)
