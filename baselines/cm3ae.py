@@ -20,6 +20,7 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
 import tespec.pretraining.decoder  # noqa: F401  # registers the decoders
+from baselines import SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.distributed import all_gather_rows, global_mean, shard_slice
 from tespec.core.errors import UserError
@@ -99,9 +100,7 @@ class Cm3ae(PairMethod):
         batch_size=512,  # batch_size_per_gpu 128
         drop_path=0.0,  # the model is built without main.py's 0.1
         optimisation=cfg.Optimisation(
-            optimizer="AdamW",
             peak_lr=4.0e-4,  # lr 2e-4 * 512 / 256
-            schedule="cosine",  # utils.py
             start_divisor=1.0e6,  # from 0; utils.py
             end_divisor=400,  # to min_lr 1e-6
             steps=990400,  # 200 epochs of 2,535,759 pairs (README.md)
@@ -115,12 +114,7 @@ class Cm3ae(PairMethod):
         ),
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "sample": {
-            "batch_size": 16,
-            "segments": 1,
-            "optimisation": {"peak_lr": 1.0e-3},
-            "objective": {"mask": {"unit": 16}, "decoder": {"type": "AllStagesDecoder"}, "out": 64},
-        },
+        "sample": SAMPLE | {"objective": {"mask": {"unit": 16}, "decoder": {"type": "AllStagesDecoder"}, "out": 64}},
         "small": {"optimisation": {"peak_lr": 1.25e-4}},  # the best of four by validation loss
     }
 

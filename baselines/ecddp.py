@@ -18,6 +18,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from baselines import SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.distributed import global_mean, shard_slice
 from tespec.core.errors import UserError
@@ -154,9 +155,7 @@ class Ecddp(EventMethod):
         downsample=cfg.Downsample(2, "nearest"),
         drop_path=0.0,  # drop_path_rate
         optimisation=cfg.Optimisation(
-            optimizer="AdamW",  # trainer/pretrain_trainer.py
-            peak_lr=2.0e-3,  # base_lr 5e-4 * 1024 / 256 (trainer/pretrain_trainer.py)
-            schedule="cosine",  # trainer/base_trainer.py
+            peak_lr=2.0e-3,  # base_lr 5e-4 * 1024 / 256; trainer/pretrain_trainer.py, as AdamW
             start_divisor=2000,  # from 1e-6; min_lr
             end_divisor=2000,  # to 1e-6; min_lr
             steps=100000,  # this project's
@@ -175,10 +174,8 @@ class Ecddp(EventMethod):
         ),
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "sample": {
-            "batch_size": 16,
-            "segments": 1,
-            "optimisation": {"peak_lr": 1.0e-3},
+        "sample": SAMPLE
+        | {
             "objective": {"hidden": 256, "bottleneck": 64, "prototypes": 256, "clusters": 4}
             | {"local_views": 2, "crop": 96, "large": 96, "small": 64},
         },

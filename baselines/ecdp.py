@@ -17,6 +17,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize
 
+from baselines import SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.distributed import all_gather_rows
 from tespec.core.registry import METHODS
@@ -86,9 +87,7 @@ class Ecdp(PairMethod):
         batch_size=1024,  # README.md: 4 nodes of 4 GPUs, 64 pairs on each
         drop_path=0.0,  # model/ours_model/ours_model_pretrain.py
         optimisation=cfg.Optimisation(
-            optimizer="AdamW",  # trainer/pr_trainer.py
-            peak_lr=6.0e-4,  # base_lr 1.5e-4 * 1024 / 256 (trainer/pr_trainer.py)
-            schedule="cosine",  # trainer/pr_trainer.py
+            peak_lr=6.0e-4,  # base_lr 1.5e-4 * 1024 / 256; trainer/pr_trainer.py, as AdamW and the next two
             start_divisor=1.0e6,  # from 0 there
             end_divisor=1.0e6,  # to 0 there
             steps=375000,  # 300 epochs of ImageNet's 1.28 million
@@ -102,12 +101,7 @@ class Ecdp(PairMethod):
         ),
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "sample": {
-            "batch_size": 16,
-            "segments": 1,
-            "optimisation": {"peak_lr": 1.0e-3},
-            "objective": {"hidden": 256, "out": 64},
-        },
+        "sample": SAMPLE | {"objective": {"hidden": 256, "out": 64}},
         "small": {"optimisation": {"peak_lr": 1.0e-3}},  # the best of four by validation loss
     }
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torchvision.transforms import v2
 
+from baselines import SAMPLE
 from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
@@ -73,9 +74,7 @@ class Imagenet(ImageMethod):
         batch_size=1024,  # get_started.md: 8 GPUs, 128 images on each
         drop_path=0.2,  # configs/swin_tiny_patch4_window7_224.yaml
         optimisation=Optimisation(
-            optimizer="AdamW",  # config.py
-            peak_lr=1.0e-3,  # config.py, BASE_LR
-            schedule="cosine",  # config.py
+            peak_lr=1.0e-3,  # config.py, BASE_LR; as AdamW and cosine
             start_divisor=1000,  # from 1e-6; config.py, WARMUP_LR
             end_divisor=100,  # to 1e-5; config.py, MIN_LR
             steps=375000,  # 300 epochs; config.py
@@ -86,12 +85,7 @@ class Imagenet(ImageMethod):
         ),
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "sample": {
-            "batch_size": 32,
-            "segments": 1,
-            "optimisation": {"peak_lr": 1.0e-3},
-            "objective": {"size": 64, "channels": 1, "mixup": 0.0, "cutmix": 0.0},
-        },
+        "sample": SAMPLE | {"batch_size": 32, "objective": {"size": 64, "channels": 1, "mixup": 0.0, "cutmix": 0.0}},
         "small": {"batch_size": 16, "optimisation": {"peak_lr": 1.25e-4}},  # the best of four by validation loss
     }
 

@@ -19,6 +19,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax, softmax
 
+from baselines import SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import all_reduce_sum, global_mean, shard_slice
@@ -337,9 +338,7 @@ class Mem(EventMethod):
         downsample=MemTokenizer.recipe.downsample,
         drop_path=0.1,  # pt_dropout
         optimisation=cfg.Optimisation(
-            optimizer="AdamW",  # mem/run_mem_pretraining.py, as schedule, opt, min_lr and weight_decay
-            peak_lr=7.5e-5,  # pt_lr
-            schedule="cosine",
+            peak_lr=7.5e-5,  # pt_lr; mem/run_mem_pretraining.py has opt, min_lr and weight_decay
             start_divisor=1.0e6,  # from 0; mem/utils.py, cosine_scheduler
             end_divisor=7.5,  # to 1e-5
             steps=750_600,  # pt_epochs 300, of ImageNet's 1.28 million
@@ -352,15 +351,10 @@ class Mem(EventMethod):
         deviations=DEVIATIONS,
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "sample": {
-            "batch_size": 16,
-            "segments": 1,
-            "optimisation": {"peak_lr": 1.0e-3},
-            "objective": {"features": "all", "tokenizer": MemTokenizer.profiles["sample"]["objective"]},
-        },
+        "sample": SAMPLE
+        | {"objective": {"features": "all", "tokenizer": MemTokenizer.profiles["sample"]["objective"]}},
         "small": {"optimisation": {"peak_lr": 5.0e-4}},  # the best of four by validation loss
     }
-
     backbone: EventSwin
 
     def __init__(self, own: MemSettings, backbone: EventSwin) -> None:

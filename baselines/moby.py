@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torchvision.transforms import v2
 
+from baselines import SAMPLE
 from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
@@ -64,9 +65,7 @@ class Moby(ImageMethod):
         batch_size=512,  # get_started.md: 8 GPUs, 64 images on each
         drop_path=0.2,  # of the online encoder alone; configs/moby_swin_tiny.yaml, ONLINE_DROP_PATH_RATE
         optimisation=Optimisation(
-            optimizer="AdamW",  # config.py
-            peak_lr=1.0e-3,  # configs/moby_swin_tiny.yaml, at a batch of 512 (moby_main.py)
-            schedule="cosine",  # config.py
+            peak_lr=1.0e-3,  # configs/moby_swin_tiny.yaml, at a batch of 512 (moby_main.py); AdamW, cosine: config.py
             start_divisor=2000,  # from 5e-7; config.py, WARMUP_LR
             end_divisor=200,  # to 5e-6; config.py, MIN_LR
             steps=750000,  # 300 epochs; configs/moby_swin_tiny.yaml
@@ -78,12 +77,8 @@ class Moby(ImageMethod):
         ),
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "sample": {
-            "batch_size": 32,
-            "segments": 1,
-            "optimisation": {"peak_lr": 1.0e-3},
-            "objective": {"size": 64, "channels": 1, "hidden": 256, "out": 64, "queue": 1024},
-        },
+        "sample": SAMPLE
+        | {"batch_size": 32, "objective": {"size": 64, "channels": 1, "hidden": 256, "out": 64, "queue": 1024}},
         "small": {"batch_size": 16, "optimisation": {"peak_lr": 1.25e-4}},  # the best of four by validation loss
     }
     queues: Tensor

@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, interpolate, normalize
 
+from baselines import SAMPLE
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
@@ -76,9 +77,7 @@ class ScaleEvent(PairMethod):
         batch_size=80,  # 20 on each of 4 GPUs for ViT-S
         drop_path=0.0,
         optimisation=Optimisation(
-            optimizer="AdamW",
             peak_lr=5.0e-4,  # for random weights; 5e-6 from the teacher's
-            schedule="cosine",
             steps=12500,  # 10 epochs of 100,000 pairs
             warmup_steps=625,
             clip=Clip("norm", 0.1),
@@ -92,12 +91,7 @@ class ScaleEvent(PairMethod):
         ),
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "sample": {
-            "batch_size": 16,
-            "segments": 1,
-            "optimisation": {"peak_lr": 1.0e-3},
-            "objective": {"teacher": "imagenet", "activation": 8},
-        },
+        "sample": SAMPLE | {"objective": {"teacher": "imagenet", "activation": 8}},
     }
 
     def __init__(self, own: ScaleEventSettings, backbone: Backbone, teacher: Teacher) -> None:
