@@ -152,7 +152,6 @@ class Cm3ae(PairMethod):
         of_events = _seen(self.backbone, histograms, events_hidden, self.events_patch())
         of_frame = _seen(self.images, frame, frame_hidden, self.frame_patch())
         of_both = [*of_frame[:-1], self.fusion(of_frame[-1], of_events[-1])]
-
         drawn = _error(self.draw_events(of_events), event_frame(histograms), events_hidden, own.mask.unit)
         alone, fused = (
             _error(self.draw_frame(features), frame, frame_hidden, own.mask.unit) for features in (of_frame, of_both)

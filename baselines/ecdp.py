@@ -131,7 +131,7 @@ class Ecdp(PairMethod):
         Views of the events are cropped and flipped one by one; images stay whole.
         """
         own, frames = self.own, batch["histograms"]
-        one, two = frames, frames
+        one = two = frames
         if self.training:
             (one, two), _ = random_views(frames, 2, (frames.shape[-2], frames.shape[-1]), own.scale)
         features = global_avg_pool(self.backbone, one)
@@ -143,19 +143,14 @@ class Ecdp(PairMethod):
         images = all_gather_rows(self.to_event(of_images))
         # The alignment reaches the linear layer alone, as where the image network is frozen.
         aligned = all_gather_rows(self.to_event(of_images.detach()))
-
         views = view_contrast(events, keys, images.detach(), own.event_temperature)
         forth, found = info_nce(matched, images.detach(), own.temperature)
         back, _ = info_nce(images, matched.detach(), own.temperature)
         contrast = forth + back
         alignment = likeness_divergence(matched, aligned, own.temperature)
-        return {
-            "loss": own.event_contrast * views + own.contrast * contrast + own.alignment * alignment,
-            "loss_views": views,
-            "loss_contrast": contrast,
-            "loss_alignment": alignment,
-            "found": found,
-        }, None
+        loss = own.event_contrast * views + own.contrast * contrast + own.alignment * alignment
+        named = {"loss_views": views, "loss_contrast": contrast, "loss_alignment": alignment}
+        return {"loss": loss, **named, "found": found}, None
 
     def after_step(self, share: float) -> None:
         """Let the slow network follow; `share` of the training is done."""

@@ -17,7 +17,7 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, log_softmax, softmax
+from torch.nn.functional import cross_entropy, log_softmax, pad, softmax
 
 from baselines import SAMPLE
 from tespec.core import settings as cfg
@@ -155,9 +155,9 @@ def tokenizer_losses(drawn: Tensor, images: Tensor, logits: Tensor) -> list[Tens
 
 
 def temperature_at(share: Tensor, start: float, least: float) -> Tensor:
-    """Temperature of the softmax over tokens after a share of the training: it falls once an epoch, ever faster.
+    """Temperature of the softmax over tokens after a share of the training.
 
-    As in eventvae/train_vae.py, which multiplies it by exp(-anneal_rate * step) at the start of each epoch.
+    At the start of each epoch it is multiplied by exp(-anneal_rate * step) (eventvae/train_vae.py).
     """
     epoch = (EPOCHS * share).floor()
     return (start * (-ANNEALING * epoch * (epoch + 1) / 2).exp()).clamp(min=least)
@@ -172,7 +172,7 @@ def perplexity(tokens: Tensor, count: int) -> Tensor:
 
 
 class TokenHead(nn.Module):
-    """Logits of tokens of `unit` px at some patches, of the features of the "last" stage or of "all", which are summed.
+    """Logits of tokens of `unit` px at some patches, by features of the "last" stage or by the sum of "all".
 
     Of a stage with larger patches each place has the logits of all tokens that lie within it.
     """
@@ -190,12 +190,11 @@ class TokenHead(nn.Module):
 
     @in_fp32
     def forward(self, features: list[Tensor], places: Tensor) -> Tensor:
-        """Logits (B, T, P, tokens) at places (B, P), which count the patches row after row."""
+        """Logits (P, tokens) at places (P,), which count the patches of all frames row after row."""
         used = zip(self.laterals, features[-len(self.laterals) :], strict=True)
         maps = torch.stack([lateral(each.flatten(0, 1)) for lateral, each in used]).sum(0)
-        vectors = maps.flatten(2).transpose(1, 2).unflatten(0, features[-1].shape[:2])
-        at = places.view(len(places), 1, -1, 1).expand(-1, vectors.shape[1], -1, vectors.shape[-1])
-        return cast("Tensor", self.name(self.norm(vectors.gather(2, at))))
+        vectors = maps.flatten(2).transpose(1, 2).flatten(0, 1)
+        return cast("Tensor", self.name(self.norm(vectors.index_select(0, places))))
 
 
 def augmented(histograms: Tensor, shift: float, in_time: bool = True) -> Tensor:
@@ -245,10 +244,10 @@ class MemTokenizer(EventMethod):
             "optimisation": {"peak_lr": 5.0e-3, "warmup_steps": 0},
             # A gamma that MEM's code offers. With tokens of 16 px and counts as they are, the tokenizer learns nothing
             # in hundreds of steps.
-            "objective": {"unit": 8, "crop": 48, "tokens": 32, "width": 16, "hidden": 32, "blocks": 1, "gamma": 0.5,
-                          "temperature": [1.0, 0.3]},
+            "objective": {"unit": 8, "crop": 48, "tokens": 32, "width": 16, "hidden": 32, "blocks": 1}
+            | {"gamma": 0.5, "temperature": [1.0, 0.3]},
         },
-    }  # fmt: skip
+    }
     backbone: Any
     share: Tensor
 
@@ -394,25 +393,18 @@ class Mem(EventMethod):
         if self.training:
             histograms = augmented(histograms, tokenizer.shift, in_time=not self.backbone.recurrent)
         images = event_image(histograms.flatten(0, 1), tokenizer.hot, tokenizer.gamma)
-        tokens = self.tokenizer.tokens(pad_to(images, self.backbone.img_size)).unflatten(0, histograms.shape[:2])
+        tokens = self.tokenizer.tokens(pad_to(images, self.backbone.img_size))
         rows, columns = (-(-side // tokenizer.unit) for side in histograms.shape[-2:])
         blocks = draw_blocks(len(histograms), rows, columns, own.ratio, own.smallest_block)
-        # As many places of each frame; those where it hides fewer do not count.
-        most = round(own.ratio * rows * columns)
-        order = blocks.flatten(1).int().argsort(dim=1, descending=True, stable=True)[:, :most]
-        counts = sent(blocks.flatten(1).gather(1, order), histograms.device).unsqueeze(1)
-        # What fills the frame up to the backbone's size is never hidden.
-        places = sent(order // columns * tokens.shape[-1] + order % columns, histograms.device)
         patch = self.backbone.embed_patches(self.mask_patch())
         seen = replace_hidden(self.backbone.embed(histograms), sent(blocks, histograms.device), patch)
         features, state = self.backbone.encode(seen, reset(state, batch["fresh"]))
-        logits = self.head(features, places)
-        wanted = tokens.flatten(2).gather(2, places.unsqueeze(1).expand(-1, tokens.shape[1], -1))
-        missed = in_fp32(cross_entropy)(logits.flatten(0, 2), wanted.flatten(), reduction="none")
-        hidden = counts.expand_as(wanted)
-        found = (logits.detach().argmax(-1) == wanted) & hidden
-        return {
-            "loss": global_mean((missed * hidden.flatten()).sum(), hidden.sum()),
-            "found": global_mean(found.sum(), hidden.sum()),
-            "perplexity": perplexity(tokens, tokenizer.tokens),
-        }, detach(state)
+        # Found on the CPU, where nothing waits for how many there are. What fills a frame up is never hidden.
+        hidden = pad(blocks, (0, tokens.shape[2] - columns, 0, tokens.shape[1] - rows))
+        hidden = hidden.repeat_interleave(histograms.shape[1], dim=0).flatten().nonzero().squeeze(1)
+        places = sent(hidden, histograms.device)
+        logits, wanted = self.head(features, places), tokens.flatten().index_select(0, places)
+        missed = in_fp32(cross_entropy)(logits, wanted, reduction="sum")
+        found = (logits.detach().argmax(1) == wanted).sum()
+        named = {"loss": global_mean(missed, len(places)), "found": global_mean(found, len(places))}
+        return named | {"perplexity": perplexity(tokens, tokenizer.tokens)}, detach(state)

@@ -75,7 +75,6 @@ class ScaleEvent(PairMethod):
         objective=ScaleEventSettings(),
         dataset="ddd17",
         batch_size=80,  # 20 on each of 4 GPUs for ViT-S
-        drop_path=0.0,
         optimisation=Optimisation(
             peak_lr=5.0e-4,  # for random weights; 5e-6 from the teacher's
             steps=12500,  # 10 epochs of 100,000 pairs
@@ -150,7 +149,7 @@ def active_tokens(histograms: Tensor, least: int) -> Tensor:
 
 
 @in_fp32
-def distances(events: Tensor, images: Tensor, active: Tensor, alike: float) -> tuple[Tensor, Tensor, Tensor]:
+def distances(events: Tensor, images: Tensor, active: Tensor, alike: float) -> list[Tensor]:
     """How far features of events are from the image's: themselves, their likeness, and their likeness to the image.
 
     Features are (B, N, D) of the same places, those where `active` (B, N, 1) is 0 do not count. Likeness is the cosine
@@ -163,8 +162,7 @@ def distances(events: Tensor, images: Tensor, active: Tensor, alike: float) -> t
     wanted = images @ images.mT
     compared = wanted > alike
     intra, cross = (((each @ events.mT).clamp(min=0) - wanted).where(compared, 0).square() for each in (events, images))
-    first, second, third = (global_mean(each.sum(), each.numel()) for each in (plain, intra, cross))
-    return first, second, third
+    return [global_mean(each.sum(), each.numel()) for each in (plain, intra, cross)]
 
 
 class Teacher(nn.Module):
