@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from baselines.cm3ae import Cm3ae
-from baselines.cpc import Cpc
 from baselines.ecddp import Ecddp
 from baselines.mem import Mem
 from baselines.moby import Moby
@@ -41,10 +40,6 @@ def pairs(lanes: int, seed: int = 0) -> dict[str, Tensor]:
 
 def views(count: int = 2, lanes: int = 4) -> Tensor:
     return torch.randn(lanes, count, 1, *SIZE, generator=torch.Generator().manual_seed(0))
-
-
-def coding() -> Cpc:
-    return Cpc(own("cpc", width=16, ahead=2, places=32), backbone(recurrent=True))
 
 
 def distillation(**changes: Any) -> Ecddp:
