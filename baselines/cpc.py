@@ -18,7 +18,7 @@ from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
 from tespec.core.settings import PositiveFloat, PositiveInt
-from tespec.models.backbone import Backbone, BackboneState, detach, reset
+from tespec.models.backbone import Backbone, detach, reset
 from tespec.models.layers import sent
 from tespec.pretraining.contrast import info_nce, projector
 from tespec.pretraining.method import EventMethod
@@ -63,9 +63,7 @@ class Cpc(EventMethod):
         self.latent = projector(channels, channels, own.width)
         self.predict = nn.ModuleList(projector(channels, channels, own.width) for _ in range(own.ahead))
 
-    def loss(
-        self, batch: dict[str, Tensor], state: BackboneState | None
-    ) -> tuple[dict[str, Tensor], BackboneState | None]:
+    def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
         """Losses of a step: "loss", and "found", the share of places whose latent is told from the others.
 
         Raises:

@@ -26,7 +26,7 @@ from tespec.core.distributed import all_reduce_sum, global_mean, shard_slice
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.registry import METHODS
-from tespec.models.backbone import BackboneState, detach, reset
+from tespec.models.backbone import detach, reset
 from tespec.models.event_swin import PATCH, EventSwin
 from tespec.models.layers import STRIDE, crop, in_fp32, pad_to, padded_size, sent
 from tespec.pretraining.data import PretrainData
@@ -385,9 +385,7 @@ class Mem(EventMethod):
         """Load the tokenizer that was pre-trained."""
         self.tokenizer.load_state_dict(read_weights(path)[0])
 
-    def loss(
-        self, batch: dict[str, Tensor], state: BackboneState | None
-    ) -> tuple[dict[str, Tensor], BackboneState | None]:
+    def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
         """Losses of a step: "loss", "found", the share of hidden tokens named right, and the batch's "perplexity"."""
         own, tokenizer, histograms = self.own, self.own.tokenizer, batch["histograms"]
         if self.training:

@@ -33,7 +33,6 @@ from tespec.weights.load import load_backbone
 
 TOKEN = 16  # px of a side; stride of a ViT's patches and of the third stage
 STAGE = 2
-OTHERS = "choose a ViT of 16 px patches, a Swin or a ResNet"
 
 
 @dataclass(frozen=True)
@@ -181,10 +180,12 @@ class Teacher(nn.Module):
         if isinstance(network, Backbone):
             features, _ = network(seen.unsqueeze(1))
             return features[STAGE].squeeze(1)
-        maps = network.forward_intermediates(seen, norm=True, intermediates_only=True, output_fmt="NCHW")
+        how = {"norm": True, "intermediates_only": True, "output_fmt": "NCHW"}
+        maps = network.forward_intermediates(seen, **how) if hasattr(network, "forward_intermediates") else ()
         found = [each for each in maps if each.shape[-1] * TOKEN == self.size[1]]
         if not found:
-            raise UserError("objective.teacher", "has no features at stride 16", OTHERS)
+            remedy = "choose a ViT of 16 px patches, a Swin or a ResNet"
+            raise UserError("objective.teacher", "has no features at stride 16", remedy)
         return found[-1]
 
 
@@ -193,9 +194,6 @@ def build_teacher(name: str, settings: Pretraining, size: Size) -> Teacher:
     if timm.is_model(name):
         published: Any = timm.get_pretrained_cfg(name)
         fixed: dict[str, Any] = {"img_size": size} if published.fixed_input_size else {}
-        network = timm.create_model(name, **fixed)
-        if not hasattr(network, "forward_intermediates"):
-            raise UserError(f"objective.teacher {name!r}", "gives no features of its layers", OTHERS)
-        return Teacher(network, 3, size)
+        return Teacher(timm.create_model(name, **fixed), 3, size)
     channels = pretraining_settings(name, settings.profile).objective["channels"]
     return Teacher(build_backbone(settings.width, False, settings.bins, size, channels), channels, size)

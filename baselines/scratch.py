@@ -1,4 +1,4 @@
-"""No pre-training: the backbone starts from timm's random initialisation."""
+"""No pre-training: backbones start from timm's random initialisation."""
 
 from __future__ import annotations
 
@@ -25,3 +25,16 @@ class Scratch(Method):
         if checkpoint is not None:
             raise UserError("--method scratch", "takes no --checkpoint", "leave it out, or choose another method")
         return super().initialise(backbone, None, seed)
+
+
+@METHODS.register_module(name="rvt")
+class Rvt(Method):
+    """A row of the literature, as proof that another architecture fits the harness."""
+
+    title = "RVT"
+    group = "The best performance in the literature"
+    network_title = "MaxViT"
+    network = "maxvit"
+    architectures = ("recurrent",)
+    citation = "Gehrig, Scaramuzza: Recurrent Vision Transformers, CVPR 2023"
+    summary = "A recurrent MaxViT without pre-training, through the same heads and the same training as the others."

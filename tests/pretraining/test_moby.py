@@ -53,14 +53,6 @@ def test_the_loss_is_the_published_formula_and_the_queues_keep_the_newest_keys()
     torch.testing.assert_close(model.queues[:, 2:6], torch.stack(keys))
 
 
-def test_pooling_comes_after_the_norm():
-    model = momentum_contrast()
-    torch.nn.init.normal_(model.norm.weight)
-    features, _ = model.backbone(views(1))
-    places = features[-1].squeeze(1).flatten(2).transpose(1, 2)
-    torch.testing.assert_close(global_avg_pool(model.backbone, views(1), model.norm), model.norm(places).mean(1))
-
-
 def test_augmentations_come_as_often_and_as_strong_as_published(monkeypatch):
     seen, strength = Counter(), {}
     for kind in KINDS:
