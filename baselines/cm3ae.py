@@ -214,13 +214,7 @@ def _error(drawn: Tensor, wanted: Tensor, hidden: Tensor, unit: int) -> Tensor:
 
 
 class Fusion(nn.Module):
-    """Attention of the last features of frame and events to each other; what it makes of the frame's goes on.
-
-    Args:
-        width: of the features.
-        heads: of the attention.
-        img_size: (H, W) in px of the padded input.
-    """
+    """Attention of the last features of frame and events, `width` wide, to each other; the frame's go on."""
 
     positions: Tensor
 

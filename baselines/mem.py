@@ -51,7 +51,9 @@ class TokenizerSettings:
     hidden: cfg.PositiveInt = 384  # channels of its convolutions; vae_hidden_dim
     blocks: cfg.Depth = 3  # residual blocks of the encoder, and of the decoder; vae_num_resnet_blocks
     hot: cfg.PositiveFloat = 10.0  # deviations above the frame's mean, from which a pixel is hot; hotpix_num_stds
-    gamma: cfg.PositiveFloat = 1.0  # power of a frame's counts, the greatest being 1; gammatrafo 0
+    gamma: cfg.PositiveFloat = (
+        1.0  # power of counts over a frame's greatest; below 1, few events show more; gammatrafo 0
+    )
     shift: cfg.Share = 8 / 256  # of the shorter side, by which events move at most; mem/datasets.py, frames of 256 px
     # Of the softmax over tokens, at the start and at least; eventvae/train_vae.py, starting_temp and temp_min.
     temperature: tuple[cfg.PositiveFloat, cfg.PositiveFloat] = (1.0, 0.5)

@@ -10,21 +10,11 @@ from torch.nn.functional import log_softmax, normalize
 from baselines.ecddp import Ecddp
 from tespec.core.errors import UserError
 from tespec.models import build_backbone
-from tespec.pretraining.contrast import PrototypeHead
+from tespec.pretraining.contrast import PrototypeHead, sinkhorn  # which test_contrast.py holds against SwAV's
 from tespec.pretraining.data import EventData
 
 LANES, PLACES, WIDTH = 3, 4, 192  # windows, tokens along a side, channels
 SIZES = ((448, 448), (480, 512))
-
-
-def balanced(logits, temperature):
-    """Sinkhorn by SwAV's Alg. 1 in float64: three rounds over prototypes, then over samples."""
-    shares = (logits.detach().double() / temperature).exp().T
-    shares /= shares.sum()
-    for _ in range(3):
-        shares /= shares.sum(1, keepdim=True) * len(shares)
-        shares /= shares.sum(0, keepdim=True) * shares.shape[1]
-    return (shares * shares.shape[1]).T
 
 
 def cross_entropy(logits, wanted):
@@ -37,12 +27,12 @@ def maps(seed, side=PLACES):
 
 def plain_patch_loss(model, seen, taught, masks):
     """iBOT's, model/network/loss.py: over all views, of which half is masked, times two."""
-    places = [(view, lane, *place) for view, lane, *place in masks.nonzero().tolist()]
+    places = masks.nonzero().tolist()
     wanted = torch.stack(
         [model.teacher.patches(taught[view][lane, :, row, column]) for view, lane, row, column in places]
     )
     loss = 0.0
-    for (view, lane, row, column), share in zip(places, balanced(wanted, 0.04), strict=True):
+    for (view, lane, row, column), share in zip(places, sinkhorn(wanted, 0.04), strict=True):
         logits = model.student.patches(seen[view][lane, :, row, column])
         loss = loss + cross_entropy(logits, share) / masks[view, lane].sum()
     return 2 * loss / (2 * LANES)
@@ -50,14 +40,14 @@ def plain_patch_loss(model, seen, taught, masks):
 
 def plain_image_loss(model, seen, taught):
     """DINO's, where no view is compared with itself."""
-    wanted = balanced(torch.cat([model.teacher.image(each) for each in taught]), 0.04).chunk(2)
+    wanted = sinkhorn(torch.cat([model.teacher.image(each) for each in taught]), 0.04).chunk(2)
     pairs = [(mine, other) for other in range(2) for mine in range(len(seen)) if mine != other]
     logits = [model.student.image(each) for each in seen]
     return sum(cross_entropy(logits[mine], wanted[other]) / LANES for mine, other in pairs) / len(pairs)
 
 
 def plain_context_loss(model, seen, whole, members, inside):
-    wanted = balanced(model.teacher.context(whole, members).flatten(0, 1), 0.04).unflatten(0, (LANES, -1))
+    wanted = sinkhorn(model.teacher.context(whole, members).flatten(0, 1), 0.04).unflatten(0, (LANES, -1))
     terms = []
     for view, each in enumerate(seen):
         logits = model.student.context(each, inside[view])
