@@ -8,31 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any, ClassVar, Self
 
 import tespec.core.compat  # before timm
 
 import torch
 from pydantic.dataclasses import dataclass
+from timm.layers import build_sincos2d_pos_embed
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
 import tespec.pretraining.decoder  # noqa: F401  # registers the decoders
+from baselines import SAMPLE
+from tespec.core import settings as cfg
 from tespec.core.distributed import all_gather_rows, global_mean, shard_slice
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS, MODELS, find_registered
-from tespec.core.settings import (
-    Augmentation,
-    Clip,
-    Decay,
-    Mask,
-    NonNegativeFloat,
-    Optimisation,
-    PositiveFloat,
-    PositiveInt,
-    Pretraining,
-    Share,
-)
 from tespec.datasets.images import GREY_DEVIATION, GREY_MEAN, as_input
 from tespec.models.event_swin import EventSwin
 from tespec.models.layers import STRIDE, crop, in_fp32, sent
@@ -48,22 +40,22 @@ MLP_SCALE = 1e-5  # models/mae.py, init_values
 
 @dataclass(frozen=True)
 class Cm3aeSettings:
-    """Settings of what is hidden, what rebuilds it, and of the contrast.
+    """Settings of what is hidden, what rebuilds it, and of the contrast; weights are those of CM3AELoss.
 
     Raises:
         UserError: a mask unit that is not made of whole tokens.
     """
 
-    mask: Mask  # of the events, and of the frame
-    decoder: dict[str, Any]  # "type" and settings of a registered decoder
-    heads: PositiveInt  # of the attention that joins both
-    out: PositiveInt  # dimensions that are compared
-    logit_scale: PositiveFloat  # cosines are multiplied by it; learned from there on
-    scale: tuple[Share, Share]  # lowest and highest share of the frame that a crop shows
-    frame_weight: NonNegativeFloat  # of the frame rebuilt by itself
-    events_weight: NonNegativeFloat  # of the events rebuilt by themselves
-    fused_weight: NonNegativeFloat  # of the frame rebuilt by both
-    contrast_weight: NonNegativeFloat
+    mask: cfg.Mask = cfg.Mask(32, 0.75)  # of events and frame; mask_ratio, of Swin's last tokens instead of ViT's 16 px
+    decoder: dict[str, Any] = field(default_factory=lambda: {"type": "LastStageDecoder"})  # and its settings
+    heads: cfg.PositiveInt = 4  # of the attention that joins both; models/mae.py, num_heads_att
+    out: cfg.PositiveInt = 512  # dimensions that are compared; models/mae.py, decoder_embed_dim
+    logit_scale: cfg.PositiveFloat = math.log(1 / 0.07)  # cosines times it, learned from there on; models/mae.py
+    scale: tuple[cfg.Share, cfg.Share] = (0.2, 1.0)  # lowest and highest share of the frame that a crop shows
+    frame_weight: cfg.NonNegativeFloat = 4.0  # of the frame rebuilt by itself
+    events_weight: cfg.NonNegativeFloat = 0.5  # of the events rebuilt by themselves
+    fused_weight: cfg.NonNegativeFloat = 0.5  # of the frame rebuilt by both
+    contrast_weight: cfg.NonNegativeFloat = 0.1
 
     def __post_init__(self) -> None:
         check_mask_unit(self.mask)
@@ -75,13 +67,7 @@ class Cm3aeSettings:
 
 @METHODS.register_module(name="cm3ae")
 class Cm3ae(PairMethod):
-    """Two masked autoencoders, of events and of frames, that are joined by attention and by a contrast.
-
-    Args:
-        own: its settings.
-        backbone: what is pre-trained, on events.
-        images: a backbone for the frames.
-    """
+    """Two masked autoencoders, of events and of frames, that are joined by attention and by a contrast."""
 
     title = "CM3AE"
     version = 2
@@ -90,10 +76,7 @@ class Cm3ae(PairMethod):
     citation = "Wu et al.: CM3AE: A Unified RGB Frame and Event-Voxel/-Frame Pre-training Framework, ACM MM 2025"
     licence = "not at hand (Event-AHU/CM3AE)"
     weights = "the checkpoint of Event-AHU/CM3AE, a plain ViT-B/16, which no backbone here can take"
-    summary = (
-        "Most patches of events and of the frame at their end are hidden and rebuilt, those of the frame by both "
-        "together, and events and frame find each other; ConvLSTMs start at random, as for images."
-    )
+    summary = "Hidden patches of events and frame are rebuilt, and both find each other; ConvLSTMs start at random."
     loss_is = "errors of frame and events on their hidden patches, rebuilt alone and together, and their contrast"
     masks_patches = True
     backbone: EventSwin
@@ -111,53 +94,33 @@ class Cm3ae(PairMethod):
         "dimensions, instead of learned sums over these, and is over the whole batch, instead of each GPU's 128",
     )
     # Values: Event-AHU/CM3AE, main.py, unless another of its files is named; 4 GPUs as in README.md's command.
-    recipe = Pretraining(
-        objective=Cm3aeSettings(
-            mask=Mask(32, 0.75),  # mask_ratio; the unit is a token of Swin's last stage, there it is ViT's 16 px
-            decoder={"type": "LastStageDecoder"},
-            heads=4,  # models/mae.py, num_heads_att
-            out=512,  # models/mae.py, decoder_embed_dim
-            logit_scale=math.log(1 / 0.07),  # models/mae.py
-            scale=(0.2, 1.0),
-            frame_weight=4.0,  # CM3AELoss, as the other weights
-            events_weight=0.5,
-            fused_weight=0.5,
-            contrast_weight=0.1,
-        ),
+    recipe = cfg.Pretraining(
+        objective=Cm3aeSettings(),
         dataset="ddd17",
         batch_size=512,  # batch_size_per_gpu 128
         drop_path=0.0,  # the model is built without main.py's 0.1
-        optimisation=Optimisation(
-            optimizer="AdamW",
+        optimisation=cfg.Optimisation(
             peak_lr=4.0e-4,  # lr 2e-4 * 512 / 256
-            schedule="cosine",  # utils.py
             start_divisor=1.0e6,  # from 0; utils.py
             end_divisor=400,  # to min_lr 1e-6
             steps=990400,  # 200 epochs of 2,535,759 pairs (README.md)
             warmup_steps=49520,  # 10 epochs
-            clip=Clip("parameter", 3.0),  # utils.py, clip_gradients: each parameter by itself
-            weight_decay=Decay(0.04, 0.4, ("vectors",)),  # utils.py, get_params_groups
+            clip=cfg.Clip("parameter", 3.0),  # utils.py, clip_gradients: each parameter by itself
+            weight_decay=cfg.Decay(0.04, 0.4, ("vectors",)),  # utils.py, get_params_groups
         ),
-        augmentation=Augmentation(),  # flipped as they are cropped
         deviations=(
             "CM3AE on recordings with grey frames instead of on REV2M's pairs in colour; crops show the nearest pixel, "
             "since counts stay counts, instead of bicubic ones",
         ),
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "sample": {
-            "batch_size": 16,
-            "segments": 1,
-            "optimisation": {"peak_lr": 1.0e-3},
-            "objective": {"mask": {"unit": 16}, "decoder": {"type": "AllStagesDecoder"}, "out": 64},
-        },
+        "sample": SAMPLE | {"objective": {"mask": {"unit": 16}, "decoder": {"type": "AllStagesDecoder"}, "out": 64}},
         "small": {"optimisation": {"peak_lr": 1.25e-4}},  # the best of four by validation loss
     }
 
     def __init__(self, own: Cm3aeSettings, backbone: EventSwin, images: EventSwin) -> None:
         super().__init__()
-        self.own = own
-        self.backbone, self.images = backbone, images
+        self.own, self.backbone, self.images = own, backbone, images
         unit, width = own.mask.unit, backbone.channels[-1]
         self.events_patch, self.frame_patch = MaskPatch(unit, backbone.in_channels), MaskPatch(unit, images.in_channels)
         self.fusion = Fusion(width, own.heads, backbone.img_size)
@@ -166,12 +129,8 @@ class Cm3ae(PairMethod):
         self.logit_scale = nn.Parameter(torch.tensor(own.logit_scale))
 
     @classmethod
-    def from_settings(cls, own: Cm3aeSettings, settings: Pretraining, data: PretrainData) -> Self:
-        """The method with two randomly initialised backbones, for events and for frames.
-
-        Raises:
-            UserError: an unknown decoder, or a share of patches that masks none or all.
-        """
+    def from_settings(cls, own: Cm3aeSettings, settings: cfg.Pretraining, data: PretrainData) -> Self:
+        """The method; an unknown decoder, and a share of patches that masks none or all, are refused."""
         find_registered(MODELS, str(own.decoder.get("type", "")), "objective.decoder.type")
         units = math.prod(-(-side // own.mask.unit) for side in data.size)
         if not 0 < own.kept(units) < units:
@@ -180,15 +139,9 @@ class Cm3ae(PairMethod):
         return super().from_settings(own, settings, data)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step; pixels outside of the image count in none.
+        """Losses of a step: "loss", the weighted sum of four, and "found", the share of events that find their frame.
 
-        Args:
-            batch: histograms (B, 1, 2 * bins, H, W) and images (B, 1, 1, H, W) uint8.
-            state: None.
-
-        Returns:
-            "loss", which is the weighted sum of "loss_frame", "loss_events", "loss_fused" and "loss_contrast", and
-            "found", the share of events whose frame is told from the others; and None.
+        Events and frame are cropped alike; pixels outside of the image count in no loss.
         """
         own, histograms, frame = self.own, batch["histograms"], as_input(batch["images"])
         if self.training:
@@ -199,9 +152,8 @@ class Cm3ae(PairMethod):
         of_events = _seen(self.backbone, histograms, events_hidden, self.events_patch())
         of_frame = _seen(self.images, frame, frame_hidden, self.frame_patch())
         of_both = [*of_frame[:-1], self.fusion(of_frame[-1], of_events[-1])]
-
-        error_of_events = _error(self.draw_events(of_events), event_frame(histograms), events_hidden, own.mask.unit)
-        of_itself, of_fused = (
+        drawn = _error(self.draw_events(of_events), event_frame(histograms), events_hidden, own.mask.unit)
+        alone, fused = (
             _error(self.draw_frame(features), frame, frame_hidden, own.mask.unit) for features in (of_frame, of_both)
         )
         events = all_gather_rows(self.of_events(pooled(of_events[-1])))
@@ -209,20 +161,9 @@ class Cm3ae(PairMethod):
         forth, found = info_nce(events, frames, 1 / self.logit_scale)
         back, _ = info_nce(frames, events, 1 / self.logit_scale)
         contrast = (forth + back) / 2
-        loss = (
-            own.frame_weight * of_itself
-            + own.events_weight * error_of_events
-            + own.fused_weight * of_fused
-            + own.contrast_weight * contrast
-        )
-        return {
-            "loss": loss,
-            "loss_frame": of_itself,
-            "loss_events": error_of_events,
-            "loss_fused": of_fused,
-            "loss_contrast": contrast,
-            "found": found,
-        }, None
+        rebuilt = own.frame_weight * alone + own.events_weight * drawn + own.fused_weight * fused
+        named = {"loss_frame": alone, "loss_events": drawn, "loss_fused": fused, "loss_contrast": contrast}
+        return {"loss": rebuilt + own.contrast_weight * contrast, **named, "found": found}, None
 
     def _masks(self, histograms: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden patches (B, rows, cols) bool of events and of frames, on the CPU."""
@@ -245,11 +186,7 @@ def draw_masks(draws: Tensor, kept: int) -> tuple[Tensor, Tensor]:
 
 
 def event_frame(histograms: Tensor) -> Tensor:
-    """Where (B, 1, 2, H, W) events of each polarity were, scaled as pixels of a frame are.
-
-    Args:
-        histograms: (B, 1, 2 * bins, H, W), the bins of the negative polarity first.
-    """
+    """Where (B, 1, 2, H, W) events of each polarity were, scaled as pixels of a frame are."""
     there = histograms.unflatten(2, (2, -1)).amax(3) > 0
     return (there.float() - GREY_MEAN) / GREY_DEVIATION
 
@@ -277,13 +214,7 @@ def _error(drawn: Tensor, wanted: Tensor, hidden: Tensor, unit: int) -> Tensor:
 
 
 class Fusion(nn.Module):
-    """Attention of the last features of frame and events to each other; what it makes of the frame's goes on.
-
-    Args:
-        width: of the features.
-        heads: of the attention.
-        img_size: (H, W) in px of the padded input.
-    """
+    """Attention of the last features of frame and events, `width` wide, to each other; the frame's go on."""
 
     positions: Tensor
 
@@ -291,7 +222,7 @@ class Fusion(nn.Module):
         super().__init__()
         self.block = Block(width, heads, qkv_bias=True)
         self.scale = nn.Parameter(torch.full((width,), MLP_SCALE))
-        places = sine_positions(img_size[0] // STRIDE, img_size[1] // STRIDE, width)
+        places = build_sincos2d_pos_embed([side // STRIDE for side in img_size], width, interleave_sin_cos=True)
         self.register_buffer("positions", places, persistent=False)
 
     def forward(self, frame: Tensor, events: Tensor) -> Tensor:
@@ -302,12 +233,3 @@ class Fusion(nn.Module):
         normal = block.norm2(tokens + block.attn(block.norm1(tokens)))
         joined = (normal + self.scale * block.mlp(normal))[:, : len(self.positions)]
         return joined.transpose(1, 2).unflatten(2, frame.shape[-2:]).unsqueeze(1)
-
-
-def sine_positions(rows: int, cols: int, width: int) -> Tensor:
-    """Sines and cosines (rows * cols, width) of rows and of columns, at wavelengths from 2 pi to 10,000 times that."""
-    rates = 10_000 ** -(torch.arange(width // 4) / (width // 4))
-    angles = [torch.arange(side).unsqueeze(1) * rates for side in (rows, cols)]
-    of_rows, of_cols = (torch.cat([each.sin(), each.cos()], 1) for each in angles)
-    halves = [of_rows.unsqueeze(1).expand(-1, cols, -1), of_cols.unsqueeze(0).expand(rows, -1, -1)]
-    return torch.cat(halves, -1).flatten(0, 1)

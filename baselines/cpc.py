@@ -18,7 +18,7 @@ from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
 from tespec.core.settings import PositiveFloat, PositiveInt
-from tespec.models.backbone import Backbone, BackboneState, detach, reset
+from tespec.models.backbone import Backbone, detach, reset
 from tespec.models.layers import sent
 from tespec.pretraining.contrast import info_nce, projector
 from tespec.pretraining.method import EventMethod
@@ -27,12 +27,12 @@ from tespec.pretraining.tespec import Tespec
 
 @dataclass(frozen=True)
 class CpcSettings:
-    """Settings of the prediction and of the contrast."""
+    """Settings of the prediction and of the contrast; the paper gives none."""
 
-    width: PositiveInt  # of the latents that are compared
-    ahead: PositiveInt  # segments that are predicted, 1, 2, ... after each
-    places: PositiveInt  # at most so many are compared at once, drawn anew for each k
-    temperature: PositiveFloat  # of the softmax over cosines
+    width: PositiveInt = 256  # of the latents that are compared
+    ahead: PositiveInt = 3  # segments that are predicted, 1, 2, ... after each
+    places: PositiveInt = 1024  # at most so many are compared at once, drawn anew for each k
+    temperature: PositiveFloat = 0.1  # of the softmax over cosines
 
 
 @METHODS.register_module(name="cpc")
@@ -43,10 +43,6 @@ class Cpc(EventMethod):
     segment alone, so that memory cannot leak into what is to be predicted. Negatives are latents of other places,
     times and lanes of the step. Both pass a projector with batch normalisation: at the start the features of all places
     are nearly one, and without it they stay so.
-
-    Args:
-        own: its settings.
-        backbone: what is pre-trained.
     """
 
     title = "CPC"
@@ -55,32 +51,20 @@ class Cpc(EventMethod):
     citation = "van den Oord et al.: Representation Learning with Contrastive Predictive Coding, 2018"
     summary = "The memory predicts the features of the segments that come next, which are told from others."
     loss_is = "mean over k of the contrast between what is predicted and what comes k segments later"
-    # The paper gives no settings of the loss; all else is TESPEC's recipe.
-    recipe = replace(Tespec.recipe, objective=CpcSettings(width=256, ahead=3, places=1024, temperature=0.1))
+    recipe = replace(Tespec.recipe, objective=CpcSettings())
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "sample": {"objective": {"width": 64, "ahead": 2, "places": 256}},
     }
 
     def __init__(self, own: CpcSettings, backbone: Backbone) -> None:
         super().__init__()
-        self.own = own
-        self.backbone = backbone
+        self.own, self.backbone = own, backbone
         channels = backbone.channels[-1]
         self.latent = projector(channels, channels, own.width)
         self.predict = nn.ModuleList(projector(channels, channels, own.width) for _ in range(own.ahead))
 
-    def loss(
-        self, batch: dict[str, Tensor], state: BackboneState | None
-    ) -> tuple[dict[str, Tensor], BackboneState | None]:
-        """Losses of a step.
-
-        Args:
-            batch: histograms (B, T, 2 * bins, H, W) and fresh (B,) bool.
-            state: what the step before returned, None at the start.
-
-        Returns:
-            "loss", the mean over k, and "found", the share of places whose latent is told from the others; and the
-            detached state.
+    def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
+        """Losses of a step: "loss", and "found", the share of places whose latent is told from the others.
 
         Raises:
             UserError: fewer segments than are predicted.
@@ -95,12 +79,11 @@ class Cpc(EventMethod):
         alone, _ = self.backbone(histograms.flatten(0, 1).unsqueeze(1))
         last = alone[-1].squeeze(1).movedim(1, -1)
         latents = self.latent(last.flatten(0, -2)).view(lanes, segments, *last.shape[1:-1], -1)
-        losses, found = [], []
+        contrasts = []
         for ahead, predict in enumerate(self.predict, start=1):
             queries = all_gather_rows(predict(context[:, :-ahead].flatten(0, -2)))
             keys = all_gather_rows(latents[:, ahead:].flatten(0, -2))
             drawn = sent(torch.randperm(len(queries))[: self.own.places], queries.device)
-            loss, share = info_nce(queries[drawn], keys[drawn], self.own.temperature)
-            losses.append(loss)
-            found.append(share)
-        return {"loss": torch.stack(losses).mean(), "found": torch.stack(found).mean()}, detach(state)
+            contrasts.append(torch.stack(info_nce(queries[drawn], keys[drawn], self.own.temperature)))
+        loss, found = torch.stack(contrasts).mean(0)
+        return {"loss": loss, "found": found}, detach(state)

@@ -6,32 +6,23 @@ of the patches that the teacher finds in the whole square (context loss) and for
 sees (image loss). The teacher's assignments are balanced by Sinkhorn's algorithm, and the teacher follows the student.
 
 As published, single windows are compared: each segment of a sequence is seen by itself, and ConvLSTMs start from zeros.
-How else this differs from the publication stands under `deviations`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
+from baselines import SAMPLE
+from tespec.core import settings as cfg
 from tespec.core.distributed import global_mean, shard_slice
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
-from tespec.core.settings import (
-    Clip,
-    Decay,
-    Downsample,
-    NonNegativeFloat,
-    Optimisation,
-    PositiveInt,
-    Pretraining,
-    Share,
-)
 from tespec.models.event_swin import PATCH, EventSwin
 from tespec.models.layers import STRIDE, pad_to, padded_size, sent
 from tespec.pretraining.clusters import AttentionPool, cluster
@@ -50,19 +41,22 @@ class EcddpSettings:
         UserError: views whose sides are no multiples of 32 px.
     """
 
-    hidden: PositiveInt  # width of the heads' perceptrons
-    bottleneck: PositiveInt  # dimensions of prototypes
-    prototypes: PositiveInt
-    clusters: PositiveInt  # contexts per image
-    local_views: PositiveInt  # number of small views
-    crop: PositiveInt  # px; side of the square that all views are of, a multiple of 32
-    large: PositiveInt  # px; side of the large views, a multiple of 32
-    small: PositiveInt  # px; side of the small views, a multiple of 32
-    mask_ratio: tuple[Share, Share]  # lowest and highest share of patches hidden from the student, in half of the views
-    patch_weight: NonNegativeFloat  # of the patch loss
-    context_weight: NonNegativeFloat
-    image_weight: NonNegativeFloat
-    momentum: Share  # of the teacher at the start; it rises to 1
+    hidden: cfg.PositiveInt = 2048  # width of the heads' perceptrons; DINO's
+    bottleneck: cfg.PositiveInt = 256  # dimensions of prototypes; DINO's
+    prototypes: cfg.PositiveInt = 32768
+    clusters: cfg.PositiveInt = 8  # contexts per image
+    local_views: cfg.PositiveInt = 8  # number of small views
+    crop: cfg.PositiveInt = 224  # px; side of the square that all views are of; input_size
+    large: cfg.PositiveInt = 192  # px; side of the large views
+    small: cfg.PositiveInt = 96  # px; side of the small views
+    # Share of the patches hidden from the student in half of the views, at least and at most: int(64 * U(0.1, 0.5)) of
+    # 144, as n_tokens stays 8 where a view has 12 x 12 (model/pretrain_model.py).
+    mask_ratio: tuple[cfg.Share, cfg.Share] = (0.1 * 64 / 144, 0.5 * 64 / 144)
+    # The patch loss is divided by all views, of which half is masked (model/network/loss.py).
+    patch_weight: cfg.NonNegativeFloat = 0.5
+    context_weight: cfg.NonNegativeFloat = 0.1  # 2 of 4 + 16 terms; model/pretrain_model.py
+    image_weight: cfg.NonNegativeFloat = 0.9  # 2 + 16 of them
+    momentum: cfg.Share = 0.992  # of the teacher at the start; it rises to 1
 
     def __post_init__(self) -> None:
         for name, side in (("crop", self.crop), ("large", self.large), ("small", self.small)):
@@ -88,19 +82,14 @@ class _Pyramid(nn.Module):
         super().__init__()
         out = channels[-1]
         self.norms = nn.ModuleList(nn.LayerNorm(each, eps=1e-6) for each in channels)
-        self.levels = nn.ModuleList(
-            [
-                nn.Sequential(nn.AvgPool2d(4), nn.Conv2d(channels[0], out, 1, bias=False)),
-                nn.Sequential(nn.AvgPool2d(2), nn.Conv2d(channels[1], out, 1, bias=False)),
-                nn.Conv2d(channels[2], out, 1, bias=False),
-                nn.ConvTranspose2d(channels[3], out, 2, stride=2, bias=False),
-            ]
-        )
+        one, two, three = (nn.Conv2d(each, out, 1, bias=False) for each in channels[:3])
+        four = nn.ConvTranspose2d(out, out, 2, stride=2, bias=False)
+        levels = [nn.Sequential(nn.AvgPool2d(4), one), nn.Sequential(nn.AvgPool2d(2), two), three, four]
+        self.levels = nn.ModuleList(levels)
 
     def forward(self, features: list[Tensor]) -> Tensor:
-        levels = zip(self.levels, self.norms, features, strict=True)
-        maps = [level(norm(each.movedim(1, -1)).movedim(-1, 1)) for level, norm, each in levels]
-        return torch.stack(maps).mean(0)
+        stages = zip(self.levels, self.norms, features, strict=True)
+        return torch.stack([level(norm(each.movedim(1, -1)).movedim(-1, 1)) for level, norm, each in stages]).mean(0)
 
 
 class _Student(nn.Module):
@@ -123,28 +112,20 @@ class _Student(nn.Module):
             side = UNIT // PATCH
             tokens = replace_hidden(tokens, mask, self.mask_token.expand(1, side, side, -1).to(tokens.dtype))
         features, _ = self.backbone.encode(tokens)
-        maps: Tensor = self.pyramid([each.squeeze(1) for each in features])
-        return maps.float()
+        return cast("Tensor", self.pyramid([each.squeeze(1) for each in features])).float()
 
     def image(self, maps: Tensor) -> Tensor:
         """Logits (N, prototypes) of whole images."""
-        logits: Tensor = self.images(self.pool_image(maps).squeeze(1))
-        return logits
+        return cast("Tensor", self.images(self.pool_image(maps).squeeze(1)))
 
     def context(self, maps: Tensor, members: Tensor) -> Tensor:
         """Logits (N, K, prototypes) of parts (N, K, h * w) bool of images."""
-        logits: Tensor = self.contexts(self.pool_context(maps, members))
-        return logits
+        return cast("Tensor", self.contexts(self.pool_context(maps, members)))
 
 
 @METHODS.register_module(name="ecddp")
 class Ecddp(EventMethod):
-    """Patch, context and image losses.
-
-    Args:
-        own: its settings.
-        backbone: what is pre-trained; it keeps the windows of attention of its own `img_size` for views of any size.
-    """
+    """Patch, context and image losses; the backbone keeps the windows of its own `img_size` for views of any size."""
 
     title = "ECDDP"
     version = 2
@@ -154,10 +135,7 @@ class Ecddp(EventMethod):
     citation = "Yang, Pan, Liu: Event Camera Data Dense Pre-training, ECCV 2024"
     licence = "not stated (Yan98/ECDDP)"
     weights = "the Swin-T checkpoint of Yan98/ECDDP"
-    summary = (
-        "A student agrees with a slow teacher on patches, contexts and whole images of events; made for feed-forward "
-        "networks, ConvLSTMs start at random."
-    )
+    summary = "A student agrees with a slow teacher on patches, contexts and whole images; ConvLSTMs start at random."
     loss_is = "weighted sum of patch, context and image loss"
     masks_patches = True
     deviations = (  # from Yan98/Event-Camera-Data-Dense-Pre-training
@@ -170,38 +148,21 @@ class Ecddp(EventMethod):
     )
     # Values: Yan98/Event-Camera-Data-Dense-Pre-training, config/pretrain/swin_small.yml unless another file is named
     # beside them; those of the loss from its configs and supplementary material.
-    recipe: ClassVar[Pretraining | None] = Pretraining(
-        objective=EcddpSettings(
-            hidden=2048,  # DINO's
-            bottleneck=256,  # DINO's
-            prototypes=32768,
-            clusters=8,
-            local_views=8,
-            crop=224,  # px; input_size
-            large=192,
-            small=96,
-            # int(64 * U(0.1, 0.5)) of 144: n_tokens stays 8 where a view has 12 x 12 (model/pretrain_model.py)
-            mask_ratio=(0.1 * 64 / 144, 0.5 * 64 / 144),
-            patch_weight=0.5,  # its sum is divided by all views, of which half is masked (model/network/loss.py)
-            context_weight=0.1,  # 2 of 4 + 16 terms; model/pretrain_model.py
-            image_weight=0.9,  # 2 + 16 of them
-            momentum=0.992,
-        ),
+    recipe: ClassVar[cfg.Pretraining | None] = cfg.Pretraining(
+        objective=EcddpSettings(),
         dataset="1mpx",
         batch_size=1024,  # asset/supp.pdf
-        downsample=Downsample(2, "nearest"),
+        downsample=cfg.Downsample(2, "nearest"),
         drop_path=0.0,  # drop_path_rate
-        optimisation=Optimisation(
-            optimizer="AdamW",  # trainer/pretrain_trainer.py
-            peak_lr=2.0e-3,  # base_lr 5e-4 * 1024 / 256 (trainer/pretrain_trainer.py)
-            schedule="cosine",  # trainer/base_trainer.py
+        optimisation=cfg.Optimisation(
+            peak_lr=2.0e-3,  # base_lr 5e-4 * 1024 / 256; trainer/pretrain_trainer.py, as AdamW
             start_divisor=2000,  # from 1e-6; min_lr
             end_divisor=2000,  # to 1e-6; min_lr
             steps=100000,  # this project's
             warmup_steps=3300,  # 10 of 300 epochs; warmup_epoch
-            clip=Clip("norm", 3.0),  # max_grad_norm
+            clip=cfg.Clip("norm", 3.0),  # max_grad_norm
             # weight_decay and weight_decay_end. Exempt: trainer/pretrain_trainer.py, params_groups; prototypes decay.
-            weight_decay=Decay(0.04, 0.4, ("vectors",)),
+            weight_decay=cfg.Decay(0.04, 0.4, ("vectors",)),
             patch_embed_lr=0.2,  # patch_embed_lr_scale
         ),
         deviations=(
@@ -213,20 +174,10 @@ class Ecddp(EventMethod):
         ),
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "sample": {
-            "batch_size": 16,
-            "segments": 1,
-            "optimisation": {"peak_lr": 1.0e-3},
-            "objective": {
-                "hidden": 256,
-                "bottleneck": 64,
-                "prototypes": 256,
-                "clusters": 4,
-                "local_views": 2,
-                "crop": 96,
-                "large": 96,
-                "small": 64,
-            },
+        "sample": SAMPLE
+        | {
+            "objective": {"hidden": 256, "bottleneck": 64, "prototypes": 256, "clusters": 4}
+            | {"local_views": 2, "crop": 96, "large": 96, "small": 64},
         },
         "small": {"optimisation": {"peak_lr": 5.0e-4}},  # the best of four by validation loss
     }
@@ -251,15 +202,7 @@ class Ecddp(EventMethod):
         self.share.fill_(share)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step; views and masks are drawn from torch's generator, and no state is carried.
-
-        Args:
-            batch: histograms (B, T, 2 * bins, H, W).
-            state: None.
-
-        Returns:
-            "loss", the weighted sum of "loss_patch", "loss_context" and "loss_image"; and None.
-        """
+        """Losses of a step: "loss", the weighted sum of "loss_patch", "loss_context" and "loss_image"."""
         own, histograms = self.own, batch["histograms"].flatten(0, 1).unsqueeze(1)
         square = random_crops(random_crops(histograms, FRAME), own.crop)
         square = pad_to(square, padded_size(*square.shape[-2:]))
@@ -271,14 +214,11 @@ class Ecddp(EventMethod):
         seen = [self.student(view.squeeze(1), sent(mask, view.device)) for view, mask in zip(large, masks, strict=True)]
         logits = [self.student.image(maps) for maps in seen]
         logits += [self.student.image(self.student(view.squeeze(1))) for view in small]
-        losses = {
-            "loss_patch": self._patch_loss(seen, taught, masks),
-            "loss_context": self._context_loss(seen, whole, boxes),
-            "loss_image": self._image_loss(logits, taught),
-        }
-        weights = (own.patch_weight, own.context_weight, own.image_weight)
-        total = torch.stack([weight * each for weight, each in zip(weights, losses.values(), strict=True)]).sum()
-        return {"loss": total} | losses, None
+        patch = self._patch_loss(seen, taught, masks)
+        context = self._context_loss(seen, whole, boxes)
+        image = self._image_loss(logits, taught)
+        loss = own.patch_weight * patch + own.context_weight * context + own.image_weight * image
+        return {"loss": loss, "loss_patch": patch, "loss_context": context, "loss_image": image}, None
 
     def _masks(self, lanes: int, side: int) -> Tensor:
         """Masks (2, lanes, side, side) bool of both views: half of the whole batch's, their shares spread evenly."""
@@ -320,10 +260,10 @@ class Ecddp(EventMethod):
         wanted = sinkhorn(self.teacher.context(whole, members).flatten(0, 1), self._temperature)
         found, there = [], []
         for maps, box in zip(seen, boxes, strict=True):
-            part = seen_in(members.unflatten(2, (height, width)), box, (maps.shape[-2], maps.shape[-1])) > IN_CLUSTER
-            logits = self.student.context(maps, part.flatten(2)).flatten(0, 1)
+            part = seen_in(members.unflatten(2, (height, width)), box, (maps.shape[-2], maps.shape[-1])).flatten(2)
+            logits = self.student.context(maps, part > IN_CLUSTER).flatten(0, 1)
             found.append(soft_cross_entropy(logits, wanted, STUDENT_TEMPERATURE))
-            there.append(part.flatten(2).any(2).flatten())
+            there.append((part > IN_CLUSTER).any(2).flatten())
         # Clusters that a view does not show are carried along, as how many there are is known on the device alone.
         return global_mean((torch.cat(found) * torch.cat(there)).sum(), torch.cat(there).sum())
 
@@ -333,20 +273,19 @@ class Ecddp(EventMethod):
         pairs = [
             soft_cross_entropy(each, wanted, STUDENT_TEMPERATURE).mean()
             for number, wanted in enumerate(assigned.chunk(len(taught)))
-            for place, each in enumerate(logits)
-            if place != number
+            for each in (*logits[:number], *logits[number + 1 :])
         ]
         return torch.stack(pairs).mean()
 
     @classmethod
-    def val_batch_size(cls, settings: Pretraining) -> int:
+    def val_batch_size(cls, settings: cfg.Pretraining) -> int:
         """As many windows as in training, but at most 16, for the memory's sake; a sequence is played on one lane."""
         return 1 if settings.recurrent else min(settings.batch_size, VAL_WINDOWS)
 
 
 @METHODS.register_module(name="ecddp_resnet")
 class EcddpResnet(Ecddp):
-    """The same with a ResNet-50, feed-forward; it masks patches, so it is pre-trained here with a Swin alone."""
+    """The same with a ResNet-50, feed-forward."""
 
     network_title = "ResNet50"
     network = "resnet"

@@ -17,18 +17,10 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize
 
+from baselines import SAMPLE
+from tespec.core import settings as cfg
 from tespec.core.distributed import all_gather_rows
 from tespec.core.registry import METHODS
-from tespec.core.settings import (
-    Augmentation,
-    Decay,
-    NonNegativeFloat,
-    Optimisation,
-    PositiveFloat,
-    PositiveInt,
-    Pretraining,
-    Share,
-)
 from tespec.datasets.augment import FlipZoom
 from tespec.datasets.images import as_input
 from tespec.events.histogram import CLIP
@@ -49,27 +41,21 @@ NEAR, SOON = 1.5, 1 / 50  # px, and share of a window (1 ms of 50); deviations o
 class EcdpSettings:
     """Settings of the views, the contrasts and the alignment."""
 
-    scale: tuple[Share, Share]  # lowest and highest share of the frame that a view shows
-    shift: Share  # of the shorter side, by which events are moved at most
-    hidden: PositiveInt  # width of the heads
-    out: PositiveInt  # dimensions that are compared
-    event_temperature: PositiveFloat  # of the softmax over the events' products
-    temperature: PositiveFloat  # of the softmax over cosines of events and images
-    event_contrast: NonNegativeFloat  # weight of the contrast of two views
-    contrast: NonNegativeFloat  # weight of the contrast with images
-    alignment: NonNegativeFloat  # weight of the alignment
-    momentum: Share  # of the network that sees the other view, at the start
+    scale: tuple[cfg.Share, cfg.Share] = (0.45, 1.0)  # share of the frame that a view shows; crop_min
+    shift: cfg.Share = 20 / 224  # of the shorter side, by which events move at most; data/imagenet_dataset.py
+    hidden: cfg.PositiveInt = 4096  # width of the heads
+    out: cfg.PositiveInt = 256  # dimensions that are compared
+    event_temperature: cfg.PositiveFloat = 0.2  # of the softmax over the events' products; temp_event
+    temperature: cfg.PositiveFloat = 0.1  # of the softmax over cosines of events and images; temp_image
+    event_contrast: cfg.NonNegativeFloat = 0.4  # weight of the contrast of two views; twice the temperature
+    contrast: cfg.NonNegativeFloat = 0.2  # weight of the contrast with images; twice the temperature
+    alignment: cfg.NonNegativeFloat = 2.0  # weight of the alignment; lambda_kl
+    momentum: cfg.Share = 0.99  # of the network that sees the other view; moco_m, to 1 (trainer/pr_trainer.py)
 
 
 @METHODS.register_module(name="ecdp")
 class Ecdp(PairMethod):
-    """Events find their other view and their image, and their likenesses within the batch become the images'.
-
-    Args:
-        own: its settings.
-        backbone: what is pre-trained, on events.
-        images: a backbone for the images.
-    """
+    """Events find their other view and their image, and their likenesses within the batch become the images'."""
 
     title = "ECDP"
     version = 2
@@ -95,53 +81,33 @@ class Ecdp(PairMethod):
     )
     # Values: Yan98/Event-Camera-Data-Pre-training, config/ours/pr_vits.yml and its base ours_pretraining_base.yml,
     # which are those of ViT-S: of a ResNet-50 none are published. Of the loss: model/hub_model.py.
-    recipe = Pretraining(
-        objective=EcdpSettings(
-            scale=(0.45, 1.0),  # crop_min
-            shift=20 / 224,  # data/imagenet_dataset.py, max_shift in frames of 224 px
-            hidden=4096,
-            out=256,
-            event_temperature=0.2,  # temp_event
-            temperature=0.1,  # temp_image
-            event_contrast=0.4,  # twice the temperature, as the next one
-            contrast=0.2,
-            alignment=2.0,  # lambda_kl
-            momentum=0.99,  # moco_m, to 1 (trainer/pr_trainer.py)
-        ),
+    recipe = cfg.Pretraining(
+        objective=EcdpSettings(),
         dataset="ddd17",
         batch_size=1024,  # README.md: 4 nodes of 4 GPUs, 64 pairs on each
         drop_path=0.0,  # model/ours_model/ours_model_pretrain.py
-        optimisation=Optimisation(
-            optimizer="AdamW",  # trainer/pr_trainer.py
-            peak_lr=6.0e-4,  # base_lr 1.5e-4 * 1024 / 256 (trainer/pr_trainer.py)
-            schedule="cosine",  # trainer/pr_trainer.py
+        optimisation=cfg.Optimisation(
+            peak_lr=6.0e-4,  # base_lr 1.5e-4 * 1024 / 256; trainer/pr_trainer.py, as AdamW and the next two
             start_divisor=1.0e6,  # from 0 there
             end_divisor=1.0e6,  # to 0 there
             steps=375000,  # 300 epochs of ImageNet's 1.28 million
             warmup_steps=50000,  # 40 epochs; warmup_epoch
             # Not clipped: trainer/pr_trainer.py clips where max_grad_norm is set, which it is not.
-            weight_decay=Decay(0.03, 0.03, ()),  # all parameters in one group; trainer/pr_trainer.py
+            weight_decay=cfg.Decay(0.03, 0.03, ()),  # all parameters in one group; trainer/pr_trainer.py
         ),
-        augmentation=Augmentation(),  # views are cropped and flipped one by one, images are not
         deviations=(
             "ECDP's ResNet-50 is trained by the settings of its ViT-S, since none are published for it",
             "ECDP on recordings with frames, from random weights, instead of on N-ImageNet, from those of MoCo v3",
         ),
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "sample": {
-            "batch_size": 16,
-            "segments": 1,
-            "optimisation": {"peak_lr": 1.0e-3},
-            "objective": {"hidden": 256, "out": 64},
-        },
+        "sample": SAMPLE | {"objective": {"hidden": 256, "out": 64}},
         "small": {"optimisation": {"peak_lr": 1.0e-3}},  # the best of four by validation loss
     }
 
     def __init__(self, own: EcdpSettings, backbone: Backbone, images: Backbone) -> None:
         super().__init__()
-        self.own = own
-        self.backbone, self.images = backbone, images
+        self.own, self.backbone, self.images = own, backbone, images
         width, hidden, out = backbone.channels[-1], own.hidden, own.out
         self.event_head, self.image_head = head(width, hidden, hidden, out), head(width, hidden, hidden, out)
         self.event_predictor, self.image_predictor = head(out, hidden, out), head(out, hidden, out)
@@ -160,18 +126,12 @@ class Ecdp(PairMethod):
         return with_correlated_events(apply_maps(histogram, FlipZoom(rows, columns), 0), generator)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step.
+        """Losses of a step: "loss", the weighted sum of three, and "found", the share of events that find their image.
 
-        Args:
-            batch: histograms (B, 1, 2 * bins, H, W) and images (B, 1, 1, H, W) uint8.
-            state: None.
-
-        Returns:
-            "loss", which is the weighted sum of "loss_views", "loss_contrast" and "loss_alignment", and "found", the
-            share of events whose image is told from the others; and None.
+        Views of the events are cropped and flipped one by one; images stay whole.
         """
         own, frames = self.own, batch["histograms"]
-        one, two = frames, frames
+        one = two = frames
         if self.training:
             (one, two), _ = random_views(frames, 2, (frames.shape[-2], frames.shape[-1]), own.scale)
         features = global_avg_pool(self.backbone, one)
@@ -183,19 +143,14 @@ class Ecdp(PairMethod):
         images = all_gather_rows(self.to_event(of_images))
         # The alignment reaches the linear layer alone, as where the image network is frozen.
         aligned = all_gather_rows(self.to_event(of_images.detach()))
-
         views = view_contrast(events, keys, images.detach(), own.event_temperature)
         forth, found = info_nce(matched, images.detach(), own.temperature)
         back, _ = info_nce(images, matched.detach(), own.temperature)
-        alignment = likeness_divergence(matched, aligned, own.temperature)
         contrast = forth + back
-        return {
-            "loss": own.event_contrast * views + own.contrast * contrast + own.alignment * alignment,
-            "loss_views": views,
-            "loss_contrast": contrast,
-            "loss_alignment": alignment,
-            "found": found,
-        }, None
+        alignment = likeness_divergence(matched, aligned, own.temperature)
+        loss = own.event_contrast * views + own.contrast * contrast + own.alignment * alignment
+        named = {"loss_views": views, "loss_contrast": contrast, "loss_alignment": alignment}
+        return {"loss": loss, **named, "found": found}, None
 
     def after_step(self, share: float) -> None:
         """Let the slow network follow; `share` of the training is done."""

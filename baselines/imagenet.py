@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torchvision.transforms import v2
 
+from baselines import SAMPLE
 from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
-from tespec.core.settings import Clip, Decay, NonNegativeFloat, Optimisation, Pretraining, Share
+from tespec.core.settings import Clip, Decay, NonNegativeFloat, Optimisation, PositiveInt, Pretraining, Share
 from tespec.datasets.images import DEVIATION, GREY_DEVIATION, GREY_MEAN, MEAN, ViewOf, as_input, seeded
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
@@ -38,24 +39,21 @@ def posterized(image: Image.Image, bits: int, **_: Any) -> Image.Image:
 
 @dataclass(frozen=True)
 class ImagenetSettings(ViewSettings):
-    """Settings of the view and of the loss."""
+    """Settings of the view and of the loss; values of config.py, AUG and LABEL_SMOOTHING."""
 
-    smoothing: Share  # of the label, spread over all classes
-    augment: str  # timm's RandAugment
-    erasing: Share  # of the images, that lose a rectangle
-    mixup: NonNegativeFloat  # alpha; mixup and cutmix take turns by chance
-    cutmix: NonNegativeFloat
+    size: PositiveInt = 224
+    channels: PositiveInt = 3
+    scale: tuple[Share, Share] = (0.08, 1.0)
+    smoothing: Share = 0.1  # of the label, spread over all classes
+    augment: str = "rand-m9-mstd0.5-inc1"  # timm's RandAugment
+    erasing: Share = 0.25  # of the images, that lose a rectangle
+    mixup: NonNegativeFloat = 0.8  # alpha; mixup and cutmix take turns by chance
+    cutmix: NonNegativeFloat = 1.0
 
 
 @METHODS.register_module(name="imagenet")
 class Imagenet(ImageMethod):
-    """Cross-entropy of a linear layer on the mean of the normalised last stage.
-
-    Args:
-        own: its settings.
-        backbone: what is pre-trained.
-        classes: number of classes.
-    """
+    """Cross-entropy of a linear layer, for so many classes, on the mean of the normalised last stage."""
 
     title = "RGB Supervised"
     version = 2
@@ -71,23 +69,12 @@ class Imagenet(ImageMethod):
     # Swin-T on ImageNet-1k. Values: microsoft/Swin-Transformer, the file named beside each; learning rates are those of
     # its config.py times 1024 / 512 (main.py).
     recipe = Pretraining(
-        objective=ImagenetSettings(  # config.py, AUG and LABEL_SMOOTHING
-            size=224,
-            channels=3,
-            scale=(0.08, 1.0),
-            smoothing=0.1,
-            augment="rand-m9-mstd0.5-inc1",
-            erasing=0.25,
-            mixup=0.8,
-            cutmix=1.0,
-        ),
+        objective=ImagenetSettings(),
         dataset="objects",
         batch_size=1024,  # get_started.md: 8 GPUs, 128 images on each
         drop_path=0.2,  # configs/swin_tiny_patch4_window7_224.yaml
         optimisation=Optimisation(
-            optimizer="AdamW",  # config.py
-            peak_lr=1.0e-3,  # config.py, BASE_LR
-            schedule="cosine",  # config.py
+            peak_lr=1.0e-3,  # config.py, BASE_LR; as AdamW and cosine
             start_divisor=1000,  # from 1e-6; config.py, WARMUP_LR
             end_divisor=100,  # to 1e-5; config.py, MIN_LR
             steps=375000,  # 300 epochs; config.py
@@ -98,19 +85,13 @@ class Imagenet(ImageMethod):
         ),
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "sample": {
-            "batch_size": 32,
-            "segments": 1,
-            "optimisation": {"peak_lr": 1.0e-3},
-            "objective": {"size": 64, "channels": 1, "mixup": 0.0, "cutmix": 0.0},
-        },
+        "sample": SAMPLE | {"batch_size": 32, "objective": {"size": 64, "channels": 1, "mixup": 0.0, "cutmix": 0.0}},
         "small": {"batch_size": 16, "optimisation": {"peak_lr": 1.25e-4}},  # the best of four by validation loss
     }
 
     def __init__(self, own: ImagenetSettings, backbone: Backbone, classes: int) -> None:
         super().__init__()
-        self.own = own
-        self.backbone = backbone
+        self.own, self.backbone = own, backbone
         self.norm = nn.LayerNorm(backbone.channels[-1])
         self.classify = nn.Linear(backbone.channels[-1], classes)
 
@@ -138,29 +119,15 @@ class Imagenet(ImageMethod):
         return (v2.Compose([view, v2.Grayscale()]) if grey else view,)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step.
-
-        Args:
-            batch: views (B, 1, C, H, W), see `as_input`, and labels (B,) int64.
-            state: None.
-
-        Returns:
-            "loss", and "accuracy", the share of images that is right, of mixed ones the share that is told by their
-            greater part; and None.
-
-        Raises:
-            UserError: an odd number of images to mix.
-        """
-        views, labels = as_input(batch["views"]), batch["labels"]
-        if not self.training or not (self.own.mixup or self.own.cutmix):
-            features, _ = self.backbone(views)
-            return self._losses(features[-1], labels), None
-        views, targets = self._mixed(views.squeeze(1), labels)
+        """Losses of a step: "loss", and "accuracy", the share of images told right, mixed ones by their larger part."""
+        views, wanted = as_input(batch["views"]).squeeze(1), batch["labels"]
+        if self.training and (self.own.mixup or self.own.cutmix):
+            views, wanted = self._mixed(views, wanted)
         features, _ = self.backbone(views.unsqueeze(1))
-        return self._losses(features[-1], targets), None
+        return self._losses(features[-1], wanted), None
 
     def _mixed(self, views: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Views, neighbours mixed with each other, and the shares of their classes."""
+        """Views, neighbours mixed with each other, and the shares of their classes; an odd number is refused."""
         own, count = self.own, len(labels)
         if count % 2:
             what = f"mixup and cutmix take images by twos, and a step has {count} on a rank"
@@ -187,16 +154,12 @@ class Imagenet(ImageMethod):
 
     @classmethod
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
-        """The method with a randomly initialised backbone and as many classes as the data has folders.
-
-        Raises:
-            UserError: there is only one.
-        """
+        """The method with as many classes as the data has folders; a single one is refused."""
         images = getattr(data, "images", None)
         classes = len(images.classes) if images else IMAGENET_CLASSES
         if classes < 2:
-            what = f"its images lie in {classes} folder"
-            raise UserError(data.root, what, "give a folder with one folder of images for each class")
+            remedy = "give a folder with one folder of images for each class"
+            raise UserError(data.root, f"its images lie in {classes} folder", remedy)
         return cls(own, cls.new_backbone(settings, data), classes)
 
     @torch.no_grad()

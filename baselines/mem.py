@@ -17,15 +17,16 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, log_softmax, softmax
+from torch.nn.functional import cross_entropy, log_softmax, pad, softmax
 
+from baselines import SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import all_reduce_sum, global_mean, shard_slice
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.registry import METHODS
-from tespec.models.backbone import BackboneState, detach, reset
+from tespec.models.backbone import detach, reset
 from tespec.models.event_swin import PATCH, EventSwin
 from tespec.models.layers import STRIDE, crop, in_fp32, pad_to, padded_size, sent
 from tespec.pretraining.data import PretrainData
@@ -37,23 +38,28 @@ from tespec.weights.files import read_weights
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """Settings of the tokenizer and of its loss.
+    """Settings of the tokenizer and of its loss; values of configs/nimagenet.conf unless another file is named.
 
     Raises:
         UserError: a unit that tokens of a Swin do not fill, or a crop that is not made of whole ones.
     """
 
-    unit: cfg.PositiveInt  # px; side of a token's patch
-    crop: cfg.PositiveInt  # px; side of the squares it learns from
-    tokens: Annotated[int, Field(strict=True, ge=2)]  # in the codebook
-    width: cfg.PositiveInt  # dimensions of a token's vector
-    hidden: cfg.PositiveInt  # channels of its convolutions
-    blocks: cfg.Depth  # residual blocks, as many in the encoder as in the decoder
-    hot: cfg.PositiveFloat  # counts that lie so many deviations above the frame's mean are those of hot pixels
-    gamma: cfg.PositiveFloat  # counts are raised to it once the greatest of a frame is 1; below 1, few events show more
-    shift: cfg.Share  # of the shorter side, by which events are moved at most
-    temperature: tuple[cfg.PositiveFloat, cfg.PositiveFloat]  # of the softmax over tokens, at the start and at least
-    kl_weight: cfg.NonNegativeFloat  # of the divergence from using all tokens alike, a mean over places in nats
+    unit: cfg.PositiveInt = 16  # px; side of a token's patch; num_layers 4: 2 ** 4
+    crop: cfg.PositiveInt = 224  # px; side of the squares it learns from; input_H, input_W
+    tokens: Annotated[int, Field(strict=True, ge=2)] = 8192  # in the codebook; num_tokens
+    width: cfg.PositiveInt = 32  # dimensions of a token's vector; emb_dim
+    hidden: cfg.PositiveInt = 384  # channels of its convolutions; vae_hidden_dim
+    blocks: cfg.Depth = 3  # residual blocks of the encoder, and of the decoder; vae_num_resnet_blocks
+    hot: cfg.PositiveFloat = 10.0  # deviations above the frame's mean, from which a pixel is hot; hotpix_num_stds
+    gamma: cfg.PositiveFloat = (
+        1.0  # power of counts over a frame's greatest; below 1, few events show more; gammatrafo 0
+    )
+    shift: cfg.Share = 8 / 256  # of the shorter side, by which events move at most; mem/datasets.py, frames of 256 px
+    # Of the softmax over tokens, at the start and at least; eventvae/train_vae.py, starting_temp and temp_min.
+    temperature: tuple[cfg.PositiveFloat, cfg.PositiveFloat] = (1.0, 0.5)
+    # Of the divergence from using all tokens alike, a mean over places in nats. vae_kl_loss_weight is for the sum over
+    # 384 images of 196 tokens; 1.5-fold, as their squared error is over three planes, one of them zero (vae_model.py).
+    kl_weight: cfg.NonNegativeFloat = 1.5 * 1e-10 * 384 * 196
 
     def __post_init__(self) -> None:
         unit, side = self.unit, self.crop
@@ -66,10 +72,11 @@ class TokenizerSettings:
 class MemSettings:
     """Settings of what is hidden, and of what is named there from which features."""
 
-    ratio: cfg.Share  # of the patches that are hidden
-    smallest_block: cfg.PositiveInt  # patches; areas of blocks lie between this and all that is left to hide
-    features: Literal["last", "all"]  # of the last stage, or of all stages
-    tokenizer: TokenizerSettings
+    ratio: cfg.Share = 0.5  # of the patches that are hidden; num_mask_patches 98 of 14 x 14
+    # Patches, from which areas of blocks go up to all that is left to hide; min_mask_patches_per_block.
+    smallest_block: cfg.PositiveInt = 16
+    features: Literal["last", "all"] = "last"  # of the last stage, or of all stages
+    tokenizer: TokenizerSettings = TokenizerSettings()
 
 
 EPOCHS = 100  # vae_epochs of configs/nimagenet.conf
@@ -81,12 +88,7 @@ COLLAPSED = 2.0  # tokens in use, on validation data
 def event_image(histograms: Tensor, hot: float, gamma: float) -> Tensor:
     """What the tokenizer sees (N, 2, H, W) float32: events of each polarity over the frame's greatest count, 0 to 1.
 
-    Pixels at which a polarity has far more events than the frame's mean are cleared in both (mem/transforms.py).
-
-    Args:
-        histograms: (N, 2 * bins, H, W) counts.
-        hot: deviations above the frame's mean from which a pixel is hot.
-        gamma: power that the shares of the greatest count are raised to.
+    Pixels at which a polarity of the histograms (N, 2 * bins, H, W) is `hot` are cleared in both (mem/transforms.py).
     """
     counts = histograms.unflatten(1, (2, -1)).sum(2, dtype=torch.float32)
     variance, mean = torch.var_mean(counts, (1, 2, 3), keepdim=True)
@@ -96,13 +98,12 @@ def event_image(histograms: Tensor, hot: float, gamma: float) -> Tensor:
 
 
 class _Residual(nn.Sequential):
+    def __init__(self, width: int) -> None:
+        one, two = (nn.Conv2d(width, width, 3, padding=1) for _ in range(2))
+        super().__init__(one, nn.ReLU(), two, nn.ReLU(), nn.Conv2d(width, width, 1))
+
     def forward(self, maps: Tensor) -> Tensor:
         return maps + cast("Tensor", super().forward(maps))
-
-
-def _residual(width: int) -> _Residual:
-    wide = [nn.Conv2d(width, width, 3, padding=1) for _ in range(2)]
-    return _Residual(wide[0], nn.ReLU(), wide[1], nn.ReLU(), nn.Conv2d(width, width, 1))
 
 
 class Tokenizer(nn.Module):
@@ -118,7 +119,7 @@ class Tokenizer(nn.Module):
         for level in range(own.unit.bit_length() - 1):
             down += [nn.Conv2d(hidden if level else 2, hidden, 4, stride=2, padding=1), nn.ReLU()]
             up += [nn.ConvTranspose2d(hidden, hidden, 4, stride=2, padding=1), nn.ReLU()]
-        inner, outer = ([_residual(hidden) for _ in range(own.blocks)] for _ in range(2))
+        inner, outer = ([_Residual(hidden) for _ in range(own.blocks)] for _ in range(2))
         self.encoder = nn.Sequential(*down, *inner, nn.Conv2d(hidden, own.tokens, 1))
         self.decoder = nn.Sequential(nn.Conv2d(own.width, hidden, 1), *outer, *up, nn.Conv2d(hidden, 2, 1))
         self.codebook = nn.Parameter(torch.randn(own.tokens, own.width))
@@ -126,8 +127,7 @@ class Tokenizer(nn.Module):
     @torch.no_grad()
     def tokens(self, images: Tensor) -> Tensor:
         """The token (N, h, w) int64 of each patch."""
-        logits: Tensor = self.encoder(images)
-        return logits.argmax(1)
+        return cast("Tensor", self.encoder(images)).argmax(1)
 
 
 @in_fp32
@@ -148,42 +148,33 @@ def gumbel_noise(logits: Tensor) -> Tensor:
 
 
 @in_fp32
-def divergence(logits: Tensor) -> Tensor:
-    """This rank's share of the mean divergence, in nats, of logits (N, K, h, w) from the uniform distribution."""
+def tokenizer_losses(drawn: Tensor, images: Tensor, logits: Tensor) -> list[Tensor]:
+    """This rank's share of the mean squared error, and of the mean divergence, in nats, from using all tokens alike."""
+    error = (crop(drawn, (images.shape[-2], images.shape[-1])) - images).square()
     told = log_softmax(logits, 1)
     from_uniform = (told.exp() * told).sum(1) + math.log(logits.shape[1])
-    return global_mean(from_uniform.sum(), from_uniform.numel())
-
-
-@in_fp32
-def squared_error(drawn: Tensor, images: Tensor) -> Tensor:
-    """This rank's share of the mean squared error."""
-    error = (crop(drawn, (images.shape[-2], images.shape[-1])) - images).square()
-    return global_mean(error.sum(), error.numel())
+    return [global_mean(each.sum(), each.numel()) for each in (error, from_uniform)]
 
 
 def temperature_at(share: Tensor, start: float, least: float) -> Tensor:
-    """Temperature of the softmax over tokens after a share of the training: it falls once an epoch, ever faster.
+    """Temperature of the softmax over tokens after a share of the training.
 
-    As in eventvae/train_vae.py, which multiplies it by exp(-anneal_rate * step) at the start of each epoch.
+    At the start of each epoch it is multiplied by exp(-anneal_rate * step) (eventvae/train_vae.py).
     """
     epoch = (EPOCHS * share).floor()
     return (start * (-ANNEALING * epoch * (epoch + 1) / 2).exp()).clamp(min=least)
 
 
-def perplexity(counts: Tensor) -> Tensor:
-    """How many tokens are in use, given how often each one is (K,): the exponential of their entropy."""
-    return torch.special.entr(counts / counts.sum().clamp(min=1)).sum().exp()
-
-
-def usage(tokens: Tensor, count: int) -> Tensor:
-    """How often each of `count` tokens is there (count,) float32; asks the device for nothing."""
+def perplexity(tokens: Tensor, count: int) -> Tensor:
+    """How many of `count` tokens are in use on all ranks: the exponential of their entropy."""
     ones = torch.ones(tokens.numel(), device=tokens.device)
-    return torch.zeros(count, device=tokens.device).index_add(0, tokens.flatten(), ones)
+    # Torch's `bincount` would look at the numbers and wait.
+    used = all_reduce_sum(torch.zeros(count, device=tokens.device).index_add(0, tokens.flatten(), ones))
+    return torch.special.entr(used / used.sum().clamp(min=1)).sum().exp()
 
 
 class TokenHead(nn.Module):
-    """Logits of tokens of `unit` px at some patches, of the features of the "last" stage or of "all", which are summed.
+    """Logits of tokens of `unit` px at some patches, by features of the "last" stage or by the sum of "all".
 
     Of a stage with larger patches each place has the logits of all tokens that lie within it.
     """
@@ -201,13 +192,11 @@ class TokenHead(nn.Module):
 
     @in_fp32
     def forward(self, features: list[Tensor], places: Tensor) -> Tensor:
-        """Logits (B, T, P, tokens) at places (B, P), which count the patches row after row."""
+        """Logits (P, tokens) at places (P,), which count the patches of all frames row after row."""
         used = zip(self.laterals, features[-len(self.laterals) :], strict=True)
         maps = torch.stack([lateral(each.flatten(0, 1)) for lateral, each in used]).sum(0)
-        vectors = maps.flatten(2).transpose(1, 2).unflatten(0, features[-1].shape[:2])
-        at = places.view(len(places), 1, -1, 1).expand(-1, vectors.shape[1], -1, vectors.shape[-1])
-        logits: Tensor = self.name(self.norm(vectors.gather(2, at)))
-        return logits
+        vectors = maps.flatten(2).transpose(1, 2).flatten(0, 1)
+        return cast("Tensor", self.name(self.norm(vectors.index_select(0, places))))
 
 
 def augmented(histograms: Tensor, shift: float, in_time: bool = True) -> Tensor:
@@ -224,9 +213,6 @@ DEVIATIONS = (
 )
 
 
-TOKENIZER = "mem-tokenizer"
-
-
 @METHODS.register_module(name="mem-tokenizer")
 class MemTokenizer(EventMethod):
     """The discrete autoencoder whose tokens MEM names."""
@@ -238,21 +224,7 @@ class MemTokenizer(EventMethod):
     loss_is = "squared error of the images drawn from softly chosen tokens, and their weighted divergence"
     # Values: tum-vision/mem, configs/nimagenet.conf unless another file is named beside them.
     recipe = cfg.Pretraining(
-        objective=TokenizerSettings(
-            unit=16,  # num_layers 4: 2 ** 4 px
-            crop=224,  # input_H, input_W
-            tokens=8192,  # num_tokens
-            width=32,  # emb_dim
-            hidden=384,  # vae_hidden_dim
-            blocks=3,  # vae_num_resnet_blocks
-            hot=10.0,  # hotpix_num_stds
-            gamma=1.0,  # gammatrafo 0
-            shift=8 / 256,  # max_random_shift_evs, of frames of 256 px (mem/datasets.py)
-            temperature=(1.0, 0.5),  # eventvae/train_vae.py, starting_temp and temp_min
-            # vae_kl_loss_weight for the sum over 384 images of 196 tokens, 1.5-fold: there, the squared error is a
-            # mean over three planes, one of which is zero (eventvae/vae/vae_model.py).
-            kl_weight=1.5 * 1e-10 * 384 * 196,
-        ),
+        objective=TokenizerSettings(),
         dataset="1mpx",
         batch_size=384,  # vae_batch_size
         downsample=cfg.Downsample("auto", "nearest", 640),
@@ -274,15 +246,16 @@ class MemTokenizer(EventMethod):
             "optimisation": {"peak_lr": 5.0e-3, "warmup_steps": 0},
             # A gamma that MEM's code offers. With tokens of 16 px and counts as they are, the tokenizer learns nothing
             # in hundreds of steps.
-            "objective": {"unit": 8, "crop": 48, "tokens": 32, "width": 16, "hidden": 32, "blocks": 1, "gamma": 0.5,
-                          "temperature": [1.0, 0.3]},
+            "objective": {"unit": 8, "crop": 48, "tokens": 32, "width": 16, "hidden": 32, "blocks": 1}
+            | {"gamma": 0.5, "temperature": [1.0, 0.3]},
         },
-    }  # fmt: skip
+    }
+    backbone: Any
+    share: Tensor
 
     def __init__(self, own: TokenizerSettings) -> None:
         super().__init__()
-        self.own = own
-        self.backbone: Any = Tokenizer(own)
+        self.own, self.backbone = own, Tokenizer(own)
         self.register_buffer("share", torch.zeros((), dtype=torch.float64))
 
     @classmethod
@@ -292,24 +265,19 @@ class MemTokenizer(EventMethod):
 
     def after_step(self, share: float) -> None:
         """Note that `share` of the training is done."""
-        cast("Tensor", self.share).fill_(share)
+        self.share.fill_(share)
 
     def loss(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step on histograms (B, T, 2 * bins, H, W); crops and noise are drawn from torch's generator.
-
-        Returns:
-            "loss", which is "loss_drawn", the squared error of the images, and the weighted divergence, and
-            "perplexity", how many tokens the batch is made of; and None.
-        """
+        """Losses of a step: "loss", which is "loss_drawn" and the weighted divergence, and the batch's "perplexity"."""
         own = self.own
         histograms = augmented(batch["histograms"], own.shift) if self.training else batch["histograms"]
         images = event_image(random_crops(histograms, own.crop).flatten(0, 1), own.hot, own.gamma)
         logits = self.backbone.encoder(pad_to(images, padded_size(images.shape[-2], images.shape[-1], own.unit)))
-        temperature = temperature_at(cast("Tensor", self.share), *own.temperature).float()
+        temperature = temperature_at(self.share, *own.temperature).float()
         vectors = mixed_tokens(logits, gumbel_noise(logits), temperature, self.backbone.codebook)
-        drawn = squared_error(self.backbone.decoder(vectors), images)
-        used = perplexity(all_reduce_sum(usage(logits.argmax(1), own.tokens)))
-        return {"loss": drawn + own.kl_weight * divergence(logits), "loss_drawn": drawn, "perplexity": used}, None
+        drawn, divergence = tokenizer_losses(self.backbone.decoder(vectors), images, logits)
+        used = perplexity(logits.argmax(1), own.tokens)
+        return {"loss": drawn + own.kl_weight * divergence, "loss_drawn": drawn, "perplexity": used}, None
 
     def protocol(self, data: PretrainData) -> dict[str, str]:
         """What the validation metrics mean, in words."""
@@ -323,20 +291,20 @@ class MemTokenizer(EventMethod):
     def validate(self, data: PretrainData, device: torch.device) -> dict[str, float]:
         """Loss, and what the tokens are worth, batch by batch."""
         self.eval()
-        used, sums = torch.zeros(self.own.tokens, device=device), torch.zeros(4, dtype=torch.float64)
+        own, found, sums = self.own, [], torch.zeros(4, dtype=torch.float64)
         for number, batch in enumerate(data.val_batches(device)):
             torch.manual_seed(SEED + number)
             lanes, loss = len(batch["histograms"]), self.loss(batch, None)[0]["loss"].item()
-            images = event_image(batch["histograms"].flatten(0, 1), self.own.hot, self.own.gamma)
-            tokens = self.backbone.tokens(pad_to(images, padded_size(*data.size, self.own.unit)))
+            images = event_image(batch["histograms"].flatten(0, 1), own.hot, own.gamma)
+            tokens = self.backbone.tokens(pad_to(images, padded_size(*data.size, own.unit)))
             drawn = crop(self.backbone.decoder(self.backbone.codebook[tokens].permute(0, 3, 1, 2)), data.size)
-            used += usage(tokens, len(used))
+            found.append(tokens.flatten())
             error, energy = (drawn - images).square().sum().item(), images.square().sum().item()
             sums += torch.tensor([loss * lanes, lanes, error, energy])
-        if (in_use := perplexity(used).item()) < COLLAPSED:
-            say(f"the tokenizer collapsed: {in_use:.2f} of {len(used):,} tokens are in use on data held out")
+        if (in_use := perplexity(torch.cat(found), own.tokens).item()) < COLLAPSED:
+            say(f"the tokenizer collapsed: {in_use:.2f} of {own.tokens:,} tokens are in use on data held out")
         loss, lanes, error, energy = sums.tolist()
-        return {"loss": loss / max(lanes, 1), "perplexity": in_use, "drawn_error": error / max(energy, 1e-12)}
+        return {"loss": loss / lanes, "perplexity": in_use, "drawn_error": error / max(energy, 1e-12)}
 
 
 @METHODS.register_module(name="mem")
@@ -365,20 +333,13 @@ class Mem(EventMethod):
     )
     # Feed-forward, as published. Values: as of the tokenizer.
     recipe = cfg.Pretraining(
-        objective=MemSettings(
-            ratio=0.5,  # num_mask_patches 98 of 14 x 14
-            smallest_block=16,  # mem/run_mem_pretraining.py, min_mask_patches_per_block
-            features="last",
-            tokenizer=MemTokenizer.recipe.objective,
-        ),
+        objective=MemSettings(),
         dataset="1mpx",
         batch_size=512,  # pt_batch_size
         downsample=MemTokenizer.recipe.downsample,
         drop_path=0.1,  # pt_dropout
         optimisation=cfg.Optimisation(
-            optimizer="AdamW",  # mem/run_mem_pretraining.py, as schedule, opt, min_lr and weight_decay
-            peak_lr=7.5e-5,  # pt_lr
-            schedule="cosine",
+            peak_lr=7.5e-5,  # pt_lr; mem/run_mem_pretraining.py has opt, min_lr and weight_decay
             start_divisor=1.0e6,  # from 0; mem/utils.py, cosine_scheduler
             end_divisor=7.5,  # to 1e-5
             steps=750_600,  # pt_epochs 300, of ImageNet's 1.28 million
@@ -391,19 +352,15 @@ class Mem(EventMethod):
         deviations=DEVIATIONS,
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "sample": {
-            "batch_size": 16,
-            "segments": 1,
-            "optimisation": {"peak_lr": 1.0e-3},
-            "objective": {"features": "all", "tokenizer": MemTokenizer.profiles["sample"]["objective"]},
-        },
+        "sample": SAMPLE
+        | {"objective": {"features": "all", "tokenizer": MemTokenizer.profiles["sample"]["objective"]}},
         "small": {"optimisation": {"peak_lr": 5.0e-4}},  # the best of four by validation loss
     }
+    backbone: EventSwin
 
     def __init__(self, own: MemSettings, backbone: EventSwin) -> None:
         super().__init__()
-        self.own = own
-        self.backbone: EventSwin = backbone
+        self.own, self.backbone = own, backbone
         self.tokenizer = Tokenizer(own.tokenizer).requires_grad_(False)
         self.mask_patch = MaskPatch(own.tokenizer.unit, backbone.in_channels)
         self.head = TokenHead(backbone.channels, own.tokenizer.unit, own.tokenizer.tokens, own.features)
@@ -411,7 +368,7 @@ class Mem(EventMethod):
     @classmethod
     def upstream(cls, own: MemSettings) -> tuple[str, str]:
         """The tokenizer."""
-        return TOKENIZER, ""
+        return "mem-tokenizer", ""
 
     @classmethod
     def upstream_settings(cls, settings: cfg.Pretraining, name: str) -> cfg.Pretraining:
@@ -430,42 +387,24 @@ class Mem(EventMethod):
         """Load the tokenizer that was pre-trained."""
         self.tokenizer.load_state_dict(read_weights(path)[0])
 
-    def loss(
-        self, batch: dict[str, Tensor], state: BackboneState | None
-    ) -> tuple[dict[str, Tensor], BackboneState | None]:
-        """Losses of a step; masks are drawn from torch's generator.
-
-        Args:
-            batch: histograms (B, T, 2 * bins, H, W) and fresh (B,) bool.
-            state: what the step before returned, None at the start.
-
-        Returns:
-            "loss", the cross-entropy of the hidden tokens, "found", the share of them that is named right, and
-            "perplexity", how many tokens the batch is made of; and the detached state.
-        """
+    def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
+        """Losses of a step: "loss", "found", the share of hidden tokens named right, and the batch's "perplexity"."""
         own, tokenizer, histograms = self.own, self.own.tokenizer, batch["histograms"]
         if self.training:
             histograms = augmented(histograms, tokenizer.shift, in_time=not self.backbone.recurrent)
         images = event_image(histograms.flatten(0, 1), tokenizer.hot, tokenizer.gamma)
-        tokens = self.tokenizer.tokens(pad_to(images, self.backbone.img_size)).unflatten(0, histograms.shape[:2])
+        tokens = self.tokenizer.tokens(pad_to(images, self.backbone.img_size))
         rows, columns = (-(-side // tokenizer.unit) for side in histograms.shape[-2:])
         blocks = draw_blocks(len(histograms), rows, columns, own.ratio, own.smallest_block)
-        # As many places of each frame; those where it hides fewer do not count.
-        most = round(own.ratio * rows * columns)
-        order = blocks.flatten(1).int().argsort(dim=1, descending=True, stable=True)[:, :most]
-        counts = sent(blocks.flatten(1).gather(1, order), histograms.device).unsqueeze(1)
-        # What fills the frame up to the backbone's size is never hidden.
-        places = sent(order // columns * tokens.shape[-1] + order % columns, histograms.device)
         patch = self.backbone.embed_patches(self.mask_patch())
         seen = replace_hidden(self.backbone.embed(histograms), sent(blocks, histograms.device), patch)
         features, state = self.backbone.encode(seen, reset(state, batch["fresh"]))
-        logits = self.head(features, places)
-        wanted = tokens.flatten(2).gather(2, places.unsqueeze(1).expand(-1, tokens.shape[1], -1))
-        missed = in_fp32(cross_entropy)(logits.flatten(0, 2), wanted.flatten(), reduction="none")
-        hidden = counts.expand_as(wanted)
-        found = (logits.detach().argmax(-1) == wanted) & hidden
-        return {
-            "loss": global_mean((missed * hidden.flatten()).sum(), hidden.sum()),
-            "found": global_mean(found.sum(), hidden.sum()),
-            "perplexity": perplexity(all_reduce_sum(usage(tokens, tokenizer.tokens))),
-        }, detach(state)
+        # Found on the CPU, where nothing waits for how many there are. What fills a frame up is never hidden.
+        hidden = pad(blocks, (0, tokens.shape[2] - columns, 0, tokens.shape[1] - rows))
+        hidden = hidden.repeat_interleave(histograms.shape[1], dim=0).flatten().nonzero().squeeze(1)
+        places = sent(hidden, histograms.device)
+        logits, wanted = self.head(features, places), tokens.flatten().index_select(0, places)
+        missed = in_fp32(cross_entropy)(logits, wanted, reduction="sum")
+        found = (logits.detach().argmax(1) == wanted).sum()
+        named = {"loss": global_mean(missed, len(places)), "found": global_mean(found, len(places))}
+        return named | {"perplexity": perplexity(tokens, tokenizer.tokens)}, detach(state)

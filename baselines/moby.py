@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torchvision.transforms import v2
 
+from baselines import SAMPLE
 from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
@@ -32,23 +33,21 @@ BLUR = 13  # px; of the kernel, three deviations on either side
 
 @dataclass(frozen=True)
 class MobySettings(ViewSettings):
-    """Settings of the views and of the contrast."""
+    """Settings of the views and of the contrast; values of moby_main.py and config.py."""
 
-    hidden: PositiveInt  # width of projectors and predictor
-    out: PositiveInt  # dimensions that are compared
-    queue: PositiveInt  # keys kept as negatives, for each of the two views
-    temperature: PositiveFloat  # of the softmax over cosines
-    momentum: Share  # of the slow encoder at the start; it rises to 1
+    size: PositiveInt = 224
+    channels: PositiveInt = 3
+    scale: tuple[Share, Share] = (0.08, 1.0)
+    hidden: PositiveInt = 4096  # width of projectors and predictor
+    out: PositiveInt = 256  # dimensions that are compared
+    queue: PositiveInt = 4096  # keys kept as negatives, for each of the two views
+    temperature: PositiveFloat = 0.2  # of the softmax over cosines
+    momentum: Share = 0.99  # of the slow encoder at the start; it rises to 1
 
 
 @METHODS.register_module(name="moby")
 class Moby(ImageMethod):
-    """Symmetric contrast of two views of each image.
-
-    Args:
-        own: its settings.
-        backbone: the online encoder, which is pre-trained.
-    """
+    """Symmetric contrast of two views of each image; the online encoder is pre-trained."""
 
     title = "MoBY"
     version = 2
@@ -57,30 +56,16 @@ class Moby(ImageMethod):
     citation = "Xie et al.: Self-Supervised Learning with Swin Transformers, 2021"
     licence = "MIT (SwinTransformer/Transformer-SSL)"
     weights = "moby_swin_t_300ep_pretrained.pth of SwinTransformer/Transformer-SSL, whose links to DeiT-S are swapped"
-    summary = (
-        "Two views of an image have to find each other among a queue of others, by a slow encoder; patch embedding and "
-        "ConvLSTMs as for ImageNet."
-    )
+    summary = "Two views of an image find each other among a queue; patch embedding and ConvLSTMs as for ImageNet."
     loss_is = "sum over both views of the contrast with the other view and the queue"
     # Swin-T on ImageNet-1k. Values: SwinTransformer/Transformer-SSL, the file named beside each.
     recipe = Pretraining(
-        objective=MobySettings(  # moby_main.py and config.py
-            size=224,
-            channels=3,
-            scale=(0.08, 1.0),
-            hidden=4096,
-            out=256,
-            queue=4096,
-            temperature=0.2,
-            momentum=0.99,
-        ),
+        objective=MobySettings(),
         dataset="objects",
         batch_size=512,  # get_started.md: 8 GPUs, 64 images on each
         drop_path=0.2,  # of the online encoder alone; configs/moby_swin_tiny.yaml, ONLINE_DROP_PATH_RATE
         optimisation=Optimisation(
-            optimizer="AdamW",  # config.py
-            peak_lr=1.0e-3,  # configs/moby_swin_tiny.yaml, at a batch of 512 (moby_main.py)
-            schedule="cosine",  # config.py
+            peak_lr=1.0e-3,  # configs/moby_swin_tiny.yaml, at a batch of 512 (moby_main.py); AdamW, cosine: config.py
             start_divisor=2000,  # from 5e-7; config.py, WARMUP_LR
             end_divisor=200,  # to 5e-6; config.py, MIN_LR
             steps=750000,  # 300 epochs; configs/moby_swin_tiny.yaml
@@ -92,12 +77,8 @@ class Moby(ImageMethod):
         ),
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "sample": {
-            "batch_size": 32,
-            "segments": 1,
-            "optimisation": {"peak_lr": 1.0e-3},
-            "objective": {"size": 64, "channels": 1, "hidden": 256, "out": 64, "queue": 1024},
-        },
+        "sample": SAMPLE
+        | {"batch_size": 32, "objective": {"size": 64, "channels": 1, "hidden": 256, "out": 64, "queue": 1024}},
         "small": {"batch_size": 16, "optimisation": {"peak_lr": 1.25e-4}},  # the best of four by validation loss
     }
     queues: Tensor
@@ -105,8 +86,7 @@ class Moby(ImageMethod):
 
     def __init__(self, own: MobySettings, backbone: Backbone) -> None:
         super().__init__()
-        self.own = own
-        self.backbone = backbone
+        self.own, self.backbone = own, backbone
         self.norm = nn.LayerNorm(backbone.channels[-1])
         self.projector = projector(backbone.channels[-1], own.hidden, own.out)
         self.predictor = projector(own.out, own.hidden, own.out)
@@ -116,15 +96,7 @@ class Moby(ImageMethod):
         self.register_buffer("place", torch.zeros((), dtype=torch.int64))
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step; in training the keys go into the queues.
-
-        Args:
-            batch: views (B, 2, C, H, W); see `as_input`.
-            state: None.
-
-        Returns:
-            "loss", and "found", the share of views whose other view is told from the queue; and None.
-        """
+        """Losses of a step: "loss", and "found", the share of views whose other view is told from the queue."""
         views = as_input(batch["views"]).split(1, dim=1)
         queries = [self.predictor(self.projector(global_avg_pool(self.backbone, view, self.norm))) for view in views]
         with torch.no_grad():
@@ -141,10 +113,9 @@ class Moby(ImageMethod):
     @torch.no_grad()
     def _keep(self, keys: Tensor) -> None:
         """Put keys (2, B, D) in the place of the oldest."""
-        length = self.queues.shape[1]
-        places = (self.place + torch.arange(keys.shape[1], device=keys.device)) % length
+        places = (self.place + torch.arange(keys.shape[1], device=keys.device)) % self.own.queue
         self.queues[:, places] = keys
-        self.place.copy_((self.place + keys.shape[1]) % length)
+        self.place.copy_((self.place + keys.shape[1]) % self.own.queue)
 
     def after_step(self, share: float) -> None:
         """Let the slow encoder follow; `share` of the training is done."""
@@ -172,11 +143,7 @@ class Moby(ImageMethod):
 
     @classmethod
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
-        """The method with a randomly initialised backbone.
-
-        Raises:
-            UserError: a batch that the queue does not hold.
-        """
+        """The method; a batch that the queue does not hold is refused."""
         if settings.batch_size > own.queue:
             what = f"{settings.batch_size} images are more than the queue's {own.queue}"
             raise UserError("batch_size", what, "give fewer, or --set objective.queue to more")

@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, interpolate, normalize
 
+from baselines import SAMPLE
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
@@ -32,31 +33,24 @@ from tespec.weights.load import load_backbone
 
 TOKEN = 16  # px of a side; stride of a ViT's patches and of the third stage
 STAGE = 2
-OTHERS = "choose a ViT of 16 px patches, a Swin or a ResNet"
 
 
 @dataclass(frozen=True)
 class ScaleEventSettings:
     """Settings of the teacher and of the losses."""
 
-    teacher: str  # a network of timm, or a method here that pre-trains one on images
-    teacher_weights: str  # its file; "": the method pre-trains it first
-    activation: PositiveInt  # events that make a token count
-    alike: Share  # lowest cosine of two places of the image that is compared
-    plain_weight: NonNegativeFloat  # of the features themselves
-    intra_weight: NonNegativeFloat  # of the likeness of events to events
-    cross_weight: NonNegativeFloat  # of the likeness of events to the image
+    teacher: str = "vit_small_patch16_dinov3.lvd1689m"  # of timm, or a method here that pre-trains one on images
+    teacher_weights: str = ""  # its file; "": the method pre-trains it first
+    activation: PositiveInt = 64  # events that make a token count; tau of Eq. 2
+    alike: Share = 0.1  # lowest cosine of two places of the image that is compared
+    plain_weight: NonNegativeFloat = 1.0  # of the features themselves
+    intra_weight: NonNegativeFloat = 10.0  # of the likeness of events to events; lambda_is
+    cross_weight: NonNegativeFloat = 4.0  # of the likeness of events to the image; lambda_cs
 
 
 @METHODS.register_module(name="scaleevent")
 class ScaleEvent(PairMethod):
-    """Distillation of a frozen image network.
-
-    Args:
-        own: its settings.
-        backbone: what is pre-trained, on events.
-        teacher: an image network, see `build_teacher`.
-    """
+    """Distillation of a frozen image network, see `build_teacher`."""
 
     title = "ScaleEvent"
     group = "Beyond the paper"
@@ -77,22 +71,11 @@ class ScaleEvent(PairMethod):
     # Values: zhiwen-xdu/ScaleEvent, pretrain/pretrain_ddp.py and pretrain/criterion.py (DistillLoss_With_CrossGram_V2),
     # and the paper, Secs. 3.1 to 4.1.
     recipe = Pretraining(
-        objective=ScaleEventSettings(
-            teacher="vit_small_patch16_dinov3.lvd1689m",
-            teacher_weights="",
-            activation=64,  # tau of Eq. 2
-            alike=0.1,
-            plain_weight=1.0,
-            intra_weight=10.0,  # lambda_is
-            cross_weight=4.0,  # lambda_cs
-        ),
+        objective=ScaleEventSettings(),
         dataset="ddd17",
         batch_size=80,  # 20 on each of 4 GPUs for ViT-S
-        drop_path=0.0,
         optimisation=Optimisation(
-            optimizer="AdamW",
             peak_lr=5.0e-4,  # for random weights; 5e-6 from the teacher's
-            schedule="cosine",
             steps=12500,  # 10 epochs of 100,000 pairs
             warmup_steps=625,
             clip=Clip("norm", 0.1),
@@ -106,12 +89,7 @@ class ScaleEvent(PairMethod):
         ),
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "sample": {
-            "batch_size": 16,
-            "segments": 1,
-            "optimisation": {"peak_lr": 1.0e-3},
-            "objective": {"teacher": "imagenet", "activation": 8},
-        },
+        "sample": SAMPLE | {"objective": {"teacher": "imagenet", "activation": 8}},
     }
 
     def __init__(self, own: ScaleEventSettings, backbone: Backbone, teacher: Teacher) -> None:
@@ -127,14 +105,10 @@ class ScaleEvent(PairMethod):
 
     @classmethod
     def upstream(cls, own: ScaleEventSettings) -> tuple[str, str]:
-        """The teacher and its file.
-
-        Raises:
-            UserError: there is no such network, a network of timm comes without a file, or the file is missing.
-        """
+        """The teacher and its file; an unknown one, and a missing file, are refused."""
         name, file = own.teacher, own.teacher_weights
-        method = METHODS.module_dict.get(name)
-        if not timm.is_model(name) and not (method and method.recipe and issubclass(method, ImageMethod)):
+        method = METHODS.module_dict.get(name, object)
+        if not timm.is_model(name) and not (issubclass(method, ImageMethod) and method.recipe):
             remedy = "give a network of timm (timm.list_models()), or a method that pre-trains on images"
             what = "neither a network of timm nor a method that learns from images"
             raise UserError(f"objective.teacher {name!r}", what, remedy)
@@ -154,16 +128,7 @@ class ScaleEvent(PairMethod):
             raise UserError(path, f"holds no weights of {self.own.teacher}", "give a file of them") from error
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step.
-
-        Args:
-            batch: histograms (B, 1, 2 * bins, H, W) and images (B, 1, 1, H, W) uint8.
-            state: None.
-
-        Returns:
-            "loss", which is the weighted sum of "loss_plain", "loss_intra" and "loss_cross", and "active", the share
-            of tokens that count; and None.
-        """
+        """Losses of a step: "loss", the weighted sum of three, and "active", the share of tokens that count."""
         own, size, histograms = self.own, self.backbone.img_size, batch["histograms"]
         (*_, third, last), _ = self.backbone(histograms)
         both = torch.cat([third.squeeze(1), interpolate(last.squeeze(1), scale_factor=2)], 1)
@@ -171,13 +136,9 @@ class ScaleEvent(PairMethod):
         images = self.teacher(batch["images"].squeeze(1)).flatten(2).mT
         active = active_tokens(pad_to(histograms.squeeze(1), size), own.activation)
         plain, intra, cross = distances(events, images, active, own.alike)
-        return {
-            "loss": own.plain_weight * plain + own.intra_weight * intra + own.cross_weight * cross,
-            "loss_plain": plain,
-            "loss_intra": intra,
-            "loss_cross": cross,
-            "active": active.mean(),
-        }, None
+        loss = own.plain_weight * plain + own.intra_weight * intra + own.cross_weight * cross
+        named = {"loss_plain": plain, "loss_intra": intra, "loss_cross": cross}
+        return {"loss": loss, **named, "active": active.mean()}, None
 
 
 def active_tokens(histograms: Tensor, least: int) -> Tensor:
@@ -187,20 +148,12 @@ def active_tokens(histograms: Tensor, least: int) -> Tensor:
 
 
 @in_fp32
-def distances(events: Tensor, images: Tensor, active: Tensor, alike: float) -> tuple[Tensor, Tensor, Tensor]:
+def distances(events: Tensor, images: Tensor, active: Tensor, alike: float) -> list[Tensor]:
     """How far features of events are from the image's: themselves, their likeness, and their likeness to the image.
 
-    Likeness is the cosine of each two of an image's tokens, 0 where it is negative or where the image's own is not
-    above `alike`.
-
-    Args:
-        events: (B, N, D) features.
-        images: (B, N, D) of the same places, without gradient.
-        active: (B, N, 1), 0 for tokens that do not count.
-        alike: from 0 to 1.
-
-    Returns:
-        mean absolute difference, and two mean squared differences, over all tokens, counted or not.
+    Features are (B, N, D) of the same places, those where `active` (B, N, 1) is 0 do not count. Likeness is the cosine
+    of each two of an image's tokens, 0 where it is negative or where the image's own is not above `alike`. Means are
+    over all tokens, of the absolute difference and twice of the squared one.
     """
     events, images = events * active, images * active
     plain = (events - images).abs()
@@ -208,18 +161,11 @@ def distances(events: Tensor, images: Tensor, active: Tensor, alike: float) -> t
     wanted = images @ images.mT
     compared = wanted > alike
     intra, cross = (((each @ events.mT).clamp(min=0) - wanted).where(compared, 0).square() for each in (events, images))
-    first, second, third = (global_mean(each.sum(), each.numel()) for each in (plain, intra, cross))
-    return first, second, third
+    return [global_mean(each.sum(), each.numel()) for each in (plain, intra, cross)]
 
 
 class Teacher(nn.Module):
-    """A frozen image network.
-
-    Args:
-        network: a backbone, or a network of timm.
-        channels: of its input, 1 or 3.
-        size: (H, W) in px of its input.
-    """
+    """A frozen image network, a backbone or a network of timm, for 1 or 3 channels and images of (H, W) px."""
 
     def __init__(self, network: nn.Module, channels: int, size: Size) -> None:
         super().__init__()
@@ -234,25 +180,20 @@ class Teacher(nn.Module):
         if isinstance(network, Backbone):
             features, _ = network(seen.unsqueeze(1))
             return features[STAGE].squeeze(1)
-        maps = network.forward_intermediates(seen, norm=True, intermediates_only=True, output_fmt="NCHW")
+        how = {"norm": True, "intermediates_only": True, "output_fmt": "NCHW"}
+        maps = network.forward_intermediates(seen, **how) if hasattr(network, "forward_intermediates") else ()
         found = [each for each in maps if each.shape[-1] * TOKEN == self.size[1]]
         if not found:
-            raise UserError("objective.teacher", "has no features at stride 16", OTHERS)
+            remedy = "choose a ViT of 16 px patches, a Swin or a ResNet"
+            raise UserError("objective.teacher", "has no features at stride 16", remedy)
         return found[-1]
 
 
 def build_teacher(name: str, settings: Pretraining, size: Size) -> Teacher:
-    """A teacher with random weights, for images of (H, W) px: a network of timm, or that of an image method.
-
-    Raises:
-        UserError: it has no features at stride 16.
-    """
+    """A teacher with random weights, a network of timm or an image method's; one without stride 16 is refused."""
     if timm.is_model(name):
         published: Any = timm.get_pretrained_cfg(name)
         fixed: dict[str, Any] = {"img_size": size} if published.fixed_input_size else {}
-        network = timm.create_model(name, **fixed)
-        if not hasattr(network, "forward_intermediates"):
-            raise UserError(f"objective.teacher {name!r}", "gives no features of its layers", OTHERS)
-        return Teacher(network, 3, size)
+        return Teacher(timm.create_model(name, **fixed), 3, size)
     channels = pretraining_settings(name, settings.profile).objective["channels"]
     return Teacher(build_backbone(settings.width, False, settings.bins, size, channels), channels, size)

@@ -1,17 +1,14 @@
-"""No pre-training: the backbone starts from timm's random initialisation."""
+"""No pre-training: backbones start from timm's random initialisation."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
+from tespec.models import Backbone
 from tespec.pretraining.method import Method
 from tespec.weights.load import WeightsReport
-
-if TYPE_CHECKING:
-    from tespec.models import Backbone
 
 
 @METHODS.register_module(name="scratch")
@@ -24,11 +21,20 @@ class Scratch(Method):
 
     @classmethod
     def initialise(cls, backbone: Backbone, checkpoint: Path | None, seed: int) -> WeightsReport:
-        """Leave the backbone as it was built.
-
-        Raises:
-            UserError: a checkpoint is given.
-        """
+        """Leave the backbone as it was built; a checkpoint is refused."""
         if checkpoint is not None:
             raise UserError("--method scratch", "takes no --checkpoint", "leave it out, or choose another method")
         return super().initialise(backbone, None, seed)
+
+
+@METHODS.register_module(name="rvt")
+class Rvt(Method):
+    """A row of the literature, as proof that another architecture fits the harness."""
+
+    title = "RVT"
+    group = "The best performance in the literature"
+    network_title = "MaxViT"
+    network = "maxvit"
+    architectures = ("recurrent",)
+    citation = "Gehrig, Scaramuzza: Recurrent Vision Transformers, CVPR 2023"
+    summary = "A recurrent MaxViT without pre-training, through the same heads and the same training as the others."

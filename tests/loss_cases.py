@@ -42,6 +42,14 @@ def views(count):
     return torch.randn(8, count, 1, *SIZE, generator=torch.Generator().manual_seed(0))
 
 
+def pairs():
+    return histograms(8, 1) | {"images": torch.randn(8, 1, 1, *SIZE, generator=torch.Generator().manual_seed(1))}
+
+
+def images():
+    return backbone(channels=1, seed=1)
+
+
 def smooth(low, high):
     """(3, H, W) that rises from `low` at the top left to `high` at the bottom right."""
     ramp = torch.linspace(0, 1, SIZE[0]).view(-1, 1) + torch.linspace(0, 1, SIZE[1])
@@ -49,7 +57,8 @@ def smooth(low, high):
 
 
 def own(objective, **changes):
-    """Settings of an objective as the paper's profile has them, but for what makes it small."""
+    """Settings of an objective as the paper's profile has them, but for what makes it small; seeds what follows."""
+    torch.manual_seed(0)
     return own_settings(pretraining_settings(objective, "paper").objective | changes)
 
 
@@ -57,11 +66,6 @@ TOKENIZER = {
     "unit": 16, "crop": 32, "tokens": 24, "width": 8, "hidden": 16, "blocks": 1, "hot": 10.0, "gamma": 0.5,
     "shift": 0.03, "temperature": (1.0, 0.5), "kl_weight": 0.1,
 }  # fmt: skip
-
-
-def tokenizer():
-    torch.manual_seed(0)
-    return MemTokenizer(own("mem-tokenizer", **TOKENIZER))
 
 
 # The objective or task, and a batch.
@@ -81,37 +85,21 @@ CASES = {
         ),
         histograms(4, 1),
     ),
-    "mem-tokenizer": lambda: (
-        tokenizer(),
-        histograms(),
-    ),
-    "mem": lambda: (
-        Mem(own("mem", smallest_block=1, tokenizer=TOKENIZER), backbone(True)),
-        histograms(),
-    ),
-    "moby": lambda: (
-        Moby(own("moby", hidden=32, out=16, queue=8), backbone(channels=1)),
-        {"views": views(2)},
-    ),
+    "mem-tokenizer": lambda: (MemTokenizer(own("mem-tokenizer", **TOKENIZER)), histograms()),
+    "mem": lambda: (Mem(own("mem", smallest_block=1, tokenizer=TOKENIZER), backbone(True)), histograms()),
+    "moby": lambda: (Moby(own("moby", hidden=32, out=16, queue=8), backbone(channels=1)), {"views": views(2)}),
     "imagenet": lambda: (
         Imagenet(own("imagenet"), backbone(channels=1), 3),
         {"views": views(1), "labels": torch.arange(8) % 3},
     ),
-    "ecdp": lambda: (
-        Ecdp(own("ecdp", hidden=32, out=16), backbone(), backbone(channels=1, seed=1)),
-        histograms(8, 1) | {"images": torch.randn(8, 1, 1, *SIZE, generator=torch.Generator().manual_seed(1))},
-    ),
+    "ecdp": lambda: (Ecdp(own("ecdp", hidden=32, out=16), backbone(), images()), pairs()),
     "cm3ae": lambda: (
-        Cm3ae(
-            own("cm3ae", decoder={"type": "LastStageDecoder", "width": 32}, out=16),
-            backbone(),
-            backbone(channels=1, seed=1),
-        ),
-        histograms(8, 1) | {"images": torch.randn(8, 1, 1, *SIZE, generator=torch.Generator().manual_seed(1))},
+        Cm3ae(own("cm3ae", decoder={"type": "LastStageDecoder", "width": 32}, out=16), backbone(), images()),
+        pairs(),
     ),
     "scaleevent": lambda: (
-        ScaleEvent(own("scaleevent", activation=1), backbone(), Teacher(backbone(channels=1, seed=1), 1, SIZE)),
-        histograms(8, 1) | {"images": torch.randn(8, 1, 1, *SIZE, generator=torch.Generator().manual_seed(1))},
+        ScaleEvent(own("scaleevent", activation=1), backbone(), Teacher(images(), 1, SIZE)),
+        pairs(),
     ),
     "segmentation": lambda: (
         SegmentationModel(backbone(True), 6, channels=16, dropout=0.0),
@@ -125,11 +113,7 @@ CASES = {
         DetectionModel(backbone(True), 2, DetectionHead()),
         labelled(
             boxes=torch.tensor(
-                [
-                    [[1, 5, 6, 30, 40], [0, 40, 10, 60, 30]],
-                    [[-1.0] * 5, [-1] * 5],
-                    [[0, 10, 5, 45, 35], [-1] * 5],
-                ]
+                [[[1, 5, 6, 30, 40], [0, 40, 10, 60, 30]], [[-1.0] * 5, [-1] * 5], [[0, 10, 5, 45, 35], [-1] * 5]]
             )
         ),
     ),

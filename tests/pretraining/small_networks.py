@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from baselines.cm3ae import Cm3ae
-from baselines.cpc import Cpc
 from baselines.ecddp import Ecddp
 from baselines.mem import Mem
 from baselines.moby import Moby
@@ -33,12 +32,14 @@ def histograms(lanes: int = 3, segments: int = 1, seed: int = 0) -> Tensor:
     return torch.randint(0, 4, (lanes, segments, 20, *SIZE), generator=generator, dtype=torch.uint8)
 
 
+def pairs(lanes: int, seed: int = 0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 256, (lanes, 1, 1, *SIZE), generator=generator, dtype=torch.uint8)
+    return {"histograms": histograms(lanes, seed=seed), "images": images}
+
+
 def views(count: int = 2, lanes: int = 4) -> Tensor:
     return torch.randn(lanes, count, 1, *SIZE, generator=torch.Generator().manual_seed(0))
-
-
-def coding() -> Cpc:
-    return Cpc(own("cpc", width=16, ahead=2, places=32), backbone(recurrent=True))
 
 
 def distillation(**changes: Any) -> Ecddp:

@@ -2,21 +2,16 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
-from small_networks import SIZE, autoencoder, histograms, own
+from small_networks import SIZE, autoencoder, histograms, own, pairs
 
 from baselines import cm3ae
 from baselines.cm3ae import Fusion, draw_masks, event_frame
 from tespec.datasets.images import GREY_DEVIATION, GREY_MEAN
 
 LANES, UNIT = 3, 16
-
-
-def batch(seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    images = torch.randint(0, 256, (LANES, 1, 1, *SIZE), generator=generator, dtype=torch.uint8)
-    return {"histograms": histograms(LANES, seed=seed), "images": images}
 
 
 def losses_of(model, given):
@@ -52,9 +47,9 @@ def test_an_event_frame_says_where_events_of_each_polarity_were():
 
 def test_each_loss_sees_what_it_may_see():
     """Pixels of the frame that are hidden are wanted and no input; events help to draw it in the fused loss alone."""
-    model, given = autoencoder(), batch()
+    model, given = autoencoder(), pairs(LANES)
     pixels = hidden_pixels(model, given, 1)[:, None, None]
-    hidden = {"images": torch.where(pixels, batch(1)["images"], given["images"])}
+    hidden = {"images": torch.where(pixels, pairs(LANES, 1)["images"], given["images"])}
     before = losses_of(model, given)
     for other, changed in (
         (hidden, {"loss_frame", "loss_fused"}),
@@ -65,33 +60,28 @@ def test_each_loss_sees_what_it_may_see():
 
 
 def test_the_loss_is_the_published_sum_of_means_over_hidden_pixels():
-    settings = own("cm3ae", "paper")
-    model, given, said = autoencoder(), batch(), {}
-    for name in ("of_events", "of_frame"):
-        getattr(model, name).register_forward_hook(lambda _, __, out, name=name: said.update({name: out}))
+    model, given, said = autoencoder(), pairs(LANES), {}
+    model.of_events.register_forward_hook(lambda _, __, out: said.update(events=out.double()))
+    model.of_frame.register_forward_hook(lambda _, __, out: said.update(frames=out.double()))
     drawn = torch.randn(LANES, 1, 2, *SIZE, generator=torch.Generator().manual_seed(2))
     model.draw_events.forward = lambda features: drawn
     found = losses_of(model, given)
     expected = 4 * found["loss_frame"] + 0.5 * (found["loss_events"] + found["loss_fused"])
     assert found["loss"].item() == pytest.approx((expected + 0.1 * found["loss_contrast"]).item(), rel=1e-5)
-    assert settings.logit_scale == pytest.approx(2.659, abs=1e-3)
+    scale = own("cm3ae", "paper").logit_scale
+    assert scale == pytest.approx(2.659, abs=1e-3)
+    squares = (drawn - event_frame(given["histograms"]))[:, 0].double().square().mean(1)
+    hidden, errors = hidden_pixels(model, given, 0), []
+    for lane, top, left in np.ndindex(LANES, SIZE[0] // UNIT, SIZE[1] // UNIT):
+        patch = (lane, slice(top * UNIT, (top + 1) * UNIT), slice(left * UNIT, (left + 1) * UNIT))
+        if hidden[patch].all():
+            errors.append(squares[patch].mean().item())
+    assert found["loss_events"].item() == pytest.approx(np.mean(errors), rel=1e-5)
 
-    wanted, hidden, total, patches = event_frame(given["histograms"]), hidden_pixels(model, given, 0), 0.0, 0
-    for lane in range(LANES):
-        for top in range(0, SIZE[0], UNIT):
-            for left in range(0, SIZE[1], UNIT):
-                square = (slice(None), slice(top, top + UNIT), slice(left, left + UNIT))
-                error = (drawn[lane, 0][square] - wanted[lane, 0][square]).double() ** 2
-                total += error.mean().item() if hidden[lane, top, left] else 0.0
-                patches += bool(hidden[lane, top, left])
-    assert found["loss_events"].item() == pytest.approx(total / patches, rel=1e-5)
-
-    events, frames = (said[name].double() for name in ("of_events", "of_frame"))
     contrast = 0.0
-    for one, other in ((events, frames), (frames, events)):
+    for one, other in ((said["events"], said["frames"]), (said["frames"], said["events"])):
         for n in range(LANES):
-            cosines = [(one[n] @ each / one[n].norm() / each.norm()).item() for each in other]
-            logits = [settings.logit_scale * each for each in cosines]
+            logits = [scale * (one[n] @ each / one[n].norm() / each.norm()).item() for each in other]
             contrast += (math.log(sum(map(math.exp, logits))) - logits[n]) / LANES / 2
     assert found["loss_contrast"].item() == pytest.approx(contrast, rel=1e-5)
 
@@ -114,14 +104,11 @@ def test_the_fusion_is_the_published_one():
 
 
 def test_events_and_frame_are_cropped_alike(monkeypatch):
-    model, seen = autoencoder().train(), {}
+    model, seen, drawn, looked_at = autoencoder().train(), {}, cm3ae.random_views, cm3ae._seen
     monkeypatch.setattr(cm3ae, "as_input", lambda frame: frame.float())
-    drawn, looked_at = cm3ae.random_views, cm3ae._seen
     monkeypatch.setattr(cm3ae, "random_views", lambda *args: seen.setdefault("args", args) and drawn(*args))
     monkeypatch.setattr(
-        cm3ae,
-        "_seen",
-        lambda network, frames, *more: seen.update({network: frames}) or looked_at(network, frames, *more),
+        cm3ae, "_seen", lambda net, frames, *more: seen.update({net: frames}) or looked_at(net, frames, *more)
     )
     ramp = torch.arange(SIZE[1], dtype=torch.uint8).expand(LANES, 1, 1, *SIZE)
     model.loss({"histograms": ramp.expand(-1, -1, 20, -1, -1), "images": ramp}, None)
@@ -132,6 +119,6 @@ def test_events_and_frame_are_cropped_alike(monkeypatch):
 
 def test_every_parameter_is_trained_and_the_events_network_is_exported():
     model = autoencoder().train()
-    model.loss(batch(), None)[0]["loss"].backward()
+    model.loss(pairs(LANES), None)[0]["loss"].backward()
     assert all(each.grad is not None and each.grad.abs().sum() > 0 for each in model.parameters())
     assert model.backbone.in_channels == 20

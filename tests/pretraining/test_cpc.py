@@ -1,10 +1,10 @@
 import pytest
-import torch
-from small_networks import coding, histograms
+from loss_cases import CASES
 
 from tespec.core.errors import UserError
 
 
 def test_too_few_segments_to_predict_are_refused():
+    model, batch = CASES["cpc"]()
     with pytest.raises(UserError, match=r"objective.ahead: 2 segments do not reach 2 ahead"):
-        coding().loss({"histograms": histograms(segments=2), "fresh": torch.ones(3, dtype=torch.bool)}, None)
+        model.loss(batch | {"histograms": batch["histograms"][:, :2]}, None)

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from small_networks import SIZE, backbone, histograms, own
+from small_networks import SIZE, backbone, own, pairs
 from torch import nn
+from torch.nn.functional import normalize
 
 from baselines import ecdp
 from baselines.ecdp import Ecdp, likeness_divergence, view_contrast, with_correlated_events
@@ -21,12 +22,6 @@ def network():
     return Ecdp(small, backbone(arch="resnet-micro"), backbone(channels=1, arch="resnet-micro", seed=1))
 
 
-def batch():
-    generator = torch.Generator().manual_seed(1)
-    images = torch.randint(0, 256, (LANES, 1, 1, *SIZE), generator=generator, dtype=torch.uint8)
-    return {"histograms": histograms(LANES), "images": images}
-
-
 def plain_contrast(queries, keys):
     """Mean of -log softmax at the diagonal."""
     logits = [[(a @ b).item() for b in keys] for a in queries]
@@ -34,12 +29,10 @@ def plain_contrast(queries, keys):
 
 
 def test_contrasts_and_alignment_are_the_published_ones():
-    events, keys, images = ([each / each.norm() for each in vectors] for vectors in (EVENTS, KEYS, IMAGES))
-    one, two = ([(a @ v) * v for a, v in zip(vectors, images, strict=True)] for vectors in (events, keys))
-    found = view_contrast(EVENTS, KEYS, IMAGES, 0.2).item()
-    assert found == pytest.approx(plain_contrast([each / 0.2 for each in one], two))
-    found = info_nce(EVENTS, IMAGES, 0.1)[0].item()
-    assert found == pytest.approx(plain_contrast([each / 0.1 for each in events], images))
+    events, keys, images = (normalize(vectors, dim=1) for vectors in (EVENTS, KEYS, IMAGES))
+    one, two = (torch.stack([(a @ v) * v for a, v in zip(each, images, strict=True)]) for each in (events, keys))
+    assert view_contrast(EVENTS, KEYS, IMAGES, 0.2).item() == pytest.approx(plain_contrast(one / 0.2, two))
+    assert info_nce(EVENTS, IMAGES, 0.1)[0].item() == pytest.approx(plain_contrast(events / 0.1, images))
 
     wanted = [[math.exp((a @ b).item() / 0.1) for b in images] for a in images]
     for _ in range(3):
@@ -64,7 +57,7 @@ def test_each_loss_weighs_and_trains_as_published():
     }
     for name, (_, parts) in expected.items():
         model = network().train()
-        found, _ = model.loss(batch())
+        found, _ = model.loss(pairs(LANES))
         total = sum(weight * found[each] for each, (weight, _) in expected.items())
         assert found["loss"].item() == pytest.approx(total.item(), rel=1e-5)
         found[name].backward()
@@ -74,7 +67,7 @@ def test_each_loss_weighs_and_trains_as_published():
     model, out = network().eval(), {}
     model.image_predictor.register_forward_hook(lambda module, inputs, found: out.update(events=found))
     model.to_event.register_forward_hook(lambda module, inputs, found: out.setdefault("images", found))
-    loss = model.loss(batch())[0]["loss_contrast"]
+    loss = model.loss(pairs(LANES))[0]["loss_contrast"]
     for mine, other in (("events", "images"), ("images", "events")):
         expected = info_nce(out[mine], out[other].detach(), 0.1)[0]
         both = (torch.autograd.grad(each, out[mine], retain_graph=True)[0] for each in (loss, expected))
@@ -110,7 +103,7 @@ def test_both_networks_see_views_of_their_own_and_images_stay_whole(monkeypatch)
     model, seen, (pool, drawn) = network(), {}, (ecdp.global_avg_pool, ecdp.random_views)
     monkeypatch.setattr(ecdp, "global_avg_pool", lambda net, frames: seen.update({net: frames}) or pool(net, frames))
     monkeypatch.setattr(ecdp, "random_views", lambda *args: seen.setdefault("views", (args, drawn(*args)))[1])
-    given = batch()
+    given = pairs(LANES)
     model.train().loss(given)
     (_, *rule), (views, _) = seen["views"]
     assert rule == [2, SIZE, (0.45, 1.0)]

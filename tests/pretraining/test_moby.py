@@ -15,6 +15,8 @@ from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.pretraining.contrast import global_avg_pool
 
+KINDS = (v2.ColorJitter, v2.RandomGrayscale, v2.GaussianBlur, v2.RandomSolarize)
+
 
 def plain_loss(queries, keys, queues, temperature=0.2):
     """models/moby.py: a query of one view looks for the key of the other one in the queue of the other one."""
@@ -27,13 +29,11 @@ def plain_loss(queries, keys, queues, temperature=0.2):
 
 
 def test_the_loss_is_the_published_formula_and_the_queues_keep_the_newest_keys():
-    model, batch = momentum_contrast(queue=6), {"views": views()}
-    with torch.no_grad():
-        for part in (model.slow_backbone, model.slow_norm, model.slow_projector):
-            for parameter in part.parameters():
-                parameter.add_(0.05 * torch.randn(parameter.shape))
+    model, batch = momentum_contrast(queue=6).eval(), {"views": views()}
+    for name, parameter in model.named_parameters():
+        if name.startswith("slow"):  # which are not trained
+            parameter.add_(0.05 * torch.randn(parameter.shape))
     queues, frames = model.queues.clone(), batch["views"].split(1, dim=1)
-    assert torch.equal(model.eval().queues, queues)
     queries = [model.predictor(model.projector(global_avg_pool(model.backbone, each, model.norm))) for each in frames]
     with torch.no_grad():
         slow = [model.slow_projector(global_avg_pool(model.slow_backbone, each, model.slow_norm)) for each in frames]
@@ -42,8 +42,7 @@ def test_the_loss_is_the_published_formula_and_the_queues_keep_the_newest_keys()
     torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)
     trained = [each for each in model.parameters() if each.requires_grad]
     gradients = (torch.autograd.grad(each, trained, retain_graph=True) for each in (found, wanted))
-    for one, other in zip(*gradients, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
     assert torch.equal(model.queues, queues)  # of an evaluation
     model.train()
     for _ in range(2):
@@ -54,17 +53,9 @@ def test_the_loss_is_the_published_formula_and_the_queues_keep_the_newest_keys()
     torch.testing.assert_close(model.queues[:, 2:6], torch.stack(keys))
 
 
-def test_pooling_comes_after_the_norm():
-    model = momentum_contrast()
-    torch.nn.init.normal_(model.norm.weight)
-    features, _ = model.backbone(views(1))
-    places = features[-1].squeeze(1).flatten(2).transpose(1, 2)
-    torch.testing.assert_close(global_avg_pool(model.backbone, views(1), model.norm), model.norm(places).mean(1))
-
-
 def test_augmentations_come_as_often_and_as_strong_as_published(monkeypatch):
     seen, strength = Counter(), {}
-    for kind in (v2.ColorJitter, v2.RandomGrayscale, v2.GaussianBlur, v2.RandomSolarize):
+    for kind in KINDS:
 
         def transform(self, image, params, kind=kind):
             seen[kind.__name__] += 1
@@ -73,21 +64,19 @@ def test_augmentations_come_as_often_and_as_strong_as_published(monkeypatch):
 
         monkeypatch.setattr(kind, "transform", transform)
     image = Image.fromarray(np.zeros((16, 16, 3), np.uint8))
-    for view, shares in zip(
-        Moby.views(own("moby", "paper", size=8)), ((0.8, 0.2, 1.0, 0.0), (0.8, 0.2, 0.1, 0.2)), strict=True
-    ):
+    published = ((0.8, 0.2, 1.0, 0.0), (0.8, 0.2, 0.1, 0.2))
+    for view, shares in zip(Moby.views(own("moby", "paper", size=8)), published, strict=True):
         seen.clear()
         torch.manual_seed(0)
         for _ in range(1000):
             assert view(image).shape == (3, 8, 8)
-        found = [seen[name] / 1000 for name in ("ColorJitter", "RandomGrayscale", "GaussianBlur", "RandomSolarize")]
-        assert found == pytest.approx(shares, abs=0.04)
+        assert [seen[kind.__name__] / 1000 for kind in KINDS] == pytest.approx(shares, abs=0.04)
     jitter = strength["ColorJitter"]
-    ranges = (jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue)
-    assert ranges == tuple(pytest.approx(each) for each in ((0.6, 1.4), (0.6, 1.4), (0.8, 1.2), (-0.1, 0.1)))
+    ranges = [*jitter.brightness, *jitter.contrast, *jitter.saturation, *jitter.hue]
+    assert ranges == pytest.approx([0.6, 1.4, 0.6, 1.4, 0.8, 1.2, -0.1, 0.1])
     assert strength["GaussianBlur"].sigma == [0.1, 2.0]
-    facts = pretraining_settings("moby", "paper").objective
-    assert [facts[name] for name in ("temperature", "queue", "momentum")] == [0.2, 4096, 0.99]
+    settings = own("moby", "paper")
+    assert (settings.temperature, settings.queue, settings.momentum) == (0.2, 4096, 0.99)
 
 
 def test_a_batch_above_the_queue_is_refused():
