@@ -172,7 +172,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
     if not rows:
         raise UserError(f"--gains {baseline}", "no other method to compare with it", "run.py --method evaluates one")
     data = pd.DataFrame(rows)
-    data["p_holm"] = holm(data["p"].tolist())
+    data["p_holm"] = holm(data["p"])
     index = {
         "Task": data["task"].map(_task_title),
         "Data": data["column"].str.removeprefix(f"{MEASURED} ").str.strip("()"),
