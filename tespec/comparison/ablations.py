@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from tespec.core.config import flattened
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_yaml
 from tespec.core.paths import CONFIGS, PUBLISHED
@@ -47,6 +46,8 @@ class AblationRow(Facts):
         Raises:
             KeyError: there is no such setting, as when the objective is another one.
         """
+        from tespec.core.config import flattened  # brings mmengine, which tables do without
+
         known = flattened(facts)
         scaled = {key: known[key] * factor for key, factor in self.scale.items()}
         values = self.set | {key: round(new) if isinstance(known[key], int) else new for key, new in scaled.items()}

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 LEVEL = 0.95  # of intervals
@@ -56,4 +57,4 @@ def paired_gain(differences: Sequence[float]) -> Gain:
 def holm(ps: pd.Series[float]) -> pd.Series[float]:
     """P-values adjusted by Holm's step-down rule, in the order given; NaN stays and does not count as a test."""
     tested = ps.dropna().sort_values(kind="stable")
-    return (tested * range(len(tested), 0, -1)).cummax().clip(upper=1.0).reindex(ps.index)
+    return (tested * np.arange(len(tested), 0, -1)).cummax().clip(upper=1.0).reindex(ps.index)
