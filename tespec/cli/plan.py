@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -21,11 +21,10 @@ from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
 from tespec.core.progress import say
 from tespec.core.registry import METHODS, register_methods
+from tespec.plan.execute import Task, execute, make_executor
+from tespec.plan.jobs import SAMPLE, Job, command, expand, missing_jobs, select, weights_of
 from tespec.plan.spec import Plan, read_plan
 from tespec.runs.setup import ADVANCED, NonNegativeInt, PositiveInt
-
-if TYPE_CHECKING:
-    from tespec.plan.jobs import Job
 
 Words = Parameter(consume_multiple=True)
 app = new_app("plan")
@@ -80,14 +79,10 @@ def plan(
     """
     register_methods(options.plugins)
     plan = changed(read_plan(name), options)
-    from tespec.plan.jobs import expand, missing_jobs, select
-
     jobs = select(expand(plan, options.seeds), options.only)
+    check_methods(plan, jobs)
     results = options.results or (RESULTS.parent / plan.results if plan.results else RESULTS)
-    records, problems = read_records(results) if results.exists() else ([], [])
-    for problem in problems:
-        say(f"left out: {problem}")
-    records = check_methods(plan, jobs, records)
+    records = records_of(results)
     missing = missing_jobs(jobs, records, options.runs)
     left = set(missing)
     done = sum(job not in left for job in jobs)
@@ -100,7 +95,10 @@ def plan(
             print(shlex.join(["tespec", *arguments_of(plan, job, records, options)]))
     if options.status or options.dry_run:
         return 0
-    require_data(plan, missing)
+    absent = sorted({job.data for job in missing if job.data != SAMPLE and not Path(job.data).exists()})
+    if absent:
+        remedy = "give --data DIR, --data sample, or --checkpoints METHOD=FILE in place of a pre-training"
+        raise UserError(", ".join(absent), f"the data of plan {plan.name} is not there", remedy)
     failed = run_jobs(plan, missing, results, options) if missing else {}
     for job_name, reason in failed.items():
         print(f"failed: {job_name}: {reason}")
@@ -113,62 +111,53 @@ def plan(
 def changed(plan: Plan, options: Options) -> Plan:
     """The plan with the values of the command line."""
     given = {method: Path(path) for method, _, path in (each.partition("=") for each in options.checkpoints)}
-    changes: dict[str, Any] = {"set": (*plan.set, *options.changes), "checkpoints": plan.checkpoints | given}
-    for method, path in changes["checkpoints"].items():
+    checkpoints = plan.checkpoints | given
+    for method, path in checkpoints.items():
         if not path.is_file():
-            raise UserError(
-                f"checkpoints {method}={path}", "is not METHOD=FILE of a file that exists", "check the path"
-            )
+            what = "is not METHOD=FILE of a file that exists"
+            raise UserError(f"checkpoints {method}={path}", what, "check the path")
+    changes: dict[str, Any] = {"set": (*plan.set, *options.changes), "checkpoints": checkpoints}
     changes |= {name: value for name in ("data", "profile", "accumulate") if (value := getattr(options, name))}
     return plan.model_copy(update=changes)
 
 
-def check_methods(plan: Plan, jobs: Sequence[Job], records: Sequence[Record]) -> list[Record]:
-    """Leave out records of other versions of the methods.
+def check_methods(plan: Plan, jobs: Sequence[Job]) -> None:
+    """Refuse cells that cannot be run.
 
     Raises:
         UserError: an unknown method, an architecture that it has not, or no weights to start from.
     """
     from tespec.pretraining.method import find_method
 
-    for job in jobs:
-        if job.kind == "evaluation":
-            method = find_method(job.method)
-            method.require(job.method, job.arch)
-            if method.pretraining_data != "-" and not (job.upstream or job.checkpoint):
-                remedy = f"give --checkpoints {job.method}=FILE, or leave the method out"
-                raise UserError(f"plan {plan.name}, {job.method}", "has no weights to start from", remedy)
+    for job in (job for job in jobs if job.kind == "evaluation"):
+        method = find_method(job.method)
+        method.require(job.method, job.arch)
+        if method.pretraining_data != "-" and not (job.upstream or job.checkpoint):
+            remedy = f"give --checkpoints {job.method}=FILE, or leave the method out"
+            raise UserError(f"plan {plan.name}, {job.method}", "has no weights to start from", remedy)
+
+
+def records_of(results: Path) -> list[Record]:
+    """Records of the methods' present versions; a file that is none is named."""
+    records, problems = read_records(results) if results.exists() else ([], [])
+    for problem in problems:
+        say(f"left out: {problem}")
     versions = {name: method.version for name, method in METHODS.module_dict.items()}
     return [record for record in records if record.method_version == versions.get(record.method, 1)]
-
-
-def require_data(plan: Plan, jobs: Sequence[Job]) -> None:
-    """Refuse a plan before anything runs where data is missing.
-
-    Raises:
-        UserError: names the folders.
-    """
-    missing = sorted({job.data for job in jobs if job.data != "sample" and not Path(job.data).exists()})
-    if missing:
-        remedy = "give --data DIR, --data sample, or --checkpoints METHOD=FILE in place of a pre-training"
-        raise UserError(", ".join(missing), f"the data of plan {plan.name} is not there", remedy)
 
 
 def status_table(jobs: Sequence[Job], missing: set[Job]) -> str:
     """Finished of all runs for each method and task."""
     import pandas as pd
 
-    frame = pd.DataFrame(
-        [(job.method, job.task, job not in missing) for job in jobs], columns=["method", "task", "done"]
-    )
-    cells = frame.groupby(["method", "task"], sort=False).done.agg(lambda each: f"{each.sum()}/{len(each)}")
-    return cells.unstack(fill_value="-").rename_axis(index=None, columns=None).to_string()
+    rows = [(job.method, job.task, job not in missing) for job in jobs]
+    groups = pd.DataFrame(rows, columns=["method", "task", "done"]).groupby(["method", "task"], sort=False)
+    cells = groups["done"].agg(lambda each: f"{each.sum()}/{len(each)}").unstack(fill_value="-")
+    return cells.rename_axis(index=None, columns=None).to_string()
 
 
 def arguments_of(plan: Plan, job: Job, records: Sequence[Record], options: Options) -> list[str]:
     """Arguments of `tespec` for a job, behind which its places stand."""
-    from tespec.plan.jobs import SAMPLE, command, weights_of
-
     checkpoint: Path | str | None = None
     if job.upstream and job.upstream.label != SAMPLE:
         checkpoint = weights_of(job.upstream, records, options.runs) or f"WEIGHTS_OF_{job.upstream.name}"
@@ -179,8 +168,6 @@ def arguments_of(plan: Plan, job: Job, records: Sequence[Record], options: Optio
 
 def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: Options) -> dict[str, str]:
     """Run the jobs; gives the reasons of those that failed, by name."""
-    from tespec.plan.execute import Task, execute, make_executor
-
     places = ["--results", str(results), "--runs", str(options.runs)]
     places += ["--threads", str(plan.threads)] if plan.threads else []
 

@@ -60,7 +60,7 @@ def pretrain(
         if first and not file:
             print(f"Before it, {first} is pre-trained: see --method {first} --dry-run.")
         return
-    from tespec.comparison.pretrained import healthy
+    from tespec.comparison.frame import healthy
     from tespec.core.distributed import is_first
     from tespec.runs.pretrain import pretrain
     from tespec.training.device import denormals_flushed

@@ -6,15 +6,21 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from tespec.comparison.published import Facts, read_published
 from tespec.core.errors import UserError
+from tespec.core.files import UNREADABLE, read_yaml
 from tespec.core.paths import CONFIGS, PUBLISHED
 
 METHOD = "tespec"  # that is ablated
 METRICS = ("miou", "mean_class_acc")  # of the published numbers
 DECIMALS = 3
+
+
+class Facts(BaseModel):
+    """What a YAML file holds: no other keys, no other types."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class AblationRow(Facts):
@@ -40,14 +46,18 @@ class AblationRow(Facts):
         Raises:
             KeyError: there is no such setting, as when the objective is another one.
         """
-        values = self.set | {key: _scaled(_at(facts, key), factor) for key, factor in self.scale.items()}
+        from tespec.core.config import flattened  # brings mmengine, which tables do without
+
+        known = flattened(facts)
+        scaled = {key: known[key] * factor for key, factor in self.scale.items()}
+        values = self.set | {key: round(new) if isinstance(known[key], int) else new for key, new in scaled.items()}
         return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in values.items()]
 
 
 class Ablation(Facts):
     """One table: its title, its label in the paper's source, what varies, and the task that it is measured on."""
 
-    name: str
+    name: str = ""
     title: str
     label: str
     variable: str
@@ -66,12 +76,11 @@ def read_ablations() -> dict[str, Ablation]:
     found: dict[str, Ablation] = {}
     for path in (PUBLISHED / "ablations.yaml", CONFIGS / "ablations.yaml"):
         try:
-            content = read_published(path, dict[str, dict[str, Any]])
-            found |= {name: Ablation.model_validate({"name": name, **facts}) for name, facts in content.items()}
-        except ValueError as error:
+            found |= TypeAdapter(dict[str, Ablation]).validate_python(read_yaml(path))
+        except UNREADABLE as error:  # a ValidationError is a ValueError
             said = " ".join(str(error).splitlines()[1:3])
-            raise UserError(path, f"is not as it was shipped ({said})", "restore it from the repository") from error
-    return found
+            raise UserError(path, f"is no table of ablations ({said})", "see results/paper/ablations.yaml") from error
+    return {name: each.model_copy(update={"name": name}) for name, each in found.items()}
 
 
 def variant_name(ablation: Ablation, row: AblationRow) -> str:
@@ -80,16 +89,3 @@ def variant_name(ablation: Ablation, row: AblationRow) -> str:
     An ablation on a second task ("target_ddd17") shares the names of the first one's rows ("target: Eq. 6").
     """
     return "" if row.default else f"{ablation.name.removesuffix(f'_{ablation.task}')}: {row.name}"
-
-
-def _at(facts: Mapping[str, Any], key: str) -> Any:
-    value: Any = facts
-    for part in key.split("."):
-        if not isinstance(value, Mapping):
-            raise KeyError(key)
-        value = value[part]
-    return value
-
-
-def _scaled(value: float, factor: float) -> float:
-    return round(value * factor) if isinstance(value, int) else value * factor

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cache
 from html import escape
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,17 +27,9 @@ PREAMBLE = r"% \usepackage{booktabs,adjustbox}"
 ESCAPED = dict(zip(r"{}$&#%_[]*", [r"\{", r"\}", r"\$", r"\&", r"\#", r"\%", r"\_", "{[}", "{]}", "{*}"], strict=True))
 ESCAPED |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", '"': "''"}
 ESCAPED |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-MATHS = {"±": r"\pm", "×": r"\times", "≤": r"\leq", "≥": r"\geq", "≈": r"\approx", "→": r"\rightarrow", "−": "-"}
-MATHS |= {
-    "↑": r"\uparrow",
-    "↓": r"\downarrow",
-    "†": r"^\dagger",
-    "‡": r"^\ddagger",
-    "§": r"^\S",
-    "¶": r"^\P",
-    "‖": r"^\|",
-    "◇": r"^\diamond",
-}
+MATHS = dict(zip("±×≤≥≈→−↑↓", [r"\pm", r"\times", r"\leq", r"\geq", r"\approx", r"\rightarrow", "-", r"\uparrow",
+                               r"\downarrow"], strict=True))  # fmt: skip
+MATHS |= dict(zip("†‡§¶‖◇", [r"^\dagger", r"^\ddagger", r"^\S", r"^\P", r"^\|", r"^\diamond"], strict=True))
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <style>body {{font-family: sans-serif}} table {{border-collapse: collapse}} th, td {{padding: .2em .6em}}</style>
@@ -50,10 +42,11 @@ def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
     """Write NAME.csv, NAME_long.csv, NAME.tex, NAME.md and NAME.html of each table, all of them or none."""
     texts: dict[Path, str] = {}
     for table in tables:
-        page = PAGE.format(title=escape(table.title), table=to_html(table))
-        forms = {".csv": to_csv(table), "_long.csv": _csv(table.data), ".tex": to_latex(table)}
-        forms |= {".md": to_markdown(table), ".html": page}
-        texts |= {folder / f"{table.name}{end}": text for end, text in forms.items()}
+        texts[folder / f"{table.name}.csv"] = to_csv(table)
+        texts[folder / f"{table.name}_long.csv"] = _csv(table.data)
+        texts[folder / f"{table.name}.tex"] = to_latex(table)
+        texts[folder / f"{table.name}.md"] = to_markdown(table)
+        texts[folder / f"{table.name}.html"] = PAGE.format(title=escape(table.title), table=to_html(table))
     write_all(texts)
     return list(texts)
 
@@ -74,9 +67,7 @@ def to_latex(table: Table) -> str:
     shown = _shown(table)
     label = re.sub(r"[^A-Za-z0-9_.:-]", "-", table.name)
     texts = [PREAMBLE]
-    parts = [
-        (first, columns) for first in range(0, max(1, len(shown.cells)), HIGHEST) for columns in _parts(shown, WIDEST)
-    ]
+    parts = product(range(0, max(1, len(shown.cells)), HIGHEST), _parts(shown, WIDEST))
     for number, (first, columns) in enumerate(parts, start=1):
         cells = shown.cells.iloc[first : first + HIGHEST, columns]
         style = _styler(cells, shown.bold.loc[cells.index, cells.columns], "textbf:--rwrap;", _latex)
@@ -148,8 +139,7 @@ def print_table(table: Table, *, whole: bool = False) -> None:
         for row, (texts, strong) in enumerate(zip(cells, bold, strict=True)):
             if row in shown.rules:
                 grid.add_row()
-            styles = ["bold" if each else "" for each in strong]
-            grid.add_row(*(Text(one_line(text), style) for text, style in zip(texts, styles, strict=True)))
+            grid.add_row(*(Text(one_line(text), "bold" if on else "") for text, on in zip(texts, strong, strict=True)))
         console.print(grid)
     if more := 0 if whole else sum(len(columns) - shown.labels for columns in parts[1:]):
         console.print(f"columns not shown: {more} (--only {table.name}, or the files)", style="dim")
@@ -254,14 +244,13 @@ def _latex_letter(letter: str) -> str:
         return ESCAPED[letter]
     if letter.isascii() or letter in "ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝßàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿ":
         return letter
-    script, _, code = unicodedata.decomposition(letter).partition(" ")
-    alphabet, _, name = unicodedata.name(letter, "").partition(" LETTER ")
+    script = unicodedata.decomposition(letter).partition(" ")[0]
+    alphabet, _, name = unicodedata.name(letter, "").replace("LAMDA", "LAMBDA").partition(" LETTER ")
     if letter in MATHS:
         maths = MATHS[letter]
     elif script in ("<sub>", "<super>"):
-        maths = f"{'_' if script == '<sub>' else '^'}{{{_latex(''.join(chr(int(each, 16)) for each in code.split()))}}}"
+        maths = f"{'_' if script == '<sub>' else '^'}{{{_latex(unicodedata.normalize('NFKC', letter))}}}"
     elif letter in "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΥΦΨΩ":
-        name = name.replace("LAMDA", "LAMBDA")
         maths = "\\" + (name.lower() if alphabet.endswith("SMALL") else name.capitalize())
     else:
         return rf"{{\ifdefined\Umathchar {letter}\else\texttt{{U+{ord(letter):04X}}}\fi}}"

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tespec.comparison.pretrained import healthy
 from tespec.comparison.records import Record, read_records
 from tespec.core.paths import RESULTS
 
@@ -16,25 +15,18 @@ if TYPE_CHECKING:
 # Columns that make a cell: grouped by all of them, only seeds are averaged.
 CELL = [
     *("kind", "method", "method_version", "plugin", "arch", "backbone", "task", "task_version", "data"),
-    *(
-        "data_fingerprint",
-        "profile",
-        "split",
-        "label_fraction",
-        "frozen",
-        "variant",
-        "overrides",
-        "pretraining_overrides",
-    ),
-    *("weights", "results_version", "metric", "frames"),
+    *("data_fingerprint", "profile", "split", "label_fraction", "frozen", "variant", "overrides"),
+    *("pretraining_overrides", "weights", "results_version", "metric", "frames"),
 ]
 COLUMNS = [
     *CELL,
     *("seed", "pretraining_seed", "value", "unit", "better", "main", "metric_title", "classes", "recordings"),
-    *("partial", "unhealthy"),
-    *("title", "group", "pretraining_data", "machine", "revision", "written", "name", "command"),
+    *("partial", "unhealthy", "title", "group", "pretraining_data", "machine", "revision"),
+    *("written", "name", "command"),
 ]
 ALL_FRAMES = "all"
+LEAST_RANK = 8.0  # of the last stage's features
+NOISE = 0.1  # share of the rank that it may lose without counting as falling
 
 
 def results(folder: str | Path | None = None) -> pd.DataFrame:
@@ -49,7 +41,7 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
         whether the task is judged by the metric. `weights` says what a network started from: data set, data and profile
         of a pre-training, or the hash of a file from elsewhere. `classes` and `recordings` count those with a score;
         `partial` says that a mean is over "2 of 3 classes", or of recordings or frames, and is "" where it is over all.
-        `unhealthy` says that the pre-training it started from collapsed, see `tespec.comparison.pretrained.healthy`.
+        `unhealthy` says that the pre-training it started from collapsed, see `healthy`.
         Files that are no records are named in `attrs["left_out"]`.
 
     Raises:
@@ -78,6 +70,25 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
     )
     facts["written"] = pd.to_datetime(facts["written"], utc=True)
     return numbers.astype({"value": "float64", "main": "bool"}).join(facts, on="record")[COLUMNS]
+
+
+def healthy(record: Record) -> tuple[bool, str]:
+    """Whether a pre-training is accepted, and why or why not.
+
+    It is where the rank of the last stage's features on validation data is above `LEAST_RANK`, and at the end no more
+    than `NOISE` below the highest rank seen before.
+    """
+    rank = record.metrics.get("last_stage_rank")
+    ranks = [point["rank"] for point in record.curves.get("last_stage", ())]
+    if rank is None:
+        return False, "its record does not hold the last stage's rank"
+    if rank <= LEAST_RANK:
+        return False, f"the last stage's rank is {rank:.1f}, not above {LEAST_RANK:g}"
+    if not ranks:
+        return False, "its record does not hold the last stage's rank over the training"
+    if ranks[-1] < (1 - NOISE) * max(ranks):
+        return False, f"the last stage's rank falls from {max(ranks):.1f} to {ranks[-1]:.1f}"
+    return True, f"the last stage's rank is {rank:.1f}, and does not fall ({' '.join(f'{each:.1f}' for each in ranks)})"
 
 
 def _facts(record: Record) -> dict[str, Any]:
@@ -127,6 +138,5 @@ def _weights(record: Record) -> str:
 
 def _settings(overrides: Mapping[str, Any]) -> str:
     """Changed settings in one line, in order of their names, but for those that have a column of their own."""
-    return ", ".join(
-        f"{key}={overrides[key]}" for key in sorted(overrides) if key not in ("label_share", "freeze", "width")
-    )
+    own = ("label_share", "freeze", "width")
+    return ", ".join(f"{key}={overrides[key]}" for key in sorted(overrides) if key not in own)

@@ -6,9 +6,10 @@ import hashlib
 import inspect
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def environment(device: str = "") -> dict[str, Any]:
         "tespec": tespec.__version__,
         **_revision(REPOSITORY),
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in LIBRARIES},
+        "packages": {name: version(name) for name in LIBRARIES},
         "device": device,
         "cpu": _cpu(),
         "cores": os.cpu_count() or 1,
@@ -45,13 +46,6 @@ def plugin_sha256(kinds: Iterable[type], files: Iterable[Path] = ()) -> str:
     return hashlib.sha256(b"\0".join(contents)).hexdigest()[:12] if contents else ""
 
 
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
-
-
 def _revision(repository: Path) -> dict[str, Any]:
     """Git revision and whether sources differ from it; "" and None where git does not say."""
     revision = _git(repository, "rev-parse", "HEAD") if (repository / ".git").exists() else None
@@ -69,9 +63,5 @@ def _git(repository: Path, *arguments: str) -> str | None:
 
 def _cpu() -> str:
     information = Path("/proc/cpuinfo")
-    if information.is_file():
-        for line in information.read_text(errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return " ".join(value.split())
-    return platform.processor() or platform.machine()
+    names = re.findall(r"^model name\s*:(.*)", information.read_text(), re.MULTILINE) if information.is_file() else ()
+    return " ".join(names[0].split()) if names else platform.processor() or platform.machine()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
@@ -25,7 +26,6 @@ ARCHIVE = "records.jsonl.gz"  # finished records in one file, one a line
 
 Kind = Literal["evaluation", "pretraining", "probe", "reference"]
 Split = Literal["test", "val"]
-SPLITS: tuple[str, ...] = get_args(Split)
 TEST: Split = "test"
 Numbers = dict[str, float | None]  # None: the number was not finite
 
@@ -127,14 +127,9 @@ def new_record(choices: Mapping[str, Any], **fields: Any) -> Record:
     Raises:
         UserError: a field has the wrong type.
     """
-    name = record_name(choices)
-    given = {
-        "name": name,
-        "id": identity(choices),
-        "results_version": RESULTS_VERSION,
-        "written": datetime.now(timezone.utc).replace(microsecond=0),
-    }
-    return _validated(json.dumps({**given, **choices, **fields}, default=str), name)
+    name, written = record_name(choices), datetime.now(timezone.utc).replace(microsecond=0)
+    made = {"name": name, "id": identity(choices), "results_version": RESULTS_VERSION, "written": written}
+    return _validated(json.dumps({**made, **choices, **fields}, default=str), name)
 
 
 def write_record(record: Record, results: Path) -> Path:
@@ -150,10 +145,10 @@ def find_record(results: Path, name: str) -> Record | None:
     """
     path = results / "runs" / f"{name}.json"
     if path.is_file():
-        return _validated(_text(path), path)
-    archive = results / ARCHIVE
-    line = next((line for line in _lines(archive) if f'"name":"{name}"' in line), None) if archive.is_file() else None
-    return None if line is None else _validated(line, archive)
+        found = _texts(path)
+    else:
+        found = [each for each in _texts(results / ARCHIVE) if f'"name":"{name}"' in each[0]]
+    return _validated(*found[0]) if found else None
 
 
 def read_records(results: Path) -> tuple[list[Record], list[str]]:
@@ -165,20 +160,23 @@ def read_records(results: Path) -> tuple[list[Record], list[str]]:
         UserError: it is no results folder, or two files hold records of one id.
     """
     require_results_folder(results)
-    found: dict[str, tuple[Record, str]] = {}
+    found: dict[str, tuple[Record, Path]] = {}
     problems: list[str] = []
-    for text, where in _texts(results, problems):
+    for path in (*sorted((results / "runs").glob("*.json")), results / ARCHIVE):
         try:
-            record = _validated(text, where)
+            texts = _texts(path)
         except UserError as error:
             problems.append(str(error))
             continue
-        if record.id in found and ARCHIVE in str(where):
-            continue
-        if record.id in found:
-            first = found[record.id][1]
-            raise UserError(where, f"holds the same result as {first}", "remove one of them")
-        found[record.id] = record, str(where)
+        for text, where in texts:
+            try:
+                record = _validated(text, where)
+            except UserError as error:
+                problems.append(str(error))
+                continue
+            _, first = found.setdefault(record.id, (record, path))
+            if first != path and path.name != ARCHIVE:
+                raise UserError(path, f"holds the same result as {first}", "remove one of them")
     return sorted((record for record, _ in found.values()), key=lambda record: record.name), problems
 
 
@@ -187,10 +185,8 @@ def similar_records(results: Path, choices: Mapping[str, Any]) -> list[Record]:
     pattern = "-".join(choices[name] for name in ("kind", "method", "task", "arch"))
     found = []
     for path in sorted((results / "runs").glob(f"{pattern}-s*.json")):
-        try:
-            found.append(_validated(_text(path), path))
-        except UserError:
-            continue
+        with suppress(UserError):
+            found.append(_validated(*_texts(path)[0]))
     return sorted(found, key=lambda record: len(differing(record, choices)))
 
 
@@ -227,34 +223,15 @@ def _flat(choices: Mapping[str, Any]) -> dict[str, Any]:
     return plain | {f"--set {key}": value for key, value in choices["overrides"].items()}
 
 
-def _texts(results: Path, problems: list[str]) -> Iterator[tuple[str, object]]:
-    for path in sorted((results / "runs").glob("*.json")):
-        try:
-            yield _text(path), path
-        except UserError as error:
-            problems.append(str(error))
-    archive = results / ARCHIVE
-    if archive.is_file():
-        try:
-            for number, line in enumerate(_lines(archive), start=1):
-                yield line, f"{archive}, line {number}"
-        except UserError as error:
-            problems.append(str(error))
-
-
-def _text(path: Path) -> str:
+def _texts(path: Path) -> list[tuple[str, str]]:
+    """Each record of a file or an archive, as text, and where it stands; none where there is no archive."""
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise UserError(path, f"cannot be read ({error})", "remove it or run again") from error
-
-
-def _lines(archive: Path) -> list[str]:
-    try:
-        with gzip.open(archive, "rt", encoding="utf-8") as file:
-            return file.read().splitlines()
+        if path.name != ARCHIVE:
+            return [(path.read_text(encoding="utf-8"), str(path))]
+        lines = gzip.decompress(path.read_bytes()).decode().splitlines() if path.is_file() else []
     except (OSError, EOFError, ValueError) as error:
-        raise UserError(archive, f"cannot be read ({error})", "take it from the repository again") from error
+        raise UserError(path, f"cannot be read ({error})", "remove it, or run again") from error
+    return [(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
 
 
 def _validated(text: str, where: object) -> Record:

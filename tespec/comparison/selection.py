@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from fnmatch import fnmatchcase
-from functools import cache
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -56,18 +55,19 @@ def select(frame: pd.DataFrame, where: Mapping[str, str], by: str = "", free: It
         raise UserError(f"column {by}", "cannot be a level of columns", near(by, LEVELS))
     chosen = frame[frame["kind"].isin(["evaluation", "reference"])]
     for key, wanted in where.items():
-        texts = {value: as_text(value) for value in chosen[key].unique()}
-        fits = [value for value, text in texts.items() if text == wanted or fnmatchcase(text, wanted)]
+        texts = chosen[key].map(as_text)
+        fits = [text for text in texts.unique() if text == wanted or fnmatchcase(text, wanted)]
         if not fits:
-            raise UserError(f"{key}={wanted}", "no such evaluation", near(wanted, filter(None, texts.values())))
-        chosen = chosen[chosen[key].isin(fits)]
+            raise UserError(f"{key}={wanted}", "no such evaluation", near(wanted, filter(None, texts)))
+        chosen = chosen[texts.isin(fits)]
+    ablated = {variant_name(each, row) for each in read_ablations().values() for row in each.rows} - {""}
     named = {*where, by, *free}
     left_out: list[str] = []
     for key, value in DEFAULTS.items():
         if key in named or (key == "pretraining_overrides" and "variant" in named):
             continue
         kept = chosen[key] == value
-        others = chosen[~kept & ~chosen["variant"].isin(_variants())]
+        others = chosen[~kept & ~chosen["variant"].isin(ablated)]  # which have tables of their own
         if key != "frames" and len(others):
             values = ", ".join(as_text(each) for each in others[key].unique()[:3])
             left_out.append(f"Not shown: {others['name'].nunique()} results with {key} {values} (--where {key}=VALUE).")
@@ -90,21 +90,14 @@ def column_names(frame: pd.DataFrame, said: Iterable[str], more: Iterable[str] =
     """
     keys = [key for key in [*SETTING, *more] if key not in {*said}]
     settings = frame[["task", *keys]].drop_duplicates()
-    names = {}
-    for setting in settings.itertuples(index=False, name=None):
-        facts = dict(zip(["task", *keys], setting, strict=True))
-        words = [str(facts.get("data", "")), str(facts.get("profile", ""))]
-        words += [_said(key, facts[key]) for key, value in DEFAULTS.items() if key in facts and facts[key] != value]
-        if facts.get("results_version", RESULTS_VERSION) != RESULTS_VERSION:
-            words.append(f"results version {facts['results_version']}")
-        names[setting] = (facts["task"], ", ".join(filter(None, words)))
-    for name in [name for name in set(names.values()) if list(names.values()).count(name) > 1]:
-        alike = [setting for setting in names if names[setting] == name]
-        for place, key in enumerate(keys, start=1):
-            if len({setting[place] for setting in alike}) > 1:
-                names |= {each: (each[0], f"{names[each][1]}, {key} {as_text(each[place])[:8]}") for each in alike}
-    labels = [f"{MEASURED} ({names[each][1]})" for each in frame[["task", *keys]].itertuples(index=False, name=None)]
-    return pd.Series(labels, index=frame.index, dtype=object)
+    settings = settings.assign(column=[_name(facts) for facts in settings.to_dict("records")])
+    for _, alike in settings.groupby(["task", "column"]):
+        for key in keys:
+            texts = alike[key].map(as_text)
+            if texts.nunique() > 1:
+                settings.loc[alike.index, "column"] += f", {key} " + texts.str[:8]
+    names = frame[["task", *keys]].merge(settings, how="left")["column"]
+    return pd.Series([f"{MEASURED} ({name})" for name in names], index=frame.index, dtype=object)
 
 
 def near(given: str, known: Iterable[str]) -> str:
@@ -133,15 +126,16 @@ def _newest(
     return frame[kept]
 
 
-def _said(key: str, value: Any) -> str:
-    if key == "label_fraction":
-        return f"{100 * value:g} % of labels"
-    if key == "frozen":
-        return "frozen backbone"
-    return f"{value} split" if key == "split" else f"{value} frames" if key == "frames" else str(value)
-
-
-@cache
-def _variants() -> frozenset[str]:
-    """Names of all rows of ablations, which have tables of their own."""
-    return frozenset(variant_name(each, row) for each in read_ablations().values() for row in each.rows) - {""}
+def _name(facts: Mapping[Hashable, Any]) -> str:
+    """Data, profile and what differs from the defaults of some settings."""
+    said = {
+        "label_fraction": lambda value: f"{100 * value:g} % of labels",
+        "frozen": lambda _: "frozen backbone",
+        "split": lambda value: f"{value} split",
+        "frames": lambda value: f"{value} frames",
+    }
+    words = [facts.get("data"), facts.get("profile")]
+    words += [said.get(key, str)(facts[key]) for key, value in DEFAULTS.items() if facts.get(key, value) != value]
+    if facts.get("results_version", RESULTS_VERSION) != RESULTS_VERSION:
+        words.append(f"results version {facts['results_version']}")
+    return ", ".join(filter(None, words))

@@ -6,6 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+import pandas as pd
+
 LEVEL = 0.95  # of intervals
 ALPHA = 1 - LEVEL
 ROUNDING = 1e-9  # of the largest difference; a smaller deviation is rounding
@@ -35,26 +38,23 @@ def paired_gain(differences: Sequence[float]) -> Gain:
     from scipy.special import stdtr, stdtrit
 
     n = len(differences)
+    unknown = Gain(math.nan, math.nan, math.nan, math.nan, n)
     if not n:
-        return Gain(math.nan, math.nan, math.nan, math.nan, 0, "no common seed")
+        return unknown._replace(note="no common seed")
     if not all(math.isfinite(each) for each in differences):
-        return Gain(math.nan, math.nan, math.nan, math.nan, n, "a score is not finite")
+        return unknown._replace(note="a score is not finite")
     mean = math.fsum(differences) / n
     if n == 1:
-        return Gain(mean, math.nan, math.nan, math.nan, n, "a single seed")
+        return unknown._replace(mean=mean, note="a single seed")
     deviation = math.sqrt(math.fsum((each - mean) ** 2 for each in differences) / (n - 1))
     if deviation <= ROUNDING * max(map(abs, differences)):
-        return Gain(mean, math.nan, math.nan, math.nan, n, "all seeds differ by the same")
+        return unknown._replace(mean=mean, note="all seeds differ by the same")
     error = deviation / math.sqrt(n)
     margin = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * error
     return Gain(mean, mean - margin, mean + margin, 2 * float(stdtr(n - 1, -abs(mean) / error)), n)
 
 
-def holm(ps: Sequence[float]) -> list[float]:
+def holm(ps: pd.Series[float]) -> pd.Series[float]:
     """P-values adjusted by Holm's step-down rule, in the order given; NaN stays and does not count as a test."""
-    tested = sorted((index for index, p in enumerate(ps) if not math.isnan(p)), key=lambda index: ps[index])
-    adjusted, largest = [math.nan] * len(ps), 0.0
-    for step, index in enumerate(tested):
-        largest = max(largest, min(1.0, ps[index] * (len(tested) - step)))
-        adjusted[index] = largest
-    return adjusted
+    tested = ps.dropna().sort_values(kind="stable")
+    return (tested * np.arange(len(tested), 0, -1)).cummax().clip(upper=1.0).reindex(ps.index)

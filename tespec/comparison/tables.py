@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from tespec.comparison.ablations import DECIMALS, METHOD, METRICS, Ablation, read_ablations, variant_name
 from tespec.comparison.frame import COLUMNS
 from tespec.comparison.published import (
+    BEYOND,
     PAPER,
+    PLAIN,
     TABLES,
-    plain_tables,
     published_frame,
-    read_beyond,
-    read_paper,
+    read_published,
     table_of,
+    titles_of,
 )
 from tespec.comparison.selection import DEFAULTS, MEASURED, ROW, SETTING, as_text, column_names, near, select
 from tespec.comparison.statistics import ALPHA, holm, paired_gain
@@ -28,23 +30,27 @@ from tespec.core.errors import UserError
 OWN = "task_"  # prefix of the table of a task that the paper does not have
 PUBLISHED = "published"
 NONE = "-"
-LABELS = ["Group", "Method", "Backbone", "Recurrent", "Pre-training"]
+LABELS = {"group": "Group", "title": "Method", "backbone": "Backbone", "arch": "Recurrent",
+          "pretraining_data": "Pre-training"}  # fmt: skip
 RECURRENT = {"recurrent": "yes", "feedforward": "no"}
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
-SIGNS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"
+SIGNS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"  # of machines
 CELLS = "Measured: mean ± standard deviation over seeds, in brackets their number. Bold: the best measured mean."
 UNHEALTHY = "rank fell"
 COLLAPSED = (
     "rank fell: in a pre-training that it started from, the rank of the last stage's features fell or stayed low."
 )
 PARTIAL = "Means that leave out classes, recordings or frames name in brackets how many they are over."
+GAINS = (
+    "Gain: mean difference over seeds, paired by seed; above 0 is better, also of errors. n: number of pairs.",
+    "p: paired t-test, two-sided; Holm: corrected for all tests of this table. Bold: p (Holm) below 0.05.",
+)
 
 
 class Table(NamedTuple):
     """A table as it is shown.
 
     Attributes:
-        name: of its files.
         title: above it.
         cells: texts; the index holds the labels of the rows, the columns have levels task, metric and source.
         bold: the same shape: whether a cell is set in bold.
@@ -52,9 +58,9 @@ class Table(NamedTuple):
         data: the numbers behind it, a row each.
         main: title of the metric that methods are judged by.
         rules: positions of rows before which a rule is drawn.
+        name: of its files.
     """
 
-    name: str
     title: str
     cells: pd.DataFrame
     bold: pd.DataFrame
@@ -62,6 +68,7 @@ class Table(NamedTuple):
     data: pd.DataFrame
     main: str = ""
     rules: tuple[int, ...] = ()
+    name: str = ""
 
     def measured(self, *, alone: bool = True) -> Table | None:
         """Its rows with measured numbers, and the measured columns, alone or with those beside them; None without."""
@@ -73,8 +80,7 @@ class Table(NamedTuple):
             # Of the same tasks; an ablation may have been measured on another one than the paper's.
             beside = [column for column in self.cells.columns if column[0] in {measured[0] for measured in columns}]
             columns = beside if len(beside) > len(columns) else list(self.cells.columns)
-        positions = [position for position, kept in enumerate(rows) if kept]
-        rules = {sum(kept < rule for kept in positions) for rule in self.rules} - {0, len(positions)}
+        rules = {int(rows[:rule].sum()) for rule in self.rules} - {0, int(rows.sum())}
         cells, bold = self.cells.loc[rows, columns], self.bold.loc[rows, columns]
         notes = tuple(note for note in self.notes if note[1:2] != " " or note[0] in str(list(cells.index)))
         return self._replace(cells=cells, bold=bold, notes=notes, rules=tuple(sorted(rules)))
@@ -107,26 +113,23 @@ def make_tables(
     for key in ("label_fraction", "frozen"):
         if key != by:
             published = published[published[key].map(as_text) == (where or {}).get(key, as_text(DEFAULTS[key]))]
-    tasks = sorted(task for task in chosen.loc[chosen["kind"] == "evaluation", "task"].unique() if not table_of(task))
+    own = sorted(task for task in chosen.loc[chosen["kind"] == "evaluation", "task"].unique() if not table_of(task))
     makers: dict[str, Callable[[], Table | None]] = {
         **{name: partial(_comparison, name, published, chosen, scores, by) for name in TABLES},
         **{f"ablation_{name}": partial(_ablation, one, varied, ablated, by) for name, one in read_ablations().items()},
-        **{
-            OWN + re.sub(r"[^\w-]+", "_", task): partial(_own_table, task, published.iloc[:0], chosen, scores, by)
-            for task in tasks
-        },
-        **{name: partial(_plain, name) for name in plain_tables()},
+        **{OWN + re.sub(r"[^\w-]+", "_", task): partial(_own_table, task, chosen, scores, by) for task in own},
+        **{name: partial(_plain, one) for name, one in read_published(PLAIN).items()},
     }
     for name in only:
         if name not in makers:
             raise UserError(f"--only {name}", "no such table", near(name, makers))
     remedy = f"use `tespec run` first{''.join(f' ({note})' for note in left_out)}"
     found = []
-    for name in only or (name for name in makers if name not in plain_tables()):
+    for name in only or (name for name in makers if name not in read_published(PLAIN)):
         table = makers[name]()
         table = table.measured() if table and measured else table
         if table:
-            notes = table.notes if name in plain_tables() else (*table.notes, *left_out)
+            notes = table.notes if name in read_published(PLAIN) else (*table.notes, *left_out)
             found.append(table._replace(name=name, notes=notes, data=table.data.assign(table=name)))
         elif only:
             raise UserError(f"--only {name}", "nothing was measured of it", remedy)
@@ -151,15 +154,13 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
     if baseline not in set(chosen["method"]):
         raise UserError(f"--gains {baseline}", "no evaluation of such a method", near(baseline, chosen["method"]))
     # A variant of a method's pre-training is compared with a baseline without one.
+    is_base = (chosen["method"] == baseline) & (chosen["variant"] == "")
     setting = [name for name in SETTING if name not in ("variant", "pretraining_overrides")]
     pair = ["task", *setting, "arch", "backbone", "tta"]
-    bases = dict(list(chosen[(chosen["method"] == baseline) & (chosen["variant"] == "")].groupby(pair)))
+    bases = dict(list(chosen[is_base].groupby(pair)))
     rows = []
-    for key, members in chosen.groupby([*pair, "method", "variant"], sort=False):
-        first = members.iloc[0]
-        if first["method"] == baseline and not first["variant"]:
-            continue
-        base = bases.get(key[: len(pair)])
+    for key, members in chosen[~is_base].groupby([*pair, "method", "variant"], sort=False):
+        first, base = members.iloc[0], bases.get(key[: len(pair)])
         sign = -1.0 if first["better"] == "lower" else 1.0
         gain = paired_gain(() if base is None else [sign * each for each in _differences(members, base)])
         if base is None:
@@ -171,37 +172,29 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
     if not rows:
         raise UserError(f"--gains {baseline}", "no other method to compare with it", "run.py --method evaluates one")
     data = pd.DataFrame(rows)
-    data["p_holm"] = holm(data["p"].tolist())
+    data["p_holm"] = holm(data["p"])
     index = {
         "Task": data["task"].map(_task_title),
         "Data": data["column"].str.removeprefix(f"{MEASURED} ").str.strip("()"),
         "Method": data["title"] + data["variant"].map(lambda name: f", {name}" if name else ""),
         "Recurrent": data["arch"].map(RECURRENT),
         "Backbone": data["backbone"],
-        "Metric": [_metric_titles(chosen)[name] for name in data["metric"]],
+        "Metric": data["metric"].map(_metric_titles(chosen)),
     }
+    low, high = (_texts(data[name], "+.3f") for name in ("low", "high"))
     cells = pd.DataFrame(
         {
-            "gain": data["mean"].map(lambda value: _number(value, "+.3f")),
-            "95 % interval": [
-                NONE if pd.isna(low) else f"[{low:+.3f}, {high:+.3f}]"
-                for low, high in zip(data["low"], data["high"], strict=True)
-            ],
-            "p": data["p"].map(lambda value: _number(value, ".2g")),
-            "p (Holm)": data["p_holm"].map(lambda value: _number(value, ".2g")),
-            "n": [f"{n} ({why})" if why else str(n) for n, why in zip(data["n"], data["note"], strict=True)],
+            "gain": _texts(data["mean"], "+.3f"),
+            "95 % interval": ("[" + low + ", " + high + "]").where(low != NONE, NONE),
+            "p": _texts(data["p"], ".2g"),
+            "p (Holm)": _texts(data["p_holm"], ".2g"),
+            "n": data["n"].astype(str) + data["note"].map(lambda why: f" ({why})" if why else ""),
         }
     )
-    cells.index = pd.MultiIndex.from_frame(pd.DataFrame(index))
-    bold = pd.DataFrame(False, cells.index, cells.columns)
-    bold["gain"] = (data["p_holm"] < ALPHA).to_numpy()
-    notes = [
-        "Gain: mean difference over seeds, paired by seed; above 0 is better, also of errors. n: number of pairs.",
-        "p: paired t-test, two-sided; Holm: corrected for all tests of this table. Bold: p (Holm) below 0.05.",
-    ]
-    rules = tuple(position for position in range(1, len(data)) if data["task"][position] != data["task"][position - 1])
+    bold = pd.DataFrame(False, cells.index, cells.columns).assign(gain=data["p_holm"] < ALPHA)
+    cells.index = bold.index = pd.MultiIndex.from_frame(pd.DataFrame(index))
     title = f"Gains over {chosen.loc[chosen['method'] == baseline, 'title'].iloc[0]}"
-    return Table(f"gains_{baseline}", title, cells, bold, (*notes, *left_out), data, rules=rules)
+    return Table(title, cells, bold, (*GAINS, *left_out), data, rules=_rules(data["task"]), name=f"gains_{baseline}")
 
 
 def _differences(members: pd.DataFrame, base: pd.DataFrame) -> list[float]:
@@ -213,28 +206,33 @@ def _differences(members: pd.DataFrame, base: pd.DataFrame) -> list[float]:
     return (paired["ours"] - paired["theirs"]).tolist()
 
 
-def _comparison(name: str, published: pd.DataFrame, chosen: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table:
-    """A comparison table of the paper."""
-    paper = read_paper(name)
-    published = published[published["table"] == name]
+def _comparison(
+    name: str, published: pd.DataFrame, chosen: pd.DataFrame, scores: pd.DataFrame, by: str
+) -> Table | None:
+    """A comparison table of the paper; None where nothing is published or measured that was asked for."""
+    paper, published = read_published(name), published[published["table"] == name]
     # Other publications give percentages with two decimals at most.
     fewer = (published["source"] != PAPER) & (published["unit"] == "%")
-    texts = _texts(published["value"], paper.decimals), _texts(published["value"], min(2, paper.decimals))
-    published = published.assign(text=pd.Series(texts[0], published.index).mask(fewer, texts[1]))
-    tasks = {task.name: task.title for task in paper.tasks}
-    titles = {metric.name: metric.title for metric in paper.metrics}
-    table = _methods(paper.title, tasks, titles, published, chosen, scores, by)
+    texts, cut = (
+        _texts(published["value"], f".{digits}f") for digits in (paper["decimals"], min(2, paper["decimals"]))
+    )
+    table = _methods(
+        paper["title"], *titles_of(name), published.assign(text=texts.mask(fewer, cut)), chosen, scores, by
+    )
+    if table is None:
+        return None
     used = "".join(table.cells.index.get_level_values("Method"))
-    marks = paper.marks | {sign: said for sign, said in read_beyond().marks.items() if sign in used}
+    marks = paper["marks"] | {sign: said for sign, said in read_published(BEYOND)["marks"].items() if sign in used}
     return table._replace(notes=(*(f"{sign} {said}." for sign, said in marks.items()), *table.notes))
 
 
-def _own_table(task: str, nothing: pd.DataFrame, chosen: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table:
+def _own_table(task: str, chosen: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table | None:
     """The table of a task that the paper does not have: its own metrics, measured."""
     measured = chosen[chosen["task"] == task]
     scored = measured[measured["better"] != ""]
     titles = _metric_titles(scored if len(scored) else measured)
-    return _methods(f"Task {task}", {task: task}, titles, nothing.assign(text=""), chosen, scores, by)
+    nothing = published_frame().iloc[:0].assign(text="")
+    return _methods(f"Task {task}", {task: task}, titles, nothing, chosen, scores, by)
 
 
 def _methods(
@@ -245,55 +243,43 @@ def _methods(
     chosen: pd.DataFrame,
     scores: pd.DataFrame,
     by: str,
-) -> Table:
-    """A table with a row for each method, architecture and backbone."""
+) -> Table | None:
+    """A table with a row for each method, architecture and backbone; None without rows."""
     measured = chosen[chosen["task"].isin(tasks) & chosen["metric"].isin(titles)]
     # A row of another publication without a published number is in the long CSV alone.
     numbers = published[(published["source"] == PAPER) | published["value"].notna()]
-    numbers = numbers.assign(row=numbers["order"], source=PUBLISHED)
-    rows: dict[float, tuple[Any, ...]] = {
-        row.order: (row.block, row.group, row.title + row.mark, row.backbone, RECURRENT[row.arch], row.pretraining_data)
-        for row in _rows(numbers.drop_duplicates("order"))
-    }
-    scores, machines = _ranked(scores[scores["task"].isin(tasks) & scores["metric"].isin(titles)], by)
-    places = _place(scores, numbers, rows)
-    scores = scores.assign(row=[places[key] for key in scores[ROW].itertuples(index=False, name=None)])
-    cells, bold = _pivot(tasks, titles, sorted(rows), numbers, scores, by)
-    labels = [rows[row] for row in sorted(rows)]
-    index = pd.MultiIndex.from_tuples([label[1:] for label in labels], names=LABELS)
-    cells.index = bold.index = index
-    rules = tuple(place for place in range(1, len(labels)) if labels[place][0] != labels[place - 1][0])
+    numbers = numbers.assign(row=numbers["order"], source=PUBLISHED, title=numbers["title"] + numbers["mark"])
+    scores, notes = _ranked(scores[scores["task"].isin(tasks) & scores["metric"].isin(titles)], by)
+    if numbers.empty and scores.empty:
+        return None
+    long = _stacked(numbers, _placed(scores, numbers), by)
+    rows = long.drop_duplicates("row").sort_values("row").assign(arch=lambda rows: rows["arch"].map(RECURRENT))
+    cells, bold = _pivot(tasks, titles, rows["row"], long, by)
+    cells.index = bold.index = pd.MultiIndex.from_frame(rows[list(LABELS)].rename(columns=LABELS))
     main = next((titles[each] for each in measured.loc[measured["main"], "metric"]), "")
-    notes = (CELLS, *machines) if len(scores) else ()
-    return Table("", title, cells, bold, notes, _data(published, measured), main, rules)
+    return Table(title, cells, bold, tuple(notes), _data(published, measured), main, _rules(rows["block"]))
 
 
-def _place(scores: pd.DataFrame, numbers: pd.DataFrame, rows: dict[float, tuple[Any, ...]]) -> dict[Hashable, float]:
-    """Position of each measured row: the published one, behind the method's published rows, or in a group of its own.
+def _placed(scores: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
+    """Scores with the `row` that they stand in, its `block`, `group` and `title`.
 
-    Adds rows that are not published to `rows`.
+    It is the published row of the same method, or one behind the method's published rows, or one in a group of its own.
     """
-    ranked = numbers[numbers["ranked"].eq(True)].drop_duplicates("order").assign(kind="evaluation")
-    published = ranked.set_index(ROW)["order"]
-    places: dict[Hashable, float] = {}
-    methods = scores.drop_duplicates(ROW).sort_values(["kind", "group", "title", "arch"])
-    methods.loc[methods["kind"] == "reference", "group"] = "References"
-    groups = {name: 100 + number for number, name in enumerate(methods["group"].unique())}
-    for number, score in enumerate(_rows(methods)):
-        key = tuple(getattr(score, name) for name in ROW)
-        shared = (methods["title"] == score.title) & (methods["method"] != score.method)
-        title = f"{score.title} ({score.method})" if shared.any() else score.title
-        label = (title, score.backbone, RECURRENT[score.arch], score.pretraining_data)
-        behind = published[published.index.get_level_values("method") == score.method]
-        if key in published.index:
-            places[key] = published[key]
-        elif len(behind):
-            places[key] = behind.max() + (number + 1) / 1000
-            rows[places[key]] = (*rows[behind.max()][:2], *label)
-        else:
-            places[key] = 1000 * groups[score.group] + number
-            rows[places[key]] = (groups[score.group], score.group, *label)
-    return places
+    published = numbers.drop_duplicates("row").assign(kind="evaluation")
+    ranked = published[published["ranked"].eq(True)]
+    methods = scores.drop_duplicates(ROW)[[*ROW, "group", "title"]]
+    methods = methods.sort_values(["kind", "group", "title", "arch"], ignore_index=True)
+    methods["group"] = methods["group"].mask(methods["kind"] == "reference", "References")
+    methods["block"] = 100 + pd.factorize(methods["group"])[0]
+    shared = methods.groupby("title")["method"].transform("nunique") > 1
+    methods["title"] = methods["title"].mask(shared, methods["title"] + " (" + methods["method"] + ")")
+    last = methods["method"].map(ranked.groupby("method")["row"].max())
+    for name in ("block", "group"):
+        methods[name] = methods[name].mask(last.notna(), last.map(published.set_index("row")[name]))
+    number = pd.Series(range(len(methods)))
+    same = methods.merge(ranked[[*ROW, "row"]], how="left")["row"]
+    methods["row"] = same.fillna(last + (number + 1) / 1000).fillna(1000 * methods["block"] + number)
+    return scores.drop(columns=["group", "title"]).merge(methods, how="left")
 
 
 def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table | None:
@@ -309,7 +295,7 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by
     measured = varied[varied["variant"].isin(variants)].merge(places)
     scores = scores.merge(places)
     scores["column"] += scores["arch"].map({"recurrent": "", "feedforward": ", feed-forward"})
-    scores, machines = _ranked(scores, by)
+    scores, notes = _ranked(scores, by)
     published = [
         {"row": position, "variant": variant, "task": ablation.task, "metric": metric, "value": value}
         for (variant, position), row in zip(variants.items(), ablation.rows, strict=True)
@@ -318,103 +304,88 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by
     ]
     numbers = pd.DataFrame(published, columns=["row", "variant", "task", "metric", "value"])
     numbers = numbers.assign(
-        method=METHOD, source=PUBLISHED, bold=numbers["variant"] == "", text=_texts(numbers["value"], DECIMALS)
+        method=METHOD, source=PUBLISHED, bold=numbers["variant"] == "", text=_texts(numbers["value"], f".{DECIMALS}f")
     )
-    scores["row"] = scores["variant"].map(variants)
-    titles = {metric.name: metric.title for metric in read_paper("segmentation").metrics}
-    tasks = {task: _task_title(task) for task in [*numbers["task"], *scores["task"]]}
-    cells, bold = _pivot(tasks, titles, range(len(ablation.rows)), numbers, scores, by)
+    long = _stacked(numbers, scores.assign(row=scores["variant"].map(variants)), by)
+    titles = titles_of("segmentation")[1]
+    tasks = {task: _task_title(task) for task in long["task"]}
+    cells, bold = _pivot(tasks, titles, range(len(ablation.rows)), long, by)
     names = [f"{row.name} (default)" if row.default else row.name for row in ablation.rows]
     cells.index = bold.index = pd.Index(names, name=ablation.variable)
-    title, notes = f"Ablation: {ablation.title}", (CELLS, *machines) if len(scores) else ()
-    return Table("", title, cells, bold, notes, _data(numbers, measured), titles[METRICS[0]])
+    title = f"Ablation: {ablation.title}"
+    return Table(title, cells, bold, tuple(notes), _data(numbers, measured), titles[METRICS[0]])
 
 
-def _plain(name: str) -> Table:
+def _plain(table: Mapping[str, Any]) -> Table:
     """A table of the paper's settings or costs."""
-    table = plain_tables()[name]
-    rows = [(group.heading or "", *row) for group in table.groups for row in group.rows]
-    labels = ["Group", " ".join(table.columns[0])]
-    columns = [" ".join(headers) for headers in table.columns[1:]]
-    cells = pd.DataFrame([row[2:] for row in rows], columns=columns)
-    cells.index = pd.MultiIndex.from_tuples([row[:2] for row in rows], names=labels)
-    data = cells.reset_index()
-    return Table(name, table.title, cells, cells == "", ("As published; nothing here is measured.",), data)
+    rows = [(group["heading"] or "", *row) for group in table["groups"] for row in group["rows"]]
+    headers = [" ".join(column) for column in table["columns"]]
+    cells = pd.DataFrame(rows, columns=["Group", *headers]).set_index(["Group", headers[0]])
+    return Table(table["title"], cells, cells == "", ("As published; nothing here is measured.",), cells.reset_index())
 
 
 def _scores(measured: pd.DataFrame, by: str) -> pd.DataFrame:
     """A row for each measured cell: mean, std, n, how many values are finite, machines and facts of the method."""
     keys = [*ROW, "variant", "pretraining_overrides", "task", "metric", "column", by]
     groups = measured.groupby([key for key in dict.fromkeys(keys) if key], sort=False, dropna=False)
+    firsts = {name: (name, "first") for name in ("unit", "better", "title", "group", "pretraining_data")}
     scores = groups.agg(
         mean=("value", "mean"),
         std=("value", "std"),
         n=("value", "size"),
         finite=("value", "count"),
-        classes=("classes", "min"),
-        recordings=("recordings", "min"),
         partial=("partial", "max"),
         unhealthy=("unhealthy", "max"),
-        **{name: (name, "first") for name in ("unit", "better", "title", "group", "pretraining_data")},
-    )  # fmt: skip
+        **firsts,
+    )
     return scores.assign(machines=groups["machine"].unique()).reset_index()
 
 
 def _ranked(scores: pd.DataFrame, by: str) -> tuple[pd.DataFrame, list[str]]:
-    """Scores of one table with `source`, `text` and `bold` of their cells, and a note on machines."""
+    """Scores of one table with `source`, `text` and `bold` of their cells, and the notes that explain them."""
     is_ranked = scores["kind"] == "evaluation"
     columns = [scores[name] for name in ("task", "metric", "column", *([by] if by else []))]
-    most = scores[["n", "classes", "recordings"]].where(is_ranked).groupby(columns).transform("max")
+    most = scores["n"].where(is_ranked).groupby(columns).transform("max").where(is_ranked, scores["n"])
     means = scores["mean"].where(is_ranked & (scores["finite"] == scores["n"]))
     means = means.where(scores["better"] != "lower", -means).where(scores["better"] != "")
     groups = means.groupby(columns)
     bold = means.eq(groups.transform("max")) & (groups.transform("count") > 1)
-    signs, notes = _machines(scores["machines"])
+    names = [name for name, _ in Counter(scores["machines"].explode().dropna()).most_common()]
+    signs = {name: SIGNS[n] if n < len(SIGNS) else f" [{n + 1}]" for n, name in enumerate(names[1:])}
     texts = [
-        _cell(score, siblings) + "".join(signs.get(name, "") for name in score.machines)
-        for score, siblings in zip(_rows(scores), _rows(most), strict=True)
+        _cell(score, seeds) + "".join(signs.get(name, "") for name in score.machines)
+        for score, seeds in zip(_rows(scores), most, strict=True)
     ]
-    notes = [*notes, PARTIAL] if any(" of " in text.partition(", ")[2] for text in texts) else notes
-    notes = [*notes, COLLAPSED] if scores["unhealthy"].any() else notes
+    notes = [CELLS] if len(scores) else []
+    if signs:
+        said = "; ".join(f"{sign} {name}" for name, sign in signs.items())
+        notes.append(f"Measured on different machines: {said.strip()}; without a sign {names[0]}.")
+    notes += [PARTIAL] if (scores["partial"] != "").any() else []
+    notes += [COLLAPSED] if scores["unhealthy"].any() else []
     return scores.assign(source=scores["column"], text=texts, bold=bold), notes
 
 
-def _cell(score: Any, most: Any) -> str:
-    """As "34.47 ± 0.25 (5)", with how many seeds, classes or recordings where it has fewer than its siblings or all."""
+def _cell(score: Any, most: float) -> str:
+    """As "34.47 ± 0.25 (5)", with the number of seeds of other cells where it has fewer, and what its mean is over."""
     if score.finite < score.n:
         return f"not finite ({score.n - score.finite} of {score.n})"
-    is_reference = score.kind == "reference"
-    counts = [str(score.n) if is_reference or score.n == most.n else f"{score.n} of {most.n:.0f}"]
-    for name in ("classes", "recordings"):
-        if not is_reference and getattr(score, name) < getattr(most, name):
-            counts.append(f"{getattr(score, name)} of {getattr(most, name):.0f} {name}")
-    count = ", ".join(dict.fromkeys([*counts, *filter(None, [score.partial, UNHEALTHY * score.unhealthy])]))
+    count = str(score.n) if score.n == most else f"{score.n} of {most:.0f}"
+    count = ", ".join(filter(None, [count, score.partial, UNHEALTHY * score.unhealthy]))
     digits = ".2f" if score.unit == "%" else ".3f" if abs(score.mean) >= 0.01 or score.mean == 0 else ".2e"
     return f"{score.mean:{digits}}{f' ± {score.std:{digits}}' if score.n > 1 else ''} ({count})"
 
 
-def _machines(machines: pd.Series[Any]) -> tuple[dict[str, str], list[str]]:
-    """Signs of all machines but the most frequent one, and the note that explains them."""
-    names = [name for name, _ in Counter(name for several in machines for name in several).most_common()]
-    if len(names) < 2:
-        return {}, []
-    signs = {name: SIGNS[place] if place < len(SIGNS) else f" [{place + 1}]" for place, name in enumerate(names[1:])}
-    said = "; ".join(f"{sign} {name}" for name, sign in signs.items())
-    return signs, [f"Measured on different machines: {said.strip()}; without a sign {names[0]}."]
+def _stacked(published: pd.DataFrame, measured: pd.DataFrame, by: str = "") -> pd.DataFrame:
+    """Published and measured numbers in one frame; what has no value of `by` has an empty one."""
+    published = published if by in ("", *published) else published.assign(**{by: ""})
+    return pd.concat([part for part in (published, measured) if len(part)], ignore_index=True)
 
 
 def _pivot(
-    tasks: Mapping[str, str],
-    titles: Mapping[str, str],
-    rows: Iterable[float],
-    numbers: pd.DataFrame,
-    scores: pd.DataFrame,
-    by: str,
+    tasks: Mapping[str, str], titles: Mapping[str, str], rows: Iterable[float], long: pd.DataFrame, by: str
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Published and measured cells as wide frames of texts and bold: rows by position, columns in order."""
+    """Cells as wide frames of texts and bold: rows by position, columns in order."""
     names = ["task", "metric", "source", *([by] if by else [])]
-    parts = [numbers if by in ("", *numbers) else numbers.assign(**{by: ""}), scores]
-    long = pd.concat([part[["row", *names, "text", "bold"]] for part in parts if len(part)], ignore_index=True)
     columns, metrics = list(tasks), list(titles)
     keys = sorted(
         set(long[names].itertuples(index=False, name=None)),
@@ -431,34 +402,31 @@ def _pivot(
 
 def _data(published: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     """The numbers behind a table: published ones, then one row for each record and metric."""
-    parts = [part for part in (published, measured[COLUMNS].assign(source=MEASURED)) if len(part)]
-    return pd.concat(parts, ignore_index=True).reindex(
-        columns=["table", "source", *COLUMNS, "mark", "citation", "tta", "bold"]
-    )
+    columns = ["table", "source", *COLUMNS, "mark", "citation", "tta", "bold"]
+    return _stacked(published, measured[COLUMNS].assign(source=MEASURED)).reindex(columns=columns)
 
 
 def _metric_titles(frame: pd.DataFrame) -> dict[str, str]:
     """Titles of metrics with their unit and an arrow, the main one first."""
     ordered = frame.sort_values("main", ascending=False, kind="stable").drop_duplicates("metric")
-    return {
-        row.metric: f"{str(row.metric_title).rstrip(' ↑↓')}{f' ({row.unit})' if row.unit not in ('', '%') else ''}"
-        f"{ARROWS[row.better]}"
-        for row in _rows(ordered)
-    }
+    units = ordered["unit"].map(lambda unit: f" ({unit})" if unit not in ("", "%") else "")
+    titles = ordered["metric_title"].astype(str).str.rstrip(" ↑↓") + units + ordered["better"].map(ARROWS)
+    return dict(zip(ordered["metric"], titles, strict=True))
 
 
 def _task_title(task: str) -> str:
     name = table_of(task)
-    return next((each.title for each in read_paper(name).tasks if each.name == task), task) if name else task
+    return titles_of(name)[0][task] if name else task
+
+
+def _rules(groups: pd.Series[Any]) -> tuple[int, ...]:
+    """Positions at which another group begins."""
+    return tuple(int(place) for place in np.flatnonzero(groups.ne(groups.shift())) if place)
 
 
 def _rows(frame: pd.DataFrame) -> Iterable[Any]:
     return frame.itertuples()
 
 
-def _texts(values: pd.Series[float], decimals: int) -> list[str]:
-    return [_number(value, f".{decimals}f") for value in values]
-
-
-def _number(value: float, digits: str) -> str:
-    return NONE if pd.isna(value) else f"{value:{digits}}"
+def _texts(values: pd.Series[float], digits: str) -> pd.Series[str]:
+    return values.map(lambda value: NONE if pd.isna(value) else f"{value:{digits}}").astype(object)

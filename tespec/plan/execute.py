@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -13,14 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tespec.core.errors import UserError
-from tespec.core.files import UNREADABLE, parse_yaml
+from tespec.core.files import parse_yaml
 from tespec.core.progress import say
 
 if TYPE_CHECKING:
     from submitit import AutoExecutor
 
 POLL = 0.2  # s
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PATIENCE = 120.0  # s that a stopped process has to write its checkpoint
 A_WEEK = 7 * 24 * 60  # min; submitit's default limit is five minutes
 
@@ -122,16 +120,9 @@ def _start(task: Task, log: Path, slot: str, at_once: int, executor: AutoExecuto
     with log.open("ab") as file:
         # A session of its own: Ctrl-C in the terminal reaches the parent alone, which then stops its tasks.
         process = subprocess.Popen(
-            called, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
-            preexec_fn=_end_with_parent,
-        )  # fmt: skip
+            called, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
     return Running(task, process, log, slot, time.monotonic())
-
-
-def _end_with_parent() -> None:
-    """Ask Linux to stop this process when its parent is killed."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _last_line(log: Path) -> str:
@@ -204,17 +195,13 @@ def make_executor(cluster: str, given: Sequence[str], folder: Path) -> AutoExecu
     except (ImportError, RuntimeError) as error:
         raise UserError(f"--cluster {cluster}", str(error), "run pip install submitit, where sbatch is") from error
     parameters: dict[str, Any] = {"timeout_min": A_WEEK}
-    for each in given:
-        key, equals, text = each.partition("=")
-        try:
-            value = parse_yaml(text)
-        except UNREADABLE as error:
-            raise UserError(f"--slurm {each}", "the value is not YAML", "quote it") from error
-        if not equals or not key:
-            raise UserError(f"--slurm {each}", "is not KEY=VALUE", "write --slurm partition=gpu")
-        parameters[key if key in AutoExecutor._typed_parameters() else f"{cluster}_{key}"] = value
     try:
+        for each in given:
+            key, equals, text = each.partition("=")
+            if not equals or not key:
+                raise ValueError(f"{each} is not KEY=VALUE")
+            parameters[key if key in AutoExecutor._typed_parameters() else f"{cluster}_{key}"] = parse_yaml(text)
         executor.update_parameters(name="tespec", **parameters)
     except (NameError, TypeError, ValueError) as error:
-        raise UserError(f"--slurm {' '.join(given)}", str(error), "see sbatch --help") from error
+        raise UserError(f"--slurm {' '.join(given)}", str(error), "write --slurm partition=gpu") from error
     return executor

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
 from tespec.core.config import file_of, names
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_yaml
+from tespec.core.settings import suggest
 
 Some = Field(min_length=1)
 Seeds = Annotated[tuple[NonNegativeInt, ...], Some]
@@ -91,13 +89,11 @@ def read_plan(name: str) -> Plan:
     """A plan of configs/plans by its name, or from a file that ends in .yaml.
 
     Raises:
-        UserError: no such plan, unreadable YAML, an unknown name or a wrong value; the line is named.
+        UserError: no such plan, unreadable YAML, an unknown name or a wrong value.
     """
     path = Path(name) if name.endswith(".yaml") else file_of("plans", name)
     if path is None:
-        near = difflib.get_close_matches(name, names("plans"), n=1)
-        remedy = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(names('plans'))}, or give FILE.yaml"
-        raise UserError(f"plan {name}", "no such plan", remedy)
+        raise UserError(f"plan {name}", "no such plan", f"{suggest(name, names('plans'))}, or give FILE.yaml")
     try:
         facts = read_yaml(path)
         return Plan.model_validate({"title": path.stem, **facts, "name": path.stem})
@@ -109,28 +105,10 @@ def read_plan(name: str) -> Plan:
 
 def _mistake(path: Path, error: ValidationError) -> UserError:
     """The first mistake in a plan; an unknown name before all others, since another may be missing because of it."""
-    errors: list[Any] = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-    place, message = errors[0]["loc"], errors[0]["msg"]
-    where = f"{path}, line {_line(path, place)}, {'.'.join(map(str, place))}"
-    if errors[0]["type"] != "extra_forbidden":
-        return UserError(where, message.removeprefix("Input "), "see docs/plan.md")
-    groups: dict[str, type[Spec]] = {"cells": Cells, "ablations": Ablations, "references": References}
-    known = groups.get(place[0], Plan).model_fields
-    near = difflib.get_close_matches(str(place[-1]), known, n=1)
-    return UserError(
-        where, "no such setting", f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(known)}"
-    )
-
-
-def _line(path: Path, place: Sequence[str | int]) -> int:
-    """Line of a setting in a YAML file, or of the nearest group around it."""
-    node, line = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader), 1
-    for part in place:
-        if isinstance(node, yaml.MappingNode):
-            items = {key.value: (key, value) for key, value in node.value}
-            key, node = items.get(part, (node, None))
-            line = key.start_mark.line + 1
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int):
-            node = node.value[part]
-            line = node.start_mark.line + 1
-    return line
+    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+    place = first["loc"]
+    where = f"{path}, {'.'.join(map(str, place))}"
+    if first["type"] != "extra_forbidden":
+        return UserError(where, first["msg"].removeprefix("Input "), "see docs/plan.md")
+    groups: dict[int | str, type[Spec]] = {"cells": Cells, "ablations": Ablations, "references": References}
+    return UserError(where, "no such setting", suggest(str(place[-1]), groups.get(place[0], Plan).model_fields))

@@ -13,11 +13,10 @@ from tespec.comparison.provenance import environment, plugin_sha256
 from tespec.comparison.records import Record
 
 
-def test_versions_are_those_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LIBRARIES", ("numpy", "no-such-package"))
+def test_versions_are_those_installed() -> None:
     found = environment(device="cpu")
     assert found["python"] == platform.python_version()
-    assert found["packages"] == {"numpy": importlib.metadata.version("numpy"), "no-such-package": ""}
+    assert found["packages"]["numpy"] == importlib.metadata.version("numpy")
     assert found["device"] == "cpu"
     assert found["cpu"]
     json.dumps(found, allow_nan=False)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from short_runs import pictures, setup_in, stopped_after
 
-from tespec.comparison.pretrained import healthy
+from tespec.comparison.frame import healthy
 from tespec.comparison.records import read_records
 from tespec.core.config import pretraining_settings
 from tespec.core.registry import register_methods
