@@ -51,11 +51,10 @@ def pretrain(
     settings = pretraining_settings(method, choices.profile or found.profile, changes, network)
     first, file = pretrain_method(settings).upstream(own_settings(settings.objective))
     if choices.dry_run:
-        from tespec.cli.cost import print_cost
         from tespec.runs.cost import estimate_pretraining, input_of
 
         estimate = estimate_pretraining(settings, input_of(settings, dataset, found.sensor(settings.sensor)))
-        print_cost(estimate, found.title, choices.gpus, setup)
+        print(estimate.report(found.title, setup, choices.gpus))
         if first and not file:
             print(f"Before it, {first} is pre-trained: see --method {first} --dry-run.")
         return
