@@ -29,9 +29,9 @@ from tespec.pretraining.health import evaluating, stage_spreads
 from tespec.pretraining.method import Method
 from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import pretrain
-from tespec.runs.run import WEIGHTS, Outcome, Run, imported_parts, run_or_load
+from tespec.runs.run import WEIGHTS, Outcome, Run, Trained, imported_parts, run_or_load
 from tespec.runs.setup import Setup
-from tespec.runs.train import Trained, train
+from tespec.runs.train import train
 from tespec.tasks import build_task, import_tasks
 from tespec.tasks.base import Evaluation, fresh_backbone, open_dataset
 from tespec.training.device import choose_device, derive, seed_everything, with_precision
@@ -168,9 +168,7 @@ def finetune(spec: CellSpec) -> Record:
     batches = deal(task.steps, run.seed, settings.batch_size, run.setup.accumulate)
 
     def trained() -> Trained:
-        return _trained_for_another_split(run, model) or train(
-            model, batches, settings.optimisation, seed=run.seed, setup=run.setup, run=run.name, facts=run.config
-        )
+        return _trained_for_another_split(run, model) or train(run, model, batches)
 
     def evaluate() -> Outcome:
         evaluation = task.evaluate(model, run.device, run.setup.workers)
@@ -227,7 +225,8 @@ def _trained_for_another_split(run: Run, model: Any) -> Trained | None:
     say(f"{run.name}: {what}")
     seconds = found.time.get("train", 0.0)
     said = {"trained_by": found.name} | ({"modified": True} if found.environment.get("modified") else {})
-    return Trained(found.curve, seconds, seconds, int(found.metrics.get("skipped_steps") or 0), said=said)
+    skipped = int(found.metrics.get("skipped_steps") or 0)
+    return Trained(found.curve, seconds=seconds, before=seconds, skipped=skipped, environment=said)
 
 
 def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}, *, trains: bool = False) -> PreparedRun:

@@ -28,9 +28,9 @@ from tespec.pretraining.method import (
     pretrain_method,
 )
 from tespec.runs.data import Data, sibling
-from tespec.runs.run import Outcome, Run, imported_parts, run_or_load
+from tespec.runs.run import Outcome, Run, Trained, imported_parts, run_or_load
 from tespec.runs.setup import Setup
-from tespec.runs.train import Trained, train
+from tespec.runs.train import train
 from tespec.training.device import choose_device, derive, seed_everything, with_precision
 from tespec.training.loading import deal
 from tespec.weights.files import sha256_of, write_weights
@@ -109,10 +109,7 @@ def pretrain(
 
     def trained() -> Trained:
         probe_fn = partial(_last_stage, run, learned, model) if isinstance(model.backbone, Backbone) else None
-        return train(
-            model, batches, settings.optimisation, seed=seed, setup=setup, run=run.name, facts=run.config,
-            probe_fn=probe_fn,
-        )  # fmt: skip
+        return train(run, model, batches, probe_fn)
 
     record = run_or_load(run, partial(_validated, run, learned, model), trained, partial(_missing, setup))
     weights, picture = setup.runs / record.name / WEIGHTS, setup.picture(record.name)

@@ -23,8 +23,7 @@ from torch import Tensor
 
 from tespec.core.distributed import all_gather, barrier, is_first, world_size
 from tespec.core.errors import Preempted, UserError
-from tespec.training.checkpoint import save_checkpoint
-from tespec.training.status import RUNNING, write_status
+from tespec.training.checkpoint import RUNNING, save_checkpoint, write_status
 from tespec.training.trainer import Trainer
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -183,8 +182,9 @@ class TrackHook(Hook):
         if trainer.step < trainer.settings.steps:
             self._tracker.close()
 
-    def result(self, metrics: Mapping[str, float], step: int) -> None:
+    def result(self, metrics: Mapping[str, float]) -> None:
         """Hand over the scores and close."""
+        step = int(self._curve.curve[-1]["step"])
         self._tracker.add_scalars({f"result/{name}": value for name, value in metrics.items()}, step=step)
         self._tracker.close()
 

@@ -69,9 +69,9 @@ def trained_runs() -> Iterator[list[str]]:
     names: list[str] = []
     real = training.train
 
-    def train(*arguments: Any, **more: Any) -> Any:
-        names.append(more["run"])
-        return real(*arguments, **more)
+    def train(run: Any, *arguments: Any) -> Any:
+        names.append(run.name)
+        return real(run, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (finetune, pretrain):
