@@ -74,4 +74,6 @@ def pretrain(
             if kind.architectures:
                 accepted, reason = healthy(result.record)
                 print(f"features: {'healthy' if accepted else 'not healthy'}, {reason}")
-            print(f"weights: {result.weights}" + (f"\npicture: {result.picture}" if result.picture else ""))
+            print(f"weights: {result.weights}")
+            if (picture := setup.picture(result.record.name)).is_file():
+                print(f"picture: {picture}")

@@ -159,12 +159,11 @@ class Trained:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the evaluation of a run found in `seconds`; the other attributes are those of a record.
+    """What the evaluation of a run found; the attributes are those of a record.
 
     Without weights of its own, the record says which ones the run started from.
     """
 
-    seconds: float
     protocol: Mapping[str, str]
     metrics: Mapping[str, float]
     groups: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -220,10 +219,12 @@ def run_or_load(
         began = time.monotonic()
         with out_of_memory_named():
             trained = train()
+        ended = time.monotonic()
         with _evaluating(run, trained), out_of_memory_named():
             outcome = evaluate()
+        now = time.monotonic()
         times = {"open": opened} | ({"train": trained.seconds} if trained.curve else {})
-        times |= {"evaluate": outcome.seconds, "total": trained.before + opened + time.monotonic() - began}
+        times |= {"evaluate": now - ended, "total": trained.before + opened + now - began}
         record = _record(run, trained, outcome, times)
         if is_first():
             write_record(record, setup.results)
