@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import tespec.core.compat  # noqa: F401  # before mmengine
@@ -35,6 +36,7 @@ from tespec.runs import train as training
 from tespec.runs.lock import locked
 from tespec.runs.run import finish
 from tespec.runs.setup import Setup
+from tespec.training.loading import MicroBatches
 from tespec.weights.files import write_weights
 
 STEPS, RUN = 12, "evaluation-small"
@@ -58,8 +60,6 @@ class Small(nn.Module):
 
 
 class SmallSteps(torch.utils.data.Dataset):
-    left_out, segments, has_no_continuation = (), 1, False
-
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         return {"x": torch.sin(torch.arange(12.0).reshape(4, 3) + step)}
 
@@ -67,15 +67,19 @@ class SmallSteps(torch.utils.data.Dataset):
 def run_once(folder: Path, workers: int = 0) -> None:
     """Train, or go on, to the end; weights and curve stand in the folder afterwards."""
     training.SECONDS_BETWEEN_CHECKPOINTS = 0.0
-    setup = Setup(folder / "results", folder / "runs", "cpu", workers, overwrite=False, command="")
+    setup = Setup(results=folder / "results", runs=folder / "runs", device="cpu", workers=workers)
+    run: Any = SimpleNamespace(
+        name=RUN, folder=setup.runs / RUN, setup=setup, device=torch.device("cpu"), seed=5, config={},
+        settings=SimpleNamespace(optimisation=SETTINGS),
+    )  # fmt: skip
     torch.manual_seed(1)
     model = Small()
     with locked(setup.runs, RUN):
         if not (folder / "curve.json").is_file():
-            trained = training.train(model, SmallSteps(), SETTINGS, seed=5, setup=setup, run=RUN, facts={})
-            write_weights(setup.runs / RUN / "model.safetensors", model.state_dict(), {})
+            trained = training.train(run, model, MicroBatches([SmallSteps()]))
+            write_weights(run.folder / "model.safetensors", model.state_dict(), {})
             write_whole(folder / "curve.json", json.dumps(trained.curve))
-        finish(setup, RUN, STEPS)
+        finish(run)
 
 
 def outcome(folder: Path) -> tuple[str, dict[str, list[float]], set[str]]:

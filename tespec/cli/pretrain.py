@@ -52,11 +52,10 @@ def pretrain(
     settings = pretraining_settings(method, profile or found.profile, changes, network)
     first, file = pretrain_method(settings).upstream(own_settings(settings.objective))
     if choices.dry_run:
-        from tespec.cli.cost import print_cost
         from tespec.runs.cost import estimate_pretraining, input_of
 
         estimate = estimate_pretraining(settings, input_of(settings, dataset, found.sensor(settings.sensor)))
-        print_cost(estimate, found.title, choices.gpus, setup)
+        print(estimate.report(found.title, setup, choices.gpus))
         if first and not file:
             print(f"Before it, {first} is pre-trained: see --method {first} --dry-run.")
         return
@@ -76,4 +75,6 @@ def pretrain(
             if kind.architectures:
                 accepted, reason = healthy(result.record)
                 print(f"features: {'healthy' if accepted else 'not healthy'}, {reason}")
-            print(f"weights: {result.weights}" + (f"\npicture: {result.picture}" if result.picture else ""))
+            print(f"weights: {result.weights}")
+            if (picture := setup.picture(result.record.name)).is_file():
+                print(f"picture: {picture}")

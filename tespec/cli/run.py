@@ -149,14 +149,13 @@ def run(
     if probe:
         probes.require_masks(settings)
     if choices.dry_run:
-        from tespec.cli.cost import print_cost
         from tespec.runs.cost import estimate_cell, input_of
 
         started = spec.started(planned=True)
         estimate = estimate_cell(started, input_of(started, task, found.sensor(started.sensor)))
         if freeze:
             estimate.model.freeze_backbone()
-        print_cost(estimate, found.title, choices.gpus, setup)
+        print(estimate.report(found.title, setup, choices.gpus))
         return
     from tespec.core.distributed import is_first
     from tespec.runs.run import WEIGHTS

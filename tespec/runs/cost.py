@@ -1,70 +1,137 @@
-"""What a training takes of a GPU, before it runs: its step is counted on torch's `meta` device at full size.
-
-Hours are operations over an assumed share of a GPU's peak; reading data and evaluating come on top. Memory is counted.
-"""
+"""`--dry-run`: what a training takes of a GPU, from one step on torch's `meta` device, without data or GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import tespec.core.compat  # noqa: F401  # before timm
 
 import torch
-from pydantic import BaseModel, ConfigDict
+import yaml
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
-from tespec.core.config import dataset_of_task, names
+from tespec.core.config import as_facts, dataset_of_task, names
 from tespec.core.errors import UserError, one_line
 from tespec.core.files import read_yaml
 from tespec.core.paths import CONFIGS
 from tespec.core.registry import DATASETS
 from tespec.core.settings import Finetuning, Pretraining, Size
 from tespec.datasets.recording import reduced
-from tespec.models.backbone import Backbone
-from tespec.models.execution import Execution, execute, has_batch_norm
+from tespec.models.execution import Execution, execute
+from tespec.models.layers import AUTOCAST_ON_META
 from tespec.pretraining.data import ImageData
 from tespec.pretraining.method import new_network, open_pretraining
-from tespec.runs.meta import META, count_step
+from tespec.runs.setup import Setup
 from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
 from tespec.training.loading import Batch
 
+META = torch.device("meta")
 MFU = 0.35  # share of a GPU's peak that trainings reach, where nothing was measured
-GPUS = CONFIGS / "gpus.yaml"
+# torch's autocast on CUDA (https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior): functions that
+# compute in half precision, and those in float32.
+IN_HALF = frozenset(
+    {
+        *("conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "matmul", "__matmul__", "__rmatmul__", "mm"),
+        *("bmm", "addmm", "baddbmm", "einsum", "scaled_dot_product_attention"),
+    }
+)
+IN_FP32 = frozenset({"layer_norm", "group_norm", "normalize", "softmax", "exp", "log", "pow", "softplus", "sum"})
 
 
-class Gpu(BaseModel):
-    """A GPU of configs/gpus.yaml: memory in 10^9 bytes, peaks of dense products in 10^12 operations a second."""
+class Counter(TorchDispatchMode):
+    """Operations of a step by torch's formulas, and bytes in use; saved-tensor hooks would not see what is recomputed.
 
-    model_config = ConfigDict(frozen=True)
+    Args:
+        before: tensors made earlier that stay in use.
 
-    title: str
-    memory_gb: float
-    tflops: dict[str, float]
-    source: str
+    Attributes:
+        flops: of matrix products and convolutions; a multiplication and its addition are two.
+        alive: bytes of all storages in use, those of `before` included.
+        peak: the most that were in use at once.
+    """
+
+    def __init__(self, before: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.flops = self.alive = self.peak = 0
+        # A storage's address is zero on `meta`, so that objects tell storages apart.
+        self._storages: dict[int, weakref.ref[Any]] = {}
+        for tensor in before:
+            self._see(tensor)
+
+    def _see(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self._storages:
+            self.alive += size
+            self.peak = max(self.peak, self.alive)
+            self._storages[key] = weakref.ref(storage, lambda _: self._gone(key, size))
+
+    def _gone(self, key: int, size: int) -> None:
+        self.alive -= size
+        del self._storages[key]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if formula := flop_registry.get(func._overloadpacket):
+            self.flops += formula(*args, **(kwargs or {}), out_val=out)
+        for each in tree_leaves(out):
+            if isinstance(each, Tensor):
+                self._see(each)
+        return out
 
 
-def known_gpus() -> list[Gpu]:
-    """The GPUs of configs/gpus.yaml."""
-    return [Gpu.model_validate(facts) for facts in read_yaml(GPUS).values()]
+class AsOnCuda(TorchFunctionMode):
+    """Autocast and fused attention on `meta` as on CUDA, neither of which torch has there.
+
+    Tensors are cast where `torch.autocast(AUTOCAST_ON_META)` is on. Attention is CUDA's memory-efficient kernel.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._weights: dict[int, Tensor] = {}  # autocast, too, casts a weight once a step
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if torch.is_autocast_enabled(AUTOCAST_ON_META) and name in IN_HALF | IN_FP32:
+            dtype = torch.bfloat16 if name in IN_HALF else torch.float32
+            args = tuple(self._cast(each, dtype) for each in args)
+            kwargs = {key: self._cast(each, dtype) for key, each in kwargs.items()}
+        return (_attention if func is scaled_dot_product_attention else func)(*args, **kwargs)
+
+    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
+        if not isinstance(value, Tensor) or value.dtype not in (torch.float32, torch.bfloat16):
+            return value
+        if not isinstance(value, nn.Parameter):
+            return value.to(dtype)
+        return self._weights.setdefault(id(value), value.to(dtype)) if dtype != value.dtype else value
 
 
-@dataclass(frozen=True)
-class ExecutionConfig:
-    """GPUs, gradient accumulation steps, activation checkpointing, bf16 autocast (else fp32) and fused attention."""
+def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
+    """`scaled_dot_product_attention` by the kernel's own operator; torch would keep the matrices of attention."""
+    if attn_mask is not None:
+        attn_mask = attn_mask.expand(*query.shape[:-1], attn_mask.shape[-1])
+    kernel = torch.ops.aten._scaled_dot_product_efficient_attention
+    out: Tensor = kernel(query, key, value, attn_mask, torch.is_grad_enabled(), **options)[0]
+    return out
 
-    gpus: int = 1
-    accumulate: int = 1
-    recompute: bool = False
-    half: bool = True
-    fused: bool = True
 
-    @property
-    def options(self) -> str:
-        """Command-line options that save memory, "" for none."""
-        recompute = ["--recompute"] if self.recompute else []
-        return " ".join([*recompute, *([f"--accumulate {self.accumulate}"] if self.accumulate > 1 else [])])
+def backward(loss: Tensor) -> None:
+    """`loss.backward()`, which would leave the modes around it; what is recomputed needs them."""
+    run_backward = torch.autograd.Variable._execution_engine.run_backward
+    run_backward((loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 @dataclass(frozen=True)
@@ -72,27 +139,19 @@ class Cost:
     """What a training takes of each GPU.
 
     Attributes:
-        flops: floating-point operations of an optimizer step.
-        kept: bytes that a forward pass keeps for its backward pass, without weights.
-        fixed: bytes of weights, gradients and optimizer.
-        memory: most bytes in use at once in a step.
-        steps: number of optimizer steps.
-        config: how it is carried out.
+        flops: floating-point operations of an optimizer step; a multiplication and its addition are two.
+        kept: bytes that a forward pass keeps for its backward pass, without weights and batch.
+        fixed: bytes of weights, gradients and the optimizer's two moments.
+        memory: most bytes in use at once.
     """
 
     flops: int
     kept: int
     fixed: int
     memory: int
-    steps: int
-    config: ExecutionConfig
-
-    def hours(self, gpu: Gpu, mfu: float = MFU) -> float:
-        """Hours of all steps at a share of the GPU's peak."""
-        return self.steps * self.flops / (gpu.tflops["bf16" if self.config.half else "tf32"] * 1e12 * mfu) / 3600
 
 
-@dataclass
+@dataclass(frozen=True)
 class TrainingEstimate:
     """A training on the `meta` device.
 
@@ -109,49 +168,66 @@ class TrainingEstimate:
     batch: Callable[[int], Batch]
 
     @property
-    def parameters(self) -> dict[str, int]:
-        """Number of parameters by part of the network."""
-        counts = {name: sum(p.numel() for p in part.parameters()) for name, part in self.model.named_children()}
-        return {name: count for name, count in counts.items() if count}
+    def half(self) -> bool:
+        """Whether it computes in half precision on a GPU."""
+        return self.settings.optimisation.precision != "fp32"
 
-    def cost(self, config: ExecutionConfig) -> Cost:
-        """What it takes, carried out so.
+    def cost(self, setup: Setup, gpus: int = 1) -> Cost:
+        """What it takes of each of so many GPUs.
 
         Raises:
             UserError: the batch does not divide evenly, the network cannot be recomputed, or needs data to be counted.
         """
-        settings, parts = self.settings, config.gpus * config.accumulate
-        if settings.batch_size % parts:
-            shared = f"{settings.batch_size} lanes do not divide evenly into {parts} parts (GPUs x accumulation steps)"
-            raise UserError("batch_size", shared, f"choose a multiple of {parts}")
-        lanes = settings.batch_size // parts
+        lanes, parts = self.settings.batch_size, gpus * setup.accumulate
+        if lanes % parts:
+            what = f"{lanes} lanes do not divide evenly into {parts} parts (GPUs x accumulation steps)"
+            raise UserError("batch_size", what, f"choose a multiple of {parts}")
+        model, batch = self.model.train(), self.batch(lanes // parts)
+        execute(model, Execution(recompute=setup.recompute, channels_last=False), fast=not setup.deterministic)
+        counter = Counter([*model.parameters(), *model.buffers(), *batch.values()])
+        before = counter.alive
         try:
-            # Left open, attention is fused where there is any.
-            execute(self.model, Execution(recompute=config.recompute, channels_last=False), fast=config.fused)
-            count = count_step(self.model.train(), self.batch(lanes), config.half)
+            with counter, AsOnCuda():
+                with torch.autocast(AUTOCAST_ON_META, torch.bfloat16, self.half):
+                    losses, state = model.loss(batch, None)
+                kept = counter.alive - before
+                backward(losses["loss"])
         except (NotImplementedError, RuntimeError) as error:
             what = f"its step cannot be counted without data: {one_line(str(error))[:200]}"
-            raise UserError(type(self.model).__name__, what, "let no shape depend on numbers on the device") from error
-        weights = sum(each.nbytes for each in (*self.model.parameters(), *self.model.buffers()))
-        gradients = sum(each.nbytes for each in self.model.parameters() if each.requires_grad)
-        moments = 2 * gradients
-        # Beside a micro-batch and its step: the other micro-batches; the gradients of those before, or the buffers in
-        # which they travel; states before the step and after it.
-        batch = sum(each.nbytes for each in self.batch(lanes).values())
-        waiting = (config.accumulate - 1) * batch + (2 * config.accumulate - 1) * count.state
-        waiting += gradients * ((config.accumulate > 1) + (config.gpus > 1))
-        most = count.peak + moments + waiting
-        fixed = weights + gradients + moments
-        return Cost(config.accumulate * count.flops, count.kept, fixed, most, settings.optimisation.steps, config)
+            raise UserError(type(model).__name__, what, "let no shape depend on numbers on the device") from error
+        model.zero_grad()
+        weights = sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
+        trained = sum(each.nbytes for each in model.parameters() if each.requires_grad)
+        carried = sum(each.nbytes for each in tree_leaves(state) if isinstance(each, Tensor))
+        # Beside what the counter saw, weights and gradients included: the optimizer's moments, and the states before.
+        memory = counter.peak + 2 * trained + setup.accumulate * carried
+        return Cost(setup.accumulate * counter.flops, kept, weights + 3 * trained, memory)
 
-    def fitting(self, memory: float, config: ExecutionConfig) -> Cost | None:
-        """The first way to save memory with which it fits into so many bytes; None where none does."""
-        lanes, fewest = self.settings.batch_size // config.gpus, 2 if has_batch_norm(self.model) else 1
-        backbones = (module for module in self.model.modules() if isinstance(module, Backbone))
-        recompute = config.recompute or not any(map(has_batch_norm, backbones))
-        parts = [each for each in range(config.accumulate, lanes + 1) if lanes % each == 0 and lanes // each >= fewest]
-        ways = [config, *(replace(config, accumulate=each, recompute=recompute) for each in parts)]
-        return next((cost for cost in map(self.cost, ways) if cost.memory <= memory), None)
+    def report(self, data: str, setup: Setup, gpus: int = 1) -> str:
+        """Resolved settings and the cost in words; `data` describes the data."""
+        settings, cost = self.settings, self.cost(setup, gpus)
+        facts = {name: value for name, value in as_facts(settings).items() if name != "deviations"}
+        counts = {name: sum(p.numel() for p in part.parameters()) for name, part in self.model.named_children()}
+        parameters = ", ".join(f"{count:,} {part}" for part, count in counts.items() if count)
+        precision, memory = "bf16" if self.half else "fp32", cost.memory / 1e9
+        lines = [
+            yaml.safe_dump({"settings": facts}, sort_keys=False, width=116, default_flow_style=True),
+            f"data        {data}",
+            f"profile     {settings.profile}",
+            f"input       {self.size[0]} x {self.size[1]} px, {settings.batch_size} x {settings.segments} a step",
+            f"parameters  {parameters}",
+            f"a step      {cost.flops / 1e12:.3g} TFLOP{f' on each of {gpus} GPUs' if gpus > 1 else ''}; "
+            f"{settings.optimisation.steps:,} steps",
+            f"memory      {memory:.3g} GB in {precision}: {cost.kept / 1e9:.3g} GB kept for the backward pass, "
+            f"{cost.fixed / 1e9:.3g} GB weights, gradients, optimizer",
+        ]
+        for gpu in read_yaml(CONFIGS / "gpus.yaml").values():
+            peak = gpu["tflops"]["bf16" if self.half else "tf32"] * 1e12
+            hours = settings.optimisation.steps * cost.flops / (peak * MFU) / 3600
+            small = "; too small: give --recompute, --accumulate N, or more GPUs" * (memory > gpu["memory_gb"])
+            lines.append(f"  {gpu['title']:16} {gpu['memory_gb']:4.0f} GB  {hours:,.1f} h{small}")
+        note = f"Hours are those of the steps at {100 * MFU:.0f} % of the peak; data and evaluation come on top."
+        return "\n".join([*lines, note])
 
 
 def estimate_cell(settings: Finetuning, size: Size) -> TrainingEstimate:
@@ -170,17 +246,12 @@ def estimate_pretraining(settings: Pretraining, size: Size) -> TrainingEstimate:
     return TrainingEstimate(settings, model, data.size, lambda lanes: data.blank_batch(lanes, META))
 
 
-def official_sensor(dataset: str) -> Size | None:
-    """(height, width) in px of the sensor of a task's data set; None where there is no such task, or it states none."""
-    return DATASETS.module_dict[dataset_of_task(dataset)].sensor if dataset in names("tasks") else None
-
-
 def input_of(settings: Finetuning | Pretraining, dataset: str, sensor: Size | None = None) -> Size:
     """(H, W) in px of what the backbone sees.
 
     Args:
         settings: of the run; `sensor_px` decides where it is set.
-        dataset: name of the data set, whose config states its sensor.
+        dataset: name of the data set; that of a task states the sensor of the official recordings.
         sensor: (height, width) in px where the data states it.
 
     Raises:
@@ -190,19 +261,12 @@ def input_of(settings: Finetuning | Pretraining, dataset: str, sensor: Size | No
         data = open_pretraining(settings, None)
         if isinstance(data, ImageData):
             return data.size
-    stated = settings.sensor or sensor or official_sensor(dataset)
+    official: Size | None = None
+    if dataset in names("tasks"):
+        official = DATASETS.module_dict[dataset_of_task(dataset)].sensor
+    stated = settings.sensor or sensor or official
     if stated is None:
         raise UserError(f"data set {dataset}", "no config states its sensor's size", "give --sensor WIDTHxHEIGHT")
     region = reduced(*stated, settings.downsample)
     rows = settings.protocol.get("rows") if isinstance(settings, Finetuning) else None
     return min(region.height, rows or region.height), region.width
-
-
-def memory_warning(estimate: TrainingEstimate, config: ExecutionConfig, device: torch.device) -> str:
-    """One line where a training does not fit into a GPU's memory, "" where it does."""
-    total, cost = torch.cuda.get_device_properties(device).total_memory, estimate.cost(config)
-    if cost.memory <= total:
-        return ""
-    fitting = estimate.fitting(total, config)
-    remedy = f"give {fitting.config.options}" if fitting else "use more GPUs or a smaller batch_size"
-    return f"memory: this run needs about {cost.memory / 1e9:.3g} GB, {device} has {total / 1e9:.3g} GB; {remedy}"

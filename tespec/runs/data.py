@@ -60,11 +60,7 @@ class Data:
         return read_description(self.root)
 
     def sensor(self, given: Size | None = None) -> Size | None:
-        """(height, width) in px as a `dataset.json` states it, or the header of a recording; None where neither does.
-
-        Args:
-            given: (height, width) in px of recordings that do not name it.
-        """
+        """(height, width) in px by a `dataset.json` or the header of a recording, which may need `given`; else None."""
         if (stated := self.description.sensor) is not None:
             return stated.height, stated.width
         if (size := described_size(self.root)) is not None:
@@ -78,7 +74,7 @@ class Data:
     def made(self) -> Data:
         """Itself, once it is there."""
         if self.root == world_folder() / self.root.name:
-            sample_world(self.root.name)
+            make_sample(self.root.name)
         return self
 
 
@@ -92,20 +88,6 @@ def find_unlabelled(dataset: str, given: Path | None, profile: str | None = None
     if given is None or data.is_sample:
         return data
     return replace(data, label=re.sub(r"[^A-Za-z0-9]+", "_", given.resolve().stem))
-
-
-def given_data(dataset: str) -> Path | None:
-    """What a run takes unasked: `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else None.
-
-    Raises:
-        UserError: the folder that `$TESPEC_DATA` names does not exist.
-    """
-    searched = [Path("data")]
-    if named := os.environ.get("TESPEC_DATA"):
-        if not Path(named).is_dir():
-            raise UserError(f"TESPEC_DATA={named}", "no such folder", "correct the variable, or unset it")
-        searched.insert(0, Path(named))
-    return next((parent / dataset for parent in searched if (parent / dataset).is_dir()), None)
 
 
 def find_data(dataset: str, given: Path | None, profile: str | None = None, *, planned: bool = False) -> Data:
@@ -124,28 +106,31 @@ def find_data(dataset: str, given: Path | None, profile: str | None = None, *, p
         UserError: `given` does not exist, or the folder that `$TESPEC_DATA` names; or there is no data, and the sample
             world was not asked for.
     """
+    sample, named = world_folder() / dataset, os.environ.get("TESPEC_DATA", "")
     if given == Path(SAMPLE):
         if given.exists():
             what = f"a folder here has this name, and --data {SAMPLE} means the sample world"
             raise UserError(f"--data {SAMPLE}", what, "give the full path of the folder, or run from another one")
-        return Data(world_folder() / dataset, SAMPLE)
+        return Data(sample, SAMPLE)
     if given is not None:
         if not given.exists():
             raise UserError(given, "no such file or folder", "check the path given to --data")
         return Data(given, _label(given, dataset))
-    try:
-        if (found := given_data(dataset)) is not None:
-            return Data(found, _label(found, dataset))
-        if named := os.environ.get("TESPEC_DATA"):
-            raise UserError(f"TESPEC_DATA={named}", f"holds no folder {dataset}", ANSWER)
-        if profile not in UNASKED:
-            raise UserError(f"--profile {profile}", f"no {dataset} data given or found in ./data/{dataset}", ANSWER)
-    except UserError as error:
-        if planned:
-            return Data(Path(dataset), dataset, f"sizes of the official {dataset}; a run is refused: {error}")
-        raise
-    notice = f"no {dataset} data given (--data) or found in ./data/{dataset}: using the synthetic sample world"
-    return Data(world_folder() / dataset, SAMPLE, notice)
+    gone = named != "" and not Path(named).is_dir()
+    for parent in (Path(named or "data"), Path("data")):
+        if not gone and (parent / dataset).is_dir():
+            return Data(parent / dataset, _label(parent / dataset, dataset))
+    missing = f"no {dataset} data given or found in ./data/{dataset}"
+    if named:
+        what = "no such folder" if gone else f"holds no folder {dataset}"
+        refusal = UserError(f"TESPEC_DATA={named}", what, ANSWER)
+    elif profile not in UNASKED:
+        refusal = UserError(f"--profile {profile}", missing, ANSWER)
+    else:
+        return Data(sample, SAMPLE, f"{missing}: using the synthetic sample world")
+    if not planned:
+        raise refusal
+    return Data(Path(dataset), dataset, f"sizes of the official {dataset}; a run is refused: {refusal}")
 
 
 def settings_of(
@@ -159,14 +144,14 @@ def settings_of(
     return finetuning_settings(task, arch, profile or data.profile, changes, data.description.overrides(), network)
 
 
-def sample_world(dataset: str, worlds: Path | None = None, size: str = "small", seed: int = 0) -> Path:
-    """Folder of a sample world that holds a data set, made on first use; at demo size where nothing else is said.
+def make_sample(dataset: str, worlds: Path | None = None, size: str = "small", seed: int = 0) -> None:
+    """Make a data set of a sample world where it is not there yet.
 
     Raises:
         UserError: the world has no such data set.
     """
     with rank_zero_first():
-        return make_world(size, seed, worlds, datasets=(dataset,))
+        make_world(size, seed, worlds, datasets=(dataset,))
 
 
 def sibling(data: Data, dataset: str) -> Data:
@@ -174,7 +159,7 @@ def sibling(data: Data, dataset: str) -> Data:
     root = data.root.parent / dataset
     if not root.is_dir():
         world = read_description(data.root).world
-        sample_world(dataset, data.root.parent.parent, str(world["size"]), int(world["seed"]))
+        make_sample(dataset, data.root.parent.parent, str(world["size"]), int(world["seed"]))
     return Data(root, SAMPLE)
 
 

@@ -29,9 +29,9 @@ from tespec.pretraining.health import evaluating, stage_spreads
 from tespec.pretraining.method import Method
 from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import pretrain
-from tespec.runs.run import WEIGHTS, Outcome, Run, imported_parts, run_or_load
+from tespec.runs.run import WEIGHTS, Outcome, Run, Trained, imported_parts, run_or_load
 from tespec.runs.setup import Setup
-from tespec.runs.train import Trained, train
+from tespec.runs.train import train
 from tespec.tasks import build_task, import_tasks
 from tespec.tasks.base import Evaluation, fresh_backbone, open_dataset
 from tespec.training.device import choose_device, derive, seed_everything, with_precision
@@ -91,21 +91,22 @@ class CellSpec:
             UserError: weights that are missing or cannot be used, or settings of a pre-training that is not done or
                 that it cannot have.
         """
-        option = f"--method {self.name}"
-        if not self.pretrains:
-            seed = f"--pretraining-seed {self.pretraining_seed}" if self.pretraining_seed is not None else ""
-            for given in [*(f"--set pretraining.{each}" for each in self.pretraining_changes), *([seed] * bool(seed))]:
-                raise UserError(given, "this run does no pre-training", "leave it out")
-            if self.checkpoint is None and self.method.pretraining_data != "-" and not planned:
-                raise UserError(option, f"is pre-trained on {self.method.pretraining_data}", "give --checkpoint FILE")
-        elif not (self.data.is_sample or planned):
-            remedy = f"give --checkpoint FILE, or make it: tespec pretrain --method {self.name} --data FOLDER"
-            raise UserError(option, "needs pre-trained weights", remedy)
-        origin = Origin()
+        option, origin = f"--method {self.name}", Origin()
+        unused = [f"--set pretraining.{each}" for each in self.pretraining_changes]
+        unused += [] if self.pretraining_seed is None else [f"--pretraining-seed {self.pretraining_seed}"]
         if self.pretrains:
+            if not (self.data.is_sample or planned):
+                remedy = f"give --checkpoint FILE, or make it: tespec pretrain {option} --data FOLDER"
+                raise UserError(option, "needs pre-trained weights", remedy)
             recipe = pretraining_settings(self.name, self.settings.profile, self.pretraining_changes)
-            origin = Origin(recipe.dataset, True) if self.data.is_sample else origin
-        elif self.checkpoint is not None:
+            if self.data.is_sample:
+                origin = Origin(recipe.dataset, True)
+        elif unused:
+            raise UserError(unused[0], "this run does no pre-training", "leave it out")
+        elif self.checkpoint is None:
+            if self.method.pretraining_data != "-" and not planned:
+                raise UserError(option, f"is pre-trained on {self.method.pretraining_data}", "give --checkpoint FILE")
+        else:
             try:
                 origin = origin_of(self.checkpoint)
             except UserError as error:
@@ -131,14 +132,12 @@ class PreparedRun:
     """Data, model and start of a run, before anything is learned from labels.
 
     Attributes:
-        run: what determines its result.
-        settings: resolved, the precision included.
+        run: what determines its result, its settings included.
         task: data and scores.
         model: backbone and head.
     """
 
     run: Run
-    settings: Finetuning
     task: Any
     model: Any
 
@@ -147,7 +146,6 @@ class PreparedRun:
         scores = getattr(self.task, "scores", {})
         partial = {"partial means": evaluation.partial} if evaluation.partial else {}
         return Outcome(
-            seconds=evaluation.seconds,
             protocol=self.task.protocol() | {"scores": evaluation.definition} | partial | dict(said),
             metrics=evaluation.metrics,
             groups=evaluation.groups,
@@ -164,19 +162,17 @@ def finetune(spec: CellSpec) -> Record:
         UserError: data or weights that cannot be used.
     """
     prepared = prepare_run("evaluation", spec, trains=True)
-    run, task, settings, model = prepared.run, prepared.task, prepared.settings, prepared.model
-    batches = deal(task.steps, run.seed, settings.batch_size, run.setup.accumulate)
+    run, task, model = prepared.run, prepared.task, prepared.model
+    batches = deal(task.steps, run.seed, run.settings.batch_size, run.setup.accumulate)
 
     def trained() -> Trained:
-        return _trained_for_another_split(run, model) or train(
-            model, batches, settings.optimisation, seed=run.seed, setup=run.setup, run=run.name, facts=run.config
-        )
+        return _trained_for_another_split(run, model) or train(run, model, batches)
 
     def evaluate() -> Outcome:
         evaluation = task.evaluate(model, run.device, run.setup.workers)
         if is_first():
             beside = {SENSOR: list(task.size), SEED: run.seed, TRAINED_ON: run.trained_on}
-            write_weights(run.folder / WEIGHTS, model.state_dict(), as_facts(settings) | beside)
+            write_weights(run.folder / WEIGHTS, model.state_dict(), as_facts(run.settings) | beside)
             evaluation = replace(evaluation, groups=evaluation.groups | _stages(prepared))
         return prepared.outcome(evaluation, {"stages": FEATURES})
 
@@ -189,7 +185,7 @@ def _stages(prepared: PreparedRun) -> dict[str, dict[str, float]]:
     It plays the scored recordings from their beginning, its state carried as in evaluation, until about `FRAMES` frames
     have been seen. Where features of a deep stage hardly differ, what it had before the training was of no use.
     """
-    steps, device = EvaluationBatches(prepared.settings, prepared.task.scored), prepared.run.device
+    steps, device = EvaluationBatches(prepared.task.settings, prepared.task.scored), prepared.run.device
     backbone = prepared.model.backbone
 
     def features() -> Iterator[list[Tensor]]:
@@ -227,7 +223,8 @@ def _trained_for_another_split(run: Run, model: Any) -> Trained | None:
     say(f"{run.name}: {what}")
     seconds = found.time.get("train", 0.0)
     said = {"trained_by": found.name} | ({"modified": True} if found.environment.get("modified") else {})
-    return Trained(found.curve, seconds, seconds, int(found.metrics.get("skipped_steps") or 0), said=said)
+    skipped = int(found.metrics.get("skipped_steps") or 0)
+    return Trained(found.curve, seconds=seconds, before=seconds, skipped=skipped, environment=said)
 
 
 def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}, *, trains: bool = False) -> PreparedRun:
@@ -292,4 +289,4 @@ def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}, *, tra
         split=spec.split,
         trained_on=labels if trains else "",
     )
-    return PreparedRun(run, settings, task, model)
+    return PreparedRun(run, task, model)

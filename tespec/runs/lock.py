@@ -14,10 +14,8 @@ from filelock import FileLock, Timeout
 from tespec.core.distributed import broadcast, is_first
 from tespec.core.progress import say
 
-FOLDER = ".locks"
 SECONDS_BETWEEN_TRIES = 0.5  # after the first one a holder had time to write who it is
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)  # of a file system, some NFS for one
-NO_LOCKS_SAID = "this file system has no locks; start each run only once at a time"
 
 
 @contextmanager
@@ -27,11 +25,13 @@ def locked(runs: Path, run: str) -> Iterator[str]:
     Of several processes of a run the first one takes the lock. While it waits, it tells the others so every now and
     then: no exchange of theirs lasts so long that it could run into its time limit.
     """
-    lock, holder = _lock(runs, run), ""
+    path, holder = runs / ".locks" / run, ""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
     while not broadcast(is_first() and _taken(lock)):
         time.sleep(SECONDS_BETWEEN_TRIES)
         if is_first() and not holder:
-            holder = Path(lock.lock_file).read_text(encoding="utf-8").strip() or "another process"
+            holder = path.read_text(encoding="utf-8").strip() or "another process"
             say(f"{run}: waiting for {holder}, which is computing it")
     try:
         yield broadcast(holder)
@@ -39,25 +39,8 @@ def locked(runs: Path, run: str) -> Iterator[str]:
         lock.release()
 
 
-@contextmanager
-def locked_if_free(runs: Path, run: str) -> Iterator[bool]:
-    """Hold the lock of a run unless another process does; yields whether it is held. Nobody waits."""
-    lock = _lock(runs, run)
-    free = _taken(lock)
-    try:
-        yield free
-    finally:
-        if free:
-            lock.release()
-
-
-def _lock(runs: Path, run: str) -> FileLock:
-    folder = runs / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    return FileLock(folder.absolute() / run, is_singleton=True)  # one process may take it several times
-
-
 def _taken(lock: FileLock) -> bool:
+    path = Path(lock.lock_file)
     try:
         lock.acquire(blocking=False)
     except Timeout:
@@ -65,7 +48,7 @@ def _taken(lock: FileLock) -> bool:
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-        say(f"{Path(lock.lock_file).parent}: {NO_LOCKS_SAID}")
+        say(f"{path.parent}: this file system has no locks; start each run only once at a time")
         return True
-    Path(lock.lock_file).write_text(f"process {os.getpid()} on {os.uname().nodename}", encoding="utf-8")
+    path.write_text(f"process {os.getpid()} on {os.uname().nodename}", encoding="utf-8")
     return True

@@ -28,9 +28,9 @@ from tespec.pretraining.method import (
     pretrain_method,
 )
 from tespec.runs.data import Data, sibling
-from tespec.runs.run import Outcome, Run, imported_parts, run_or_load
+from tespec.runs.run import Outcome, Run, Trained, imported_parts, run_or_load
 from tespec.runs.setup import Setup
-from tespec.runs.train import Trained, train
+from tespec.runs.train import train
 from tespec.training.device import choose_device, derive, seed_everything, with_precision
 from tespec.training.loading import deal
 from tespec.weights.files import sha256_of, write_weights
@@ -40,11 +40,10 @@ WEIGHTS = "backbone.safetensors"
 
 @dataclass(frozen=True)
 class Pretrained:
-    """What a pre-training gives: the weights file, its record, and a picture where there is one."""
+    """What a pre-training gives: the weights file and its record."""
 
     weights: Path
     record: Record
-    picture: Path | None
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -109,14 +108,10 @@ def pretrain(
 
     def trained() -> Trained:
         probe_fn = partial(_last_stage, run, learned, model) if isinstance(model.backbone, Backbone) else None
-        return train(
-            model, batches, settings.optimisation, seed=seed, setup=setup, run=run.name, facts=run.config,
-            probe_fn=probe_fn,
-        )  # fmt: skip
+        return train(run, model, batches, probe_fn)
 
     record = run_or_load(run, partial(_validated, run, learned, model), trained, partial(_missing, setup))
-    weights, picture = setup.runs / record.name / WEIGHTS, setup.picture(record.name)
-    return Pretrained(weights, record, picture if picture.is_file() else None)
+    return Pretrained(setup.runs / record.name / WEIGHTS, record)
 
 
 def _upstream(name: str, settings: Pretraining, data: Data, seed: int, setup: Setup, skip_damaged: bool) -> Path | None:
@@ -146,13 +141,11 @@ def _last_stage(run: Run, data: PretrainData, model: PretrainMethod) -> dict[str
 
 def _validated(run: Run, data: PretrainData, model: PretrainMethod) -> Outcome:
     """Score the network on validation data, draw a picture and write the backbone, all on rank 0."""
-    metrics, stages, seconds, sha256 = {}, {}, 0.0, ""
+    metrics, stages, sha256 = {}, {}, ""
     if is_first():
         with single_rank():
-            began = time.monotonic()
             metrics = model.validate(data, run.device)
             stages = model.stage_spreads(data, run.device) if isinstance(model.backbone, Backbone) else {}
-            seconds = time.monotonic() - began
             model.draw(data, run.device, run.setup.picture(run.name))
         recipe = run.config | {
             "method": run.method_name,
@@ -164,9 +157,8 @@ def _validated(run: Run, data: PretrainData, model: PretrainMethod) -> Outcome:
             "data_fingerprint": run.data_fingerprint,
         }
         sha256 = write_weights(run.folder / WEIGHTS, model.backbone.state_dict(), recipe)
-    metrics, stages, seconds, sha256 = broadcast((metrics, stages, seconds, sha256))
+    metrics, stages, sha256 = broadcast((metrics, stages, sha256))
     return Outcome(
-        seconds=seconds,
         weights={"source": WEIGHTS, "sha256": sha256, **run.start},
         protocol=model.protocol(data),
         metrics=metrics,

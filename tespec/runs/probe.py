@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,7 +61,7 @@ def require_masks(settings: Finetuning) -> None:
 
 
 def _measured(prepared: PreparedRun) -> Outcome:
-    settings, task, began = prepared.settings, prepared.task, time.monotonic()
+    settings, task = prepared.task.settings, prepared.task
     features, labels = patches(prepared, task.learned, TRAIN)
     queries, wanted = patches(prepared, task.scored, task.split)
     classes = len(settings.classes)
@@ -75,7 +74,6 @@ def _measured(prepared: PreparedRun) -> Outcome:
         metrics |= {f"{kind}_{metric}": value for metric, value in found.metrics().items()}
         of_classes |= {f"{kind}_{each}": iou for each, iou in found.classes.items()}
     return Outcome(
-        seconds=time.monotonic() - began,
         protocol=task.protocol() | {"scores": DEFINITION},
         metrics=metrics,
         classes=of_classes,
@@ -85,7 +83,7 @@ def _measured(prepared: PreparedRun) -> Outcome:
 @torch.no_grad()
 def patches(prepared: PreparedRun, recordings: Sequence[LabelledRecording], split: str) -> tuple[Tensor, Tensor]:
     """Features (N, C) and classes (N,) of patches of a split, on the CPU; drawn by the seed where there are more."""
-    settings, device = prepared.settings, prepared.run.device
+    settings, device = prepared.task.settings, prepared.run.device
     backbone = prepared.model.backbone.to(device).eval()
     total = sum(len(recording.labelled) for recording in recordings)
     share = max(1, -(-PATCHES // max(total, 1)))

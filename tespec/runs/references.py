@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import ConcatDataset
 
 from tespec.comparison.records import Record
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning
-from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.priors import box_prior, class_prior, depth_prior
 from tespec.pretraining.method import Method
 from tespec.runs.finetune import CellSpec, prepare_run
@@ -74,7 +74,7 @@ def prior_of(task: Any) -> Tensor | Boxes:
         UserError: nothing of the kind is known for this kind of task, or there are no labels.
     """
     settings: Finetuning = task.settings
-    labels = _Labels(task.learned)
+    labels: Any = ConcatDataset([recording.labels for recording in task.learned])  # read when they are asked for
     if settings.kind == "segmentation":
         return torch.from_numpy(class_prior(labels, len(settings.classes)))
     if settings.kind == "depth":
@@ -83,17 +83,3 @@ def prior_of(task: Any) -> Tensor | Boxes:
     if settings.kind == "detection":
         return box_prior(labels)
     raise UserError(f"reference prior, {settings.task}", f"is not known for {settings.kind}", "leave it out")
-
-
-class _Labels(Sequence[Any]):
-    """Labels of recordings, read each time they are asked for."""
-
-    def __init__(self, recordings: Sequence[LabelledRecording]) -> None:
-        self._places = [(recording, index) for recording in recordings for index in range(len(recording.labelled))]
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __getitem__(self, place: Any) -> Any:
-        recording, index = self._places[place]
-        return recording.labels[index]

@@ -40,16 +40,13 @@ from tespec.core.progress import say
 from tespec.core.registry import PLUGIN
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.pretraining.method import Method
-from tespec.runs.lock import locked, locked_if_free
+from tespec.runs.lock import locked
 from tespec.runs.setup import Setup
-from tespec.runs.train import Trained
-from tespec.training.checkpoint import clear, is_cleared
+from tespec.training.checkpoint import DONE, FAILED, PREEMPTED, clear, write_status
 from tespec.training.device import choose_device, describe, out_of_memory_named
-from tespec.training.status import DONE, FAILED, PREEMPTED, read_state, write_status
+from tespec.training.hooks import TrackHook
 
 WEIGHTS = "model.safetensors"  # that a run of a task leaves in its folder
-LAST_STAGE = "last_stage"  # curve of the last stage's features
-STOPS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 @dataclass(frozen=True)
@@ -138,13 +135,35 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Trained:
+    """A finished training, or none.
+
+    Attributes:
+        curve: mean losses over intervals of steps.
+        probed: what was measured beside them.
+        seconds: that the training took, those before it was resumed included.
+        before: seconds of those up to the checkpoint that it went on from.
+        skipped: steps that were passed over, since their numbers were not finite.
+        tracker: takes the result, where there is one.
+        environment: what the record's environment says of it besides.
+    """
+
+    curve: Sequence[Mapping[str, float]] = ()
+    probed: Sequence[Mapping[str, float]] = ()
+    seconds: float = 0.0
+    before: float = 0.0
+    skipped: int = 0
+    tracker: TrackHook | None = None
+    environment: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """What the evaluation of a run found in `seconds`; the other attributes are those of a record.
+    """What the evaluation of a run found; the attributes are those of a record.
 
     Without weights of its own, the record says which ones the run started from.
     """
 
-    seconds: float
     protocol: Mapping[str, str]
     metrics: Mapping[str, float]
     groups: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -162,7 +181,7 @@ def imported_parts(model: nn.Module) -> set[type]:
 def run_or_load(
     run: Run,
     evaluate: Callable[[], Outcome],
-    train: Callable[[], Trained] = lambda: Trained([]),
+    train: Callable[[], Trained] = Trained,
     missing_files: Callable[[Record], str] = lambda record: "",
 ) -> Record:
     """The record of a run: the complete one, read without a lock, or a new one by the process that gets the run's lock.
@@ -200,15 +219,18 @@ def run_or_load(
         began = time.monotonic()
         with out_of_memory_named():
             trained = train()
+        ended = time.monotonic()
         with _evaluating(run, trained), out_of_memory_named():
             outcome = evaluate()
+        now = time.monotonic()
         times = {"open": opened} | ({"train": trained.seconds} if trained.curve else {})
-        times |= {"evaluate": outcome.seconds, "total": trained.before + opened + time.monotonic() - began}
+        times |= {"evaluate": now - ended, "total": trained.before + opened + now - began}
         record = _record(run, trained, outcome, times)
         if is_first():
             write_record(record, setup.results)
-        trained.track(dict(outcome.metrics) | trained.counts())
-        finish(setup, run.name, run.settings.optimisation.steps)
+        if trained.tracker is not None:
+            trained.tracker.result(outcome.metrics)
+        finish(run)
         barrier()
         return record
 
@@ -220,7 +242,7 @@ def _evaluating(run: Run, trained: Trained) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise Preempted(f"stopped by {signal.Signals(number).name}; the same command evaluates again")
 
-    before = {number: signal.signal(number, stop) for number in STOPS}
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGUSR1)}
     try:
         yield
     except BaseException as error:
@@ -236,6 +258,7 @@ def _evaluating(run: Run, trained: Trained) -> Iterator[None]:
 
 def _record(run: Run, trained: Trained, outcome: Outcome, times: Mapping[str, float]) -> Record:
     setup = run.setup
+    skipped = {"skipped_steps": float(trained.skipped)} if trained.skipped else {}
     return new_record(
         run.choices,
         facts=run.method.facts() | ({"backbone": run.settings.width} if "width" in run.overrides else {}),
@@ -246,15 +269,15 @@ def _record(run: Run, trained: Trained, outcome: Outcome, times: Mapping[str, fl
         training=run.training,
         protocol=outcome.protocol,
         scores=outcome.scores,
-        metrics=_finite(dict(outcome.metrics) | trained.counts()),
+        metrics=_finite({**outcome.metrics, **skipped}),
         groups={name: _finite(numbers) for name, numbers in outcome.groups.items()},
         recordings={name: _finite(numbers) for name, numbers in outcome.recordings.items()},
         classes=_finite(outcome.classes),
         command=setup.command,
-        environment=environment(describe(run.device)) | setup.facts() | trained.said,
+        environment={**environment(describe(run.device)), **setup.facts(), **trained.environment},
         time=times,
         curve=_finite_points(trained.curve),
-        curves={LAST_STAGE: _finite_points(trained.probed)} if trained.probed else {},
+        curves={"last_stage": _finite_points(trained.probed)} if trained.probed else {},
     )
 
 
@@ -267,16 +290,15 @@ def _finite_points(curve: Sequence[Mapping[str, float]]) -> list[Mapping[str, fl
     return [point for point in curve if all(map(math.isfinite, point.values()))]
 
 
-def finish(setup: Setup, run: str, steps: int) -> None:
+def finish(run: Run) -> None:
     """Mark a run as done and remove its checkpoints, once its record is written; one without training has none."""
-    folder = setup.runs / run
-    if is_first() and folder.is_dir():
-        write_status(folder, DONE, steps)
-        clear(folder)
+    if is_first() and run.folder.is_dir():
+        write_status(run.folder, DONE, run.settings.optimisation.steps)
+        clear(run.folder)
 
 
 def _taken(run: Run, record: Record) -> Record:
-    """A complete record in place of a new one; what a kill may have left of the run is removed."""
+    """A complete record in place of a new one, which gets the variant that this run belongs to."""
     version = record.environment.get("tespec", "")
     older = record.results_version != RESULTS_VERSION or version != tespec.__version__
     made = f" (made by {version}, results version {record.results_version})" if older else ""
@@ -284,18 +306,10 @@ def _taken(run: Run, record: Record) -> Record:
     theirs, ours = flattened(record.config), flattened(run.config)
     if changed := {key: (theirs.get(key), ours[key]) for key in ours if theirs.get(key) != ours[key]}:
         say(f"{record.name} was made with other settings than those of now: {_both_values(changed)}")
-    setup = run.setup
-    if setup.variant and setup.variant != record.variant:
-        record = record.model_copy(update={"variant": setup.variant})
+    if run.setup.variant and run.setup.variant != record.variant:
+        record = record.model_copy(update={"variant": run.setup.variant})
         if is_first():
-            write_record(record, setup.results)
-    folder = setup.runs / record.name
-    if not is_first() or not folder.is_dir():
-        return record
-    if read_state(folder) != DONE or not is_cleared(folder):
-        with locked_if_free(setup.runs, record.training or record.name) as free:
-            if free:
-                finish(setup, record.name, run.settings.optimisation.steps)
+            write_record(record, run.setup.results)
     return record
 
 

@@ -7,7 +7,6 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -16,20 +15,17 @@ from typing import Any
 import tespec.core.compat  # noqa: F401  # before mmengine
 
 import torch
+from mmengine import visualization
 from mmengine.config import Config
 from mmengine.hooks import Hook
-from mmengine.registry import VISBACKENDS
 from torch import Tensor
 
 from tespec.core.distributed import all_gather, barrier, is_first, world_size
 from tespec.core.errors import Preempted, UserError
-from tespec.training.checkpoint import save_checkpoint
-from tespec.training.status import RUNNING, write_status
+from tespec.training.checkpoint import RUNNING, save_checkpoint, write_status
 from tespec.training.trainer import Trainer
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-SECONDS_BETWEEN_STATUSES = 5.0
-
 PROBES = 4  # times that `probe_fn` is called in a training
 
 
@@ -93,7 +89,7 @@ class CheckpointHook(Hook):
     def __init__(self, folder: Path, curve: CurveHook, seconds: float) -> None:
         self._folder, self._curve, self._seconds = folder, curve, seconds
         self.before = 0.0
-        self._began = self._last = self._last_status = time.monotonic()
+        self._began = self._last = time.monotonic()
         self._signals: dict[int, Any] = {}
         self._stop: int | None = None
 
@@ -104,10 +100,6 @@ class CheckpointHook(Hook):
 
     def after_train_iter(self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None) -> None:
         """Save if the last checkpoint is older than the interval, a stop was asked for, or this step is the last."""
-        if is_first() and time.monotonic() - self._last_status >= SECONDS_BETWEEN_STATUSES:
-            self._last_status = time.monotonic()
-            with suppress(OSError):  # a full disk is no reason to stop
-                write_status(self._folder, RUNNING, trainer.step)
         # All ranks save the same step, whichever of them was asked to stop; a single one need not wait to hear of it.
         if world_size() > 1 and not trainer.is_sync_step:
             return
@@ -123,7 +115,9 @@ class CheckpointHook(Hook):
             "curve": self._curve.state_dict(),
             "seconds": self.before + self._last - self._began,
         }
-        path = save_checkpoint(self._folder, trainer.step, content) if is_first() else self._folder
+        if is_first():
+            path = save_checkpoint(self._folder, trainer.step, content)
+            write_status(self._folder, RUNNING, trainer.step)
         barrier()
         if stop:
             said = f"stopped after step {trainer.step}, saved as {path}; the same command goes on" if is_first() else ""
@@ -163,7 +157,7 @@ class TrackHook(Hook):
         logging.getLogger("mmengine").setLevel(logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self._tracker = VISBACKENDS.build({"type": kind, "save_dir": str(folder), **options(run)})
+            self._tracker = getattr(visualization, kind)(str(folder), **options(run))
         self._tracker.add_config(Config(dict(settings)))
         self._curve, self._seen = curve, 0
 
@@ -183,8 +177,9 @@ class TrackHook(Hook):
         if trainer.step < trainer.settings.steps:
             self._tracker.close()
 
-    def result(self, metrics: Mapping[str, float], step: int) -> None:
+    def result(self, metrics: Mapping[str, float]) -> None:
         """Hand over the scores and close."""
+        step = int(self._curve.curve[-1]["step"])
         self._tracker.add_scalars({f"result/{name}": value for name, value in metrics.items()}, step=step)
         self._tracker.close()
 

@@ -6,11 +6,9 @@ Data that vanish and workers that die end in one clear error.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +22,6 @@ from tespec.core.progress import say
 Batch = dict[str, Tensor]
 PREFETCH = 2  # batches that a worker prepares ahead
 MOST_WORKERS = 8
-SHARED_MEMORY = Path("/dev/shm")
 
 
 class MicroBatches(Dataset[Batch]):
@@ -88,11 +85,8 @@ def deal(steps: Callable[..., Any], seed: int, batch_size: int, accumulate: int)
     """
     parts = world_size() * accumulate
     if batch_size % parts:
-        what = (
-            f"{batch_size} lanes do not divide evenly among {world_size()} processes "
-            f"with {accumulate} gradient accumulation steps each"
-        )
-        larger = -(-batch_size // parts) * parts
+        shared = f"among {world_size()} processes with {accumulate} gradient accumulation steps each"
+        what, larger = f"{batch_size} lanes do not divide evenly {shared}", -(-batch_size // parts) * parts
         raise UserError("batch_size", what, f"give --set batch_size={larger}, or another --accumulate")
     return MicroBatches([steps(seed, (rank() * accumulate + step, parts)) for step in range(accumulate)])
 
@@ -170,13 +164,10 @@ def choose_workers(batch: Any) -> int:
         raise batch
     tensors = batch.values() if isinstance(batch, dict) else batch
     size = max(1, sum(getattr(each, "nbytes", 0) for each in tensors))
-    # torchrun tells how many processes share the cores; SLURM gives each its own, and tells how many share a machine.
-    started = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    on_machine = re.match(r"\d*", os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
-    processes = max(started, int(on_machine[0] or 1) if on_machine else 1)
-    cores = len(os.sched_getaffinity(0)) // started
-    free = shutil.disk_usage(SHARED_MEMORY).free
-    workers = min(MOST_WORKERS, cores - 1, free // 2 // processes // (PREFETCH * size)) if cores > 2 else 0
+    # torchrun tells how many processes share the cores; SLURM gives each its own. All may share the memory.
+    cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    free = shutil.disk_usage("/dev/shm").free
+    workers = min(MOST_WORKERS, cores - 1, free // 2 // world_size() // (PREFETCH * size)) if cores > 2 else 0
     facts = f"{cores} cores, batches of {size / 1e6:.3g} MB, {free / 1e9:.3g} GB of free shared memory"
     say(f"workers: {workers} ({facts}; --workers sets another number)")
     return workers

@@ -30,19 +30,6 @@ SYNC_EVERY = 16  # backward passes; each synchronisation waits for the device
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class NotFiniteError(UserError):
-    """Training cannot go on: the loss or a gradient of `step` is infinite or no number."""
-
-    def __init__(self, step: int, recordings: Sequence[str], kept: str) -> None:
-        on = f" on {', '.join(recordings)}" if recordings else ""
-        super().__init__(
-            f"step {step}",
-            f"the loss or a gradient is not finite{on}; no weight was changed by it, {kept}",
-            "lower optimisation.peak_lr, or skip such steps with --set optimisation.non_finite=skip",
-        )
-        self.step, self.recordings = step, tuple(recordings)
-
-
 def not_finite(loss: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
     """1.0 where the loss or a gradient is infinite or no number, else 0.0, as a float32 scalar on their device."""
     # The largest magnitude: a sum of squares overflows long before a number does.
@@ -105,8 +92,8 @@ class Trainer:
         """Train until the last step of the settings.
 
         Raises:
-            NotFiniteError: a loss or a gradient is not finite, and the settings say stop.
-            UserError: data cannot be read any more, or a process that prepares batches died.
+            UserError: a loss or a gradient is not finite, and the settings say stop; data cannot be read any more; or a
+                process that prepares batches died.
         """
         self.model.train()
         self._call("before_run")
@@ -195,12 +182,16 @@ class Trainer:
         """Make sure that no step so far was non-finite.
 
         Raises:
-            NotFiniteError: one was.
+            UserError: one was.
         """
         step = int(self._first_wrong.item())
-        if step != NONE_YET:
-            recordings = sorted({name for names in all_gather(self._steps.names(step)) for name in names})
-            raise NotFiniteError(step, recordings, "see the run's folder for checkpoints")
+        if step == NONE_YET:
+            return
+        recordings = sorted({name for names in all_gather(self._steps.names(step)) for name in names})
+        on = f" on {', '.join(recordings)}" if recordings else ""
+        what = f"the loss or a gradient is not finite{on}; no weight was changed by it, and older checkpoints are kept"
+        remedy = "lower optimisation.peak_lr, or skip such steps with --set optimisation.non_finite=skip"
+        raise UserError(f"step {step}", what, remedy)
 
     def _call(self, point: str, *arguments: Any) -> None:
         for hook in self._hooks:

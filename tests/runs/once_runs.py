@@ -1,17 +1,9 @@
-"""Processes that want the same run, as programs of tests.
-
-torchrun --nproc-per-node 2 once_runs.py FOLDER    # wait for a lock for longer than an exchange may take
-"""
+"""What processes do that want the same run, for tests."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +14,12 @@ import torch
 from short_runs import cell_spec, setup_in, short_pretrainings
 
 from tespec.comparison.records import Record
-from tespec.core import distributed as talk
 from tespec.core.config import pretraining_settings
-from tespec.core.distributed import rank
 from tespec.core.registry import register_methods
 from tespec.runs import finetune, lock, pretrain, run
 from tespec.runs import train as training
 from tespec.runs.data import Data
 from tespec.training.hooks import CheckpointHook
-from tespec.training.launch import launched
 from tespec.weights.files import sha256_of
 
 PROFILE = "tiny"
@@ -48,19 +37,14 @@ def pretraining(world: Path, folder: Path, **changes: Any) -> str:
     return sha256_of(pretrain.pretrain("tespec", settings, data, 0, setup).weights)
 
 
-def rounds(
-    work: Callable[..., Any], world: Path, folders: list[Path], arguments: tuple[Any, ...], changes: dict[str, Any],
-    barrier: Any, found: Any,
-) -> None:  # fmt: skip
-    """Do the work in each folder, at the same moment as another process; tell results and names of trained runs."""
+def trained_at_once(world: Path, folder: Path, arch: str, barrier: Any, found: Any) -> None:
+    """Make a cell at the same moment as another process; tell the names of the runs that were trained for it."""
     register_methods()
     torch.set_num_threads(1)
     with short_pretrainings(), trained_runs() as trained:
-        for folder in folders:
-            trained.clear()
-            barrier.wait(300)
-            result = work(world, folder, *arguments, **changes)
-            found.put((folder.name, result, list(trained)))
+        barrier.wait(300)
+        cell(world, folder, arch)
+        found.put(trained)
 
 
 @contextmanager
@@ -69,9 +53,9 @@ def trained_runs() -> Iterator[list[str]]:
     names: list[str] = []
     real = training.train
 
-    def train(*arguments: Any, **more: Any) -> Any:
-        names.append(more["run"])
-        return real(*arguments, **more)
+    def train(run: Any, *arguments: Any) -> Any:
+        names.append(run.name)
+        return real(run, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         for module in (finetune, pretrain):
@@ -93,7 +77,7 @@ def paused(world: Path, folder: Path, step: int, reached: Any, go_on: Any, found
             assert go_on.wait(300)
 
     CheckpointHook.after_train_iter = pause  # type: ignore[method-assign]
-    found.put((os.getpid(), pretraining(world, folder, **changes)))
+    found.put(pretraining(world, folder, **changes))
 
 
 def waiting(world: Path, folder: Path, said: Any, found: Any, **changes: Any) -> None:
@@ -103,19 +87,12 @@ def waiting(world: Path, folder: Path, said: Any, found: Any, **changes: Any) ->
     for module in (lock, run, training):
         module.say = said.put  # type: ignore[attr-defined]
     with trained_runs() as trained:
-        found.put((os.getpid(), pretraining(world, folder, **changes), list(trained)))
+        found.put((pretraining(world, folder, **changes), trained))
 
 
-def main() -> None:
-    """Take a run that is held for longer than these processes wait for each other."""
-    folder = Path(sys.argv[1])
-    talk.PATIENCE = timedelta(seconds=2)
-    with launched("pytorch", "cpu"):
-        began = time.monotonic()
-        with lock.locked(folder / "runs", "run") as holder:
-            pass
-        (folder / f"rank{rank()}.json").write_text(json.dumps([time.monotonic() - began, holder]))
-
-
-if __name__ == "__main__":
-    main()
+def said_until(said: Any, wanted: str) -> str:
+    """The first line said that holds some words."""
+    while True:
+        line: str = said.get(timeout=300)
+        if wanted in line:
+            return line

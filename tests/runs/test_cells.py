@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -138,22 +137,6 @@ def test_a_number_that_is_not_finite_is_recorded_as_missing(tiny_world, tmp_path
     assert overall.isna().to_dict() == {name: name == "miou" for name in record.metrics}
 
 
-def test_a_recording_is_of_one_split(tiny_world, tmp_path):
-    with pytest.raises(UserError, match="dir1 is a recording of both train and val; leave it in one of"):
-        prepare_run("evaluation", spec_of(tiny_world, tmp_path, changes=["splits.val=[dir1]"]))
-    own = spec_of(tiny_world, tmp_path, "val", changes=["splits.train=[dir0]", "splits.val=[dir1]"])
-    task = prepare_run("evaluation", own).task
-    assert [recording.name for recording in (*task.train, *task.scored)] == ["dir0", "dir1"]
-
-
-def test_data_without_a_validation_split_is_refused_in_words(tiny_world, tmp_path):
-    root = tmp_path / "ddd17"
-    shutil.copytree(tiny_world / "ddd17", root, ignore=shutil.ignore_patterns("dataset.json"))
-    asked = cell_spec(tiny_world, tmp_path, data=Data(root, "ddd17"), profile="sample", split="val")
-    with pytest.raises(UserError, match=r"DDD17 has no validation split: .*; take some out of splits.train and name"):
-        prepare_run("evaluation", asked)
-
-
 @pytest.mark.parametrize(("data", "peak"), [("sample", 0.00025), ("drive", 0.001)])
 def test_a_run_takes_the_rate_that_its_weights_ask_for(tiny_world, tmp_path, data, peak):
     path = tmp_path / f"{data}.safetensors"
@@ -163,7 +146,7 @@ def test_a_run_takes_the_rate_that_its_weights_ask_for(tiny_world, tmp_path, dat
     spec = cell_spec(tiny_world, tmp_path, "1mpx", "feedforward", "ecddp", changes=lower, checkpoint=path)
     assert spec.started(planned=True).optimisation.peak_lr == peak  # as a dry run prints it
     prepared = prepare_run("evaluation", spec)
-    assert prepared.settings.optimisation.peak_lr == prepared.run.config["optimisation"]["peak_lr"] == peak
+    assert prepared.run.settings.optimisation.peak_lr == prepared.run.config["optimisation"]["peak_lr"] == peak
 
 
 def test_runs_of_all_seeds_may_start_from_one_pretraining(tiny_world, tmp_path):

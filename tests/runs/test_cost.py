@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from short_runs import setup_in
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -17,19 +18,13 @@ from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.registry import register_methods
 from tespec.pretraining.method import new_network, open_pretraining
-from tespec.runs.cost import (
-    ExecutionConfig,
-    TrainingEstimate,
-    estimate_cell,
-    estimate_pretraining,
-    known_gpus,
-    memory_warning,
-)
-from tespec.runs.meta import META
+from tespec.runs.cost import META, TrainingEstimate, estimate_cell, estimate_pretraining
 from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
 
 CPU, SIZE = torch.device("cpu"), (64, 96)
+PLAIN = setup_in(Path(), deterministic=True)  # without fused attention
+FP32 = "optimisation.precision=fp32"
 
 
 class Small(nn.Module):
@@ -43,122 +38,95 @@ class Small(nn.Module):
         return {"loss": self.linear(batch["x"]).sigmoid().sum()}, None
 
 
-def small(batch_size: int = 6) -> TrainingEstimate:
-    optimisation = replace(finetuning_settings("ddd17", "recurrent", "sample").optimisation, steps=3600)
-    settings: Any = SimpleNamespace(batch_size=batch_size, optimisation=optimisation)
+def small() -> TrainingEstimate:
+    settings: Any = SimpleNamespace(batch_size=6, optimisation=SimpleNamespace(precision="fp32"))
     with META:
         model = Small()
     return TrainingEstimate(settings, model, SIZE, lambda lanes: {"x": torch.zeros(lanes, 8, device=META)})
 
 
 def test_numbers_by_hand() -> None:
-    cost = small().cost(ExecutionConfig(half=False))
-    assert small().parameters == {"linear": 8 * 4 + 4}
+    cost = small().cost(PLAIN)
     assert cost.flops == 2 * (2 * 6 * 8 * 4)  # forward, and the weights' gradient
     assert cost.kept == 4 * 6 * 4 + 4  # what the sigmoid gave, and the loss
     assert cost.fixed == 4 * 36 * 4  # weights, gradients, two moments
-    (a100,) = (gpu for gpu in known_gpus() if "A100" in gpu.title)
-    assert replace(cost, flops=10**12).hours(a100, 0.5) == pytest.approx(1 / (156 * 0.5))
-    assert replace(cost, flops=10**12, config=ExecutionConfig()).hours(a100, 0.5) == pytest.approx(1 / (312 * 0.5))
-    shared = small().cost(ExecutionConfig(gpus=2, half=False))
+    assert cost.fixed + cost.kept + 4 * 6 * 8 <= cost.memory < 2 * cost.fixed
+    shared = small().cost(PLAIN, gpus=2)
     assert (shared.flops, shared.kept) == (cost.flops / 2, 4 * 3 * 4 + 4)
     with pytest.raises(UserError, match=r"6 lanes do not divide evenly into 4 parts .* choose a multiple of 4"):
-        small().cost(ExecutionConfig(gpus=2, accumulate=2))
+        small().cost(replace(PLAIN, accumulate=2), gpus=2)
+
+
+def test_a_step_that_looks_at_numbers_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Small, "loss", lambda self, batch, state: ({"loss": float(batch["x"].sum())}, None))
+    with pytest.raises(UserError, match=r"Small: its step cannot be counted without data: .*let no shape depend"):
+        small().cost(PLAIN)
 
 
 def test_the_papers_pretraining_step() -> None:
-    settings = pretraining_settings("tespec", "paper")
-    estimate = estimate_pretraining(settings, (360, 640))
-    assert estimate.parameters["backbone"] == 33_816_570
-    single, half, fused, recomputing = (
-        estimate.cost(ExecutionConfig(half=bool(half), fused=bool(fused), recompute=bool(recompute)))
-        for half, fused, recompute in ((0, 0, 0), (1, 0, 0), (1, 1, 0), (1, 0, 1))
+    half, single = (
+        estimate_pretraining(pretraining_settings("tespec", "paper", changes), (360, 640)) for changes in ([], [FP32])
     )
-    assert single.flops == half.flops == pytest.approx(20.8e12, rel=0.001)
-    assert single.kept == pytest.approx(79.0e9, rel=0.002)
-    assert 0.5 < half.kept / single.kept < 0.75
-    assert fused.kept < 0.9 * half.kept
-    assert 1.2 < recomputing.flops / half.flops < 4 / 3
-    assert recomputing.memory < 0.5 * half.memory
+    exact, unfused, fused = single.cost(PLAIN), half.cost(PLAIN), half.cost(setup_in(Path()))
+    recomputing = half.cost(setup_in(Path(), recompute=True))
+    assert exact.flops == unfused.flops == pytest.approx(20.8e12, rel=0.001)
+    assert exact.kept == pytest.approx(79.0e9, rel=0.002)
+    assert 0.5 < unfused.kept / exact.kept < 0.75
+    assert fused.kept < 0.9 * unfused.kept
+    assert 1.2 < recomputing.flops / fused.flops < 4 / 3
+    assert recomputing.memory < 0.5 * fused.memory
+    report = half.report("1mpx", setup_in(Path()))
+    assert "parameters  33,816,570 backbone" in report
+    hours = 400_000 * fused.flops / (0.35 * 989.4e12) / 3600
+    assert f"  H100 SXM           80 GB  {hours:.1f} h\n" in report
+    assert "RTX 6000 Ada       48 GB  18.2 h; too small: give --recompute, --accumulate N, or more GPUs" in report
 
 
-def saved(model: nn.Module, batch: dict[str, Tensor]) -> int:
-    """Bytes that a real step hands to autograd, without its weights."""
+def require_real_step(estimate: TrainingEstimate, model: Any, batch: dict[str, Tensor]) -> None:
+    """Hold an estimate against a real step: its operations, and the bytes that it hands to autograd."""
     storages: dict[int, Any] = {}
 
     def note(tensor: Tensor) -> Tensor:
         storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        model.loss(batch, None)  # type: ignore[operator]
-    return sum(each.nbytes() for each in storages.values()) - sum(
-        each.nbytes for each in model.parameters() if each.requires_grad
-    )
+    cost = estimate.cost(PLAIN)
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), FlopCounterMode(display=False) as count:
+        model.train().loss(batch, None)[0]["loss"].backward()
+    weights = sum(each.nbytes for each in model.parameters() if each.requires_grad)
+    assert cost.kept == pytest.approx(sum(each.nbytes() for each in storages.values()) - weights, rel=0.03)
+    assert cost.flops == pytest.approx(count.get_total_flops(), rel=0.005)
 
 
 @pytest.mark.parametrize(
-    ("task", "arch", "network"),
-    [("gen1", "recurrent", "swin"), ("ddd17", "recurrent", "swin"), ("mvsec", "feedforward", "resnet")],
+    ("task", "arch", "network"), [("gen1", "recurrent", "swin"), ("mvsec", "feedforward", "resnet")]
 )
 def test_a_cell_on_meta_is_a_real_step(task: str, arch: str, network: str) -> None:
-    changes = ["batch_size=2", *(["segments=3"] if arch == "recurrent" else [])]
+    changes = ["batch_size=2", FP32, *(["segments=3"] if arch == "recurrent" else [])]
     settings = finetuning_settings(task, arch, "sample", changes, network=network)
     kind: Any = find_task(settings)
-    model = kind.network(settings, fresh_backbone(settings, SIZE)).train()
-    batch = kind.blank_batch(settings, SIZE, 2, CPU)
-    cost = estimate_cell(settings, SIZE).cost(ExecutionConfig(half=False, fused=False))
-    assert cost.kept == pytest.approx(saved(model, batch), rel=0.03)
-    with FlopCounterMode(display=False) as counter:
-        model.loss(batch, None)[0]["loss"].backward()
-    assert cost.flops == counter.get_total_flops() > 0
+    model = kind.network(settings, fresh_backbone(settings, SIZE))
+    require_real_step(estimate_cell(settings, SIZE), model, kind.blank_batch(settings, SIZE, 2, CPU))
 
 
 @pytest.mark.parametrize("recipe", ["tespec", "moby", "ecddp"])
 def test_a_pretraining_on_meta_is_a_real_step(recipe: str) -> None:
     register_methods()
-    settings = pretraining_settings(recipe, "sample", ["batch_size=4", *(["segments=3"] if recipe == "tespec" else [])])
-    task = open_pretraining(settings, None, SIZE)
-    cost = estimate_pretraining(settings, SIZE).cost(ExecutionConfig(half=False, fused=False))
-    assert cost.kept == pytest.approx(saved(new_network(settings, task).train(), task.blank_batch(4, CPU)), rel=0.03)
-
-
-def test_a_run_that_does_not_fit_names_the_options_with_which_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    estimate = estimate_cell(finetuning_settings("ddd17", "recurrent", "sample", ["batch_size=8"]), SIZE)
-    plain, recomputing, halved = (
-        estimate.cost(config).memory
-        for config in (
-            ExecutionConfig(),
-            ExecutionConfig(recompute=True),
-            ExecutionConfig(recompute=True, accumulate=2),
-        )
-    )
-    assert plain > recomputing > halved
-    remedies = ("", "give --recompute", "give --recompute --accumulate 2", "use more GPUs")
-    for memory, remedy in zip((plain, recomputing, halved, 1000), remedies, strict=True):
-        properties = SimpleNamespace(total_memory=memory)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device, found=properties: found)
-        warning = memory_warning(estimate, ExecutionConfig(), torch.device("cuda", 0))
-        assert warning.partition("; ")[2].startswith(remedy)
-        assert bool(warning) == bool(remedy)
-
-
-def test_a_step_that_looks_at_numbers_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Small, "loss", lambda self, batch, state: ({"loss": float(batch["x"].sum())}, None))
-    with pytest.raises(UserError, match=r"Small: its step cannot be counted without data: .*let no shape depend"):
-        small().cost(ExecutionConfig())
+    changes = ["batch_size=4", FP32, *(["segments=3"] if recipe == "tespec" else [])]
+    settings = pretraining_settings(recipe, "sample", changes)
+    data = open_pretraining(settings, None, SIZE)
+    require_real_step(estimate_pretraining(settings, SIZE), new_network(settings, data), data.blank_batch(4, CPU))
 
 
 RUN = ["run", "--method", "scratch", "--task", "ddd17", "--arch", "feedforward"]
 PRETRAIN = ["pretrain", "--method", "tespec"]
 PLANNED = [
     (RUN, "sample (", "sample", "96 x 160 px"),
-    ([*RUN, "--data", "sample", "--profile", "small"], "sample (", "small", "96 x 160 px"),
     ([*RUN, "--data", "mine"], "ddd17 (mine)", "paper", "200 x 346 px"),
     ([*RUN, "--profile", "paper"], "sizes of the official ddd17; a run is refused: ", "paper", "200 x 346 px"),
     ([*RUN, "--data", "mine", "--sensor", "640x480"], "ddd17 (mine)", "paper", "200 x 640 px"),
     ([*PRETRAIN, "--data", "drive.raw"], "drive (drive.raw)", "paper", "360 x 480 px"),
-    ([*RUN, "--gpus", "2", "--accumulate", "2"], "sample (", "sample", "96 x 160 px"),
+    ([*RUN, "--gpus", "2", "--accumulate", "2", "--freeze"], "sample (", "sample", "96 x 160 px"),
     (["pretrain", "--method", "moby", "--profile", "paper"], "sizes of the official objects", "paper", "224 x 224 px"),
 ]
 

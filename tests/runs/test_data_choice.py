@@ -67,7 +67,7 @@ REFUSED = [
     ("gone", None, "gone: no such file or folder; check the path given to --data"),
     ("sample", None, r"--data sample: a folder here has this name, .* give the full path"),
     ("broken", None, r"dataset\.json: not a description of a data set"),
-    (None, "gone", r"TESPEC_DATA=.*gone: no such folder; correct the variable, or unset it"),
+    (None, "gone", r"TESPEC_DATA=.*gone: no such folder; give --data FOLDER, or"),
     (None, "archives", r"TESPEC_DATA=.*archives: holds no folder ddd17; give --data FOLDER, or"),
 ]
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -18,7 +14,7 @@ import tespec
 from tespec.comparison.records import RESULTS_VERSION, read_records, write_record
 from tespec.core import config
 from tespec.core.config import pretraining_settings
-from tespec.core.paths import CONFIGS, REPOSITORY
+from tespec.core.paths import CONFIGS
 from tespec.core.registry import register_methods
 from tespec.pretraining.method import find_method
 from tespec.runs import pretrain, run
@@ -83,32 +79,6 @@ def made(cell, tmp_path_factory):
 
 def name_of(wanted):
     return prepare_run("evaluation", wanted, trains=True).run.name
-
-
-def test_files_that_a_run_does_not_use_void_nothing(made, methods, tiny_world, tmp_path):
-    folder, records = made
-    tree = tmp_path / "tree"
-    for name in ("tespec", "baselines", "configs", "results/paper"):
-        shutil.copytree(REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (tree / "baselines" / "new.py").write_text(METHOD.format(name="new"))
-    for name, old, new in (("runs/train.py", "_resume(", "_go_on("), ("runs/train.py", "resuming at", "going on at")):
-        text = (tree / "tespec" / name).read_text()
-        assert old in text
-        (tree / "tespec" / name).write_text(text.replace(old, new))
-    called = ["run", "--task", "ddd17", "--arch", "feedforward", "--data", tiny_world / "ddd17", "--profile", "tiny"]
-    called += [word for step in STEPS for word in ("--set", step)]
-    called += ["--device", "cpu", "--no-picture", "--results", folder / "results", "--runs", folder / "runs"]
-    runs = [
-        ["--method", "scratch", "--import", methods / "other.py"],
-        ["--method", "mine", "--import", methods / "mine.py"],
-    ]
-    code = f"from tespec.cli.main import main\nfor run in {[[*map(str, called + run)] for run in runs]}: main(run)"
-    environment = os.environ | {"PYTHONPATH": str(tree)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True)
-    assert [f"{record.name} is complete already" in done.stderr for record in records.values()] == [True] * 2, (
-        done.stderr
-    )
-    assert len(read_records(folder / "results")[0]) == 2
 
 
 def test_an_edited_method_file_or_a_raised_version_voids_that_method_alone(made, methods, cell, monkeypatch):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tespec.runs.lock import NO_LOCKS_SAID, locked, locked_if_free
+from tespec.runs.lock import locked
 
 HOLD = """
 import sys, time
@@ -27,8 +27,6 @@ def holding(folder, script=HOLD):
 
 def test_a_second_process_waits_until_the_first_ends_even_by_a_kill(tmp_path, capsys):
     with holding(tmp_path) as holder:
-        with locked_if_free(tmp_path, "run") as free:
-            assert not free
         with locked(tmp_path, "another run") as nobody:
             assert nobody == ""
         killing = threading.Timer(1.5, holder.kill)
@@ -38,13 +36,6 @@ def test_a_second_process_waits_until_the_first_ends_even_by_a_kill(tmp_path, ca
             assert who == named
         killing.join()
     assert capsys.readouterr().err == f"run: waiting for {named}, which is computing it\n"
-
-
-def test_its_holder_may_take_it_again(tmp_path):
-    with locked(tmp_path, "run"), locked_if_free(tmp_path, "run") as held:
-        assert held
-    with locked_if_free(tmp_path, "run") as free:
-        assert free
 
 
 def test_children_of_a_killed_holder_do_not_keep_it(tmp_path):
@@ -66,4 +57,5 @@ def test_a_file_system_without_locks_goes_on_with_one_line(tmp_path, monkeypatch
     monkeypatch.setattr("fcntl.flock", refuse)
     with locked(tmp_path, "run") as nobody:
         assert nobody == ""
-    assert capsys.readouterr().err == f"{tmp_path / '.locks'}: {NO_LOCKS_SAID}\n"
+    said = f"{tmp_path / '.locks'}: this file system has no locks; start each run only once at a time\n"
+    assert capsys.readouterr().err == said

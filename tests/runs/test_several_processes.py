@@ -19,8 +19,8 @@ SCRIPT = Path(__file__).with_name("together_runs.py")
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'tests'}"}
 
 
-def torchrun(*arguments, processes=2):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+def torchrun(*arguments):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return [*launcher, *map(str, arguments)]
 
 
@@ -35,11 +35,9 @@ def world(tiny_world):
     return make_world("tiny", root=tiny_world.parent, processes=1, datasets=("objects",))
 
 
-def compute_by(processes, world, folder, *cases):
-    ended = subprocess.run(
-        torchrun(SCRIPT, world, folder, *cases, processes=processes),
-        env=ENVIRONMENT, capture_output=True, text=True, timeout=500, check=False,
-    )  # fmt: skip
+def compute_by_two(world, folder, *cases):
+    command = torchrun(SCRIPT, world, folder, *cases)
+    ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=500, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
 
 
@@ -49,16 +47,12 @@ ALL = [*TASKS, *OBJECTIVES]
 
 @pytest.mark.parametrize("cases", [SOME, pytest.param(ALL, marks=pytest.mark.slow)], ids=["some", "all"])
 def test_two_processes_compute_what_one_computes(world, tmp_path, cases):
-    compute_by(2, world, tmp_path / "two", *cases)
+    compute_by_two(world, tmp_path / "two", *cases)
     for case in cases:
         compute(case, world, tmp_path / "one" / case)
         one, two = (record_of(tmp_path / processes / case) for processes in ("one", "two"))
         assert two.environment["processes"] == 2
         assert two.id == one.id or case == "mem", case  # which names the tokenizer's weights, equal but for rounding
-        for rank in range(2):
-            steps = json.loads((tmp_path / "two" / f"{case} {rank}.json").read_text())[-4:]
-            assert [step["beside"] for step in steps] == [0] * 4, case  # nothing goes over the CPU's own group
-            assert all(step["bytes"]["allreduce_"] >= step["gradients"] for step in steps), case
         curves = list(zip(one.curve, two.curve, strict=True))
         assert len(curves) == 4
         # What follows the first loss has been through Adam, whose first steps turn the rounding of gradients that are
@@ -74,23 +68,18 @@ def test_two_processes_compute_what_one_computes(world, tmp_path, cases):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_other_processes(world, tmp_path):
+def test_a_run_goes_on_with_more_processes(world, tmp_path):
     cases = "mvsec", "tespec"
     for case in cases:
         compute(case, world, tmp_path / "straight" / case)
         with pytest.raises(Preempted):
-            compute(case, world, tmp_path / "by one" / case, stop=2)
-    compute_by(2, world, tmp_path / "by one", *(case for case in cases))
-    compute_by(2, world, tmp_path / "by two", *(f"{case}@2" for case in cases))
+            compute(case, world, tmp_path / "stopped" / case, stop=2)
+    compute_by_two(world, tmp_path / "stopped", *cases)
     for case in cases:
-        assert list((tmp_path / "by two" / case / "runs").glob("*/step-000000002.pt"))
-        compute(case, world, tmp_path / "by two" / case)
-        straight = record_of(tmp_path / "straight" / case)
-        for stopped in ("by one", "by two"):
-            resumed = record_of(tmp_path / stopped / case)
-            assert resumed.id == straight.id
-            for ours, theirs in zip(straight.curve, resumed.curve, strict=True):
-                assert theirs == pytest.approx(ours, rel=1e-5, abs=1e-5), (case, stopped)
+        straight, resumed = (record_of(tmp_path / folder / case) for folder in ("straight", "stopped"))
+        assert resumed.id == straight.id
+        for ours, theirs in zip(straight.curve, resumed.curve, strict=True):
+            assert theirs == pytest.approx(ours, rel=1e-5, abs=1e-5), case
 
 
 @pytest.mark.parametrize("case", ["tespec", pytest.param("dsec, no memory", marks=pytest.mark.slow)])

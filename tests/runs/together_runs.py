@@ -5,31 +5,24 @@ torchrun --nproc-per-node 2 together_runs.py WORLD FOLDER CASE...
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from exchanges import Exchanges
 from short_runs import cell_spec, setup_in, short_pretrainings, stopped_after
-from torch import distributed
 
 from baselines.mem import Mem
 from tespec.core.config import pretraining_settings
-from tespec.core.distributed import rank
-from tespec.core.errors import Preempted
 from tespec.core.registry import register_methods
 from tespec.datasets.batches import LabelledBatches
 from tespec.runs.data import Data
 from tespec.runs.finetune import finetune
 from tespec.runs.pretrain import pretrain
 from tespec.training.launch import launched
-from tespec.training.trainer import Trainer
 
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=4"]
 STILL = ["head.dropout=0.0"]  # processes draw dropout of their own
@@ -92,42 +85,12 @@ def compute(case: str, world: Path, folder: Path, stop: int = 0, **changes: Any)
             pretrain(name, recipe, Data(world / dataset, "sample"), 0, setup)
 
 
-@contextmanager
-def exchanges_counted(path: Path) -> Iterator[None]:
-    """Inside, the exchanges of each step are counted; afterwards `path` tells them, step by step.
-
-    "beside" are those that go through another group than the one of the devices.
-    """
-    told: list[dict[str, Any]] = []
-    original = Trainer.train_step
-
-    def counted(loop: Trainer, *batches: Any) -> Any:
-        with Exchanges() as exchanges:
-            losses = original(loop, *batches)
-        of_devices = exchanges.groups.pop(distributed.group.WORLD.group_name)
-        parameters = sum(each.nbytes for each in loop.model.parameters() if each.requires_grad)
-        counts = {"calls": exchanges.calls, "bytes": exchanges.bytes, "beside": sum(exchanges.groups.values())}
-        told.append({**counts, "devices": of_devices, "gradients": parameters})
-        return losses
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "train_step", counted)
-        yield
-    path.write_text(json.dumps(told))
-
-
 def main() -> None:
-    """All cases by the processes that torchrun started; `CASE@2` stops after two steps."""
+    """All cases by the processes that torchrun started."""
     world, folder, *cases = sys.argv[1:]
     with launched("pytorch", "cpu"):
         for case in cases:
-            name, _, stop = case.partition("@")
-            own = Path(folder) / name
-            try:
-                with exchanges_counted(Path(folder) / f"{name} {rank()}.json"):
-                    compute(name, Path(world), own, stop=int(stop or 0))
-            except Preempted:
-                assert stop
+            compute(case, Path(world), Path(folder) / case)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
-from tespec.training.checkpoint import clear, is_cleared, newest_whole, read_checkpoint, save_checkpoint, tidy
+from tespec.training.checkpoint import clear, newest_whole, read_checkpoint, save_checkpoint, tidy
 
 CONTENT = {"run": "a", "state": (torch.arange(3), {"h": torch.ones(2)}, None), "curve": [{"step": 1.0}]}
 
@@ -33,7 +33,6 @@ def test_the_newest_two_stay_and_none_of_a_later_step(tmp_path, saved, kept):
     (tmp_path / ".step-000000002.pt.abc.part").write_bytes(b"of a process that was killed")
     tidy(tmp_path)
     assert len(names(tmp_path)) == len(kept)
-    assert not is_cleared(tmp_path)
     clear(tmp_path)
     assert names(tmp_path) == []
     assert newest_whole(tmp_path) == (None, [])

@@ -20,7 +20,7 @@ def tracked(name, folder):
         loop = SimpleNamespace(step=last, settings=SimpleNamespace(steps=4))
         hook.after_train_iter(loop, last - 1)
         hook.after_run(loop)
-    hook.result({"miou": 61.5}, 4)
+    hook.result({"miou": 61.5})
 
 
 def test_plain_files_hold_curve_and_result(tmp_path):

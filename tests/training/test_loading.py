@@ -19,24 +19,21 @@ def test_more_ranks_than_lanes_are_refused(monkeypatch):
 
 BATCH = {"x": torch.zeros(250_000)}  # 1 MB
 CHOSEN = [
-    # cores, MB of free shared memory, environment, workers
-    (16, 10_000, {}, 8),
-    (6, 10_000, {}, 5),
-    (2, 10_000, {}, 0),
-    (16, 12, {}, 3),
-    (16, 3, {}, 0),
-    (16, 10_000, {"LOCAL_WORLD_SIZE": "4"}, 3),
-    (16, 40, {"LOCAL_WORLD_SIZE": "4"}, 2),
-    (16, 40, {"SLURM_STEP_TASKS_PER_NODE": "4(x2)"}, 2),
+    # cores, MB of free shared memory, processes, workers
+    (16, 10_000, 1, 8),
+    (6, 10_000, 1, 5),
+    (2, 10_000, 1, 0),
+    (16, 12, 1, 3),
+    (16, 3, 1, 0),
+    (16, 10_000, 4, 3),
+    (16, 40, 4, 2),
 ]
 
 
-@pytest.mark.parametrize(("cores", "free", "environment", "workers"), CHOSEN)
-def test_workers_follow_cores_and_shared_memory(monkeypatch, capsys, cores, free, environment, workers):
-    for name in ("LOCAL_WORLD_SIZE", "SLURM_STEP_TASKS_PER_NODE"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+@pytest.mark.parametrize(("cores", "free", "processes", "workers"), CHOSEN)
+def test_workers_follow_cores_and_shared_memory(monkeypatch, capsys, cores, free, processes, workers):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    monkeypatch.setattr(loading, "world_size", lambda: processes)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(cores))
     disk = namedtuple("Usage", "total used free")(0, 0, free * 1_000_000)
     monkeypatch.setattr(loading.shutil, "disk_usage", lambda path: disk)
