@@ -126,8 +126,7 @@ class TrainingEstimate:
             raise UserError("batch_size", shared, f"choose a multiple of {parts}")
         lanes = settings.batch_size // parts
         try:
-            # Left open, attention is fused where there is any.
-            execute(self.model, Execution(recompute=config.recompute, channels_last=False), fast=config.fused)
+            execute(self.model, Execution(recompute=config.recompute), fast=config.fused)
             count = count_step(self.model.train(), self.batch(lanes), config.half)
         except (NotImplementedError, RuntimeError) as error:
             what = f"its step cannot be counted without data: {one_line(str(error))[:200]}"
