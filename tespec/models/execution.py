@@ -18,6 +18,9 @@ def has_batch_norm(model: nn.Module) -> bool:
     return any(isinstance(module, _BatchNorm) for module in model.modules())
 
 
+FUSED = "fused_attn"  # what timm calls it
+
+
 @dataclass(frozen=True)
 class Execution:
     """Choices of the user.
@@ -61,8 +64,8 @@ def execute(model: nn.Module, execution: Execution, fast: bool = False) -> None:
             raise UserError("--recompute", what, "leave it out")
         backbone.recompute = execution.recompute
         for module in backbone.modules():
-            if hasattr(module, "fused_attn"):  # timm's attention
-                module.fused_attn = fast
+            if hasattr(module, FUSED):
+                setattr(module, FUSED, fast)
         if execution.compiled:
             for stage in backbone.stage_modules():
                 stage.compile(dynamic=False)

@@ -6,10 +6,7 @@ import torch
 from baselines.imagenet import Imagenet
 from tespec.core.config import own_facts, pretraining_settings
 from tespec.core.distributed import batch_part
-from tespec.core.errors import UserError
-from tespec.core.registry import BACKBONES
 from tespec.models import build_backbone
-from tespec.models.backbone import Backbone
 from tespec.models.execution import Execution, execute
 from tespec.models.layers import DropPath
 from tespec.pretraining.method import own_settings
@@ -83,25 +80,6 @@ def test_a_teacher_drops_nothing():
     teacher = momentum_copy(student)
     assert torch.equal(*[teacher(frames())[0][-1] for _ in range(2)])
     assert not torch.equal(*[student(frames())[0][-1] for _ in range(2)])
-
-
-def test_a_backbone_without_it_says_so(monkeypatch):
-    class Plain(Backbone):
-        architectures = ("plain",)
-
-        def __init__(self, arch, recurrent, bins, img_size, in_channels=None):
-            super().__init__(arch, recurrent, bins, img_size, in_channels)
-
-        def stage_modules(self):
-            return []
-
-        def embed_patches(self, frames):
-            return frames
-
-    monkeypatch.setitem(BACKBONES.module_dict, "Plain", Plain)
-    build_backbone("plain", False, 2, SIZE)
-    with pytest.raises(UserError, match=r"drop_path: plain has no stochastic depth; set it to 0"):
-        build_backbone("plain", False, 2, SIZE, drop_path=0.1)
 
 
 class Images(torch.utils.data.Dataset):
