@@ -26,7 +26,6 @@ WIDTH = 16.0  # inches
 TARGETS = {
     "intensity": "intensity, Eq. 7",
     "high_pass": "intensity, Eq. 6",
-    "uniform_decay": "intensity, uniform decay",
     "histograms": "positive minus negative events",
 }
 
