@@ -23,7 +23,7 @@ KINDS = ("tasks", "profiles", "plans")
 PROFILE = ("name", "base", "networks", "deviations", "threads", "finetuning", "tasks", "pretraining")
 OFFICIAL_SPLITS = dict.fromkeys(("train", "val", "test"))  # as the data set's class names them
 # Of a fine-tuning, what a task's config need not say.
-UNSAID: dict[str, Any] = {"label_share": 1.0, "evaluate_without_state": False, "splits": OFFICIAL_SPLITS}
+UNSAID: dict[str, Any] = {"label_share": 1.0, "splits": OFFICIAL_SPLITS}
 _added: dict[str, dict[str, Path]] = {}  # by kind and name
 _UNSET = object()
 
