@@ -3,16 +3,10 @@
 import pytest
 import torch
 
-from baselines.imagenet import Imagenet
-from tespec.core.config import own_facts, pretraining_settings
 from tespec.core.distributed import batch_part
 from tespec.models import build_backbone
-from tespec.models.execution import Execution, execute
 from tespec.models.layers import DropPath
-from tespec.pretraining.method import own_settings
 from tespec.pretraining.momentum import momentum_copy
-from tespec.training.loading import MicroBatches
-from tespec.training.trainer import Trainer
 
 SIZE = (64, 96)
 # Residual branches of each architecture that can be left out, in order: rates rise by equal steps over the blocks.
@@ -80,62 +74,3 @@ def test_a_teacher_drops_nothing():
     teacher = momentum_copy(student)
     assert torch.equal(*[teacher(frames())[0][-1] for _ in range(2)])
     assert not torch.equal(*[student(frames())[0][-1] for _ in range(2)])
-
-
-class Images(torch.utils.data.Dataset):
-    """Two images of a batch of four, for each step."""
-
-    def __init__(self, half):
-        self.half = half
-
-    def __getitem__(self, step):
-        views = torch.randn(4, 1, 4, *SIZE, generator=torch.Generator().manual_seed(step))
-        own = slice(2 * self.half, 2 * self.half + 2)
-        return {"views": views[own], "labels": torch.arange(4)[own] % 3}
-
-
-def trained(accumulate, recompute):
-    model = Imagenet(own_settings(own_facts("imagenet", "sample")), backbone("micro", 0.5), 3)
-    execute(model, Execution(recompute=recompute))
-    settings = pretraining_settings(
-        "imagenet", "sample", ["optimisation.steps=4", "optimisation.warmup_steps=1"]
-    ).optimisation
-    steps = MicroBatches([Images(half) for half in range(2)]) if accumulate == 2 else Whole()
-    loop = Trainer(model, steps, settings, seed=5, device=CPU)
-    loop.run()
-    return [each.detach().clone() for each in model.parameters()]
-
-
-class Whole(torch.utils.data.Dataset):
-    def __getitem__(self, step):
-        halves = [Images(half)[step] for half in range(2)]
-        return {name: torch.cat([half[name] for half in halves]) for name in halves[0]}
-
-
-CPU = torch.device("cpu")
-
-
-def test_stages_computed_again_drop_the_same():
-    for kept, again in zip(trained(2, recompute=False), trained(2, recompute=True), strict=True):
-        assert torch.equal(kept, again)
-
-
-def test_a_batch_in_turns_drops_what_the_whole_batch_drops(monkeypatch):
-    drawn = []
-    original = DropPath.forward
-
-    def spy(module, branch):
-        out = original(module, branch)
-        drawn.append((out == 0).flatten(1).all(1))
-        return out
-
-    monkeypatch.setattr(DropPath, "forward", spy)
-    trained(1, recompute=False)
-    whole, drawn = drawn, []
-    trained(2, recompute=False)
-    branches = BRANCHES["micro"]
-    # Step by step: one batch of four, or the branches of the first turn before those of the second.
-    for step in range(4):
-        for branch in range(branches):
-            first, second = (drawn[(2 * step + turn) * branches + branch] for turn in range(2))
-            assert torch.equal(torch.cat([first, second]), whole[step * branches + branch])

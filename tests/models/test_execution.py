@@ -9,9 +9,9 @@ SIZE = (64, 96)
 PLAIN = Execution()
 
 
-def gradients(execution=PLAIN, fast=False, name="micro", recurrent=True):
+def gradients(execution=PLAIN, fast=False, name="micro", recurrent=True, drop_path=0.0):
     torch.manual_seed(0)
-    backbone = build_backbone(name, recurrent, 2, SIZE)
+    backbone = build_backbone(name, recurrent, 2, SIZE, drop_path=drop_path)
     execute(backbone, execution, fast)
     histograms = torch.poisson(torch.full((2, 3, 4, *SIZE), 0.2)).to(torch.uint8)
     features, _ = backbone(histograms)
@@ -19,9 +19,10 @@ def gradients(execution=PLAIN, fast=False, name="micro", recurrent=True):
     return [feature.detach() for feature in features], [each.grad for each in backbone.parameters()]
 
 
+@pytest.mark.parametrize("drop_path", [0.0, 0.5])
 @pytest.mark.parametrize(("name", "recurrent"), [("micro", True), ("micro", False), ("maxvit-micro", True)])
-def test_computed_again_to_the_bit(name, recurrent):
-    ways = (gradients(Execution(recompute=again), name=name, recurrent=recurrent) for again in (False, True))
+def test_computed_again_to_the_bit(name, recurrent, drop_path):
+    ways = (gradients(Execution(recompute=again), False, name, recurrent, drop_path) for again in (False, True))
     for kept, again in zip(*ways, strict=True):
         assert all(torch.equal(one, other) for one, other in zip(kept, again, strict=True))
 
