@@ -30,9 +30,8 @@ from tespec.models.event_swin import EventSwin
 from tespec.models.layers import STRIDE, crop, in_fp32, sent
 from tespec.pretraining.contrast import Projector, info_nce, pooled
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.masking import MaskPatch, check_mask_unit, replace_hidden
+from tespec.pretraining.masking import MaskPatch, check_mask_unit, pixel_maps, replace_hidden
 from tespec.pretraining.method import PairMethod
-from tespec.pretraining.tespec import patchify, pixels_inside
 from tespec.pretraining.views import random_views
 
 MLP_SCALE = 1e-5  # models/mae.py, init_values
@@ -208,9 +207,8 @@ def _seen(network: EventSwin, frames: Tensor, hidden: Tensor, patch: Tensor) -> 
 def _error(drawn: Tensor, wanted: Tensor, hidden: Tensor, unit: int) -> Tensor:
     """Mean squared error on the hidden patches of images (B, 1, planes, H, W)."""
     size = (wanted.shape[-2], wanted.shape[-1])
-    squares = patchify((crop(drawn, size) - wanted).square().mean((1, 2)), unit).sum(-1)
-    pixels = pixels_inside(size, unit, wanted.device).sum(-1)
-    return global_mean((squares * hidden).sum(), (pixels * hidden).sum())
+    squares, pixels = (crop(drawn, size) - wanted).square().mean((1, 2)), pixel_maps(hidden, unit, size)
+    return global_mean((squares * pixels).sum(), pixels.sum())
 
 
 class Fusion(nn.Module):

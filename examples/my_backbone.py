@@ -16,13 +16,11 @@ class EventConvNeXt(Backbone):
     stem = "patches.0.weight"
     channels_last = False  # its stages are convolutions
 
-    def __init__(self, arch, recurrent, bins, img_size, in_channels=None, drop_path=0.0):
-        super().__init__(arch, recurrent, bins, img_size, in_channels)
-        depths, width = SIZES[arch]
+    def build(self, drop_path):
+        depths, width = SIZES[self.arch]
         self.channels = (width, 2 * width, 4 * width, 8 * width)
         network = ConvNeXt(self.in_channels, depths=depths, dims=self.channels, num_classes=0, drop_path_rate=drop_path)
         self.patches, self.blocks = network.stem, network.stages
-        self.lstms = self.memories()
 
     def embed_patches(self, frames):
         return self.patches(frames.to(self.patches[0].weight.dtype)).permute(0, 2, 3, 1)

@@ -14,7 +14,7 @@ from tespec.core.distributed import global_mean
 from tespec.core.registry import TASKS
 from tespec.core.scores import Score
 from tespec.datasets.batches import pad_boxes
-from tespec.metrics.frames import members
+from tespec.metrics.frames import FrameScorer, Scores
 from tespec.models.layers import in_fp32
 from tespec.tasks.base import Task
 from tespec.tasks.network import Network, select_labelled
@@ -48,37 +48,23 @@ class Frame(NamedTuple):
     error: float
 
 
-class Mean(NamedTuple):
-    error: float
-
-    def metrics(self):
-        return {"mae": self.error}
-
-
-class CountingScorer:
+class CountingScorer(FrameScorer):
     def __init__(self, classes):
-        self.classes, self.frames = classes, []
+        super().__init__()
+        self.classes = classes
 
     def update(self, predicted, truth, recording, groups=()):
         true = np.bincount(truth.label, minlength=self.classes)
-        self.frames.append(Frame(recording, tuple(groups), float(np.abs(predicted - true).mean())))
-
-    def state(self):
-        return self.frames
-
-    def merge(self, states):
-        for state in states:
-            self.frames = [*self.frames, *state]
+        self._frames.append(Frame(recording, groups, np.abs(predicted - true).mean()))
 
     def definition(self):
         return "mae: mean over frames and classes of the absolute error of the number of objects"
 
     def overall(self):
-        return Mean(float(np.mean([frame.error for frame in self.frames])))
+        return self._scores(self._frames)
 
-    def by(self, kind):
-        named = members(self.frames, kind)
-        return {name: Mean(float(np.mean([frame.error for frame in frames]))) for name, frames in named.items()}
+    def _scores(self, frames):
+        return Scores({"mae": float(np.mean([frame.error for frame in frames]))}, partial={})
 
 
 @TASKS.register_module(name="counting")

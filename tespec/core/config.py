@@ -18,7 +18,7 @@ from tespec.core.settings import Finetuning, Pretraining, Profile, build, merge,
 Layer = tuple[str, Mapping[str, Any]]  # who states settings, and the settings
 OFFICIAL_SPLITS = dict.fromkeys(("train", "val", "test"))  # as the data set's class names them
 # Of a fine-tuning, what a task's config need not say.
-UNSAID = {"label_share": 1.0, "evaluate_without_state": False, "sensor_px": None, "splits": OFFICIAL_SPLITS}
+UNSAID = {"label_share": 1.0, "sensor_px": None, "splits": OFFICIAL_SPLITS}
 _added: dict[str, dict[str, Path]] = {}  # files of the user's own by kind ("tasks", "profiles") and name
 
 

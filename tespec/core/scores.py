@@ -5,13 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-ZEROED = "state zeroed"  # group of frames: all of them, scored again with the state zeroed at each label
-
-
-def without_state(group: str) -> str:
-    """The group of frames that holds the scores of another one, "" for all frames, with the state zeroed."""
-    return f"{group}, {ZEROED}" if group else ZEROED
-
 
 @dataclass(frozen=True)
 class Score:

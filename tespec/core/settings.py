@@ -280,7 +280,6 @@ class Finetuning(OfRecordings):
 
     `sampling` is one of `SAMPLING`; networks that are trained on clips alone are evaluated on clips. `drop_path` is the
     rate of stochastic depth in the last block. `label_share` is the share of the training labels that are learned from.
-    With `evaluate_without_state`, a network that carries a state is also scored with the state zeroed at each label.
     `peak_lr_after` holds the peak learning rates of backbones that were pre-trained on the data it names, `sensor_px`
     the size of the sensor, as "640x480", for recordings that do not name it.
     """
@@ -314,7 +313,6 @@ class Finetuning(OfRecordings):
     deviations: tuple[str, ...]
     sensor_px: str | None = None
     label_share: SomeShare = 1.0
-    evaluate_without_state: Flag = False
 
     def check(self) -> None:
         """Refuse settings that do not go together."""

@@ -250,8 +250,7 @@ class EvaluationBatches(Dataset[EvaluationBatch]):
 
     A network that carries a state plays each recording in order on one lane. Another recurrent one plays, for each
     label, the windows of a clip that ends at it; a feed-forward one each window once. A lane without windows left is
-    padded with empty ones. All shards together play every label once. With `single_windows` no network has a memory:
-    each label's own window is played from a zero state.
+    padded with empty ones. All shards together play every label once.
     """
 
     def __init__(
@@ -259,12 +258,9 @@ class EvaluationBatches(Dataset[EvaluationBatch]):
         settings: Finetuning,
         recordings: Sequence[LabelledRecording],
         shard: Shard = WHOLE,
-        *,
-        single_windows: bool = False,
     ) -> None:
         self._settings, self._recordings = settings, recordings
-        self._segments = 1 if single_windows else settings.segments
-        self._stateful = settings.carries_state and not single_windows
+        self._segments, self._stateful = settings.segments, settings.carries_state
         lanes = (settings.evaluation_lanes if self._stateful else settings.batch_size) * shard[1]
         chunks = [self._chunks(number) for number in range(len(recordings))]
         if self._stateful:

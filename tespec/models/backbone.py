@@ -5,7 +5,6 @@ A new kind is a class registered in `BACKBONES`: see docs/add_a_backbone.md.
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, cast
@@ -47,15 +46,15 @@ def detach(state: State) -> State:
 class Backbone(nn.Module, ABC):
     """Four features at strides 4, 8, 16 and 32, with or without memory after each stage.
 
-    A sequence runs stage by stage: each stage takes all segments as one batch, then its ConvLSTM runs over time. A
-    subclass sets `channels`, builds its stages, and ends with `self.lstms = self.memories()`.
+    A sequence runs stage by stage: each stage takes all segments as one batch, then its ConvLSTM runs over time.
 
     Args:
-        arch: one of `architectures`.
+        arch: one of `architectures`; "": the first.
         recurrent: whether it has memory; the state of a network without is always None.
         bins: time bins per segment; a histogram has 2 * bins channels.
         img_size: (H, W) in px of the padded input.
         in_channels: of the input, where it is no histogram: 1 or 3 of an image.
+        drop_path: rate of stochastic depth in the last block; it rises from 0 block by block.
 
     Attributes:
         architectures: names of the sizes it comes in.
@@ -81,9 +80,16 @@ class Backbone(nn.Module, ABC):
     recompute: bool = False
 
     def __init__(
-        self, arch: str, recurrent: bool, bins: int, img_size: tuple[int, int], in_channels: int | None = None
+        self,
+        arch: str = "",
+        recurrent: bool = True,
+        bins: int = 10,
+        img_size: tuple[int, int] = (256, 320),
+        in_channels: int | None = None,
+        drop_path: float = 0.0,
     ) -> None:
         super().__init__()
+        arch = arch or self.architectures[0]
         if arch not in self.architectures:
             raise UserError("arch", f"unknown value {arch!r}", f"choose from {', '.join(self.architectures)}")
         if any(side % STRIDE or side <= 0 for side in img_size):
@@ -91,10 +97,17 @@ class Backbone(nn.Module, ABC):
         self.arch, self.recurrent, self.bins = arch, recurrent, bins
         self.img_size = (int(img_size[0]), int(img_size[1]))
         self.in_channels = in_channels or 2 * bins
+        self.build(drop_path)
+        self.lstms = nn.ModuleList(ConvLstm(width) for width in self.channels if recurrent)
+        with_shared_draws(self)
 
-    def memories(self) -> nn.ModuleList:
-        """A new ConvLSTM for each of the `channels`; none without memory."""
-        return nn.ModuleList(ConvLstm(width) for width in self.channels if self.recurrent)
+    @abstractmethod
+    def build(self, drop_path: float) -> None:
+        """Make what is before the first stage and the stages, for `arch`, `in_channels` and `img_size`; set `channels`.
+
+        Args:
+            drop_path: rate of stochastic depth, as of the class.
+        """
 
     @abstractmethod
     def embed_patches(self, frames: Tensor) -> Tensor:
@@ -227,28 +240,21 @@ def build_backbone(
         bins: time bins per segment.
         img_size: (H, W) in px of the padded input.
         in_channels: of the input, where it is no histogram.
-        drop_path: rate of stochastic depth in the last block; it rises from 0 block by block.
+        drop_path: rate of stochastic depth.
 
     Raises:
-        UserError: no backbone has this architecture, or the one that has it knows no stochastic depth.
+        UserError: no backbone has this architecture.
     """
     known = architectures()
     if arch not in known:
         raise UserError("arch", f"unknown value {arch!r}", f"choose from {', '.join(known)}")
-    kind: Any = known[arch]
-    if drop_path and "drop_path" not in inspect.signature(kind).parameters:
-        raise UserError("drop_path", f"{arch} has no stochastic depth", "set it to 0")
-    depth = {"drop_path": drop_path} if drop_path else {}
-    backbone: Backbone = kind(arch, recurrent, bins, img_size, in_channels, **depth)
-    with_shared_draws(backbone)
-    return backbone
+    return known[arch](arch, recurrent, bins, img_size, in_channels, drop_path)
 
 
 def architectures() -> dict[str, type[Backbone]]:
     """The registered backbones by the names of their architectures, in alphabetical order."""
-    # Of two that share a name the one that registered first has it.
-    found = {name: kind for kind in reversed([*BACKBONES.module_dict.values()]) for name in kind.architectures}
-    return {name: found[name] for name in sorted(found)}
+    found = {name: kind for kind in BACKBONES.module_dict.values() for name in kind.architectures}
+    return dict(sorted(found.items()))
 
 
 def resized(backbone: Backbone, img_size: tuple[int, int]) -> Backbone:

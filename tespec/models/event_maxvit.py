@@ -15,8 +15,6 @@ from tespec.models.layers import STRIDE, compute_dtype
 
 LAYER_SCALE, EPS = 1e-5, 1e-5  # uzh-rpg/RVT, config/model/maxvit_yolox/default.yaml
 LARGEST_PARTITION = 100  # tokens; larger ones are halved along both sides, as RVT does for 1Mpx
-
-
 # Width of the first stage, and of an attention head.
 ARCHITECTURES = {
     "maxvit-base": (64, 32),  # RVT-B
@@ -59,23 +57,15 @@ class EventMaxViT(Backbone):
     1/32 of the image along each side, halved for large ones. RVT-B has 18.5 M parameters with its detector, of which
     this backbone, at 20 channels, has 12,786,688 with ConvLSTMs of 1x1 convolutions.
 
-    Args and errors as of `Backbone`; drop_path: rate of stochastic depth in the last block.
+    Args and errors as of `Backbone`.
     """
 
     architectures = tuple(ARCHITECTURES)
     stem = "stages.0.reduce.weight"
 
-    def __init__(
-        self,
-        arch: str = "maxvit-base",
-        recurrent: bool = True,
-        bins: int = 10,
-        img_size: tuple[int, int] = (256, 320),
-        in_channels: int | None = None,
-        drop_path: float = 0.0,
-    ) -> None:
-        super().__init__(arch, recurrent, bins, img_size, in_channels)
-        width, head = ARCHITECTURES[arch]
+    def build(self, drop_path: float) -> None:
+        """Make four stages of RVT."""
+        width, head = ARCHITECTURES[self.arch]
         self.channels = (width, 2 * width, 4 * width, 8 * width)
         partition, widths = partition_of(self.img_size), (self.in_channels, *self.channels)
         rates = [drop_path * branch / 7 for branch in range(8)]  # two branches a stage
@@ -83,7 +73,6 @@ class EventMaxViT(Backbone):
             Stage(widths[i], widths[i + 1], 2 if i else 4, partition, head, (rates[2 * i], rates[2 * i + 1]))
             for i in range(4)
         )
-        self.lstms = self.memories()
 
     def embed_patches(self, frames: Tensor) -> Tensor:
         """Frames with channels last: the first stage makes patches of them."""

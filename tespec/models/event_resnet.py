@@ -24,24 +24,16 @@ ARCHITECTURES: dict[str, tuple[Any, tuple[int, ...], int]] = {
 class EventResNet(Backbone):
     """timm's ResNet; the stem takes all bins. Batch normalisation averages over lanes and segments of a step.
 
-    Args and errors as of `Backbone`; drop_path: rate of stochastic depth in the last block.
+    Args and errors as of `Backbone`.
     """
 
     architectures = tuple(ARCHITECTURES)
     stem = "resnet.conv1.weight"
     channels_last = False
 
-    def __init__(
-        self,
-        arch: str = "resnet50",
-        recurrent: bool = False,
-        bins: int = 10,
-        img_size: tuple[int, int] = (256, 320),
-        in_channels: int | None = None,
-        drop_path: float = 0.0,
-    ) -> None:
-        super().__init__(arch, recurrent, bins, img_size, in_channels)
-        block, layers, width = ARCHITECTURES[arch]
+    def build(self, drop_path: float) -> None:
+        """Make timm's ResNet."""
+        block, layers, width = ARCHITECTURES[self.arch]
         widths = tuple(width << stage for stage in range(4))
         self.resnet = ResNet(
             block,
@@ -53,7 +45,6 @@ class EventResNet(Backbone):
             drop_path_rate=drop_path,
         )
         self.channels = tuple(each * block.expansion for each in widths)
-        self.lstms = self.memories()
 
     def embed_patches(self, frames: Tensor) -> Tensor:
         """Maps (N, h, w, C) of timm's stem, its pooling included."""

@@ -44,24 +44,16 @@ class EventSwin(Backbone):
     Counts go in as they are, without normalisation. Windows and their shifts follow from `img_size`, so that a network
     built for another size is another function with the same parameters.
 
-    Args and errors as of `Backbone`; drop_path: rate of stochastic depth in the last block.
+    Args and errors as of `Backbone`.
     """
 
     architectures = tuple(ARCHITECTURES)
     stem = "swin.patch_embed.proj.weight"
     position_tables = ("relative_position_bias_table",)
 
-    def __init__(
-        self,
-        arch: str = "tiny",
-        recurrent: bool = True,
-        bins: int = 10,
-        img_size: tuple[int, int] = (256, 320),
-        in_channels: int | None = None,
-        drop_path: float = 0.0,
-    ) -> None:
-        super().__init__(arch, recurrent, bins, img_size, in_channels)
-        width, depths, heads = ARCHITECTURES[arch]
+    def build(self, drop_path: float) -> None:
+        """Make timm's Swin."""
+        width, depths, heads = ARCHITECTURES[self.arch]
         self.channels = (width, 2 * width, 4 * width, 8 * width)
         self.swin = SwinTransformer(
             img_size=self.img_size,
@@ -75,7 +67,6 @@ class EventSwin(Backbone):
             drop_path_rate=drop_path,
         )
         self.swin.norm = nn.Identity()  # belongs to the classifier, as its head does
-        self.lstms = self.memories()
 
     def stage_modules(self) -> list[nn.Module]:
         """Swin's layers."""

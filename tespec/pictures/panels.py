@@ -42,7 +42,6 @@ SEGMENTS_WIDTH = 16.0  # inches of a picture of reconstructions
 TARGETS = {
     "intensity": "intensity, Eq. 7",
     "high_pass": "intensity, Eq. 6",
-    "uniform_decay": "intensity, uniform decay",
     "histograms": "positive minus negative events",
 }
 

@@ -12,29 +12,30 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining, Size
-from tespec.datasets.batches import WHOLE, PretrainBatches, Shard, StepBatches
+from tespec.datasets.batches import WHOLE, PretrainBatches, Shard, draw_mask
 from tespec.datasets.folder import TrainValSplit, divide, lengths_by_split
 from tespec.datasets.images import (
     ImageBatches,
     PairBatches,
+    Paired,
     as_input,
     held_out_batch,
     open_images,
     paired,
     subsample,
 )
-from tespec.datasets.recording import fingerprint
+from tespec.datasets.recording import Recording, fingerprint
 from tespec.models import Backbone
 from tespec.models.backbone import reset
-from tespec.pretraining.health import FRAMES
-from tespec.pretraining.held_out import HeldOut
 
 SHOWN = 8  # names in a line
+VAL_RECORDINGS, VAL_WINDOWS = 8, 900  # recordings, and windows of each from the first on
 VAL_IMAGES, VAL_PAIRS = 512, 256
 VAL_BATCH = 64  # images or pairs at once; of 260 x 346 px a ResNet-50 takes under 4 GB for so many pairs
 Batch = dict[str, Tensor]
@@ -52,6 +53,8 @@ class PretrainData(ABC):
         skip_damaged: leave out recordings that cannot be read.
 
     Attributes:
+        size: (H, W) in px of the backbone's input.
+        channels: of the backbone's input; None: those of histograms.
         notes: lines for the user.
         damaged: names of recordings that were left out.
 
@@ -59,11 +62,11 @@ class PretrainData(ABC):
         UserError: data that cannot be read, or settings that do not fit it.
     """
 
+    size: Size
+    channels: int | None = None
     notes: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
-    channels: int | None = None  # of the backbone's input; None: those of histograms
     root: Path
-    _size: Size
 
     def __init__(
         self,
@@ -75,9 +78,9 @@ class PretrainData(ABC):
         skip_damaged: bool = False,
     ) -> None:
         self.settings, self.method, self.own, self.skip_damaged = settings, method, own, skip_damaged
-        self.check_settings()
         if size is not None:
-            self._size = size
+            self.size = size
+        self.check_settings()
         if root is not None:
             self.root = root
             self.open()
@@ -87,12 +90,7 @@ class PretrainData(ABC):
 
     @abstractmethod
     def open(self) -> None:
-        """Open the data in `root`, and set `_size`."""
-
-    @property
-    def size(self) -> Size:
-        """(H, W) in px of the backbone's input."""
-        return self._size
+        """Open the data in `root`, and set `size`."""
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -114,31 +112,13 @@ class PretrainData(ABC):
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """A batch of so many lanes, images or pairs without content, to count what a step costs."""
 
-    @property
-    def val_batch_size(self) -> int:
-        """Lanes, images or pairs of a validation batch."""
-        return max(self.settings.batch_size, self.method.min_batch_size)
-
     @abstractmethod
-    def val_batches(self, device: torch.device) -> Iterator[Batch]:
-        """Validation batches in order, the same for every run."""
-
-    def diagnostic_batches(self, device: torch.device) -> Iterator[Batch]:
-        """About `FRAMES` frames of the validation data, the same for every run."""
-        return islice(self.val_batches(device), max(1, FRAMES // self.val_batch_size))
+    def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
+        """Validation batches in order, the same for every run; `frames`: about so many frames of them, else all."""
 
     @abstractmethod
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
         """Features (B, T, C, h, w) of the backbone's four stages, and its state."""
-
-    def divided(self) -> TrainValSplit:
-        """The recordings in `root`; `notes` and `damaged` say what was left out."""
-        settings = self.settings
-        division = divide(self.root, settings.window_ms, settings.downsample, settings.sensor, self.skip_damaged)
-        self.damaged = tuple(division.damaged)
-        damaged = (f"left out as damaged: {error}" for error in division.damaged.values())
-        self.notes = (*_excluded(division.excluded_test), *damaged)
-        return division
 
 
 class EventData(PretrainData):
@@ -146,51 +126,62 @@ class EventData(PretrainData):
 
     A batch holds `histograms` (B, T, 2 * bins, H, W) uint8, `fresh` (B,) bool, whether a lane starts a recording, and,
     of a method that masks, `mask` (B, rows, cols) bool, True where a patch is masked.
+
+    Attributes:
+        train: recordings to train on.
+        held_out: recordings to validate on.
     """
 
-    @property
-    def val_batch_size(self) -> int:
-        """See `EventMethod.val_batch_size`."""
-        return self.method.val_batch_size(self.settings)
+    train: Sequence[Recording]
+    held_out: Sequence[Recording]
 
     def open(self) -> None:
         """Divide the recordings into training and validation recordings."""
-        settings, root, least = self.settings, self.root, self.method.min_batch_size
-        self._division = self.divided()
-        stepped = (
-            f"{path}: {count:,} event times stepped back and were raised to the latest time before them"
-            for path, count in self._division.clamped.items()
-        )
-        self.notes = (*self.notes, *stepped)
-        longest = max(map(len, self._division.held_out))
-        if longest < settings.segments:
-            what = f"the longest part held out has {longest} windows of {settings.window_ms:g} ms, not "
+        split, segments = self.split(), self.settings.segments
+        self.train, self.held_out = split.train, split.held_out
+        longest = max(map(len, self.held_out))
+        if longest < segments:
+            what = f"the longest part held out has {longest} windows of {self.settings.window_ms:g} ms, not "
             fewer = f"--set segments={longest}, or " if longest else ""
-            raise UserError(root, f"{what}{settings.segments} (segments)", f"give {fewer}longer recordings")
-        if len(self.chunks(torch.device("cpu"))) < min(least, self.val_batch_size):
-            what = f"fewer than {least} stretches of {settings.segments} windows are held out"
-            raise UserError(root, what, "set fewer segments, or give longer recordings")
-        self._size = self._division.size
+            raise UserError(self.root, f"{what}{segments} (segments)", f"give {fewer}longer recordings")
+        least = min(self.method.min_batch_size, self.method.val_batch_size(self.settings))
+        if sum(1 for _ in islice(self._val_places(), least)) < least:
+            what = f"fewer than {self.method.min_batch_size} stretches of {segments} windows are held out"
+            raise UserError(self.root, what, "set fewer segments, or give longer recordings")
+
+    def split(self) -> TrainValSplit:
+        """The recordings in `root`; sets `size`, `damaged` and `notes`."""
+        settings = self.settings
+        split = divide(self.root, settings.window_ms, settings.downsample, settings.sensor, self.skip_damaged)
+        self.size, self.damaged = split.size, tuple(split.damaged)
+        self.notes = (
+            *_excluded(split.excluded_test),
+            *(f"left out as damaged: {error}" for error in split.damaged.values()),
+            *(
+                f"{path}: {count:,} event times stepped back and were raised to the latest time before them"
+                for path, count in split.clamped.items()
+            ),
+        )
+        return split
 
     def fingerprint(self) -> str:
         """Hash of the recordings."""
-        return fingerprint(self._division.train, self._division.held_out)
+        return fingerprint(self.train, self.held_out)
 
     def recordings(self) -> dict[str, dict[str, float]]:
         """Windows of each recording."""
-        return lengths_by_split(self._division.train, self._division.held_out)
+        return lengths_by_split(self.train, self.held_out)
 
     def counts(self) -> dict[str, str]:
         """Recordings, in words."""
-        train, held_out = len(self._division.train), len(self._division.held_out)
         return {
-            "recordings": f"{train} to train on, {held_out} held out",
+            "recordings": f"{len(self.train)} to train on, {len(self.held_out)} held out",
             "split": "held-out recordings, or the last quarter of the time where there are fewer than five",
         }
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> StepBatches:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> Any:
         """Training batches by step."""
-        return PretrainBatches(self._division.train, self.settings, seed, shard, self.method.mask(self.own))
+        return PretrainBatches(self.train, self.settings, seed, shard, self.method.mask(self.own))
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Histograms without events, and masks that mask nothing."""
@@ -200,28 +191,46 @@ class EventData(PretrainData):
             "histograms": torch.zeros(shape, dtype=torch.uint8, device=device),
             "fresh": torch.ones(lanes, dtype=torch.bool, device=device),
         }
-        if mask is None:
-            return batch
-        units = [-(-side // mask.unit) for side in self.size]
-        return batch | {"mask": torch.zeros(lanes, *units, dtype=torch.bool, device=device)}
+        if mask is not None:
+            units = [-(-side // mask.unit) for side in self.size]
+            batch["mask"] = torch.zeros(lanes, *units, dtype=torch.bool, device=device)
+        return batch
 
-    def chunks(self, device: torch.device) -> HeldOut:
-        """The validation recordings, chunk by chunk."""
-        return HeldOut(self._division.held_out, self.settings, device, self.method.mask(self.own))
+    def _val_places(self, frames: int | None = None) -> Iterator[tuple[int, Recording, int]]:
+        """Number of a validation recording, the recording, and first window of each chunk of it, in order."""
+        segments = self.settings.segments
+        played = [recording for recording in self.held_out if len(recording) >= segments][:VAL_RECORDINGS]
+        windows = VAL_WINDOWS
+        if frames is not None:
+            played = played[:4]
+            windows = max(segments, frames // len(played))
+        for number, recording in enumerate(played):
+            for first in range(0, min(windows, len(recording)) // segments * segments, segments):
+                yield number, recording, first
 
-    def val_batches(self, device: torch.device) -> Iterator[Batch]:
-        """Their chunks in order, `val_batch_size` at once; a last batch below `min_batch_size` is left out."""
-        return self._batches(self.chunks(device))
+    def val_chunks(self, frames: int | None = None) -> Iterator[Batch]:
+        """Batches of one lane that play the validation recordings one after the other, without augmentation.
 
-    def diagnostic_batches(self, device: torch.device) -> Iterator[Batch]:
-        """About `FRAMES` frames of several validation recordings, the same for every run."""
-        return self._batches(self.chunks(device).glimpse(FRAMES))
+        Masks are the same for every run, so that losses of different seeds and methods compare.
+        """
+        settings, mask = self.settings, self.method.mask(self.own)
+        for number, recording, first in self._val_places(frames):
+            histograms = recording.histograms(first, settings.segments, settings.bins, settings.rule)
+            batch = {"histograms": torch.from_numpy(histograms)[None], "fresh": torch.tensor([first == 0])}
+            if mask is not None:
+                rows, columns = (-(-side // mask.unit) for side in histograms.shape[-2:])
+                drawn = np.random.default_rng((number, first // settings.segments))
+                batch["mask"] = draw_mask(drawn, rows, columns, mask.ratio)[None]
+            yield batch
 
-    def _batches(self, chunks: HeldOut) -> Iterator[Batch]:
-        waiting = (chunk.batch for chunk in chunks)
-        least = min(self.method.min_batch_size, self.val_batch_size)
-        while len(several := list(islice(waiting, self.val_batch_size))) >= least:
-            yield {name: torch.cat([each[name] for each in several]) for name in several[0]}
+    def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
+        """Chunks of the validation recordings, some at once; a last batch below `min_batch_size` is left out.
+
+        About so many frames are those of the first chunks of up to four recordings.
+        """
+        chunks, size = self.val_chunks(frames), self.method.val_batch_size(self.settings)
+        while len(several := list(islice(chunks, size))) >= min(self.method.min_batch_size, size):
+            yield {name: torch.cat([each[name] for each in several]).to(device) for name in several[0]}
 
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
         """Features of events, the state carried along each recording."""
@@ -242,7 +251,7 @@ class ImageData(PretrainData):
             raise UserError("recurrent", "images have no order in time", "set it to false")
         if self.own.channels not in (1, 3):
             raise UserError("objective.channels", f"{self.own.channels} is neither grey nor RGB", "choose 1 or 3")
-        self.channels = self.own.channels
+        self.channels, self.size = self.own.channels, (self.own.size, self.own.size)
 
     def open(self) -> None:
         """Find the images."""
@@ -251,11 +260,6 @@ class ImageData(PretrainData):
             what = f"fewer than {self.method.min_batch_size} images are left for validation"
             raise UserError(self.root, what, "give more images")
         self.notes = _excluded(self.images.excluded_test)
-
-    @property
-    def size(self) -> Size:
-        """(H, W) of a view in px."""
-        return self.own.size, self.own.size
 
     def fingerprint(self) -> str:
         """Hash of the folder."""
@@ -285,23 +289,22 @@ class ImageData(PretrainData):
             "labels": torch.zeros(lanes, dtype=torch.int64, device=device),
         }
 
-    @property
-    def val_batch_size(self) -> int:
-        """Images of a validation batch; the loss of an image does not depend on the others."""
-        return min(super().val_batch_size, VAL_BATCH)
+    def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
+        """Batches of validation images, of every class as many, as the method sees images that it does not train on.
 
-    def val_batches(self, device: torch.device) -> Iterator[Batch]:
-        """Batches of validation images, of every class as many, as the method sees images that it does not train on."""
+        The loss of an image does not depend on the others.
+        """
         seen: Counter[int] = Counter()
         turns = []
         for path in self.images.held_out:
             label = self.images.label(path)
             turns.append((seen[label], label, path))
             seen[label] += 1
-        paths = [path for _, _, path in sorted(turns)[: max(VAL_IMAGES, len(seen))]]
+        paths = [path for _, _, path in sorted(turns)[: frames or max(VAL_IMAGES, len(seen))]]
         views, least = self.method.views(self.own, training=False), self.method.min_batch_size
-        for first in range(0, len(paths) - least + 1, self.val_batch_size):
-            batch = held_out_batch(self.images, paths[first : first + self.val_batch_size], views)
+        size = min(max(self.settings.batch_size, least), VAL_BATCH)
+        for first in range(0, len(paths) - least + 1, size):
+            batch = held_out_batch(self.images, paths[first : first + size], views)
             yield {name: value.to(device) for name, value in batch.items()}
 
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
@@ -310,12 +313,15 @@ class ImageData(PretrainData):
         return features, None
 
 
-class PairData(PretrainData):
+class PairData(EventData):
     """Pairs of events and the grey image at their end, for feed-forward backbones.
 
     A batch holds `histograms` (B, 1, 2 * bins, H, W) uint8 and `images` (B, 1, 1, H, W) uint8, of which
     `tespec.datasets.images.as_input` makes a backbone's input.
     """
+
+    train: Sequence[Paired]
+    held_out: Sequence[Paired]
 
     def check_settings(self) -> None:
         """Refuse memory, and batches that are too small."""
@@ -327,34 +333,28 @@ class PairData(PretrainData):
 
     def open(self) -> None:
         """Divide the recordings, and find the image at the end of each window."""
-        settings = self.settings
-        division = self.divided()
-        self._train = paired(division.train, settings.window_ms)
-        self._held_out = subsample(paired(division.held_out, settings.window_ms), VAL_PAIRS)
-        if sum(map(len, self._held_out)) < self.method.min_batch_size:
+        split, window_ms = self.split(), self.settings.window_ms
+        self.train = paired(split.train, window_ms)
+        self.held_out = subsample(paired(split.held_out, window_ms), VAL_PAIRS)
+        if sum(map(len, self.held_out)) < self.method.min_batch_size:
             what = f"fewer than {self.method.min_batch_size} pairs are left for validation"
             raise UserError(self.root, what, "give longer recordings, or more of them")
-        self._size = division.size
 
     def fingerprint(self) -> str:
         """Hash of the recordings, and of the names and sizes of their images."""
-        digest = hashlib.sha256(fingerprint(self._train, self._held_out).encode())
-        for path in (path for each in (*self._train, *self._held_out) for path in each.images):
+        digest = hashlib.sha256(super().fingerprint().encode())
+        for path in (path for each in (*self.train, *self.held_out) for path in each.images):
             digest.update(f"{path.name}|{path.stat().st_size}\n".encode())
         return digest.hexdigest()[:12]
 
-    def recordings(self) -> dict[str, dict[str, float]]:
-        """Pairs of each recording."""
-        return lengths_by_split(self._train, self._held_out)
-
     def counts(self) -> dict[str, str]:
         """Pairs, in words."""
-        train, held_out = sum(map(len, self._train)), sum(map(len, self._held_out))
+        train, held_out = sum(map(len, self.train)), sum(map(len, self.held_out))
         return {"pairs": f"{train:,} to train on, {held_out:,} held out"}
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> PairBatches:
         """Training batches by step."""
-        return PairBatches(self._train, self.settings, seed, shard, partial(self.method.augment, self.own))
+        return PairBatches(self.train, self.settings, seed, shard, partial(self.method.augment, self.own))
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Histograms without events, and black images."""
@@ -364,13 +364,13 @@ class PairData(PretrainData):
             "images": torch.zeros(lanes, 1, 1, *self.size, dtype=torch.uint8, device=device),
         }
 
-    def val_batches(self, device: torch.device) -> Iterator[Batch]:
+    def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
         """Even batches of validation pairs, no larger than a training batch and than `VAL_BATCH`."""
         still = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
-        pairs, least = sum(map(len, self._held_out)), self.method.min_batch_size
+        pairs, least = sum(map(len, self.held_out)), self.method.min_batch_size
         size = max(least, pairs // -(-pairs // min(self.settings.batch_size, VAL_BATCH)))
-        steps = PairBatches(self._held_out, replace(self.settings, augmentation=still, batch_size=size), 0)
-        for step in range(pairs // size):
+        steps = PairBatches(self.held_out, replace(self.settings, augmentation=still, batch_size=size), 0)
+        for step in range(min(pairs, frames or pairs) // size):
             yield {name: value.to(device) for name, value in steps[step].items()}
 
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:

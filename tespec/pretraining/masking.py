@@ -13,7 +13,7 @@ from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
 from tespec.core.settings import Mask
 from tespec.models.event_swin import PATCH
-from tespec.models.layers import STRIDE
+from tespec.models.layers import STRIDE, crop
 
 INITIAL_DEVIATION = 0.02
 ASPECT = 0.3  # of a block, its least height over width, and the other way round (BEiT, and MEM's code)
@@ -66,6 +66,17 @@ def replace_hidden(tokens: Tensor, mask: Tensor, patch: Tensor) -> Tensor:
     rows, cols = -(-tokens.shape[2] // side), -(-tokens.shape[3] // side)
     stand_ins = patch.repeat(1, rows, cols, 1)[:, : tokens.shape[2], : tokens.shape[3]]
     return torch.where(hidden[:, None, :, :, None], stand_ins.unsqueeze(1), tokens)
+
+
+def patch_sums(maps: Tensor, unit: int) -> Tensor:
+    """Sum (..., ceil(H / unit), ceil(W / unit)) of maps (..., H, W) over each patch of `unit` px."""
+    maps = nn.functional.pad(maps, (0, -maps.shape[-1] % unit, 0, -maps.shape[-2] % unit))
+    return maps.unflatten(-1, (-1, unit)).unflatten(-3, (-1, unit)).sum((-3, -1))
+
+
+def pixel_maps(patches: Tensor, unit: int, size: tuple[int, int]) -> Tensor:
+    """Maps (..., *size) that have at each pixel the value of its patch of `unit` px, of patches (..., rows, cols)."""
+    return crop(patches.repeat_interleave(unit, dim=-2).repeat_interleave(unit, dim=-1), size)
 
 
 def draw_blocks(lanes: int, rows: int, columns: int, ratio: float, smallest: int) -> Tensor:

@@ -5,9 +5,9 @@ An SSL method is one class that inherits from `EventMethod`, `ImageMethod` or `P
 
 from __future__ import annotations
 
-import difflib
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -22,7 +22,7 @@ from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.registry import METHODS, register_methods
-from tespec.core.settings import ARCHITECTURES, Mask, PositiveInt, Pretraining, Share, Size, build
+from tespec.core.settings import ARCHITECTURES, Mask, PositiveInt, Pretraining, Share, Size, build, suggest
 from tespec.datasets.images import ViewOf
 from tespec.metrics.features import PLACES, FeatureReservoir, feature_std_and_rank
 from tespec.models import Backbone, EventSwin, build_backbone
@@ -200,38 +200,37 @@ class PretrainMethod(Method, nn.Module):
             "feature_rank": "exponential of the entropy of their singular values",
             "feature_places": f"{PLACES:,} places of all frames held out, drawn alike for every run; all where fewer",
             "last_stage_std, last_stage_rank": "the same of the last stage alone",
-            "stages": f"of each stage, on about {FRAMES} frames held out, and before its memory where it has one; "
-            "magnitude is the mean of |x|",
+            "stages": f"of each stage, on about {FRAMES} frames held out",
             **data.counts(),
             **({"left out as damaged": ", ".join(data.damaged)} if data.damaged else {}),
         }
 
-    def validate(self, data: PretrainData, device: torch.device) -> dict[str, float]:
-        """Mean loss on the validation data, and std and rank of the features there."""
-        return self.validation_metrics(data, device)
+    def val_losses(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
+        """Validation losses of a batch by name, and the state for the next one."""
+        losses, state = self.loss(batch, state)
+        return {"loss": losses["loss"]}, state
 
     @torch.no_grad()
-    def validation_metrics(self, data: PretrainData, device: torch.device, *, scored: bool = True) -> dict[str, float]:
-        """See `validate`; without the loss if not `scored`. Memory does not grow with the data."""
+    def validate(self, data: PretrainData, device: torch.device) -> dict[str, float]:
+        """Mean losses on the validation data, and std and rank of the features there; memory does not grow with it."""
         self.eval()
-        total, lanes, count = 0.0, 0, 0
+        sums: defaultdict[str, float] = defaultdict(float)
+        samples = 0
         every, last = FeatureReservoir(PLACES), FeatureReservoir(PLACES)
         state = memory = None
         with progress("data held out", "batches") as advance:
-            for batch in data.val_batches(device):
-                if scored:
-                    torch.manual_seed(SEED + count)
-                    losses, state = self.loss(batch, state)
+            for number, batch in enumerate(data.val_batches(device)):
+                torch.manual_seed(SEED + number)
+                losses, state = self.val_losses(batch, state)
                 features, memory = data.features(self.backbone, batch, memory)
                 every.add(features, features[1].shape[-2:])
                 last.add(features[-1:], features[-1].shape[-2:])
-                if scored:
-                    total += losses["loss"].item() * len(features[0])
-                lanes += len(features[0])
-                count += 1
-                advance(count, None, "")
+                for name, loss in losses.items():
+                    sums[name] += loss.item() * len(features[0])
+                samples += len(features[0])
+                advance(number + 1, None, "")
         of_all, of_last = feature_std_and_rank(every.features()), feature_std_and_rank(last.features())
-        return ({"loss": total / max(lanes, 1)} if scored else {}) | {
+        return {name: total / samples for name, total in sums.items()} | {
             "feature_std": of_all.std,
             "feature_rank": of_all.rank,
             "last_stage_std": of_last.std,
@@ -241,15 +240,15 @@ class PretrainMethod(Method, nn.Module):
     def stage_spreads(
         self, data: PretrainData, device: torch.device, stages: Sequence[int] = range(4)
     ) -> dict[str, dict[str, float]]:
-        """Std, rank and magnitude of some stages' features on a few validation frames; see `stage_spreads`."""
+        """Std and rank of some stages' features on a few validation frames; see `stage_spreads`."""
 
-        def features() -> Any:
+        def features() -> Iterator[list[Tensor]]:
             state = None
-            for batch in data.diagnostic_batches(device):
+            for batch in data.val_batches(device, FRAMES):
                 maps, state = data.features(self.backbone, batch, state)
                 yield maps
 
-        return stage_spreads(self.backbone, features(), stages)
+        return stage_spreads(features(), stages)
 
     def draw(self, data: PretrainData, device: torch.device, path: Path) -> None:  # most draw nothing
         """Write a picture of what the network does on the validation data, if the method has one to show."""
@@ -318,9 +317,7 @@ def find_method(name: str) -> type[Method]:
     """
     method: type[Method] | None = METHODS.module_dict.get(name)
     if method is None:
-        close = difflib.get_close_matches(name, list(METHODS.module_dict), n=1)
-        remedy = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(sorted(METHODS.module_dict))}"
-        raise UserError(f"--method {name}", "unknown method", remedy)
+        raise UserError(f"--method {name}", "unknown method", suggest(name, sorted(METHODS.module_dict)))
     if not method.title:
         raise UserError(f"--method {name}", "has no title for its table row", f"give {method.__name__} a title")
     return method

@@ -1,7 +1,7 @@
 """TESPEC: masked reconstruction of an intensity video by a recurrent backbone.
 
-Patches of the event histograms are hidden over a whole sequence, and the backbone, which carries its state from step to
-step, rebuilds the video of all events there (Mohammadi, Wu, Gilitschenski: TESPEC, ICCV 2025).
+Patches of the event histograms are masked over a whole sequence, and the backbone, which carries its state from step to
+step, reconstructs the video of all events there (Mohammadi, Wu, Gilitschenski: TESPEC, ICCV 2025).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
-from torch.nn.functional import pad
 
 import tespec.pretraining.decoder  # noqa: F401  # registers the decoders
 from tespec.core.description import read_description
@@ -37,17 +36,16 @@ from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.event_swin import EventSwin
 from tespec.models.layers import crop, in_fp32
-from tespec.pretraining.held_out import draw_held_out, held_out_losses
-from tespec.pretraining.masking import MaskPatch, check_mask_unit, replace_hidden
+from tespec.pretraining.masking import MaskPatch, check_mask_unit, patch_sums, pixel_maps, replace_hidden
 from tespec.pretraining.method import EventMethod
+from tespec.pretraining.picture import draw_moments
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is rebuilt, and the constants of the intensity."""
+    """What is reconstructed, and the constants of the intensity."""
 
-    # By Eq. 7, by Eq. 6, by Eq. 7 without n / N, or the input itself.
-    kind: Literal["intensity", "high_pass", "uniform_decay", "histograms"]
+    kind: Literal["intensity", "high_pass", "histograms"]  # by Eq. 7, by Eq. 6, or the input itself
     alpha: NonNegativeFloat  # 1/s; decay of the intensity
     norm_events: PositiveFloat  # N, events per frame for which it decays with alpha
     contrast: PositiveFloat  # C, log intensity; step of one event
@@ -55,92 +53,72 @@ class Target:
 
 @dataclass(frozen=True)
 class TespecSettings:
-    """Settings of what is hidden, what is rebuilt, and by what.
+    """Settings of what is masked, what is reconstructed, and by what.
 
     Raises:
         UserError: a mask unit that is not made of whole tokens.
     """
 
-    mask: Mask  # ratio 0: nothing is hidden, and the loss is on all patches (paper, table "Masking Ratio")
+    mask: Mask  # ratio 0: nothing is masked, and the loss is on all pixels (paper, table "Masking Ratio")
     target: Target
     decoder: dict[str, Any]  # "type" and settings of a registered decoder
     patch_norm: Flag  # normalise the target patch by patch
     patch_eps: NonNegativeFloat  # C squared; added to a patch's variance
     counts_eps: NonNegativeFloat  # the same where the target is histograms, in squared counts
-    visible_weight: NonNegativeFloat  # of the error on visible patches; 0 in the paper
+    visible_weight: NonNegativeFloat  # of the error on visible pixels; 0 in the paper
 
     def __post_init__(self) -> None:
         check_mask_unit(self.mask)
 
     @property
     def autoencoding(self) -> bool:
-        """Whether nothing is hidden."""
+        """Whether nothing is masked."""
         return self.mask.ratio == 0
 
 
-def patchify(maps: Tensor, unit: int) -> Tensor:
-    """(..., H, W) as (..., rows, cols, unit * unit), filled up with zeros at the right and the bottom."""
-    height, width = maps.shape[-2:]
-    maps = pad(maps, (0, -width % unit, 0, -height % unit))
-    return maps.unflatten(-1, (-1, unit)).unflatten(-3, (-1, unit)).transpose(-3, -2).flatten(-2)
+def normalise_patches(video: Tensor, unit: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Video whose patches have mean 0 and variance 1: (x - mean) / sqrt(variance + eps), with the unbiased variance.
 
-
-def unpatchify(patches: Tensor, unit: int, size: tuple[int, int]) -> Tensor:
-    """The (..., H, W) maps of `size` that `patchify` was given."""
-    maps = patches.unflatten(-1, (unit, unit)).transpose(-3, -2).flatten(-4, -3).flatten(-2)
-    return maps[..., : size[0], : size[1]]
-
-
-def pixels_inside(size: tuple[int, int], unit: int, device: torch.device) -> Tensor:
-    """(rows, cols, unit * unit) float32: 1 for a pixel of the (H, W) image, 0 for one that fills a patch up."""
-    return patchify(torch.ones(size, device=device), unit)
-
-
-def normalise_patches(patches: Tensor, inside: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Patches of mean 0 and variance 1: (x - mean) / sqrt(variance + eps), with the unbiased variance.
-
-    As in the reference code of masked autoencoders, facebookresearch/mae, where eps is 1e-6. Pixels outside of the
-    image neither count nor change.
+    As in the reference code of masked autoencoders, facebookresearch/mae, where eps is 1e-6. Patches at the right and
+    the bottom may be smaller.
 
     Args:
-        patches: (..., rows, cols, P) float32, 0 outside of the image.
-        inside: (rows, cols, P) of `pixels_inside`.
-        eps: added to the variance, in squared units of `patches`; keeps the noise of almost constant patches small.
+        video: (B, T, planes, H, W) float32; a patch is made of all planes.
+        unit: side of a patch in px.
+        eps: added to the variance, in squared units of `video`; keeps the noise of almost constant patches small.
 
     Returns:
-        normalised patches (..., rows, cols, P), and mean and deviation (..., rows, cols, 1) to undo it with.
+        the normalised video, and mean and deviation (B, T, 1, H, W) of each pixel's patch.
     """
-    count = inside.sum(-1, keepdim=True)
-    mean = patches.sum(-1, keepdim=True) / count
-    centred = (patches - mean) * inside
-    variance = centred.square().sum(-1, keepdim=True) / (count - 1).clamp(min=1)
-    deviation = (variance + eps).sqrt()
+    size, planes = (video.shape[-2], video.shape[-1]), video.shape[2]
+    count = planes * patch_sums(torch.ones(size, device=video.device), unit)
+    mean = pixel_maps(patch_sums(video, unit).sum(2, keepdim=True) / count, unit, size)
+    centred = video - mean
+    variance = patch_sums(centred.square(), unit).sum(2, keepdim=True) / (count - 1).clamp(min=1)
+    deviation = pixel_maps((variance + eps).sqrt(), unit, size)
     return centred / deviation, mean, deviation
 
 
-ObjectiveState = tuple[BackboneState | None, Tensor]
+State = tuple[BackboneState | None, Tensor]
 
 
 class Reconstruction(NamedTuple):
-    """What a step had to draw and what it drew, for pictures; all of the size of the unpadded image."""
+    """What a step had to reconstruct and what it predicted.
+
+    Attributes:
+        video: (B, T, planes, H, W) the target before normalisation.
+        target: likewise, normalised patch by patch.
+        mean: of each pixel's patch, and the next its deviation: what undoes the normalisation.
+        prediction: likewise, of the normalised target.
+        masked: (B, 1, 1, H, W) bool, True where the events were masked.
+    """
 
     video: Tensor
-    """(B, T, H, W) the target before normalisation; of histograms, positive minus negative counts."""
-    target: Tensor
-    """(B, T, H, W) target, normalised patch by patch."""
-    mask: Tensor
-    """(B, H, W) bool, True where the events were hidden."""
-    prediction: Tensor
-    """(B, T, H, W) prediction, with the mean and the deviation of the target's patches put back."""
-
-
-class _Patches(NamedTuple):
-    """Target (B, T, rows, cols, planes * unit * unit), what undoes its normalisation, and prediction, shaped alike."""
-
     target: Tensor
     mean: Tensor
     deviation: Tensor
     prediction: Tensor
+    masked: Tensor
 
 
 @METHODS.register_module(name="tespec")
@@ -221,23 +199,17 @@ class Tespec(EventMethod):
 
     def __init__(self, own: TespecSettings, backbone: EventSwin, bin_seconds: float = 0.005) -> None:
         super().__init__()
-        self.own = own
-        self.backbone = backbone
-        target = own.target
-        planes = 2 * backbone.bins if target.kind == "histograms" else 1
-        made_for = {"channels": backbone.channels, "img_size": backbone.img_size, "planes": planes}
+        self.own, self.backbone, self.bin_seconds = own, backbone, bin_seconds
+        made_for = {
+            "channels": backbone.channels,
+            "img_size": backbone.img_size,
+            "planes": 2 * backbone.bins if own.target.kind == "histograms" else 1,
+        }
         self.decoder = MODELS.build({**own.decoder, **made_for, "_scope_": MODELS.scope})
         self.mask_patch = MaskPatch(own.mask.unit, 2 * backbone.bins)
-        constants: dict[str, Any] = {"alpha": target.alpha, "contrast": target.contrast, "bin_seconds": bin_seconds}
-        norm_events = target.norm_events if target.kind == "intensity" else None
-        self._estimate = (
-            partial(estimate_high_pass, **constants)
-            if target.kind == "high_pass"
-            else partial(estimate_intensity, **constants, norm_events=norm_events)
-        )
 
-    def loss(self, batch: dict[str, Tensor], state: ObjectiveState | None) -> tuple[dict[str, Tensor], ObjectiveState]:
-        """Losses of a step; pixels outside of the image count in none.
+    def loss(self, batch: dict[str, Tensor], state: State | None) -> tuple[dict[str, Tensor], State]:
+        """Losses of a step.
 
         Args:
             batch: histograms (B, T, 2 * bins, H, W), fresh (B,) bool, mask (B, ceil(H / unit), ceil(W / unit)) bool.
@@ -245,91 +217,59 @@ class Tespec(EventMethod):
 
         Returns:
             "loss", which is "loss_masked" + visible_weight * "loss_visible", and "loss_zero", what predicting zero
-            costs on the hidden pixels; of an autoencoder "loss", which is "loss_all", and "loss_zero" on all pixels;
+            costs on the masked pixels; of an autoencoder "loss", which is "loss_all", and "loss_zero" on all pixels;
             and the detached state.
 
         Raises:
             ValueError: a mask of another size.
         """
-        error, zero, pixels, state = self._errors(batch, state)
-        hidden = batch["mask"].unsqueeze(1)
+        step, state = self.reconstruct(batch, state)
+        error, zero = (step.prediction - step.target).square(), step.target.square()
         if self.own.autoencoding:
-            everywhere = pixels.expand_as(hidden)
+            everywhere = torch.ones_like(step.masked)
             loss = _mean(error, everywhere)
             return {"loss": loss, "loss_all": loss, "loss_zero": _mean(zero, everywhere)}, detach(state)
-        masked = _mean(error, pixels * hidden)
-        visible = _mean(error, pixels * ~hidden)
+        masked, visible = _mean(error, step.masked), _mean(error, ~step.masked)
         losses = {
             "loss": masked + self.own.visible_weight * visible,
             "loss_masked": masked,
             "loss_visible": visible,
-            "loss_zero": _mean(zero, pixels * hidden),
+            "loss_zero": _mean(zero, step.masked),
         }
         return losses, detach(state)
 
-    def _errors(
-        self, batch: dict[str, Tensor], state: ObjectiveState | None
-    ) -> tuple[Tensor, Tensor, Tensor, ObjectiveState]:
-        """Squared errors of prediction and zero (B, T, rows, cols), pixels of each patch (rows, cols), the state."""
-        video, patches, state = self._run(batch, state)
-        error = (patches.prediction - patches.target).square().sum(-1)
-        return error, patches.target.square().sum(-1), self._inside(video).sum(-1), state
-
-    @torch.no_grad()
-    def reconstruct(
-        self, batch: dict[str, Tensor], state: ObjectiveState | None
-    ) -> tuple[Reconstruction, ObjectiveState]:
-        """Target and prediction of a step as images; arguments as for `loss`."""
-        video, patches, state = self._run(batch, state)
-        pixel_mask = batch["mask"].unsqueeze(-1).expand(-1, -1, -1, self.own.mask.unit**2)
-        reconstruction = Reconstruction(
-            video=_image(video),
-            target=_image(self._maps(patches.target, video)),
-            mask=unpatchify(pixel_mask, self.own.mask.unit, _size(video)),
-            prediction=_image(self._maps(patches.prediction * patches.deviation + patches.mean, video)),
-        )
-        return reconstruction, state
-
-    def _run(self, batch: dict[str, Tensor], state: ObjectiveState | None) -> tuple[Tensor, _Patches, ObjectiveState]:
-        """Target video (B, T, planes, H, W), its patches and the predicted ones, and the state after the step."""
+    def reconstruct(self, batch: dict[str, Tensor], state: State | None) -> tuple[Reconstruction, State]:
+        """Target and prediction of a step, and the state after it; arguments as for `loss`."""
         backbone_state, target_state = (None, None) if state is None else reset(state, batch["fresh"])
-        histograms, mask = batch["histograms"], batch["mask"]
-        units = tuple(-(-side // self.own.mask.unit) for side in histograms.shape[-2:])
+        histograms, mask, unit = batch["histograms"], batch["mask"], self.own.mask.unit
+        size = (histograms.shape[-2], histograms.shape[-1])
+        units = tuple(-(-side // unit) for side in size)
         if mask.shape[1:] != units:
             raise ValueError(f"a mask of {tuple(mask.shape[1:])} units does not cover an image of {units}")
-        video, target_state = self._target(histograms, target_state)
+        video, target_state = self.target(histograms, target_state)
         tokens = replace_hidden(self.backbone.embed(histograms), mask, self.backbone.embed_patches(self.mask_patch()))
         features, backbone_state = self.backbone.encode(tokens, backbone_state)
-        prediction = self._patches(crop(self.decoder(features), _size(video)).float())
-        return video, _Patches(*self._normalised(video), prediction), (backbone_state, target_state)
+        prediction = crop(self.decoder(features), size).float()
+        masked = pixel_maps(mask, unit, size)[:, None, None]
+        return Reconstruction(video, *self._normalised(video), prediction, masked), (backbone_state, target_state)
 
-    def _target(self, histograms: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-        if self.own.target.kind == "histograms":
+    def target(self, histograms: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Target (B, T, planes, H, W) of histograms (B, T, 2 * bins, H, W), before normalisation, and its state."""
+        own = self.own.target
+        if own.kind == "histograms":
             return histograms.float(), histograms.new_zeros(len(histograms), 0, dtype=torch.float32)
-        video, state = in_fp32(self._estimate)(histograms, state)  # counts leave the range of half precision
+        intensity = partial(estimate_intensity, norm_events=own.norm_events)
+        estimate = in_fp32(intensity if own.kind == "intensity" else estimate_high_pass)  # counts exceed half precision
+        video, state = estimate(histograms, state, alpha=own.alpha, contrast=own.contrast, bin_seconds=self.bin_seconds)
         return video.unsqueeze(2), state
 
     def _normalised(self, video: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Target patches, mean and deviation."""
-        patches = self._patches(video)
-        if not self.own.patch_norm:
-            return patches, patches.new_zeros(()), patches.new_ones(())
+        """Target, and mean and deviation of its patches."""
         own = self.own
+        if not own.patch_norm:
+            return video, video.new_zeros(()), video.new_ones(())
         eps = own.counts_eps if own.target.kind == "histograms" else own.patch_eps * own.target.contrast**2
-        return normalise_patches(patches, self._inside(video), eps)
-
-    def _patches(self, video: Tensor) -> Tensor:
-        """(B, T, planes, H, W) as (B, T, rows, cols, planes * unit * unit)."""
-        return patchify(video, self.own.mask.unit).movedim(2, -2).flatten(-2)
-
-    def _maps(self, patches: Tensor, video: Tensor) -> Tensor:
-        """What `_patches` was given, of the size of `video`."""
-        planes = patches.unflatten(-1, (video.shape[2], -1)).movedim(-2, 2)
-        return unpatchify(planes, self.own.mask.unit, _size(video))
-
-    def _inside(self, video: Tensor) -> Tensor:
-        """(rows, cols, planes * unit * unit): 1 for a pixel of the image, 0 for one that fills a patch up."""
-        return pixels_inside(_size(video), self.own.mask.unit, video.device).repeat(1, 1, video.shape[2])
+        return normalise_patches(video, own.mask.unit, eps)
 
     @classmethod
     def mask(cls, own: TespecSettings) -> Mask:
@@ -369,28 +309,28 @@ class Tespec(EventMethod):
             "loss_zero": "zero predicted everywhere",
         }
 
-    def validate(self, data: Any, device: torch.device) -> dict[str, float]:
-        """Loss with and without the carried state, and feature metrics."""
-        losses = held_out_losses(self, data.chunks(device), self._scored)
-        return losses | self.validation_metrics(data, device, scored=False)
+    def val_losses(self, batch: dict[str, Tensor], state: State | None) -> tuple[dict[str, Tensor], State]:
+        """Loss with the backbone's state carried along a recording, and with it zeroed at each chunk, and that of zero.
+
+        The target's state is carried in both, so that the targets are the same. The gap between the two is what the
+        network gets from its memory.
+        """
+        zeroed, _ = self.loss(batch, None if state is None else (None, state[1]))
+        carried, state = self.loss(batch, state)
+        name = self._scored
+        return {
+            f"{name}_carried": carried[name],
+            f"{name}_zeroed": zeroed[name],
+            "loss_zero": carried["loss_zero"],
+        }, state
 
     def draw(self, data: Any, device: torch.device, path: Path) -> None:
         """Two moments of the validation recordings."""
         sample = data.root.is_dir() and read_description(data.root).data == "sample"
         titles = ("moving", "standing") if sample else ("busy", "quiet")
-        draw_held_out(self, data.chunks(device), path, titles)
+        draw_moments(self, lambda: data.val_batches(device), path, titles)
 
 
-def _image(video: Tensor) -> Tensor:
-    """(B, T, H, W) of planes (B, T, planes, H, W): the only one, or positive minus negative counts."""
-    bins = video.shape[2] // 2
-    return video[:, :, bins:].sum(2) - video[:, :, :bins].sum(2)
-
-
-def _size(video: Tensor) -> tuple[int, int]:
-    return video.shape[-2], video.shape[-1]
-
-
-def _mean(sums: Tensor, pixels: Tensor) -> Tensor:
-    """Mean per pixel, given sums per patch (B, T, rows, cols) and the pixels that count in each (B, 1, rows, cols)."""
-    return global_mean((sums * (pixels > 0)).sum(), pixels.sum() * sums.shape[1])
+def _mean(values: Tensor, pixels: Tensor) -> Tensor:
+    """Mean of values (B, T, planes, H, W) over the pixels (B, 1, 1, H, W) bool that count."""
+    return global_mean((values * pixels).sum(), pixels.sum() * values.shape[1] * values.shape[2])

@@ -183,7 +183,7 @@ class TrainingEstimate:
             what = f"{lanes} lanes do not divide evenly into {parts} parts (GPUs x accumulation steps)"
             raise UserError("batch_size", what, f"choose a multiple of {parts}")
         model, batch = self.model.train(), self.batch(lanes // parts)
-        execute(model, Execution(recompute=setup.recompute, channels_last=False), fast=not setup.deterministic)
+        execute(model, Execution(recompute=setup.recompute), fast=not setup.deterministic)
         counter = Counter([*model.parameters(), *model.buffers(), *batch.values()])
         before = counter.alive
         try:

@@ -180,7 +180,7 @@ def finetune(spec: CellSpec) -> Record:
 
 
 def _stages(prepared: PreparedRun) -> dict[str, dict[str, float]]:
-    """Spread, rank and magnitude of each stage's features, of the network as it was trained.
+    """Spread and rank of each stage's features, of the network as it was trained.
 
     It plays the scored recordings from their beginning, its state carried as in evaluation, until about `FRAMES` frames
     have been seen. Where features of a deep stage hardly differ, what it had before the training was of no use.
@@ -198,7 +198,7 @@ def _stages(prepared: PreparedRun) -> dict[str, dict[str, float]]:
                 return
 
     with evaluating(backbone), torch.no_grad():
-        return stage_spreads(backbone, features())
+        return stage_spreads(features())
 
 
 def _trained_for_another_split(run: Run, model: Any) -> Trained | None:

@@ -136,7 +136,7 @@ def _last_stage(run: Run, data: PretrainData, model: PretrainMethod) -> dict[str
     """Spread and rank of the last stage's features, on a small part of the data held out, by this rank alone."""
     with single_rank(), evaluating(model):
         (found,) = model.stage_spreads(data, run.device, [3]).values()
-    return {name: found[name] for name in ("std", "rank")}
+    return found
 
 
 def _validated(run: Run, data: PretrainData, model: PretrainMethod) -> Outcome:

@@ -16,7 +16,7 @@ from tespec.core.distributed import all_gather, rank, world_size
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.registry import DATASETS, TASKS, find_registered
-from tespec.core.scores import ZEROED, Score, without_state
+from tespec.core.scores import Score
 from tespec.core.settings import Finetuning, Size
 from tespec.datasets.base import TEST, TRAIN, LabelledDataset
 from tespec.datasets.batches import (
@@ -170,8 +170,6 @@ class Task(ABC):
             train += f"; {learned:,} of these {every:,} labels are learned from, spread evenly over each recording"
         if settings.carries_state:
             state = ", state carried through the whole recording"
-            if settings.evaluate_without_state:
-                state += f"; {ZEROED}: each label scored again after one window from a zero state"
         elif settings.recurrent:
             state = f", state zero at the start of a clip of {settings.segments} windows that ends at the label"
         return {
@@ -213,10 +211,6 @@ class Task(ABC):
         """Give the scorer one prediction; `truth` is the recording's label number `label`."""
         scorer.update(predicted, truth, recording.name, groups_of(recording, label))
 
-    def of_classes(self, overall: Any) -> dict[str, float]:
-        """The score of each class, from the scorer's overall scores; none where a task has no classes."""
-        return {}
-
     @torch.no_grad()
     def evaluate(self, model: Any, device: torch.device, workers: int = 0) -> Evaluation:
         """Score every label of the scored recordings once; processes share them out, and each has all scores.
@@ -229,29 +223,9 @@ class Task(ABC):
         Raises:
             UserError: data cannot be read.
         """
-        began, shard, settings = time.monotonic(), (rank(), world_size()), self.settings
-        scorer = self._scored(model, EvaluationBatches(settings, self.scored, shard), device, workers)
-        overall = scorer.overall()
-        groups = {name: each.metrics() for name, each in scorer.by("group").items()}
-        if settings.evaluate_without_state and settings.carries_state:
-            alone = EvaluationBatches(settings, self.scored, shard, single_windows=True)
-            zeroed = self._scored(model, alone, device, workers)
-            groups[without_state("")] = zeroed.overall().metrics()
-            groups |= {without_state(name): each.metrics() for name, each in zeroed.by("group").items()}
-        return Evaluation(
-            metrics=overall.metrics(),
-            groups=groups,
-            recordings={name: each.metrics() for name, each in scorer.by("recording").items()},
-            classes=self.of_classes(overall),
-            definition=scorer.definition(),
-            partial=partial_means(scorer),
-            seconds=time.monotonic() - began,
-        )
-
-    def _scored(self, model: Any, steps: EvaluationBatches, device: torch.device, workers: int) -> Any:
-        """A scorer that has seen every label of the scored recordings once, as `steps` play them."""
+        began, total = time.monotonic(), sum(len(recording.labelled) for recording in self.scored)
         scorer, player, state, done = self.scorer(), self.player(model.eval()), None, 0
-        total = sum(len(recording.labelled) for recording in self.scored)
+        steps = EvaluationBatches(self.settings, self.scored, (rank(), world_size()))
         half = HALF.get(with_precision(self.settings.optimisation, device).precision)
         with progress("evaluation", "labels") as advance:
             batch: Any
@@ -271,7 +245,16 @@ class Task(ABC):
                 advance(done, total, "")
         others = all_gather(scorer.state())
         scorer.merge(state for process, state in enumerate(others) if process != rank())
-        return scorer
+        overall = scorer.overall()
+        return Evaluation(
+            metrics=overall.metrics(),
+            groups={name: each.metrics() for name, each in scorer.by("group").items()},
+            recordings={name: each.metrics() for name, each in scorer.by("recording").items()},
+            classes=dict(overall.classes),
+            definition=scorer.definition(),
+            partial=partial_means(scorer),
+            seconds=time.monotonic() - began,
+        )
 
 
 def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:

@@ -137,7 +137,7 @@ class DepthModel(Network):
         }
 
     @in_fp32
-    def outputs(self, features: list[Tensor], size: tuple[int, int]) -> Tensor:
+    def outputs(self, features: list[Tensor], size: Sequence[int]) -> Tensor:
         """Depth (L, H, W) in m; nothing is clipped."""
         return to_metres(crop(self.head(features), size), self.settings)
 

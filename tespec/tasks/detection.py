@@ -161,7 +161,7 @@ class DetectionModel(Network):
         middle, half = offsets[..., :2] * stride + places[:, :2], offsets[..., 2:].exp() * stride / 2
         return classes, torch.cat([middle - half, middle + half], dim=2), objectness.squeeze(2), places
 
-    def outputs(self, features: list[Tensor], size: tuple[int, int]) -> list[Boxes]:
+    def outputs(self, features: list[Tensor], size: Sequence[int]) -> list[Boxes]:
         """Boxes of each segment by falling score, clipped to the image."""
         classes, corners, objectness, _ = self._decoded(self.head(self.neck(features[1:])))
         limits = corners.new_tensor([size[1], size[0], size[1], size[0]])
@@ -239,7 +239,3 @@ class DetectionTask(Task):
         """Give the scorer the boxes of one frame, and the time since the recording's start."""
         time_us = int(recording.label_times[label]) - recording.start
         scorer.update(predicted, truth, recording.name, time_us, groups_of(recording, label))
-
-    def of_classes(self, overall: Any) -> dict[str, float]:
-        """AP of each class that has ground truth."""
-        return dict(overall.classes)

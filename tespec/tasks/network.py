@@ -54,7 +54,7 @@ class Network(nn.Module, ABC):
         """
 
     @abstractmethod
-    def outputs(self, features: list[Tensor], size: tuple[int, int]) -> Any:
+    def outputs(self, features: list[Tensor], size: Sequence[int]) -> Any:
         """Predictions of segments with features (L, C, h, w), for histograms of `size` (H, W) in px."""
 
     def answer(self, outputs: Any) -> Any:
@@ -72,34 +72,27 @@ class Network(nn.Module, ABC):
         features, state = self.backbone(batch["histograms"], reset(state, batch["fresh"]))
         return self.losses(features, batch), detach(state)
 
-    def predict(self, histograms: Tensor, state: State = None, label_place: Tensor | None = None) -> tuple[Any, State]:
-        """Outputs of segments of histograms (B, T, 2 * bins, H, W), and the state.
+    def predict(self, histograms: Tensor, state: State, label_place: Tensor) -> tuple[Any, State]:
+        """Outputs of some segments of histograms (B, T, 2 * bins, H, W), and the state.
 
         Args:
             histograms: of all segments.
             state: what the call before returned, None at the start.
-            label_place: (L, 2) int64 lane and segment of those that reach the head; None: all of them.
-
-        Returns:
-            outputs of L segments; without `label_place` a tensor (B, T, ...), or a list lane by lane; and the state.
+            label_place: (L, 2) int64 lane and segment of those that reach the head.
         """
         features, state = self.backbone(histograms, state)
-        size = (histograms.shape[-2], histograms.shape[-1])
-        if label_place is not None:
-            return self.outputs(select_labelled(features, label_place), size), state
-        outputs = self.outputs([feature.flatten(0, 1) for feature in features], size)
-        return outputs.unflatten(0, histograms.shape[:2]) if isinstance(outputs, Tensor) else outputs, state
+        return self.outputs(select_labelled(features, label_place), histograms.shape[-2:]), state
 
     def update_state(self, histograms: Tensor, state: State = None) -> State:
         """The state after segments (B, T, 2 * bins, H, W) that nothing is predicted for."""
-        after: State = self.backbone(histograms, state)[1]
-        return after
+        _, state = self.backbone(histograms, state)
+        return state
 
     @torch.no_grad()
     def step(self, histogram: Tensor, state: State = None) -> tuple[Any, State]:
         """The answer for one segment (B, 2 * bins, H, W) of each lane, and the state, without gradients."""
         features, state = self.backbone.step(histogram, state)
-        return self.answer(self.outputs(features, (histogram.shape[-2], histogram.shape[-1]))), state
+        return self.answer(self.outputs(features, histogram.shape[-2:])), state
 
 
 def select_labelled(features: Sequence[Tensor], place: Tensor) -> list[Tensor]:

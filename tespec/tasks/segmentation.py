@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import tespec.core.compat  # noqa: F401  # before mmseg
 
@@ -91,7 +92,7 @@ class SegmentationModel(Network):
         """
         place, labels, empty = dummy_labels(batch["label_place"], batch["labels"], IGNORE)
         with rank_without_labels(empty):
-            logits = self.logits(select_labelled(features, place), self.backbone.img_size, labels.shape[-2:])
+            logits = self.outputs(select_labelled(features, place), labels.shape[-2:])
         return self._losses(logits, labels, empty)
 
     @in_fp32
@@ -105,24 +106,14 @@ class SegmentationModel(Network):
         dice = global_mean(dices.sum(), 0 if empty else dices.numel())
         return {"loss": ce + dice, "loss_ce": ce, "loss_dice": dice}
 
-    def outputs(self, features: list[Tensor], size: tuple[int, int]) -> Tensor:
+    def outputs(self, features: list[Tensor], size: Sequence[int]) -> Tensor:
         """Logits (L, classes, H, W)."""
-        return self.logits(features, self.backbone.img_size, size)
+        maps = interpolate(self.head(features).float(), self.backbone.img_size, mode="bilinear", align_corners=False)
+        return crop(maps, size)
 
     def answer(self, outputs: Tensor) -> Tensor:
         """Class (B, H, W) uint8 of each pixel."""
         return outputs.argmax(dim=1).to(torch.uint8)
-
-    def logits(self, features: list[Tensor], img_size: tuple[int, int], size: Sequence[int]) -> Tensor:
-        """Logits (L, classes, H, W) of features (L, C, h, w).
-
-        Args:
-            features: of the four stages.
-            img_size: (H, W) in px of the padded input they were made from.
-            size: (H, W) in px of the input without its padding.
-        """
-        logits = interpolate(self.head(features).float(), size=img_size, mode="bilinear", align_corners=False)
-        return crop(logits, size)
 
 
 States = tuple[BackboneState | None, ...]
@@ -137,7 +128,7 @@ VIEWS: Mapping[str, tuple[float, ...]] = {
 class AveragedViews:
     """A segmentation network that is asked once for each view; logits are averaged.
 
-    Histograms are scaled bilinearly. Each view plays the recording with a state, and a backbone, of its own: the same
+    Histograms are scaled bilinearly. Each view plays the recording with a state, and a network, of its own: the same
     weights built for the scaled size.
 
     Args:
@@ -146,39 +137,40 @@ class AveragedViews:
         size: (H, W) of the histograms in px.
     """
 
-    def __init__(self, model: SegmentationModel, scales: Sequence[float], size: tuple[int, int]) -> None:
-        self._model = model
-        self._views: list[tuple[tuple[int, int], bool, Backbone]] = []  # size in px, mirrored, backbone
+    def __init__(self, model: SegmentationModel, scales: Sequence[float], size: Size) -> None:
+        self._views: list[tuple[SegmentationModel, Size, bool]] = []  # network, size in px, mirrored
         for scale in scales:
             seen = (round(scale * size[0]), round(scale * size[1]))
-            backbone = resized(model.backbone, padded_size(*seen))
-            self._views += [(seen, False, backbone), (seen, True, backbone)]
+            network = copy.deepcopy(model)
+            network.backbone = resized(model.backbone, padded_size(*seen))
+            self._views += [(network, seen, mirrored) for mirrored in (False, True)]
 
     def update_state(self, histograms: Tensor, state: States | None = None) -> States:
         """The states of the views after segments (B, T, 2 * bins, H, W) that nothing is predicted for."""
-        return self._run(histograms, state)[1]
+        views = zip(self._views, state or [None] * len(self._views), strict=True)
+        return tuple(
+            network.update_state(_seen(histograms, size, mirrored), before)
+            for (network, size, mirrored), before in views
+        )
 
     def predict(self, histograms: Tensor, state: States | None, label_place: Tensor) -> tuple[Tensor, States]:
         """Mean logits (L, classes, H, W) of the segments at label_place (L, 2) lane and segment, and the states."""
-        features, states = self._run(histograms, state)
-        logits = []
-        for (size, mirrored, backbone), maps in zip(self._views, features, strict=True):
-            seen = self._model.logits(select_labelled(maps, label_place), backbone.img_size, size)
-            seen = interpolate(seen, size=histograms.shape[-2:], mode="bilinear", align_corners=False)
-            logits.append(seen.flip(-1) if mirrored else seen)
-        return torch.stack(logits).mean(dim=0), states
-
-    def _run(self, histograms: Tensor, state: States | None) -> tuple[list[list[Tensor]], States]:
-        features, states = [], []
-        for (size, mirrored, backbone), before in zip(self._views, state or [None] * len(self._views), strict=True):
-            frames = histograms.flip(-1) if mirrored else histograms
-            if frames.shape[-2:] != size:
-                scaled = interpolate(frames.flatten(0, 1).float(), size=size, mode="bilinear", align_corners=False)
-                frames = scaled.unflatten(0, histograms.shape[:2])
-            maps, after = backbone(frames, before)
-            features.append(maps)
+        logits, states = [], []
+        for (network, size, mirrored), before in zip(self._views, state or [None] * len(self._views), strict=True):
+            maps, after = network.predict(_seen(histograms, size, mirrored), before, label_place)
+            maps = interpolate(maps, size=histograms.shape[-2:], mode="bilinear", align_corners=False)
+            logits.append(maps.flip(-1) if mirrored else maps)
             states.append(after)
-        return features, tuple(states)
+        return torch.stack(logits).mean(dim=0), tuple(states)
+
+
+def _seen(histograms: Tensor, size: Size, mirrored: bool) -> Tensor:
+    """Histograms (B, T, 2 * bins, H, W) scaled to a size in px, and mirrored."""
+    frames = histograms.flip(-1) if mirrored else histograms
+    if frames.shape[-2:] == size:
+        return frames
+    scaled = interpolate(frames.flatten(0, 1).float(), size=size, mode="bilinear", align_corners=False)
+    return scaled.unflatten(0, histograms.shape[:2])
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -232,7 +224,3 @@ class SegmentationTask(Task):
     def read(predictions: Tensor) -> Sequence[NDArray[np.uint8]]:
         """Class of each pixel, from logits (L, classes, H, W)."""
         return list(predictions.argmax(dim=1).to(torch.uint8).cpu().numpy())
-
-    def of_classes(self, overall: Any) -> dict[str, float]:
-        """Intersection over union of each class."""
-        return dict(overall.classes)

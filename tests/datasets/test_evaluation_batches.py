@@ -46,7 +46,7 @@ class Numbered:
         out[:, 0, 0, 1] = np.arange(first, first + len(out))
 
 
-def batches(lengths, lanes, segments, mode="streams", every=1, shards=1, **options):
+def batches(lengths, lanes, segments, mode="streams", every=1, shards=1):
     """Recordings, and the batches of all shards."""
     recurrent, carries_state = MODES[mode]
     settings = SimpleNamespace(
@@ -54,27 +54,25 @@ def batches(lengths, lanes, segments, mode="streams", every=1, shards=1, **optio
     )
     settings.evaluation_lanes, settings.batch_size = (lanes, 999) if carries_state else (999, lanes)
     recordings = [Numbered(number, length, every) for number, length in enumerate(lengths)]
-    shares = [EvaluationBatches(settings, recordings, (number, shards), **options) for number in range(shards)]
+    shares = [EvaluationBatches(settings, recordings, (number, shards)) for number in range(shards)]
     return recordings, [batch for share in shares for batch in share]
 
 
-@given(LENGTHS, SMALL, SMALL, st.sampled_from(sorted(MODES)), st.integers(1, 6), st.integers(1, 4), st.booleans())
-def test_every_label_is_scored_once_at_its_window_and_padding_never(
-    lengths, lanes, segments, mode, every, shards, single
-):
-    recordings, played = batches(lengths, lanes, segments, mode, every, shards, single_windows=single)
+@given(LENGTHS, SMALL, SMALL, st.sampled_from(sorted(MODES)), st.integers(1, 6), st.integers(1, 4))
+def test_every_label_is_scored_once_at_its_window_and_padding_never(lengths, lanes, segments, mode, every, shards):
+    recordings, played = batches(lengths, lanes, segments, mode, every, shards)
     scored = [frame for batch in played for frame in batch.frames]
     assert sorted(scored) == [(each.number, label) for each in recordings for label in range(len(each.labelled))]
     for batch in played:
         assert batch.labels == batch.frames
-        assert (mode == "streams" and not single) or batch.fresh.all()
+        assert mode == "streams" or batch.fresh.all()
         for (number, label), (lane, segment) in zip(batch.frames, batch.place.tolist(), strict=True):
             window = int(recordings[number].labelled[label])
-            before = min(segments - 1, window) if mode == "clips" and not single else 0
+            before = min(segments - 1, window) if mode == "clips" else 0
             assert mode != "clips" or segment == before
             seen = batch.histograms[lane, segment - before : segment + 1, 0, 0].tolist()
             assert seen == [[1 + number, each] for each in range(window - before, window + 1)]
-    if mode == "windows" or (mode == "streams" and not single):
+    if mode != "clips":
         assert sum(int((batch.histograms[:, :, 0, 0, 0] > 0).sum()) for batch in played) == sum(lengths)
 
 

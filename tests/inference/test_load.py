@@ -108,13 +108,13 @@ def test_features_are_those_of_the_trainings_batches(tiny_world, tmp_path, chang
     assert task.size == ((32, 48) if changes else (64, 96))
     path = write_backbone(tmp_path, recipe(*changes), task.size)
     backbone = tespec.load(path)
-    chunks, expected, state = list(task.chunks(torch.device("cpu"))), [], None
-    for chunk in chunks:
-        assert chunk.recording is chunks[0].recording
-        features, state = backbone(chunk.batch["histograms"], reset(state, chunk.batch["fresh"]))
+    (recording,) = task.held_out
+    expected, state = [], None
+    for batch in task.val_chunks():
+        features, state = backbone(batch["histograms"], reset(state, batch["fresh"]))
         expected += list(zip(*(stage.unbind(1) for stage in features), strict=True))
-    played = list(tespec.stream(chunks[0].recording.path, path))
-    assert 20 < len(expected) <= len(played) == len(chunks[0].recording)
+    played = list(tespec.stream(recording.path, path))
+    assert 20 < len(expected) <= len(played) == len(recording)
     for wanted, (features, _) in zip(expected, played, strict=False):  # a last chunk that is not whole is left out
         for one, other in zip(features, wanted, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

@@ -3,16 +3,10 @@
 import pytest
 import torch
 
-from baselines.imagenet import Imagenet
 from tespec.core.config import pretraining_settings
-from tespec.core.distributed import batch_part
-from tespec.core.errors import UserError
-from tespec.core.registry import BACKBONES
 from tespec.models import build_backbone
-from tespec.models.backbone import Backbone
 from tespec.models.execution import Execution, execute
 from tespec.models.layers import DropPath
-from tespec.pretraining.method import own_settings
 from tespec.pretraining.momentum import momentum_copy
 from tespec.training.loading import MicroBatches
 from tespec.training.trainer import Trainer
@@ -20,19 +14,16 @@ from tespec.training.trainer import Trainer
 SIZE = (64, 96)
 # Residual branches of each architecture that can be left out, in order: rates rise by equal steps over the blocks.
 BRANCHES = {"micro": 2 * 8 - 2, "resnet-micro": 4 - 1, "maxvit-micro": 2 * 8 - 2}
+FRAMES = torch.randint(0, 4, (4, 1, 4, *SIZE), generator=torch.Generator().manual_seed(1))
 
 
-def backbone(arch, rate, recurrent=False):
+def backbone(arch, rate):
     torch.manual_seed(0)
-    model = build_backbone(arch, recurrent, 2, SIZE, drop_path=rate)
+    model = build_backbone(arch, False, 2, SIZE, drop_path=rate)
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             torch.nn.init.ones_(module.weight)  # residual branches of a fresh ResNet are zero
     return model
-
-
-def frames(lanes=4, segments=1):
-    return torch.randint(0, 4, (lanes, segments, 4, *SIZE), generator=torch.Generator().manual_seed(1))
 
 
 def test_a_branch_is_left_out_or_scaled_up_sample_by_sample():
@@ -45,119 +36,64 @@ def test_a_branch_is_left_out_or_scaled_up_sample_by_sample():
     assert out.bfloat16().dtype == DropPath(0.25)(branch.bfloat16()).dtype
 
 
-def test_parts_that_draw_alike_drop_what_the_whole_batch_drops():
-    branch = torch.ones(12, 5)
-    drop = DropPath(0.5)
-    torch.manual_seed(3)
-    whole = drop(branch)
-    parts = []
-    for part in range(3):
-        torch.manual_seed(3)
-        with batch_part((part, 3)):
-            parts.append(drop(branch[:4]))
-    assert torch.equal(torch.cat(parts), whole)
-    assert 0 < int((whole == 0).all(1).sum()) < 12
-
-
 @pytest.mark.parametrize("arch", BRANCHES)
-def test_rates_rise_block_by_block_to_the_one_that_is_set(arch):
-    rates = [module.drop_prob for module in backbone(arch, 0.2).modules() if isinstance(module, DropPath)]
+def test_rates_rise_block_by_block_and_nothing_is_dropped_outside_of_training(arch):
+    model, without = backbone(arch, 0.9), backbone(arch, 0.0)
+    rates = [module.drop_prob for module in model.modules() if isinstance(module, DropPath)]
     assert len(rates) == BRANCHES[arch]
     assert rates == sorted(rates)
-    assert rates[-1] == pytest.approx(0.2)
-    assert not [module for module in backbone(arch, 0.0).modules() if isinstance(module, DropPath) and module.drop_prob]
-
-
-@pytest.mark.parametrize("arch", BRANCHES)
-def test_nothing_is_dropped_outside_of_training(arch):
-    with_rate, without = backbone(arch, 0.9), backbone(arch, 0.0)
-    assert with_rate.state_dict().keys() == without.state_dict().keys()
-    for here, there in zip(with_rate.eval()(frames())[0], without.eval()(frames())[0], strict=True):
+    assert rates[-1] == pytest.approx(0.9)
+    for here, there in zip(model.eval()(FRAMES)[0], without.eval()(FRAMES)[0], strict=True):
         assert torch.equal(here, there)
-    trained = [with_rate.train()(frames())[0][-1] for _ in range(2)]
-    assert not torch.equal(*trained)
+    assert not torch.equal(*[model.train()(FRAMES)[0][-1] for _ in range(2)])
 
 
 def test_a_teacher_drops_nothing():
-    student = backbone("micro", 0.9).train()
-    teacher = momentum_copy(student)
-    assert torch.equal(*[teacher(frames())[0][-1] for _ in range(2)])
-    assert not torch.equal(*[student(frames())[0][-1] for _ in range(2)])
-
-
-def test_a_backbone_without_it_says_so(monkeypatch):
-    class Plain(Backbone):
-        architectures = ("plain",)
-
-        def __init__(self, arch, recurrent, bins, img_size, in_channels=None):
-            super().__init__(arch, recurrent, bins, img_size, in_channels)
-
-        def stage_modules(self):
-            return []
-
-        def embed_patches(self, frames):
-            return frames
-
-    monkeypatch.setitem(BACKBONES.module_dict, "Plain", Plain)
-    build_backbone("plain", False, 2, SIZE)
-    with pytest.raises(UserError, match=r"drop_path: plain has no stochastic depth; set it to 0"):
-        build_backbone("plain", False, 2, SIZE, drop_path=0.1)
-
-
-class Images(torch.utils.data.Dataset):
-    """Two images of a batch of four, for each step."""
-
-    def __init__(self, half):
-        self.half = half
-
-    def __getitem__(self, step):
-        views = torch.randn(4, 1, 4, *SIZE, generator=torch.Generator().manual_seed(step))
-        own = slice(2 * self.half, 2 * self.half + 2)
-        return {"views": views[own], "labels": torch.arange(4)[own] % 3}
-
-
-def trained(accumulate, recompute):
-    model = Imagenet(own_settings(pretraining_settings("imagenet", "sample").objective), backbone("micro", 0.5), 3)
-    execute(model, Execution(recompute=recompute))
-    settings = pretraining_settings(
-        "imagenet", "sample", ["optimisation.steps=4", "optimisation.warmup_steps=1"]
-    ).optimisation
-    steps = MicroBatches([Images(half) for half in range(2)]) if accumulate == 2 else Whole()
-    loop = Trainer(model, steps, settings, seed=5, device=CPU)
-    loop.run()
-    return [each.detach().clone() for each in model.parameters()]
-
-
-class Whole(torch.utils.data.Dataset):
-    def __getitem__(self, step):
-        halves = [Images(half)[step] for half in range(2)]
-        return {name: torch.cat([half[name] for half in halves]) for name in halves[0]}
-
-
-CPU = torch.device("cpu")
+    teacher = momentum_copy(backbone("micro", 0.9).train())
+    assert torch.equal(*[teacher(FRAMES)[0][-1] for _ in range(2)])
 
 
 def test_stages_computed_again_drop_the_same():
-    for kept, again in zip(trained(2, recompute=False), trained(2, recompute=True), strict=True):
-        assert torch.equal(kept, again)
+    outputs, gradients = [], []
+    for recompute in (False, True):
+        model = backbone("micro", 0.5)
+        execute(model, Execution(recompute=recompute))
+        outputs.append(model(FRAMES)[0][-1])
+        outputs[-1].square().mean().backward()
+        gradients.append([each.grad for each in model.parameters()])
+    assert torch.equal(*outputs)
+    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
 
 
-def test_a_batch_in_turns_drops_what_the_whole_batch_drops(monkeypatch):
-    drawn = []
-    original = DropPath.forward
+class Dropping(torch.nn.Module):
+    """Keeps what stochastic depth leaves of each batch."""
 
-    def spy(module, branch):
-        out = original(module, branch)
-        drawn.append((out == 0).flatten(1).all(1))
-        return out
+    shared_rng = True
 
-    monkeypatch.setattr(DropPath, "forward", spy)
-    trained(1, recompute=False)
-    whole, drawn = drawn, []
-    trained(2, recompute=False)
-    branches = BRANCHES["micro"]
-    # Step by step: one batch of four, or the branches of the first turn before those of the second.
-    for step in range(4):
-        for branch in range(branches):
-            first, second = (drawn[(2 * step + turn) * branches + branch] for turn in range(2))
-            assert torch.equal(torch.cat([first, second]), whole[step * branches + branch])
+    def __init__(self):
+        super().__init__()
+        self.weight, self.drop, self.left = torch.nn.Parameter(torch.ones(())), DropPath(0.5), []
+
+    def loss(self, batch, state):
+        self.left.append(self.drop(batch["rows"]))
+        return {"loss": self.weight * self.left[-1].mean()}, state
+
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, count):
+        self.count = count
+
+    def __getitem__(self, step):
+        return {"rows": torch.ones(self.count, 3)}
+
+
+def test_a_batch_in_turns_drops_what_the_whole_batch_drops():
+    changes = ["optimisation.steps=4", "optimisation.warmup_steps=1"]
+    settings, left = pretraining_settings("imagenet", "sample", changes).optimisation, []
+    for counts in ([8], [4, 4]):
+        model = Dropping()
+        steps = MicroBatches([Rows(count) for count in counts])
+        Trainer(model, steps, settings, seed=5, device=torch.device("cpu")).run()
+        left.append(torch.cat(model.left))
+    assert torch.equal(*left)
+    assert 0 < (left[0] == 0).sum() < left[0].numel()

@@ -6,21 +6,23 @@ from tespec.models import build_backbone
 from tespec.models.execution import Execution, execute
 
 SIZE = (64, 96)
+PLAIN = Execution()
 
 
-def gradients(execution, name="micro", recurrent=True):
+def gradients(execution=PLAIN, fast=False, name="micro", recurrent=True, drop_path=0.0):
     torch.manual_seed(0)
-    backbone = build_backbone(name, recurrent, 2, SIZE)
-    execute(backbone, execution)
+    backbone = build_backbone(name, recurrent, 2, SIZE, drop_path=drop_path)
+    execute(backbone, execution, fast)
     histograms = torch.poisson(torch.full((2, 3, 4, *SIZE), 0.2)).to(torch.uint8)
     features, _ = backbone(histograms)
     sum(feature.square().mean() for feature in features).backward()
     return [feature.detach() for feature in features], [each.grad for each in backbone.parameters()]
 
 
+@pytest.mark.parametrize("drop_path", [0.0, 0.5])
 @pytest.mark.parametrize(("name", "recurrent"), [("micro", True), ("micro", False), ("maxvit-micro", True)])
-def test_computed_again_to_the_bit(name, recurrent):
-    ways = (gradients(Execution(recompute=again), name, recurrent) for again in (False, True))
+def test_computed_again_to_the_bit(name, recurrent, drop_path):
+    ways = (gradients(Execution(recompute=again), False, name, recurrent, drop_path) for again in (False, True))
     for kept, again in zip(*ways, strict=True):
         assert all(torch.equal(one, other) for one, other in zip(kept, again, strict=True))
 
@@ -43,46 +45,33 @@ def test_computing_again_keeps_less():
     assert kept[True] < 0.3 * kept[False]
 
 
-def test_fused_attention_differs_by_rounding():
-    for plain, fused in zip(gradients(Execution()), gradients(Execution(fused_attention=True)), strict=True):
-        for one, other in zip(plain, fused, strict=True):
-            torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize(
+    ("name", "execution", "fast"),
+    [
+        ("micro", PLAIN, True),
+        ("resnet-micro", PLAIN, True),
+        pytest.param("micro", Execution(compiled=True), False, marks=pytest.mark.slow),
+    ],
+)
+def test_other_ways_differ_by_rounding(name, execution, fast):
+    recurrent = name == "micro"
+    ways = gradients(name=name, recurrent=recurrent), gradients(execution, fast, name, recurrent)
+    for plain, other in zip(*ways, strict=True):
+        for one, two in zip(plain, other, strict=True):
+            torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["micro", "resnet-micro"])
-def test_channels_last_differ_by_rounding(name):
-    ways = (gradients(Execution(channels_last=last), name, False) for last in (False, True))
-    for plain, last in zip(*ways, strict=True):
-        for one, other in zip(plain, last, strict=True):
-            torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_fast_run_has_fused_attention_and_channels_last(fast):
+    backbone = build_backbone("micro", False, 2, SIZE)
+    execute(backbone, PLAIN, fast)
+    assert backbone.get_submodule("swin.layers.0.blocks.0.attn").fused_attn == fast
+    weight = backbone.get_submodule("swin.patch_embed.proj").weight
+    assert weight.is_contiguous(memory_format=torch.channels_last) == fast
+    assert PLAIN.facts(fast) == {name: True for name in ("fused_attention", "channels_last") if fast}
 
 
-def test_what_is_left_open_is_on_where_a_run_is_to_be_fast():
-    attention, convolution = "swin.layers.0.blocks.0.attn", "swin.patch_embed.proj"
-    for execution, fast, fused, last in (
-        (Execution(), False, False, False),
-        (Execution(), True, True, True),
-        (Execution(fused_attention=False, channels_last=False), True, False, False),
-    ):
-        backbone = build_backbone("micro", False, 2, SIZE)
-        execute(backbone, execution, fast)
-        assert backbone.get_submodule(attention).fused_attn == fused
-        weight = backbone.get_submodule(convolution).weight
-        assert weight.is_contiguous(memory_format=torch.channels_last) == last
-        assert execution.facts(fast) == {name: True for name in ("fused_attention", "channels_last") if fused}
-    execute(build_backbone("resnet-micro", False, 2, SIZE), Execution(), fast=True)
-
-
-@pytest.mark.slow
-def test_compiled_stages_differ_by_rounding():
-    for plain, compiled in zip(gradients(Execution()), gradients(Execution(compiled=True)), strict=True):
-        for one, other in zip(plain, compiled, strict=True):
-            torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)
-
-
-def test_what_does_not_go_together_is_refused():
+def test_batch_normalisation_is_not_computed_again():
     network = build_backbone("resnet-micro", False, 2, SIZE)
     with pytest.raises(UserError, match="--recompute: the backbone's batch normalisation would see every batch twice"):
         execute(network, Execution(recompute=True))
-    with pytest.raises(UserError, match=r"--fused-attention: .* has no attention of this kind"):
-        execute(network, Execution(fused_attention=True))

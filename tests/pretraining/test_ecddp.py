@@ -168,13 +168,12 @@ def test_the_teacher_follows_and_the_student_is_handed_on():
 def test_every_window_held_out_is_scored_at_any_batch(monkeypatch, recurrent, batch, lanes):
     task = object.__new__(EventData)
     task.settings, task.method = SimpleNamespace(recurrent=recurrent, batch_size=batch), Ecddp
-    monkeypatch.setattr(
-        task, "chunks", lambda device: [SimpleNamespace(batch={"n": torch.tensor([n])}) for n in range(10)]
-    )
-    played = [batch["n"] for batch in task.val_batches(torch.device("cpu"))]
+    chunks = [{"histograms": torch.full((1, 1, 2, 3, 3), number)} for number in range(10)]
+    monkeypatch.setattr(task, "val_chunks", lambda frames: iter(chunks))
+    played = [batch["histograms"] for batch in task.val_batches(torch.device("cpu"))]
     assert [len(each) for each in played] == lanes
-    assert torch.cat(played).tolist() == list(range(10))
-    assert task.val_batch_size <= 16
+    assert torch.cat(played)[:, 0, 0, 0, 0].tolist() == list(range(10))
+    assert Ecddp.val_batch_size(task.settings) <= 16
 
 
 @pytest.mark.parametrize("name", ["crop", "large", "small"])

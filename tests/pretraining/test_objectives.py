@@ -27,7 +27,6 @@ FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=3"]
 CASES = {
     "tespec": ("tespec", "1mpx", []),
     "tespec, Eq. 6": ("tespec", "1mpx", ["objective.target.kind=high_pass"]),
-    "tespec, uniform decay": ("tespec", "1mpx", ["objective.target.kind=uniform_decay"]),
     "tespec, histograms": ("tespec", "1mpx", ["objective.target.kind=histograms"]),
     "tespec, no memory": ("tespec", "1mpx", ["recurrent=false"]),
     "tespec, cpc": ("tespec", "1mpx", ["objective=cpc"]),
@@ -43,7 +42,7 @@ CASES = {
 }
 
 # Those made in other tests, or that differ from others by a value alone.
-ROWS = {"tespec", "tespec, uniform decay", "tespec, histograms", "tespec, no memory", "mem, memory"}
+ROWS = {"tespec", "tespec, histograms", "tespec, no memory", "mem, memory"}
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +161,7 @@ def test_no_batch_of_the_validation_is_smaller_than_an_objective_needs(world, le
     task = open_pretraining(settings, world / "1mpx")
     sizes = [len(batch["fresh"]) for batch in task.val_batches(torch.device("cpu"))]
     assert set(sizes) == {least}
-    assert sum(sizes) > len(task.chunks(torch.device("cpu"))) - least
+    assert sum(sizes) > sum(1 for _ in task.val_chunks()) - least
     monkeypatch.setattr(METHODS.module_dict["ecddp"], "min_batch_size", 100_000)
     with pytest.raises(UserError, match="fewer than 100000 stretches of 1 windows are held out; set fewer segments"):
         open_pretraining(settings, world / "1mpx")
@@ -182,46 +181,27 @@ def test_every_recipe_fits_its_method_under_every_profile():
             own_settings(pretraining_settings(name, profile).objective)
 
 
+TOKENIZER = "objective.tokenizer"
 MISTAKES = [
-    ("tespec", "1mpx", "objective=mae", r"method mae: has no pre-training; choose from cm3ae, cpc"),
-    ("tespec", "1mpx", "objective.target.kind=eq6", r"target.kind: 'eq6' is not allowed; it should be 'intensity'"),
-    (
-        "tespec",
-        "1mpx",
-        "objective.mask.ratio=2",
-        r"objective\.mask\.ratio: 2 is not allowed; it should be less than or equal",
-    ),
-    ("tespec", "1mpx", "objective.mask.unit=24", r"objective.mask.unit: 24 px is not made of whole tokens; choose 4, "),
-    ("tespec", "1mpx", "objective.decoder.type=None", r"objective.decoder.type: unknown model 'None'; choose from"),
-    ("moby", "objects", "objective.queue=0", r"objective\.queue: 0 is not allowed; it should be greater than 0"),
-    (
-        "moby",
-        "objects",
-        "objective.momentum=1.5",
-        r"objective\.momentum: 1.5 is not allowed; it should be less than or",
-    ),
-    ("tespec", "1mpx", "objective.ahead=2", r"--set objective.ahead=2: unknown setting 'ahead'"),
-    ("moby", "objects", "recurrent=true", r"recurrent: images have no order in time; set it to false"),
-    ("moby", "objects", "objective.channels=2", r"objective.channels: 2 is neither grey nor RGB; choose 1 or 3"),
-    ("moby", "ddd17/dir0/index", None, r"holds 0 images"),
-    (
-        "mem",
-        "1mpx",
-        "objective.tokenizer.unit=64",
-        r"unit and crop of MEM's tokenizer: tokens of 64 px are not made of",
-    ),
-    (
-        "mem",
-        "1mpx",
-        "objective.tokenizer.crop=36",
-        r"unit and crop of MEM's tokenizer: tokens of 8 px .* crop of 36 px",
-    ),
-    ("ecdp", "1mpx", None, r"no recording has images in imgs/; give recordings of the DDD17 archive"),
-    ("ecdp", "ddd17", "recurrent=true", r"recurrent: pairs of events and image have no order in time"),
-    ("cm3ae", "ddd17", "objective.mask.unit=24", r"objective.mask.unit: 24 px is not made of whole tokens; choose 4"),
+    ("tespec", "1mpx", "objective=mae", "method mae: has no pre-training; choose from cm3ae, cpc"),
+    ("tespec", "1mpx", "objective.target.kind=eq6", "target.kind: 'eq6' is not allowed; it should be 'intensity'"),
+    ("tespec", "1mpx", "objective.mask.ratio=2", "objective.mask.ratio: 2 is not allowed; it should be less than or"),
+    ("tespec", "1mpx", "objective.mask.unit=24", "objective.mask.unit: 24 px is not made of whole tokens; choose 4, "),
+    ("tespec", "1mpx", "objective.decoder.type=None", "objective.decoder.type: unknown model 'None'; choose from"),
+    ("tespec", "1mpx", "objective.ahead=2", "--set objective.ahead=2: unknown setting 'ahead'"),
+    ("moby", "objects", "objective.queue=0", "objective.queue: 0 is not allowed; it should be greater than 0"),
+    ("moby", "objects", "objective.momentum=1.5", "objective.momentum: 1.5 is not allowed; it should be less than or"),
+    ("moby", "objects", "recurrent=true", "recurrent: images have no order in time; set it to false"),
+    ("moby", "objects", "objective.channels=2", "objective.channels: 2 is neither grey nor RGB; choose 1 or 3"),
+    ("moby", "ddd17/dir0/index", None, "holds 0 images"),
+    ("mem", "1mpx", f"{TOKENIZER}.unit=64", "unit and crop of MEM's tokenizer: tokens of 64 px are not made of"),
+    ("mem", "1mpx", f"{TOKENIZER}.crop=36", "unit and crop of MEM's tokenizer: tokens of 8 px .* crop of 36 px"),
+    ("ecdp", "1mpx", None, "no recording has images in imgs/; give recordings of the DDD17 archive"),
+    ("ecdp", "ddd17", "recurrent=true", "recurrent: pairs of events and image have no order in time"),
+    ("cm3ae", "ddd17", "objective.mask.unit=24", "objective.mask.unit: 24 px is not made of whole tokens; choose 4"),
     ("cm3ae", "ddd17", "objective.mask.ratio=0", r"objective.mask.ratio: 0 of \d+ patches leaves none to hide; give"),
     ("cm3ae", "ddd17", "objective.mask.ratio=1", r"objective.mask.ratio: 1 of \d+ patches leaves none to show; give"),
-    ("cm3ae", "ddd17", "objective.decoder.type=None", r"objective.decoder.type: unknown model 'None'; choose from"),
+    ("cm3ae", "ddd17", "objective.decoder.type=None", "objective.decoder.type: unknown model 'None'; choose from"),
 ]
 
 
@@ -237,11 +217,8 @@ def test_mistakes_are_named(world, name, data, change, message):
         network()
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "objective"),
-    [("tespec", "1mpx", "tespec"), ("cm3ae", "ddd17", "cm3ae")],
-)
-def test_masks_need_patches(world, name, data, objective):
+@pytest.mark.parametrize(("name", "data"), [("tespec", "1mpx"), ("cm3ae", "ddd17")])
+def test_masks_need_patches(world, name, data):
     settings = pretraining_settings(name, "sample", [], "resnet")
-    with pytest.raises(UserError, match=f"objective {objective}: resnet-micro has no patches to mask"):
+    with pytest.raises(UserError, match=f"objective {name}: resnet-micro has no patches to mask"):
         new_network(settings, open_pretraining(settings, world / data))

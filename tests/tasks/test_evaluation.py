@@ -91,40 +91,6 @@ def test_a_recording_that_vanishes_ends_in_one_error(tiny_world, monkeypatch):
         task.evaluate(task.model(), CPU, 2)
 
 
-def test_scores_without_state_are_those_of_each_window_alone(tiny_world):
-    data = Data(tiny_world / "ddd17", "sample")
-    changes = ["evaluate_without_state=true", "batch_size=3"]
-    task = build_task(settings_of(data, "ddd17", "recurrent", None, changes), data.root)
-    torch.manual_seed(0)
-    model = task.model().eval()
-    found = task.evaluate(model, CPU)
-    scorer = task.scorer()
-    for recording in task.scored:
-        for label, window in enumerate(recording.labelled.tolist()):
-            one = torch.from_numpy(recording.histograms(window, 1, task.settings.bins, task.settings.rule))[None]
-            with torch.no_grad():
-                predictions, _ = model.predict(one, None, torch.zeros(1, 2, dtype=torch.int64))
-            task.score(scorer, task.read(predictions)[0], recording.labels[label], recording, label)
-    zeroed = {name for name in found.groups if name.endswith("state zeroed")}
-    assert zeroed == {"state zeroed", *(f"{name}, state zeroed" for name in found.groups if name not in zeroed)}
-    # A pixel whose two best logits lie within the rounding of another batch size may fall to either.
-    assert found.groups["state zeroed"] == pytest.approx(scorer.overall().metrics(), abs=0.5)
-    for name, each in scorer.by("group").items():
-        assert found.groups[f"{name}, state zeroed"] == pytest.approx(each.metrics(), abs=0.5)
-    assert found.groups["state zeroed"] != pytest.approx(found.metrics, abs=1e-6)
-    assert "state zeroed: each label scored again after one window" in task.protocol()["events"]
-
-
-@pytest.mark.parametrize(("arch", "change"), [("feedforward", "bins=10"), ("recurrent", "sampling=clips")])
-def test_what_carries_no_state_is_not_scored_without_it(tiny_world, arch, change):
-    data = Data(tiny_world / "ddd17", "sample")
-    settings = settings_of(data, "ddd17", arch, None, ["evaluate_without_state=true", change])
-    task = build_task(settings, data.root)
-    torch.manual_seed(0)
-    assert not any("zeroed" in name for name in task.evaluate(task.model(), CPU).groups)
-    assert "zeroed" not in task.protocol()["events"]
-
-
 @pytest.mark.parametrize(("kind", "main"), [("segmentation", "miou"), ("detection", "map"), ("depth", "abs")])
 def test_titles_and_directions_of_scores_are_those_of_the_paper(kind, main):
     import_tasks()

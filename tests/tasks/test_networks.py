@@ -20,6 +20,8 @@ from tespec.tasks.segmentation import SegmentationModel, dice_losses
 TASKS = ("segmentation", "depth", "detection")
 HEIGHT, WIDTH = 50, 70
 NO_LABEL = {"segmentation": 255, "depth": math.nan, "detection": -1}
+EVERY = torch.cartesian_prod(torch.arange(2), torch.arange(3))  # lane and segment
+FIRST = torch.tensor([[0, 0], [1, 0]])
 RANGE = {"min_depth": 1.978, "max_depth": 80.0}
 
 
@@ -59,16 +61,14 @@ def test_parameters_of_the_heads(make, parts, parameters):
 def test_predictions_of_chosen_segments_and_of_a_stream_are_those_of_the_sequence(task):
     model, batch = case(task)
     histograms = batch["histograms"]
-    whole, _ = model.eval().predict(histograms)
-    whole = whole.flatten(0, 1) if isinstance(whole, torch.Tensor) else whole
+    whole, _ = model.eval().predict(histograms, None, EVERY)
     chosen, _ = model.predict(histograms, None, batch["label_place"])
     for found, (lane, segment) in zip(chosen, batch["label_place"].tolist(), strict=True):
         assert numbers_of(found).size
         np.testing.assert_allclose(numbers_of(found), numbers_of(whole[3 * lane + segment]), rtol=1e-3, atol=1e-3)
     state = None
     for segment in range(3):
-        alone, _ = model.predict(histograms[:, segment : segment + 1], state)
-        alone = alone[:, 0] if isinstance(alone, torch.Tensor) else alone
+        alone, _ = model.predict(histograms[:, segment : segment + 1], state, FIRST)
         streamed, state = model.step(histograms[:, segment], state)
         for lane in range(2):
             here, there = numbers_of(alone[lane]), numbers_of(whole[3 * lane + segment])
@@ -240,7 +240,7 @@ def test_boxes_without_area_or_outside_of_the_image_do_no_harm(box):
 def test_boxes_lie_in_the_image_and_do_not_overlap_within_a_class(score):
     model, batch = case("detection")
     model.settings = DetectionHead(score=score, score_threshold=0.0001)
-    (boxes, *_), _ = model.eval().predict(batch["histograms"])
+    (boxes, *_), _ = model.eval().predict(batch["histograms"], None, EVERY)
     assert len(boxes.label) > 3
     assert boxes.corners.min() >= 0
     assert (boxes.corners <= (WIDTH, HEIGHT, WIDTH, HEIGHT)).all()
@@ -256,4 +256,4 @@ def test_boxes_lie_in_the_image_and_do_not_overlap_within_a_class(score):
         np.fill_diagonal(overlap, 0)
         assert overlap.max(initial=0) <= 0.45 + 1e-4
     model.settings = DetectionHead(score_threshold=1.0)
-    assert not any(len(each.label) for each in model.predict(batch["histograms"])[0])
+    assert not any(len(each.label) for each in model.predict(batch["histograms"], None, EVERY)[0])

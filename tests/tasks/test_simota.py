@@ -114,21 +114,6 @@ def test_no_boxes_at_all_and_boxes_far_outside_are_learned_nowhere():
     assert not assert_alike(centres(), *predictions(boxes, centres(), generator, 0.0), boxes).any()
 
 
-def test_fewer_places_than_candidates():
-    generator = torch.Generator().manual_seed(0)
-    boxes, places = random_boxes([3, 1], generator), centres()[-6:]
-    assert assert_alike(places, *predictions(boxes, places, generator, 0.9), boxes).any()
-
-
-def test_a_box_is_learned_by_as_many_places_as_their_overlaps_sum_up_to():
-    places = centres()
-    boxes = torch.tensor([[[1.0, 20, 20, 60, 60]], [[1.0, 20, 20, 60, 60]]])
-    corners = boxes[:, :, 1:].expand(-1, len(places), -1).clone()
-    corners[1, :, 2:] = corners[1, :, :2] + 1  # next to no overlap: a single place
-    scores = torch.linspace(0.1, 0.9, len(places)).view(1, -1, 1).expand(2, -1, CLASSES)
-    assert assert_alike(places, corners, scores, boxes).sum(1).tolist() == [10, 1]
-
-
 def test_of_places_that_cost_the_same_as_many_are_taken():
     """Which of them is left open, here as there; all else is the same."""
     places = centres()

@@ -1,0 +1,91 @@
+"""Two moments of the validation recordings as TESPEC reconstructs them, drawn side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tespec.events.intensity import estimate_high_pass
+from tespec.models.backbone import reset
+
+if TYPE_CHECKING:
+    from tespec.pictures.panels import ReconstructedSegment
+    from tespec.pretraining.tespec import Tespec
+
+BUSY, QUIET = 0.8, 0.1  # quantiles of the number of events in a segment
+
+
+class _Moment(NamedTuple):
+    """A segment of a batch's only lane, its number of events, and how much the target shows there."""
+
+    batch: int
+    segment: int
+    events: int
+    contrast: float
+
+
+@torch.no_grad()
+def draw_moments(
+    model: Tespec, batches: Callable[[], Iterable[dict[str, Tensor]]], path: Path, titles: tuple[str, str]
+) -> None:
+    """Draw a busy moment and a quiet one, the network's state carried from the start of their recordings.
+
+    The busy one is the segment at the 80th percentile of events. The quiet one is, of the tenth of the segments with
+    the fewest events, the one at which most was seen before.
+
+    Args:
+        model: the network.
+        batches: gives the validation batches, of one lane each, as often as it is asked.
+        path: the PNG to write.
+        titles: what the two rows are called.
+    """
+    from tespec.pictures.panels import ReconstructedSegment, draw_segments  # matplotlib takes half a second
+
+    model.eval()
+    own, chosen = model.own.target, _choose(model, batches())
+    rows: dict[_Moment, ReconstructedSegment] = {}
+    state: Any = None
+    filtered: Tensor | None = None
+    for number, batch in enumerate(batches()):
+        drawn, state = model.reconstruct(batch, state)
+        filtered = reset(filtered, batch["fresh"])
+        high_pass, filtered = estimate_high_pass(
+            batch["histograms"], filtered, alpha=own.alpha, contrast=own.contrast, bin_seconds=model.bin_seconds
+        )
+        for title, moment in zip(titles, chosen, strict=True):
+            if moment.batch == number:
+                prediction = drawn.prediction * drawn.deviation + drawn.mean
+                images = (_image(each[0, moment.segment]) for each in (drawn.video, prediction, high_pass.unsqueeze(2)))
+                target, reconstruction, filtered_image = (each.cpu().numpy() for each in images)
+                rows[moment] = ReconstructedSegment(
+                    title=f"{title}, {moment.events:,} events",
+                    histogram=batch["histograms"][0, moment.segment].cpu().numpy(),
+                    high_pass=filtered_image,
+                    target=target,
+                    mask=drawn.masked[0, 0, 0].cpu().numpy(),
+                    reconstruction=reconstruction,
+                )
+    draw_segments([rows[moment] for moment in chosen], path, own.kind)
+
+
+def _image(planes: Tensor) -> Tensor:
+    """(H, W) of planes (planes, H, W): the only one, or positive minus negative counts."""
+    bins = len(planes) // 2
+    return planes[bins:].sum(0) - planes[:bins].sum(0)
+
+
+def _choose(model: Tespec, batches: Iterable[dict[str, Tensor]]) -> tuple[_Moment, _Moment]:
+    moments = []
+    state: Tensor | None = None
+    for number, batch in enumerate(batches):
+        video, state = model.target(batch["histograms"], reset(state, batch["fresh"]))
+        events = batch["histograms"][0].flatten(1).sum(-1, dtype=torch.int64).tolist()
+        contrast = torch.stack([_image(segment).std() for segment in video[0]]).tolist()
+        moments += [_Moment(number, segment, *each) for segment, each in enumerate(zip(events, contrast, strict=True))]
+    by_events = sorted(moments, key=lambda moment: moment.events)
+    quiet = by_events[: max(1, int(QUIET * len(by_events)))]
+    return by_events[int(BUSY * (len(by_events) - 1))], max(quiet, key=lambda moment: moment.contrast)

@@ -1,0 +1,71 @@
+"""What validation plays of the recordings held out, and what it says of a network's memory."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from tespec.core.settings import Mask
+from tespec.pretraining.data import EventData
+from tespec.pretraining.tespec import Tespec
+
+
+class Noise:
+    """A recording of random events."""
+
+    def __init__(self, windows):
+        self.content = np.random.default_rng(windows).integers(0, 4, (windows, 20, 64, 96), dtype=np.uint8)
+
+    def __len__(self):
+        return len(self.content)
+
+    def histograms(self, first, count, bins, rule):
+        return self.content[first : first + count]
+
+
+def held_out(*windows, segments=2):
+    data = object.__new__(EventData)
+    data.settings, data.own = SimpleNamespace(segments=segments, bins=10, rule="edges"), None
+    data.method = SimpleNamespace(mask=lambda own: Mask(unit=32, ratio=0.5))
+    data.held_out = [Noise(each) for each in windows]
+    return data
+
+
+@pytest.mark.parametrize("segments", [1, 2, 3])
+def test_whole_chunks_of_the_first_recordings_are_played(segments):
+    played = list(held_out(13, 2, *[3] * 9, segments=segments).val_chunks())
+    assert sum(batch["histograms"].shape[1] for batch in played) == sum(
+        count // segments * segments for count in (13, *([2] if segments < 3 else [3]), *[3] * 6)
+    )
+    assert sum(batch["fresh"].item() for batch in played) == 8
+    few = list(held_out(13, 6, segments=segments).val_chunks(frames=1))
+    assert [batch["fresh"].item() for batch in few] == [True, True]  # a chunk of each recording at least
+
+
+def test_masks_are_the_same_each_time_and_others_in_each_chunk():
+    first, again = ([batch["mask"] for batch in held_out(8).val_chunks()] for _ in range(2))
+    assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))
+    assert first[0].shape == (1, 2, 3)
+    assert len({tuple(mask.flatten().tolist()) for mask in first}) > 1
+
+
+class Counting(Tespec):
+    """Losses count the chunks that the network's memory holds and that its target has seen."""
+
+    def __init__(self):
+        torch.nn.Module.__init__(self)
+        self.own = SimpleNamespace(autoencoding=False)
+
+    def loss(self, batch, state):
+        memory, target = (None, None) if state is None or batch["fresh"].item() else state
+        seen = (memory or 0) + 1, (target or 0) + 1
+        return {"loss_masked": 1.0 / seen[0], "loss_zero": float(seen[1])}, seen
+
+
+def test_memory_is_carried_or_zeroed_while_the_target_goes_on():
+    model, state, found = Counting(), None, []
+    for batch in held_out(6, 4).val_chunks():  # three chunks of one recording, two of the other
+        losses, state = model.val_losses(batch, state)
+        found.append((losses["loss_masked_carried"], losses["loss_masked_zeroed"], losses["loss_zero"]))
+    assert found == [(1, 1, 1), (1 / 2, 1, 2), (1 / 3, 1, 3), (1, 1, 1), (1 / 2, 1, 2)]
