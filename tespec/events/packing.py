@@ -27,7 +27,6 @@ from tespec.events.store import MILLISECOND, PackedEvents
 from tespec.events.stream import Column, Events, Reader, check_events
 
 LATEST = 10**17  # us since 1970, the year 5138; today in nanoseconds is later
-FAR = 1 << 62  # further than a clock without a period goes
 NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 EVENTS, TIMES = "events.dat.xyp", "events.dat.t"  # of DDD17, whose recordings are folders
 BLOCK = 1 << 20  # bytes hashed together
@@ -180,7 +179,7 @@ def _packed(reader: Reader) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int
 def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
     """Chunks of a recording's events, none of them empty, and how many of their times were raised.
 
-    Times become us; one that steps back is raised to the latest before it. A recording without events, with some that
+    A time that steps back is raised to the latest before it. A recording without events, with some that
     lie outside of its sensor, or after the year 5138, is a `UserError`.
     """
     latest = None
@@ -191,11 +190,9 @@ def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
         if columns > reader.width or rows > reader.height:
             what = f"has events on {columns}x{rows} px, its sensor is {reader.width}x{reader.height} px"
             raise UserError(reader.path, what, "copy it again, or give its true size")
-        times, raised = clamp_timestamps(t, int(t[0]) if latest is None else latest, reader.period)
+        times, raised = clamp_timestamps(t, int(t[0]) if latest is None else latest)
         latest = int(times[-1])
-        if reader.ticks_per_us > 1:
-            times //= reader.ticks_per_us
-        if max(abs(int(times[0])), abs(int(times[-1]))) > LATEST:
+        if max(abs(int(times[0])), abs(latest)) > LATEST:
             what = f"has an event at {times[-1]} us, after the year 5138: it is damaged, or its times are nanoseconds"
             raise UserError(reader.path, what, "copy it again, or write its times in microseconds")
         yield Events(x, y, times, p), raised
@@ -204,20 +201,13 @@ def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
 
 
 @njit(cache=True, nogil=True)
-def clamp_timestamps(times, latest, period):  # type: ignore[no-untyped-def]
-    """Times (N,) int64 that never step back behind `latest`, and how many were raised; see `Reader.period`."""
+def clamp_timestamps(times, latest):  # type: ignore[no-untyped-def]
+    """Times (N,) int64 that never step back behind `latest`, and how many were raised."""
     ordered, raised = np.empty(len(times), np.int64), 0
-    half = period // 2 if period else FAR
-    start = latest // period * period if period else 0  # of the clock's round; with it few times need more
     for i in range(len(times)):
-        time = np.int64(times[i]) + start
-        if not latest <= time < latest + half:  # seldom
-            if period:
-                time -= (time - latest + half) // period * period
-                start = max(time, latest) // period * period
-            raised += time < latest
-            time = max(time, latest)
-        ordered[i] = latest = time
+        raised += times[i] < latest
+        latest = max(latest, np.int64(times[i]))
+        ordered[i] = latest
     return ordered, raised
 
 
