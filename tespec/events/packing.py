@@ -56,38 +56,32 @@ class ArrayStream(PackedEvents):
 
 
 def pack(
-    recording: Reader | PackedEvents,
+    reader: Reader,
     folder: Path,
-    source: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
     waiting: Callable[[], None] | None = None,
 ) -> Path:
     """Write a recording as a packed store into a folder that appears when it is complete.
 
-    A complete store of the same source is left as it is; a damaged one, and one of another version of the source, is
-    replaced. Of several processes that pack into one folder one does the work, the others wait for it.
+    A complete store of the same recording is left as it is; a damaged one, and one of another version of the recording,
+    is replaced. Of several processes that pack into one folder one does the work, the others wait for it.
 
     Args:
-        recording: to be packed.
+        reader: of the recording, whose size and SHA-256 go into the header.
         folder: of the store; it is returned.
-        source: file or folder the recording was read from, whose size and SHA-256 go into the header.
         progress: called with the number of events packed, and of all events.
         waiting: called where another process packs into the folder.
     """
-    reader, clamped = recording, 0
-    if isinstance(reader, PackedEvents):
-        clamped, events = reader.clamped, reader.slice(reader.t_first, reader.t_last + 1)
-        reader = Reader(folder, reader.height, reader.width, reader.count, lambda: iter([events]))
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:
         with one_at_a_time(folder, waiting):
-            if _is_packed(folder, reader, source):
+            if _is_packed(folder, reader):
                 return folder
             shutil.rmtree(unfinished, ignore_errors=True)  # by a process that was killed
             try:
-                hashed = None if source is None else SourceHash(source)
+                source = SourceHash(reader.path)
                 unfinished.mkdir()
-                header = _write(reader, unfinished, hashed, clamped, progress)
+                header = _write(reader, unfinished, source, progress)
                 (unfinished / store.HEADER).write_text(json.dumps(header, indent=1) + "\n")
                 shutil.rmtree(folder, ignore_errors=True)
                 unfinished.rename(folder)
@@ -106,26 +100,26 @@ def disk_needed(events: int, milliseconds: int = 0) -> int:
     return 4 * events + 8 * milliseconds
 
 
-def _is_packed(folder: Path, reader: Reader, source: Path | None) -> bool:
+def _is_packed(folder: Path, reader: Reader) -> bool:
     """Whether a folder holds what would be packed; False where there is nothing, or a store that is to be replaced."""
     is_store = (folder / store.HEADER).is_file()
     if not folder.exists() or (is_store and not store.is_complete(folder)):
         return False
-    header = store.header_of(folder) if is_store else {}
-    if source is not None and (made_from := header.get("source")):
-        same = is_of(made_from, source)
+    if is_store:
+        header = store.header_of(folder)
+        same = is_of(header["source"], reader.path)
         if same and (header["height"], header["width"]) == (reader.height, reader.width):
             return True
-        if not same and made_from.get("name") == source.name:
+        if not same and header["source"]["name"] == reader.path.name:
             return False
     raise UserError(folder, "exists, and is no store of this recording and sensor size", "remove it, or name another")
 
 
-def _write(reader: Reader, folder: Path, source: SourceHash | None, clamped: int, progress: Any) -> dict[str, Any]:
-    """Write words and index; returns the header. `clamped` events were raised before the reader gives them out."""
+def _write(reader: Reader, folder: Path, source: SourceHash, progress: Callable[[int, int], None]) -> dict[str, Any]:
+    """Write words and index; returns the header."""
     digests = hashlib.sha256(), hashlib.sha256()
     header: dict[str, Any] = {"format": store.FORMAT, "version": store.VERSION}
-    header |= {"height": reader.height, "width": reader.width, "count": 0, "clamped": clamped}
+    header |= {"height": reader.height, "width": reader.width, "count": 0, "clamped": 0}
     with (
         (folder / store.WORDS).open("wb") as words,
         (folder / store.INDEX).open("wb") as index,
@@ -135,8 +129,7 @@ def _write(reader: Reader, folder: Path, source: SourceHash | None, clamped: int
         def take_hashes(parts: tuple[NDArray[Any], ...], share: float) -> None:
             for digest, part in zip(digests, parts, strict=True):
                 digest.update(part.data)
-            if source is not None:
-                source.advance(share)
+            source.advance(share)
 
         hashing: Future[Any] = thread.submit(int)
         for chunk, starts, header["first_ms"], raised in _packed(reader):
@@ -152,8 +145,10 @@ def _write(reader: Reader, folder: Path, source: SourceHash | None, clamped: int
         for file in (words, index):
             file.flush()
             os.fsync(file.fileno())
-    header["source"] = None if source is None else source.describe()
-    return header | {"sha256": {store.WORDS: digests[0].hexdigest(), store.INDEX: digests[1].hexdigest()}}
+    return header | {
+        "source": source.describe(),
+        "sha256": {store.WORDS: digests[0].hexdigest(), store.INDEX: digests[1].hexdigest()},
+    }
 
 
 def _packed(reader: Reader) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64], int, int]]:
@@ -243,7 +238,7 @@ def is_of(made_from: dict[str, Any], path: Path) -> bool:
     A change between the samples that keeps the size goes unseen.
     """
     found = [quick_hash(file) for file in files_of(path)]
-    return [dict(file, name="") for file in made_from.get("files", [])] == [dict(file, name="") for file in found]
+    return [dict(file, name="") for file in made_from["files"]] == [dict(file, name="") for file in found]
 
 
 class SourceHash:

@@ -160,8 +160,8 @@ def header_of(folder: Path) -> dict[str, Any]:
         height, width, count, clamped, first_ms = (whole_number(header[name]) for name in NUMBERS)
         fits = 0 < height <= MAX_HEIGHT and 0 < width <= MAX_WIDTH and count > 0 <= clamped
         fits = fits and abs(first_ms) <= LATEST_MS and header["version"] == VERSION
-        fits = fits and isinstance(header["source"], dict | None) and isinstance(header["sha256"], dict)
-    except (*UNREADABLE, KeyError, TypeError):
+        fits = fits and {"name", "sha256", "files"} <= header["source"].keys() and isinstance(header["sha256"], dict)
+    except (*UNREADABLE, KeyError, TypeError, AttributeError):
         fits = False
     if not fits:
         raise UserError(path, f"not a readable header of format version {VERSION}", AGAIN)

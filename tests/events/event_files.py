@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tespec.core.errors import UserError
 from tespec.events import Events, load_events
 from tespec.events.readers.aedat4 import EVENT, MAGIC
+from tespec.events.stream import Reader
 
 HEIGHT, WIDTH = 6, 8
 # Kinds of EVT3 words, in their upper four bits.
@@ -56,6 +57,12 @@ def plain_histogram(x, y, t, p, *, t_start, t_end, bins, height, width, rule="ed
             k = min(int(np.floor(share * np.float32(bins))), bins - 1)
         counts[k + bins * int(p[i]), y[i], x[i]] += 1
     return np.minimum(counts, clip).astype(np.uint8)
+
+
+def reader_of(path, *chunks, height=HEIGHT, width=WIDTH):
+    """Of a recording that is given out in these chunks."""
+    path.touch()
+    return Reader(path, height, width, sum(len(events.t) for events in chunks), lambda: iter(chunks))
 
 
 def whole(stream):

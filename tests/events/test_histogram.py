@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from event_files import HEIGHT, WIDTH, event_arrays, plain_histogram, random_events, whole
+from event_files import HEIGHT, WIDTH, event_arrays, plain_histogram, random_events, reader_of, whole
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -272,11 +272,12 @@ def test_mistakes_are_refused(call, message):
 
 @pytest.mark.parametrize("change", [31, 1023 << 22], ids=["column outside", "microsecond outside"])
 def test_damaged_words_are_refused_where_they_are_read(change, tmp_path):
-    folder = pack(recording(count=400), tmp_path / "recording")
+    events = whole(recording(count=400))
+    folder = pack(reader_of(tmp_path / "a", events, height=ROWS, width=COLUMNS), tmp_path / "store")
     words = np.fromfile(folder / WORDS, "<u4")
     words[200] |= change
     words.tofile(folder / WORDS)
-    stream, at = open_store(folder), int(whole(recording(count=400)).t[200])
+    stream, at = open_store(folder), int(events.t[200])
     assert len(stream.slice(0, at // 1000 * 1000).t)
     for read in (
         lambda: stream.slice(at, at + 1),

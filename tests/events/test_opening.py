@@ -22,6 +22,7 @@ from event_files import (
     evt3_events,
     evt3_time,
     random_events,
+    reader_of,
     rvt,
     whole,
 )
@@ -35,7 +36,7 @@ from tespec.datasets.folder import divide
 from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource
-from tespec.events import ArrayStream, PackedEvents, load_events, open_events
+from tespec.events import PackedEvents, load_events, open_events
 from tespec.events.opening import cache_path, open_reader
 from tespec.events.packing import pack
 from tespec.events.readers.prophesee import write_dat
@@ -99,7 +100,7 @@ FORMATS = {
     "raw": lambda folder: evt3(folder / "a.raw", *evt3_events(EVENTS)),
     "dat": lambda folder: write_dat(folder / "a.DAT", *EVENTS, 260, 346) or folder / "a.DAT",
     "ddd17": lambda folder: ddd17(folder / "dir0", EVENTS),
-    "store": lambda folder: pack(ArrayStream(*EVENTS, 260, 346), folder / "a"),
+    "store": lambda folder: pack(reader_of(folder / "a.x", EVENTS, height=260, width=346), folder / "a"),
 }
 
 
