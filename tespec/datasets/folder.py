@@ -64,7 +64,7 @@ def find_recordings(root: Path) -> list[Path]:
 def _is_recording(path: Path) -> bool:
     if path.is_dir():
         return (path / HEADER).is_file() or is_archive(path) or dataset_of(path) is not None
-    if path.suffix.lower() in arrays.READS:
+    if path.suffix.lower() in (".npy", ".npz"):
         return arrays.holds_events(path)
     try:
         return path.suffix.lower() in READERS or dataset_of(path) is not None

@@ -44,7 +44,7 @@ def event_arrays(draw, *, start=-2_000, end=4_000):
     return events._replace(p=np.random.default_rng(seed).choice(polarities, count).astype(np.uint8))
 
 
-def plain_histogram(x, y, t, p, *, t_start, t_end, bins, height, width, rule="edges", clip=10):
+def plain_histogram(x, y, t, p, *, t_start, t_end, bins, height, width, rule="edges"):
     """Event by event, in whole numbers for "edges" and in RVT's float32 and closed windows for "rvt"."""
     counts = np.zeros((2 * bins, height, width), np.int64)
     inside = [i for i in range(len(t)) if t_start <= t[i] < t_end or (rule == "rvt" and t[i] == t_end)]
@@ -56,7 +56,7 @@ def plain_histogram(x, y, t, p, *, t_start, t_end, bins, height, width, rule="ed
             share = np.float32(int(t[i]) - first) / np.float32(max(last - first, 1))
             k = min(int(np.floor(share * np.float32(bins))), bins - 1)
         counts[k + bins * int(p[i]), y[i], x[i]] += 1
-    return np.minimum(counts, clip).astype(np.uint8)
+    return np.minimum(counts, 10).astype(np.uint8)
 
 
 def reader_of(path, *chunks, height=HEIGHT, width=WIDTH):

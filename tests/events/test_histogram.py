@@ -64,9 +64,9 @@ def test_rvt_borders_hold_in_long_windows_where_float32_cannot_name_every_micros
     np.testing.assert_array_equal(found, rvt_bins(t, bins))
 
 
-@given(event_arrays(), st.integers(1, 11), RULES, st.sampled_from([1, 10, 255]))
-def test_it_counts_as_the_plain_way_does(events, bins, rule, clip):
-    options = WINDOW | {"bins": bins, "rule": rule, "clip": clip}
+@given(event_arrays(), st.integers(1, 11), RULES)
+def test_it_counts_as_the_plain_way_does(events, bins, rule):
+    options = WINDOW | {"bins": bins, "rule": rule}
     found = event_histogram(*events, **options)
     assert found.dtype == np.uint8
     np.testing.assert_array_equal(found, plain_histogram(*events, **options))
@@ -74,8 +74,8 @@ def test_it_counts_as_the_plain_way_does(events, bins, rule, clip):
 
 @pytest.mark.parametrize("dtype", [np.int16, np.int64, np.uint32])
 def test_any_integer_type_and_any_stride_is_taken(dtype):
-    events = random_events(9_000)  # more than a block
-    options = {"t_start": 0, "t_end": 50_000, "bins": 1, "height": HEIGHT, "width": WIDTH, "clip": 255}
+    events = random_events(9_000, height=60, width=80)  # more than a block
+    options = {"t_start": 0, "t_end": 50_000, "bins": 1, "height": 60, "width": 80}
     table = np.stack([events.x, events.y, events.p], axis=1).astype(dtype)
     found = event_histogram(table[:, 0], table[:, 1], events.t, table[:, 2], **options)
     np.testing.assert_array_equal(found, plain_histogram(*events, **options))
@@ -94,8 +94,6 @@ def test_any_integer_type_and_any_stride_is_taken(dtype):
         ({}, {"rule": "sums"}, "unknown binning rule 'sums'; choose from edges, rvt"),
         ({}, {"t_end": 0}, "is empty"),
         ({}, {"bins": 0}, "bins"),
-        ({}, {"clip": 256}, "clip"),
-        ({}, {"clip": 0}, "clip"),
     ],
 )
 def test_what_cannot_be_counted_is_refused(change, options, message):
@@ -122,10 +120,10 @@ def test_bins_are_those_of_tonic(real, number):
         wanted = np.zeros(np.prod(shape), np.uint8)
         wanted[frames[f"places_{number}"]] = frames[f"counts_{number}"]
     window = {"t_start": start, "t_end": start + 50_000, "bins": 10, "height": 480, "width": 640}
-    found = event_histogram(*real.slice(start, start + 50_000), clip=255, **window)
+    found = event_histogram(*real.slice(start, start + 50_000), **window)
     assert shape == (10, 2, 480, 640)
     assert wanted.sum() == len(real.slice(start, start + 50_000).t) > 1_000
-    np.testing.assert_array_equal(found.reshape(2, 10, 480, 640).swapaxes(0, 1), wanted.reshape(shape))
+    np.testing.assert_array_equal(found.reshape(2, 10, 480, 640).swapaxes(0, 1), wanted.clip(max=10).reshape(shape))
 
 
 @pytest.mark.parametrize("rule", ["edges", "rvt"])
@@ -261,8 +259,6 @@ def test_torch_counts_up_to_the_limit_some_planes_at_a_time(monkeypatch):
         (lambda stream: window_histograms(stream, [[20, 20]], 2), "is empty"),
         (lambda stream: window_histograms(stream, [[0, 9]], 2, out=np.zeros((1, 4, 20, 31), np.uint8)), "out must be"),
         (lambda stream: window_histograms(stream, [[0, 9]], 2, out=np.zeros((1, 4, 20, 30), np.int8)), "out must be"),
-        (lambda stream: Region(4, 4, 0), "must be positive and keep"),
-        (lambda stream: Region(4, 4, 2, "mean"), "must be positive and keep"),
     ],
 )
 def test_mistakes_are_refused(call, message):

@@ -211,6 +211,3 @@ def _decode_evt2(words, state):  # type: ignore[no-untyped-def]
             n += 1
     state[3], state[5] = high, timed
     return x[:n], y[:n], t[:n], p[:n]
-
-
-READS = {".dat": open_dat, ".raw": open_raw}
