@@ -24,7 +24,7 @@ from tespec.core.errors import UserError
 from tespec.core.files import one_at_a_time
 from tespec.events import store
 from tespec.events.store import MILLISECOND, PackedEvents
-from tespec.events.stream import Column, Events, Reader, check_events
+from tespec.events.stream import Events, Reader
 
 LATEST = 10**17  # us since 1970, the year 5138; today in nanoseconds is later
 NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
@@ -40,21 +40,6 @@ def load(reader: Reader) -> PackedEvents:
     return PackedEvents(reader.path, (reader.height, reader.width), first_ms, sum(raised), lambda: arrays)
 
 
-class ArrayStream(PackedEvents):
-    """Events of arrays, in memory: (N,) x and y in px, t in us, p 0 or 1; a time that steps back is raised.
-
-    Raises:
-        ValueError: the arrays are no events of one sensor.
-        UserError: there are none, or sensor or duration are larger than a store takes.
-    """
-
-    def __init__(self, x: Column, y: Column, t: Column, p: Column, height: int, width: int) -> None:
-        check_events(x, y, t, p, height, width)
-        events = Events(x.astype(np.uint16), y.astype(np.uint16), t.astype(np.int64), p.astype(np.uint8))
-        loaded = load(Reader(Path("arrays"), height, width, len(t), lambda: iter([events])))
-        super().__init__(loaded.path, (height, width), loaded._first_ms, loaded.clamped, loaded._arrays)
-
-
 def pack(
     reader: Reader,
     folder: Path,
@@ -63,8 +48,8 @@ def pack(
 ) -> Path:
     """Write a recording as a packed store into a folder that appears when it is complete.
 
-    A complete store of the same recording is left as it is; a damaged one, and one of another version of the recording,
-    is replaced. Of several processes that pack into one folder one does the work, the others wait for it.
+    A complete store of the same recording is left as it is, any other one is replaced. Of several processes that pack
+    into one folder one does the work, the others wait for it.
 
     Args:
         reader: of the recording, whose size and SHA-256 go into the header.
@@ -102,17 +87,14 @@ def disk_needed(events: int, milliseconds: int = 0) -> int:
 
 def _is_packed(folder: Path, reader: Reader) -> bool:
     """Whether a folder holds what would be packed; False where there is nothing, or a store that is to be replaced."""
-    is_store = (folder / store.HEADER).is_file()
-    if not folder.exists() or (is_store and not store.is_complete(folder)):
+    if not folder.exists():
         return False
-    if is_store:
-        header = store.header_of(folder)
-        same = is_of(header["source"], reader.path)
-        if same and (header["height"], header["width"]) == (reader.height, reader.width):
-            return True
-        if not same and header["source"]["name"] == reader.path.name:
-            return False
-    raise UserError(folder, "exists, and is no store of this recording and sensor size", "remove it, or name another")
+    if not (folder / store.HEADER).is_file():
+        raise UserError(folder, "exists, and is no packed store", "remove it, or name another place")
+    if not store.is_complete(folder):
+        return False
+    header, size = store.header_of(folder), (reader.height, reader.width)
+    return is_of(header["source"], reader.path) and (header["height"], header["width"]) == size
 
 
 def _write(reader: Reader, folder: Path, source: SourceHash, progress: Callable[[int, int], None]) -> dict[str, Any]:

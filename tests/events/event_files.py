@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from itertools import pairwise
+from pathlib import Path
 
 import h5py
 import hdf5plugin
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
 from tespec.events import Events, load_events
+from tespec.events.packing import load
 from tespec.events.readers.aedat4 import EVENT, MAGIC
 from tespec.events.stream import Reader
 
@@ -63,6 +65,10 @@ def reader_of(path, *chunks, height=HEIGHT, width=WIDTH):
     """Of a recording that is given out in these chunks."""
     path.touch()
     return Reader(path, height, width, sum(len(events.t) for events in chunks), lambda: iter(chunks))
+
+
+def in_memory(x, y, t, p, height=HEIGHT, width=WIDTH):
+    return load(Reader(Path("arrays"), height, width, len(t), lambda: iter([Events(x, y, t, p)])))
 
 
 def whole(stream):

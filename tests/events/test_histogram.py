@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from event_files import HEIGHT, WIDTH, event_arrays, plain_histogram, random_events, reader_of, whole
+from event_files import HEIGHT, WIDTH, event_arrays, in_memory, plain_histogram, random_events, reader_of, whole
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Augmentation
 from tespec.datasets.augment import FlipZoom, sample_flip_zoom
-from tespec.events import ArrayStream, Events, event_histogram, load_events, on_device, window_histograms
+from tespec.events import Events, event_histogram, load_events, on_device, window_histograms
 from tespec.events.histogram import bin_times, rvt_bin_times, window_words
 from tespec.events.on_device import as_seen, count_words
 from tespec.events.packing import pack
@@ -142,7 +142,7 @@ def recording(seed=0, count=4_000, span_us=5_000, start_us=0):
     t = np.sort(start_us + rng.integers(0, span_us, count))
     # Few pixels, so that many counts reach the limit.
     x, y = (rng.integers(0, side, count) // 3 * 3 for side in (COLUMNS, ROWS))
-    return ArrayStream(x, y, t, rng.integers(0, 2, count), *SIZE)
+    return in_memory(x, y, t, rng.integers(0, 2, count), *SIZE)
 
 
 def in_region(events, region):
@@ -202,7 +202,7 @@ def test_rectified_histograms_are_those_of_the_moved_events(rule, view):
     x, y, t, p = whole(stream)
     column, row = pixels[y, x].T
     kept = (column >= 0) & (row >= 0)
-    moved = ArrayStream(column[kept], row[kept], t[kept], p[kept], *SIZE)
+    moved = in_memory(column[kept], row[kept], t[kept], p[kept], *SIZE)
     assert 0 < kept.sum() < len(t)
     windows = [(123_456, 130_000), (130_000, 163_456), (0, 1)]
     for seed in range(8 if view else 1):  # flips, and zooms that show events several times
@@ -233,7 +233,7 @@ def test_a_view_of_the_events_is_that_of_their_histogram(seed, region, rule):
 
 
 def test_keeping_the_nearest_equals_nearest_exact_sub_sampling():
-    stream = ArrayStream(*random_events(20_000, height=36, width=60), 36, 60)
+    stream = in_memory(*random_events(20_000, height=36, width=60), 36, 60)
     full = torch.from_numpy(window_histograms(stream, [(0, 50_000)], 4))
     wanted = torch.nn.functional.interpolate(full.float(), scale_factor=1 / 3, mode="nearest-exact")
     found = window_histograms(stream, [(0, 50_000)], 4, region=Region(12, 20, 3, "nearest"))
@@ -242,7 +242,7 @@ def test_keeping_the_nearest_equals_nearest_exact_sub_sampling():
 
 def test_torch_counts_up_to_the_limit_some_planes_at_a_time(monkeypatch):
     at, windows, region = np.zeros(70_000, np.int64), [(0, 350), (350, 700)], Region(*SIZE)
-    stream = ArrayStream(at + 2, at + 1, np.arange(len(at)) // 100, at + 1, *SIZE)
+    stream = in_memory(at + 2, at + 1, np.arange(len(at)) // 100, at + 1, *SIZE)
     wanted = window_histograms(stream, windows, 3)
     assert wanted.max() == wanted[0, 3, 1, 2] == 10
     words, counts = (torch.from_numpy(each.view(np.int32)) for each in window_words(stream, windows, 3))
