@@ -123,10 +123,6 @@ def evt2(path, *words):
     return path
 
 
-def evt2_event(x, y, t, p):
-    return (8, t >> 6), (p, (t & 63) << 22 | x << 11 | y)
-
-
 def dat(path, records, *, header="% Height 480\n% Width 640\n", kind=(12, 8)):
     """`records`: (x, y, t, p) each."""
     words = np.array([(t, p << 28 | y << 14 | x) for x, y, t, p in records], "<u4")

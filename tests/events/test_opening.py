@@ -231,18 +231,3 @@ def test_the_size_reaches_workers_the_fingerprint_and_predictions(nameless):
     for refused in (lambda: find(trained, str(nameless), None), lambda: divide(nameless.parent, 50, every)):
         with pytest.raises(UserError, match=r"drive\.raw: does not name the sensor's size"):
             refused()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "data check recordings {path}",
-        "data preview recordings {path} --count 1 --out {out}/a.png",
-        "pretrain --method tespec --profile sample --dry-run --device cpu --set downsample.factor=8 --data {path}",
-    ],
-)
-def test_commands_take_the_size(nameless, tmp_path, capsys, text):
-    arguments = text.format(path=nameless, out=tmp_path).split()
-    for more, code, said in (([], 2, "give --sensor WIDTHxHEIGHT"), (["--sensor", "640x480"], 0, "")):
-        assert main([*arguments, *more]) == code
-        assert said in "".join(capsys.readouterr())

@@ -193,9 +193,7 @@ def test_open_stores_are_mapped_anew_so_that_open_files_are_bounded(tmp_path, mo
     assert store._mapped.cache_info().currsize == 2
 
 
-def test_a_complete_store_of_the_same_recording_stays_and_any_other_is_replaced(
-    recording, tmp_path
-):
+def test_a_complete_store_of_the_same_recording_stays_and_any_other_is_replaced(recording, tmp_path):
     path, wanted = recording
     before = (tmp_path / "whole" / "events.u32").stat().st_mtime_ns
     assert pack(open_reader(path), tmp_path / "whole") == tmp_path / "whole"
