@@ -122,15 +122,16 @@ def _unwrap(value, latest, values):  # type: ignore[no-untyped-def]
 def _decode_dat(words, latest):  # type: ignore[no-untyped-def]
     """Events of words (2 * N,), and their latest time; `latest` is that before them."""
     x, y, t, p = _empty(len(words) // 2)
-    start, half = latest // PERIOD * PERIOD, PERIOD // 2  # start of the clock's round; with it few times need more
+    start = latest // PERIOD * PERIOD  # of the clock's round
     for i in range(len(t)):
-        value, word = np.int64(words[2 * i]), words[2 * i + 1]
-        if not latest - half <= value + start < latest + half:  # seldom
-            start = _unwrap(value, latest, PERIOD) - value
+        word = words[2 * i + 1]
         x[i], y[i] = word & ((1 << X_BITS) - 1), word >> X_BITS & ((1 << Y_BITS) - 1)
-        t[i], p[i] = value + start, word >> (X_BITS + Y_BITS) & 1
-        latest = max(latest, t[i])
-    return x, y, t, p, latest
+        t[i], p[i] = words[2 * i] + start, word >> (X_BITS + Y_BITS) & 1
+    if t.min() < latest or t.max() >= latest + PERIOD // 2:  # seldom: a step back, or the end of the clock's round
+        for i in range(len(t)):
+            t[i] = _unwrap(t[i], latest, PERIOD)
+            latest = max(latest, t[i])
+    return x, y, t, p, max(latest, t.max())
 
 
 def write_dat(path: Path, x: Column, y: Column, t: Column, p: Column, height: int, width: int) -> None:
