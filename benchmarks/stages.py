@@ -32,11 +32,12 @@ from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY, RESULTS
 from tespec.datasets.recording import Recording
 from tespec.datasets.sources import EventSource
-from tespec.events import ArrayStream, Events, event_histogram
+from tespec.events import Events, event_histogram
 from tespec.events.opening import open_reader
 from tespec.events.packing import pack
+from tespec.events.readers.prophesee import write_dat
 from tespec.events.spatial import Region, apply_maps
-from tespec.events.store import open_store
+from tespec.events.store import open_store, store_of
 from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.models import EventSwin
 from tespec.pretraining.method import open_pretraining
@@ -114,7 +115,7 @@ def store(quick: bool) -> Iterator[Case]:
 
         yield Case(
             "store", f"{rate:,} events on {height}x{width} px from .dat, hashes included",
-            lambda: pack(open_reader(source), Path(name) / f"{next(numbers)}.store", source),
+            lambda: pack(open_reader(source), Path(name) / f"{next(numbers)}.store"),
             lambda: write_columns(source, len(header)), "Blosc columns in HDF5 (DSEC)", same, rate, "events",
         )  # fmt: skip
 
@@ -131,11 +132,18 @@ def write_columns(source: Path, offset: int) -> Path:
     return source.with_suffix(".h5")
 
 
+def write_packed(path: Path, events: Events, height: int, width: int) -> Path:
+    """Write a `.dat` recording with its packed store beside it, and return its path."""
+    write_dat(path, *events, height, width)
+    pack(open_reader(path), store_of(path))
+    return path
+
+
 def batch(quick: bool) -> Iterator[Case]:
     """Augmented frames of the paper's pre-training, then rectified windows of DSEC."""
     rate, sensor = (20_000, (64, 64)) if quick else (BUSY, SENSOR_1MPX)
     with TemporaryDirectory() as name:
-        pack(ArrayStream(*make_events(2 * rate, 2_000_000, *sensor), *sensor), Path(name) / "recording")
+        write_packed(Path(name) / "recording.dat", make_events(2 * rate, 2_000_000, *sensor), *sensor)
         profile, frames = ("sample", 2) if quick else ("paper", 8)
         settings = pretraining_settings("tespec", profile, ["batch_size=1", f"segments={frames}"])
         steps = open_pretraining(settings, Path(name)).steps(0)
@@ -164,7 +172,7 @@ def rectified(quick: bool) -> Iterator[Case]:
     number, (height, width) = (2_000, (24, 32)) if quick else (BUSY * WINDOW_US // 1_000_000, SENSOR_DSEC)
     with TemporaryDirectory() as name:
         events, maps = make_events(number, WINDOW_US, height, width), Path(name) / "rectify_map.h5"
-        path = pack(ArrayStream(*events, height, width), Path(name) / "events.store")
+        path = write_packed(Path(name) / "recording.dat", events, height, width)
         rows, columns = np.mgrid[:height, :width].astype(np.float32)
         places = np.stack([1.05 * columns - 0.025 * width, 0.95 * rows + 0.025 * height], axis=-1)
         with h5py.File(maps, "w") as file:

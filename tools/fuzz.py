@@ -46,7 +46,8 @@ from tespec.core import config
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 from tespec.datasets.images import held_out_batch, open_images, pixels_of
-from tespec.events import ArrayStream, event_histogram, load_events, packing
+from tespec.events import event_histogram, load_events, packing
+from tespec.events.opening import open_reader
 from tespec.events.readers.prophesee import write_dat
 from tespec.inference.load import load_trained
 from tespec.models import EventSwin
@@ -255,6 +256,12 @@ def saved(name: str, save: Callable[[Path], Any]) -> Callable[[Path, Path], Path
     return write
 
 
+def write_store(folder: Path, world: Path) -> Path:
+    """Pack a recording."""
+    write_dat(folder / "a.dat", *EVENTS, 260, 346)
+    return packing.pack(open_reader(folder / "a.dat"), folder / "a")
+
+
 EVENT_FILES: dict[str, Callable[[Path, Path], Path]] = {
     "dat": saved("a.dat", lambda path: write_dat(path, *EVENTS, 260, 346)),
     "evt2": saved("a.raw", lambda path: path.write_bytes(words_evt2())),
@@ -263,7 +270,7 @@ EVENT_FILES: dict[str, Callable[[Path, Path], Path]] = {
     "npy": saved("a.npy", lambda path: np.save(path, np.stack(EVENTS, axis=1))),
     "npz": saved("a.npz", lambda path: np.savez_compressed(path, **dict(zip("xytp", EVENTS, strict=True)))),
     "hdf5": saved("a.h5", write_hdf5),
-    "store": lambda folder, world: packing.pack(ArrayStream(*EVENTS, 260, 346), folder / "a"),
+    "store": write_store,
 }
 
 

@@ -111,9 +111,9 @@ class Ddd17(LabelledDataset):
                     what = f"has events outside of the {sensor[1]}x{sensor[0]} px sensor"
                     raise UserError(path / EVENTS, what, "copy it again, or give its true size")
                 x, y, p = xyp.T
-                yield Events(x.astype(np.uint16), y.astype(np.uint16), times, p.astype(np.uint8))
+                yield Events(x.astype(np.uint16), y.astype(np.uint16), times // ticks_per_us, p.astype(np.uint8))
 
-        return Reader(path, *sensor, count, chunks, ticks_per_us)
+        return Reader(path, *sensor, count, chunks)
 
     def find(self, split: str, name: str) -> RecordingFiles:
         """Files of one recording."""

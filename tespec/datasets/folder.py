@@ -64,7 +64,7 @@ def find_recordings(root: Path) -> list[Path]:
 def _is_recording(path: Path) -> bool:
     if path.is_dir():
         return (path / HEADER).is_file() or is_archive(path) or dataset_of(path) is not None
-    if path.suffix.lower() in arrays.READS:
+    if path.suffix.lower() in (".npy", ".npz"):
         return arrays.holds_events(path)
     try:
         return path.suffix.lower() in READERS or dataset_of(path) is not None
@@ -194,8 +194,8 @@ def _archives() -> list[tuple[type[LabelledDataset], Mapping[str, Sequence[str]]
 def _split_of_archive(path: Path, archives: list[tuple[Any, Mapping[str, Sequence[str]]]]) -> str | None:
     """Split of an official recording by its path, by what that links to, or by what it was packed from."""
     called = {path, path.resolve()}
-    if (path / HEADER).is_file() and (made_from := header_of(path)["source"]) is not None:
-        called.add(path.parent / str(made_from["name"]))
+    if (path / HEADER).is_file():
+        called.add(path.parent / str(header_of(path)["source"]["name"]))
     splits = {kind.split_of(each, of_kind): kind for kind, of_kind in archives for each in called}
     found = next((split for split in (TEST, HELD_OUT, TRAIN) if split in splits), None)
     if found is None and UNKNOWN in splits:

@@ -88,8 +88,7 @@ def _missing(source: EventSource, beside: bool) -> list[Packing]:
         return []
     reader = source.reader()
     if is_complete(store):
-        made_from = header_of(store)["source"]
-        same = made_from is None or is_of(made_from, path)
+        same = is_of(header_of(store)["source"], path)
         if same or not beside:
             require_same(store, path, same)
             return []
@@ -127,7 +126,7 @@ def _pack_one(packing: Packing, advance: Advance | None = None, before: int = 0,
     try:
         reader = packing.source.reader()
         waiting = f"{path}: another process packs it; waiting for it"
-        pack(reader, packing.store, path, packed, lambda: say(waiting))
+        pack(reader, packing.store, packed, lambda: say(waiting))
         if (cached := cache_path(reader)) != packing.store:
             shutil.rmtree(cached, ignore_errors=True)  # of a training, which is needed no more
     except UserError as error:

@@ -94,8 +94,8 @@ class EventSource:
         """Name, size and sampled SHA-256 of each file; of a packed recording, of those it was made from."""
         store = store_of(self.path)
         packed = not is_recorded(self.path) and (store / HEADER).is_file()
-        if packed and (made_from := header_of(store)["source"]) is not None:
-            return [*made_from["files"], *map(quick_hash, self._maps)]
+        if packed:
+            return [*header_of(store)["source"]["files"], *map(quick_hash, self._maps)]
         return [quick_hash(file) for file in self.files]
 
     def verify(self) -> None:
@@ -106,8 +106,8 @@ class EventSource:
         store = self.packed().path
         verify_store(store)
         made_from = header_of(store)["source"]
-        if is_recorded(self.path) and made_from is not None and store == store_of(self.path):
-            require_same(store, self.path, SourceHash(self.path).describe()["sha256"] == made_from.get("sha256"))
+        if is_recorded(self.path) and store == store_of(self.path):
+            require_same(store, self.path, SourceHash(self.path).describe()["sha256"] == made_from["sha256"])
 
     def histograms(self, windows: Windows, bins: int, rule: str, region: Region) -> NDArray[np.uint8]:
         """(N, 2*bins, H, W) uint8 of windows (N, 2) in us."""

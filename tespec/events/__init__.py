@@ -2,12 +2,10 @@
 
 from tespec.events.histogram import event_histogram, window_histograms
 from tespec.events.opening import load_events, open_events
-from tespec.events.packing import ArrayStream
 from tespec.events.store import PackedEvents
 from tespec.events.stream import Events
 
 __all__ = [
-    "ArrayStream",
     "Events",
     "PackedEvents",
     "event_histogram",

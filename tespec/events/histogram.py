@@ -67,7 +67,6 @@ def event_histogram(
     height: int,
     width: int,
     rule: str = "edges",
-    clip: int = CLIP,
 ) -> NDArray[np.uint8]:
     """Counts of the events of one window, negative polarity first.
 
@@ -83,17 +82,14 @@ def event_histogram(
         width: columns of the sensor.
         rule: "edges" divides the window between its borders (Eq. 3); "rvt" between its first and its last event, bit by
             bit as uzh-rpg/RVT, data/utils/representations.py, does.
-        clip: largest count, at most 255; counts saturate there.
 
     Returns:
-        (2*bins, height, width) uint8: bins 0 to bins - 1 of the negative events, then those of the positive ones.
+        (2*bins, height, width) uint8, clipped to 10: bins 0 to bins - 1 of the negative events, then of the positive.
 
     Raises:
         ValueError: what is given does not fit these descriptions.
     """
     check_window(t_start, t_end, bins, rule)
-    if not 0 < clip < 256:
-        raise ValueError(f"clip is {clip}, not 1 to 255")
     check_events(x, y, t, p, height, width)
     if (t[1:] < t[:-1]).any():
         raise ValueError("the events are not sorted by time")
@@ -104,7 +100,7 @@ def event_histogram(
             times = rvt_bin_times(int(t[begin]), int(t[end - 1]), bins)
     columns, rows, on = (np.ascontiguousarray(each, kind) for each, kind in ((x, "u2"), (y, "u2"), (p, "u1")))
     histogram = np.empty((2 * bins, height, width), np.uint8)
-    _count(columns, rows, on, np.searchsorted(t, times), np.uint8(clip), histogram)
+    _count(columns, rows, on, np.searchsorted(t, times), np.uint8(CLIP), histogram)
     return histogram
 
 

@@ -47,7 +47,7 @@ def open_events(path: str | Path, height: int | None = None, width: int | None =
     store = store_of(path)
     if (store / HEADER).is_file():
         made_from = header_of(store)["source"]
-        if store != path and made_from is not None and is_recorded(path):
+        if store != path and is_recorded(path):
             require_same(store, path, is_of(made_from, path))
         stream = open_store(store)
         resolve_size(path, height, width, (stream.height, stream.width))

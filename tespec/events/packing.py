@@ -24,10 +24,9 @@ from tespec.core.errors import UserError
 from tespec.core.files import one_at_a_time
 from tespec.events import store
 from tespec.events.store import MILLISECOND, PackedEvents
-from tespec.events.stream import Column, Events, Reader, check_events
+from tespec.events.stream import Events, Reader
 
 LATEST = 10**17  # us since 1970, the year 5138; today in nanoseconds is later
-FAR = 1 << 62  # further than a clock without a period goes
 NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 EVENTS, TIMES = "events.dat.xyp", "events.dat.t"  # of DDD17, whose recordings are folders
 BLOCK = 1 << 20  # bytes hashed together
@@ -41,54 +40,33 @@ def load(reader: Reader) -> PackedEvents:
     return PackedEvents(reader.path, (reader.height, reader.width), first_ms, sum(raised), lambda: arrays)
 
 
-class ArrayStream(PackedEvents):
-    """Events of arrays, in memory: (N,) x and y in px, t in us, p 0 or 1; a time that steps back is raised.
-
-    Raises:
-        ValueError: the arrays are no events of one sensor.
-        UserError: there are none, or sensor or duration are larger than a store takes.
-    """
-
-    def __init__(self, x: Column, y: Column, t: Column, p: Column, height: int, width: int) -> None:
-        check_events(x, y, t, p, height, width)
-        events = Events(x.astype(np.uint16), y.astype(np.uint16), t.astype(np.int64), p.astype(np.uint8))
-        loaded = load(Reader(Path("arrays"), height, width, len(t), lambda: iter([events])))
-        super().__init__(loaded.path, (height, width), loaded._first_ms, loaded.clamped, loaded._arrays)
-
-
 def pack(
-    recording: Reader | PackedEvents,
+    reader: Reader,
     folder: Path,
-    source: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
     waiting: Callable[[], None] | None = None,
 ) -> Path:
     """Write a recording as a packed store into a folder that appears when it is complete.
 
-    A complete store of the same source is left as it is; a damaged one, and one of another version of the source, is
-    replaced. Of several processes that pack into one folder one does the work, the others wait for it.
+    A complete store of the same recording is left as it is, any other one is replaced. Of several processes that pack
+    into one folder one does the work, the others wait for it.
 
     Args:
-        recording: to be packed.
+        reader: of the recording, whose size and SHA-256 go into the header.
         folder: of the store; it is returned.
-        source: file or folder the recording was read from, whose size and SHA-256 go into the header.
         progress: called with the number of events packed, and of all events.
         waiting: called where another process packs into the folder.
     """
-    reader, clamped = recording, 0
-    if isinstance(reader, PackedEvents):
-        clamped, events = reader.clamped, reader.slice(reader.t_first, reader.t_last + 1)
-        reader = Reader(folder, reader.height, reader.width, reader.count, lambda: iter([events]))
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:
         with one_at_a_time(folder, waiting):
-            if _is_packed(folder, reader, source):
+            if _is_packed(folder, reader):
                 return folder
             shutil.rmtree(unfinished, ignore_errors=True)  # by a process that was killed
             try:
-                hashed = None if source is None else SourceHash(source)
+                source = SourceHash(reader.path)
                 unfinished.mkdir()
-                header = _write(reader, unfinished, hashed, clamped, progress)
+                header = _write(reader, unfinished, source, progress)
                 (unfinished / store.HEADER).write_text(json.dumps(header, indent=1) + "\n")
                 shutil.rmtree(folder, ignore_errors=True)
                 unfinished.rename(folder)
@@ -107,26 +85,23 @@ def disk_needed(events: int, milliseconds: int = 0) -> int:
     return 4 * events + 8 * milliseconds
 
 
-def _is_packed(folder: Path, reader: Reader, source: Path | None) -> bool:
+def _is_packed(folder: Path, reader: Reader) -> bool:
     """Whether a folder holds what would be packed; False where there is nothing, or a store that is to be replaced."""
-    is_store = (folder / store.HEADER).is_file()
-    if not folder.exists() or (is_store and not store.is_complete(folder)):
+    if not folder.exists():
         return False
-    header = store.header_of(folder) if is_store else {}
-    if source is not None and (made_from := header.get("source")):
-        same = is_of(made_from, source)
-        if same and (header["height"], header["width"]) == (reader.height, reader.width):
-            return True
-        if not same and made_from.get("name") == source.name:
-            return False
-    raise UserError(folder, "exists, and is no store of this recording and sensor size", "remove it, or name another")
+    if not (folder / store.HEADER).is_file():
+        raise UserError(folder, "exists, and is no packed store", "remove it, or name another place")
+    if not store.is_complete(folder):
+        return False
+    header, size = store.header_of(folder), (reader.height, reader.width)
+    return is_of(header["source"], reader.path) and (header["height"], header["width"]) == size
 
 
-def _write(reader: Reader, folder: Path, source: SourceHash | None, clamped: int, progress: Any) -> dict[str, Any]:
-    """Write words and index; returns the header. `clamped` events were raised before the reader gives them out."""
+def _write(reader: Reader, folder: Path, source: SourceHash, progress: Callable[[int, int], None]) -> dict[str, Any]:
+    """Write words and index; returns the header."""
     digests = hashlib.sha256(), hashlib.sha256()
     header: dict[str, Any] = {"format": store.FORMAT, "version": store.VERSION}
-    header |= {"height": reader.height, "width": reader.width, "count": 0, "clamped": clamped}
+    header |= {"height": reader.height, "width": reader.width, "count": 0, "clamped": 0}
     with (
         (folder / store.WORDS).open("wb") as words,
         (folder / store.INDEX).open("wb") as index,
@@ -136,8 +111,7 @@ def _write(reader: Reader, folder: Path, source: SourceHash | None, clamped: int
         def take_hashes(parts: tuple[NDArray[Any], ...], share: float) -> None:
             for digest, part in zip(digests, parts, strict=True):
                 digest.update(part.data)
-            if source is not None:
-                source.advance(share)
+            source.advance(share)
 
         hashing: Future[Any] = thread.submit(int)
         for chunk, starts, header["first_ms"], raised in _packed(reader):
@@ -153,8 +127,10 @@ def _write(reader: Reader, folder: Path, source: SourceHash | None, clamped: int
         for file in (words, index):
             file.flush()
             os.fsync(file.fileno())
-    header["source"] = None if source is None else source.describe()
-    return header | {"sha256": {store.WORDS: digests[0].hexdigest(), store.INDEX: digests[1].hexdigest()}}
+    return header | {
+        "source": source.describe(),
+        "sha256": {store.WORDS: digests[0].hexdigest(), store.INDEX: digests[1].hexdigest()},
+    }
 
 
 def _packed(reader: Reader) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64], int, int]]:
@@ -180,7 +156,7 @@ def _packed(reader: Reader) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int
 def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
     """Chunks of a recording's events, none of them empty, and how many of their times were raised.
 
-    Times become us; one that steps back is raised to the latest before it. A recording without events, with some that
+    A time that steps back is raised to the latest before it. A recording without events, with some that
     lie outside of its sensor, or after the year 5138, is a `UserError`.
     """
     latest = None
@@ -191,11 +167,9 @@ def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
         if columns > reader.width or rows > reader.height:
             what = f"has events on {columns}x{rows} px, its sensor is {reader.width}x{reader.height} px"
             raise UserError(reader.path, what, "copy it again, or give its true size")
-        times, raised = clamp_timestamps(t, int(t[0]) if latest is None else latest, reader.period)
+        times, raised = clamp_timestamps(t, int(t[0]) if latest is None else latest)
         latest = int(times[-1])
-        if reader.ticks_per_us > 1:
-            times //= reader.ticks_per_us
-        if max(abs(int(times[0])), abs(int(times[-1]))) > LATEST:
+        if max(abs(int(times[0])), abs(latest)) > LATEST:
             what = f"has an event at {times[-1]} us, after the year 5138: it is damaged, or its times are nanoseconds"
             raise UserError(reader.path, what, "copy it again, or write its times in microseconds")
         yield Events(x, y, times, p), raised
@@ -204,20 +178,13 @@ def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
 
 
 @njit(cache=True, nogil=True)
-def clamp_timestamps(times, latest, period):  # type: ignore[no-untyped-def]
-    """Times (N,) int64 that never step back behind `latest`, and how many were raised; see `Reader.period`."""
+def clamp_timestamps(times, latest):  # type: ignore[no-untyped-def]
+    """Times (N,) int64 that never step back behind `latest`, and how many were raised."""
     ordered, raised = np.empty(len(times), np.int64), 0
-    half = period // 2 if period else FAR
-    start = latest // period * period if period else 0  # of the clock's round; with it few times need more
     for i in range(len(times)):
-        time = np.int64(times[i]) + start
-        if not latest <= time < latest + half:  # seldom
-            if period:
-                time -= (time - latest + half) // period * period
-                start = max(time, latest) // period * period
-            raised += time < latest
-            time = max(time, latest)
-        ordered[i] = latest = time
+        raised += times[i] < latest
+        latest = max(latest, np.int64(times[i]))
+        ordered[i] = latest
     return ordered, raised
 
 
@@ -253,7 +220,7 @@ def is_of(made_from: dict[str, Any], path: Path) -> bool:
     A change between the samples that keeps the size goes unseen.
     """
     found = [quick_hash(file) for file in files_of(path)]
-    return [dict(file, name="") for file in made_from.get("files", [])] == [dict(file, name="") for file in found]
+    return [dict(file, name="") for file in made_from["files"]] == [dict(file, name="") for file in found]
 
 
 class SourceHash:

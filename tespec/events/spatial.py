@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-KEEP = ("nearest", "all")
 COORDINATES = 2049  # of packed events, and one that no region has
 DROPPED = -1
 Seen = tuple[NDArray[np.int32], NDArray[np.int32]]  # rows and columns, see `Region.seen`
@@ -48,10 +47,6 @@ class Region:
     width: int
     factor: int = 1
     keep: str = "nearest"
-
-    def __post_init__(self) -> None:
-        if self.keep not in KEEP or self.factor < 1:
-            raise ValueError(f"factor {self.factor} must be positive and keep {self.keep!r} one of {', '.join(KEEP)}")
 
     def seen(self, view: View | None = None) -> Seen:
         """(K, 2049) at which rows, and (L, 2049) at which columns each of the sensor's is seen.

@@ -160,8 +160,8 @@ def header_of(folder: Path) -> dict[str, Any]:
         height, width, count, clamped, first_ms = (whole_number(header[name]) for name in NUMBERS)
         fits = 0 < height <= MAX_HEIGHT and 0 < width <= MAX_WIDTH and count > 0 <= clamped
         fits = fits and abs(first_ms) <= LATEST_MS and header["version"] == VERSION
-        fits = fits and isinstance(header["source"], dict | None) and isinstance(header["sha256"], dict)
-    except (*UNREADABLE, KeyError, TypeError):
+        fits = fits and {"name", "sha256", "files"} <= header["source"].keys() and isinstance(header["sha256"], dict)
+    except (*UNREADABLE, KeyError, TypeError, AttributeError):
         fits = False
     if not fits:
         raise UserError(path, f"not a readable header of format version {VERSION}", AGAIN)
@@ -204,6 +204,14 @@ def pack_words(x, y, t, p):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def _fields(word):  # type: ignore[no-untyped-def]
+    """Column, row and polarity of a word, uint64: unsigned indices need no check for those below 0."""
+    wide = np.uint64(word)
+    x, y = wide & np.uint64(MAX_WIDTH - 1), (wide >> np.uint64(X_BITS)) & np.uint64(MAX_HEIGHT - 1)
+    return x, y, (wide >> np.uint64(P_SHIFT)) & np.uint64(1)
+
+
+@njit(cache=True, nogil=True)
 def _unpack(words, borders, first_ms):  # type: ignore[no-untyped-def]
     """Columns x, y, t and p of the words of whole milliseconds."""
     count = len(words)
@@ -211,9 +219,8 @@ def _unpack(words, borders, first_ms):  # type: ignore[no-untyped-def]
     t, p = np.empty(count, np.int64), np.empty(count, np.uint8)
     for k in range(len(borders) - 1):
         for i in range(borders[k], borders[k + 1]):
-            word = words[i]
-            x[i], y[i] = word & (MAX_WIDTH - 1), (word >> X_BITS) & (MAX_HEIGHT - 1)
-            p[i], t[i] = (word >> P_SHIFT) & 1, (first_ms + k) * MILLISECOND + (word >> US_SHIFT)
+            x[i], y[i], p[i] = _fields(words[i])
+            t[i] = (first_ms + k) * MILLISECOND + (words[i] >> US_SHIFT)
     return x, y, t, p
 
 
@@ -282,23 +289,17 @@ def _count_words(words, ends, cells, rows, columns, histogram):  # type: ignore[
 @njit(cache=True, nogil=True)
 def _place(words, cells, rows, columns, first, positive, wide, places, shown):  # type: ignore[no-untyped-def]
     """Number of words that are seen; their places go into `places`, they themselves into `shown`."""
-    of_x, of_y, x_bits, p_shift = (
-        np.uint64(MAX_WIDTH - 1),
-        np.uint64(MAX_HEIGHT - 1),
-        np.uint64(X_BITS),
-        np.uint64(P_SHIFT),
-    )
     kept = np.int64(0)
     for i in range(len(words)):
-        word = np.uint64(words[i])
-        plane = first + ((word >> p_shift) & np.uint64(1)) * positive
+        x, y, on = _fields(words[i])
+        plane = first + on * positive
         if cells is None:
-            column, row = columns[word & of_x], rows[(word >> x_bits) & of_y]
+            column, row = columns[x], rows[y]
             places[kept] = np.uint32(plane + np.uint64(row) * wide + np.uint64(column))
             shown[kept] = words[i]
             kept += np.int64((column | row) >= 0)
         else:
-            cell = cells[(word >> x_bits) & of_y, word & of_x]
+            cell = cells[y, x]
             places[kept] = np.uint32(plane + np.uint64(cell))
             kept += np.int64(cell >= 0)
     return kept
@@ -313,21 +314,15 @@ def _add(counts, places, number):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _seen_words(words, ends, table, rows, columns):  # type: ignore[no-untyped-def]
     """Sound words that the first of rows and columns show, rectified if there is a table, and their new `ends`."""
-    of_x, of_y, x_bits, p_shift = (
-        np.uint64(MAX_WIDTH - 1),
-        np.uint64(MAX_HEIGHT - 1),
-        np.uint64(X_BITS),
-        np.uint64(P_SHIFT),
-    )
     shown, new_ends, kept = np.empty(ends[-1] - ends[0], np.uint32), np.zeros_like(ends), np.int64(0)
     for k in range(len(ends) - 1):
-        for each in words[ends[k] : ends[k + 1]]:
-            word = np.uint64(each)
-            x, y = word & of_x, (word >> x_bits) & of_y
+        for word in words[ends[k] : ends[k + 1]]:
+            x, y, _ = _fields(word)
             if table is not None:
-                pixel = np.uint64(table[y, x])
-                x, y, word = pixel & of_x, pixel >> x_bits, word >> p_shift << p_shift | pixel
-            shown[kept] = np.uint32(word)
+                pixel = table[y, x]
+                x, y = np.uint64(pixel & np.uint32(MAX_WIDTH - 1)), np.uint64(pixel >> np.uint32(X_BITS))
+                word = word >> np.uint32(P_SHIFT) << np.uint32(P_SHIFT) | pixel
+            shown[kept] = word
             kept += np.int64((rows[0, y] | columns[0, x]) >= 0)
         new_ends[k + 1] = kept
     return shown[:kept], new_ends

@@ -41,10 +41,7 @@ class Reader:
         width: columns of the sensor in px.
         events: their number; an estimate from the file's size where the format does not state it.
         chunks: reads the events some at a time, in the order of the file: x and y (N,) uint16, which may lie outside
-            of the sensor; t (N,) integers of the recording's clock, which may step back; p (N,) uint8 in {0, 1}.
-        ticks_per_us: of the clock.
-        period: after which a clock of few bits begins again from 0; 0 if it never does. Of the times that a value may
-            stand for, the one closest to the latest time before it is taken.
+            of the sensor; t (N,) int64 in us, which may step back; p (N,) uint8 in {0, 1}.
     """
 
     path: Path
@@ -52,8 +49,6 @@ class Reader:
     width: int
     events: int
     chunks: Callable[[], Iterator[Events]]
-    ticks_per_us: int = 1
-    period: int = 0
 
 
 def check_events(x: Column, y: Column, t: Column, p: Column, height: int, width: int) -> None:

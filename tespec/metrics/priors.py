@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ def class_prior(masks: Iterable[NDArray[np.uint8]], classes: int) -> NDArray[np.
 def depth_prior(maps: Sequence[Depths], nearest: float, farthest: float) -> Depths:
     """(H, W) float32 median depth of each pixel in m, of the depths from `nearest` to `farthest`.
 
-    A pixel without any has the median of all. The maps are read once for each block of rows that fits the memory.
+    A pixel without any has the median of the others. The maps are read once for each block of rows that fits memory.
 
     Raises:
         UserError: there is no depth at all.
@@ -49,24 +49,8 @@ def depth_prior(maps: Sequence[Depths], nearest: float, farthest: float) -> Dept
         medians[top : top + rows][seen] = np.nanmedian(stack[:, seen], axis=0)
     if np.isnan(medians).all():
         raise UserError("depth prior", "no training label holds a depth", "check the data")
-    if np.isnan(medians).any():
-        medians[np.isnan(medians)] = _median(
-            lambda: (each[(each >= nearest) & (each <= farthest)].view(np.uint32) for each in maps)
-        )
+    medians[np.isnan(medians)] = np.nanmedian(medians)
     return medians
-
-
-def _median(values: Callable[[], Iterable[NDArray[np.uint32]]]) -> np.float32:
-    """Median of positive floats, given as their bits, which have the same order; read twice, never kept all at once."""
-    counts = np.zeros(1 << 16, np.int64)
-    for each in values():
-        counts += np.bincount(each >> 16, minlength=len(counts))
-    ends = np.cumsum(counts)
-    middle = np.array([(ends[-1] - 1) // 2, ends[-1] // 2])
-    low, high = np.searchsorted(ends, middle, side="right")
-    near = np.sort(np.concatenate([each[(each >> 16 >= low) & (each >> 16 <= high)] for each in values()]))
-    found: np.float32 = near[middle - (ends[low] - counts[low])].view(np.float32).mean(dtype=np.float32)
-    return found
 
 
 def box_prior(labels: Iterable[Boxes]) -> Boxes:

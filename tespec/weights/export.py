@@ -57,10 +57,10 @@ def inspect(path: Path, bins: int | None = None, sensor: tuple[int, int] | None 
     recurrent = converted.format.has_lstms
     if recurrent is None:
         recurrent = recipe.get("recurrent", any(name.startswith(LSTMS) for name in converted.tensors))
-    size = padded_size(*sensor)
-    networks = {name: _empty(arch or FALLBACK, name == "recurrent", channels, size)
-                for name in ("recurrent", "feed-forward")}  # fmt: skip
-    matches = {name: match_state(converted, network, recipe) for name, network in networks.items()}
+    matches = {}
+    for name in ("recurrent", "feed-forward"):
+        network = _empty(arch or FALLBACK, name == "recurrent", channels, padded_size(*sensor))
+        matches[name] = match_state(converted, network, recipe)
     settings = {"width": arch, "sensor": list(sensor), "recurrent": recurrent}
     settings |= {"bins": bins or recipe.get("bins", DEFAULT_BINS), "in_channels": channels}
     return Contents(path, sha256_of(path), tensors, recipe, converted, arch, settings, matches)

@@ -62,18 +62,24 @@ HARMLESS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
 ]
 
 
-def read_torch(path: Path) -> Any:
-    """Read a torch file on the CPU, nothing of which is run; a `UserError` if it is damaged or holds other objects."""
+def _read_torch(path: Path) -> dict[str, Tensor]:
+    """Tensors of a torch file, nothing of which is run; a `UserError` if it is damaged or holds other objects."""
     try:
         with torch.serialization.safe_globals(HARMLESS), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of damage that looks like an old file
-            return torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # of a dozen types, by the byte at which a damaged file ends
         found = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         what = f"not a readable torch file ({type(error).__name__})"
         if found:
             what = f"holds more than plain tensors ({found[1]}), and loading it could run code"
         raise UserError(path, what, "copy it again, or export it as safetensors") from error
+    while isinstance(content, Mapping):
+        inner = next((content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
+        if inner is None:
+            return {name: each for name, each in content.items() if isinstance(name, str) and isinstance(each, Tensor)}
+        content = inner
+    raise UserError(path, "holds no state dict", "give a file of model weights")
 
 
 def write_weights(path: Path, tensors: Mapping[str, Tensor], recipe: Mapping[str, Any]) -> str:
@@ -154,16 +160,6 @@ def _open_safetensors(path: Path, with_tensors: bool) -> tuple[dict[str, Tensor]
     named = {field.name: recipe[field.name] for field in fields(Architecture) if field.name in recipe}
     build(Architecture, named, f"{path}: the recipe in it")
     return tensors, recipe
-
-
-def _read_torch(path: Path) -> dict[str, Tensor]:
-    content = read_torch(path)
-    while isinstance(content, Mapping):
-        inner = next((content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
-        if inner is None:
-            return {name: each for name, each in content.items() if isinstance(name, str) and isinstance(each, Tensor)}
-        content = inner
-    raise UserError(path, "holds no state dict", "give a file of model weights")
 
 
 def state_sha256(tensors: Mapping[str, Tensor]) -> str:

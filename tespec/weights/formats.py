@@ -83,9 +83,6 @@ FORMATS = (
     # comparison repeats that, and so does this. The size is img_size in config/pretrain/swin_small.yml.
     CheckpointFormat("ecddp", "ECDDP's student, a Swin Transformer", (rf"student\.backbone\.{BLOCK}",),
                      swin_names(r"student\.backbone\."), sensor=(192, 192), data="E-TartanAir"),
-    CheckpointFormat("ecddp-teacher", "ECDDP's teacher, a Swin Transformer; the file holds no student",
-                     (rf"teacher\.backbone\.{BLOCK}",),
-                     swin_names(r"teacher\.backbone\."), sensor=(192, 192), data="E-TartanAir"),
     CheckpointFormat("swin-microsoft", "Swin Transformer in the naming of Microsoft, and of timm before 0.8",
                      (BLOCK, r"layers\.0\.downsample\..*")),
     CheckpointFormat("swin-timm", "Swin Transformer in the naming of timm since 0.8", (BLOCK,)),

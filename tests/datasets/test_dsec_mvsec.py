@@ -11,9 +11,9 @@ from tespec.datasets.dsec import Dsec
 from tespec.datasets.mvsec import Mvsec
 from tespec.datasets.sources import read_rectification
 from tespec.datasets.windows import WindowRule
-from tespec.events import ArrayStream, load_events
-from tespec.events.packing import pack
-from tespec.events.store import open_store
+from tespec.events import Events, load_events
+from tespec.events.packing import load
+from tespec.events.stream import Reader
 
 SPLITS = {"train": ("zurich_city_00_a",), "test": ("zurich_city_13_a",)}
 CLASSES = tuple("abcdefghijk")
@@ -62,8 +62,8 @@ def test_rectified_events_are_those_of_the_map(tmp_path):
         file["rectify_map"] = places
     nearest = read_rectification(tmp_path / "rectify_map.h5", 3, 4)
     x, y = np.array([0, 2, 3, 1]), np.array([0, 1, 2, 1])
-    raw = open_store(pack(ArrayStream(x, y, np.arange(4), np.ones(4, int), 3, 4), tmp_path / "store"))
-    stream = raw.rectified(nearest)
+    events = Events(x, y, np.arange(4), np.ones(4, np.uint8))
+    stream = load(Reader(tmp_path, 3, 4, 4, lambda: iter([events]))).rectified(nearest)
     found = stream.slice(0, 10)
     assert list(zip(found.x.tolist(), found.y.tolist(), found.t.tolist(), strict=True)) == [
         (2, 1, 0),

@@ -149,10 +149,10 @@ def test_a_description_that_names_other_splits_is_believed(tiny_world, tmp_path)
 
 def test_packed_renamed_and_linked_test_recordings_are_known(tiny_world, tmp_path):
     root = official(tiny_world, tmp_path, "ddd17")
-    pack(open_reader(root / "dir1"), tmp_path / "packed" / "drive.store", root / "dir1")
+    pack(open_reader(root / "dir1"), tmp_path / "packed" / "drive.store")
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "drive").symlink_to(root / "dir1")
-    pack(open_reader(root / "dir1"), root / "dir1" / "events.store", root / "dir1")
+    pack(open_reader(root / "dir1"), root / "dir1" / "events.store")
     (root / "dir1" / "events.dat.t").unlink()
     for path in (tmp_path / "packed" / "drive.store", tmp_path / "linked" / "drive", root / "dir1"):
         with pytest.raises(UserError, match="is of a test split"):

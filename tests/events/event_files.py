@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from itertools import pairwise
+from pathlib import Path
 
 import h5py
 import hdf5plugin
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
 from tespec.events import Events, load_events
+from tespec.events.packing import load
 from tespec.events.readers.aedat4 import EVENT, MAGIC
+from tespec.events.stream import Reader
 
 HEIGHT, WIDTH = 6, 8
 # Kinds of EVT3 words, in their upper four bits.
@@ -43,7 +46,7 @@ def event_arrays(draw, *, start=-2_000, end=4_000):
     return events._replace(p=np.random.default_rng(seed).choice(polarities, count).astype(np.uint8))
 
 
-def plain_histogram(x, y, t, p, *, t_start, t_end, bins, height, width, rule="edges", clip=10):
+def plain_histogram(x, y, t, p, *, t_start, t_end, bins, height, width, rule="edges"):
     """Event by event, in whole numbers for "edges" and in RVT's float32 and closed windows for "rvt"."""
     counts = np.zeros((2 * bins, height, width), np.int64)
     inside = [i for i in range(len(t)) if t_start <= t[i] < t_end or (rule == "rvt" and t[i] == t_end)]
@@ -55,7 +58,17 @@ def plain_histogram(x, y, t, p, *, t_start, t_end, bins, height, width, rule="ed
             share = np.float32(int(t[i]) - first) / np.float32(max(last - first, 1))
             k = min(int(np.floor(share * np.float32(bins))), bins - 1)
         counts[k + bins * int(p[i]), y[i], x[i]] += 1
-    return np.minimum(counts, clip).astype(np.uint8)
+    return np.minimum(counts, 10).astype(np.uint8)
+
+
+def reader_of(path, *chunks, height=HEIGHT, width=WIDTH):
+    """Of a recording that is given out in these chunks."""
+    path.touch()
+    return Reader(path, height, width, sum(len(events.t) for events in chunks), lambda: iter(chunks))
+
+
+def in_memory(x, y, t, p, height=HEIGHT, width=WIDTH):
+    return load(Reader(Path("arrays"), height, width, len(t), lambda: iter([Events(x, y, t, p)])))
 
 
 def whole(stream):
@@ -108,10 +121,6 @@ def evt2(path, *words):
     content = np.array([kind << 28 | value for kind, value in words], "<u4").tobytes()
     path.write_bytes(b"% evt 2.0\n% geometry 640x480\n% end\n" + content)
     return path
-
-
-def evt2_event(x, y, t, p):
-    return (8, t >> 6), (p, (t & 63) << 22 | x << 11 | y)
 
 
 def dat(path, records, *, header="% Height 480\n% Width 640\n", kind=(12, 8)):

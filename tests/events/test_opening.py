@@ -22,6 +22,7 @@ from event_files import (
     evt3_events,
     evt3_time,
     random_events,
+    reader_of,
     rvt,
     whole,
 )
@@ -35,7 +36,7 @@ from tespec.datasets.folder import divide
 from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource
-from tespec.events import ArrayStream, PackedEvents, load_events, open_events
+from tespec.events import PackedEvents, load_events, open_events
 from tespec.events.opening import cache_path, open_reader
 from tespec.events.packing import pack
 from tespec.events.readers.prophesee import write_dat
@@ -99,7 +100,7 @@ FORMATS = {
     "raw": lambda folder: evt3(folder / "a.raw", *evt3_events(EVENTS)),
     "dat": lambda folder: write_dat(folder / "a.DAT", *EVENTS, 260, 346) or folder / "a.DAT",
     "ddd17": lambda folder: ddd17(folder / "dir0", EVENTS),
-    "store": lambda folder: pack(ArrayStream(*EVENTS, 260, 346), folder / "a"),
+    "store": lambda folder: pack(reader_of(folder / "a.x", EVENTS, height=260, width=346), folder / "a"),
 }
 
 
@@ -230,18 +231,3 @@ def test_the_size_reaches_workers_the_fingerprint_and_predictions(nameless):
     for refused in (lambda: find(trained, str(nameless), None), lambda: divide(nameless.parent, 50, every)):
         with pytest.raises(UserError, match=r"drive\.raw: does not name the sensor's size"):
             refused()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "data check recordings {path}",
-        "data preview recordings {path} --count 1 --out {out}/a.png",
-        "pretrain --method tespec --profile sample --dry-run --device cpu --set downsample.factor=8 --data {path}",
-    ],
-)
-def test_commands_take_the_size(nameless, tmp_path, capsys, text):
-    arguments = text.format(path=nameless, out=tmp_path).split()
-    for more, code, said in (([], 2, "give --sensor WIDTHxHEIGHT"), (["--sensor", "640x480"], 0, "")):
-        assert main([*arguments, *more]) == code
-        assert said in "".join(capsys.readouterr())

@@ -1,6 +1,7 @@
 """What each row of an ablation trains, built from its settings: the row's words, not its numbers."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,8 +11,10 @@ import torch
 from tespec.comparison.ablations import read_ablations
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.datasets.recording import reduced
-from tespec.events import ArrayStream, window_histograms
+from tespec.events import Events, window_histograms
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
+from tespec.events.packing import load
+from tespec.events.stream import Reader
 from tespec.pretraining.method import new_network, open_pretraining
 
 PROFILE = "sample"
@@ -58,7 +61,8 @@ def pretrains_on(dataset, sensor, size, kept):
         assert settings.dataset == dataset
         region = reduced(*sensor, settings.downsample)
         y, x = (each.ravel().astype(np.uint16) for each in np.mgrid[: sensor[0], : sensor[1]])
-        stream = ArrayStream(x, y, np.arange(x.size, dtype=np.int64) // 100, np.zeros(x.size, np.uint8), *sensor)
+        events = Events(x, y, np.arange(x.size, dtype=np.int64) // 100, np.zeros(x.size, np.uint8))
+        stream = load(Reader(Path("arrays"), *sensor, x.size, lambda: iter([events])))
         found = window_histograms(stream, np.array([[0, x.size]]), 10, rule=settings.rule, region=region)
         assert found.shape == (1, 20, *size)
         assert int(found.sum(dtype=np.int64)) == kept * x.size

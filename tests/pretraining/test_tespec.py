@@ -1,5 +1,6 @@
 import dataclasses
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,9 +9,11 @@ import torch
 from tespec.core.config import pretraining_settings
 from tespec.datasets.augment import sample_flip_zoom
 from tespec.datasets.batches import draw_mask
-from tespec.events import ArrayStream, window_histograms
+from tespec.events import Events, window_histograms
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
+from tespec.events.packing import load
 from tespec.events.spatial import Region
+from tespec.events.stream import Reader
 from tespec.models import EventSwin
 from tespec.pretraining.method import own_settings
 from tespec.pretraining.tespec import Tespec
@@ -189,7 +192,7 @@ def test_n_of_eq_7_counts_the_events_that_the_network_sees_in_these_shares():
     settings = pretraining_settings("tespec", "paper")
     generator = np.random.default_rng(0)
     x, y, t, p = (generator.integers(0, most, 100_000) for most in (1280, 720, 50_000, 2))
-    events = ArrayStream(x, y, np.sort(t), p, 720, 1280)
+    events = load(Reader(Path("arrays"), 720, 1280, len(t), lambda: iter([Events(x, y, np.sort(t), p)])))
     halved = Region(360, 640, 2, settings.downsample.keep)
 
     def count(**more):

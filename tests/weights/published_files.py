@@ -78,10 +78,10 @@ def simmim(arch: str = "micro") -> dict[str, Any]:
     return {"model": model | numbers(5, decoder__0__weight=(3072, 192, 1, 1), decoder__0__bias=(3072,)), "epoch": 99}
 
 
-def ecddp(arch: str = "micro", branches: tuple[str, ...] = ("student", "teacher")) -> dict[str, Any]:
+def ecddp(arch: str = "micro") -> dict[str, Any]:
     """Student and teacher (unequal), 6 input channels, a norm per output, mask token, pyramid and heads."""
     model: State = {"aug.grid": torch.zeros(1, 2, 8, 8)}
-    for seed, branch in enumerate(branches):
+    for seed, branch in enumerate(("student", "teacher")):
         beside = numbers(seed, mask_token=(1, 24), norm0__weight=(24,), norm3__bias=(192,), fpns__0__1__weight=(9,))
         model |= under(f"{branch}.backbone.", microsoft(arch, chans=6, seed=seed, head=False) | beside)
         model |= under(f"{branch}.dino_head.", numbers(seed, mlp__0__weight=(16, 16), att__blocks__0__attn__q=(16, 16)))

@@ -11,7 +11,9 @@ from tespec.events.readers import aedat4, arrays, prophesee
 from tespec.events.stream import Reader
 
 READERS: dict[str, Callable[[Path, int | None, int | None], Reader]] = {
-    **prophesee.READS,
-    **aedat4.READS,
-    **arrays.READS,
+    ".dat": prophesee.open_dat,
+    ".raw": prophesee.open_raw,
+    ".aedat4": aedat4.open_aedat4,
+    ".npy": arrays.open_arrays,
+    ".npz": arrays.open_arrays,
 }

@@ -131,6 +131,3 @@ def _vector(buffer: bytes, place: int) -> tuple[int, int]:
         return 0, 0
     start = place + _unpack("<I", buffer, place)
     return start + 4, _unpack("<I", buffer, start)
-
-
-READS = {".aedat4": open_aedat4}

@@ -119,6 +119,3 @@ def as_events(
             raise UserError(path, what, "write microseconds as integers")
         t = np.rint(t.astype(np.float64) * 1e6)
     return Events(x.astype(np.uint16), y.astype(np.uint16), t.astype(np.int64), (p > 0).astype(np.uint8))
-
-
-READS = {".npy": open_arrays, ".npz": open_arrays}

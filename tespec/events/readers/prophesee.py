@@ -97,10 +97,13 @@ def open_dat(path: Path, height: int | None = None, width: int | None = None) ->
     count = _number_of(path, begin, RECORD.itemsize)
 
     def chunks() -> Iterator[Events]:
+        latest = None
         for records in read_records(path, RECORD, begin, count, BLOCK):
-            yield Events(*_decode_dat(records.view("<u4")))
+            words = records.view("<u4")
+            *columns, latest = _decode_dat(words, int(words[0]) if latest is None else latest)
+            yield Events(*columns)
 
-    return Reader(path, *size, count, chunks, period=PERIOD)
+    return Reader(path, *size, count, chunks)
 
 
 @njit(cache=True, nogil=True)
@@ -110,13 +113,25 @@ def _empty(count):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _decode_dat(words):  # type: ignore[no-untyped-def]
+def _unwrap(value, latest, values):  # type: ignore[no-untyped-def]
+    """A counter that begins again after `values`: the candidate closest to `latest`."""
+    return latest + (value - latest + values // 2) % values - values // 2
+
+
+@njit(cache=True, nogil=True)
+def _decode_dat(words, latest):  # type: ignore[no-untyped-def]
+    """Events of words (2 * N,), and their latest time; `latest` is that before them."""
     x, y, t, p = _empty(len(words) // 2)
+    start = latest // PERIOD * PERIOD  # of the clock's round
     for i in range(len(t)):
         word = words[2 * i + 1]
         x[i], y[i] = word & ((1 << X_BITS) - 1), word >> X_BITS & ((1 << Y_BITS) - 1)
-        t[i], p[i] = words[2 * i], word >> (X_BITS + Y_BITS) & 1
-    return x, y, t, p
+        t[i], p[i] = words[2 * i] + start, word >> (X_BITS + Y_BITS) & 1
+    if t.min() < latest or t.max() >= latest + PERIOD // 2:  # seldom: a step back, or the end of the clock's round
+        for i in range(len(t)):
+            t[i] = _unwrap(t[i], latest, PERIOD)
+            latest = max(latest, t[i])
+    return x, y, t, p, max(latest, t.max())
 
 
 def write_dat(path: Path, x: Column, y: Column, t: Column, p: Column, height: int, width: int) -> None:
@@ -148,12 +163,6 @@ def open_raw(path: Path, height: int | None = None, width: int | None = None) ->
             yield Events(*decode(words, state))
 
     return Reader(path, *size, count, chunks)
-
-
-@njit(cache=True, nogil=True)
-def _unwrap(value, latest, values):  # type: ignore[no-untyped-def]
-    """A counter that begins again after `values`: the candidate closest to `latest`."""
-    return latest + (value - latest + values // 2) % values - values // 2
 
 
 @njit(cache=True, nogil=True)
@@ -203,6 +212,3 @@ def _decode_evt2(words, state):  # type: ignore[no-untyped-def]
             n += 1
     state[3], state[5] = high, timed
     return x[:n], y[:n], t[:n], p[:n]
-
-
-READS = {".dat": open_dat, ".raw": open_raw}
