@@ -17,11 +17,11 @@ from tespec.core.settings import PositiveInt
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.sources import STORE, EventSource
+from tespec.datasets.sources import EventSource
 from tespec.events.packing import EVENTS, TIMES
 from tespec.events.readers.arrays import load_array
 from tespec.events.spatial import Region
-from tespec.events.store import HEADER
+from tespec.events.store import HEADER, STORE
 from tespec.events.stream import Events, Reader, read_records, resolve_size
 
 INDEX, IMAGES = "index", "imgs"  # folders: when images were taken, and the images where the archive has them
