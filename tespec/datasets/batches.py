@@ -99,10 +99,9 @@ class StepBatches(Dataset[dict[str, Tensor]]):
 
     def count_on_device(self) -> None:
         """From now on items hold packed events, for `arrived` to count; a `UserError` if a recording has none."""
-        for recording in self._recordings:
-            if not recording.has_words:
-                what = f"{recording.name} is read as histograms, and so has no packed events"
-                raise UserError("--count-on-device", what, "leave it out")
+        if stored := [recording.name for recording in self._recordings if not recording.has_words]:
+            what = f"{stored[0]} is read as histograms, and so has no packed events"
+            raise UserError("--count-on-device", what, "leave it out")
         self._on_device = True
 
     def arrived(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -50,7 +50,8 @@ class Checked:
     content: tuple[tuple[int, str], ...] = ()
 
 
-class Scan(NamedTuple):
+@dataclass(frozen=True)
+class Scan:
     """Sensor in px, number of events, first and last time in us, and number of times that stepped back."""
 
     height: int
@@ -89,7 +90,7 @@ def check(dataset: LabelledDataset, *, quick: bool = False, processes: int = 1) 
     """
     tasks = [(split, name) for split in dataset.splits for name in dataset.names(split)]
     with ThreadPoolExecutor(processes) as pool:
-        yield from pool.map(lambda task: check_recording(dataset, *task, quick), tasks)
+        yield from pool.map(lambda task: check_recording(dataset, task[0], task[1], quick), tasks)
 
 
 def check_recording(dataset: LabelledDataset, split: str, name: str, quick: bool) -> Checked:
@@ -123,7 +124,7 @@ def event_facts(recording: LabelledRecording, classes: Sequence[str], quick: boo
     stream: Any = recording.stream
     if not quick and not isinstance(stream, Scan):
         _verify(stream.path, recording.path)
-    return {f"events_{name}": getattr(stream, name) for name in Scan._fields} | {
+    return {f"events_{name}": getattr(stream, name) for name in Scan.__annotations__} | {
         "events_packed_bytes": disk_needed(stream.count, (stream.t_last - stream.t_first) // 1000 + 2)
     }
 

@@ -40,15 +40,15 @@ SAMPLED = 16  # depth maps of a recording whose bytes go into checksums; all of 
 STANDING = 0.1  # m/s; below, the camera counts as standing
 
 
-def mask_names(place: Path, number: re.Pattern[str] = NUMBER) -> dict[int, str]:
-    """Names of the masks in a folder or zip archive, by the number that `number` finds in their name, in order."""
+def mask_names(place: Path) -> dict[int, str]:
+    """Names of the masks in a folder or zip archive, by the number at the end of their name, in order."""
     if place.is_dir():
         names = sorted(str(path.relative_to(place)) for path in place.rglob("*.png"))
     else:
         names = _archive(place, os.getpid()).namelist()
     found: dict[int, str] = {}
     for name in names:
-        match = number.search(name)
+        match = NUMBER.search(name)
         if match is None or PurePosixPath(name).name.startswith("."):  # macOS adds "._" twins to archives
             continue
         other = found.setdefault(int(match[1]), name)

@@ -29,18 +29,8 @@ from tespec.datasets.sources import EventSource
 from tespec.datasets.windows import Windows
 from tespec.events import PackedEvents
 from tespec.events.packing import quick_hash
+from tespec.events.readers import hdf5
 from tespec.events.readers.arrays import load_array, load_arrays
-from tespec.events.readers.hdf5 import (
-    AGAIN,
-    COLUMNS,
-    SUFFIXES,
-    dataset,
-    holds,
-    number_of_events,
-    part,
-    read_events,
-    translate_errors,
-)
 from tespec.events.spatial import Region, View, apply_maps
 from tespec.events.store import HEADER, STORE, store_of
 from tespec.events.stream import Reader, resolve_size
@@ -76,6 +66,10 @@ class RawBoxes(NamedTuple):
         """The boxes of a mask (N,)."""
         return RawBoxes(self.t[kept], self.corners[kept], self.label[kept])
 
+    def downsampled(self, factor: int) -> RawBoxes:
+        """In px of histograms that are downsampled by `factor`."""
+        return self._replace(corners=(self.corners / factor).astype(np.float32))
+
 
 def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
     """Boxes of a structured array with x, y, w, h, class_id, and t, which old files call ts."""
@@ -85,7 +79,7 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
         numbers = np.stack([stored[name].astype(np.float32, casting="same_kind") for name in "xywh"], axis=1)
     except (IndexError, ValueError, TypeError) as error:
         raise UserError(path, f"holds no table of boxes ({error})", "give a file of boxes") from error
-    if not len(stored):
+    if stored.ndim != 1 or not len(stored):
         raise UserError(path, "holds no boxes", "copy it again, or leave the recording out")
     for bad, what in (
         (~(np.abs(numbers) <= LARGEST_PX).all(axis=1), "a place or size that is no number of px"),
@@ -94,7 +88,7 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
         (np.diff(t, prepend=0) < 0, "a time before that of the box before it, or before 0"),
     ):
         if bad.any():
-            raise UserError(path, f"box {int(np.argmax(bad))} has {what}", AGAIN)
+            raise UserError(path, f"box {int(np.argmax(bad))} has {what}", hdf5.AGAIN)
     return RawBoxes(t, np.concatenate([numbers[:, :2], numbers[:, :2] + numbers[:, 2:]], axis=1), label)
 
 
@@ -178,36 +172,22 @@ def choose_frames(times: NDArray[np.int64], rules: PropheseeProtocol, start: int
 
 @dataclass(frozen=True, eq=False)
 class BoxLabels:
-    """Boxes of each label frame.
+    """Boxes of each label frame: those of `boxes`, in px of the histograms, at one of the `times` (K,) in us."""
 
-    Attributes:
-        corners: (M, 4) float32 in px of the histograms.
-        label: (M,) int64.
-        borders: (K + 1,) int64: label k has the boxes from borders[k] to borders[k + 1].
-    """
-
-    corners: NDArray[np.float32]
-    label: NDArray[np.int64]
-    borders: NDArray[np.int64]
+    boxes: RawBoxes
+    times: NDArray[np.int64]
 
     def __len__(self) -> int:
-        return len(self.borders) - 1
+        return len(self.times)
 
     def __getitem__(self, index: int) -> Boxes:
         """Boxes of label number `index`."""
-        begin, end = self.borders[: len(self)][index], self.borders[1:][index]
-        return make_boxes(self.corners[begin:end], self.label[begin:end])
+        begin, end = np.searchsorted(self.boxes.t, (self.times[index], self.times[index] + 1))
+        return make_boxes(self.boxes.corners[begin:end], self.boxes.label[begin:end])
 
     def checksums(self) -> list[int]:
         """CRC-32 of each label's boxes."""
         return [zlib.crc32(self[index].corners.tobytes() + self[index].label.tobytes()) for index in range(len(self))]
-
-
-def box_labels(boxes: RawBoxes, times: NDArray[np.int64], factor: int) -> BoxLabels:
-    """Boxes of the frames at `times` (K,), for histograms downsampled by `factor`."""
-    kept = boxes.keep(np.isin(boxes.t, times))
-    borders = np.searchsorted(kept.t, np.append(times, np.iinfo(np.int64).max))
-    return BoxLabels((kept.corners / factor).astype(np.float32), kept.label, borders.astype(np.int64))
 
 
 def is_archive(folder: Path) -> bool:
@@ -243,7 +223,7 @@ class ArchiveSource:
     @property
     def region(self) -> Region:
         """Size of the stored histograms."""
-        return Region(*dataset(self.file, "data", "u", 4).shape[2:])
+        return Region(*hdf5.dataset(self.file, "data", "u", 4).shape[2:])
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of the histograms and of their times."""
@@ -252,10 +232,10 @@ class ArchiveSource:
     @cached_property
     def windows(self) -> Windows:
         """(N, 2) windows in us that the histograms are of, border events included on both sides."""
-        path, count = self.path / REPRESENTATIONS / "timestamps_us.npy", len(dataset(self.file, "data", "u", 4))
+        path, count = self.path / REPRESENTATIONS / "timestamps_us.npy", len(hdf5.dataset(self.file, "data", "u", 4))
         ends = load_array(path)
         if ends.dtype.kind not in "iu" or ends.shape != (count,) or (ends[1:] <= ends[:-1]).any():
-            raise UserError(path, f"does not hold {count} times that rise, one for each histogram", AGAIN)
+            raise UserError(path, f"does not hold {count} times that rise, one for each histogram", hdf5.AGAIN)
         # Gen1 archives that are made again with RVT's public script have 50 ms of each 125 ms: 60 % of events are lost.
         spacing = float(np.median(np.diff(ends))) if count > 1 else WINDOW_US
         if not SPACING_US[0] <= spacing <= SPACING_US[1]:
@@ -278,15 +258,16 @@ class ArchiveSource:
         if (bins, rule) != (BINS, RULE):
             what = f"holds histograms of {BINS} bins by rule {RULE}, not of {bins} by rule {rule}"
             raise UserError(self.path, what, f"give --set bins={BINS} and --set rule={RULE}, or the raw recordings")
-        with translate_errors(self.file, "a histogram"):
-            data = part(self.file, "data")
+        with hdf5.translate_errors(self.file, "a histogram"):
+            data = hdf5.part(self.file, "data")
             for histogram, place in zip(out, np.searchsorted(self.windows[:, 1], windows[:, 1]).tolist(), strict=True):
                 histogram[...] = data[place] if view is None else apply_maps(data[place], view, 0)
 
     def boxes(self, known_classes: int) -> tuple[RawBoxes, NDArray[np.int64]]:
         """Boxes (M,) in px of the sensor, and the window (K,) that ends at each time that has some."""
         path, ends = self.path / LABELS, self.windows[:, 1]
-        boxes = raw_boxes(*load_arrays(path, ("labels",)), path, known_classes)
+        (stored,) = load_arrays(path, ("labels",))
+        boxes = raw_boxes(stored, path, known_classes)
         if not np.isin(boxes.t, ends).all():
             raise UserError(path, "has boxes at other times than the ends of the histograms", "unpack it again")
         return boxes, np.searchsorted(ends, np.unique(boxes.t))
@@ -339,20 +320,22 @@ class PropheseeDataset(LabelledDataset):
     @classmethod
     def reads(cls, path: Path) -> bool:
         """Whether an HDF5 file has events as RVT's preprocessing starts from, or as Prophesee's own recorders write."""
-        if path.suffix.lower() not in SUFFIXES:
+        if path.suffix.lower() not in hdf5.SUFFIXES:
             return False
-        return holds(path, PROPHESEE_H5) or (holds(path, *COLUMNS) and not holds(path, "t_offset", "ms_to_idx"))
+        return hdf5.holds(path, PROPHESEE_H5) or (
+            hdf5.holds(path, *hdf5.COLUMNS) and not hdf5.holds(path, "t_offset", "ms_to_idx")
+        )
 
     @classmethod
     def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
         """What reads RVT's intermediate HDF5: x, y, t, p in us, polarities 0 and 1 or -1 and 1."""
-        if holds(path, PROPHESEE_H5):
+        if hdf5.holds(path, PROPHESEE_H5):
             raise UserError(
                 path, "is Prophesee's own HDF5 format, whose codec is not read", "convert it to .raw or .dat"
             )
-        count = number_of_events(path)
+        count = hdf5.number_of_events(path)
         size = resolve_size(path, height, width, _named_size(path))
-        return Reader(path, *size, count, lambda: read_events(path, size, count))
+        return Reader(path, *size, count, lambda: hdf5.read_events(path, size, count))
 
     def names(self, split: str) -> tuple[str, ...]:
         """Names of the recordings of a split; those with faulty labels are left out."""
@@ -400,14 +383,14 @@ class PropheseeDataset(LabelledDataset):
             raise UserError(path, what, "leave the recording out (protocol.skip), or set protocol.boxes=all")
         region = reduced(stream.height, stream.width, self.downsample)
         left_out = len(np.unique(boxes.t)) - len(times)
-        labels, begin = box_labels(kept, times, region.factor), min(start, int(times[0]) - 1)
+        labels, begin = BoxLabels(kept.downsampled(region.factor), times), min(start, int(times[0]) - 1)
         return self.labelled(files, region, labels, times, begin, left_out=left_out, start=start)
 
     def _open_archive(self, files: RecordingFiles, source: ArchiveSource, count: int) -> LabelledRecording:
         source.require_window(self.rule.length_ms)
         boxes, places = source.boxes(count)
         windows, times = source.windows, source.windows[places, 1]
-        labels, start = box_labels(boxes, times, source.factor), start_of(max(0, int(windows[0, 0])))
+        labels, start = BoxLabels(boxes.downsampled(source.factor), times), start_of(max(0, int(windows[0, 0])))
         if not self.rule.recurrent:
             windows, places = windows[places], np.arange(len(places), dtype=np.int64)
         speed = speed_at(self.root, files.name, times)
@@ -435,12 +418,12 @@ def _folder_of_splits(root: Path) -> Path:
 def _named_size(path: Path) -> Size | None:
     """(height, width) as RVT's intermediate HDF5 file states them."""
     names = ("events/height", "events/width")
-    if not all(holds(path, name) for name in names):
+    if not all(hdf5.holds(path, name) for name in names):
         return None
-    sides = [part(path, name) for name in names]
+    sides = [hdf5.part(path, name) for name in names]
     if any(side.dtype.kind not in "iu" or side.size != 1 for side in sides):
-        raise UserError(path, "its height and width are no whole numbers", AGAIN)
-    with translate_errors(path, "the sensor's size"):
+        raise UserError(path, "its height and width are no whole numbers", hdf5.AGAIN)
+    with hdf5.translate_errors(path, "the sensor's size"):
         return int(sides[0][()].item()), int(sides[1][()].item())
 
 

@@ -1,15 +1,10 @@
-import io
-import pickle
-import shutil
-
 import numpy as np
 import pytest
-from PIL import Image
+from ddd17_copies import copy_archive, extract, png
 
 from tespec.core.boxes import make_boxes
 from tespec.datasets import sources
 from tespec.datasets.check import check, label_facts, problems, table
-from tespec.datasets.folder import EventFolder
 from tespec.datasets.recording import LabelledRecording
 from tespec.events import load_events
 from tespec.events.spatial import Region
@@ -74,14 +69,8 @@ def test_a_whole_data_set(tiny_world):
 
 
 def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
-    root = tmp_path / "ddd17"
-    shutil.copytree(tiny_world / "ddd17", root, ignore=shutil.ignore_patterns("imgs"))
-    shutil.rmtree(root / "dir1")
-    buffer = io.BytesIO()
-    Image.new("L", (3, 3)).save(buffer, "PNG")
-    shutil.unpack_archive(root / "dir2" / "segmentation_masks.zip", root / "dir2")
-    (root / "dir2" / "segmentation_masks.zip").unlink()
-    min((root / "dir2" / "segmentation_masks").iterdir()).write_bytes(buffer.getvalue())
+    root = copy_archive(tiny_world, tmp_path / "drive: the second; again", ("dir0", "dir2", "dir3"))
+    min(extract(root / "dir2").iterdir()).write_bytes(png(np.zeros((3, 3), np.uint8)))
     found = list(check(dataset_in(root)))
     missing, size = problems(found)
     assert missing.startswith(f"{root / 'dir1'}: recording of the train split is missing; ")
@@ -89,14 +78,3 @@ def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
     assert found[2].facts["events_count"] > 0
     assert "labels_count" not in found[2].facts
     assert len(table(found).splitlines()) == 5
-
-
-def test_a_mistake_keeps_its_parts_whatever_they_hold(tmp_path):
-    path = tmp_path / "drive: the second; again" / "a.dat"
-    path.parent.mkdir()
-    path.write_bytes(b"% Height 4\n% Width 4\n" + bytes((12, 8)) + bytes(12))
-    (facts,) = check(EventFolder(path))
-    (problem,) = facts.problems
-    assert (problem.where, problem.remedy) == (str(path), "copy it again")
-    again = pickle.loads(pickle.dumps(problem))
-    assert (again.where, again.what, again.remedy) == (problem.where, problem.what, problem.remedy)

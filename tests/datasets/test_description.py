@@ -29,7 +29,6 @@ BROKEN = {
     "{": "",
     "3": "content: ",
     '{"splits": {"train": 1}}': "splits.train: ",
-    '{"classes": 6}': "classes: ",
     '{"label_rows": Infinity}': "label_rows: ",
     '{"sensor": {"height": 1e999, "width": 96}}': "sensor.height: ",
     '{"sensor": {"height": 80, "width": 1000000}}': "sensor.width: ",

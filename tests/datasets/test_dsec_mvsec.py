@@ -29,32 +29,6 @@ def mvsec(root, rule=None, **protocol):
     return Mvsec(root, splits, (), rule, protocol={"depth": "raw"} | protocol)
 
 
-def edges_under(recordings):
-    """How many events at the image's border, where the lens bends, lie on an edge, over what chance would give."""
-    hits, chance = 0, 0.0
-    for recording in recordings:
-        for label in range(5, len(recording.labelled)):
-            mask = recording.labels[label].astype(int)
-            edge = np.zeros(mask.shape, bool)
-            edge[:, 1:] |= mask[:, 1:] != mask[:, :-1]
-            edge[1:] |= mask[1:] != mask[:-1]
-            events = recording.histograms(label, 1, 1, "edges")[0].sum(axis=0)
-            for side in (slice(2, 16), slice(-16, None)):
-                hits += int(events[:, side][edge[:, side]].sum())
-                chance += float(edge[:, side].mean() * events[:, side].sum())
-    return hits / chance
-
-
-def test_only_rectified_events_lie_on_the_labels(tiny_world):
-    splits = {"train": ("zurich_city_00_a", "zurich_city_01_a", "zurich_city_13_a")}
-    right, raw = (
-        Dsec(tiny_world / "dsec", splits, CLASSES, protocol={"rows": 56, "labels": "all", "rectify": rectify})
-        for rectify in (True, False)
-    )
-    assert edges_under(right.recordings("train")) > 1.15 * edges_under(raw.recordings("train"))
-    assert "rectify False" in raw.describe()["protocol"]
-
-
 def test_rectified_events_are_those_of_the_map(tmp_path):
     places = np.stack(np.meshgrid(np.arange(4.0), np.arange(3.0)), axis=-1).astype(np.float32)
     places[0, 0], places[1, 2], places[2, 3] = (2.4, 0.6), (-0.4, 2.49), (-0.6, 0)
