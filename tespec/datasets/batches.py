@@ -268,10 +268,10 @@ class EvaluationBatches(Dataset[EvaluationBatch]):
         chunks = [self._chunks(number) for number in range(len(recordings))]
         if self._stateful:
             dealt = balance_lanes([len(recording) for recording in recordings], lanes)
+            playlists = [[chunk for number in lane for chunk in chunks[number]] for lane in dealt]
         else:
-            chunks = [[chunk] for each in chunks for chunk in each]
-            dealt = [list(range(lane, len(chunks), lanes)) for lane in range(min(lanes, len(chunks)))]
-        playlists = [[chunk for number in lane for chunk in chunks[number]] for lane in dealt]
+            every = [chunk for each in chunks for chunk in each]
+            playlists = [every[lane::lanes] for lane in range(min(lanes, len(every)))]
         self._playlists = playlists[shard[0] :: shard[1]]
 
     def _chunks(self, number: int) -> list[tuple[int, int, int, range]]:

@@ -23,7 +23,6 @@ from tespec.events.stream import Events, Reader, resolve_size
 
 DATA, TRUTH = "_data.hdf5", "_gt.hdf5"
 EVENTS, DEPTH_MAPS = "davis/left/events", "davis/left/depth_image_raw"
-X, Y, T, P = range(4)
 LATEST = 1e11  # s, the year 5138; in us it is exact in 64 bits
 
 
@@ -84,7 +83,7 @@ class Mvsec(LabelledDataset):
             for begin in range(0, count, AT_ONCE):
                 with translate_errors(path, "a part of the events"):
                     rows = part(path, EVENTS)[begin : begin + AT_ONCE]
-                yield as_events(path, size, rows[:, X], rows[:, Y], rows[:, T], rows[:, P])
+                yield as_events(path, size, *rows.T)
 
         return Reader(path, *size, count, chunks)
 

@@ -46,6 +46,17 @@ def test_rectified_events_are_those_of_the_map(tmp_path):
     ]
 
 
+def test_events_of_a_sequence_are_rectified_where_the_protocol_says_so(tiny_world):
+    (moved,), (raw,) = (dsec(tiny_world / "dsec", rectify=each).recordings("test") for each in (True, False))
+    window = raw.windows[5]
+    x, y, t, _ = raw.stream.slice(*window)
+    places = read_rectification(moved.source.rectify_map, raw.stream.height, raw.stream.width)[y, x]
+    inside = (places >= 0).all(axis=1)
+    found = moved.stream.slice(*window)
+    assert inside.sum() > 100
+    np.testing.assert_array_equal(np.column_stack(found[:3]), np.column_stack([places, t])[inside])
+
+
 def test_the_number_of_classes_decides_which_masks_are_read(tiny_world):
     many = dsec(tiny_world / "dsec", classes=tuple("abcdefghijklmnopqrs")).recordings("test")[0]
     few = dsec(tiny_world / "dsec").recordings("test")[0]
