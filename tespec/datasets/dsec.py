@@ -88,7 +88,8 @@ class Dsec(LabelledDataset):
             raise UserError("classes", f"{len(self.classes)} are named, DSEC has masks of 11 and 19", "name those")
         names = [name for names in self.splits.values() for name in names]
         masks = [self._masks(folder, name) for name in names if (folder := self._folder(name)) is not None]
-        self.layout = "masks in " + " and ".join(sorted({each[0] for each in masks if each is not None}))
+        places = sorted({each[0] for each in masks if each is not None})
+        self.layout = f"masks in {' and '.join(places)}" if places else "no labels"
 
     @classmethod
     def reads(cls, path: Path) -> bool:

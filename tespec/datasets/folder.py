@@ -6,7 +6,7 @@ Whatever is missing, damaged or does not fit together on disk is a `UserError`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -127,15 +127,20 @@ class EventFolder(LabelledDataset):
 def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]:
     """Recordings, or folders of images, at or below `root` by their split: "train", "val", "test" or "left out".
 
-    The nearest `dataset.json` above a recording that names splits decides, and leaves out what it does not name. Where
-    there is none, the names of the official archives decide, as data sets and the configs of tasks hold them, and
+    The nearest `dataset.json` above a recording that names splits decides, and leaves out what it does not name if it
+    names others. Else the names of the official archives decide, as data sets and the configs of tasks hold them, and
     folders train, val and test. What is in no split can be trained on.
     """
     found: dict[str, list[Path]] = {name: [] for name in (*SPLITS, LEFT_OUT)}
     base, archives = root.absolute(), _archives()
-    for path in paths:
-        whole = path.absolute()
-        split = _described_split(whole, base) or _split_of_archive(whole, archives) or _split_of_folders(whole, base)
+    described = {path: _described_split(path.absolute(), base) for path in paths}
+    selective = {folder for folder, split in described.values() if split is not None}
+    for path, (folder, split) in described.items():
+        if split is None and folder in selective:
+            split = LEFT_OUT
+        elif split is None:
+            whole = path.absolute()
+            split = _first_of((_split_of_archive(whole, archives), _split_of_folders(whole, base))) or TRAIN
         found[split].append(path)
     if found[TEST] and not found[TRAIN] and not found[HELD_OUT]:
         what = "is of a test split, which nothing is pre-trained on"
@@ -143,19 +148,19 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
     return found
 
 
-def _first_of(found: Iterable[str]) -> str | None:
+def _first_of(found: Collection[str | None]) -> str | None:
     """What is in several splits is tested on as well; splits of other names are not trained on."""
     return next((split for split in (TEST, HELD_OUT, TRAIN) if split in found), None)
 
 
-def _described_split(path: Path, root: Path) -> str | None:
-    """Split by the nearest description that names splits; None where there is none."""
+def _described_split(path: Path, root: Path) -> tuple[Path | None, str | None]:
+    """Folder of the nearest description that names splits, and which of them it gives a recording."""
     for folder, description in descriptions_above(path, root):
         if description.splits:
             names = _names_of(path.relative_to(folder))
             named = [split for split, each in description.splits.items() if not names.isdisjoint(each)]
-            return _first_of(named) or LEFT_OUT
-    return None
+            return folder, (_first_of(named) or LEFT_OUT) if named else None
+    return None, None
 
 
 def _names_of(path: Path) -> set[str]:
@@ -163,12 +168,12 @@ def _names_of(path: Path) -> set[str]:
     return {*path.parts, path.stem, *(path.name.removesuffix(ending) for ending in ENDINGS)}
 
 
-def _split_of_folders(path: Path, root: Path) -> str:
+def _split_of_folders(path: Path, root: Path) -> str | None:
     """Split by the folders train, val and test that a recording lies in; above `root` a train has to be beside them."""
     folders = (path, *path.parents)
     near = [each for each in folders[:LEVELS] if each.name in SPLITS and (each.parent / TRAIN).is_dir()]
     below = [each for each in folders if each.parent.is_relative_to(root)]
-    return _first_of([each.name for each in (*near, *below)]) or TRAIN
+    return _first_of([each.name for each in (*near, *below)])
 
 
 def _archives() -> list[tuple[type[LabelledDataset], Mapping[str, Sequence[str]]]]:

@@ -125,7 +125,7 @@ def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]
     with translate_errors(path, RECTIFY_MAP):
         pixels = dataset(path, RECTIFY_MAP, "f", 3)[()]
     if pixels.shape != (height, width, 2) or not np.isfinite(pixels).all():
-        what = f"{RECTIFY_MAP} holds no numbers of shape {(height, width, 2)}, but {pixels.shape}"
+        what = f"{RECTIFY_MAP} has the shape {pixels.shape}, not {(height, width, 2)}, or places that are no numbers"
         raise UserError(path, what, AGAIN)
     nearest = np.floor(pixels + 0.5)
     inside = ((nearest >= 0) & (nearest < (width, height))).all(axis=-1, keepdims=True)

@@ -56,15 +56,14 @@ def test_labels_of_each_kind():
 def test_a_whole_data_set(tiny_world):
     dataset = dataset_in(tiny_world / "ddd17")
     found = list(check(dataset))
-    names = [("train", "dir0"), ("train", "dir1"), ("test", "dir2"), ("val", "dir3")]
-    assert [(each.split, each.name) for each in found] == names
+    assert [(each.split, each.name) for each in found] == [
+        ("train", "dir0"), ("train", "dir1"), ("test", "dir2"), ("val", "dir3"),
+    ]  # fmt: skip
     assert problems(found) == []
     for each in found:
         stamps = np.fromfile(tiny_world / "ddd17" / each.name / "events.dat.t", "<i8")
-        assert each.facts["events_count"] == len(stamps)
-        assert each.facts["labels_count"] > 50
+        assert (each.facts["events_count"], each.facts["labels_count"] > 50) == (len(stamps), True)
     assert len({len(line) for line in table(found).splitlines()}) == 1
-    assert next(check(dataset, quick=True)).facts["events_count"] == found[0].facts["events_count"]
     assert list(check(dataset, processes=2)) == found
 
 

@@ -234,15 +234,6 @@ def test_recordings_that_cannot_be_read_are_named_and_not_passed_over(tmp_path, 
     assert re.search(message, problem)
 
 
-@pytest.mark.parametrize(
-    ("downsample", "size"), [(Downsample("auto", "all", 100), (77, 91)), (Downsample(2, "nearest"), (270, 320))]
-)
-def test_downsampling_gives_whole_pixels(tmp_path, downsample, size):
-    division = divide(write_recording(tmp_path / "one.dat", height=540, width=640), 50, downsample)
-    assert division.size == size
-    assert division.train[0].histograms(0, 1, 2, "edges").shape == (1, 4, *size)
-
-
 def spoil_description(root):
     (root / "dataset.json").write_text(json.dumps({"splits": {"train": ["r0", "r7"]}}))
 

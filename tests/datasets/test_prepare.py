@@ -16,10 +16,10 @@ from tespec.datasets.check import check, problems
 from tespec.datasets.folder import EventFolder, divide
 from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
-from tespec.datasets.sources import EventSource, store_of
+from tespec.datasets.sources import EventSource
 from tespec.events import load_events, open_events
 from tespec.events.readers.prophesee import write_dat
-from tespec.events.store import verify_store
+from tespec.events.store import store_of, verify_store
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from prophesee_files import boxes, frames_at, opened, write_recording
 from twins.layouts import without_size
 from twins.rvt_archive import archive
 
@@ -23,7 +22,45 @@ from tespec.datasets.prophesee import (
     raw_boxes,
 )
 from tespec.events import load_events
+from tespec.events.readers.prophesee import write_dat
+from tespec.tasks import import_tasks
+from tespec.tasks.base import open_dataset
 from tespec.tasks.detection import DetectionTask
+
+SIZES = {"gen1": (240, 304), "1mpx": (720, 1280)}
+# prophesee-ai/prophesee-automotive-dataset-toolbox, src/io/box_loading.py
+FIELDS = ("t", "x", "y", "w", "h", "class_id", "track_id", "class_confidence")
+BOX = list(zip(FIELDS, ("<i8", "<f4", "<f4", "<f4", "<f4", "<u4", "<u4", "<f4"), strict=True))
+
+
+def boxes(*rows):
+    """A structured array of (time in us, x, y, w, h, class)."""
+    return np.array([(*row, place, 1.0) for place, row in enumerate(rows)], BOX)
+
+
+def frames_at(times, *, label=0, size=(60, 50)):
+    """One box each at `times` in us, moving to the right."""
+    return boxes(*((time, 20 + place % 50, 30, *size, label) for place, time in enumerate(times)))
+
+
+def write_recording(folder, name, stored, *, task="gen1", end=1_300_000, start=0, count=4000, seed=0):
+    """Events over the sensor, one of them at `start` and one `end` us later, and boxes; the path of the events."""
+    height, width = SIZES[task]
+    rng = np.random.default_rng(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    t = np.sort(rng.integers(0, end, count))
+    t[0], t[-1] = 0, end
+    x, y, p = (rng.integers(0, limit, count) for limit in (width, height, 2))
+    write_dat(folder / f"{name}_td.dat", x, y, start + t, p, height, width)
+    np.save(folder / f"{name}_bbox.npy", stored)
+    return folder / f"{name}_td.dat"
+
+
+def opened(root, task="gen1", *changes, arch="recurrent"):
+    """The dataset with the paper's settings."""
+    import_tasks()
+    return open_dataset(finetuning_settings(task, arch, "paper", changes), root)
+
 
 GEN1 = PropheseeProtocol("rvt", "rvt", 250, False, 30, 10, 0.9, ())
 ONE_MPX = PropheseeProtocol("rvt", "rvt", 100, True, 0, 5, 0.9, ())
