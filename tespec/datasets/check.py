@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,13 @@ from tespec.datasets.labels import IGNORE
 from tespec.datasets.prophesee import BINS, RULE
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, read_rectification
+from tespec.events import PackedEvents
 from tespec.events.opening import NotPacked, require_same
 from tespec.events.packing import SourceHash, disk_needed, in_order, is_recorded
 from tespec.events.store import header_of, store_of, verify_store
 
 QUICK = 16  # labels that a quick check reads
+EVENTS = ("height", "width", "count", "t_first", "t_last", "clamped")  # of a recording: figures of its events
 NOTES = {
     "events_clamped": "timestamps decrease, and are raised to the latest before them",
     "labels_left_out": "labels are left out by the protocol",
@@ -51,24 +54,12 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Scan:
-    """Sensor in px, number of events, first and last time in us, and number of times that stepped back."""
-
-    height: int
-    width: int
-    count: int
-    t_first: int
-    t_last: int
-    clamped: int
-
-
-@dataclass(frozen=True)
 class ScannedSource(EventSource):
     """Events that are read through, without being held, where they are not packed."""
 
     @cached_property
     def stream(self) -> Any:
-        """The packed recording, or a `Scan`."""
+        """The packed recording, or what `EVENTS` names of it."""
         try:
             return self.packed()
         except NotPacked:
@@ -79,7 +70,8 @@ class ScannedSource(EventSource):
         for events, raised in in_order(reader):
             first, last = first if count else int(events.t[0]), int(events.t[-1])
             count, clamped = count + len(events.t), clamped + raised
-        return Scan(reader.height, reader.width, count, first, last, clamped)
+        figures = reader.height, reader.width, count, first, last, clamped
+        return SimpleNamespace(**dict(zip(EVENTS, figures, strict=True)))
 
 
 def check(dataset: LabelledDataset, *, quick: bool = False, processes: int = 1) -> Iterator[Checked]:
@@ -122,9 +114,9 @@ def event_facts(recording: LabelledRecording, classes: Sequence[str], quick: boo
             recording.histograms(first, 1, BINS, RULE)
         return {}
     stream: Any = recording.stream
-    if not quick and not isinstance(stream, Scan):
+    if not quick and isinstance(stream, PackedEvents):
         _verify(stream.path, recording.path)
-    return {f"events_{name}": getattr(stream, name) for name in Scan.__annotations__} | {
+    return {f"events_{name}": getattr(stream, name) for name in EVENTS} | {
         "events_packed_bytes": disk_needed(stream.count, (stream.t_last - stream.t_first) // 1000 + 2)
     }
 

@@ -137,8 +137,7 @@ def read_image(path: Path, channels: int) -> Image.Image:
 
 def pixels_of(image: Image.Image) -> NDArray[np.uint8]:
     """(C, H, W) uint8 of an image."""
-    pixels = np.array(image, np.uint8)
-    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    return np.ascontiguousarray(np.atleast_3d(np.array(image, np.uint8)).transpose(2, 0, 1))
 
 
 def as_input(pixels: Tensor) -> Tensor:
@@ -289,18 +288,15 @@ class PairBatches(Dataset[dict[str, Tensor]]):
         shard: Shard = WHOLE,
         augment: Augment = lambda histogram, _: histogram,
     ) -> None:
-        self._recordings, self._settings, self._seed, self._augment = recordings, settings, seed, augment
+        self._settings, self._seed, self._augment = settings, seed, augment
         self._share = lanes_of(settings.batch_size, shard)
-        self._starts = np.cumsum([0, *map(len, recordings)])
+        self._pairs = [(recording, window) for recording in recordings for window in range(len(recording))]
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         settings, positions = self._settings, [step * self._settings.batch_size + row for row in self._share]
-        numbers = np.array(shuffled(positions, int(self._starts[-1]), self._seed))
-        found = np.searchsorted(self._starts, numbers, side="right") - 1
-        windows = (numbers - self._starts[found]).tolist()
-        pairs = [(self._recordings[index], window) for index, window in zip(found, windows, strict=True)]
+        pairs = [self._pairs[number] for number in shuffled(positions, len(self._pairs), self._seed)]
         frames = _in_threads(lambda pair: pair[0].image(pair[1]), pairs)
-        size = (self._recordings[0].region.height, self._recordings[0].region.width)
+        size = (self._pairs[0][0].region.height, self._pairs[0][0].region.width)
         histograms = np.empty((len(pairs), 1, 2 * settings.bins, *size), np.uint8)
         images = np.empty((len(pairs), 1, 1, *size), np.uint8)
         for row, (recording, window) in enumerate(pairs):

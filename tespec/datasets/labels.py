@@ -35,7 +35,7 @@ REMEDIES = {
 IGNORE = 255
 NUMBER = re.compile(r"(\d+)\.png$")
 DAMAGED_ZIP = (OSError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, RuntimeError)
-DAMAGED_PNG = (*DAMAGED_ZIP, SyntaxError, Image.DecompressionBombError)
+DAMAGED_PNG = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 SAMPLED = 16  # depth maps of a recording whose bytes go into checksums; all of them are tens of GB
 STANDING = 0.1  # m/s; below, the camera counts as standing
 
@@ -93,7 +93,12 @@ class MaskFiles:
         return [archive.getinfo(name).CRC for name in self.names]
 
     def _read(self, name: str) -> bytes:
-        return (self.place / name).read_bytes() if self.place.is_dir() else _archive(self.place, os.getpid()).read(name)
+        try:
+            if self.place.is_dir():
+                return (self.place / name).read_bytes()
+            return _archive(self.place, os.getpid()).read(name)
+        except DAMAGED_ZIP as error:
+            raise UserError(f"{self.place}, {name}", "not readable", AGAIN) from error
 
 
 @lru_cache(maxsize=32)

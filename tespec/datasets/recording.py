@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets.sources import EventSource, Source
 from tespec.datasets.windows import Windows
@@ -210,6 +209,4 @@ def reduced(height: int, width: int, downsample: Downsample) -> Region:
     factor = downsample.factor
     if factor == "auto":
         factor = -(-width // (downsample.to_width or width))
-    if not isinstance(factor, int):
-        raise UserError("downsample.factor", f"unknown value {factor!r}", "give a positive whole number or auto")
     return Region(height // factor, width // factor, factor, downsample.keep)

@@ -93,10 +93,6 @@ MASKS = {
 }
 
 
-def renamed(name: str) -> Spoil:
-    return lambda path: path.rename(path.with_name(name))
-
-
 def ddd17_mask(spoil: Spoil) -> Spoil:
     return lambda root: (extracted(root), at("dir3/segmentation_masks/*", spoil)(root))
 
@@ -117,7 +113,9 @@ DDD17 = {
     "torn index": Way(at(ROWS, cut(0.5)), "not a readable .npy file"),
     "index of two columns": Way(at(ROWS, content(lambda rows: rows[:, :2])), "not numbers (images, 3)"),
     "index steps back": Way(at(ROWS, content(lambda t: np.concatenate([t[:-2], t[:-3:-1]]))), "step back or repeat"),
-    "a mask without an image": Way(ddd17_mask(renamed("m_9999.png")), "mask 9999 has no image among"),
+    "a mask without an image": Way(
+        ddd17_mask(lambda path: path.rename(path.with_name("m_9999.png"))), "mask 9999 has no image among"
+    ),
     "torn zip": Way(at(ZIP, cut(0.5)), "not a readable zip archive"),
     "other speeds": Way(at("dir3/ego_speed.npy", content(lambda speed: speed[:3])), "holds float32 of shape (3,) for"),
     **{way: Way(ddd17_mask(spoil), outcome) for way, (spoil, outcome) in MASKS.items()},
