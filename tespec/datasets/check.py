@@ -192,13 +192,13 @@ def _cells(checked: Checked) -> tuple[str, ...]:
         events = sensor, f"{facts['events_count']:,}", f"{seconds:.1f} s"
     if "labels_count" in facts:
         labels = f"{facts['labels_count']:,}", f"{facts['labels_spacing_ms']:g} ms"
-    return checked.split, checked.name, *events, *labels, bytes_in_words(facts.get("bytes", 0))
+    return checked.split, checked.name, *events, *labels, bytes_in_words(facts["bytes"]) if "bytes" in facts else "-"
 
 
 def class_shares(found: Sequence[Checked]) -> list[str]:
     """How often each class occurs in each split; nothing where labels have no classes."""
-    lines = []
-    for split, rows in frame(found).groupby("split", sort=False):
+    labelled, lines = [each for each in found if "labels_count" in each.facts], []
+    for split, rows in frame(labelled).groupby("split", sort=False) if labelled else ():
         counts = rows.filter(regex="^class_").sum().rename(lambda name: name.removeprefix("class_"))
         if len(counts):
             shares = ", ".join(f"{name} {share:.1%}" for name, share in (counts / max(counts.sum(), 1)).items())
