@@ -32,7 +32,7 @@ from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY, RESULTS
 from tespec.datasets.recording import Recording
 from tespec.datasets.sources import EventSource
-from tespec.events import Events, event_histogram
+from tespec.events import Events, event_histogram, window_histograms
 from tespec.events.opening import open_reader
 from tespec.events.packing import pack
 from tespec.events.readers.prophesee import write_dat
@@ -179,7 +179,8 @@ def rectified(quick: bool) -> Iterator[Case]:
             file["rectify_map"] = places
         window, region = np.array([[0, WINDOW_US]]), Region(height, width)
         ours, plain = (
-            partial(EventSource(path, None, each).histograms, window, BINS, "edges", region) for each in (maps, None)
+            partial(window_histograms, EventSource(path, None, each).stream, window, BINS, region=region)
+            for each in (maps, None)
         )
         x, y = np.floor(places[events.y, events.x] + 0.5).astype(int).T
         inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)

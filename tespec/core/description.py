@@ -40,7 +40,6 @@ class Description(BaseModel):
     Attributes:
         sensor: its size, for recordings that do not name it.
         splits: names of the recordings of each split.
-        classes: names of the classes, by number.
         label_rows: upper rows of the sensor that carry labels.
         data: name of the data in records.
         world: size and seed of the sample world it belongs to.
@@ -50,7 +49,6 @@ class Description(BaseModel):
 
     sensor: Sensor | None = None
     splits: dict[str, tuple[Annotated[str, AfterValidator(_within_folder)], ...]] = {}
-    classes: tuple[str, ...] | None = None
     label_rows: int | None = None
     data: str = ""
     world: dict[str, int | str] = {}

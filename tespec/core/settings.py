@@ -210,7 +210,7 @@ class Augmentation:
 class Downsample:
     """Spatial reduction of event coordinates; `factor` "auto" reduces to at most `to_width` px."""
 
-    factor: PositiveInt | str
+    factor: PositiveInt | Literal["auto"]
     keep: Literal["nearest", "all"]
     to_width: PositiveInt | None = None
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.core.description import LEVELS, read_description
+from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample, Size, build
 from tespec.datasets.labels import speed_at, with_checks
@@ -99,23 +99,12 @@ class LabelledDataset(ABC):
         self.protocol = build(self.protocol_type, protocol or {}, "protocol")
         if not self.divides_labels and self.downsample.factor != 1:
             raise UserError("downsample.factor", f"labels of {self.title} are not downsampled", "set it to 1")
-        described = read_description(root).classes
-        if self.classes and described not in (None, self.classes):
-            said = ", ".join(described or ())
-            raise UserError(root, f"its classes are {said}, not {', '.join(classes)}", "name the same in the settings")
 
     def _refuse_shared(self, splits: Mapping[str, Iterable[str]]) -> None:
         for (one, names), (other, others) in combinations(splits.items(), 2):
             for name in sorted({*names} & {*others} - {"*"}):
                 what = f"{name} is a recording of both {one} and {other}"
                 raise UserError(self.root, what, "leave it in one of the splits")
-
-    def _one_layout(self, found: Mapping[str, Path], none: str) -> str:
-        """The only layout of which an example was found; `none` where there is none."""
-        if len(found) > 1:
-            said = " and ".join(f"{layout} ({path.relative_to(self.root)})" for layout, path in found.items())
-            raise UserError(self.root, f"two layouts are mixed: {said}", "keep one of them")
-        return next(iter(found), none)
 
     @classmethod
     def reads(cls, path: Path) -> bool:

@@ -99,10 +99,9 @@ class StepBatches(Dataset[dict[str, Tensor]]):
 
     def count_on_device(self) -> None:
         """From now on items hold packed events, for `arrived` to count; a `UserError` if a recording has none."""
-        for recording in self._recordings:
-            if not recording.has_words:
-                what = f"{recording.name} is read as histograms, and so has no packed events"
-                raise UserError("--count-on-device", what, "leave it out")
+        if stored := [recording.name for recording in self._recordings if not recording.has_words]:
+            what = f"{stored[0]} is read as histograms, and so has no packed events"
+            raise UserError("--count-on-device", what, "leave it out")
         self._on_device = True
 
     def arrived(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -265,10 +264,10 @@ class EvaluationBatches(Dataset[EvaluationBatch]):
         chunks = [self._chunks(number) for number in range(len(recordings))]
         if self._stateful:
             dealt = balance_lanes([len(recording) for recording in recordings], lanes)
+            playlists = [[chunk for number in lane for chunk in chunks[number]] for lane in dealt]
         else:
-            chunks = [[chunk] for each in chunks for chunk in each]
-            dealt = [list(range(lane, len(chunks), lanes)) for lane in range(min(lanes, len(chunks)))]
-        playlists = [[chunk for number in lane for chunk in chunks[number]] for lane in dealt]
+            every = [chunk for each in chunks for chunk in each]
+            playlists = [every[lane::lanes] for lane in range(min(lanes, len(every)))]
         self._playlists = playlists[shard[0] :: shard[1]]
 
     def _chunks(self, number: int) -> list[tuple[int, int, int, range]]:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,13 @@ from tespec.datasets.labels import IGNORE
 from tespec.datasets.prophesee import BINS, RULE
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, read_rectification
-from tespec.events.opening import NotPacked
-from tespec.events.packing import disk_needed, in_order
+from tespec.events import PackedEvents
+from tespec.events.opening import NotPacked, require_same
+from tespec.events.packing import SourceHash, disk_needed, in_order, is_recorded
+from tespec.events.store import header_of, store_of, verify_store
 
 QUICK = 16  # labels that a quick check reads
+EVENTS = ("height", "width", "count", "t_first", "t_last", "clamped")  # of a recording: figures of its events
 NOTES = {
     "events_clamped": "timestamps decrease, and are raised to the latest before them",
     "labels_left_out": "labels are left out by the protocol",
@@ -50,24 +54,12 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Scan:
-    """Sensor in px, number of events, first and last time in us, and number of times that stepped back."""
-
-    height: int
-    width: int
-    count: int
-    t_first: int
-    t_last: int
-    clamped: int
-
-
-@dataclass(frozen=True)
 class ScannedSource(EventSource):
     """Events that are read through, without being held, where they are not packed."""
 
     @cached_property
     def stream(self) -> Any:
-        """The packed recording, or a `Scan`."""
+        """The packed recording, or what `EVENTS` names of it."""
         try:
             return self.packed()
         except NotPacked:
@@ -78,7 +70,8 @@ class ScannedSource(EventSource):
         for events, raised in in_order(reader):
             first, last = first if count else int(events.t[0]), int(events.t[-1])
             count, clamped = count + len(events.t), clamped + raised
-        return Scan(reader.height, reader.width, count, first, last, clamped)
+        figures = reader.height, reader.width, count, first, last, clamped
+        return SimpleNamespace(**dict(zip(EVENTS, figures, strict=True)))
 
 
 def check(dataset: LabelledDataset, *, quick: bool = False, processes: int = 1) -> Iterator[Checked]:
@@ -92,19 +85,19 @@ def check(dataset: LabelledDataset, *, quick: bool = False, processes: int = 1) 
         yield from pool.map(lambda task: check_recording(dataset, task[0], task[1], quick), tasks)
 
 
-def check_recording(dataset: LabelledDataset, split: str, name: str, quick: bool = False) -> Checked:
+def check_recording(dataset: LabelledDataset, split: str, name: str, quick: bool) -> Checked:
     """Check one recording."""
     facts: dict[str, Any] = {}
     problems: list[UserError] = []
     try:
         files = dataset.find(split, name)
-        facts["bytes"] = sum(map(_size, (*files.source.files, *files.beside)))
         if isinstance(source := files.source, EventSource):
             files = replace(files, source=ScannedSource(source.path, source.sensor, source.rectify_map))
         recording = dataset.open_checked(files)
         content = tuple((file["bytes"], file["sampled_sha256"]) for file in source.identity())
     except UserError as error:
         return Checked(split, name, facts, (error,))
+    facts["bytes"] = sum(size for size, _ in content) + sum(map(_size, files.beside))
     for read in (label_facts, event_facts):
         try:
             facts |= read(recording, dataset.classes, quick)
@@ -115,18 +108,28 @@ def check_recording(dataset: LabelledDataset, split: str, name: str, quick: bool
 
 def event_facts(recording: LabelledRecording, classes: Sequence[str], quick: bool = False) -> dict[str, Any]:
     """Sensor, number of events, first and last time in us, clamped times and bytes to pack them; every byte is read."""
-    source = recording.source
-    if not isinstance(source, EventSource):
+    if not isinstance(recording.source, EventSource):
         # An archive of histograms: that each of them can be read is all there is to check.
         for first in (0, len(recording) - 1) if quick else range(len(recording)):
             recording.histograms(first, 1, BINS, RULE)
         return {}
-    stream = source.stream
-    if not quick and not isinstance(stream, Scan):
-        source.verify()
-    return {f"events_{name}": getattr(stream, name) for name in Scan.__annotations__} | {
+    stream: Any = recording.stream
+    if not quick and isinstance(stream, PackedEvents):
+        _verify(stream.path, recording.path)
+    return {f"events_{name}": getattr(stream, name) for name in EVENTS} | {
         "events_packed_bytes": disk_needed(stream.count, (stream.t_last - stream.t_first) // 1000 + 2)
     }
+
+
+def _verify(store: Path, path: Path) -> None:
+    """Read packed events whole, and compare them and the recording beside them with the SHA-256 in their header.
+
+    The recording of packed events in the cache is not read: their folder is named by its state.
+    """
+    verify_store(store)
+    if is_recorded(path) and store == store_of(path):
+        made_from = header_of(store)["source"]
+        require_same(store, path, SourceHash(path).describe()["sha256"] == made_from["sha256"])
 
 
 def label_facts(recording: LabelledRecording, classes: Sequence[str], quick: bool = False) -> dict[str, Any]:
@@ -189,17 +192,18 @@ def _cells(checked: Checked) -> tuple[str, ...]:
         events = sensor, f"{facts['events_count']:,}", f"{seconds:.1f} s"
     if "labels_count" in facts:
         labels = f"{facts['labels_count']:,}", f"{facts['labels_spacing_ms']:g} ms"
-    return checked.split, checked.name, *events, *labels, bytes_in_words(facts.get("bytes", 0))
+    return checked.split, checked.name, *events, *labels, bytes_in_words(facts["bytes"]) if "bytes" in facts else "-"
 
 
 def class_shares(found: Sequence[Checked]) -> list[str]:
     """How often each class occurs in each split; nothing where labels have no classes."""
-    rows, lines = frame([each for each in found if any(name.startswith("class_") for name in each.facts)]), []
-    for split, of_split in rows.groupby("split", sort=False) if len(rows) else ():
-        counts = of_split.filter(regex="^class_").sum().rename(lambda name: name.removeprefix("class_"))
-        shares = ", ".join(f"{name} {share:.1%}" for name, share in (counts / max(counts.sum(), 1)).items())
-        unlabelled = np.average(of_split["labels_unlabelled"], weights=np.maximum(of_split["labels_count"], 1))
-        lines.append(f"{split}: {shares}" + (f"; {unlabelled:.1%} of all pixels carry no label" if unlabelled else ""))
+    labelled, lines = [each for each in found if "labels_count" in each.facts], []
+    for split, rows in frame(labelled).groupby("split", sort=False) if labelled else ():
+        counts = rows.filter(regex="^class_").sum().rename(lambda name: name.removeprefix("class_"))
+        if len(counts):
+            shares = ", ".join(f"{name} {share:.1%}" for name, share in (counts / max(counts.sum(), 1)).items())
+            share = (rows["labels_unlabelled"] * rows["labels_count"]).sum() / max(rows["labels_count"].sum(), 1)
+            lines.append(f"{split}: {shares}" + (f"; {share:.1%} of all pixels carry no label" if share else ""))
     return lines
 
 
@@ -207,8 +211,7 @@ def notes(found: Sequence[Checked]) -> list[str]:
     """What is unusual but handled, a line for each kind."""
     rows, lines = frame(found), []
     for column, what in NOTES.items():
-        having = rows[rows[column] > 0] if column in rows else rows[:0]
-        if len(having):
+        if column in rows and len(having := rows[rows[column] > 0]):
             more = f" and {len(having) - 1} more" * (len(having) > 1)
             lines.append(f"{int(having[column].sum()):,} {what} ({having['recording'].iloc[0]}{more})")
     return lines

@@ -17,11 +17,11 @@ from tespec.core.settings import PositiveInt
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.sources import STORE, EventSource
+from tespec.datasets.sources import EventSource
 from tespec.events.packing import EVENTS, TIMES
-from tespec.events.readers.arrays import load_array
+from tespec.events.readers.arrays import as_events, load_array
 from tespec.events.spatial import Region
-from tespec.events.store import HEADER
+from tespec.events.store import HEADER, STORE
 from tespec.events.stream import Events, Reader, read_records, resolve_size
 
 INDEX, IMAGES = "index", "imgs"  # folders: when images were taken, and the images where the archive has them
@@ -100,18 +100,14 @@ class Ddd17(LabelledDataset):
             what = f"has {events} bytes, not the {XYP.itemsize * count} of {count} events in {TIMES}"
             raise UserError(path / EVENTS, what, "copy both files again")
         sensor = resolve_size(path, height, width, default=cls.sensor)
-        _, ticks_per_us = _index(path)
-        limits = np.array([sensor[1], sensor[0], 2])
+        _, ticks_per_us = image_times(path)
 
         def chunks() -> Iterator[Events]:
             columns = ((TIMES, TICKS), (EVENTS, XYP))
             read = (read_records(path / name, dtype, 0, count, BLOCK) for name, dtype in columns)
             for times, xyp in zip(*read, strict=True):
-                if ((xyp.min(axis=0) < 0) | (xyp.max(axis=0) >= limits)).any():
-                    what = f"has events outside of the {sensor[1]}x{sensor[0]} px sensor"
-                    raise UserError(path / EVENTS, what, "copy it again, or give its true size")
                 x, y, p = xyp.T
-                yield Events(x.astype(np.uint16), y.astype(np.uint16), times // ticks_per_us, p.astype(np.uint8))
+                yield as_events(path / EVENTS, sensor, x, y, times // ticks_per_us, p)
 
         return Reader(path, *sensor, count, chunks)
 
@@ -126,29 +122,25 @@ class Ddd17(LabelledDataset):
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """One recording with its masks."""
         folder, stream = files.source.path, files.source.stream
-        image_times, event_index = image_index(folder)
+        taken, _ = image_times(folder)
         place = next((folder / name for name in MASK_PLACES if (folder / name).exists()), None)
         if place is None:
             raise UserError(folder, f"has neither {' nor '.join(MASK_PLACES)}", "copy the recording again")
         masks = mask_names(place)
         images = np.array(list(masks), np.int64) - 1
-        outside = images[(images < 0) | (images >= len(image_times))] + 1
+        outside = images[(images < 0) | (images >= len(taken))] + 1
         if len(outside):
-            what = f"mask {outside[0]} has no image among {len(image_times)}"
-            raise UserError(place, what, "copy the folder again")
-        times = image_times[images]
-        start = image_times[images[0] - 1] if images[0] else min(stream.t_first, times[0] - 1)
+            raise UserError(place, f"mask {outside[0]} has no image among {len(taken)}", "copy the folder again")
+        times = taken[images]
+        start = taken[images[0] - 1] if images[0] else min(stream.t_first, times[0] - 1)
         if (np.diff(times, prepend=start) <= 0).any():
             raise UserError(folder / INDEX, "the images' times step back or repeat", "copy the folder again")
-        if (needed := int(event_index[images].max())) > stream.count:
-            what = f"truncated: {stream.count} events, the masks need {needed}"
-            raise UserError(folder / EVENTS, what, "copy the events' files again")
         labels, region = MaskFiles(place, tuple(masks.values())), Region(self.protocol.rows, stream.width)
         ego_speed = None
         if (folder / SPEED).is_file():
             speed = load_array(folder / SPEED)
-            if speed.shape != image_times.shape or speed.dtype.kind != "f":
-                what = f"holds {speed.dtype} of shape {speed.shape} for {len(image_times)} images"
+            if speed.shape != taken.shape or speed.dtype.kind != "f":
+                what = f"holds {speed.dtype} of shape {speed.shape} for {len(taken)} images"
                 raise UserError(folder / SPEED, what, "remove it or copy it again")
             ego_speed = speed[images].astype(np.float32)
         return self.labelled(files, region, labels, times, int(start), ego_speed=ego_speed)
@@ -160,24 +152,18 @@ class Ddd17(LabelledDataset):
         return any(not folder.exists() or any((folder / part).exists() for part in PARTS) for folder in folders)
 
 
-def image_index(folder: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Times (images,) int64 in us of a recording's images, and the index (images,) of the first event after each."""
-    rows, ticks = _index(folder)
-    return rows[:, 0] // ticks, rows[:, 1]
-
-
-def _index(folder: Path) -> tuple[NDArray[np.int64], int]:
-    """Rows (images, 3) of time, first event after it and first event of its window; ticks of the clock in a us."""
+def image_times(folder: Path) -> tuple[NDArray[np.int64], int]:
+    """Times (images,) int64 in us of a recording's images, and the ticks of its clock in a us."""
     path = next((folder / INDEX / name for name in INDICES if (folder / INDEX / name).is_file()), None)
     if path is None:
         raise UserError(folder / INDEX, "holds none of " + ", ".join(INDICES), "copy the folder again")
-    rows = load_array(path)
+    rows = load_array(path)  # time, first event after it, and first event of its window
     if rows.ndim != 2 or rows.shape[1] != 3 or len(rows) < 2 or rows.dtype.kind not in "iuf" or np.isnan(rows).any():
         raise UserError(path, f"holds {rows.dtype} of shape {rows.shape}, not numbers (images, 3)", "copy it again")
-    index = rows.astype(np.int64)
-    spacing, (shortest, longest) = float(np.median(np.diff(index[:, 0]))), FRAME_PERIOD_US
+    times = rows[:, 0].astype(np.int64)
+    spacing, (shortest, longest) = float(np.median(np.diff(times))), FRAME_PERIOD_US
     ticks = next((ticks for ticks in TICKS_PER_US if shortest <= spacing / ticks <= longest), None)
     if ticks is None:
         what = f"images are {spacing:g} ticks apart, which is 10 to 100 ms neither in ns nor in us"
         raise UserError(folder / INDEX, what, "copy the folder again")
-    return index, ticks
+    return times // ticks, ticks

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pydantic
-from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS
@@ -18,37 +16,21 @@ from tespec.datasets.base import SPLITS, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
-from tespec.events.readers.hdf5 import (
-    AGAIN,
-    COLUMNS,
-    SUFFIXES,
-    dataset,
-    holds,
-    number_of_events,
-    part,
-    read_events,
-    translate_errors,
-)
+from tespec.events.readers import hdf5
 from tespec.events.spatial import Region
 from tespec.events.stream import Events, Reader, resolve_size
 
 EVENTS, RECTIFY = "events/left/events.h5", "events/left/rectify_map.h5"
 INDEX, OFFSET = "ms_to_idx", "t_offset"
-PLACES = 64  # of the index that are checked
 LARGEST_OFFSET = 1 << 60  # us; the sum with a 32-bit time fits 64 bits
-NUMBER = re.compile(r"(?:^|/)(\d+)\.png$")
 FOLDERS = (*SPLITS, "")  # of a root in which sequences may lie
-# Layout: folders that may hold the masks, and the file of their times; {classes} is 11 or 19, {name} the sequence.
+# Folders that may hold the masks, and the file of their times; {classes} is 11 or 19, {name} the sequence.
 LAYOUTS = {
-    "README of uzh-rpg/DSEC, semantic/left/<n>classes": (
-        ("semantic/left/{classes}classes/data", "semantic/left/{classes}classes"),
-        "semantic/timestamps.txt",
-    ),
-    "code of uzh-rpg/ess, semantic/<n>classes/data": (
-        ("semantic/{classes}classes/data", "semantic/{classes}classes"),
-        "semantic/timestamps.txt",
-    ),
-    "archive of the labels, <n>classes": (("{classes}classes",), "{name}_semantic_timestamps.txt"),
+    "semantic/left/{classes}classes/data": "semantic/timestamps.txt",
+    "semantic/left/{classes}classes": "semantic/timestamps.txt",  # README of uzh-rpg/DSEC
+    "semantic/{classes}classes/data": "semantic/timestamps.txt",  # code of uzh-rpg/ess
+    "semantic/{classes}classes": "semantic/timestamps.txt",
+    "{classes}classes": "{name}_semantic_timestamps.txt",  # archive of the labels
 }
 LABEL_SETS = {"all": slice(None), "ess": slice(6, None, 2)}
 
@@ -106,36 +88,28 @@ class Dsec(LabelledDataset):
             raise UserError("classes", f"{len(self.classes)} are named, DSEC has masks of 11 and 19", "name those")
         names = [name for names in self.splits.values() for name in names]
         masks = [self._masks(folder, name) for name in names if (folder := self._folder(name)) is not None]
-        self.layout = self._one_layout({each[0]: each[1] for each in masks if each is not None}, "no labels")
+        places = sorted({each[0] for each in masks if each is not None})
+        self.layout = f"masks in {' and '.join(places)}" if places else "no labels"
 
     @classmethod
     def reads(cls, path: Path) -> bool:
         """Whether an HDF5 file has events and DSEC's offset or index of their times."""
-        return path.suffix.lower() in SUFFIXES and holds(path, *COLUMNS) and holds(path, OFFSET, INDEX)
+        return (
+            path.suffix.lower() in hdf5.SUFFIXES and hdf5.holds(path, *hdf5.COLUMNS) and hdf5.holds(path, OFFSET, INDEX)
+        )
 
     @classmethod
     def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
         """What reads an `events.h5`: times are given out as t + t_offset, the clock of the labels."""
-        count = number_of_events(path)
-        with translate_errors(path, OFFSET):
-            offset = int(dataset(path, OFFSET, "iu", 0)[()])
+        count = hdf5.number_of_events(path)
+        with hdf5.translate_errors(path, OFFSET):
+            offset = int(hdf5.dataset(path, OFFSET, "iu", 0)[()])
         if abs(offset) > LARGEST_OFFSET:
-            raise UserError(path, f"{OFFSET} is {offset}", AGAIN)
-        with translate_errors(path, INDEX):
-            index = dataset(path, INDEX, "iu")[()].astype(np.int64)
-        if not len(index) or index[0] != 0 or index.max() > count or index.min() < 0:
-            raise _no_fit(path)
+            raise UserError(path, f"{OFFSET} is {offset}", hdf5.AGAIN)
         size = resolve_size(path, height, width, default=cls.sensor)
 
         def chunks() -> Iterator[Events]:
-            latest, rising = np.iinfo(np.int64).min, True
-            for x, y, t, p in read_events(path, size, count):
-                # Times that step back may shift the index, which then says nothing of the file.
-                rising = rising and bool(t[0] >= latest) and bool((t[1:] >= t[:-1]).all())
-                latest = int(t[-1])
-                yield Events(x, y, t + offset, p)
-            if rising:
-                _check_index(path, index, count)
+            return (events._replace(t=events.t + offset) for events in hdf5.read_events(path, size, count))
 
         return Reader(path, *size, count, chunks)
 
@@ -144,22 +118,18 @@ class Dsec(LabelledDataset):
 
     def _masks(self, folder: Path, name: str) -> tuple[str, Path, Path] | None:
         """Layout, folder of the masks and file of their times; None where there are no masks in any of the layouts."""
-        for layout, (places, stamps) in LAYOUTS.items():
-            for place in places:
-                masks = folder / place.format(classes=len(self.classes))
-                if masks.is_dir() and any(masks.glob("*.png")):
-                    return layout, masks, folder / stamps.format(name=name)
+        for layout, stamps in LAYOUTS.items():
+            place = layout.format(classes=len(self.classes))
+            if any((folder / place).glob("*.png")):
+                return place, folder / place, folder / stamps.format(name=name)
         return None
 
     def find(self, split: str, name: str) -> RecordingFiles:
         """Files of one sequence."""
-        folder = self._folder(name)
-        if folder is None:
-            where = ", ".join(str(self.root / each / name) for each in FOLDERS)
+        if (folder := self._folder(name)) is None:
             what = f"recording of the {split} split is missing"
-            raise UserError(self.root / name, what, f"copy it to one of {where}")
-        labels = self._masks(folder, name)
-        if labels is None:
+            raise UserError(self.root / name, what, f"copy it there, or below {', '.join(SPLITS)}")
+        if (labels := self._masks(folder, name)) is None:
             what = f"holds no masks of {len(self.classes)} classes in any of the known layouts"
             raise UserError(folder, what, "copy the labels of DSEC-Semantic beside the events")
         _, masks, stamps = labels
@@ -169,7 +139,7 @@ class Dsec(LabelledDataset):
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """One sequence with its masks."""
         masks, stamps = files.beside
-        names = tuple(mask_names(masks, NUMBER).values())
+        names = tuple(mask_names(masks).values())
         times = read_stamps(stamps)
         if len(times) != len(names):
             what = f"holds {len(times)} times for {len(names)} masks in {masks.name}"
@@ -181,17 +151,3 @@ class Dsec(LabelledDataset):
             raise UserError(stamps, f"no label is left by protocol.labels={self.protocol.labels}", "choose all")
         region = Region(self.protocol.rows, files.source.stream.width)
         return self.labelled(files, region, MaskFiles(masks, names), times, int(times[0]) - spacing)
-
-
-def _check_index(path: Path, index: NDArray[np.int64], count: int) -> None:
-    """Refuse an index of milliseconds that points elsewhere than it should."""
-    for millisecond in np.unique(np.linspace(0, len(index) - 1, PLACES).astype(int)).tolist():
-        place = int(index[millisecond])
-        around = part(path, "events/t")[max(place - 1, 0) : min(place + 1, count)]
-        before, after = around[:1] if place else around[:0], around[-1:] if place < count else around[:0]
-        if (before >= 1000 * millisecond).any() or (after < 1000 * millisecond).any():
-            raise _no_fit(path)
-
-
-def _no_fit(path: Path) -> UserError:
-    return UserError(path, f"{INDEX} does not fit the events' times", AGAIN)

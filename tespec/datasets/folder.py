@@ -6,9 +6,8 @@ Whatever is missing, damaged or does not fit together on disk is a `UserError`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,21 +21,21 @@ from tespec.core.settings import Downsample, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.ddd17 import IMAGES, INDEX
 from tespec.datasets.labels import MaskFiles
-from tespec.datasets.prepare import pack_missing
+from tespec.datasets.prepare import pack_missing, raise_or_leave_out
 from tespec.datasets.prophesee import WINDOW_US, ArchiveSource, is_archive
 from tespec.datasets.recording import LabelledRecording, Recording, reduced
-from tespec.datasets.sources import STORE, EventSource, Source
+from tespec.datasets.sources import EventSource, Source
 from tespec.datasets.windows import contiguous_windows
 from tespec.events.opening import READERS, dataset_of
 from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
-from tespec.events.store import HEADER, header_of
+from tespec.events.store import HEADER, STORE, header_of
 
 ENDINGS = ("_td.dat.h5", "_td.dat", "_td.h5", "_data.hdf5")  # of event files, after the name of the recording
 BESIDE = (INDEX, IMAGES)  # of a DDD17 recording: pre-training on pairs of events and image needs them
 NO_LABELS = MaskFiles(Path(), ())
 ALL = "all"  # split of an `EventFolder`
-LEFT_OUT = "left out"  # in place of a split: lies beside splits and is in none of them
+LEFT_OUT = "left out"  # in place of a split: not named by a description that names others
 HELD_OUT_SHARE = 0.2
 ENOUGH = 5  # recordings; with fewer, the last part of each is held out
 HELD_OUT_TIME = 0.25
@@ -62,22 +61,20 @@ def find_recordings(root: Path) -> list[Path]:
 
 
 def _is_recording(path: Path) -> bool:
-    if path.is_dir():
-        return (path / HEADER).is_file() or is_archive(path) or dataset_of(path) is not None
-    if path.suffix.lower() in (".npy", ".npz"):
+    suffix = path.suffix.lower() if path.is_file() else ""
+    if suffix in (".npy", ".npz"):
         return arrays.holds_events(path)
     try:
-        return path.suffix.lower() in READERS or dataset_of(path) is not None
+        return suffix in READERS or (path / HEADER).is_file() or is_archive(path) or dataset_of(path) is not None
     except UserError:
         return True  # too damaged to tell
 
 
 def _packed_from(path: Path) -> Path:
     """The recording that a packed store lies beside; the path itself where it is none, or lies alone."""
-    if not path.name.endswith(STORE) or not (path / HEADER).is_file():
+    if path.suffix != STORE or not (path / HEADER).is_file():
         return path
-    name = path.name.removesuffix(STORE)
-    return path.parent if name == "events" else path.with_name(name)
+    return path.parent if path.stem == "events" else path.with_name(path.stem)
 
 
 def name_of(root: Path, path: Path) -> str:
@@ -87,14 +84,14 @@ def name_of(root: Path, path: Path) -> str:
 
 def source_of(path: Path, sensor: Size | None = None) -> Source:
     """Events or histograms of a recording; `sensor` is its (height, width) in px where it does not name it."""
-    return ArchiveSource(path, sensor) if is_archive(path) else EventSource(path, sensor)
+    return ArchiveSource(path) if is_archive(path) else EventSource(path, sensor)
 
 
 def fixed_windows(name: str, source: Source, window_ms: float, downsample: Downsample) -> Recording:
     """A recording in windows side by side."""
     if isinstance(source, ArchiveSource):
         source.require_window(window_ms)
-        return Recording(name, source, source.region, source.windows())
+        return Recording(name, source, source.region, source.windows)
     stream = source.stream
     windows = contiguous_windows(stream.t_first, stream.t_last + 1, round(window_ms * 1000))
     return Recording(name, source, reduced(stream.height, stream.width, downsample), windows)
@@ -120,8 +117,7 @@ class EventFolder(LabelledDataset):
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """One recording, cut into windows of 50 ms."""
         cut = fixed_windows(files.name, files.source, WINDOW_US / 1000, self.downsample)
-        none = np.empty(0, np.int64)
-        return LabelledRecording(cut.name, cut.source, cut.region, cut.windows, NO_LABELS, none)
+        return LabelledRecording(**vars(cut), labels=NO_LABELS, labelled=np.empty(0, np.int64))
 
     def describe(self) -> dict[str, str]:
         """The layout in words."""
@@ -131,33 +127,20 @@ class EventFolder(LabelledDataset):
 def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]:
     """Recordings, or folders of images, at or below `root` by their split: "train", "val", "test" or "left out".
 
-    The nearest `dataset.json` above a recording that names splits has the first word. Where it names others and not
-    this one, it is left out; where it names none, and where there is no such file, the names of the official archives
-    decide, as data sets and the configs of tasks hold them, then folders train, val and test. What is in no split can
-    be trained on.
+    The nearest `dataset.json` above a recording that names splits decides, and leaves out what it does not name if it
+    names others. Else the names of the official archives decide, as data sets and the configs of tasks hold them, and
+    folders train, val and test. What is in no split can be trained on.
     """
-    base, archives = root.absolute(), _archives()
-
-    def described(path: Path) -> tuple[Path | None, str | None]:
-        """Folder of the nearest description with splits, and which of them it gives `path`."""
-        for folder, description in descriptions_above(path, base):
-            if description.splits:
-                names = _names_of(path.relative_to(folder))
-                found = [split for split, each in description.splits.items() if not names.isdisjoint(each)]
-                # What is named twice is tested on as well; splits of other names are not trained on.
-                known = next((split for split in (TEST, HELD_OUT, TRAIN) if split in found), LEFT_OUT)
-                return folder, known if found else None
-        return None, None
-
-    by_description = {path: described(path.absolute()) for path in paths}
-    selective = {folder for folder, split in by_description.values() if split is not None}
     found: dict[str, list[Path]] = {name: [] for name in (*SPLITS, LEFT_OUT)}
-    for path, (folder, split) in by_description.items():
+    base, archives = root.absolute(), _archives()
+    described = {path: _described_split(path.absolute(), base) for path in paths}
+    selective = {folder for folder, split in described.values() if split is not None}
+    for path, (folder, split) in described.items():
         if split is None and folder in selective:
             split = LEFT_OUT
         elif split is None:
-            official = _split_of_archive(path.absolute(), archives)
-            split = official if official in (TEST, HELD_OUT) else _split_of_folders(path.absolute(), base)
+            whole = path.absolute()
+            split = _first_of((_split_of_archive(whole, archives), _split_of_folders(whole, base))) or TRAIN
         found[split].append(path)
     if found[TEST] and not found[TRAIN] and not found[HELD_OUT]:
         what = "is of a test split, which nothing is pre-trained on"
@@ -165,24 +148,32 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
     return found
 
 
+def _first_of(found: Collection[str | None]) -> str | None:
+    """What is in several splits is tested on as well; splits of other names are not trained on."""
+    return next((split for split in (TEST, HELD_OUT, TRAIN) if split in found), None)
+
+
+def _described_split(path: Path, root: Path) -> tuple[Path | None, str | None]:
+    """Folder of the nearest description that names splits, and which of them it gives a recording."""
+    for folder, description in descriptions_above(path, root):
+        if description.splits:
+            names = _names_of(path.relative_to(folder))
+            named = [split for split, each in description.splits.items() if not names.isdisjoint(each)]
+            return folder, (_first_of(named) or LEFT_OUT) if named else None
+    return None, None
+
+
 def _names_of(path: Path) -> set[str]:
     """Names by which a data set's splits may call a recording at `path` below it: its file, or a folder it lies in."""
     return {*path.parts, path.stem, *(path.name.removesuffix(ending) for ending in ENDINGS)}
 
 
-def _split_of_folders(path: Path, root: Path) -> str:
-    """Split by the folders train, val and test that a recording lies in or beside."""
-    for level, (inner, folder) in enumerate(pairwise((path, *path.parents))):
-        below = folder.is_relative_to(root)
-        if level >= LEVELS and not below:
-            break
-        there = [each for each in SPLITS if (folder / each).is_dir() and any((folder / each).iterdir())]
-        beside = TRAIN in there and len(there) > 1
-        if inner.name in SPLITS and (beside or (below and inner.name != TRAIN)):
-            return inner.name
-        if below and beside:
-            return LEFT_OUT
-    return TRAIN
+def _split_of_folders(path: Path, root: Path) -> str | None:
+    """Split by the folders train, val and test that a recording lies in; above `root` a train has to be beside them."""
+    folders = (path, *path.parents)
+    near = [each for each in folders[:LEVELS] if each.name in SPLITS and (each.parent / TRAIN).is_dir()]
+    below = [each for each in folders if each.parent.is_relative_to(root)]
+    return _first_of([each.name for each in (*near, *below)])
 
 
 def _archives() -> list[tuple[type[LabelledDataset], Mapping[str, Sequence[str]]]]:
@@ -197,7 +188,7 @@ def _split_of_archive(path: Path, archives: list[tuple[Any, Mapping[str, Sequenc
     if (path / HEADER).is_file():
         called.add(path.parent / str(header_of(path)["source"]["name"]))
     splits = {kind.split_of(each, of_kind): kind for kind, of_kind in archives for each in called}
-    found = next((split for split in (TEST, HELD_OUT, TRAIN) if split in splits), None)
+    found = _first_of(splits)
     if found is None and UNKNOWN in splits:
         what = f"is named as a recording of {splits[UNKNOWN].title}, but lies in no folder {', '.join(SPLITS)}"
         raise UserError(path, f"{what}: it may be tested on", "keep the archive's folders")
@@ -268,10 +259,7 @@ def divide(
         try:
             found[path] = fixed_windows(name_of(root, path), source, window_ms, downsample)
         except UserError as error:
-            if not skip_damaged:
-                others = ", or leave it out with --skip-damaged" * (len(sources) > 1)
-                raise UserError(error.where, error.what, error.remedy + others) from error
-            damaged[name_of(root, path)] = error
+            damaged[name_of(root, path)] = raise_or_leave_out(error, skip_damaged, len(sources))
     train, held_out = ([found[path] for path in split[name] if path in found] for name in (TRAIN, HELD_OUT))
     if not train or (split[HELD_OUT] and not held_out):
         raise next(iter(damaged.values()))

@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset, get_worker_info
 
@@ -27,7 +27,7 @@ from tespec.core.settings import Pretraining
 from tespec.datasets.augment import sample_flip_zoom
 from tespec.datasets.base import HELD_OUT, TEST, TRAIN
 from tespec.datasets.batches import WHOLE, Shard, lanes_of
-from tespec.datasets.ddd17 import image_index
+from tespec.datasets.ddd17 import IMAGES, image_times
 from tespec.datasets.folder import split_recordings
 from tespec.datasets.lanes import shuffled
 from tespec.datasets.recording import Recording
@@ -35,15 +35,13 @@ from tespec.events.spatial import apply_maps
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # others hide behind these names too; Pillow hands some to programs outside
-UNREADABLE = (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 HELD_OUT_SHARE = 0.1
 HASHED = 256  # images of a folder
 THREADS = 8  # that decode a batch, at most
-MODES = {1: "L", 3: "RGB"}
 WIDE = ("I", "F")  # what Pillow's modes of more than 8 bits begin with; it cuts their values off at 255
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 GREY_MEAN, GREY_DEVIATION = 0.449, 0.226
-FRAMES = "imgs"  # folder of a DDD17 recording
 MIDDLE = round(255 * GREY_MEAN)  # outside of a frame
 ONE_AT_A_TIME = Lock()
 ViewOf = Callable[[Image.Image], Tensor]
@@ -96,36 +94,29 @@ def open_images(root: Path) -> ImageFolder:
     """
     if not root.is_dir():
         raise UserError(root, "is no folder of images", "give a folder")
-    found = sorted(map(Path, _images_below(str(root))))
-    folders = split_recordings(root, sorted({path.parent for path in found}))
-    split = {folder: name for name in (TRAIN, HELD_OUT) for folder in folders[name]}
-    train, held_out = ([path for path in found if split.get(path.parent) == name] for name in (TRAIN, HELD_OUT))
+    found = []
+    for place, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(place, name) for name in names if name.lower().endswith(ENDINGS) and not name.startswith(".")]
+    splits = split_recordings(root, sorted({path.parent for path in found}))
+    split = {folder: name for name in (TRAIN, HELD_OUT) for folder in splits[name]}
+    train, held_out = ([path for path in sorted(found) if split.get(path.parent) == name] for name in (TRAIN, HELD_OUT))
     if len(train) + len(held_out) < 2:
         what = f"holds {len(train) + len(held_out)} images ({', '.join(ENDINGS)})"
         raise UserError(root, what, "give a folder with more")
     if not held_out:
         by_hash = sorted(train, key=lambda path: hashlib.sha256(path.relative_to(root).as_posix().encode()).digest())
-        for folder in {path.parent for path in train}:
-            own = [path for path in by_hash if path.parent == folder]
-            held_out += own[: max(1, round(HELD_OUT_SHARE * len(own)))] if len(own) > 1 else []
-        held_out = sorted(held_out or by_hash[:1])
+        of_folder: dict[Path, list[Path]] = {}
+        for path in by_hash:
+            of_folder.setdefault(path.parent, []).append(path)
+        several = [own for own in of_folder.values() if len(own) > 1] or [by_hash]
+        held_out = sorted(path for own in several for path in own[: max(1, round(HELD_OUT_SHARE * len(own)))])
         train = sorted(set(train) - set(held_out))
     if not train:
         raise UserError(root, "holds images below val alone", "put those to train on below train")
     classes = sorted({path.parent.name for path in (*train, *held_out)})
-    excluded_test = tuple(folder.relative_to(root).as_posix() for folder in folders[TEST])
+    excluded_test = tuple(folder.relative_to(root).as_posix() for folder in splits[TEST])
     return ImageFolder(root, tuple(train), tuple(held_out), tuple(classes), excluded_test)
-
-
-def _images_below(folder: str) -> Iterator[str]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                yield from _images_below(entry.path)
-            elif entry.name.lower().endswith(ENDINGS) and entry.is_file():
-                yield entry.path
 
 
 def read_image(path: Path, channels: int) -> Image.Image:
@@ -139,15 +130,14 @@ def read_image(path: Path, channels: int) -> Image.Image:
             if image.mode.startswith(WIDE):
                 what = f"is an image of mode {image.mode}, more than 8 bits a pixel, whose range nothing tells"
                 raise UserError(path, what, "convert it to 8 bits")
-            return image.convert(MODES[channels])
+            return image.convert("L" if channels == 1 else "RGB")
     except UNREADABLE as error:
         raise UserError(path, "not a readable image", "copy it again or remove it") from error
 
 
 def pixels_of(image: Image.Image) -> NDArray[np.uint8]:
     """(C, H, W) uint8 of an image."""
-    pixels = np.array(image, np.uint8)
-    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+    return np.ascontiguousarray(np.atleast_3d(np.array(image, np.uint8)).transpose(2, 0, 1))
 
 
 def as_input(pixels: Tensor) -> Tensor:
@@ -161,8 +151,7 @@ def as_input(pixels: Tensor) -> Tensor:
     """
     if pixels.dtype is not torch.uint8:
         return pixels
-    grey = pixels.shape[-3] == 1
-    mean, deviation = ((GREY_MEAN,), (GREY_DEVIATION,)) if grey else (MEAN, DEVIATION)
+    mean, deviation = ((GREY_MEAN,), (GREY_DEVIATION,)) if pixels.shape[-3] == 1 else (MEAN, DEVIATION)
     of_channels = (torch.tensor(each).to(pixels.device, non_blocking=True).view(-1, 1, 1) for each in (mean, deviation))
     return (pixels.float() / 255 - next(of_channels)) / next(of_channels)
 
@@ -235,9 +224,7 @@ def _in_threads(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """Results in order, by as many threads as this process has cores; Pillow decodes without Python's lock."""
     worker = get_worker_info()
     threads = min(THREADS, (os.cpu_count() or 1) // (worker.num_workers if worker else 1), len(items))
-    if threads < 2:
-        return [function(item) for item in items]
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(max(1, threads)) as pool:
         return list(pool.map(function, items))
 
 
@@ -261,11 +248,9 @@ def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
         UserError: none has.
     """
     found, length = [], round(1000 * window_ms)
-    for recording in recordings:
-        if not (recording.path / FRAMES).is_dir() or not len(recording.windows):
-            continue
-        times, _ = image_index(recording.path)
-        paths = {int(path.stem.rpartition("_")[2]): path for path in (recording.path / FRAMES).glob("img_*.png")}
+    for recording in (each for each in recordings if (each.path / IMAGES).is_dir() and len(each)):
+        times, _ = image_times(recording.path)
+        paths = {int(path.stem.rpartition("_")[2]): path for path in (recording.path / IMAGES).glob("img_*.png")}
         first, last = int(recording.windows[0, 0]) + length, int(recording.windows[-1, 1])
         kept = [number for number, time in enumerate(times.tolist()) if first <= time <= last and number + 1 in paths]
         if kept:
@@ -274,7 +259,7 @@ def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
             found.append(Paired(recording.name, recording.source, recording.region, windows, images))
     if not found:
         where = recordings[0].path if recordings else "recordings"
-        raise UserError(where, f"no recording has images in {FRAMES}/", "give recordings of the DDD17 archive")
+        raise UserError(where, f"no recording has images in {IMAGES}/", "give recordings of the DDD17 archive")
     return found
 
 
@@ -303,18 +288,15 @@ class PairBatches(Dataset[dict[str, Tensor]]):
         shard: Shard = WHOLE,
         augment: Augment = lambda histogram, _: histogram,
     ) -> None:
-        self._recordings, self._settings, self._seed, self._augment = recordings, settings, seed, augment
+        self._settings, self._seed, self._augment = settings, seed, augment
         self._share = lanes_of(settings.batch_size, shard)
-        self._starts = np.cumsum([0, *map(len, recordings)])
+        self._pairs = [(recording, window) for recording in recordings for window in range(len(recording))]
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         settings, positions = self._settings, [step * self._settings.batch_size + row for row in self._share]
-        numbers = np.array(shuffled(positions, int(self._starts[-1]), self._seed))
-        found = np.searchsorted(self._starts, numbers, side="right") - 1
-        windows = (numbers - self._starts[found]).tolist()
-        pairs = [(self._recordings[index], window) for index, window in zip(found, windows, strict=True)]
+        pairs = [self._pairs[number] for number in shuffled(positions, len(self._pairs), self._seed)]
         frames = _in_threads(lambda pair: pair[0].image(pair[1]), pairs)
-        size = (self._recordings[0].region.height, self._recordings[0].region.width)
+        size = (self._pairs[0][0].region.height, self._pairs[0][0].region.width)
         histograms = np.empty((len(pairs), 1, 2 * settings.bins, *size), np.uint8)
         images = np.empty((len(pairs), 1, 1, *size), np.uint8)
         for row, (recording, window) in enumerate(pairs):

@@ -27,24 +27,28 @@ from tespec.events.readers.arrays import load_array
 from tespec.events.readers.hdf5 import AGAIN, part, translate_errors
 
 MASK, DEPTH, BOXES = "mask", "depth", "boxes"  # kinds of labels
-DTYPES: dict[str, Any] = {MASK: np.uint8, DEPTH: np.float32}
+REMEDIES = {
+    MASK: "give (H, W) uint8 of the histograms' size: the class of each pixel, 255 where there is none",
+    DEPTH: "give (H, W) float32 of the histograms' size: m above 0, NaN where there is none",
+    BOXES: "give tespec.core.boxes.make_boxes(corners, classes): left, top, right, bottom in px of the histograms",
+}
 IGNORE = 255
 NUMBER = re.compile(r"(\d+)\.png$")
-DAMAGED_PNG = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 DAMAGED_ZIP = (OSError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, RuntimeError)
+DAMAGED_PNG = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 SAMPLED = 16  # depth maps of a recording whose bytes go into checksums; all of them are tens of GB
 STANDING = 0.1  # m/s; below, the camera counts as standing
 
 
-def mask_names(place: Path, number: re.Pattern[str] = NUMBER) -> dict[int, str]:
-    """Names of the masks in a folder or zip archive, by the number that `number` finds in their name, in order."""
+def mask_names(place: Path) -> dict[int, str]:
+    """Names of the masks in a folder or zip archive, by the number at the end of their name, in order."""
     if place.is_dir():
         names = sorted(str(path.relative_to(place)) for path in place.rglob("*.png"))
     else:
         names = _archive(place, os.getpid()).namelist()
     found: dict[int, str] = {}
     for name in names:
-        match = number.search(name)
+        match = NUMBER.search(name)
         if match is None or PurePosixPath(name).name.startswith("."):  # macOS adds "._" twins to archives
             continue
         other = found.setdefault(int(match[1]), name)
@@ -146,9 +150,6 @@ def read_stamps(path: Path) -> NDArray[np.int64]:
     return times
 
 
-FASTEST = 1000.0  # m/s
-
-
 def speed_at(root: Path, name: str, times: NDArray[np.int64]) -> NDArray[np.float32] | None:
     """Speed (N,) float32 in m/s at `times` (N,) in us, interpolated; None where the data set does not state it.
 
@@ -158,8 +159,8 @@ def speed_at(root: Path, name: str, times: NDArray[np.int64]) -> NDArray[np.floa
     if not path.is_file():
         return None
     rows = load_array(path)
-    sound = rows.ndim == 2 and rows.shape[1] == 2 and rows.dtype.kind == "f" and len(rows)
-    if not sound or not (np.diff(rows[:, 0]) >= 0).all() or not (np.abs(rows[:, 1]) <= FASTEST).all():
+    table = rows.ndim == 2 and rows.shape[1] == 2 and rows.dtype.kind == "f" and len(rows)
+    if not table or not np.isfinite(rows).all() or (np.diff(rows[:, 0]) < 0).any():
         what = f"is {rows.dtype} {rows.shape}, not float (N, 2) with rising times and speeds in m/s"
         raise UserError(path, what, "remove it")
     return np.interp(times, *rows.astype(np.float64).T).astype(np.float32)
@@ -189,10 +190,10 @@ class CheckedLabels:
     def __getitem__(self, index: int) -> Any:
         """The label number `index`."""
         label = self.labels[index]
-        check = _box_problem if self.kind == BOXES else _map_problem
-        if problem := check(label, self.kind, self.size, self.classes):
+        problem = (_box_problem if self.kind == BOXES else _map_problem)(label, self.kind, self.size, self.classes)
+        if problem:
             file = f" ({self.labels.names[index]})" if isinstance(self.labels, MaskFiles) else ""
-            raise UserError(f"{self.where}, label {index}{file}", *problem)
+            raise UserError(f"{self.where}, label {index}{file}", problem, REMEDIES[self.kind])
         return label
 
     def checksums(self) -> list[int]:
@@ -210,40 +211,40 @@ def with_checks(recording: LabelledRecording, kind: str, classes: int) -> Labell
     return replace(recording, labels=CheckedLabels(labels, where, kind, size, classes))
 
 
-def _map_problem(label: Any, kind: str, size: Size, classes: int) -> tuple[str, str] | None:
-    """Fault and remedy of a mask (H, W) uint8, 255 for no label, or a depth (H, W) float32 in m, NaN for none."""
-    wanted = np.dtype(DTYPES[kind])
-    if not isinstance(label, np.ndarray) or label.ndim != 2 or label.dtype != wanted:
-        return f"{kind} is {_described(label)}", f"give an array (H, W) of {wanted}"
+def _map_problem(label: Any, kind: str, size: Size, classes: int) -> str:
+    """Fault of a mask (H, W) uint8, 255 for no label, or a depth (H, W) float32 in m, NaN for none."""
+    if (
+        not isinstance(label, np.ndarray)
+        or label.ndim != 2
+        or label.dtype != (np.uint8 if kind == MASK else np.float32)
+    ):
+        return f"{kind} is {_described(label)}"
     if label.shape != size:
-        what = f"{kind} has {label.shape[1]}x{label.shape[0]} px, the histograms have {size[1]}x{size[0]}"
-        return what, "crop or resize it to the histograms, or check the sensor's size"
+        return f"{kind} has {label.shape[1]}x{label.shape[0]} px, the histograms have {size[1]}x{size[0]}"
     if kind == MASK and len(unknown := label[(label >= classes) & (label != IGNORE)]):
-        remedy = f"give classes 0 to {classes - 1}, and {IGNORE} for pixels without a label"
-        return f"mask holds class {int(unknown[0])} of {classes}", remedy
+        return f"mask holds class {int(unknown[0])} of {classes}"
     if kind == DEPTH and len(wrong := label[~(np.isnan(label) | ((label > 0) & (label < np.inf)))]):
-        return f"depth holds {wrong[0]:g} m", "give depths above 0, and NaN where there is none"
-    return None
+        return f"depth holds {wrong[0]:g} m"
+    return ""
 
 
-def _box_problem(label: Any, kind: str, size: Size, classes: int) -> tuple[str, str] | None:
-    """Fault and remedy of boxes in px of histograms of `size` (H, W), which may reach a pixel beyond them."""
+def _box_problem(label: Any, kind: str, size: Size, classes: int) -> str:
+    """Fault of boxes in px of histograms of `size` (H, W), which may reach a pixel beyond them."""
     if not isinstance(label, Boxes):
-        return f"{kind} are {_described(label)}", "give tespec.core.boxes.make_boxes(corners, classes)"
-    (height, width), (left, top, right, bottom), numbers = size, label.corners.T, label.label
+        return f"{kind} are {_described(label)}"
+    (left, top, right, bottom), numbers = label.corners.T, label.label
     # Downsampling to whole pixels leaves up to one beyond the border.
-    inside = (left >= 0) & (top >= 0) & (right <= width + 1) & (bottom <= height + 1)
-    for wrong, what, remedy in (
-        (~inside, f"is outside of {width}x{height} px", "clip it to the image"),
-        ((right < left) | (bottom < top), "is turned around", "give left, top, right, bottom"),
-        ((numbers < 0) | (numbers >= (classes or np.inf)), f"is not of the {classes} classes",
-         f"give classes 0 to {classes - 1}"),
-    ):  # fmt: skip
+    inside = (left >= 0) & (top >= 0) & (right <= size[1] + 1) & (bottom <= size[0] + 1)
+    for wrong, what in (
+        (~inside, f"is outside of {size[1]}x{size[0]} px"),
+        ((right < left) | (bottom < top), "is turned around"),
+        ((numbers < 0) | (numbers >= (classes or np.inf)), f"is not of the {classes} classes"),
+    ):
         if wrong.any():
             number = int(np.argmax(wrong))
-            box = f"{', '.join(f'{value:g}' for value in label.corners[number])}; class {numbers[number]}"
-            return f"box {number} ({box}) {what}", remedy
-    return None
+            box = ", ".join(f"{value:g}" for value in label.corners[number])
+            return f"box {number} ({box}; class {numbers[number]}) {what}"
+    return ""
 
 
 def _described(value: Any) -> str:

@@ -23,7 +23,6 @@ from tespec.events.stream import Events, Reader, resolve_size
 
 DATA, TRUTH = "_data.hdf5", "_gt.hdf5"
 EVENTS, DEPTH_MAPS = "davis/left/events", "davis/left/depth_image_raw"
-X, Y, T, P = range(4)
 LATEST = 1e11  # s, the year 5138; in us it is exact in 64 bits
 
 
@@ -84,12 +83,7 @@ class Mvsec(LabelledDataset):
             for begin in range(0, count, AT_ONCE):
                 with translate_errors(path, "a part of the events"):
                     rows = part(path, EVENTS)[begin : begin + AT_ONCE]
-                seconds, values = np.asarray(rows[:, T], np.float64), rows[:, (X, Y, P)]
-                if not (np.isfinite(seconds).all() and (np.abs(seconds) < LATEST).all()):
-                    raise UserError(path, f"{EVENTS} holds times that are none", AGAIN)
-                if not (values == np.rint(values)).all():
-                    raise UserError(path, f"{EVENTS} holds coordinates that are no whole numbers", AGAIN)
-                yield as_events(path, size, values[:, 0], values[:, 1], seconds_to_us(seconds), values[:, 2])
+                yield as_events(path, size, *rows.T)
 
         return Reader(path, *size, count, chunks)
 
@@ -109,10 +103,7 @@ class Mvsec(LabelledDataset):
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """One sequence with its depth."""
         stream, truth = files.source.stream, files.beside[0]
-        count, height, width = dataset(truth, DEPTH_MAPS, "f", 3).shape
-        if (height, width) != (stream.height, stream.width):
-            what = f"{DEPTH_MAPS} has maps of {width}x{height} px instead of {stream.width}x{stream.height}"
-            raise UserError(truth, what, "copy it again, or check the sensor's size")
+        count = len(dataset(truth, DEPTH_MAPS, "f", 3))
         times = read_times(truth, f"{DEPTH_MAPS}_ts")
         if len(times) != count:
             raise UserError(truth, f"{DEPTH_MAPS} has {count} maps for {len(times)} times", AGAIN)
@@ -131,23 +122,16 @@ class Mvsec(LabelledDataset):
 def read_times(path: Path, name: str) -> NDArray[np.int64]:
     """Times (N,) int64 in us since 1970, from seconds in dataset `name` of a file.
 
+    Seconds since 1970 in float64 are 0.24 us apart, so that the nearest microsecond is the one that was meant.
+
     Raises:
         UserError: it is missing, empty, or its times step back.
     """
     with translate_errors(path, name):
-        dataset(path, name, "f")
-        seconds = part(path, name)[()].astype(np.float64)
+        seconds = dataset(path, name, "f")[()].astype(np.float64)
     if not len(seconds) or not (np.abs(seconds) < LATEST).all():
         raise UserError(path, f"{name} holds no times", AGAIN)
-    times = seconds_to_us(seconds)
+    times = np.rint(seconds * 1e6).astype(np.int64)
     if (np.diff(times) <= 0).any():
         raise UserError(path, f"the times in {name} step back or repeat", AGAIN)
     return times
-
-
-def seconds_to_us(seconds: NDArray[np.floating]) -> NDArray[np.int64]:
-    """Times in us (int64) of times in s (float64), for events and ground truth alike.
-
-    Seconds since 1970 in float64 are 0.24 us apart, so that the nearest microsecond is the one that was meant.
-    """
-    return np.rint(np.asarray(seconds, np.float64) * 1e6).astype(np.int64)

@@ -48,37 +48,35 @@ def pack_missing(
     wanted = [source for source in sources if isinstance(source, EventSource)]
     missing: list[Packing] = []
     left_out: list[UserError] = []
-
-    def leave_out(error: UserError) -> None:
-        if not skip_damaged:
-            offered = ", or leave it out with --skip-damaged" * (skip_damaged is not None and len(wanted) > 1)
-            raise UserError(error.where, error.what, error.remedy + offered) from error
-        left_out.append(error)
-
     for source in wanted:
         try:
             missing += _missing(source, beside)
         except UserError as error:
-            leave_out(error)
+            left_out.append(raise_or_leave_out(error, skip_damaged, len(wanted)))
     if not missing:
         return left_out
-    folder, total = missing[0].store.parent, sum(packing.events for packing in missing)
-    needed = sum(disk_needed(packing.events) for packing in missing)
+    folder, needed = missing[0].store.parent, sum(disk_needed(packing.events) for packing in missing)
     free = shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.exists())).free
     if needed > free:
         recordings = f"{len(missing)} recording{'s' * (len(missing) > 1)}"
         what = f"has {free:,} bytes free, the packed events of {recordings} need about {needed:,}"
         raise UserError(folder, what, "make room, or let TESPEC_CACHE name a folder on another disk")
     with progress("packing" if beside else f"packing into {folder}", "events") as advance:
-        for packing, failure in _pack_all(missing, processes, advance, total):
-            if failure is None:
-                continue
-            if failure.where == str(packing.store.parent) or failure.where.startswith(str(packing.store)):
+        for store, failure in _pack_all(missing, processes, advance):
+            if failure.where == str(store.parent) or failure.where.startswith(str(store)):
                 # No recording is damaged.
                 remedy = failure.remedy if beside else "make room, or let TESPEC_CACHE name another folder"
                 raise UserError(failure.where, failure.what, remedy)
-            leave_out(failure)
+            left_out.append(raise_or_leave_out(failure, skip_damaged, len(wanted)))
     return left_out
+
+
+def raise_or_leave_out(error: UserError, skip_damaged: bool | None, recordings: int) -> UserError:
+    """What is wrong with one of several recordings: returned where it is to be left out, else raised."""
+    if skip_damaged:
+        return error
+    offered = ", or leave it out with --skip-damaged" * (skip_damaged is not None and recordings > 1)
+    raise UserError(error.where, error.what, error.remedy + offered) from error
 
 
 def _missing(source: EventSource, beside: bool) -> list[Packing]:
@@ -96,14 +94,13 @@ def _missing(source: EventSource, beside: bool) -> list[Packing]:
     return [] if target != store and is_complete(target) else [Packing(source, target, reader.events)]
 
 
-def _pack_all(
-    missing: list[Packing], processes: int, advance: Advance, total: int
-) -> Iterator[tuple[Packing, UserError | None]]:
-    """Each recording as it is packed, with what is wrong with it."""
-    done = 0
-    if processes == 1 or len(missing) == 1:
+def _pack_all(missing: list[Packing], processes: int, advance: Advance) -> Iterator[tuple[Path, UserError]]:
+    """Pack recordings; gives the store of each that cannot be packed, and what is wrong with it."""
+    done, total = 0, sum(packing.events for packing in missing)
+    if processes == 1:
         for packing in missing:
-            yield packing, _pack_one(packing, advance, done, total)
+            if failure := _pack_one(packing, advance, done, total):
+                yield packing.store, failure
             done += packing.events
         return
     with ProcessPoolExecutor(min(processes, len(missing)), multiprocessing.get_context("spawn")) as pool:
@@ -112,11 +109,12 @@ def _pack_all(
             packing = pending[future]
             done += packing.events
             advance(done, total, packing.source.path.name)
-            yield packing, future.result()
+            if failure := future.result():
+                yield packing.store, failure
 
 
 def _pack_one(packing: Packing, advance: Advance | None = None, before: int = 0, total: int = 0) -> UserError | None:
-    """Pack one recording in this process; what is wrong with it, if anything is."""
+    """Pack one recording in this process; returns what is wrong with it, if anything is."""
     path = packing.source.path
 
     def packed(done: int, _: int) -> None:

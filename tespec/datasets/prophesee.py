@@ -9,6 +9,7 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -24,24 +25,14 @@ from tespec.core.settings import Flag, NonNegativeFloat, PositiveFloat, Share, S
 from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import speed_at
 from tespec.datasets.recording import LabelledRecording, reduced
-from tespec.datasets.sources import STORE, EventSource, store_of
+from tespec.datasets.sources import EventSource
 from tespec.datasets.windows import Windows
 from tespec.events import PackedEvents
 from tespec.events.packing import quick_hash
+from tespec.events.readers import hdf5
 from tespec.events.readers.arrays import load_array, load_arrays
-from tespec.events.readers.hdf5 import (
-    AGAIN,
-    COLUMNS,
-    SUFFIXES,
-    dataset,
-    holds,
-    number_of_events,
-    part,
-    read_events,
-    translate_errors,
-)
-from tespec.events.spatial import Region
-from tespec.events.store import HEADER
+from tespec.events.spatial import Region, View, apply_maps
+from tespec.events.store import HEADER, STORE, store_of
 from tespec.events.stream import Reader, resolve_size
 
 DAT, H5, ARCHIVE = "Prophesee .dat", "RVT's intermediate .h5", "RVT's preprocessed archive"
@@ -60,7 +51,7 @@ LARGEST_PX = 1e6  # no place or size is larger; a damaged one may be close to wh
 REPRESENTATIONS = Path("event_representations_v2") / "stacked_histogram_dt=50_nbins=10"
 FACTORS = {"event_representations.h5": 1, "event_representations_ds2_nearest.h5": 2}  # of Gen1 and 1Mpx
 LABELS = Path("labels_v2") / "labels.npz"
-BINS, RULE, WINDOW_US, LARGEST = 10, "rvt", 50_000, 10
+BINS, RULE, WINDOW_US = 10, "rvt", 50_000
 SPACING_US = (45_000, 55_000)  # between windows; they are laid between labels, so that it varies a little
 
 
@@ -75,19 +66,21 @@ class RawBoxes(NamedTuple):
         """The boxes of a mask (N,)."""
         return RawBoxes(self.t[kept], self.corners[kept], self.label[kept])
 
+    def downsampled(self, factor: int) -> RawBoxes:
+        """In px of histograms that are downsampled by `factor`."""
+        return self._replace(corners=(self.corners / factor).astype(np.float32))
+
 
 def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
     """Boxes of a structured array with x, y, w, h, class_id, and t, which old files call ts."""
-    names = stored.dtype.names or ()
-    time = "ts" if "ts" in names and "t" not in names else "t"
-    kinds = {time: "iu", "class_id": "iu"} | dict.fromkeys("xywh", "fiu")
-    missing = [name for name in kinds if name not in names or stored.dtype[name].kind not in kinds[name]]
-    if missing or stored.ndim != 1:
-        raise UserError(path, f"has no field {missing[0] if missing else 'of boxes'}", "give a file of boxes")
-    if not len(stored):
+    time = "ts" if "ts" in (stored.dtype.names or ()) else "t"
+    try:
+        t, label = (stored[name].astype(np.int64, casting="same_kind") for name in (time, "class_id"))
+        numbers = np.stack([stored[name].astype(np.float32, casting="same_kind") for name in "xywh"], axis=1)
+    except (IndexError, ValueError, TypeError) as error:
+        raise UserError(path, f"holds no table of boxes ({error})", "give a file of boxes") from error
+    if stored.ndim != 1 or not len(stored):
         raise UserError(path, "holds no boxes", "copy it again, or leave the recording out")
-    t, label = stored[time].astype(np.int64), stored["class_id"].astype(np.int64)
-    numbers = np.stack([stored[name].astype(np.float32) for name in "xywh"], axis=1)
     for bad, what in (
         (~(np.abs(numbers) <= LARGEST_PX).all(axis=1), "a place or size that is no number of px"),
         ((numbers[:, 2:] < 0).any(axis=1), "a negative size"),
@@ -95,7 +88,7 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
         (np.diff(t, prepend=0) < 0, "a time before that of the box before it, or before 0"),
     ):
         if bad.any():
-            raise UserError(path, f"box {int(np.argmax(bad))} has {what}", AGAIN)
+            raise UserError(path, f"box {int(np.argmax(bad))} has {what}", hdf5.AGAIN)
     return RawBoxes(t, np.concatenate([numbers[:, :2], numbers[:, :2] + numbers[:, 2:]], axis=1), label)
 
 
@@ -179,36 +172,22 @@ def choose_frames(times: NDArray[np.int64], rules: PropheseeProtocol, start: int
 
 @dataclass(frozen=True, eq=False)
 class BoxLabels:
-    """Boxes of each label frame.
+    """Boxes of each label frame: those of `boxes`, in px of the histograms, at one of the `times` (K,) in us."""
 
-    Attributes:
-        corners: (M, 4) float32 in px of the histograms.
-        label: (M,) int64.
-        borders: (K + 1,) int64: label k has the boxes from borders[k] to borders[k + 1].
-    """
-
-    corners: NDArray[np.float32]
-    label: NDArray[np.int64]
-    borders: NDArray[np.int64]
+    boxes: RawBoxes
+    times: NDArray[np.int64]
 
     def __len__(self) -> int:
-        return len(self.borders) - 1
+        return len(self.times)
 
     def __getitem__(self, index: int) -> Boxes:
         """Boxes of label number `index`."""
-        begin, end = self.borders[: len(self)][index], self.borders[1:][index]
-        return make_boxes(self.corners[begin:end], self.label[begin:end])
+        begin, end = np.searchsorted(self.boxes.t, (self.times[index], self.times[index] + 1))
+        return make_boxes(self.boxes.corners[begin:end], self.boxes.label[begin:end])
 
     def checksums(self) -> list[int]:
         """CRC-32 of each label's boxes."""
         return [zlib.crc32(self[index].corners.tobytes() + self[index].label.tobytes()) for index in range(len(self))]
-
-
-def box_labels(boxes: RawBoxes, times: NDArray[np.int64], factor: int) -> BoxLabels:
-    """Boxes of the frames at `times` (K,), for histograms downsampled by `factor`."""
-    kept = boxes.keep(np.isin(boxes.t, times))
-    borders = np.searchsorted(kept.t, np.append(times, np.iinfo(np.int64).max))
-    return BoxLabels((kept.corners / factor).astype(np.float32), kept.label, borders.astype(np.int64))
 
 
 def is_archive(folder: Path) -> bool:
@@ -218,17 +197,13 @@ def is_archive(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class ArchiveSource:
-    """Histograms of one recording of RVT's archives, in folder `path`; see `Source`.
-
-    `sensor` is the (height, width) in px that they have to be of, where the user gives one.
-    """
+    """Histograms of one recording of RVT's archives, in folder `path`; see `tespec.datasets.sources.Source`."""
 
     path: Path
-    sensor: Size | None = None
 
     @property
     def file(self) -> Path:
-        """The HDF5 file."""
+        """The HDF5 file of the histograms."""
         folder = self.path / REPRESENTATIONS
         found = next((folder / name for name in FACTORS if (folder / name).is_file()), None)
         if found is None:
@@ -241,15 +216,6 @@ class ArchiveSource:
         return FACTORS[self.file.name]
 
     @property
-    def files(self) -> tuple[Path, ...]:
-        """The histograms and their times."""
-        return self.file, self.path / REPRESENTATIONS / "timestamps_us.npy"
-
-    def identity(self) -> list[dict[str, Any]]:
-        """Name, size and sampled SHA-256 of each file."""
-        return [quick_hash(file) for file in self.files]
-
-    @property
     def stream(self) -> PackedEvents:
         """Refused: the archive has no events."""
         raise UserError(self.path, "holds histograms, not events", "give the raw recordings")
@@ -257,29 +223,26 @@ class ArchiveSource:
     @property
     def region(self) -> Region:
         """Size of the stored histograms."""
-        stored = dataset(self.file, "data", "u", 4)
-        if stored.dtype != np.uint8 or stored.shape[1] != 2 * BINS:
-            what = f"data is {stored.dtype} {stored.shape} instead of uint8 (windows, {2 * BINS}, H, W)"
-            raise UserError(self.file, what, AGAIN)
-        height, width = stored.shape[2:]
-        if self.sensor is not None:
-            resolve_size(self.path, *self.sensor, named=(self.factor * height, self.factor * width))
-        return Region(height, width)
+        return Region(*hdf5.dataset(self.file, "data", "u", 4).shape[2:])
 
+    def identity(self) -> list[dict[str, Any]]:
+        """Name, size and sampled SHA-256 of the histograms and of their times."""
+        return [quick_hash(file) for file in (self.file, self.path / REPRESENTATIONS / "timestamps_us.npy")]
+
+    @cached_property
     def windows(self) -> Windows:
         """(N, 2) windows in us that the histograms are of, border events included on both sides."""
-        path, count = self.files[1], dataset(self.file, "data", "u", 4).shape[0]
-        times = load_array(path)
-        if not count or times.dtype.kind not in "iu" or times.shape != (count,) or (times[1:] <= times[:-1]).any():
-            raise UserError(path, f"does not hold {count} times that rise, one for each histogram", AGAIN)
-        times = times.astype(np.int64)
+        path, count = self.path / REPRESENTATIONS / "timestamps_us.npy", len(hdf5.dataset(self.file, "data", "u", 4))
+        ends = load_array(path)
+        if ends.dtype.kind not in "iu" or ends.shape != (count,) or (ends[1:] <= ends[:-1]).any():
+            raise UserError(path, f"does not hold {count} times that rise, one for each histogram", hdf5.AGAIN)
         # Gen1 archives that are made again with RVT's public script have 50 ms of each 125 ms: 60 % of events are lost.
-        spacing = float(np.median(np.diff(times))) if count > 1 else WINDOW_US
+        spacing = float(np.median(np.diff(ends))) if count > 1 else WINDOW_US
         if not SPACING_US[0] <= spacing <= SPACING_US[1]:
             what = f"windows of 50 ms are {spacing / 1000:g} ms apart, so that events between them are missing"
             remedy = "give RVT's own archive, or the raw recordings; its public script makes this one"
             raise UserError(path, what, remedy)
-        return np.stack([times - WINDOW_US, times], axis=1)
+        return ends.astype(np.int64)[:, None] - (WINDOW_US, 0)
 
     def require_window(self, length_ms: float | None) -> None:
         """Refuse windows of another length than the stored ones."""
@@ -288,41 +251,26 @@ class ArchiveSource:
             remedy = f"give --set window_ms={WINDOW_US // 1000}, or the raw recordings"
             raise UserError(self.path, f"holds windows of {WINDOW_US / 1000:g} ms, not {asked}", remedy)
 
-    def histograms(self, windows: Windows, bins: int, rule: str, region: Region) -> NDArray[np.uint8]:
-        """(N, 2*bins, H, W) uint8 of stored windows (N, 2) in us."""
-        for name, asked, stored in (("bins", bins, BINS), ("rule", rule, RULE)):
-            if asked != stored:
-                what = f"holds histograms with {name} {stored}, not {asked}"
-                raise UserError(self.path, what, f"give --set {name}={stored}, or the raw recordings")
-        if region.factor != 1:
-            raise UserError(self.path, "its histograms cannot be downsampled", "set downsample.factor=1")
-        ends = self.windows()[:, 1]
-        places = np.searchsorted(ends, windows[:, 1])
-        if (places >= len(ends)).any() or (ends[places] != windows[:, 1]).any():
-            raise UserError(self.path, "has no histogram of one of the windows", "give the raw recordings")
-        with translate_errors(self.file, "a histogram"):
-            data = part(self.file, "data")
-            frames = np.empty((len(places), *data.shape[1:]), np.uint8)
-            for row, place in enumerate(places.tolist()):
-                frames[row] = data[place]
-        if frames.size and frames.max() > LARGEST:
-            raise UserError(self.file, f"holds counts above {LARGEST}", AGAIN)
-        return frames
+    def fill(
+        self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: View | None
+    ) -> None:
+        """Write stored histograms; see `Source`. Other bins and another rule than theirs are refused."""
+        if (bins, rule) != (BINS, RULE):
+            what = f"holds histograms of {BINS} bins by rule {RULE}, not of {bins} by rule {rule}"
+            raise UserError(self.path, what, f"give --set bins={BINS} and --set rule={RULE}, or the raw recordings")
+        with hdf5.translate_errors(self.file, "a histogram"):
+            data = hdf5.part(self.file, "data")
+            for histogram, place in zip(out, np.searchsorted(self.windows[:, 1], windows[:, 1]).tolist(), strict=True):
+                histogram[...] = data[place] if view is None else apply_maps(data[place], view, 0)
 
-    def labels(self, known_classes: int) -> tuple[RawBoxes, NDArray[np.int64], NDArray[np.int64]]:
-        """Boxes (M,) in px of the sensor, the first box (K,) of each label frame, the window (K,) that ends at it."""
-        path, ends = self.path / LABELS, self.windows()[:, 1]
-        stored, first = load_arrays(path, ("labels", "objframe_idx_2_label_idx"))
-        indices = first, load_array(self.path / REPRESENTATIONS / "objframe_idx_2_repr_idx.npy")
+    def boxes(self, known_classes: int) -> tuple[RawBoxes, NDArray[np.int64]]:
+        """Boxes (M,) in px of the sensor, and the window (K,) that ends at each time that has some."""
+        path, ends = self.path / LABELS, self.windows[:, 1]
+        (stored,) = load_arrays(path, ("labels",))
         boxes = raw_boxes(stored, path, known_classes)
-        firsts, places = (each.astype(np.int64) for each in indices)
-        fit = all(len(each) and each.dtype.kind in "iu" and each.shape == (first.size,) for each in indices)
-        fit = fit and all(each[0] >= 0 and (np.diff(each) > 0).all() for each in (firsts, places))
-        if not fit or firsts[0] or firsts[-1] >= len(boxes.t) or places[-1] >= len(ends):
-            raise UserError(path, f"its label frames do not fit its boxes, or the {len(ends)} histograms", AGAIN)
-        if (boxes.t != np.repeat(ends[places], np.diff(firsts, append=len(boxes.t)))).any():
-            raise UserError(path, "has boxes at other times than the histograms they belong to", "unpack it again")
-        return boxes, firsts, places
+        if not np.isin(boxes.t, ends).all():
+            raise UserError(path, "has boxes at other times than the ends of the histograms", "unpack it again")
+        return boxes, np.searchsorted(ends, np.unique(boxes.t))
 
 
 def recordings_in(folder: Path) -> dict[str, tuple[Path, str]]:
@@ -332,15 +280,11 @@ def recordings_in(folder: Path) -> dict[str, tuple[Path, str]]:
     """
     found: dict[str, tuple[Path, str]] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        packed = path.is_dir() and path.name.endswith(STORE)
-        file = path.with_name(path.name.removesuffix(STORE)) if packed else path
-        ending = next((each for each in ENDINGS if file.name.endswith(each) and (packed or path.is_file())), "")
-        layout = ENDINGS.get(ending)
-        if (path / REPRESENTATIONS).is_dir() or (path / LABELS).is_file():
-            layout = ARCHIVE
-        if layout is None:
+        file = path.with_name(path.name.removesuffix(STORE))
+        ending = next((each for each in ENDINGS if file.name.endswith(each)), "")
+        if not ending and not (path / REPRESENTATIONS).is_dir() and not (path / LABELS).is_file():
             continue
-        other, _ = found.setdefault(file.name.removesuffix(ending), (file, layout))
+        other, _ = found.setdefault(file.name.removesuffix(ending), (file, ENDINGS.get(ending, ARCHIVE)))
         if other != file:
             raise UserError(file, f"is there as {other.name} as well", "keep one of them")
     return dict(sorted(found.items()))
@@ -370,26 +314,28 @@ class PropheseeDataset(LabelledDataset):
         if self.splits.get(HELD_OUT) == EVERY and not self._found[HELD_OUT]:
             self.splits = {split: names for split, names in self.splits.items() if split != HELD_OUT}
         self._refuse_shared({split: found.keys() - set(self.protocol.skip) for split, found in self._found.items()})
-        layouts = {layout: path for found in self._found.values() for path, layout in found.values()}
-        self.layout = self._one_layout(layouts, "no recordings")
+        layouts = {layout for found in self._found.values() for _, layout in found.values()}
+        self.layout = " and ".join(sorted(layouts)) or "no recordings"
 
     @classmethod
     def reads(cls, path: Path) -> bool:
         """Whether an HDF5 file has events as RVT's preprocessing starts from, or as Prophesee's own recorders write."""
-        if path.suffix.lower() not in SUFFIXES:
+        if path.suffix.lower() not in hdf5.SUFFIXES:
             return False
-        return holds(path, PROPHESEE_H5) or (holds(path, *COLUMNS) and not holds(path, "t_offset", "ms_to_idx"))
+        return hdf5.holds(path, PROPHESEE_H5) or (
+            hdf5.holds(path, *hdf5.COLUMNS) and not hdf5.holds(path, "t_offset", "ms_to_idx")
+        )
 
     @classmethod
     def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
         """What reads RVT's intermediate HDF5: x, y, t, p in us, polarities 0 and 1 or -1 and 1."""
-        if holds(path, PROPHESEE_H5):
+        if hdf5.holds(path, PROPHESEE_H5):
             raise UserError(
                 path, "is Prophesee's own HDF5 format, whose codec is not read", "convert it to .raw or .dat"
             )
-        count = number_of_events(path)
+        count = hdf5.number_of_events(path)
         size = resolve_size(path, height, width, _named_size(path))
-        return Reader(path, *size, count, lambda: read_events(path, size, count))
+        return Reader(path, *size, count, lambda: hdf5.read_events(path, size, count))
 
     def names(self, split: str) -> tuple[str, ...]:
         """Names of the recordings of a split; those with faulty labels are left out."""
@@ -410,7 +356,7 @@ class PropheseeDataset(LabelledDataset):
             raise UserError(where, f"recording of the {split} split is missing", "copy it into the folder")
         path, layout = self._found[split][name]
         if layout == ARCHIVE:
-            return RecordingFiles(name, split, ArchiveSource(path, self.given_sensor), ())
+            return RecordingFiles(name, split, ArchiveSource(path), ())
         boxes = path.with_name(name + BOX_FILE)
         if not boxes.is_file():
             raise UserError(boxes, "no such file, but there are events", "copy the recording's boxes beside its events")
@@ -437,20 +383,18 @@ class PropheseeDataset(LabelledDataset):
             raise UserError(path, what, "leave the recording out (protocol.skip), or set protocol.boxes=all")
         region = reduced(stream.height, stream.width, self.downsample)
         left_out = len(np.unique(boxes.t)) - len(times)
-        labels, begin = box_labels(kept, times, region.factor), min(start, int(times[0]) - 1)
+        labels, begin = BoxLabels(kept.downsampled(region.factor), times), min(start, int(times[0]) - 1)
         return self.labelled(files, region, labels, times, begin, left_out=left_out, start=start)
 
     def _open_archive(self, files: RecordingFiles, source: ArchiveSource, count: int) -> LabelledRecording:
         source.require_window(self.rule.length_ms)
-        region, windows = source.region, source.windows()
-        boxes, first, places = source.labels(count)
-        size = (region.width, region.height)
-        corners = np.clip(boxes.corners / source.factor, 0, (*size, *size)).astype(np.float32)
-        labels = BoxLabels(corners, boxes.label, np.append(first, len(boxes.t)).astype(np.int64))
-        start, speed = start_of(max(0, int(windows[0, 0]))), speed_at(self.root, files.name, windows[places, 1])
+        boxes, places = source.boxes(count)
+        windows, times = source.windows, source.windows[places, 1]
+        labels, start = BoxLabels(boxes.downsampled(source.factor), times), start_of(max(0, int(windows[0, 0])))
         if not self.rule.recurrent:
             windows, places = windows[places], np.arange(len(places), dtype=np.int64)
-        return LabelledRecording(files.name, source, region, windows, labels, places, speed, start=start)
+        speed = speed_at(self.root, files.name, times)
+        return LabelledRecording(files.name, source, source.region, windows, labels, places, speed, start=start)
 
     @classmethod
     def split_of(cls, path: Path, splits: Mapping[str, Sequence[str]]) -> str | None:
@@ -473,13 +417,14 @@ def _folder_of_splits(root: Path) -> Path:
 
 def _named_size(path: Path) -> Size | None:
     """(height, width) as RVT's intermediate HDF5 file states them."""
-    if not (holds(path, "events/height") and holds(path, "events/width")):
+    names = ("events/height", "events/width")
+    if not all(hdf5.holds(path, name) for name in names):
         return None
-    with translate_errors(path, "the sensor's size"):
-        height, width = (part(path, f"events/{name}") for name in ("height", "width"))
-        if any(side.dtype.kind not in "iu" or side.size != 1 for side in (height, width)):
-            raise UserError(path, "its height and width are no whole numbers", AGAIN)
-        return int(height[()].item()), int(width[()].item())
+    sides = [hdf5.part(path, name) for name in names]
+    if any(side.dtype.kind not in "iu" or side.size != 1 for side in sides):
+        raise UserError(path, "its height and width are no whole numbers", hdf5.AGAIN)
+    with hdf5.translate_errors(path, "the sensor's size"):
+        return int(sides[0][()].item()), int(sides[1][()].item())
 
 
 @DATASETS.register_module()

@@ -12,13 +12,12 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets.sources import EventSource, Source
 from tespec.datasets.windows import Windows
-from tespec.events import PackedEvents, window_histograms
+from tespec.events import PackedEvents
 from tespec.events.histogram import window_words
-from tespec.events.spatial import Region, View, apply_maps
+from tespec.events.spatial import Region, View
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -59,16 +58,13 @@ class Recording:
 
     def histograms(self, first: int, count: int, bins: int, rule: str) -> NDArray[np.uint8]:
         """Histograms (count, 2*bins, H, W) of the windows from `first` on; a `UserError` if they cannot be read."""
-        return self.source.histograms(self.windows[first : first + count], bins, rule, self.region)
+        out = np.empty((count, 2 * bins, self.region.height, self.region.width), np.uint8)
+        self.fill(out, first, bins, rule)
+        return out
 
     def fill(self, out: NDArray[np.uint8], first: int, bins: int, rule: str, view: View | None = None) -> None:
         """Write histograms of T windows from `first` on, as `view` shows them, into `out` (T, 2*bins, H, W) uint8."""
-        windows = self.windows[first : first + len(out)]
-        if self.has_words:
-            window_histograms(self.stream, windows, bins, rule=rule, region=self.region, view=view, out=out)
-        else:
-            histograms = self.source.histograms(windows, bins, rule, self.region)
-            out[...] = histograms if view is None else apply_maps(histograms, view, 0)
+        self.source.fill(out, self.windows[first : first + len(out)], bins, rule, self.region, view)
 
     def words(self, first: int, count: int, bins: int, rule: str) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
         """Packed events of `count` windows from `first` on, where `has_words`: see `window_words`."""
@@ -213,6 +209,4 @@ def reduced(height: int, width: int, downsample: Downsample) -> Region:
     factor = downsample.factor
     if factor == "auto":
         factor = -(-width // (downsample.to_width or width))
-    if not isinstance(factor, int):
-        raise UserError("downsample.factor", f"unknown value {factor!r}", "give a positive whole number or auto")
     return Region(height // factor, width // factor, factor, downsample.keep)

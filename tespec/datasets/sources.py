@@ -17,37 +17,34 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.datasets.windows import Windows
 from tespec.events import PackedEvents, load_events, open_events, window_histograms
-from tespec.events.opening import NotPacked, open_reader, require_same
-from tespec.events.packing import SourceHash, files_of, is_recorded, quick_hash
+from tespec.events.opening import NotPacked, open_reader
+from tespec.events.packing import files_of, is_recorded, quick_hash
 from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
-from tespec.events.spatial import Region
-from tespec.events.store import HEADER, STORE, header_of, store_of, verify_store
+from tespec.events.spatial import Region, View
+from tespec.events.store import HEADER, header_of, store_of
 from tespec.events.stream import Reader
 
-__all__ = ["STORE", "EventSource", "Source", "is_there", "store_of"]
 RECTIFY_MAP = "rectify_map"
 
 
 class Source(Protocol):
-    """Gives histograms of windows; hashable, and small when pickled. `UserError` is raised for what cannot be read."""
+    """Gives histograms of windows; hashable, and small when pickled."""
 
     @property
     def path(self) -> Path:
         """File or folder that messages name."""
 
     @property
-    def files(self) -> tuple[Path, ...]:
-        """Every file that determines the histograms, in a fixed order."""
-
-    @property
     def stream(self) -> PackedEvents:
         """The open recording; refused by those that hold no events but histograms."""
 
     def identity(self) -> list[dict[str, Any]]:
-        """Name, size and sampled SHA-256 of each file, wherever it lies."""
+        """Name, size and sampled SHA-256 of each file that determines the histograms, wherever it lies."""
 
-    def histograms(self, windows: Windows, bins: int, rule: str, region: Region) -> NDArray[np.uint8]:
-        """(N, 2*bins, H, W) uint8 of windows (N, 2) in us; refused with bins or a rule that histograms do not have."""
+    def fill(
+        self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: View | None
+    ) -> None:
+        """Write histograms of windows (N, 2) in us, as `view` shows them, into `out` (N, 2*bins, H, W) uint8."""
 
 
 @dataclass(frozen=True)
@@ -80,38 +77,19 @@ class EventSource:
         """What reads the events as they were recorded."""
         return open_reader(self.path, *(self.sensor or (None, None)))
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The files of the events, and the rectification."""
-        packed = not is_recorded(self.path) and (store_of(self.path) / HEADER).is_file()
-        return (*files_of(store_of(self.path) if packed else self.path), *self._maps)
-
-    @property
-    def _maps(self) -> tuple[Path, ...]:
-        return (self.rectify_map,) if self.rectify_map else ()
-
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of each file; of a packed recording, of those it was made from."""
+        maps = [quick_hash(self.rectify_map)] if self.rectify_map else []
         store = store_of(self.path)
-        packed = not is_recorded(self.path) and (store / HEADER).is_file()
-        if packed:
-            return [*header_of(store)["source"]["files"], *map(quick_hash, self._maps)]
-        return [quick_hash(file) for file in self.files]
+        if is_recorded(self.path) or not (store / HEADER).is_file():
+            return [*map(quick_hash, files_of(self.path)), *maps]
+        return [*header_of(store)["source"]["files"], *maps]
 
-    def verify(self) -> None:
-        """Read packed events whole, and compare them and their recording with the SHA-256 in the header.
-
-        The recording of packed events in the cache is not read: their folder is named by its state.
-        """
-        store = self.packed().path
-        verify_store(store)
-        made_from = header_of(store)["source"]
-        if is_recorded(self.path) and store == store_of(self.path):
-            require_same(store, self.path, SourceHash(self.path).describe()["sha256"] == made_from["sha256"])
-
-    def histograms(self, windows: Windows, bins: int, rule: str, region: Region) -> NDArray[np.uint8]:
-        """(N, 2*bins, H, W) uint8 of windows (N, 2) in us."""
-        return window_histograms(self.stream, windows, bins, rule=rule, region=region)
+    def fill(
+        self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: View | None
+    ) -> None:
+        """Write histograms of windows; see `Source`."""
+        window_histograms(self.stream, windows, bins, rule=rule, region=region, view=view, out=out)
 
 
 @cache
@@ -122,12 +100,7 @@ def _packed(source: EventSource) -> PackedEvents:
 
 @lru_cache(maxsize=1)
 def _in_memory(source: EventSource) -> PackedEvents:
-    return _rectified(source, _loaded(source.path, source.sensor))
-
-
-@lru_cache(maxsize=1)
-def _loaded(path: Path, sensor: Size | None) -> PackedEvents:
-    return load_events(path, *(sensor or (None, None)))  # once, rectified or not
+    return _rectified(source, load_events(source.path, *(source.sensor or (None, None))))
 
 
 def _rectified(source: EventSource, stream: PackedEvents) -> PackedEvents:
@@ -149,13 +122,11 @@ def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]
     """
     if not path.is_file():
         raise UserError(path, "no such file, and labels need rectified events", "copy it beside the events")
-    found = dataset(path, RECTIFY_MAP, "f", 3)
-    if found.shape != (height, width, 2):
-        raise UserError(path, f"{RECTIFY_MAP} has the shape {found.shape} instead of {(height, width, 2)}", AGAIN)
     with translate_errors(path, RECTIFY_MAP):
-        pixels = found[()]
-    if not np.isfinite(pixels).all():
-        raise UserError(path, f"{RECTIFY_MAP} holds places that are no numbers", AGAIN)
+        pixels = dataset(path, RECTIFY_MAP, "f", 3)[()]
+    if pixels.shape != (height, width, 2) or not np.isfinite(pixels).all():
+        what = f"{RECTIFY_MAP} has the shape {pixels.shape}, not {(height, width, 2)}, or places that are no numbers"
+        raise UserError(path, what, AGAIN)
     nearest = np.floor(pixels + 0.5)
     inside = ((nearest >= 0) & (nearest < (width, height))).all(axis=-1, keepdims=True)
     return np.where(inside, nearest, -1).astype(np.int16)

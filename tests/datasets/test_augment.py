@@ -8,7 +8,6 @@ from torch.nn.functional import interpolate
 from tespec.core.boxes import make_boxes
 from tespec.core.settings import Augmentation
 from tespec.datasets.augment import MIN_BOX_SIDE, FlipZoom, sample_flip_zoom, transform_boxes
-from tespec.events import event_histogram
 from tespec.events.spatial import DROPPED, apply_maps
 
 PAPER = Augmentation(flip=0.5, zoom=0.8, zoom_in_share=0.8, zoom_in=(1.0, 1.5), zoom_out=(1.0, 1.2))
@@ -34,16 +33,6 @@ def test_maps_stay_within_the_image_and_are_applied_pixel_by_pixel(seed, height,
         inside = side[side != DROPPED]
         assert 0 <= inside.min() <= inside.max() < size == len(side)
         assert (np.diff(inside) >= 0).all() or (np.diff(inside) <= 0).all()
-
-
-def test_flipping_the_histogram_is_flipping_the_events():
-    rng = np.random.default_rng(0)
-    x, y, p = (rng.integers(0, limit, 500).astype(np.uint16) for limit in (20, 10, 2))
-    t = np.sort(rng.integers(0, 1000, 500))
-    window = {"t_start": 0, "t_end": 1000, "bins": 4, "height": 10, "width": 20}
-    flipped = event_histogram((19 - x).astype(np.uint16), y, t, p.astype(np.uint8), **window)
-    histogram = event_histogram(x, y, t, p.astype(np.uint8), **window)
-    np.testing.assert_array_equal(apply_maps(histogram, draw(FLIP, 0, 10, 20), 0), flipped)
 
 
 class TopLeft(np.random.Generator):

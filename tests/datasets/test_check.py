@@ -1,15 +1,10 @@
-import io
-import pickle
-import shutil
-
 import numpy as np
 import pytest
-from PIL import Image
+from ddd17_copies import copy_archive, extract, png
 
 from tespec.core.boxes import make_boxes
 from tespec.datasets import sources
 from tespec.datasets.check import check, label_facts, problems, table
-from tespec.datasets.folder import EventFolder
 from tespec.datasets.recording import LabelledRecording
 from tespec.events import load_events
 from tespec.events.spatial import Region
@@ -61,27 +56,20 @@ def test_labels_of_each_kind():
 def test_a_whole_data_set(tiny_world):
     dataset = dataset_in(tiny_world / "ddd17")
     found = list(check(dataset))
-    names = [("train", "dir0"), ("train", "dir1"), ("test", "dir2"), ("val", "dir3")]
-    assert [(each.split, each.name) for each in found] == names
+    assert [(each.split, each.name) for each in found] == [
+        ("train", "dir0"), ("train", "dir1"), ("test", "dir2"), ("val", "dir3"),
+    ]  # fmt: skip
     assert problems(found) == []
     for each in found:
         stamps = np.fromfile(tiny_world / "ddd17" / each.name / "events.dat.t", "<i8")
-        assert each.facts["events_count"] == len(stamps)
-        assert each.facts["labels_count"] > 50
+        assert (each.facts["events_count"], each.facts["labels_count"] > 50) == (len(stamps), True)
     assert len({len(line) for line in table(found).splitlines()}) == 1
-    assert next(check(dataset, quick=True)).facts["events_count"] == found[0].facts["events_count"]
     assert list(check(dataset, processes=2)) == found
 
 
 def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
-    root = tmp_path / "ddd17"
-    shutil.copytree(tiny_world / "ddd17", root, ignore=shutil.ignore_patterns("imgs"))
-    shutil.rmtree(root / "dir1")
-    buffer = io.BytesIO()
-    Image.new("L", (3, 3)).save(buffer, "PNG")
-    shutil.unpack_archive(root / "dir2" / "segmentation_masks.zip", root / "dir2")
-    (root / "dir2" / "segmentation_masks.zip").unlink()
-    min((root / "dir2" / "segmentation_masks").iterdir()).write_bytes(buffer.getvalue())
+    root = copy_archive(tiny_world, tmp_path / "drive: the second; again", ("dir0", "dir2", "dir3"))
+    min(extract(root / "dir2").iterdir()).write_bytes(png(np.zeros((3, 3), np.uint8)))
     found = list(check(dataset_in(root)))
     missing, size = problems(found)
     assert missing.startswith(f"{root / 'dir1'}: recording of the train split is missing; ")
@@ -89,14 +77,3 @@ def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
     assert found[2].facts["events_count"] > 0
     assert "labels_count" not in found[2].facts
     assert len(table(found).splitlines()) == 5
-
-
-def test_a_mistake_keeps_its_parts_whatever_they_hold(tmp_path):
-    path = tmp_path / "drive: the second; again" / "a.dat"
-    path.parent.mkdir()
-    path.write_bytes(b"% Height 4\n% Width 4\n" + bytes((12, 8)) + bytes(12))
-    (facts,) = check(EventFolder(path))
-    (problem,) = facts.problems
-    assert (problem.where, problem.remedy) == (str(path), "copy it again")
-    again = pickle.loads(pickle.dumps(problem))
-    assert (again.where, again.what, again.remedy) == (problem.where, problem.what, problem.remedy)

@@ -5,12 +5,12 @@ import zipfile
 
 import numpy as np
 import pytest
-from ddd17_copies import copy_archive, extract, open_ddd17, write_official
+from ddd17_copies import copy_archive, open_ddd17, write_official
 from PIL import Image
 
 from tespec.core.errors import UserError
 from tespec.datasets import ddd17
-from tespec.datasets.ddd17 import image_index
+from tespec.datasets.ddd17 import image_times
 from tespec.events import event_histogram, load_events
 
 EPOCH_US = 1_487_842_276_585_000  # a day in 2017: in ns it does not fit a double
@@ -29,9 +29,9 @@ def test_official_sizes_and_units(tmp_path, ticks, start_us):
     assert (stream.height, stream.width, stream.count) == (260, 346, len(t))
     for found, expected in zip(stream.slice(t[0], t[-1] + 1), (*xyp.T[:2], t, xyp.T[2]), strict=True):
         np.testing.assert_array_equal(found, expected)
-    times, first_events = image_index(tmp_path / "dir1")
+    times, found = image_times(tmp_path / "dir1")
     np.testing.assert_array_equal(times, stamps)
-    np.testing.assert_array_equal(first_events, np.searchsorted(t, stamps))
+    assert found == ticks
     recording = open_test(tmp_path)
     assert (recording.region.height, recording.region.width, recording.ego_speed) == (200, 346, None)
     np.testing.assert_array_equal(recording.label_times, stamps[:8])
@@ -61,11 +61,11 @@ def test_any_index_will_do_and_the_sensor_is_the_given_one(tmp_path):
     index = tmp_path / "dir1" / "index" / "index_50ms.npy"
     index.rename(index.with_name("index_250ms.npy"))
     assert len(open_test(tmp_path)) == 8
-    with pytest.raises(UserError, match="has events outside of the 300x260 px sensor"):
+    with pytest.raises(UserError, match=r"x from \d+ to \d+ on a sensor of 300x260 px"):
         load_events(tmp_path / "dir1", 260, 300)
 
 
-def test_every_mask_is_a_label_at_the_time_of_its_image_zipped_or_not(tiny_world, tmp_path):
+def test_every_mask_is_a_label_at_the_time_of_its_image(tiny_world, tmp_path):
     archive = copy_archive(tiny_world, tmp_path)
     recording = open_test(archive)
     index = np.load(archive / "dir2" / "index" / "index_50ms.npy")
@@ -76,12 +76,7 @@ def test_every_mask_is_a_label_at_the_time_of_its_image_zipped_or_not(tiny_world
     images = [int(name[-12:-4]) - 1 for name in names]
     np.testing.assert_array_equal(recording.label_times, index[images, 0] // 1000)
     np.testing.assert_array_equal(recording.ego_speed, speed[images])
-    checksums = recording.labels.checksums()
     np.testing.assert_array_equal([recording.labels[number] for number in range(len(names))], stored)
-    extract(archive / "dir2")
-    extracted = open_test(archive)
-    np.testing.assert_array_equal([extracted.labels[number] for number in range(len(names))], stored)
-    assert extracted.labels.checksums() == checksums
 
 
 def test_events_add_up_where_masks_are_missing(tmp_path):

@@ -1,6 +1,8 @@
 """Batches of images, and of events with images: each shown once in an epoch, its views what a network should see."""
 
 import random
+import struct
+import zlib
 from collections import Counter
 from dataclasses import replace
 
@@ -13,6 +15,7 @@ from PIL import Image
 from torchvision.transforms import v2
 
 from tespec.core.config import pretraining_settings
+from tespec.core.errors import UserError
 from tespec.datasets import images
 from tespec.datasets.folder import divide
 from tespec.datasets.images import (
@@ -27,6 +30,7 @@ from tespec.datasets.images import (
     open_images,
     paired,
     pixels_of,
+    read_image,
     seeded,
 )
 
@@ -125,3 +129,40 @@ def test_views_of_an_image_are_the_same_each_time_and_differ_from_each_other(tmp
     for name, value in again.items():
         assert torch.equal(batch[name][1:], value)
     assert not torch.equal(batch["views"][:, 0], batch["views"][:, 1])
+
+
+# Files that are no images, and images of unusual kinds.
+
+PAGE = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+
+
+def png_header(width, height):
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    chunk = struct.pack(">I", 13) + b"IHDR" + header + struct.pack(">I", zlib.crc32(b"IHDR" + header))
+    return b"\x89PNG\r\n\x1a\n" + chunk + bytes(100)
+
+
+@pytest.mark.parametrize("content", [PAGE, png_header(60_000, 60_000), b"", b"GIF89a" + bytes(99)])
+def test_neither_programs_nor_bombs_are_images(tmp_path, content):
+    (tmp_path / "a.png").write_bytes(content)
+    with pytest.raises(UserError, match=r"a.png: not a readable image"):
+        read_image(tmp_path / "a.png", 3)
+
+
+@pytest.mark.parametrize(
+    ("mode", "colour", "grey"),
+    [("1", 1, 255), ("L", 7, 7), ("LA", (7, 255), 7), ("RGB", (7, 7, 7), 7), ("RGBA", (7, 7, 7, 255), 7), ("P", 7, 7)],
+)
+def test_images_of_every_mode_keep_their_grey(tmp_path, mode, colour, grey):
+    image = Image.new(mode, (2, 2), colour)
+    if mode == "P":
+        image.putpalette(bytes(np.repeat(np.arange(256, dtype=np.uint8), 3)))
+    image.save(tmp_path / "a.png")
+    assert read_image(tmp_path / "a.png", 1).getpixel((1, 1)) == grey
+    assert read_image(tmp_path / "a.png", 3).getpixel((0, 0)) == (grey,) * 3
+
+
+def test_images_of_more_than_8_bits_are_refused(tmp_path):
+    Image.new("I;16", (2, 2), 700).save(tmp_path / "a.png")
+    with pytest.raises(UserError, match=r"a.png: is an image of mode I;16, more than 8 bits a pixel"):
+        read_image(tmp_path / "a.png", 1)

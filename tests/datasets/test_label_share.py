@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tespec.core.config import names
-from tespec.core.errors import UserError
 from tespec.datasets.recording import van_der_corput_order, with_label_share
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
@@ -65,9 +64,3 @@ def test_a_label_and_its_speed_stay_with_their_window(tiny_world):
     assert np.array_equal(part.labels[0], few.labels[1])
     assert few.labels.checksums() == whole.labels.checksums()
     assert with_label_share([whole], 1.0) == [whole]
-
-
-@pytest.mark.parametrize("share", ["0", "1.5"])
-def test_a_share_lies_above_0_and_reaches_1(tiny_world, share):
-    with pytest.raises(UserError, match=r"label_share: .* is not allowed; it should be (greater|less) than"):
-        built(tiny_world, "ddd17", "recurrent", share)

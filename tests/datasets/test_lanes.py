@@ -6,11 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tespec.core.config import names
 from tespec.datasets.batches import lanes_of
 from tespec.datasets.lanes import Lanes, balance_lanes, shuffled
-from tespec.runs.data import Data, settings_of
-from tespec.tasks import build_task
 
 
 @st.composite
@@ -25,13 +22,6 @@ def test_lanes_say_whether_any_state_is_ever_carried(lanes):
     fresh = {lanes.slot(lane, step).fresh for lane in range(lanes.count) for step in range(60)}
     assert lanes.has_no_continuation == (fresh == {True})
     assert not replace(lanes, random_share=1.0).has_no_continuation
-
-
-@pytest.mark.parametrize("task", names("tasks"))
-def test_streams_of_the_comparison_carry_a_state(tiny_world, task):
-    settings = settings_of(Data(tiny_world / task, "sample"), task, "recurrent", "small")
-    assert settings.sampling == "mixed"
-    assert not build_task(settings, tiny_world / task).steps(0).has_no_continuation
 
 
 @given(playable_lanes(), st.data())
@@ -80,18 +70,14 @@ def test_random_lanes_reach_every_window_and_streams_stay_streams():
     assert not all(lanes.slot(lane, step).fresh for lane in (2, 3) for step in range(50))
 
 
-def test_lanes_of_a_single_recording_and_seeds_differ():
+def test_lanes_of_a_single_recording_and_seeds_differ_and_recordings_shorter_than_a_chunk_are_not_played():
     lanes = Lanes((800,), segments=2, count=8, seed=0)
     starts = sorted(lanes.slot(lane, 0).first for lane in range(8))
     assert all(later - earlier > 2 for earlier, later in pairwise(starts))
     orders = (Lanes((9,) * 12, 3, 1, seed) for seed in (0, 1, 2**33))
     assert len({tuple(each.slot(0, step).recording for step in range(36)) for each in orders}) == 3
-
-
-def test_recordings_shorter_than_a_chunk_are_not_played():
     assert not Lanes((4, 2), segments=5, count=3, seed=0).playable
     lanes = Lanes((4, 6), segments=5, count=3, seed=0)
-    assert lanes.playable
     assert {lanes.slot(lane, step).recording for lane in range(3) for step in range(20)} == {1}
 
 

@@ -16,10 +16,10 @@ from tespec.datasets.check import check, problems
 from tespec.datasets.folder import EventFolder, divide
 from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
-from tespec.datasets.sources import EventSource, store_of
+from tespec.datasets.sources import EventSource
 from tespec.events import load_events, open_events
 from tespec.events.readers.prophesee import write_dat
-from tespec.events.store import verify_store
+from tespec.events.store import store_of, verify_store
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
 
@@ -114,17 +114,15 @@ def test_a_damaged_recording_ends_it_or_is_left_to_those_who_open_it(cache, tmp_
     assert not list(cache.iterdir())  # what lies beside the files is not kept twice
 
 
-def test_a_cache_that_cannot_be_written_to_is_named(cache, tmp_path):
-    cache.parent.write_text("a file where a folder should be")
-    with pytest.raises(UserError, match=r"cannot be written to \(.*; make room, or let TESPEC_CACHE name another"):
-        pack_missing([EventSource(recording(tmp_path / "a.dat"))])
-
-
-def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_alone(twin, cache):
+def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_alone(twin, cache, tmp_path):
     root = twin("1mpx")
     divide(root, 50, Downsample(1, "nearest"))
     used = [path.name[:36] for split in ("train", "val") for path in root.glob(f"{split}/*.dat")]
     assert sorted(path.name[:36] for path in cache.iterdir()) == sorted(used) != []
+    shutil.rmtree(cache.parent)
+    cache.parent.write_text("a file where a folder should be")
+    with pytest.raises(UserError, match=r"cannot be written to \(.*; make room, or let TESPEC_CACHE name another"):
+        pack_missing([EventSource(recording(tmp_path / "a.dat"))])
 
 
 def test_a_store_of_another_version_is_refused_and_replaced(tmp_path):

@@ -4,28 +4,63 @@ import dataclasses
 import shutil
 from types import SimpleNamespace
 
-import h5py
 import numpy as np
 import pytest
-from prophesee_files import boxes, frames_at, opened, write_recording
 from twins.layouts import without_size
 from twins.rvt_archive import archive
 
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
+from tespec.datasets.augment import FlipZoom
 from tespec.datasets.prophesee import (
     LABELS,
     REPRESENTATIONS,
-    ArchiveSource,
+    BoxLabels,
     PropheseeProtocol,
-    box_labels,
     choose_boxes,
     choose_frames,
     raw_boxes,
 )
 from tespec.events import load_events
-from tespec.events.spatial import Region
+from tespec.events.readers.prophesee import write_dat
+from tespec.tasks import import_tasks
+from tespec.tasks.base import open_dataset
 from tespec.tasks.detection import DetectionTask
+
+SIZES = {"gen1": (240, 304), "1mpx": (720, 1280)}
+# prophesee-ai/prophesee-automotive-dataset-toolbox, src/io/box_loading.py
+FIELDS = ("t", "x", "y", "w", "h", "class_id", "track_id", "class_confidence")
+BOX = list(zip(FIELDS, ("<i8", "<f4", "<f4", "<f4", "<f4", "<u4", "<u4", "<f4"), strict=True))
+
+
+def boxes(*rows):
+    """A structured array of (time in us, x, y, w, h, class)."""
+    return np.array([(*row, place, 1.0) for place, row in enumerate(rows)], BOX)
+
+
+def frames_at(times, *, label=0, size=(60, 50)):
+    """One box each at `times` in us, moving to the right."""
+    return boxes(*((time, 20 + place % 50, 30, *size, label) for place, time in enumerate(times)))
+
+
+def write_recording(folder, name, stored, *, task="gen1", end=1_300_000, start=0, count=4000, seed=0):
+    """Events over the sensor, one of them at `start` and one `end` us later, and boxes; the path of the events."""
+    height, width = SIZES[task]
+    rng = np.random.default_rng(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    t = np.sort(rng.integers(0, end, count))
+    t[0], t[-1] = 0, end
+    x, y, p = (rng.integers(0, limit, count) for limit in (width, height, 2))
+    write_dat(folder / f"{name}_td.dat", x, y, start + t, p, height, width)
+    np.save(folder / f"{name}_bbox.npy", stored)
+    return folder / f"{name}_td.dat"
+
+
+def opened(root, task="gen1", *changes, arch="recurrent"):
+    """The dataset with the paper's settings."""
+    import_tasks()
+    return open_dataset(finetuning_settings(task, arch, "paper", changes), root)
+
 
 GEN1 = PropheseeProtocol("rvt", "rvt", 250, False, 30, 10, 0.9, ())
 ONE_MPX = PropheseeProtocol("rvt", "rvt", 100, True, 0, 5, 0.9, ())
@@ -91,15 +126,14 @@ def test_frames_of_1mpx_keep_their_distance_over_a_minute(spacing, each):
 
 
 def test_labels_are_the_boxes_of_their_frames_and_checksums_know_them():
-    rows = [(t, 10 * place, 4, 20, 10, place % 2) for place, t in enumerate([1, 1, 2, 3, 3, 3, 5])]
-    labels = box_labels(raw_boxes(boxes(*rows), "a", 2), np.array([1, 3, 5]), factor=2)
+    rows, times = [(t, 10 * place, 4, 20, 10, place % 2) for place, t in enumerate([1, 1, 2, 3, 3, 3, 5])], [1, 3, 5]
+    labels = BoxLabels(raw_boxes(boxes(*rows), "a", 2).downsampled(2), np.array(times))
     assert [labels[index].corners[:, 0].tolist() for index in range(3)] == [[0, 5], [15, 20, 25], [30]]
     assert [labels[index].label.tolist() for index in range(3)] == [[0, 1], [1, 0, 1], [0]]
     assert labels[-1].corners.tolist() == [[30, 2, 40, 7]]
     rows[3] = (3, 30, 4, 20, 10, 0)  # of another class
-    other = box_labels(raw_boxes(boxes(*rows), "a", 2), np.array([1, 3, 5]), factor=2)
-    same = [one == two for one, two in zip(labels.checksums(), other.checksums(), strict=True)]
-    assert same == [True, False, True]
+    other = BoxLabels(raw_boxes(boxes(*rows), "a", 2).downsampled(2), np.array(times))
+    assert [one == two for one, two in zip(labels.checksums(), other.checksums(), strict=True)] == [True, False, True]
 
 
 # Recordings in the layouts of the archives.
@@ -159,21 +193,16 @@ def test_a_clock_that_starts_late_changes_nothing_but_the_times(root, tmp_path_f
     assert seen == TIMES[1:]
 
 
-def test_boxes_as_wide_as_the_sensor_are_left_out_of_training_alone(root):
+def test_boxes_as_wide_as_the_sensor_are_left_out_of_training_alone_and_every_frame_counts_if_asked_for(root):
+    (recording,) = opened(root, "gen1", "protocol.frames=all", "protocol.boxes=all").recordings("test")
+    assert (recording.label_times.tolist(), recording.left_out) == (TIMES, 0)
+    assert recording.windows[0].tolist() == [-50_000, 0]
+    assert recording.histograms(0, 1, 10, "edges").sum() == 0
     for path in root.glob("*/*_bbox.npy"):
         np.save(path, np.concatenate([frames_at(TIMES[:3]), frames_at(TIMES[3:], size=(280, 50))]))
     found = opened(root)
     assert found.recordings("test")[0].label_times.tolist() == TIMES[1:]
     assert [recording.label_times.tolist() for recording in found.recordings("train")] == [TIMES[1:3]] * 2
-
-
-def test_every_frame_counts_if_asked_for(root):
-    found = opened(root, "gen1", "protocol.frames=all", "protocol.boxes=all")
-    (recording,) = found.recordings("test")
-    assert (recording.label_times.tolist(), recording.left_out) == (TIMES, 0)
-    assert recording.windows[0].tolist() == [-50_000, 0]
-    assert recording.histograms(0, 1, 10, "edges").sum() == 0
-    assert "boxes all, frames all, period_ms 250" in found.describe()["protocol"]
 
 
 def test_a_description_names_the_size_where_headers_do_not(root):
@@ -205,13 +234,8 @@ def test_three_of_seven_classes_count_and_boxes_are_halved(tmp_path):
     _, recording = one_mpx(tmp_path, boxes(*rows, (100_000, 1200, 700, 300, 300, 2), *small))
     assert (recording.label_times.tolist(), recording.left_out) == ([100_000], 2)
     assert recording.labels[0].label.tolist() == [0, 1, 2, 2, 0]
-    assert recording.labels[0].corners.tolist() == [
-        [20, 15, 50, 40],
-        [70, 15, 100, 40],
-        [120, 15, 150, 40],
-        [600, 350, 639.5, 359.5],
-        [4, 4, 6.5, 7],
-    ]
+    halved = [[20, 15, 50, 40], [70, 15, 100, 40], [120, 15, 150, 40], [600, 350, 639.5, 359.5], [4, 4, 6.5, 7]]
+    assert recording.labels[0].corners.tolist() == halved
 
 
 def test_histograms_of_1mpx_keep_the_events_of_odd_rows_and_columns(tmp_path):
@@ -228,8 +252,6 @@ def test_histograms_of_1mpx_keep_the_events_of_odd_rows_and_columns(tmp_path):
 
 # RVT's archives of histograms; the twins hold that they are those of the raw recordings.
 
-RVT, ARCHS = "rule=rvt", ("recurrent", "feedforward")
-
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
@@ -241,74 +263,39 @@ def made(tmp_path_factory):
 
 
 def test_of_an_archive_feed_forward_networks_see_the_window_of_each_label(made):
-    every, alone = (opened(made.parents[1], "gen1", RVT, arch=arch).recordings("test")[0] for arch in ARCHS)
+    every, alone = (
+        opened(made.parents[1], "gen1", "rule=rvt", arch=arch).recordings("test")[0]
+        for arch in ("recurrent", "feedforward")
+    )
     assert (every.labelled.tolist(), alone.labelled.tolist()) == ([3, 8, 13, 18, 23], [0, 1, 2, 3, 4])
     assert every.label_times.tolist() == alone.label_times.tolist() == TIMES[1:]
     np.testing.assert_array_equal(alone.histograms(1, 2, 10, "rvt"), every.histograms(8, 6, 10, "rvt")[::5])
+    flip = FlipZoom(np.arange(240), np.arange(304)[::-1])
+    flipped = np.empty((2, 20, 240, 304), np.uint8)
+    every.fill(flipped, 3, 10, "rvt", flip)
+    np.testing.assert_array_equal(flipped, every.histograms(3, 2, 10, "rvt")[..., ::-1])
 
 
-WINDOW = [[50_000, 100_000]]
-REQUESTS = [
-    (WINDOW, 5, "rvt", Region(240, 304), r"holds histograms with bins 10, not 5; give --set bins=10"),
-    (WINDOW, 10, "edges", Region(240, 304), r"holds histograms with rule rvt, not edges; give --set rule=rvt"),
-    (WINDOW, 10, "rvt", Region(120, 152, 2), r"cannot be downsampled; set downsample\.factor=1"),
-    ([[51_000, 101_000], *WINDOW], 10, "rvt", Region(240, 304), "has no histogram of one of the windows; give the raw"),
-    ([[1_200_001, 1_250_001]], 10, "rvt", Region(240, 304), "has no histogram of one of the windows"),
-]
-
-
-@pytest.mark.parametrize(("windows", "bins", "rule", "region", "message"), REQUESTS)
-def test_what_an_archive_cannot_give_is_said(made, windows, bins, rule, region, message):
-    with pytest.raises(UserError, match=message):
-        ArchiveSource(made).histograms(np.array(windows), bins, rule, region)
-    with pytest.raises(UserError, match="a: holds histograms, not events; give the raw recordings"):
-        _ = ArchiveSource(made).stream
-
-
-ENDS, PLACES = (REPRESENTATIONS / f"{name}.npy" for name in ("timestamps_us", "objframe_idx_2_repr_idx"))
-FIRST = "objframe_idx_2_label_idx"
-
-
-def array(name, change):
+def replaced(name, change):
     return lambda folder: np.save(folder / name, change(np.load(folder / name)))
 
 
-def labels(**changes):
-    def changed(folder):
-        with np.load(folder / LABELS) as content:
-            stored = {name: changes.get(name, lambda kept: kept)(kept) for name, kept in content.items()}
-        np.savez(folder / LABELS, **stored)
-
-    return changed
+def without_boxes(folder):
+    with np.load(folder / LABELS) as content:
+        np.savez(folder / LABELS, labels=content["labels"][:0])
 
 
-def frames(change):
-    def changed(folder):
-        with h5py.File(ArchiveSource(folder).file, "a") as file:
-            stored = change(file["data"][:])
-            del file["data"]
-            file["data"] = stored
-
-    return changed
-
-
-RISE, FIT = (
-    r"timestamps_us\.npy: does not hold 24 times that rise",
-    "its label frames do not fit its boxes, or the 24 ",
-)
+ENDS = REPRESENTATIONS / "timestamps_us.npy"
 BROKEN_ARCHIVES = {
     "other windows": (str, "holds windows of 50 ms, not 40; give --set window_ms=50"),
     "no ends": (lambda folder: (folder / ENDS).unlink(), r"timestamps_us\.npy: not a readable \.npy file"),
-    "an end too few": (array(ENDS, lambda times: times[:-1]), RISE),
-    "ends fall": (array(ENDS, lambda times: times[::-1]), RISE),
-    "other ends": (array(ENDS, lambda times: times + 7), r"labels\.npz: has boxes at other times than the histograms"),
-    "windows fall": (array(PLACES, lambda places: places[::-1]), FIT),
-    "later boxes": (labels(**{FIRST: lambda first: first + 1}), FIT),
+    "an end too few": (replaced(ENDS, lambda times: times[:-1]), "does not hold 24 times that rise"),
+    "ends fall": (replaced(ENDS, lambda times: times[::-1]), "does not hold 24 times that rise"),
+    "other ends": (replaced(ENDS, lambda times: times + 7), r"labels\.npz: has boxes at other times than the ends of"),
     "no labels": (lambda folder: (folder / LABELS).unlink(), r"labels\.npz: no such file; copy it again"),
-    "torn labels": (lambda folder: (folder / LABELS).write_bytes(b"PK\3\4"), r"labels\.npz: not a readable \.npz file"),
-    "no boxes": (labels(labels=lambda stored: stored[:0]), r"labels\.npz: holds no boxes"),
-    "fewer bins": (frames(lambda stored: stored[:, ::2]), r"data is uint8 \(24, 10, 240, 304\) instead of uint8"),
-    "high counts": (frames(lambda stored: stored + np.uint8(11)), r"event_representations\.h5: holds counts above 10"),
+    "no boxes": (without_boxes, r"labels\.npz: holds no boxes"),
+    "other bins": (str, r"holds histograms of 10 bins by rule rvt, not of 5 by rule rvt; give --set bins=10"),
+    "other rule": (str, r"not of 10 by rule edges; give --set bins=10 and --set rule=rvt, or the raw"),
 }
 
 
@@ -317,6 +304,7 @@ def test_what_is_wrong_with_an_archive_is_said(made, tmp_path, case):
     spoil, message = BROKEN_ARCHIVES[case]
     folder = shutil.copytree(made, tmp_path / "archive" / "test" / "a")
     spoil(folder)
-    found = opened(folder.parents[1], "gen1", RVT, f"window_ms={40 if case == 'other windows' else 50}")
+    found = opened(folder.parents[1], "gen1", "rule=rvt", f"window_ms={40 if case == 'other windows' else 50}")
+    asked = (5 if case == "other bins" else 10), ("edges" if case == "other rule" else "rvt")
     with pytest.raises(UserError, match=message):
-        found.recordings("test")[0].histograms(0, 24, 10, "rvt")
+        found.recordings("test")[0].histograms(0, 24, *asked)

@@ -17,15 +17,6 @@ from tespec.events.spatial import Region
 TIMES = st.lists(st.integers(1, 10**7), min_size=1, max_size=20, unique=True).map(sorted).map(np.array)
 
 
-@given(TIMES, st.integers(1, 10**6))
-def test_windows_of_a_rule_end_at_the_labels(times, length):
-    since_last, each = WindowRule(True, None).apply(times, 0)
-    assert since_last.tolist() == np.stack([[0, *times[:-1]], times], 1).tolist()
-    alone, also_each = WindowRule(False, length / 1000).apply(times, 0)
-    assert alone.tolist() == np.stack([times - length, times], 1).tolist()
-    assert each.tolist() == also_each.tolist() == list(range(len(times)))
-
-
 @given(TIMES, st.integers(1_000, 10**6))
 def test_windows_on_a_grid_hold_every_event_once_and_end_at_the_labels(times, length):
     windows, label_window = WindowRule(True, length / 1000).apply(times, 0)

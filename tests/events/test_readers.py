@@ -303,10 +303,9 @@ def made_anew(put, name="events/x", writer=rvt):
     """A recording of which `put` makes a dataset anew, from its values or from another file that has them."""
 
     def make(path):
-        columns = EVENTS._replace(t=1_000 * np.arange(3_000)) if name == "ms_to_idx" else EVENTS
-        other = write_h5(path.with_name("other.h5"), {"values": EVENTS.x})
-        with h5py.File(writer(path, *columns), "r+") as file:
-            values = file[name][()]
+        other = write_h5(path.with_name("other.h5"), {"values": EVENTS.x, "events/x": EVENTS.x})
+        with h5py.File(writer(path, *EVENTS), "r+") as file:
+            values = None if name == "events" else file[name][()]
             del file[name]
             put(file, name, values, str(other))
 
@@ -349,7 +348,7 @@ AROUND = [*evt3_time(5), (BASE_X, 0), *[(VECT_12, 0)] * ((1 << 16) // 12 + 2), (
 NANOSECONDS = EVENTS.t + 1_790_000_000 * 10**9
 BOMB = struct.pack("<ii", 3, 100) + lz4.frame.compress(bytes(1 << 29))[:100]
 HALF, NONE = r"was never written whole \([12] of [167] chunks", r"was never written whole \(0 of 1 chunks"
-WRITTEN = [(dsec, "events/t"), (dsec, "ms_to_idx"), (rvt, "events/x"), (rvt, "events/p"), (mvsec, "davis/left/events")]
+WRITTEN = [(dsec, "events/t"), (rvt, "events/x"), (rvt, "events/p"), (mvsec, "davis/left/events")]
 BAD = {
     "empty.dat": (Path.touch, "the file is empty; copy it again"),
     "text.raw": (lambda path: path.write_text("hello"), "does not begin with a header"),
@@ -395,10 +394,10 @@ BAD = {
     "offset.h5": (lambda path: dsec(path, *EVENTS, t_offset=None), "has no dataset t_offset"),
     "lengths.h5": (lambda path: dsec(path, *EVENTS, events__x=EVENTS.x[:9]), r"different lengths \[9, 3000,"),
     "floats.h5": (lambda path: dsec(path, *EVENTS, events__x=EVENTS.x / 2), "events/x is float64 of shape"),
-    "lies.h5": (lambda path: dsec(path, *EVENTS, ms_to_idx=np.zeros(100, "<u8")), "ms_to_idx does not fit the events"),
+    "axes.h5": (lambda path: dsec(path, *EVENTS, events__x=np.zeros((3000, 2), "u2")), r"shape \(3000, 2\)"),
     "beyond.h5": (lambda path: dsec(path, *EVENTS, t_offset=np.int64(2**62)), "t_offset is 46116860"),
     "tall.h5": (lambda path: rvt(path, *EVENTS, events__height="tall"), "its height and width are no whole"),
-    "nan.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.full((50, 4), np.nan)), "holds times that are none"),
+    "nan.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.full((50, 4), np.nan)), "x from nan to nan on a"),
     "half.hdf5": (lambda path: mvsec(path, EVENTS.x + 0.5, *EVENTS[1:]), "that are no whole numbers"),
     "five.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.zeros((50, 5))), r"shape \(50, 5\) instead of"),
     "filter.h5": (unknown_codec, "cannot be read; copy it again, or install the HDF5 plugin"),

@@ -13,7 +13,7 @@ import pytest
 
 from tespec.cli.main import main
 from tespec.core.config import finetuning_settings
-from tespec.datasets.ddd17 import image_index
+from tespec.datasets.ddd17 import image_times
 from tespec.datasets.labels import DepthMaps, MaskFiles, mask_names, read_stamps
 from tespec.datasets.mvsec import DEPTH_MAPS, read_times
 from tespec.datasets.prophesee import ArchiveSource, raw_boxes, recordings_in
@@ -64,7 +64,7 @@ def labels_of(task, files):
     if task == "ddd17":
         masks = next(path for path in files.beside if path.name.startswith("segmentation_masks"))
         found = mask_names(masks)
-        return MaskFiles(masks, tuple(found.values())), image_index(files.source.path)[0][np.array([*found]) - 1]
+        return MaskFiles(masks, tuple(found.values())), image_times(files.source.path)[0][np.array([*found]) - 1]
     if task == "mvsec":
         count = len(part(files.beside[0], DEPTH_MAPS))
         return DepthMaps(files.beside[0], DEPTH_MAPS, tuple(range(count))), read_times(

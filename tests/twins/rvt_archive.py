@@ -36,13 +36,11 @@ def archive(
         stamps = stamps[stamps >= FIRST_LABEL_US]
         stamps = stamps[(stamps - stamps[:1]) % period_us == 0]
         boxes = boxes[np.isin(boxes["t"], stamps)]
-        ends, places = window_ends(stamps, period_us, windows_per_period)
+        ends = window_ends(stamps, period_us, windows_per_period)
         events = stream.slice(stream.t_first, stream.t_last + 1)
         frames = np.stack([histogram(events, end, stream.height, stream.width) for end in ends.tolist()])
-        write(path.with_name(name), frames[:, :, factor // 2 :: factor, factor // 2 :: factor], ends, places, factor)
-        np.save(path.with_name(name) / "labels_v2" / "timestamps_us.npy", stamps)
-        first = np.searchsorted(boxes["t"], stamps)
-        np.savez(path.with_name(name) / "labels_v2" / "labels.npz", labels=boxes, objframe_idx_2_label_idx=first)
+        write(path.with_name(name), frames[:, :, factor // 2 :: factor, factor // 2 :: factor], ends, factor)
+        np.savez(path.with_name(name) / "labels_v2" / "labels.npz", labels=boxes)
         path.unlink()
         path.with_name(f"{name}_bbox.npy").unlink()
 
@@ -58,16 +56,14 @@ def filtered(boxes: Any, classes: int, height: int, width: int, diagonal: float,
     return boxes[kept & (not training or boxes["w"] <= int(0.9 * width))]
 
 
-def window_ends(stamps: Any, period_us: int, windows_per_period: int) -> tuple[Any, Any]:
-    """Ends of the windows, and which of them each label frame has: back from the first label, then between labels."""
+def window_ends(stamps: Any, period_us: int, windows_per_period: int) -> Any:
+    """Ends of the windows: back from the first label, then between labels."""
     lead = np.arange(stamps[0], 0, -WINDOW_US)[::-1][1:]
     ends = lead if len(lead) else stamps[:1]
-    places = [len(ends) - 1]
     for first, last in pairwise(stamps.tolist()):
         count = round((last - first) / period_us) * windows_per_period
         ends = np.concatenate([ends, np.linspace(first, last, count + 1).round().astype(np.int64)[1:]])
-        places.append(len(ends) - 1)
-    return ends.astype(np.int64), np.array(places, np.int64)
+    return ends.astype(np.int64)
 
 
 def histogram(events: Any, end: int, height: int, width: int) -> Any:
@@ -82,12 +78,11 @@ def histogram(events: Any, end: int, height: int, width: int) -> Any:
     return np.minimum(counts, LARGEST).reshape(2 * BINS, height, width).astype(np.uint8)
 
 
-def write(folder: Path, frames: Any, ends: Any, places: Any, factor: int) -> None:
+def write(folder: Path, frames: Any, ends: Any, factor: int) -> None:
     place = folder / "event_representations_v2" / "stacked_histogram_dt=50_nbins=10"
     place.mkdir(parents=True)
     (folder / "labels_v2").mkdir()
     name = "event_representations.h5" if factor == 1 else f"event_representations_ds{factor}_nearest.h5"
     with h5py.File(place / name, "w") as file:
         file.create_dataset("data", data=frames, chunks=(1, *frames.shape[1:]), **BLOSC)
-    np.save(place / "objframe_idx_2_repr_idx.npy", places)
     np.save(place / "timestamps_us.npy", ends)
