@@ -86,7 +86,8 @@ def _missing(source: EventSource, beside: bool) -> list[Packing]:
         return []
     reader = source.reader()
     if is_complete(store):
-        same = is_of(header_of(store)["source"], path)
+        made_from = header_of(store)["source"]
+        same = made_from is None or is_of(made_from, path)
         if same or not beside:
             require_same(store, path, same)
             return []
