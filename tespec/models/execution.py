@@ -37,13 +37,8 @@ class Execution:
 
     def facts(self, fast: bool) -> dict[str, bool]:
         """Whatever is on, for records; `fast` as of `execute`."""
-        choices = {
-            "recompute": self.recompute,
-            "fused_attention": fast,
-            "compiled": self.compiled,
-            "channels_last": fast,
-        }
-        return {name: chosen for name, chosen in choices.items() if chosen}
+        on = {"recompute": self.recompute, "fused_attention": fast, "compiled": self.compiled, "channels_last": fast}
+        return {name: True for name, chosen in on.items() if chosen}
 
 
 def execute(model: nn.Module, execution: Execution, fast: bool = False) -> None:

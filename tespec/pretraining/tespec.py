@@ -224,17 +224,17 @@ class Tespec(EventMethod):
             ValueError: a mask of another size.
         """
         step, state = self.reconstruct(batch, state)
-        error, zero = (step.prediction - step.target).square(), step.target.square()
+        scored = ~step.masked if self.own.autoencoding else step.masked
+        error = (step.prediction - step.target).square()
+        loss, zero = _mean(error, scored), _mean(step.target.square(), scored)
         if self.own.autoencoding:
-            everywhere = torch.ones_like(step.masked)
-            loss = _mean(error, everywhere)
-            return {"loss": loss, "loss_all": loss, "loss_zero": _mean(zero, everywhere)}, detach(state)
-        masked, visible = _mean(error, step.masked), _mean(error, ~step.masked)
+            return {"loss": loss, "loss_all": loss, "loss_zero": zero}, detach(state)
+        visible = _mean(error, ~step.masked)
         losses = {
-            "loss": masked + self.own.visible_weight * visible,
-            "loss_masked": masked,
+            "loss": loss + self.own.visible_weight * visible,
+            "loss_masked": loss,
             "loss_visible": visible,
-            "loss_zero": _mean(zero, step.masked),
+            "loss_zero": zero,
         }
         return losses, detach(state)
 

@@ -75,7 +75,8 @@ def random_crops(frames: Tensor, side: int) -> Tensor:
     room = torch.tensor([frames.shape[-2] - height + 1, frames.shape[-1] - width + 1])
     whole, own = shard_slice(len(frames))
     top, left = (torch.rand(whole, 2)[own].double() * room).long().unsqueeze(-1).unbind(1)
-    return _picked(frames.unsqueeze(0), top + torch.arange(height), left + torch.arange(width)).squeeze(0)
+    rows, columns = (sent(each, frames.device) for each in (top + torch.arange(height), left + torch.arange(width)))
+    return picked(frames.unsqueeze(0), rows, columns).squeeze(0)
 
 
 def random_views(
@@ -115,7 +116,3 @@ def random_shifts(frames: Tensor, most: int) -> Tensor:
     places = [torch.arange(frames.shape[axis - 2]) - moves[:, axis : axis + 1] for axis in (0, 1)]
     maps = [torch.where((each >= 0) & (each < each.shape[1]), each, DROPPED) for each in places]
     return as_seen(frames, *(sent(each, frames.device) for each in maps))
-
-
-def _picked(frames: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    return picked(frames, sent(rows, frames.device), sent(columns, frames.device))

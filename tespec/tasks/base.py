@@ -163,7 +163,7 @@ class Task(ABC):
         """What `collate` gives for `count` labels, whatever they say; `size` is (H, W) in px."""
 
     def protocol(self) -> dict[str, str]:
-        """What the scores mean, in words."""
+        """What is trained on and scored, and how, in words."""
         settings, train, state = self.settings, named(self.train), ""
         if settings.label_share != 1:
             learned, every = (sum(len(each.labelled) for each in group) for group in (self.learned, self.train))
@@ -179,7 +179,6 @@ class Task(ABC):
             "events": self.dataset.rule.describe() + state,
             "scored": f"every {self.split} label once; test-time augmentation: {settings.test_time_augmentation}",
             "histograms": f"{settings.bins} bins, rule {settings.rule}",
-            "scores": self.scorer().definition(),
         }
 
     @abstractmethod

@@ -114,20 +114,6 @@ def test_no_boxes_at_all_and_boxes_far_outside_are_learned_nowhere():
     assert not assert_alike(centres(), *predictions(boxes, centres(), generator, 0.0), boxes).any()
 
 
-def test_of_places_that_cost_the_same_as_many_are_taken():
-    """Which of them is left open, here as there; all else is the same."""
-    places = centres()
-    boxes = torch.tensor([[[0.0, 8, 8, 56, 56], [0, 8, 8, 56, 56]], [[2, 10, 10, 50, 40], [-1] * 5]])
-    corners = boxes[:, :1, 1:].expand(-1, len(places), -1).contiguous()
-    scores = torch.full((2, len(places), CLASSES), 0.5)
-    learns, box, overlap = assign(places, corners, scores, boxes[..., 1:], boxes[..., 0].long())
-    for frame in range(2):
-        wanted, wanted_overlap = of_mmdet(reference().assigner, places, corners[frame], scores[frame], boxes[frame])
-        assert learns[frame].sum() == (wanted >= 0).sum()
-        assert torch.equal(overlap[frame].sort().values, wanted_overlap.sort().values)
-        assert set(box[frame][learns[frame]].tolist()) == set(wanted[wanted >= 0].tolist())
-
-
 def model_and_maps(seed, scale):
     torch.manual_seed(seed)
     model = DetectionModel(EventSwin("micro", img_size=(64, 96)), CLASSES, DetectionHead(channels=8))
