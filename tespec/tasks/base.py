@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -186,9 +187,18 @@ class Task(ABC):
         """A scorer that has seen nothing."""
 
     @staticmethod
-    @abstractmethod
     def read(predictions: Any) -> Sequence[Any]:
-        """A model's predictions for labelled segments, as the scorer takes them for each."""
+        """A model's predictions for labelled segments one by one, as the scorer takes them; tensors as arrays.
+
+        Raises:
+            UserError: a prediction is no number.
+        """
+        if not isinstance(predictions, Tensor):
+            return list(predictions)
+        values = predictions.float().cpu().numpy()
+        if not np.isfinite(values).all():
+            raise UserError("the trained model", "predicts what is no number", "lower optimisation.peak_lr")
+        return list(values)
 
     @staticmethod
     def draw(axis: Axes, label: Any) -> AxesImage | None:

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 import pydantic
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, conv2d
 
@@ -176,15 +174,3 @@ class DepthTask(Task):
     def scorer(self) -> DepthScorer:
         """A scorer that has seen nothing."""
         return DepthScorer(self._head.min_depth, self._head.max_depth)
-
-    @staticmethod
-    def read(predictions: Tensor) -> Sequence[NDArray[np.float32]]:
-        """Depths (L, H, W) in m, one by one.
-
-        Raises:
-            UserError: a depth is no number.
-        """
-        depths: NDArray[np.float32] = predictions.float().cpu().numpy()
-        if not np.isfinite(depths).all():
-            raise UserError("the trained model", "predicts depths that are no numbers", "lower optimisation.peak_lr")
-        return list(depths)

@@ -230,11 +230,6 @@ class DetectionTask(Task):
         filters = BoxFilter(head.min_diagonal, head.min_side, round(head.skip_ms * 1000))
         return DetectionScorer(self.settings.classes, filters, described)
 
-    @staticmethod
-    def read(predictions: Sequence[Boxes]) -> Sequence[Boxes]:
-        """Boxes of each labelled segment."""
-        return predictions
-
     def score(self, scorer: Any, predicted: Boxes, truth: Boxes, recording: LabelledRecording, label: int) -> None:
         """Give the scorer the boxes of one frame, and the time since the recording's start."""
         time_us = int(recording.label_times[label]) - recording.start
