@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -57,7 +56,6 @@ class Evaluation:
         classes: the score of each class.
         definition: what the scores mean, and how many labels they stand on.
         partial: which means are over fewer classes, recordings or frames than declared; "" if none.
-        seconds: time it took.
     """
 
     metrics: dict[str, float]
@@ -66,7 +64,6 @@ class Evaluation:
     classes: dict[str, float]
     definition: str
     partial: str
-    seconds: float
 
 
 # What labels have to be, by what makes tensors of them; those of another collate are not checked.
@@ -232,7 +229,7 @@ class Task(ABC):
         Raises:
             UserError: data cannot be read.
         """
-        began, total = time.monotonic(), sum(len(recording.labelled) for recording in self.scored)
+        total = sum(len(recording.labelled) for recording in self.scored)
         scorer, player, state, done = self.scorer(), self.player(model.eval()), None, 0
         steps = EvaluationBatches(self.settings, self.scored, (rank(), world_size()))
         half = HALF.get(with_precision(self.settings.optimisation, device).precision)
@@ -262,7 +259,6 @@ class Task(ABC):
             classes=dict(overall.classes),
             definition=scorer.definition(),
             partial=partial_means(scorer),
-            seconds=time.monotonic() - began,
         )
 
 
