@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -17,21 +18,11 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 import tespec.pretraining.decoder  # noqa: F401  # registers the decoders
+from tespec.core import settings as cfg
 from tespec.core.description import read_description
 from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS, MODELS, find_registered
-from tespec.core.settings import (
-    Augmentation,
-    Clip,
-    Downsample,
-    Flag,
-    Mask,
-    NonNegativeFloat,
-    Optimisation,
-    PositiveFloat,
-    Pretraining,
-)
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.event_swin import EventSwin
@@ -43,29 +34,34 @@ from tespec.pretraining.picture import draw_moments
 
 @dataclass(frozen=True)
 class Target:
-    """What is reconstructed, and the constants of the intensity."""
+    """What is reconstructed, and the constants of the intensity; defaults of the paper, Sec. 4.1."""
 
-    kind: Literal["intensity", "high_pass", "histograms"]  # by Eq. 7, by Eq. 6, or the input itself
-    alpha: NonNegativeFloat  # 1/s; decay of the intensity
-    norm_events: PositiveFloat  # N, events per frame for which it decays with alpha
-    contrast: PositiveFloat  # C, log intensity; step of one event
+    kind: Literal["intensity", "high_pass", "histograms"] = "intensity"  # by Eq. 7, by Eq. 6, or the input itself
+    alpha: cfg.NonNegativeFloat = 5.0  # 1/s; decay of the intensity
+    # N: with so many events per frame the intensity decays with alpha. n of Eq. 7 counts the events of the network's
+    # input: after downsampling, which keeps one event of four, after flip and zoom, after clipping at 10. The paper:
+    # "the number of events n triggered during the entire dt". See docs/pretraining.md.
+    norm_events: cfg.PositiveFloat = 5000.0
+    # C, log intensity; step of one event. The patch normalisation cancels it, and the paper gives no value.
+    contrast: cfg.PositiveFloat = 1.0
 
 
 @dataclass(frozen=True)
 class TespecSettings:
-    """Settings of what is masked, what is reconstructed, and by what.
+    """Settings of what is masked, what is reconstructed, and by what; defaults of the paper, Sec. 4.1.
 
     Raises:
         UserError: a mask unit that is not made of whole tokens.
     """
 
-    mask: Mask  # ratio 0: nothing is masked, and the loss is on all pixels (paper, table "Masking Ratio")
-    target: Target
-    decoder: dict[str, Any]  # "type" and settings of a registered decoder
-    patch_norm: Flag  # normalise the target patch by patch
-    patch_eps: NonNegativeFloat  # C squared; added to a patch's variance
-    counts_eps: NonNegativeFloat  # the same where the target is histograms, in squared counts
-    visible_weight: NonNegativeFloat  # of the error on visible pixels; 0 in the paper
+    # Ratio 0: nothing is masked, and the loss is on all pixels (paper, table "Masking Ratio").
+    mask: cfg.Mask = cfg.Mask(32, 0.5)
+    target: Target = Target()
+    decoder: dict[str, Any] = field(default_factory=lambda: {"type": "LastStageDecoder"})  # and its settings
+    patch_norm: cfg.Flag = True  # normalise the target patch by patch
+    patch_eps: cfg.NonNegativeFloat = 1.0e-6  # C squared; added to a patch's variance; the reference MAE code's
+    counts_eps: cfg.NonNegativeFloat = 1.0e-6  # likewise where the target is histograms, in squared counts
+    visible_weight: cfg.NonNegativeFloat = 0.0  # of the error on visible pixels
 
     def __post_init__(self) -> None:
         check_mask_unit(self.mask)
@@ -147,30 +143,19 @@ class Tespec(EventMethod):
     masks_patches = True
     # Paper, appendix table "TESPEC pre-training stage" and, of the loss, Sec. 4.1, unless a comment says otherwise.
     # The main text says a peak learning rate of 1e-4 and 1.5k warm-up steps; the appendix table (2e-4, 2k) wins.
-    recipe = Pretraining(
-        objective=TespecSettings(
-            mask=Mask(32, 0.5),
-            # Contrast cancels in the patch normalisation, the paper gives no value. n of Eq. 7 counts the events of the
-            # network's input: after downsampling, which keeps one event of four, after flip and zoom, after clipping
-            # at 10. The paper: "the number of events n triggered during the entire dt". See docs/pretraining.md.
-            target=Target("intensity", alpha=5.0, norm_events=5000.0, contrast=1.0),
-            decoder={"type": "LastStageDecoder"},
-            patch_norm=True,
-            patch_eps=1.0e-6,  # the reference MAE code's
-            counts_eps=1.0e-6,  # likewise
-            visible_weight=0.0,
-        ),
+    recipe = cfg.Pretraining(
+        objective=TespecSettings(),
         dataset="1mpx",
         recurrent=True,
         segments=15,
         batch_size=8,
         # 1Mpx 720x1280 -> 360x640 as in RVT's archives: of four events one is kept; narrower sensors stay whole
-        downsample=Downsample("auto", "nearest", 640),
+        downsample=cfg.Downsample("auto", "nearest", 640),
         # "We sequentially sample the same event stream in consecutive training steps" (paper, Sec. 4.1); its appendix
         # names RVT's loading, of which half of the lanes play random clips: mixed.
         sampling="streams",
         drop_path=0.0,  # the paper is silent, RVT has none (config/model/maxvit_yolox/default.yaml)
-        optimisation=Optimisation(
+        optimisation=cfg.Optimisation(
             optimizer="Adam",
             peak_lr=2.0e-4,
             schedule="linear",
@@ -178,10 +163,10 @@ class Tespec(EventMethod):
             end_divisor=1000,
             steps=400000,
             warmup_steps=2000,
-            clip=Clip("value", 1.0),  # as RVT does (config/general.yaml); the paper is silent
+            clip=cfg.Clip("value", 1.0),  # as RVT does (config/general.yaml); the paper is silent
             # No weight decay: the paper is silent; RVT's 0 (config/general.yaml).
         ),
-        augmentation=Augmentation(flip=0.5, zoom=0.8),
+        augmentation=cfg.Augmentation(flip=0.5, zoom=0.8),
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "sample": {
@@ -272,12 +257,12 @@ class Tespec(EventMethod):
         return normalise_patches(video, own.mask.unit, eps)
 
     @classmethod
-    def mask(cls, own: TespecSettings) -> Mask:
+    def mask(cls, own: TespecSettings) -> cfg.Mask:
         """How masks are drawn."""
         return own.mask
 
     @classmethod
-    def from_settings(cls, own: TespecSettings, settings: Pretraining, data: Any) -> Self:
+    def from_settings(cls, own: TespecSettings, settings: cfg.Pretraining, data: Any) -> Self:
         """The method with a randomly initialised backbone.
 
         Raises:
