@@ -1,7 +1,7 @@
-"""CM3AE: frame and events are rebuilt together (Wu et al., ACM MM 2025).
+"""CM3AE: frame and events are reconstructed together (Wu et al., ACM MM 2025).
 
-Most patches of both are hidden. Each network rebuilds what is hidden of its own kind, both together rebuild the frame,
-and events and frame find each other.
+Most patches of both are hidden. Each network reconstructs what is hidden of its own kind, both together the frame,
+and events and frame are matched by a contrast.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MLP_SCALE = 1e-5  # models/mae.py, init_values
 
 @dataclass(frozen=True)
 class Cm3aeSettings:
-    """Settings of what is hidden, what rebuilds it, and of the contrast; weights are those of CM3AELoss.
+    """Settings of what is hidden, what reconstructs it, and of the contrast; weights are those of CM3AELoss.
 
     Raises:
         UserError: a mask unit that is not made of whole tokens.
@@ -51,9 +51,9 @@ class Cm3aeSettings:
     out: cfg.PositiveInt = 512  # dimensions that are compared; models/mae.py, decoder_embed_dim
     logit_scale: cfg.PositiveFloat = math.log(1 / 0.07)  # cosines times it, learned from there on; models/mae.py
     scale: tuple[cfg.Share, cfg.Share] = (0.2, 1.0)  # lowest and highest share of the frame that a crop shows
-    frame_weight: cfg.NonNegativeFloat = 4.0  # of the frame rebuilt by itself
-    events_weight: cfg.NonNegativeFloat = 0.5  # of the events rebuilt by themselves
-    fused_weight: cfg.NonNegativeFloat = 0.5  # of the frame rebuilt by both
+    frame_weight: cfg.NonNegativeFloat = 4.0  # of the frame, reconstructed by itself
+    events_weight: cfg.NonNegativeFloat = 0.5  # of the events, reconstructed by themselves
+    fused_weight: cfg.NonNegativeFloat = 0.5  # of the frame, reconstructed by both
     contrast_weight: cfg.NonNegativeFloat = 0.1
 
     def __post_init__(self) -> None:
@@ -75,15 +75,17 @@ class Cm3ae(PairMethod):
     citation = "Wu et al.: CM3AE: A Unified RGB Frame and Event-Voxel/-Frame Pre-training Framework, ACM MM 2025"
     licence = "not at hand (Event-AHU/CM3AE)"
     weights = "the checkpoint of Event-AHU/CM3AE, a plain ViT-B/16, which no backbone here can take"
-    summary = "Hidden patches of events and frame are rebuilt, and both find each other; ConvLSTMs start at random."
-    loss_is = "errors of frame and events on their hidden patches, rebuilt alone and together, and their contrast"
+    summary = (
+        "Hidden patches of events and frame are reconstructed, and both find each other; ConvLSTMs start at random."
+    )
+    loss_is = "errors of frame and events on their hidden patches, reconstructed alone and together, and their contrast"
     masks_patches = True
     backbone: EventSwin
     deviations = (  # from Event-AHU/CM3AE, models/mae.py
-        "CM3AE's voxels are left out, and so are the frame rebuilt with their help and their contrast with the frame",
+        "CM3AE's voxels are left out, and so are the frame reconstructed with them and their contrast with the frame",
         "CM3AE's backbones are Swins, which see a learned patch where patches are hidden, instead of ViTs that leave "
         "them out",
-        "CM3AE's events go in as histograms, and what is rebuilt of them is where events of each polarity were, "
+        "CM3AE's events go in as histograms, and what is reconstructed of them is where events of each polarity were, "
         "instead of an image of events for both",
         "CM3AE's decoders are TESPEC's, of one block or of convolutions, instead of eight blocks",
         "CM3AE's fusion joins all tokens of the last stage, instead of the frame's with half of those that the events "
@@ -160,9 +162,9 @@ class Cm3ae(PairMethod):
         forth, found = info_nce(events, frames, 1 / self.logit_scale)
         back, _ = info_nce(frames, events, 1 / self.logit_scale)
         contrast = (forth + back) / 2
-        rebuilt = own.frame_weight * alone + own.events_weight * drawn + own.fused_weight * fused
+        reconstruction = own.frame_weight * alone + own.events_weight * drawn + own.fused_weight * fused
         named = {"loss_frame": alone, "loss_events": drawn, "loss_fused": fused, "loss_contrast": contrast}
-        return {"loss": rebuilt + own.contrast_weight * contrast, **named, "found": found}, None
+        return {"loss": reconstruction + own.contrast_weight * contrast, **named, "found": found}, None
 
     def _masks(self, histograms: Tensor) -> tuple[Tensor, Tensor]:
         """Hidden patches (B, rows, cols) bool of events and of frames, on the CPU."""

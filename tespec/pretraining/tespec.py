@@ -136,10 +136,10 @@ class Tespec(EventMethod):
     pretraining_data = "1Mpx"
     citation = "Mohammadi, Wu, Gilitschenski: TESPEC, ICCV 2025"
     summary = (
-        "Patches of the event histograms are hidden over a whole sequence and a recurrent backbone rebuilds the "
+        "Patches of the event histograms are hidden over a whole sequence and a recurrent backbone reconstructs the "
         "intensity video there (Eq. 7), so that it must remember what it saw."
     )
-    loss_is = "mean squared error of the rebuilt target"
+    loss_is = "mean squared error of the reconstructed target"
     masks_patches = True
     # Paper, appendix table "TESPEC pre-training stage" and, of the loss, Sec. 4.1, unless a comment says otherwise.
     # The main text says a peak learning rate of 1e-4 and 1.5k warm-up steps; the appendix table (2e-4, 2k) wins.
@@ -283,12 +283,12 @@ class Tespec(EventMethod):
     def protocol(self, data: Any) -> dict[str, str]:
         """What the validation metrics mean, in words."""
         own = self.own
-        rebuilt = f"{own.target.kind} target{', normalised patch by patch' if own.patch_norm else ''}"
+        what = f"{own.target.kind} target{', normalised patch by patch' if own.patch_norm else ''}"
         where = "all patches: nothing is hidden" if own.autoencoding else "the hidden patches"
         if own.visible_weight and not own.autoencoding:
             where += f", plus {own.visible_weight:g} times that on the visible ones"
         return super().protocol(data) | {
-            "loss": f"mean squared error of the {rebuilt}, on {where}",
+            "loss": f"mean squared error of the {what}, on {where}",
             f"{self._scored}_carried": "backbone state carried from chunk to chunk",
             f"{self._scored}_zeroed": "backbone state zeroed at each chunk, the target's state carried",
             "loss_zero": "zero predicted everywhere",

@@ -114,9 +114,11 @@ class AsOnCuda(TorchFunctionMode):
     def _cast(self, value: Any, dtype: torch.dtype) -> Any:
         if not isinstance(value, Tensor) or value.dtype not in (torch.float32, torch.bfloat16):
             return value
-        if not isinstance(value, nn.Parameter):
+        if not isinstance(value, nn.Parameter) or value.dtype == dtype:
             return value.to(dtype)
-        return self._weights.setdefault(id(value), value.to(dtype)) if dtype != value.dtype else value
+        if id(value) not in self._weights:
+            self._weights[id(value)] = value.to(dtype)
+        return self._weights[id(value)]
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:

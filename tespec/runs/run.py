@@ -143,7 +143,7 @@ class Trained:
         probed: what was measured beside them.
         seconds: that the training took, those before it was resumed included.
         before: seconds of those up to the checkpoint that it went on from.
-        skipped: steps that were passed over, since their numbers were not finite.
+        skipped: steps that were skipped, since their numbers were not finite.
         tracker: takes the result, where there is one.
         environment: what the record's environment says of it besides.
     """

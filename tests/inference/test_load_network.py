@@ -122,7 +122,7 @@ def test_features_are_those_of_the_trainings_batches(tiny_world, tmp_path, chang
 
 @pytest.mark.parametrize("name", ["ddd17", "gen1", "mvsec", "backbone"])
 @torch.no_grad()
-def test_a_network_is_rebuilt_for_the_recordings_sensor(tiny_world, tmp_path, name):
+def test_a_network_is_built_again_for_the_recordings_sensor(tiny_world, tmp_path, name):
     if name == "backbone":
         path = write_backbone(tmp_path, recipe("downsample.to_width=346"), (64, 96))
     else:

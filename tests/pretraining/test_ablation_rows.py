@@ -38,7 +38,7 @@ def steps(share):
     return lambda row: _equal(row.settings.optimisation.steps, round(share * row.default.optimisation.steps))
 
 
-def rebuilds(estimate, **constants):
+def reconstructs(estimate, **constants):
     def check(row):
         drawn, _ = row.network.reconstruct(row.batch, None)
         wanted, _ = estimate(row.batch["histograms"], **constants)
@@ -47,7 +47,7 @@ def rebuilds(estimate, **constants):
     return check
 
 
-def rebuilds_histograms(row):
+def reconstructs_histograms(row):
     drawn, (_, state) = row.network.reconstruct(row.batch, None)
     assert torch.equal(drawn.video, row.batch["histograms"].float())
     assert state.numel() == 0
@@ -101,19 +101,19 @@ ROWS = {
     "masking": {"0%": hides(0.0), "25%": hides(0.25), "50%": hides(0.5), "75%": hides(0.75)},
     "steps": {"200k": steps(0.5), "300k": steps(0.75), "400k": steps(1), "500k": steps(1.25)},
     "norm_events": {
-        "500": rebuilds(estimate_intensity, norm_events=N / 10),
-        "5,000": rebuilds(estimate_intensity, norm_events=N),
-        "50,000": rebuilds(estimate_intensity, norm_events=N * 10),
-        "200,000": rebuilds(estimate_intensity, norm_events=N * 40),
+        "500": reconstructs(estimate_intensity, norm_events=N / 10),
+        "5,000": reconstructs(estimate_intensity, norm_events=N),
+        "50,000": reconstructs(estimate_intensity, norm_events=N * 10),
+        "200,000": reconstructs(estimate_intensity, norm_events=N * 40),
     },
     "target": {
-        "Histograms": rebuilds_histograms,
-        "Eq. 6": rebuilds(estimate_high_pass),
-        "Eq. 7": rebuilds(estimate_intensity, norm_events=N),
+        "Histograms": reconstructs_histograms,
+        "Eq. 6": reconstructs(estimate_high_pass),
+        "Eq. 7": reconstructs(estimate_intensity, norm_events=N),
     },
     "target_ddd17": {
-        "Eq. 6": rebuilds(estimate_high_pass),
-        "Eq. 7": rebuilds(estimate_intensity, norm_events=N),
+        "Eq. 6": reconstructs(estimate_high_pass),
+        "Eq. 7": reconstructs(estimate_intensity, norm_events=N),
     },
     "dataset": {
         "Gen1": pretrains_on("gen1", (240, 304), (240, 304), 1),
