@@ -94,13 +94,10 @@ def open_images(root: Path) -> ImageFolder:
     """
     if not root.is_dir():
         raise UserError(root, "is no folder of images", "give a folder")
-    found = []
-    for place, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(place, name) for name in names if name.lower().endswith(ENDINGS) and not name.startswith(".")]
+    found = sorted(_images_below(root))
     splits = split_recordings(root, sorted({path.parent for path in found}))
     split = {folder: name for name in (TRAIN, HELD_OUT) for folder in splits[name]}
-    train, held_out = ([path for path in sorted(found) if split.get(path.parent) == name] for name in (TRAIN, HELD_OUT))
+    train, held_out = ([path for path in found if split.get(path.parent) == name] for name in (TRAIN, HELD_OUT))
     if len(train) + len(held_out) < 2:
         what = f"holds {len(train) + len(held_out)} images ({', '.join(ENDINGS)})"
         raise UserError(root, what, "give a folder with more")
@@ -117,6 +114,18 @@ def open_images(root: Path) -> ImageFolder:
     classes = sorted({path.parent.name for path in (*train, *held_out)})
     excluded_test = tuple(folder.relative_to(root).as_posix() for folder in splits[TEST])
     return ImageFolder(root, tuple(train), tuple(held_out), tuple(classes), excluded_test)
+
+
+def _images_below(folder: str | Path) -> Iterator[Path]:
+    # `os.walk` would list pipes too, which cannot be opened without waiting, or need a look at each file.
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from _images_below(entry.path)
+            elif entry.name.lower().endswith(ENDINGS) and entry.is_file():
+                yield Path(entry.path)
 
 
 def read_image(path: Path, channels: int) -> Image.Image:
