@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from tespec.cli.command import refuse
-from tespec.core.config import add_file, names, read_profile
+from tespec.core.config import add_file, names, threads_of
 from tespec.core.errors import UserError
 from tespec.core.registry import shipped_methods
 from tespec.core.settings import parse_size, suggest
@@ -111,7 +111,7 @@ def with_sensor(changes: Sequence[str], sensor: str | None) -> tuple[str, ...]:
 def prepared(setup: Setup, given: Sequence[str], profile: str | None) -> Setup:
     """The setup with its command for records, checked and with its threads set; `profile` may set the CPU threads."""
     program = ["tespec"] if setup.launcher == "none" else [*starting(setup.launcher, os.environ), "-m", "tespec.cli"]
-    threads = setup.threads or (read_profile(profile).threads if profile else None)
+    threads = setup.threads or (threads_of(profile) if profile else None)
     setup = replace(setup, threads=threads, command=shlex.join([*program, *given]))
     setup.prepare()
     return setup

@@ -104,17 +104,33 @@ def _task(name: str) -> dict[str, Any]:
     return merge(base, own, f"task {name}", replaced=("splits",))
 
 
-def read_profile(name: str) -> Profile:
-    """A profile; what it does not say is that of the profile it names as its base.
+def read_profiles(name: str) -> list[Profile]:
+    """The profile that a profile names as its base, if any, and the profile itself, which wins.
 
     Raises:
         UserError: there is no such profile, or it says something that profiles do not have.
     """
-    own = _read("profiles", name)
-    base = _read_base("profiles", str(own["base"])) if "base" in own else {}
-    deviations = [*base.get("deviations", ()), *own.get("deviations", ())]
-    facts = merge(base, own, f"profile {name}", strict=False) | {"deviations": deviations}
-    return build(Profile, facts, f"profile {name}")
+    own = build(Profile, _read("profiles", name), f"profile {name}")
+    if not own.base:
+        return [own]
+    return [build(Profile, _read_base("profiles", own.base), f"profile {own.base}"), own]
+
+
+def threads_of(profile: str) -> int | None:
+    """CPU threads that a profile states; None: torch's.
+
+    Raises:
+        UserError: as of `read_profiles`.
+    """
+    return next((each.threads for each in reversed(read_profiles(profile)) if each.threads), None)
+
+
+def _scale(profile: str, network: str) -> dict[str, Any]:
+    """What a profile decides of a run, whose network is of a kind, or an architecture itself such as a plug-in's."""
+    every = read_profiles(profile)
+    networks = {kind: width for each in every for kind, width in each.networks.items()}
+    deviations = tuple(deviation for each in every for deviation in each.deviations)
+    return {"profile": profile, "width": networks.get(network, network), "deviations": deviations}
 
 
 def dataset_of_task(task: str) -> str:
@@ -144,16 +160,17 @@ def cell_layers(
     Raises:
         UserError: there is no such task, profile or architecture, or a change is none.
     """
-    facts, scale = _task(task), read_profile(profile)
+    facts = _task(task)
     known = _group(facts, "architectures", f"task {task}")
     if arch not in known:
         raise UserError(f"task {task}", f"no architecture {arch!r}", f"choose from {', '.join(map(str, known))}")
-    layers = {
-        f"task {task}": facts,
-        f"profile {profile}": scale.finetuning,
-        f"profile {profile}, task {task}": scale.tasks.get(task, {}),
-        "dataset.json": of_data or {},
-    }
+    layers: dict[str, Mapping[str, Any]] = {f"task {task}": facts}
+    for each in read_profiles(profile):
+        layers |= {
+            f"profile {each.name}": each.finetuning,
+            f"profile {each.name}, task {task}": each.tasks.get(task, {}),
+        }
+    layers["dataset.json"] = of_data or {}
     of_arch = [(source, _of_architecture(layer, arch, known, source)) for source, layer in layers.items()]
     return [*of_arch, *map(parse_change, changes)]
 
@@ -177,23 +194,26 @@ def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -
     Raises:
         UserError: there is no such method or profile, or a change is none.
     """
-    kind, scale = recipe_of(method), read_profile(profile)
+    kind, every = recipe_of(method), read_profiles(profile)
     swaps = [change for change in changes if change.startswith("objective=")]
     objective = str(parse_change(swaps[-1])[1]["objective"]) if swaps else method
     own = recipe_of(objective)
-    loss = {"type": objective, **as_facts(own.recipe)["objective"]}
-    differs = _differences(kind, scale) | {"objective": _differences(own, scale).get("objective", {})}
-    return [
+    # What the method says of a profile wins over what the profile says of all methods, that of its base as well.
+    layers = [
         (f"recipe of {method}", as_facts(kind.recipe)),
-        (f"recipe of {objective}", {"objective": loss}),
-        (f"profile {profile}", scale.pretraining),
-        (f"profile {profile}, method {method}", differs),
-        *(parse_change(change) for change in changes if change not in swaps),
+        (f"recipe of {objective}", {"objective": {"type": objective, **as_facts(own.recipe)["objective"]}}),
+        *((f"profile {each.name}", each.pretraining) for each in every),
     ]
+    for each in every:
+        general = {key: value for key, value in _differences(kind, each.name).items() if key != "objective"}
+        loss = {"objective": _differences(own, each.name).get("objective", {})}
+        layers += [(f"profile {each.name}, method {method}", general)]
+        layers += [(f"profile {each.name}, method {objective}", loss)]
+    return [*layers, *(parse_change(change) for change in changes if change not in swaps)]
 
 
-def _differences(method: Any, profile: Profile) -> dict[str, Any]:
-    """What a method says of a profile, over what it says of the profile's base.
+def _differences(method: Any, profile: str) -> Mapping[str, Any]:
+    """What a method says of a profile.
 
     Raises:
         UserError: it names a profile that does not exist.
@@ -202,8 +222,8 @@ def _differences(method: Any, profile: Profile) -> dict[str, Any]:
         if name not in names("profiles"):
             remedy = f"choose from {', '.join(names('profiles'))}"
             raise UserError(f"{method.__name__}.profiles", f"there is no profile {name!r}", remedy)
-    base, own = (method.profiles.get(name, {}) for name in (profile.base, profile.name))
-    return merge(base, own, f"{method.__name__}.profiles", strict=False)
+    differs: Mapping[str, Any] = method.profiles.get(profile, {})
+    return differs
 
 
 def recipe_of(method: str) -> Any:
@@ -277,7 +297,7 @@ def finetuning_settings(
         UserError: there is no such task or setting, or a value that it cannot have.
     """
     facts = _merged(UNSAID, cell_layers(task, arch, profile, changes, of_data))
-    facts |= {"task": task, "arch": arch} | read_profile(profile).facts(network)
+    facts |= {"task": task, "arch": arch} | _scale(profile, network)
     settings = build(Finetuning, facts, f"task {task}")
     settings.check()
     return settings
@@ -302,7 +322,7 @@ def pretraining_settings(
     """
     kind = recipe_of(method)
     facts = _merged({}, pretraining_layers(method, profile, changes))
-    scale = read_profile(profile).facts(network or kind.network)
+    scale = _scale(profile, network or kind.network)
     own = recipe_of(str(facts["objective"]["type"])).deviations
     facts |= {"name": method} | scale | {"deviations": [*kind.recipe.deviations, *scale["deviations"], *own]}
     settings = build(Pretraining, facts, f"method {method}")
@@ -318,8 +338,9 @@ def refuse_unknown_changes(
     Raises:
         UserError: names the nearest setting.
     """
-    if task in names("tasks"):  # others come with a file that is not imported yet
-        _merged(UNSAID, cell_layers(task, arch, profile or "paper", changes))
+    profile = profile or "paper"
+    if task in names("tasks") and profile in names("profiles"):  # others come with a file that is not imported yet
+        _merged(UNSAID, cell_layers(task, arch, profile, changes))
     for source, layer in map(parse_change, of_pretraining):
         refuse_unknown(Pretraining, layer, source)
 

@@ -7,7 +7,7 @@ import math
 import re
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import field, fields, is_dataclass, replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, StrictBool, TypeAdapter, ValidationError
@@ -224,17 +224,12 @@ class Profile:
 
     name: str
     base: str = ""
-    networks: dict[str, str]
-    deviations: tuple[str, ...]
+    networks: dict[str, str] = field(default_factory=dict)
+    deviations: tuple[str, ...] = ()
     threads: PositiveInt | None = None
-    finetuning: dict[str, Any]
-    tasks: dict[str, dict[str, Any]]
-    pretraining: dict[str, Any]
-
-    def facts(self, network: str) -> dict[str, Any]:
-        """What it decides of a run, whose network is of a kind, or an architecture itself such as a plug-in's."""
-        width = self.networks.get(network, network)
-        return {"profile": self.name, "width": width, "deviations": self.deviations}
+    finetuning: dict[str, Any] = field(default_factory=dict)
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    pretraining: dict[str, Any] = field(default_factory=dict)
 
 
 class OfRecordings:

@@ -163,7 +163,7 @@ def test_of_a_profile_the_task_wins_and_then_the_architecture(own_profile):
     recurrent, alone = (finetuning_settings("ddd17", arch, "own") for arch in ARCHITECTURES)
     assert (recurrent.optimisation.peak_lr, alone.optimisation.peak_lr) == (1e-4, 2e-4)
     assert (recurrent.optimisation.steps, alone.optimisation.steps) == (77, 77)
-    assert (recurrent.batch_size, alone.batch_size) == (4, 8)  # the base's, of an architecture
+    assert (recurrent.batch_size, alone.batch_size) == (6, 6)  # over what the base says of an architecture
 
 
 @pytest.mark.parametrize(
@@ -171,6 +171,8 @@ def test_of_a_profile_the_task_wins_and_then_the_architecture(own_profile):
     [
         ("base: small", "base: small: has a base itself"),
         ("base: sample\nfinetuning: {stepps: 3}", "unknown setting 'stepps'"),
+        ("base: sample\ndeviations: 3", r"profile own, deviations: 3 is not allowed"),
+        ("deviations: abc", r"profile own, deviations: 'abc' is not allowed"),
         ("base: sample\nfinetuning: {architectures: {recurent: {batch_size: 4}}}", "did you mean 'recurrent'"),
         ("base: sample\nfinetuning: {architectures: {recurrent: {batchsize: 4}}}", "did you mean 'batch_size'"),
         ("base: sample\ntasks: {ddd17: 3}", "profile own, tasks.ddd17: 3 is not allowed"),
