@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,7 @@ from tespec.training.launch import starting
 if TYPE_CHECKING:
     from tespec.pretraining.method import Method
 
+PLACES = {"--results", "--runs", "--workers"}  # options that decide nothing about a result, each with a value
 Given = Annotated[Sequence[str], Parameter(parse=False)]  # the words of the command line
 Plugins = Annotated[
     tuple[Path, ...],
@@ -109,9 +111,19 @@ def with_sensor(changes: Sequence[str], sensor: str | None) -> tuple[str, ...]:
 
 
 def prepared(setup: Setup, given: Sequence[str], profile: str | None) -> Setup:
-    """The setup with its command for records, checked and with its threads set; `profile` may set the CPU threads."""
+    """The setup with its command for records, checked and with its threads set; `profile` may set the CPU threads.
+
+    The command repeats the run anywhere: it does not say where things are kept, but how many threads a CPU used.
+    """
+    import torch
+
+    from tespec.training.device import choose_device
+
     program = ["tespec"] if setup.launcher == "none" else [*starting(setup.launcher, os.environ), "-m", "tespec.cli"]
     threads = setup.threads or (threads_of(profile) if profile else None)
-    setup = replace(setup, threads=threads, command=shlex.join([*program, *given]))
+    taken = [] if threads or choose_device(setup.device).type != "cpu" else ["--threads", str(torch.get_num_threads())]
+    words = [word for before, word in pairwise(("", *given)) if not {before, word.partition("=")[0]} & PLACES]
+    kept = (word.replace(f"{setup.runs.absolute()}/", "runs/") for word in words)
+    setup = replace(setup, threads=threads, command=shlex.join([*program, *kept, *taken]))
     setup.prepare()
     return setup

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from tespec.cli.command import new_app, refuse
-from tespec.cli.options import Changes, Plugins
+from tespec.cli.options import Changes, Plugins, read_config
 from tespec.comparison.records import Record, read_records
 from tespec.core.config import names
 from tespec.core.errors import UserError
@@ -38,7 +38,9 @@ class Options:
     only: Annotated[tuple[str, ...], Words, Parameter(help="tasks, methods, ablations or kinds of run")] = ()
     seeds: Annotated[tuple[NonNegativeInt, ...], Words, Parameter(help="in place of the plan's")] = ()
     data: Annotated[str | None, Parameter(help="holds a folder for each data set; or sample: the sample world")] = None
-    profile: Annotated[str | None, Parameter(help=f"{', '.join(names('profiles'))} (default: the plan's)")] = None
+    profile: Annotated[
+        str | None, Parameter(help=f"{', '.join(names('profiles'))}, or FILE.yaml (default: the plan's)")
+    ] = None
     checkpoints: Annotated[tuple[str, ...], Words, Parameter(help="METHOD=FILE ...: weights of methods")] = ()
     changes: Changes = ()
     processes: Annotated[PositiveInt | None, Parameter(help="runs at once (default: as the plan says)")] = None
@@ -117,8 +119,8 @@ def changed(plan: Plan, options: Options) -> Plan:
             what = "is not METHOD=FILE of a file that exists"
             raise UserError(f"checkpoints {method}={path}", what, "check the path")
     changes: dict[str, Any] = {"set": (*plan.set, *options.changes), "checkpoints": checkpoints}
-    changes |= {name: value for name in ("data", "profile", "accumulate") if (value := getattr(options, name))}
-    return plan.model_copy(update=changes)
+    changes |= {name: value for name in ("data", "accumulate") if (value := getattr(options, name))}
+    return plan.model_copy(update=changes | {"profile": read_config("profiles", options.profile or plan.profile)})
 
 
 def check_methods(plan: Plan, jobs: Sequence[Job]) -> None:

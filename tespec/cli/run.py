@@ -99,6 +99,10 @@ def run(
         bool(reference and starts),
         "--reference goes without --method, --checkpoint, --backbone, --probe, --freeze, --dry-run",
     )
+    refuse(
+        bool(drawing.model and (starts or task or reference)),
+        "--model goes with no method or task",
+    )
     refuse(freeze and probe, "--freeze and --probe: give one of them")
     task, describe = read_config("tasks", task), read_config("tasks", describe)
     profile = read_config("profiles", choices.profile)

@@ -41,7 +41,7 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
         whether the task is judged by the metric. `weights` says what a network started from: data set, data and profile
         of a pre-training, or the hash of a file from elsewhere. `classes` and `recordings` count those with a score;
         `partial` says that a mean is over "2 of 3 classes", or of recordings or frames, and is "" where it is over all.
-        `unhealthy` says that the pre-training it started from collapsed, see `healthy`.
+        `unhealthy` says that the pre-training it started from has a low or falling rank, see `healthy`.
         Files that are no records are named in `attrs["left_out"]`.
 
     Raises:

@@ -57,7 +57,7 @@ def published_frame() -> pd.DataFrame:
         bold: whether the paper sets the number in bold.
 
     Raises:
-        UserError: a row lacks a key, or a score, or null, for each metric of its table.
+        UserError: a row lacks a key, has scores of another task, or lacks a number, or null, for a metric.
     """
     import pandas as pd
 
@@ -78,8 +78,10 @@ def published_frame() -> pd.DataFrame:
                 }
                 place["ranked"] = source == PAPER and row.get("ranked", True)
                 try:
+                    if not row["scores"].keys() <= titles_of(name)[0].keys():
+                        raise ValueError("scores of a task that the table has not")
                     numbers += [place | number for number in _numbers(row, table["metrics"])]
-                except (KeyError, ValueError) as error:
+                except (KeyError, TypeError, ValueError) as error:
                     file = PUBLISHED / f"{name if source == PAPER else BEYOND}.yaml"
                     raise UserError(file, f"row {row.get('title')} is not complete ({error})", REMEDY) from error
     return pd.DataFrame(numbers).astype({"value": "float64"})
@@ -105,5 +107,6 @@ def _numbers(row: Mapping[str, Any], metrics: list[dict[str, str]]) -> Iterator[
     ]
     for task, metric, share, value in cells:
         bold, frozen = metric in row.get("bold", {}).get(task, ()), share == "frozen"
-        of_cell = {"task": task, "metric": metric, "value": value, "bold": bold, "frozen": frozen}
+        number = None if value is None else float(value)
+        of_cell = {"task": task, "metric": metric, "value": number, "bold": bold, "frozen": frozen}
         yield facts | known[metric] | of_cell | {"label_fraction": 1.0 if frozen else float(share)}

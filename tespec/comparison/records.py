@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -229,7 +230,7 @@ def _texts(path: Path) -> list[tuple[str, str]]:
         if path.name != ARCHIVE:
             return [(path.read_text(encoding="utf-8"), str(path))]
         lines = gzip.decompress(path.read_bytes()).decode().splitlines() if path.is_file() else []
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         raise UserError(path, f"cannot be read ({error})", "remove it, or run again") from error
     return [(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
 

@@ -36,10 +36,8 @@ RECURRENT = {"recurrent": "yes", "feedforward": "no"}
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 SIGNS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"  # of machines
 CELLS = "Measured: mean ± standard deviation over seeds, in brackets their number. Bold: the best measured mean."
-UNHEALTHY = "rank fell"
-COLLAPSED = (
-    "rank fell: in a pre-training that it started from, the rank of the last stage's features fell or stayed low."
-)
+UNHEALTHY = "low rank"
+LOW_RANK = "low rank: in a pre-training that it started from, the rank of the last stage's features fell or stayed low."
 PARTIAL = "Means that leave out classes, recordings or frames name in brackets how many they are over."
 GAINS = (
     "Gain: mean difference over seeds, paired by seed; above 0 is better, also of errors. n: number of pairs.",
@@ -361,7 +359,7 @@ def _ranked(scores: pd.DataFrame, by: str) -> tuple[pd.DataFrame, list[str]]:
         said = "; ".join(f"{sign} {name}" for name, sign in signs.items())
         notes.append(f"Measured on different machines: {said.strip()}; without a sign {names[0]}.")
     notes += [PARTIAL] if (scores["partial"] != "").any() else []
-    notes += [COLLAPSED] if scores["unhealthy"].any() else []
+    notes += [LOW_RANK] if scores["unhealthy"].any() else []
     return scores.assign(source=scores["column"], text=texts, bold=bold), notes
 
 

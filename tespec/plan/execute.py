@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from submitit import AutoExecutor
 
 POLL = 0.2  # s
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 PATIENCE = 120.0  # s that a stopped process has to write its checkpoint
 A_WEEK = 7 * 24 * 60  # min; submitit's default limit is five minutes
 
@@ -120,9 +122,16 @@ def _start(task: Task, log: Path, slot: str, at_once: int, executor: AutoExecuto
     with log.open("ab") as file:
         # A session of its own: Ctrl-C in the terminal reaches the parent alone, which then stops its tasks.
         process = subprocess.Popen(
-            called, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True
-        )
+            called, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )  # fmt: skip
     return Running(task, process, log, slot, time.monotonic())
+
+
+def _end_with_parent() -> None:
+    """Ask Linux to stop this process when its parent is killed, as by a terminal that is closed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _last_line(log: Path) -> str:

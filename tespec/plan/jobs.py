@@ -21,6 +21,7 @@ from tespec.core.config import (
     changed_pretraining,
     finetuning_settings,
     names,
+    own_files,
     pretraining_settings,
 )
 from tespec.core.description import read_description
@@ -144,7 +145,8 @@ def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
     words += [word for change in changes for word in ("--set", change)]
     words += ["--variant", job.variant] if job.variant else []
     words += ["--split", job.split] if job.split != "test" else []
-    return [*words, "--profile", job.profile, "--seed", str(job.seed), "--data", job.data]
+    profile = next(map(str, own_files(profiles=job.profile)), job.profile)
+    return [*words, "--profile", profile, "--seed", str(job.seed), "--data", job.data]
 
 
 def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:

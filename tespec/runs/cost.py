@@ -201,8 +201,11 @@ class TrainingEstimate:
         weights = sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
         trained = sum(each.nbytes for each in model.parameters() if each.requires_grad)
         carried = sum(each.nbytes for each in tree_leaves(state) if isinstance(each, Tensor))
-        # Beside what the counter saw, weights and gradients included: the optimizer's moments, and the states before.
-        memory = counter.peak + 2 * trained + setup.accumulate * carried
+        # Beside what the counter saw of one micro-batch, weights and gradients included: the optimizer's moments; the
+        # other micro-batches; gradients of those before, and buffers in which they travel; states before and after.
+        waiting = (setup.accumulate - 1) * sum(each.nbytes for each in batch.values())
+        waiting += (2 * setup.accumulate - 1) * carried + trained * ((setup.accumulate > 1) + (gpus > 1))
+        memory = counter.peak + 2 * trained + waiting
         return Cost(setup.accumulate * counter.flops, kept, weights + 3 * trained, memory)
 
     def report(self, data: str, setup: Setup, gpus: int = 1) -> str:

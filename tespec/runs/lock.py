@@ -25,18 +25,34 @@ def locked(runs: Path, run: str) -> Iterator[str]:
     Of several processes of a run the first one takes the lock. While it waits, it tells the others so every now and
     then: no exchange of theirs lasts so long that it could run into its time limit.
     """
-    path, holder = runs / ".locks" / run, ""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
+    lock, holder = _lock(runs, run), ""
     while not broadcast(is_first() and _taken(lock)):
         time.sleep(SECONDS_BETWEEN_TRIES)
         if is_first() and not holder:
-            holder = path.read_text(encoding="utf-8").strip() or "another process"
+            holder = Path(lock.lock_file).read_text(encoding="utf-8").strip() or "another process"
             say(f"{run}: waiting for {holder}, which is computing it")
     try:
         yield broadcast(holder)
     finally:
         lock.release()
+
+
+@contextmanager
+def locked_if_free(runs: Path, run: str) -> Iterator[bool]:
+    """Hold the lock of a run unless another process does; yields whether it is held. Nobody waits."""
+    lock = _lock(runs, run)
+    free = _taken(lock)
+    try:
+        yield free
+    finally:
+        if free:
+            lock.release()
+
+
+def _lock(runs: Path, run: str) -> FileLock:
+    path = runs.absolute() / ".locks" / run
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path, is_singleton=True)  # one process may take it several times
 
 
 def _taken(lock: FileLock) -> bool:

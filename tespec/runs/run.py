@@ -40,9 +40,9 @@ from tespec.core.progress import say
 from tespec.core.registry import PLUGIN
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.pretraining.method import Method
-from tespec.runs.lock import locked
+from tespec.runs.lock import locked, locked_if_free
 from tespec.runs.setup import Setup
-from tespec.training.checkpoint import DONE, FAILED, PREEMPTED, clear, write_status
+from tespec.training.checkpoint import DONE, FAILED, PREEMPTED, checkpoints, clear, write_status
 from tespec.training.device import choose_device, describe, out_of_memory_named
 from tespec.training.hooks import TrackHook
 
@@ -310,6 +310,10 @@ def _taken(run: Run, record: Record) -> Record:
         record = record.model_copy(update={"variant": run.setup.variant})
         if is_first():
             write_record(record, run.setup.results)
+    if is_first() and checkpoints(run.folder):  # of a run that was killed right behind its record
+        with locked_if_free(run.setup.runs, run.training or run.name) as free:
+            if free:
+                finish(run)
     return record
 
 

@@ -6,6 +6,7 @@ Data that vanish and workers that die end in one clear error.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -164,10 +165,13 @@ def choose_workers(batch: Any) -> int:
         raise batch
     tensors = batch.values() if isinstance(batch, dict) else batch
     size = max(1, sum(getattr(each, "nbytes", 0) for each in tensors))
-    # torchrun tells how many processes share the cores; SLURM gives each its own. All may share the memory.
-    cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    # torchrun tells how many processes share the cores; SLURM gives each its own, and tells how many share a machine.
+    started = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    on_machine = re.match(r"\d+", os.environ.get("SLURM_STEP_TASKS_PER_NODE", "1"))
+    processes = max(started, int(on_machine[0])) if on_machine else started
+    cores = len(os.sched_getaffinity(0)) // started
     free = shutil.disk_usage("/dev/shm").free
-    workers = min(MOST_WORKERS, cores - 1, free // 2 // world_size() // (PREFETCH * size)) if cores > 2 else 0
+    workers = min(MOST_WORKERS, cores - 1, free // 2 // processes // (PREFETCH * size)) if cores > 2 else 0
     facts = f"{cores} cores, batches of {size / 1e6:.3g} MB, {free / 1e9:.3g} GB of free shared memory"
     say(f"workers: {workers} ({facts}; --workers sets another number)")
     return workers

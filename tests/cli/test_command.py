@@ -121,9 +121,13 @@ def test_a_python_without_the_harness_is_told_in_one_line(script):
 def test_a_record_holds_the_command_that_repeats_it(tmp_path, monkeypatch, launcher, profile, threads, program):
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    words = ["run", "--data", "my data", "--seed", "1"]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    places = ["--results", str(tmp_path), f"--runs={tmp_path}", "--workers", "2", "--checkpoint", f"{tmp_path}/a/b.pt"]
+    words = ["run", "--data", "my data", "--seed", "1", *places]
     setup = prepared(Setup(device="cpu", launcher=launcher, runs=tmp_path, results=tmp_path), words, profile)
-    assert (setup.command, setup.threads) == (f"{program} run --data 'my data' --seed 1", threads)
+    used = "" if threads else " --threads 3"
+    assert setup.command == f"{program} run --data 'my data' --seed 1 --checkpoint runs/a/b.pt{used}"
+    assert setup.threads == threads
 
 
 def test_a_task_and_a_profile_of_ones_own_are_files(tmp_path, monkeypatch, call):
@@ -140,3 +144,12 @@ def test_a_task_and_a_profile_of_ones_own_are_files(tmp_path, monkeypatch, call)
     assert out.startswith("mine, recurrent, profile quick\n")
     assert re.search(r"^  optimisation.steps: 33 +# profile quick$", out, re.MULTILINE)
     assert call("data", "download-guide", "mine")[1].startswith("DDD17 with EV-SegNet's labels")
+    planned = call("plan", "demo", "--profile", profile, "--dry-run", "--results", tmp_path / "none")[1]
+    assert f" --profile {profile} " in planned
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(
+        f"from pathlib import Path\nfrom tespec.core.config import add_file\nadd_file('profiles', Path({str(profile)!r}))\n"
+    )
+    config._added.clear()
+    run = ("run", "--method", "scratch", "--task", "ddd17", "--profile", "quick", "--import", plugin)
+    assert call(*run, "--data", "/nowhere")[2] == refused[2]

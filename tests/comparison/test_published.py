@@ -111,6 +111,8 @@ def test_bold_numbers_are_the_best_of_the_ranked_rows() -> None:
         ("depth.yaml", "backbone:", "back:"),
         ("beyond.yaml", "{dsec: [null, null], ddd17", "{dsec: [null], ddd17"),
         ("beyond.yaml", "miou:", "mIoU:"),
+        ("depth.yaml", "mvsec: [", "mvsce: ["),
+        ("depth.yaml", "[0.634, ", "[a, "),
         ("beyond.yaml", "marks:", "marks: ["),
     ],
 )

@@ -265,8 +265,8 @@ def test_a_pre_training_whose_rank_fell_is_marked_where_it_is_used(record: Make)
     table = one(
         [fallen, record("mine", weights={"sha256": "a"}), record("other", weights={"sha256": "b"})], measured=True
     )
-    assert table.cells.iloc[:, 0].tolist() == ["40.00 (1, rank fell)", "40.00 (1)"]
-    assert any(note.startswith("rank fell: in a pre-training") for note in table.notes)
+    assert table.cells.iloc[:, 0].tolist() == ["40.00 (1, low rank)", "40.00 (1)"]
+    assert any(note.startswith("low rank: in a pre-training") for note in table.notes)
 
 
 def test_test_time_augmentation_chooses_the_published_row(record: Make) -> None:

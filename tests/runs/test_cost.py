@@ -53,6 +53,12 @@ def test_numbers_by_hand() -> None:
     assert cost.fixed + cost.kept + 4 * 6 * 8 <= cost.memory < 2 * cost.fixed
     shared = small().cost(PLAIN, gpus=2)
     assert (shared.flops, shared.kept) == (cost.flops / 2, 4 * 3 * 4 + 4)
+    parts = small().cost(replace(PLAIN, accumulate=2))
+    # The second half of the batch waits beside the first; gradients wait for it, or in the buffers of an exchange.
+    assert (parts.flops, parts.memory) == (cost.flops, shared.memory + 4 * 3 * 8)
+    assert small().cost(replace(PLAIN, accumulate=3), gpus=2).memory - small().cost(PLAIN, gpus=6).memory == (
+        2 * 4 * 8 + 4 * 36
+    )
     with pytest.raises(UserError, match=r"6 lanes do not divide evenly into 4 parts .* choose a multiple of 4"):
         small().cost(replace(PLAIN, accumulate=2), gpus=2)
 

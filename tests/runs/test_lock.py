@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tespec.runs.lock import locked
+from tespec.runs.lock import locked, locked_if_free
 
 HOLD = """
 import sys, time
@@ -27,6 +27,8 @@ def holding(folder, script=HOLD):
 
 def test_a_second_process_waits_until_the_first_ends_even_by_a_kill(tmp_path, capsys):
     with holding(tmp_path) as holder:
+        with locked_if_free(tmp_path, "run") as free:
+            assert not free
         with locked(tmp_path, "another run") as nobody:
             assert nobody == ""
         killing = threading.Timer(1.5, holder.kill)
@@ -38,9 +40,14 @@ def test_a_second_process_waits_until_the_first_ends_even_by_a_kill(tmp_path, ca
     assert capsys.readouterr().err == f"run: waiting for {named}, which is computing it\n"
 
 
+def test_its_holder_may_take_it_again(tmp_path):
+    with locked(tmp_path, "run"), locked_if_free(tmp_path, "run") as held:
+        assert held
+
+
 def test_children_of_a_killed_holder_do_not_keep_it(tmp_path):
     script = "import os\n" + HOLD.replace(
-        'print("held", flush=True)', 'os.fork() or (os.close(1), time.sleep(20)); print("held", flush=True)'
+        'print("held", flush=True)', 'os.fork() or (print("held", flush=True), os.close(1), time.sleep(20))'
     )
     with holding(tmp_path, script) as holder:
         holder.kill()

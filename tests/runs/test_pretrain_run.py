@@ -71,6 +71,10 @@ def test_a_complete_result_is_taken_up(straight, tiny_world, capsys):
     assert run(tiny_world, folder).metrics == result.metrics
     assert result.weights.stat().st_mtime_ns == before
     assert "is complete already; --overwrite computes it again" in capsys.readouterr().err
+    left = folder / "runs" / result.record.name / "step-000000006.pt"  # of a kill between the record and the clean-up
+    left.touch()
+    run(tiny_world, folder)
+    assert not left.exists()
 
 
 def test_workers_a_stop_and_counting_on_the_device_change_nothing(straight, tiny_world, tmp_path):
