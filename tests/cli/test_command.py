@@ -148,7 +148,8 @@ def test_a_task_and_a_profile_of_ones_own_are_files(tmp_path, monkeypatch, call)
     assert f" --profile {profile} " in planned
     plugin = tmp_path / "plugin.py"
     plugin.write_text(
-        f"from pathlib import Path\nfrom tespec.core.config import add_file\nadd_file('profiles', Path({str(profile)!r}))\n"
+        "from pathlib import Path\nfrom tespec.core.config import add_file\n"
+        f"add_file('profiles', Path({str(profile)!r}))\n"
     )
     config._added.clear()
     run = ("run", "--method", "scratch", "--task", "ddd17", "--profile", "quick", "--import", plugin)
