@@ -62,10 +62,6 @@ class CountingTask(Task):
     def network(cls, settings, backbone):
         return CountingNetwork(backbone, len(settings.classes))
 
-    @classmethod
-    def blank_labels(cls, settings, size, count, device):
-        return {"boxes": torch.zeros(count, 1, 5, device=device)}
-
     def scorer(self):
         return CountingScorer()
 

@@ -70,6 +70,7 @@ class Evaluation:
 LABEL_KINDS: dict[Any, str] = {stack_masks: MASK, stack_depths: DEPTH, pad_boxes: BOXES}
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 NAMED = 80  # recordings in one text
+BOXES_PER_FRAME = 16  # where the cost of a step is counted
 
 
 class Task(ABC):
@@ -156,9 +157,21 @@ class Task(ABC):
         } | cls.blank_labels(settings, size, len(place), device)
 
     @classmethod
-    @abstractmethod
     def blank_labels(cls, settings: Finetuning, size: Size, count: int, device: torch.device) -> dict[str, Tensor]:
-        """What `collate` gives for `count` labels, whatever they say; `size` is (H, W) in px."""
+        """`count` labels to count the cost of a step by, as `collate` gives them; `size` is (H, W) in px.
+
+        Raises:
+            UserError: `collate` is none of the harness's, and the task has no such method of its own.
+        """
+        box = [0.0, size[1] / 4, size[0] / 4, 3 * size[1] / 4, 3 * size[0] / 4]
+        labels = {
+            stack_masks: {"labels": torch.zeros(1, *size, dtype=torch.uint8)},
+            stack_depths: {"labels": torch.full((1, *size), 10.0)},
+            pad_boxes: {"boxes": torch.tensor(box).expand(1, BOXES_PER_FRAME, 5)},
+        }.get(cls.collate)
+        if labels is None:
+            raise UserError(f"{cls.__name__}.blank_labels", "is missing", "define it for the labels of your `collate`")
+        return {name: label.to(device).repeat(count, *[1] * (label.ndim - 1)) for name, label in labels.items()}
 
     def protocol(self) -> dict[str, str]:
         """What is trained on and scored, and how, in words."""

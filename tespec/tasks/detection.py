@@ -1,10 +1,9 @@
-"""Object detection: YOLOX on the backbone with its losses, and COCO AP by the Prophesee protocol."""
+"""Object detection: YOLOX on the backbone, its losses with SimOTA, and COCO AP by the Prophesee protocol."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import tespec.core.compat  # noqa: F401  # before mmdet
@@ -13,14 +12,13 @@ import pydantic
 import torch
 from mmcv.ops import batched_nms
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.functional import binary_cross_entropy, binary_cross_entropy_with_logits
 
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.distributed import global_mean, rank_without_labels
 from tespec.core.registry import MODELS, TASKS
 from tespec.core.scores import Score
-from tespec.core.settings import Depth, Finetuning, NonNegativeFloat, Share, Size, Width, build
-from tespec.datasets.base import TEST
+from tespec.core.settings import Depth, Finetuning, NonNegativeFloat, Share, Width, build
 from tespec.datasets.batches import NO_BOX, WHOLE, LabelledBatches, Shard, StepBatches, pad_boxes
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
 from tespec.metrics.detection import BoxFilter, DetectionScorer
@@ -28,7 +26,6 @@ from tespec.models import Backbone
 from tespec.models.layers import in_fp32
 from tespec.tasks.base import Task, groups_of
 from tespec.tasks.network import Network, dummy_labels, select_labelled
-from tespec.tasks.simota import assign, overlaps
 
 STAGES = (1, 2, 3)  # of the backbone that reach the neck, at 1/8, 1/16 and 1/32
 STRIDES = (8, 16, 32)
@@ -37,7 +34,12 @@ NMS = {"type": "nms", "iou_threshold": OVERLAP}
 BOX_WEIGHT, SMALLEST = 5.0, 1e-16  # of the IoU loss: its weight (YOLOX), and the smallest overlap (mmdetection)
 PRIOR = 0.01  # share of places that are taken for an object at the start
 CANDIDATES = 1000  # best boxes of a frame that reach non-maximum suppression
-BOXES = 16  # of a frame, where what a step costs is counted
+# SimOTA, with the numbers of open-mmlab/mmdetection, sim_ota_assigner.py.
+REACH = 2.5  # strides from a box's centre, along both sides, within which places may learn it
+LARGEST = 10  # places of the largest overlaps with a box, whose sum says how many learn it
+OVERLAP_WEIGHT = 3.0
+FAR = 1e5  # cost of a place that is not both within a box and near its centre
+SMALLEST_OVERLAP, SMALLEST_AREA = 1e-7, 1e-6
 NORM = {"type": "mmengine.BN", "momentum": 0.03, "eps": 0.001}
 
 
@@ -129,7 +131,7 @@ class DetectionModel(Network):
         truth = boxes[..., 1:]
         large = (truth[..., 2:] - truth[..., :2] >= 1).all(-1)
         label = boxes[..., 0].long().masked_fill(~large, NO_BOX)
-        centres = torch.cat([places[:, :2] + places[:, 2:] / 2, places[:, 2:]], 1)
+        centres = torch.cat([places[:, :2] + places[:, 2:] / 2, places[:, 2:]], dim=1)
         scores = (classes.detach().sigmoid() * objectness.detach().sigmoid().unsqueeze(2)).sqrt()
         learns, box, overlap = assign(centres, corners.detach(), scores, truth, label)
         own = truth.gather(1, box.unsqueeze(2).expand(-1, -1, 4))
@@ -186,8 +188,75 @@ class DetectionModel(Network):
 def places_of(size: Sequence[int], stride: int, device: torch.device) -> Tensor:
     """(rows * columns, 3) float32, left and top of each place of a level in px, row by row, and its stride."""
     sides = (torch.arange(count, device=device) * float(stride) for count in size)
-    top, left = torch.meshgrid(*sides, indexing="ij")
+    top, left = torch.meshgrid(*sides, indexing="ij")  # mmdetection's warns
     return torch.stack([left, top, torch.full_like(top, stride)], dim=-1).flatten(0, 1)
+
+
+@torch.no_grad()
+def assign(
+    places: Tensor, predicted: Tensor, scores: Tensor, boxes: Tensor, label: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """SimOTA: which places of a detector's maps learn which box, for all frames of a step at once.
+
+    Each box is learned by those places that predict it best, as many as their overlaps with it sum up to, at least one.
+    Only places within some box of the frame, or near the centre of one, learn. A place that several boxes would take
+    learns the one that it costs least to predict; between such that cost the same it may choose another than
+    mmdetection. Shapes do not depend on what is found, so nothing waits for the device.
+    Ge et al., "YOLOX: Exceeding YOLO Series in 2021".
+
+    Args:
+        places: (P, 3) float32, x and y of a place's centre and its stride, in px.
+        predicted: (L, P, 4) float32, left, top, right and bottom of the boxes predicted there, in px.
+        scores: (L, P, C) float32 of the classes, from 0 to 1.
+        boxes: (L, M, 4) float32, true boxes, M at least 1.
+        label: (L, M) int64, their classes; -1 where there is none, whatever stands in `boxes`.
+
+    Returns:
+        whether each place learns a box (L, P) bool, which of its frame's (L, P) int64, 0 where it learns none, and the
+        overlap (L, P) float32 of its own prediction with that box, 0 likewise.
+    """
+    x, y, stride = places.unsqueeze(-1).unbind(1)  # (P, 1), against boxes (L, 1, M)
+    left, top, right, bottom = boxes.unsqueeze(1).unbind(-1)
+    there = (label >= 0).unsqueeze(1)
+    inside = (x > left) & (y > top) & (x < right) & (y < bottom) & there
+    middle_x, middle_y, reach = (left + right) / 2, (top + bottom) / 2, REACH * stride
+    near = (x > middle_x - reach) & (y > middle_y - reach) & (x < middle_x + reach) & (y < middle_y + reach) & there
+    possible = (inside | near).any(-1, keepdim=True) & there
+
+    overlap = torch.where(possible, overlaps(predicted.unsqueeze(2), boxes.unsqueeze(1)), 0.0)
+    cost = _class_costs(scores, label) - OVERLAP_WEIGHT * torch.log(overlap + SMALLEST_OVERLAP)
+    cost = torch.where(possible, cost + ~(inside & near) * FAR, torch.inf)
+
+    candidates = min(LARGEST, len(places))
+    wanted = overlap.topk(candidates, dim=1).values.sum(1, keepdim=True).int().clamp(min=1)
+    cheapest = cost.topk(candidates, dim=1, largest=False)
+    rank = torch.arange(candidates, device=cost.device).view(-1, 1)
+    taken = (rank < wanted) & (cheapest.values < torch.inf)
+    matched = torch.zeros_like(possible).scatter_(1, cheapest.indices, taken)
+    number = torch.arange(boxes.shape[1], device=cost.device)
+    matched = torch.where(matched.sum(-1, keepdim=True) > 1, number == cost.argmin(-1, keepdim=True), matched)
+    return matched.any(-1), (matched * number).sum(-1), (matched * overlap).sum(-1)
+
+
+def overlaps(one: Tensor, other: Tensor) -> Tensor:
+    """Intersection over union of boxes (..., 4) with others, broadcast over the first axes."""
+    sides = (torch.minimum(one[..., 2:], other[..., 2:]) - torch.maximum(one[..., :2], other[..., :2])).clamp(min=0)
+    shared = sides[..., 0] * sides[..., 1]
+    return shared / (_area(one) + _area(other) - shared).clamp(min=SMALLEST_AREA)
+
+
+def _area(boxes: Tensor) -> Tensor:
+    # The gradient of `prod` would wait for the device.
+    return (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
+
+
+def _class_costs(scores: Tensor, label: Tensor) -> Tensor:
+    """(L, P, M) cross-entropy of the scores (L, P, C) of each place with the class (L, M) of each box."""
+    classes = scores.shape[-1]
+    each = scores.unsqueeze(2).expand(-1, -1, classes, -1)
+    target = torch.eye(classes, device=scores.device).expand_as(each)
+    of_classes = binary_cross_entropy(each, target, reduction="none").sum(-1)
+    return of_classes.gather(2, label.clamp(min=0).unsqueeze(1).expand(-1, scores.shape[1], -1))
 
 
 @TASKS.register_module(name="detection")
@@ -201,10 +270,6 @@ class DetectionTask(Task):
         "ap75": Score("AP75 ↑", "higher", "%"),
     }
 
-    def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
-        self._head = build(DetectionHead, settings.head, "head")
-        super().__init__(settings, root, split)
-
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> DetectionModel:
         """`backbone` with randomly initialised neck and head."""
@@ -215,16 +280,9 @@ class DetectionTask(Task):
         recordings = cut_at_gaps(self.learned, self.settings.segments)
         return LabelledBatches(recordings, self.settings, seed, pad_boxes, shard)
 
-    @classmethod
-    def blank_labels(cls, settings: Finetuning, size: Size, count: int, device: torch.device) -> dict[str, Tensor]:
-        """`BOXES` boxes in the middle of each label."""
-        height, width = size
-        box = torch.tensor([0, width / 4, height / 4, 3 * width / 4, 3 * height / 4], device=device)
-        return {"boxes": box.repeat(count, BOXES, 1)}
-
     def scorer(self) -> DetectionScorer:
         """A scorer that has seen nothing."""
-        head = self._head
+        head = build(DetectionHead, self.settings.head, "head")
         ranked = "class score" if head.score == "class" else "objectness times class score"
         described = f"{ranked}, of predictions with objectness times class score from {head.score_threshold:g}"
         filters = BoxFilter(head.min_diagonal, head.min_side, round(head.skip_ms * 1000))

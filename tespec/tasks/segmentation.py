@@ -146,7 +146,7 @@ class AveragedViews:
     def _played(self, histograms: Tensor, state: States | None) -> list[tuple[list[Tensor], BackboneState | None]]:
         """Features and state of each view."""
         views = zip(self._views, state or [None] * len(self._views), strict=True)
-        return [backbone(_seen(histograms, *view), before) for (backbone, *view), before in views]
+        return [network(_seen(histograms, size, mirrored), before) for (network, size, mirrored), before in views]
 
     def update_state(self, histograms: Tensor, state: States | None = None) -> States:
         """The states of the views after segments (B, T, 2 * bins, H, W) that nothing is predicted for."""
@@ -208,11 +208,6 @@ class SegmentationTask(Task):
         """The model, or its test-time augmentation."""
         scales = VIEWS[self.settings.test_time_augmentation]
         return AveragedViews(model, scales, self.size) if scales else model
-
-    @classmethod
-    def blank_labels(cls, settings: Finetuning, size: Size, count: int, device: torch.device) -> dict[str, Tensor]:
-        """Masks of the first class."""
-        return {"labels": torch.zeros(count, *size, dtype=torch.uint8, device=device)}
 
     def scorer(self) -> SegmentationScorer:
         """A scorer that has seen nothing."""

@@ -5,7 +5,7 @@ import torch
 
 from tespec.core.config import pretraining_settings
 from tespec.models import build_backbone
-from tespec.models.execution import Execution, execute
+from tespec.models.backbone import execute
 from tespec.models.layers import DropPath
 from tespec.pretraining.momentum import momentum_copy
 from tespec.training.loading import MicroBatches
@@ -57,7 +57,7 @@ def test_stages_computed_again_drop_the_same():
     outputs, gradients = [], []
     for recompute in (False, True):
         model = backbone("micro", 0.5)
-        execute(model, Execution(recompute=recompute))
+        execute(model, recompute=recompute)
         outputs.append(model(FRAMES)[0][-1])
         outputs[-1].square().mean().backward()
         gradients.append([each.grad for each in model.parameters()])

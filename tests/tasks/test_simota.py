@@ -8,8 +8,7 @@ from mmengine.structures import InstanceData
 
 from tespec.core.registry import MODELS
 from tespec.models import EventSwin
-from tespec.tasks.detection import STRIDES, DetectionHead, DetectionModel, places_of
-from tespec.tasks.simota import assign
+from tespec.tasks.detection import STRIDES, DetectionHead, DetectionModel, assign
 
 SIZES = ((8, 12), (4, 6), (2, 3))  # rows and columns of the three levels: 64 x 96 px
 CLASSES = 3
@@ -44,10 +43,8 @@ def reference():
 
 
 def centres():
-    places = torch.cat(
-        [places_of(size, stride, torch.device("cpu")) for size, stride in zip(SIZES, STRIDES, strict=True)]
-    )
-    return torch.cat([places[:, :2] + places[:, 2:] / 2, places[:, 2:]], 1)
+    priors = torch.cat(reference().prior_generator.grid_priors(SIZES, device="cpu", with_stride=True))
+    return torch.cat([priors[:, :2] + priors[:, 2:] / 2, priors[:, 2:3]], 1)
 
 
 def random_boxes(counts, generator):
