@@ -46,7 +46,7 @@ soak: .venv/dev.stamp  ## kill trainings and damage files for an hour
 	$(BIN)/python tools/kills.py --kills 1000 --minutes 15
 	$(BIN)/python tools/fuzz.py --cases 100000
 
-gpu: .venv/run.stamp  ## check and measure on this machine's GPU (nine minutes); GPU_ARGS="--device cpu --small": without
+gpu: .venv/run.stamp  ## check and measure on this machine's GPU; GPU_ARGS="--device cpu --small": without
 	$(BIN)/python benchmarks/gpu.py $(GPU_ARGS)
 
 lint: .venv/dev.stamp  ## style, formatting and types

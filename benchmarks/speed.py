@@ -5,48 +5,358 @@
     python benchmarks/speed.py --quick         # tiny sizes: shows that everything runs
 
 Both ways must give the same result before they are timed, on one thread. Exit code 1: they differ in a stage.
+The plain ways follow uzh-rpg/RVT (data/utils/representations.py, models/layers/rnn.py), uzh-rpg/DSEC and pycocotools.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
+import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import count
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Literal, NamedTuple
+from unittest.mock import patch
 
 if not __package__:
     import installed  # noqa: F401  # before the harness
 
+import tespec.core.compat  # noqa: F401  # before timm
+
+import h5py
+import hdf5plugin
+import numpy as np
 import torch
 from cyclopts import Parameter
+from numpy.typing import NDArray
+from torch import Tensor
 from torch.utils.benchmark import Measurement, Timer
 
-from benchmarks.stages import STAGES, Case
 from tespec.cli.command import call, new_app, run
 from tespec.comparison.provenance import environment
+from tespec.core.boxes import Boxes, make_boxes
+from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.files import write_whole
-from tespec.core.paths import RESULTS
-from tespec.core.settings import suggest
+from tespec.core.paths import REPOSITORY, RESULTS
+from tespec.datasets.recording import Recording
+from tespec.datasets.sources import EventSource
+from tespec.events import Events, event_histogram, window_histograms
+from tespec.events.opening import open_reader
+from tespec.events.packing import pack
+from tespec.events.readers.prophesee import write_dat
+from tespec.events.spatial import Region, apply_maps
+from tespec.events.store import open_store, store_of
+from tespec.metrics.detection import BoxFilter, DetectionScorer
+from tespec.models import EventSwin
+from tespec.pretraining.method import open_pretraining
 
 ROUNDS = 5
 SECONDS = 0.4  # of each way in a round, at least
+BINS, WINDOW_US = 10, 50_000
+BUSY = 9_000_000  # events/s of a busy recording of 1Mpx: 540 million in 60 s (evlib)
+SENSOR_1MPX, HALF_1MPX, SENSOR_DSEC = (720, 1280), (360, 640), (480, 640)
+
+
+class Case(NamedTuple):
+    """Two ways to the same result, by `tespec` and as peers do it; `plain` is None where there is no other way."""
+
+    stage: str
+    size: str  # of the input, in words
+    ours: Callable[[], Any]
+    plain: Callable[[], Any] | None
+    plain_is: str  # in words
+    same: Callable[[Any, Any], bool]  # whether the results of both, in that order, are right
+    work: float  # of one call, in `unit`
+    unit: str
+
+
+def make_events(number: int, duration_us: int, height: int, width: int) -> Events:
+    """Random events in time order, normally distributed around the centre of the sensor."""
+    generator = np.random.default_rng(0)
+
+    def coordinates(side: int) -> NDArray[np.uint16]:
+        drawn = generator.standard_normal(number, np.float32) * (side / 5) + side / 2
+        return drawn.clip(0, side - 1).astype(np.uint16)
+
+    t = np.sort(generator.integers(0, duration_us, number))
+    return Events(coordinates(width), coordinates(height), t, generator.integers(0, 2, number, np.uint8))
+
+
+def put_histogram(events: Events, height: int, width: int) -> Tensor:
+    """Histogram (2 * BINS, height, width) uint8 of the window from 0 us, by `put_` of ones from int64 columns."""
+    x, y, t, p = (torch.from_numpy(column.astype(np.int64)) for column in events)
+    cell = ((p * BINS + t * BINS // WINDOW_US) * height + y) * width + x
+    counts = torch.zeros(2 * BINS * height * width, dtype=torch.int16)
+    counts.put_(cell, torch.ones_like(cell, dtype=torch.int16), accumulate=True)
+    return counts.clamp_(max=10).to(torch.uint8).view(2 * BINS, height, width)
+
+
+def histogram(quick: bool) -> Iterator[Case]:
+    """One window of a busy recording, arguments checked."""
+    number, (height, width) = (2_000, (24, 32)) if quick else (BUSY * WINDOW_US // 1_000_000, HALF_1MPX)
+    events = make_events(number, WINDOW_US, height, width)
+    sizes: dict[str, Any] = {"t_start": 0, "t_end": WINDOW_US, "bins": BINS, "height": height, "width": width}
+    yield Case(
+        "histogram", f"{number:,} events on {height}x{width} px",
+        lambda: event_histogram(*events, **sizes),
+        lambda: put_histogram(events, height, width).numpy(), "put_ of ones (RVT)",
+        np.array_equal, number, "events",
+    )  # fmt: skip
+
+
+DAT_RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])  # word: x in 14 bits, y in 14, polarity
+
+
+def store(quick: bool) -> Iterator[Case]:
+    """A `.dat` file to a packed store with its SHA-256, beside compressed columns in HDF5."""
+    rate, (height, width) = (20_000, (24, 32)) if quick else (BUSY, SENSOR_1MPX)
+    with TemporaryDirectory() as name:
+        source, numbers = Path(name) / "recording.dat", count()
+        write_dat(source, *make_events(rate, 1_000_000, height, width), height, width)
+
+        def same(packed: Path, columns: Path) -> bool:
+            events = open_store(packed).slice(0, 1_000_000)
+            with h5py.File(columns) as file:
+                return all(np.array_equal(getattr(events, name), file[name]) for name in Events._fields)
+
+        yield Case(
+            "store", f"{rate:,} events on {height}x{width} px from .dat, hashes included",
+            lambda: pack(open_reader(source), Path(name) / f"{next(numbers)}.store"),
+            lambda: write_columns(source, rate), "Blosc columns in HDF5 (DSEC)", same, rate, "events",
+        )  # fmt: skip
+
+
+def write_columns(source: Path, number: int) -> Path:
+    """Read a whole `.dat` file, which ends in so many events, and write its columns, compressed as in DSEC."""
+    records = np.fromfile(source, DAT_RECORD, offset=source.stat().st_size - number * DAT_RECORD.itemsize)
+    word, t = records["word"], np.maximum.accumulate(records["t"].astype(np.int64))
+    events = Events((word & 0x3FFF).astype("u2"), (word >> 14 & 0x3FFF).astype("u2"), t, (word >> 28 & 1).astype("u1"))
+    filters = hdf5plugin.Blosc(cname="zstd", clevel=1, shuffle=hdf5plugin.Blosc.SHUFFLE)
+    with h5py.File(source.with_suffix(".h5"), "w") as file:
+        for name in Events._fields:
+            file.create_dataset(name, data=getattr(events, name), chunks=(min(len(t), 1 << 17),), **filters)
+    return source.with_suffix(".h5")
+
+
+def write_packed(path: Path, events: Events, height: int, width: int) -> Path:
+    """Write a `.dat` recording with its packed store beside it, and return its path."""
+    write_dat(path, *events, height, width)
+    pack(open_reader(path), store_of(path))
+    return path
+
+
+def batch(quick: bool) -> Iterator[Case]:
+    """Augmented frames of the paper's pre-training, then rectified windows of DSEC."""
+    rate, sensor = (20_000, (64, 64)) if quick else (BUSY, SENSOR_1MPX)
+    with TemporaryDirectory() as name:
+        write_packed(Path(name) / "recording.dat", make_events(2 * rate, 2_000_000, *sensor), *sensor)
+        profile, frames = ("sample", 2) if quick else ("paper", 8)
+        settings = pretraining_settings("tespec", profile, ["batch_size=1", f"segments={frames}"])
+        steps = open_pretraining(settings, Path(name)).steps(0)
+        height, width = steps[0]["histograms"].shape[-2:]
+        yield Case(
+            "batch", f"{frames} frames of {height}x{width} px with flip and zoom",
+            lambda: steps[0]["histograms"], lambda: counted_then_mapped(steps), "counted, then flipped and zoomed",
+            torch.equal, frames, "frames",
+        )  # fmt: skip
+    yield from rectified(quick)
+
+
+def counted_then_mapped(steps: Any) -> Tensor:
+    """Histograms of step 0 by counting all events first, then flipping and zooming the images."""
+
+    def fill(recording: Recording, out: NDArray[np.uint8], first: int, bins: int, rule: str, view: Any) -> None:
+        counted = np.empty_like(out)
+        recording.source.fill(counted, recording.windows[first : first + len(out)], bins, rule, recording.region, None)
+        out[...] = apply_maps(counted, view, 0)
+
+    with patch.object(Recording, "fill", fill):
+        histograms: Tensor = steps[0]["histograms"]
+    return histograms
+
+
+def rectified(quick: bool) -> Iterator[Case]:
+    """A window of DSEC through its rectification map, beside the same window without it."""
+    number, (height, width) = (2_000, (24, 32)) if quick else (BUSY * WINDOW_US // 1_000_000, SENSOR_DSEC)
+    with TemporaryDirectory() as name:
+        events, maps = make_events(number, WINDOW_US, height, width), Path(name) / "rectify_map.h5"
+        path = write_packed(Path(name) / "recording.dat", events, height, width)
+        rows, columns = np.mgrid[:height, :width].astype(np.float32)
+        places = np.stack([1.05 * columns - 0.025 * width, 0.95 * rows + 0.025 * height], axis=-1)
+        with h5py.File(maps, "w") as file:
+            file["rectify_map"] = places
+        window, region = np.array([[0, WINDOW_US]]), Region(height, width)
+        ours, plain = (
+            partial(window_histograms, EventSource(path, None, each).stream, window, BINS, region=region)
+            for each in (maps, None)
+        )
+        x, y = np.floor(places[events.y, events.x] + 0.5).astype(int).T
+        inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+        moved = put_histogram(Events(*(each[inside] for each in (x, y, events.t, events.p))), height, width)
+        yield Case(
+            "rectified", f"a rectified window of DSEC, {number:,} events on {height}x{width} px", ours, plain,
+            "the same window, not rectified", lambda ours, plain: np.array_equal(ours[0], moved), number, "events",
+        )  # fmt: skip
+
+
+def recurrent(quick: bool) -> Iterator[Case]:
+    """Forward and backward pass of a recurrent Swin in fp32; with a GPU, also of the paper's batch in bf16."""
+    small, paper = ("micro", 1, 2, (32, 32)), ("tiny", 8, 15, (384, 640))
+    yield stage_major(torch.device("cpu"), *(small if quick else ("micro", 4, 6, (96, 160))))
+    if torch.cuda.is_available():
+        yield stage_major(torch.device("cuda"), *(small if quick else paper))
+
+
+def stage_major(device: torch.device, arch: str, lanes: int, frames: int, size: tuple[int, int]) -> Case:
+    """A backbone stage by stage, beside frame by frame."""
+    torch.manual_seed(0)
+    backbone = EventSwin(arch=arch, img_size=size).to(device)
+    histograms = torch.poisson(torch.full((lanes, frames, 2 * BINS, *size), 0.05)).to(device, torch.uint8)
+    gpu = device.type == "cuda"
+
+    def step(forward: Callable[[Tensor], Sequence[Tensor]]) -> Tensor:
+        backbone.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=gpu):
+            features = forward(histograms)
+        torch.stack([feature.float().square().mean() for feature in features]).sum().backward()
+        return features[-1].detach().float()
+
+    return Case(
+        "recurrent", f"{lanes} x {frames} frames of {size[0]}x{size[1]} px, Swin {arch}, {device.type}",
+        lambda: step(lambda frames: backbone(frames)[0]),
+        lambda: step(partial(frame_by_frame, backbone)), "frame by frame (RVT)",
+        # Sums in another order differ by the rounding of the precision.
+        partial(torch.allclose, atol=5e-2 if gpu else 1e-5), lanes * frames, "frames",
+    )  # fmt: skip
+
+
+def frame_by_frame(backbone: Any, histograms: Tensor) -> list[Tensor]:
+    """Features (B, T, C, h, w) of the four stages: all stages and their ConvLSTM for one frame, then the next frame."""
+    states: list[Any] = [None] * len(backbone.lstms)
+    outputs: list[list[Tensor]] = [[] for _ in states]
+    for frame in histograms.unbind(1):
+        maps = backbone.embed_patches(frame)
+        for index, (stage, lstm) in enumerate(zip(backbone.stage_modules(), backbone.lstms, strict=True)):
+            maps = stage(maps).permute(0, 3, 1, 2)
+            hidden, cell = states[index] or (torch.zeros_like(maps), torch.zeros_like(maps))
+            forget, write, output, candidate = lstm.gates(torch.cat((maps, hidden), dim=1)).chunk(4, dim=1)
+            cell = forget.sigmoid() * cell + write.sigmoid() * candidate.tanh()
+            states[index] = output.sigmoid() * cell.tanh(), cell
+            outputs[index].append(states[index][0])
+            maps = states[index][0].permute(0, 2, 3, 1)
+    return [torch.stack(each, dim=1) for each in outputs]
+
+
+CLASSES = ("pedestrian", "two-wheeler", "car")
+
+
+def metric(quick: bool) -> Iterator[Case]:
+    """AP of a test set with as many detections as a low threshold lets through, from boxes to scores."""
+    frames = make_frames(20 if quick else 500)
+    number = sum(len(predicted.label) for predicted, _ in frames)
+    yield Case(
+        "metric", f"AP of {len(frames)} frames with {number:,} detections of {len(CLASSES)} classes",
+        lambda: by_scorer(frames), lambda: by_pycocotools(frames), "pycocotools, all areas alone",
+        lambda ours, plain: np.allclose(ours, plain, atol=1e-6), number, "detections",
+    )  # fmt: skip
+
+
+def make_frames(number: int) -> list[tuple[Boxes, Boxes]]:
+    """(predicted, truth) of frames of 360x640 px: up to 10 objects, found with errors, and wrong detections."""
+    generator = np.random.default_rng(0)
+
+    def draw(count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        corner = generator.uniform(0, (640, 360), (count, 2))
+        sides = generator.uniform(10, 120, (count, 2))
+        return np.concatenate([corner, corner + sides], axis=1), generator.integers(0, len(CLASSES), count)
+
+    frames = []
+    for _ in range(number):
+        truth, label = draw(int(generator.integers(1, 11)))
+        near = generator.integers(0, len(truth), int(generator.integers(10, 50)))  # an object may be found repeatedly
+        wrong, guessed = draw(len(near))
+        found = np.concatenate([truth[near] + generator.uniform(-4, 4, (len(near), 4)), wrong])
+        scores = generator.random(len(found))
+        frames.append((make_boxes(found, np.concatenate([label[near], guessed]), scores), make_boxes(truth, label)))
+    return frames
+
+
+def by_scorer(frames: Sequence[tuple[Boxes, Boxes]]) -> list[float]:
+    """AP, AP50 and AP75 in percent by `DetectionScorer`."""
+    scorer = DetectionScorer(CLASSES, BoxFilter(0, 0, 0), "class score")
+    for time_us, (predicted, truth) in enumerate(frames, 1):
+        scorer.update(predicted, truth, "recording", time_us)
+    return list(scorer.overall().metrics().values())
+
+
+def by_pycocotools(frames: Sequence[tuple[Boxes, Boxes]]) -> list[float]:
+    """AP, AP50 and AP75 in percent by COCOeval."""
+    from pycocotools.coco import COCO
+    from pycocotools.cocoeval import COCOeval
+
+    def rows(of_frames: Sequence[Boxes]) -> NDArray[np.float64]:
+        """(N, 7) frame number from 1, left, top, width, height, score and class."""
+        return np.concatenate([
+            np.column_stack([np.full(len(each.label), image), each.corners[:, :2], each.size, each.score, each.label])
+            for image, each in enumerate(of_frames, 1)
+        ])  # fmt: skip
+
+    predicted, truth = map(rows, zip(*frames, strict=True))
+    with contextlib.redirect_stdout(io.StringIO()):
+        coco = COCO()
+        coco.dataset = {
+            "images": [{"id": number} for number in range(1, len(frames) + 1)],
+            "categories": [{"id": label} for label in range(len(CLASSES))],
+        }
+        coco.createIndex()
+        evaluation = COCOeval(coco.loadRes(truth), coco.loadRes(predicted), "bbox")
+        # As the scorer: pycocotools would match anew for small, medium and large boxes.
+        evaluation.params.areaRng, evaluation.params.areaRngLbl = evaluation.params.areaRng[:1], ["all"]
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return [100 * float(score) for score in evaluation.stats[:3]]
+
+
+def tables(quick: bool) -> Iterator[Case]:
+    """All tables of the committed records, or of none, from the start of a process to its end."""
+    with TemporaryDirectory() as name:
+        (Path(name) / "none").mkdir()
+        results = Path(name) / "none" if quick else next(iter(sorted(RESULTS.glob("sample*"))), RESULTS)
+        command = [sys.executable, str(REPOSITORY / "benchmarks" / "tables.py"), "--results", str(results)]
+
+        def run() -> None:
+            done = subprocess.run([*command, "--out", name], capture_output=True, text=True, check=False)
+            if done.returncode not in (0, 1):  # 1: records were left out
+                raise UserError(" ".join(command), f"exit code {done.returncode}", f"see {done.stderr[-300:]}")
+
+        yield Case("tables", f"all tables of {results.name}", run, None, "", lambda ours, plain: True, 1, "runs")
+
+
+Stage = Literal["histogram", "store", "batch", "recurrent", "metric", "tables"]
+STAGES: dict[Stage, Callable[[bool], Iterator[Case]]] = {
+    "histogram": histogram, "store": store, "batch": batch, "recurrent": recurrent, "metric": metric, "tables": tables
+}  # fmt: skip
+
 app = new_app("speed.py", __doc__)
 
 
 @app.default
 def measure_stages(
     *,
-    only: Annotated[str | None, Parameter(help=f"one of {', '.join(STAGES)}")] = None,
+    only: Annotated[Stage | None, Parameter(help="one stage")] = None,
     quick: Annotated[bool, Parameter(help="tiny sizes: shows that everything runs, not how fast")] = False,
     json: Annotated[Path | None, Parameter(help="where the results go (default: results/speed)")] = None,
 ) -> int:
     """Measure, print, write."""
-    if only is not None and only not in STAGES:
-        raise UserError(f"--only {only}", "unknown stage", suggest(only, STAGES))
     torch.set_num_threads(1)
     load, rows = os.getloadavg()[0], []
     print(f"{'stage':10} {'ours, median +-IQR':>20} {'plain':>20} {'ratio':>6} {'rate':>7}")
