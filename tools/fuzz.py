@@ -15,7 +15,6 @@ import json
 import math
 import multiprocessing
 import os
-import pickle
 import resource
 import shutil
 import struct
@@ -23,7 +22,6 @@ import sys
 import tempfile
 import traceback
 import warnings
-import zipfile
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -63,7 +61,6 @@ SECONDS = 20  # a case may take
 MEMORY = 1 << 30  # bytes that a target may take beyond what it needs to start
 SHOWN = 5  # failures of a target
 ROOM = Path("/dev/shm")  # in memory, where there is such a place: files come and go by the hundred thousand
-MARKER = "executed"
 DATA = REPOSITORY / "tests" / "data"
 Rng = np.random.Generator
 
@@ -71,8 +68,7 @@ Rng = np.random.Generator
 
 HOSTILE: tuple[Any, ...] = (
     None, True, -1, 0, 2**63, 10**400, -1e308, "", "x" * 5000, "../../../etc/passwd", "/etc/passwd", "\x00", "NaN",
-    [], {}, [[]], {"": None}, [None] * 50, "<script>alert(1)</script>", "!!python/object/apply:os.system [id]", "1e999",
-    float("nan"), float("inf"), [[[[[[[[[[]]]]]]]]]],
+    [], {}, {"": None}, [None] * 50, "<script>alert(1)</script>", "1e999", math.nan, math.inf, [[[[[[[[[[]]]]]]]]]],
 )  # fmt: skip
 LENGTHS = (0, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1)
 
@@ -121,23 +117,12 @@ def damage_text(path: Path, rng: Rng) -> None:
     path.write_text(json.dumps(content), encoding="utf-8", errors="replace")
 
 
-def damage_npz(path: Path, rng: Rng) -> None:
-    """Put arrays whose headers lie into an archive that is whole."""
-    np.save(array := path.with_suffix(".npy"), np.arange(50))
-    damage(array, rng)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in "xytp":
-            archive.write(array, f"{name}.npy")
-    array.unlink()
-
-
-KINDS: tuple[Any, ...] = ("<u2", "u1", "<i8", "<u8", "<f4", "<f2", "?", "S7", "V3", h5py.string_dtype(), h5py.ref_dtype,
+KINDS: tuple[Any, ...] = ("<u2", "u1", "<i8", "<f4", "?", "S7", "V3", h5py.string_dtype(), h5py.ref_dtype,
                           h5py.vlen_dtype(np.int32), np.dtype([("a", "<i4")]), np.dtype(("<f8", (1000,))))  # fmt: skip
-SIDES = (0, 1, 4, 9, 60, 61, 1 << 20, 10**9, 10**12, 2**62)
-FILTERS: tuple[dict[str, Any], ...] = (
-    {}, {"compression": "gzip"}, {"scaleoffset": 3}, {"fletcher32": True}, dict(hdf5plugin.Zstd()),
-    dict(hdf5plugin.LZ4()), dict(hdf5plugin.Blosc()), dict(hdf5plugin.Bitshuffle()), dict(hdf5plugin.BZip2()),
-)  # fmt: skip
+SHAPES = ((), (0,), (1,), (60,), (61,), (60, 4), (10**9,), (2**62,), (10**9, 9, 9))
+FILTERS: tuple[dict[str, Any], ...] = ({}, {"scaleoffset": 3}, {"fletcher32": True}, {"compression": "gzip"}, *(
+    dict(each()) for each in (hdf5plugin.Zstd, hdf5plugin.LZ4, hdf5plugin.Blosc, hdf5plugin.Bitshuffle)
+))  # fmt: skip
 
 
 def damage_hdf5(path: Path, rng: Rng) -> None:
@@ -145,7 +130,7 @@ def damage_hdf5(path: Path, rng: Rng) -> None:
     with h5py.File(path, "r+") as file:
         names: list[str] = []
         file.visititems(lambda name, found: names.append(name) if isinstance(found, h5py.Dataset) else None)
-        name, kind = pick(rng, names), rng.integers(8)
+        name, kind = pick(rng, names), rng.integers(7)
         if kind < 3 and file[name].chunks:
             place = (0,) * file[name].ndim
             content = bytearray(file[name].id.read_direct_chunk(place)[1])
@@ -153,18 +138,12 @@ def damage_hdf5(path: Path, rng: Rng) -> None:
             file[name].id.write_direct_chunk(place, bytes(content), filter_mask=int(rng.integers(0, 4)))
             return
         del file[name]
-        if kind == 3:
-            file[name] = h5py.SoftLink(pick(rng, names))
-        elif kind == 4:
-            file[name] = h5py.ExternalLink(str(path.parent / "other.h5"), "/a")
+        if kind < 5:
+            file[name] = pick(rng, [h5py.SoftLink(names[0]), h5py.ExternalLink(str(path.parent / "other.h5"), "/a")])
         elif kind == 5:
-            layout = h5py.VirtualLayout((60,), "<u2")
-            layout[:] = h5py.VirtualSource(str(path), names[0], (60,))
-            file.create_virtual_dataset(name, layout)
-        elif kind == 6:
             file.create_group(name)
         else:
-            shape = tuple(pick(rng, SIDES if not axis else SIDES[:5]) for axis in range(rng.integers(0, 5)))
+            shape = pick(rng, SHAPES)
             chunks = {"chunks": tuple(min(side, 64) for side in shape)} | pick(rng, FILTERS)
             with suppress(OSError, ValueError, TypeError, RuntimeError, OverflowError):  # not every combination can be
                 file.create_dataset(name, shape, pick(rng, KINDS), **(chunks if shape and all(shape) else {}))
@@ -192,24 +171,8 @@ def damage_tensors(path: Path, rng: Rng) -> None:
     save_file(tensors, path, metadata={"tespec": text} if rng.random() < 0.9 else None)
 
 
-class Bomb(str):
-    """Makes a folder of this name when it is unpickled."""
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self),)
-
-
-def damage_torch(path: Path, rng: Rng) -> None:
-    """Put code that is run where the file is unpickled without care."""
-    content = {"state_dict": {"a": Bomb(path.parent / MARKER)}}
-    torch.save(content, path) if rng.random() < 0.5 else path.write_bytes(
-        pickle.dumps(content, int(rng.integers(0, 5)))
-    )
-
-
 CONTENTS: dict[str, Callable[[Path, Rng], None]] = {
-    ".json": damage_text, ".npz": damage_npz, ".h5": damage_hdf5, ".hdf5": damage_hdf5,
-    ".safetensors": damage_tensors, ".pth": damage_torch,
+    ".json": damage_text, ".h5": damage_hdf5, ".hdf5": damage_hdf5, ".safetensors": damage_tensors,
 }  # fmt: skip
 
 
@@ -225,14 +188,7 @@ def harm(path: Path, rng: Rng) -> None:
 # Targets: a sound file or folder, and how it is read.
 
 
-class Target(NamedTuple):
-    write: Callable[[Path, Path], Path]
-    read: Callable[[Path], Any]
-    weight: float = 1.0
-
-
-RNG = np.random.default_rng(0)
-EVENTS = [np.sort(RNG.integers(0, end, 60)) for end in (346, 260, 150_000, 2)]
+EVENTS = [np.sort(np.random.default_rng(0).integers(0, end, 60)) for end in (346, 260, 150_000, 2)]
 
 
 def words_evt2() -> bytes:
@@ -248,29 +204,20 @@ def write_hdf5(path: Path) -> None:
         file["events/height"], file["events/width"] = 260, 346
 
 
-def saved(name: str, save: Callable[[Path], Any]) -> Callable[[Path, Path], Path]:
-    def write(folder: Path, world: Path) -> Path:
-        save(folder / name)
-        return folder / name
-
-    return write
+def write_store(path: Path) -> None:
+    write_dat(path.with_name("a.dat"), *EVENTS, 260, 346)
+    packing.pack(open_reader(path.with_name("a.dat")), path)
 
 
-def write_store(folder: Path, world: Path) -> Path:
-    """Pack a recording."""
-    write_dat(folder / "a.dat", *EVENTS, 260, 346)
-    return packing.pack(open_reader(folder / "a.dat"), folder / "a")
-
-
-EVENT_FILES: dict[str, Callable[[Path, Path], Path]] = {
-    "dat": saved("a.dat", lambda path: write_dat(path, *EVENTS, 260, 346)),
-    "evt2": saved("a.raw", lambda path: path.write_bytes(words_evt2())),
-    "evt3": saved("a.raw", lambda path: path.write_bytes((DATA / "evt3_640x480_2.08s.raw").read_bytes()[:5000])),
-    "aedat4": saved("a.aedat4", partial(shutil.copyfile, DATA / "davis.aedat4")),
-    "npy": saved("a.npy", lambda path: np.save(path, np.stack(EVENTS, axis=1))),
-    "npz": saved("a.npz", lambda path: np.savez_compressed(path, **dict(zip("xytp", EVENTS, strict=True)))),
-    "hdf5": saved("a.h5", write_hdf5),
-    "store": write_store,
+EVENT_FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "dat": ("a.dat", lambda path: write_dat(path, *EVENTS, 260, 346)),
+    "evt2": ("a.raw", lambda path: path.write_bytes(words_evt2())),
+    "evt3": ("a.raw", lambda path: path.write_bytes((DATA / "evt3_640x480_2.08s.raw").read_bytes()[:5000])),
+    "aedat4": ("a.aedat4", partial(shutil.copyfile, DATA / "davis.aedat4")),
+    "npy": ("a.npy", lambda path: np.save(path, np.stack(EVENTS, axis=1))),
+    "npz": ("a.npz", lambda path: np.savez_compressed(path, **dict(zip("xytp", EVENTS, strict=True)))),
+    "hdf5": ("a.h5", write_hdf5),
+    "store": ("a", write_store),
 }
 
 
@@ -298,10 +245,8 @@ def read_dataset(task: str, root: Path) -> None:
 
 
 def read_images(root: Path) -> None:
-    images = open_images(root)
-    held_out_batch(
-        images, [*images.train, *images.held_out], [lambda image: torch.from_numpy(pixels_of(image.resize((16, 16))))]
-    )
+    images, small = open_images(root), lambda image: torch.from_numpy(pixels_of(image.resize((16, 16))))
+    held_out_batch(images, [*images.train, *images.held_out], [small])
 
 
 def network_weights() -> dict[str, torch.Tensor]:
@@ -311,6 +256,11 @@ def network_weights() -> dict[str, torch.Tensor]:
 def write_backbone(path: Path) -> None:
     recipe = {"bins": 1, "in_channels": 2, "sensor": [32, 32], "width": "micro", "recurrent": False}
     files.write_weights(path, network_weights(), recipe)
+
+
+def read_backbone(path: Path) -> None:
+    weights_export.inspect(path)
+    load.read_backbone(path)
 
 
 def write_network(path: Path) -> None:
@@ -331,42 +281,27 @@ def read_run(run: Path) -> None:
     checkpoint.read_checkpoint(path, "a")
 
 
-def copied(name: str, *left_out: str) -> Callable[[Path, Path], Path]:
-    return lambda folder, world: Path(
-        shutil.copytree(world / name, folder / name, ignore=shutil.ignore_patterns(*left_out))
-    )
-
-
 OTHERS = ("train", "val", "imgs", "dir[013]", "outdoor_day[23]*")  # recordings that are not tested on
+
+
+class Target(NamedTuple):
+    """A sound file or folder, how it comes about, and how it is read; a folder of the sample world is copied."""
+
+    name: str
+    write: Callable[[Path], Any] | None
+    read: Callable[[Path], Any]
+    weight: float = 1.0
+
+
 TARGETS: dict[str, Target] = {
-    **{name: Target(write, read_events) for name, write in EVENT_FILES.items()},
-    **{name: Target(copied(name, *OTHERS), partial(read_dataset, name), 0.1) for name in DATASETS if name != "objects"},
-    "images": Target(copied("objects", "street0[01]_000[1-9]*"), read_images, 0.1),
-    "inspect": Target(saved("a.safetensors", write_backbone), weights_export.inspect, 0.1),
-    "backbone": Target(saved("a.safetensors", write_backbone), load.read_backbone, 0.1),
-    "network": Target(saved("a.safetensors", write_network), load_trained, 0.1),
-    "pth": Target(saved("a.pth", lambda path: torch.save({"state_dict": network_weights()}, path)), files.read_weights),
-    "checkpoint": Target(saved("run", write_run), read_run),
+    **{name: Target(file, write, read_events) for name, (file, write) in EVENT_FILES.items()},
+    **{name: Target(name, None, partial(read_dataset, name), 0.1) for name in DATASETS if name != "objects"},
+    "images": Target("objects", None, read_images, 0.1),
+    "backbone": Target("a.safetensors", write_backbone, read_backbone, 0.1),
+    "network": Target("a.safetensors", write_network, load_trained, 0.1),
+    "pth": Target("a.pth", lambda path: torch.save({"state_dict": network_weights()}, path), files.read_weights),
+    "checkpoint": Target("run", write_run, read_run),
 }
-
-
-def case(target: Target, sound: Path, folder: Path, rng: Rng) -> str:
-    """Copy, damage, read; "refused" or "accepted".
-
-    Raises:
-        AssertionError: a refusal of more than one line, or code that was run.
-    """
-    path, said = folder / sound.name, ""
-    folder.mkdir(parents=True)
-    shutil.copytree(sound, path, copy_function=os.link) if sound.is_dir() else os.link(sound, path)
-    harm(path, rng)
-    try:
-        target.read(path)
-    except UserError as error:
-        said = str(error)
-    assert len(said.splitlines()) <= 1, f"more than one line: {said}"
-    assert not any(each.name == MARKER for each in folder.rglob("*")), "code was run"
-    return "refused" if said else "accepted"
 
 
 def run(name: str, first: int, cases: int, seed: int, world: Path) -> Counter[str]:
@@ -376,15 +311,27 @@ def run(name: str, first: int, cases: int, seed: int, world: Path) -> Counter[st
     with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-", dir=ROOM if ROOM.is_dir() else None) as place:
         root = Path(place)
         (root / "sound").mkdir()
-        sound = target.write(root / "sound", world)
+        sound = root / "sound" / target.name
+        if target.write:
+            target.write(sound)
+        else:
+            others = shutil.ignore_patterns(*(["street0[01]_000[1-9]*"] if name == "images" else OTHERS))
+            shutil.copytree(world / target.name, sound, ignore=others)
         target.read(sound)
         warnings.simplefilter("error")
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for number in range(first, first + cases):
             faulthandler.dump_traceback_later(SECONDS, exit=True)
             try:
-                rng = np.random.default_rng([seed, number, *name.encode()])
-                counts[case(target, sound, root / "case" / str(number), rng)] += 1
+                rng, path = np.random.default_rng([seed, number, *name.encode()]), root / "case" / target.name
+                path.parent.mkdir()
+                shutil.copytree(sound, path, copy_function=os.link) if sound.is_dir() else os.link(sound, path)
+                harm(path, rng)
+                target.read(path)
+                counts["accepted"] += 1
+            except UserError as error:
+                one_line = len(str(error).splitlines()) == 1
+                counts["refused" if one_line else f"failed: case {number}: more than one line: {error}"] += 1
             except (Exception, SystemExit) as error:
                 last = traceback.extract_tb(error.__traceback__)[-1]
                 where = f"{Path(last.filename).name}:{last.lineno}"
@@ -409,7 +356,6 @@ def main() -> int:
     world = make_world("tiny", processes=1, datasets=DATASETS)
     names = [options.only] if options.only else list(TARGETS)
     whole, failed = sum(TARGETS[name].weight for name in names), 0
-    print(f"{'target':16}{'refused':>9}{'accepted':>9}{'failed':>8}")
     for name in names:
         share = math.ceil(options.cases * TARGETS[name].weight / whole)
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
@@ -417,11 +363,10 @@ def main() -> int:
                 counts = pool.submit(run, name, options.first, share, options.seed, world).result()
             except BrokenProcessPool:
                 counts = Counter({"failed: the process ended, see above": 1})
-        failures = [each for each in counts if each.startswith("failed: ")]
-        print(f"{name:16}{counts['refused']:9}{counts['accepted']:9}{len(failures):8}", flush=True)
-        for each in failures[:SHOWN]:
+        print(f"{name}: {counts['refused']} refused, {counts['accepted']} accepted", flush=True)
+        for each in [each for each in counts if each.startswith("failed: ")][:SHOWN]:
             print(f"  {each}\n    python tools/fuzz.py --only {name} --seed {options.seed} --first N --cases 1")
-        failed += len(failures)
+            failed += 1
     return 1 if failed else 0
 
 

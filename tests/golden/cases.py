@@ -15,6 +15,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from fnmatch import fnmatch
 from functools import partial
 from io import StringIO
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from tespec.events.intensity import estimate_intensity
 from tespec.metrics.depth import DepthScorer
 from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.metrics.segmentation import SegmentationScorer
-from tespec.models import EventMaxViT, EventResNet, EventSwin
+from tespec.models import build_backbone
 from tespec.plan.jobs import expand, missing_jobs
 from tespec.plan.spec import read_plan
 from tespec.pretraining.method import open_pretraining
@@ -156,43 +157,39 @@ def trained(record: Mapping[str, Any]) -> Values:
     return found | {f"score {name}": value for name, value in record["metrics"].items()}
 
 
-def pretrained(method: str, data: str, *changes: str) -> Case:
+def pretrained(method: str, data: str, changes: Sequence[str], world: Path, folder: Path) -> Values:
     """Losses, gradients and held-out numbers of a pre-training."""
-
-    def case(world: Path, folder: Path) -> Values:
-        return trained(
-            run(folder, "pretrain", "--method", method, "--data", str(world / data), changes=(*TWO_STEPS, *changes))
-        )
-
-    return case
+    what = ("--method", method, "--data", str(world / data))
+    return trained(run(folder, "pretrain", *what, changes=(*TWO_STEPS, *changes)))
 
 
 def taught(world: Path, folder: Path) -> Values:
     """The same of ScaleEvent, by a teacher of two steps."""
     PRETRAININGS["imagenet"](world, folder / "teacher")
     (weights,) = (folder / "teacher").rglob("backbone.safetensors")
-    return pretrained("scaleevent", DDD17, *IMAGES, f"objective.teacher_weights={weights}")(world, folder)
+    return pretrained("scaleevent", DDD17, (IMAGES, f"objective.teacher_weights={weights}"), world, folder)
 
 
-LANES = ("batch_size=2",)
-IMAGES = ("batch_size=8",)
+LANES, IMAGES = "batch_size=2", "batch_size=8"
 PRETRAININGS: dict[str, Case] = {
-    "tespec": pretrained("tespec", "1mpx", *LANES),
-    # Of one recording the last quarter is held out, which takes less time.
-    "tespec, feedforward": pretrained("tespec", ONE_MPX, *LANES, "recurrent=false"),
-    "tespec, target histograms": pretrained("tespec", ONE_MPX, *LANES, "objective.target.kind=histograms"),
-    "tespec, target high_pass": pretrained("tespec", ONE_MPX, *LANES, "objective.target.kind=high_pass"),
-    "tespec, no patch normalisation": pretrained("tespec", ONE_MPX, *LANES, "objective.patch_norm=false"),
-    "tespec, objective cpc": pretrained("tespec", ONE_MPX, *LANES, "objective=cpc", SLOW),
-    "ecddp": pretrained("ecddp", ONE_MPX, *LANES),
-    "mem-tokenizer": pretrained("mem-tokenizer", ONE_MPX, *LANES),
-    "mem": pretrained("mem", ONE_MPX, *LANES),
-    "ecdp": pretrained("ecdp", DDD17, *IMAGES),
-    "cm3ae": pretrained("cm3ae", DDD17, *IMAGES),
-    "moby": pretrained("moby", "objects", *IMAGES),
-    "imagenet": pretrained("imagenet", "objects", *IMAGES),
-    "scaleevent": taught,
-}
+    name: partial(pretrained, name.partition(",")[0], data, changes)
+    for name, data, *changes in (
+        ("tespec", "1mpx", LANES),
+        # Of one recording the last quarter is held out, which takes less time.
+        ("tespec, feedforward", ONE_MPX, LANES, "recurrent=false"),
+        ("tespec, target histograms", ONE_MPX, LANES, "objective.target.kind=histograms"),
+        ("tespec, target high_pass", ONE_MPX, LANES, "objective.target.kind=high_pass"),
+        ("tespec, no patch normalisation", ONE_MPX, LANES, "objective.patch_norm=false"),
+        ("tespec, objective cpc", ONE_MPX, LANES, "objective=cpc", SLOW),
+        ("ecddp", ONE_MPX, LANES),
+        ("mem-tokenizer", ONE_MPX, LANES),
+        ("mem", ONE_MPX, LANES),
+        ("ecdp", DDD17, IMAGES),
+        ("cm3ae", DDD17, IMAGES),
+        ("moby", "objects", IMAGES),
+        ("imagenet", "objects", IMAGES),
+    )
+} | {"scaleevent": taught}
 
 
 def answer(folder: Path) -> Values:
@@ -215,34 +212,26 @@ def some_counts(seed: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     return (rng.integers(1, 11, shape) * (rng.random(shape) < 0.1)).astype(np.uint8)
 
 
-def finetuned(task: str, arch: str, method: str = "scratch", *changes: str) -> Case:
-    """Losses, gradients and scores of a fine-tuning without pre-training, and an answer of its network."""
-
-    def case(world: Path, folder: Path) -> Values:
-        what = ("--method", method, "--task", task, "--arch", arch, "--data", str(world / task), "--no-picture")
-        few = ("batch_size=2", SLOW, *(("segments=3",) if arch == "recurrent" else ()))
-        return trained(run(folder, "run", *what, changes=(*TWO_STEPS, *few, *changes))) | answer(folder)
-
-    return case
-
-
 # Two steps leave all places of a detector below the usual threshold, and nothing to score.
-ALL_BOXES = "head.score_threshold=0.0"
+ALL_BOXES = {"gen1": ("head.score_threshold=0.0",), "1mpx": ("head.score_threshold=0.0",)}
+
+
+def finetuned(task: str, arch: str, method: str, world: Path, folder: Path) -> Values:
+    """Losses, gradients and scores of a fine-tuning without pre-training, and an answer of its network."""
+    what = ("--method", method, "--task", task, "--arch", arch, "--data", str(world / task), "--no-picture")
+    few = (LANES, SLOW, *(("segments=3",) if arch == "recurrent" else ()), *ALL_BOXES.get(task, ()))
+    return trained(run(folder, "run", *what, changes=(*TWO_STEPS, *few))) | answer(folder)
+
+
 FINETUNINGS: dict[str, Case] = {
-    f"{task}, {arch}": finetuned(task, arch, "scratch", *((ALL_BOXES,) if task in ("gen1", "1mpx") else ()))
-    for task in TASKS
-    for arch in ARCHITECTURES
-} | {"gen1, rvt": finetuned("gen1", "recurrent", "rvt", ALL_BOXES)}
+    f"{task}, {arch}": partial(finetuned, task, arch, "scratch") for task, arch in product(TASKS, ARCHITECTURES)
+} | {"gen1, rvt": partial(finetuned, "gen1", "recurrent", "rvt")}
 
 
-def prior(task: str) -> Case:
+def prior(task: str, world: Path, folder: Path) -> Values:
     """Scores of the label prior: the data's labels and the whole evaluation, without a network."""
-
-    def case(world: Path, folder: Path) -> Values:
-        record = run(folder, "run", "--reference", "prior", "--task", task, "--data", str(world / task))
-        return {**record["metrics"], **{f"class {name}": value for name, value in record["classes"].items()}}
-
-    return case
+    record = run(folder, "run", "--reference", "prior", "--task", task, "--data", str(world / task))
+    return {**record["metrics"], **{f"class {name}": value for name, value in record["classes"].items()}}
 
 
 # Features.
@@ -260,35 +249,30 @@ def fill(network: torch.nn.Module) -> None:
             parameter.copy_(values * spread + float(is_scale))
 
 
-def features(make: Callable[..., Any], arch: str, recurrent: bool) -> Case:
+def features(arch: str, recurrent: bool, world: Path, folder: Path) -> Values:
     """Features of three steps of one lane, the state carried."""
-
-    def case(world: Path, folder: Path) -> Values:
-        network = make(arch=arch, recurrent=recurrent, bins=5, img_size=(64, 96)).eval()
-        fill(network)
-        found: Values = {"parameters": sum(each.numel() for each in network.parameters())}
-        state = None
-        for step in range(3 if recurrent else 1):
-            with torch.no_grad():
-                maps, state = network.step(torch.from_numpy(some_counts(step, (1, 10, 64, 96))), state)
-            for stage, each in enumerate(maps, start=1):
-                found |= statistics(each, f"step {step + 1}, stage {stage}")
-        return found
-
-    return case
+    network = build_backbone(arch, recurrent, bins=5, img_size=(64, 96)).eval()
+    fill(network)
+    found: Values = {"parameters": sum(each.numel() for each in network.parameters())}
+    state = None
+    for step in range(3 if recurrent else 1):
+        maps, state = network.step(torch.from_numpy(some_counts(step, (1, 10, 64, 96))), state)
+        for stage, each in enumerate(maps, start=1):
+            found |= statistics(each, f"step {step + 1}, stage {stage}")
+    return found
 
 
 FEATURES: dict[str, Case] = {
-    f"{arch}, {'recurrent' if recurrent else 'feedforward'}": features(make, arch, recurrent)
-    for make, arch, recurrent in (
-        (EventSwin, "micro", True),
-        (EventSwin, "micro", False),
-        (EventSwin, "tiny", True),
-        (EventSwin, "tiny", False),
-        (EventMaxViT, "maxvit-base", True),
-        (EventMaxViT, "maxvit-micro", False),
-        (EventResNet, "resnet50", False),
-        (EventResNet, "resnet-micro", True),
+    f"{arch}, {'recurrent' if recurrent else 'feedforward'}": partial(features, arch, recurrent)
+    for arch, recurrent in (
+        ("micro", True),
+        ("micro", False),
+        ("tiny", True),
+        ("tiny", False),
+        ("maxvit-base", True),
+        ("maxvit-micro", False),
+        ("resnet50", False),
+        ("resnet-micro", True),
     )
 }
 
@@ -361,10 +345,8 @@ def depth_scores(world: Path, folder: Path) -> Values:
 
 
 METRICS: dict[str, Case] = {
-    "detection": detection_scores,
-    "segmentation": segmentation_scores,
-    "depth": depth_scores,
-}
+    "detection": detection_scores, "segmentation": segmentation_scores, "depth": depth_scores
+}  # fmt: skip
 
 
 # Events.
@@ -403,39 +385,34 @@ def intensity(world: Path, folder: Path) -> Values:
     return found
 
 
-RECORDINGS = {
+RECORDINGS: dict[str, str | Path] = {
     "ddd17": DDD17,
     "1mpx": ONE_MPX,
     "gen1": "gen1/train/17-04-13_15-05-10_500000_8500000_td.dat",
     "dsec": "dsec/train/zurich_city_00_a/events/left/events.h5",
     "mvsec": "mvsec/outdoor_day2_data.hdf5",
+    "evt3": ROOT / "tests" / "data" / "evt3_640x480_2.08s.raw",
+    "aedat4": ROOT / "tests" / "data" / "davis.aedat4",
 }
-FILES = {"evt3": "evt3_640x480_2.08s.raw", "aedat4": "davis.aedat4"}
 
 
-def packed(world: Path, path: Path) -> Values:
+def packed(path: str | Path, world: Path, folder: Path) -> Values:
     """The packed events of a recording, and those of a slice."""
-    stream = load_events(path if path.is_absolute() else world / path)
+    stream = load_events(world / path)
     middle = (stream.t_first + stream.t_last) // 2
     found: Values = {name: getattr(stream, name) for name in ("height", "width", "count", "t_first", "t_last")}
     for part, ends in {"all": (stream.t_first, stream.t_last + 1), "50 ms": (middle, middle + 50_000)}.items():
-        for name, kind, values in zip(
-            "xytp", (np.int16, np.int16, np.int64, np.uint8), stream.slice(*ends), strict=True
-        ):
+        kinds = (np.int16, np.int16, np.int64, np.uint8)
+        for name, kind, values in zip("xytp", kinds, stream.slice(*ends), strict=True):
             found[f"{part}, {name}"] = sha256(np.asarray(values, kind))
     return found
 
 
-def store(path: str | Path) -> Case:
-    """See `packed`."""
-    return lambda world, folder: packed(world, Path(path))
-
-
-def batch_values(batches: Sequence[Mapping[str, torch.Tensor]]) -> Values:
-    """Hashes of whole numbers and statistics of floats."""
+def batch_values(steps: Any) -> Values:
+    """Of three batches, hashes of whole numbers and statistics of floats."""
     found: Values = {}
-    for number, batch in enumerate(batches):
-        for name, tensor in batch.items():
+    for number, step in enumerate((0, 1, 40)):
+        for name, tensor in steps[step].items():
             label = f"step {number}, {name}"
             if not tensor.is_floating_point():
                 found[label] = sha256(tensor)
@@ -457,41 +434,33 @@ def lanes(world: Path, folder: Path) -> Values:
     return found
 
 
-def labelled_batches(task: str, arch: str) -> Case:
-    """Three batches of a fine-tuning, all flipped and zoomed at random."""
-
-    def case(world: Path, folder: Path) -> Values:
-        zoom = 0.0 if task == "mvsec" else 1.0
-        changes = (*LANES, f"augmentation.zoom={zoom}", *(("segments=3",) if arch == "recurrent" else ()))
-        settings = settings_of(Data(world / task, "sample"), task, arch, "sample", changes)
-        steps = build_task(settings, world / task).steps(3)
-        return batch_values([steps[number] for number in (0, 1, 40)])
-
-    return case
+def labelled_batches(task: str, arch: str, world: Path, folder: Path) -> Values:
+    """Batches of a fine-tuning, all flipped and zoomed at random."""
+    zoom = 0.0 if task == "mvsec" else 1.0
+    changes = (LANES, f"augmentation.zoom={zoom}", *(("segments=3",) if arch == "recurrent" else ()))
+    settings = settings_of(Data(world / task, "sample"), task, arch, "sample", changes)
+    return batch_values(build_task(settings, world / task).steps(3))
 
 
-def unlabelled_batches(recipe: str, data: str) -> Case:
-    """Three batches of a pre-training."""
-
-    def case(world: Path, folder: Path) -> Values:
-        register_methods()
-        settings = pretraining_settings(recipe, "sample", ("batch_size=3",))
-        steps = open_pretraining(settings, world / data).steps(3)
-        return batch_values([steps[number] for number in (0, 1, 40)])
-
-    return case
+def unlabelled_batches(recipe: str, data: str, world: Path, folder: Path) -> Values:
+    """Batches of a pre-training."""
+    register_methods()
+    settings = pretraining_settings(recipe, "sample", ("batch_size=3",))
+    return batch_values(open_pretraining(settings, world / data).steps(3))
 
 
 EVENTS: dict[str, Case] = {
     "histogram": histograms,
     "intensity": intensity,
-    **{f"store, {name}": store(path) for name, path in RECORDINGS.items()},
-    **{f"store, {name}": store(ROOT / "tests" / "data" / path) for name, path in FILES.items()},
-    **{f"batches, {task}, {arch}": labelled_batches(task, arch) for task in TASKS for arch in ARCHITECTURES},
+    **{f"store, {name}": partial(packed, path) for name, path in RECORDINGS.items()},
+    **{
+        f"batches, {task}, {arch}": partial(labelled_batches, task, arch)
+        for task, arch in product(TASKS, ARCHITECTURES)
+    },
     "lanes": lanes,
-    "batches, tespec": unlabelled_batches("tespec", "1mpx"),
-    "batches, ecdp": unlabelled_batches("ecdp", "ddd17"),
-    "batches, imagenet": unlabelled_batches("imagenet", "objects"),
+    "batches, tespec": partial(unlabelled_batches, "tespec", "1mpx"),
+    "batches, ecdp": partial(unlabelled_batches, "ecdp", "ddd17"),
+    "batches, imagenet": partial(unlabelled_batches, "imagenet", "objects"),
 }
 
 
@@ -518,27 +487,22 @@ def settings_values(settings: Finetuning | Pretraining) -> Values:
     return flat(as_facts(settings)) | rates | decays
 
 
-def task_settings(task: str, arch: str, profile: str) -> Case:
+def task_settings(task: str, arch: str, profile: str, world: Path, folder: Path) -> Values:
     """Settings of a cell."""
-    return lambda world, folder: settings_values(finetuning_settings(task, arch, profile))
+    return settings_values(finetuning_settings(task, arch, profile))
 
 
-def recipe_settings(method: str, profile: str) -> Case:
+def recipe_settings(method: str, profile: str, world: Path, folder: Path) -> Values:
     """Settings of a pre-training."""
-
-    def case(world: Path, folder: Path) -> Values:
-        return settings_values(pretraining_settings(method, profile))
-
-    return case
+    return settings_values(pretraining_settings(method, profile))
 
 
 SETTINGS: dict[str, Case] = {
-    f"{what}, {profile}": make(profile)
-    for profile in PROFILES
-    for what, make in {
-        **{f"{task}, {arch}": partial(task_settings, task, arch) for task in TASKS for arch in ARCHITECTURES},
-        **{method: partial(recipe_settings, method) for method in pretrained_methods()},
-    }.items()
+    f"{task}, {arch}, {profile}": partial(task_settings, task, arch, profile)
+    for task, arch, profile in product(TASKS, ARCHITECTURES, PROFILES)
+} | {
+    f"{method}, {profile}": partial(recipe_settings, method, profile)
+    for method, profile in product(pretrained_methods(), PROFILES)
 }
 
 
@@ -548,27 +512,18 @@ NUMBERS = ("seeds", "mean", "std")
 CELL = ("source", "table", "variant", "method", "mark", "arch", "task", "label_fraction", "frames", "metric")
 
 
-def plan(name: str) -> Case:
+def plan(name: str, world: Path, folder: Path) -> pd.DataFrame:
     """The runs of a plan, those that others start from included."""
-
-    def case(world: Path, folder: Path) -> pd.DataFrame:
-        rows = [
-            {
-                "kind": job.kind,
-                "method": job.method,
-                "task": job.task,
-                "arch": job.arch,
-                "seed": job.seed,
-                "split": job.split,
-                "overrides": " ".join(job.set if job.arch else ()),
-                "pretraining_overrides": " ".join(job.upstream.set if job.upstream else () if job.arch else job.set),
-                "ablations": " ".join(job.ablations),
-            }
-            for job in missing_jobs(expand(read_plan(name)), [], folder)
-        ]
-        return pd.DataFrame(rows).sort_values(list(rows[0]))
-
-    return case
+    rows = [
+        {field: getattr(job, field) for field in ("kind", "method", "task", "arch", "seed", "split")}
+        | {
+            "overrides": " ".join(job.set if job.arch else ()),
+            "pretraining_overrides": " ".join(job.upstream.set if job.upstream else () if job.arch else job.set),
+            "ablations": " ".join(job.ablations),
+        }
+        for job in missing_jobs(expand(read_plan(name)), [], folder)
+    ]
+    return pd.DataFrame(rows).sort_values(list(rows[0]))
 
 
 def tables(world: Path, folder: Path) -> pd.DataFrame:
@@ -598,11 +553,11 @@ def tables(world: Path, folder: Path) -> pd.DataFrame:
 FAMILIES: dict[str, dict[str, Case]] = {
     "pretraining": PRETRAININGS,
     "finetuning": FINETUNINGS,
-    "prior": {task: prior(task) for task in TASKS},
+    "prior": {task: partial(prior, task) for task in TASKS},
     "features": FEATURES,
     "metrics": METRICS,
     "events": EVENTS,
     "settings": SETTINGS,
-    "plans": {name: plan(name) for name in ("demo", "small")},
+    "plans": {name: partial(plan, name) for name in ("demo", "small")},
     "tables": {"all": tables},
 }

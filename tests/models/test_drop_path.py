@@ -5,7 +5,6 @@ import torch
 
 from tespec.core.config import pretraining_settings
 from tespec.models import build_backbone
-from tespec.models.backbone import execute
 from tespec.models.layers import DropPath
 from tespec.pretraining.momentum import momentum_copy
 from tespec.training.loading import MicroBatches
@@ -51,18 +50,6 @@ def test_rates_rise_block_by_block_and_nothing_is_dropped_outside_of_training(ar
 def test_a_teacher_drops_nothing():
     teacher = momentum_copy(backbone("micro", 0.9).train())
     assert torch.equal(*[teacher(FRAMES)[0][-1] for _ in range(2)])
-
-
-def test_stages_computed_again_drop_the_same():
-    outputs, gradients = [], []
-    for recompute in (False, True):
-        model = backbone("micro", 0.5)
-        execute(model, recompute=recompute)
-        outputs.append(model(FRAMES)[0][-1])
-        outputs[-1].square().mean().backward()
-        gradients.append([each.grad for each in model.parameters()])
-    assert torch.equal(*outputs)
-    assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
 
 
 class Dropping(torch.nn.Module):

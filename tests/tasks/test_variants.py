@@ -10,7 +10,7 @@ SIZE = (50, 70)
 PLACE = torch.tensor([[0, 1], [0, 2], [1, 2]])
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def model():
     torch.manual_seed(0)
     return SegmentationModel(EventSwin("micro", True, img_size=(64, 96)), 5, channels=16).eval()
@@ -30,31 +30,18 @@ def test_flip_is_the_mean_with_the_mirrored_image(model, histograms):
 
 
 @torch.no_grad()
-def test_all_views_share_the_head_of_the_model(histograms):
-    model = SegmentationModel(EventSwin("micro", True, img_size=(64, 96)), 5, channels=16).eval()
-    views = AveragedViews(model, VIEWS["ecddp"], SIZE)
-    for parameter in model.head.conv_seg.parameters():
-        parameter.zero_()
-    assert not views.predict(histograms, None, PLACE)[0].any()
-
-
-@pytest.mark.parametrize("name", ["flip", "ecddp"])
-@torch.no_grad()
-def test_a_mirrored_image_has_the_mirrored_prediction(model, histograms, name):
-    views = AveragedViews(model, VIEWS[name], SIZE)
-    seen, _ = views.predict(histograms, None, PLACE)
-    mirrored, _ = views.predict(histograms.flip(-1), None, PLACE)
-    torch.testing.assert_close(mirrored.flip(-1), seen, rtol=1e-4, atol=1e-5)
-
-
-@torch.no_grad()
-def test_each_view_carries_its_own_state(model, histograms):
+def test_views_at_scales_are_symmetric_carry_their_own_state_and_share_the_head(model, histograms):
     views = AveragedViews(model, VIEWS["ecddp"], SIZE)
     whole, _ = views.predict(histograms, None, PLACE)
+    mirrored, _ = views.predict(histograms.flip(-1), None, PLACE)
+    torch.testing.assert_close(mirrored.flip(-1), whole, rtol=1e-4, atol=1e-5)
     state = views.update_state(histograms[:, :1])
     state = views.update_state(histograms[:, 1:2], state)
     last, _ = views.predict(histograms[:, 2:], state, torch.tensor([[0, 0], [1, 0]]))
     torch.testing.assert_close(last, whole[[1, 2]], rtol=1e-4, atol=1e-5)
+    for parameter in model.head.conv_seg.parameters():
+        parameter.zero_()
+    assert not views.predict(histograms, None, PLACE)[0].any()
 
 
 def test_a_backbone_for_another_size_keeps_what_does_not_depend_on_it(model):
