@@ -16,7 +16,7 @@ from tespec.pretraining.method import own_settings
 from tespec.pretraining.tespec import Tespec
 from tespec.tasks.depth import DepthHead, DepthModel
 from tespec.tasks.detection import DetectionHead, DetectionModel
-from tespec.tasks.segmentation import SegmentationModel
+from tespec.tasks.segmentation import SegmentationHead, SegmentationModel
 
 SIZE = (64, 96)
 
@@ -102,7 +102,7 @@ CASES = {
         pairs(),
     ),
     "segmentation": lambda: (
-        SegmentationModel(backbone(True), 6, channels=16, dropout=0.0),
+        SegmentationModel(backbone(True), 6, SegmentationHead(channels=16, dropout=0.0)),
         labelled(labels=(smooth(0, 5.9).to(torch.uint8))),
     ),
     "depth": lambda: (

@@ -10,6 +10,7 @@ from timm.models.maxxvit import MaxxVitTransformerCfg, PartitionAttentionCl
 from torch import Tensor, nn
 
 from tespec.core.registry import BACKBONES
+from tespec.core.settings import Size
 from tespec.models.backbone import Backbone
 from tespec.models.layers import STRIDE, compute_dtype
 
@@ -26,13 +27,7 @@ class Stage(nn.Module):
     """Overlapping convolution that downsamples, then attention within windows and over a grid, channels last."""
 
     def __init__(
-        self,
-        channels: int,
-        width: int,
-        stride: int,
-        partition: tuple[int, int],
-        head: int,
-        drop_path: tuple[float, float],
+        self, channels: int, width: int, stride: int, partition: Size, head: int, drop_path: tuple[float, float]
     ) -> None:
         super().__init__()
         self.reduce = nn.Conv2d(channels, width, 2 * stride - 1, stride, stride - 1, bias=False)
@@ -83,7 +78,7 @@ class EventMaxViT(Backbone):
         return list(self.stages)
 
 
-def partition_of(img_size: tuple[int, int]) -> tuple[int, int]:
+def partition_of(img_size: Size) -> Size:
     """Rows and columns of tokens of a partition, for an input of (H, W) px."""
     rows, columns = img_size[0] // STRIDE, img_size[1] // STRIDE
     if rows * columns > LARGEST_PARTITION:

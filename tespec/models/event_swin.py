@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import NamedTuple, cast
+from typing import cast
 
 import tespec.core.compat  # noqa: F401  # before timm
 
@@ -20,19 +20,10 @@ from tespec.models.layers import compute_dtype
 
 PATCH = 4  # px
 WINDOW = 7  # tokens
-
-
-class Architecture(NamedTuple):
-    """Width of the first stage, and blocks and attention heads per stage."""
-
-    width: int
-    depths: tuple[int, int, int, int]
-    heads: tuple[int, int, int, int]
-
-
-ARCHITECTURES: dict[str, Architecture] = {
-    "tiny": Architecture(96, (2, 2, 6, 2), (3, 6, 12, 24)),  # Swin-T
-    "micro": Architecture(24, (2, 2, 2, 2), (1, 2, 4, 8)),  # for CPUs
+# Width of the first stage, and blocks and attention heads per stage.
+ARCHITECTURES = {
+    "tiny": (96, (2, 2, 6, 2), (3, 6, 12, 24)),  # Swin-T
+    "micro": (24, (2, 2, 2, 2), (1, 2, 4, 8)),  # for CPUs
 }
 TABLE = re.compile(r"swin\.layers\.([0-3])\..*relative_position_bias_table")
 
@@ -73,7 +64,7 @@ class EventSwin(Backbone):
         return list(self.swin.layers)
 
     def take_any_size(self) -> None:
-        """Let `embed_patches` and `encode` run on frames of any size of whole 32 px, with the windows of `img_size`."""
+        """Let stages run on frames of any size of whole 32 px, with the windows of `img_size`."""
         for block in self.modules():
             if isinstance(block, SwinTransformerBlock):
                 block.dynamic_mask = True

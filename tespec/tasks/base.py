@@ -17,7 +17,7 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.registry import DATASETS, TASKS, find_registered
 from tespec.core.scores import Score
-from tespec.core.settings import Finetuning, Size
+from tespec.core.settings import Finetuning, Size, build
 from tespec.datasets.base import TEST, TRAIN, LabelledDataset
 from tespec.datasets.batches import (
     WHOLE,
@@ -86,6 +86,7 @@ class Task(ABC):
     Attributes:
         collate: labels of a step, each with its lane's augmentation, as tensors of a batch.
         scores: what tables say of each score, by its name in `metrics`; the main one first.
+        head: dataclass of the settings under `head`, None where there are none.
         test_time_augmentations: names of those it knows.
         settings: of the cell.
         dataset: the data set.
@@ -99,12 +100,15 @@ class Task(ABC):
 
     collate: ClassVar[Collate]
     scores: ClassVar[Mapping[str, Score]]
+    head: ClassVar[Any] = None
     test_time_augmentations: ClassVar[Sequence[str]] = ("none",)
 
     def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
         if settings.test_time_augmentation not in self.test_time_augmentations:
             what = f"{settings.test_time_augmentation!r} does not go with {settings.kind}"
             raise UserError("test_time_augmentation", what, f"choose from {', '.join(self.test_time_augmentations)}")
+        if self.head:
+            build(self.head, settings.head, "head")
         self.settings, self.split = settings, split
         self.dataset = open_dataset(settings, root)
         self.dataset.names(split)  # before anything is opened

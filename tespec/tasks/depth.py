@@ -209,11 +209,10 @@ def to_metres(normalised: Tensor, head: DepthHead) -> Tensor:
 class DepthTask(Task):
     """A data set with depth; see `Task`."""
 
-    collate = stack_depths
+    collate, head = stack_depths, DepthHead
     scores: ClassVar = SCORES
 
     def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
-        self._head = build(DepthHead, settings.head, "head")
         if settings.augmentation.zoom:
             raise UserError("augmentation.zoom", "zoom augmentation is not supported for depth", "set it to 0")
         super().__init__(settings, root, split)
@@ -225,4 +224,5 @@ class DepthTask(Task):
 
     def scorer(self) -> DepthScorer:
         """A scorer that has seen nothing."""
-        return DepthScorer(self._head.min_depth, self._head.max_depth)
+        head = build(DepthHead, self.settings.head, "head")
+        return DepthScorer(head.min_depth, head.max_depth)

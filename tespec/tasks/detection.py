@@ -263,7 +263,7 @@ def _class_costs(scores: Tensor, label: Tensor) -> Tensor:
 class DetectionTask(Task):
     """A data set with boxes; see `Task`."""
 
-    collate = pad_boxes
+    collate, head = pad_boxes, DetectionHead
     scores: ClassVar = {
         "map": Score("mAP ↑", "higher", "%"),
         "ap50": Score("AP50 ↑", "higher", "%"),

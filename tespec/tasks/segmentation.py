@@ -55,26 +55,36 @@ def dice_losses(logits: Tensor, labels: Tensor) -> Tensor:
     return 1 - (2 * overlap + SMOOTH) / (total + SMOOTH)
 
 
+@pydantic.dataclasses.dataclass(frozen=True)
+class SegmentationHead:
+    """UperNet's width, and the rate of dropout before its classifier.
+
+    288 channels give it 11.29 M parameters; the paper's 11.2 M is not identifiable.
+    """
+
+    channels: Width = 288
+    dropout: Share = 0.1
+
+
 class SegmentationModel(Network):
     """Backbone and `mmseg.UPerHead`; trained with the unweighted sum of cross-entropy and Dice.
 
     Args:
         backbone: gives the four features.
         classes: number of classes; label 255 is ignored.
-        channels: width of the head. 288 gives it 11.29 M parameters; the paper's 11.2 M is not identifiable.
-        dropout: rate before the classifier.
+        settings: of the head.
     """
 
-    def __init__(self, backbone: Backbone, classes: int, channels: int = 288, dropout: float = 0.1) -> None:
+    def __init__(self, backbone: Backbone, classes: int, settings: SegmentationHead) -> None:
         super().__init__(backbone)
         self.head = MODELS.build(
             {
                 "type": "mmseg.UPerHead",
                 "in_channels": list(backbone.channels),
                 "in_index": list(range(len(backbone.channels))),
-                "channels": channels,
+                "channels": settings.channels,
                 "num_classes": classes,
-                "dropout_ratio": dropout,
+                "dropout_ratio": settings.dropout,
                 "norm_cfg": {"type": "mmengine.BN"},
                 "align_corners": False,
                 "loss_decode": [],
@@ -171,19 +181,11 @@ def _seen(histograms: Tensor, size: Size, mirrored: bool) -> Tensor:
     return scaled.unflatten(0, histograms.shape[:2])
 
 
-@pydantic.dataclasses.dataclass(frozen=True)
-class SegmentationHead:
-    """Width and dropout of UperNet."""
-
-    channels: Width = 288
-    dropout: Share = 0.1
-
-
 @TASKS.register_module(name="segmentation")
 class SegmentationTask(Task):
     """A data set with masks; see `Task`."""
 
-    collate = stack_masks
+    collate, head = stack_masks, SegmentationHead
     scores: ClassVar = {
         "miou": Score("mIoU ↑", "higher", "%"),
         "mean_class_acc": Score("mAcc ↑", "higher", "%"),
@@ -195,14 +197,12 @@ class SegmentationTask(Task):
         labels = settings.batch_size * min(settings.labels_per_chunk or settings.segments, settings.segments)
         if labels < 2:
             raise UserError("batch_size", "a step has a single label, and batch normalisation needs two", "give more")
-        build(SegmentationHead, settings.head, "head")
         super().__init__(settings, root, split)
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> SegmentationModel:
         """`backbone` with a randomly initialised UperNet."""
-        head = build(SegmentationHead, settings.head, "head")
-        return SegmentationModel(backbone, len(settings.classes), head.channels, head.dropout)
+        return SegmentationModel(backbone, len(settings.classes), build(SegmentationHead, settings.head, "head"))
 
     def player(self, model: SegmentationModel) -> SegmentationModel | AveragedViews:
         """The model, or its test-time augmentation."""

@@ -15,7 +15,7 @@ from tespec.core.settings import build
 from tespec.models import EventSwin
 from tespec.tasks.depth import SOBEL, DepthHead, DepthModel, gradient_loss, scale_invariant_loss, to_metres
 from tespec.tasks.detection import DetectionHead, DetectionModel
-from tespec.tasks.segmentation import SegmentationModel, dice_losses
+from tespec.tasks.segmentation import SegmentationHead, SegmentationModel, dice_losses
 
 TASKS = ("segmentation", "depth", "detection")
 HEIGHT, WIDTH = 50, 70
@@ -45,7 +45,7 @@ def numbers_of(prediction):
 @pytest.mark.parametrize(
     ("make", "parts", "parameters"),
     [
-        (lambda swin: SegmentationModel(swin, classes=11), ("head",), 11_290_475),
+        (lambda swin: SegmentationModel(swin, 11, SegmentationHead()), ("head",), 11_290_475),
         (lambda swin: DepthModel(swin, DepthHead(**RANGE)), ("head",), 4_112_513),
         (lambda swin: DetectionModel(swin, 2, DetectionHead()), ("neck", "head"), 12_928_341),
         (lambda swin: DetectionModel(swin, 3, DetectionHead()), ("neck", "head"), 12_928_920),

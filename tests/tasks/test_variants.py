@@ -4,7 +4,7 @@ import torch
 from tespec.models import EventSwin
 from tespec.models.backbone import resized
 from tespec.models.event_swin import resize_table
-from tespec.tasks.segmentation import VIEWS, AveragedViews, SegmentationModel
+from tespec.tasks.segmentation import VIEWS, AveragedViews, SegmentationHead, SegmentationModel
 
 SIZE = (50, 70)
 PLACE = torch.tensor([[0, 1], [0, 2], [1, 2]])
@@ -13,7 +13,7 @@ PLACE = torch.tensor([[0, 1], [0, 2], [1, 2]])
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    return SegmentationModel(EventSwin("micro", True, img_size=(64, 96)), 5, channels=16).eval()
+    return SegmentationModel(EventSwin("micro", True, img_size=(64, 96)), 5, SegmentationHead(channels=16)).eval()
 
 
 @pytest.fixture(scope="module")

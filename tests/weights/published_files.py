@@ -92,7 +92,7 @@ def tespec_release(arch: str = "micro") -> dict[str, Any]:
     """TESPEC's file: timm's features_only at 20 channels, a 1x1 convolution per ConvLSTM, and a decoder."""
     state = under("model.encoder.pure_backbone.", timm_features(arch, chans=20))
     for stage in range(4):
-        size = ARCHITECTURES[arch].width << stage
+        size = ARCHITECTURES[arch][0] << stage
         gates = numbers(stage, weight=(4 * size, 2 * size, 1, 1), bias=(4 * size,))
         state |= under(f"model.encoder.lstm_blocks.{stage}.conv1x1.", gates)
     state["model.decoder.proj.weight"] = torch.zeros(8, 8)
