@@ -62,7 +62,7 @@ ROUNDS = 5
 SECONDS = 0.4  # of each way in a round, at least
 BINS, WINDOW_US = 10, 50_000
 BUSY = 9_000_000  # events/s of a busy recording of 1Mpx: 540 million in 60 s (evlib)
-SENSOR_1MPX, HALF_1MPX, SENSOR_DSEC = (720, 1280), (360, 640), (480, 640)
+SENSOR_1MPX, SENSOR_DSEC = (720, 1280), (480, 640)
 
 
 class Case(NamedTuple):
@@ -101,7 +101,7 @@ def put_histogram(events: Events, height: int, width: int) -> Tensor:
 
 def histogram(quick: bool) -> Iterator[Case]:
     """One window of a busy recording, arguments checked."""
-    number, (height, width) = (2_000, (24, 32)) if quick else (BUSY * WINDOW_US // 1_000_000, HALF_1MPX)
+    number, (height, width) = (2_000, (24, 32)) if quick else (BUSY * WINDOW_US // 1_000_000, (360, 640))
     events = make_events(number, WINDOW_US, height, width)
     sizes: dict[str, Any] = {"t_start": 0, "t_end": WINDOW_US, "bins": BINS, "height": height, "width": width}
     yield Case(

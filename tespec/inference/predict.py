@@ -140,15 +140,13 @@ def run_inference(network: TrainedNetwork, recording: Recording, windows: Sequen
         for done, index in enumerate(steps):
             histogram = recording.histograms(index, 1, settings.bins, settings.rule)
             segments = torch.from_numpy(histogram).to(device).unsqueeze(1)
+            predictions, state = model.predict(segments, state, place if index in wanted else place[:0])
             if index in wanted:
-                predictions, state = model.predict(segments, state, place)
                 (predicted,) = task.read(predictions)
                 if isinstance(predicted, Boxes):
                     predicted = predicted.keep(predicted.score >= MIN_SCORE)
                 seconds, truth = float(ends[index]), _truth(recording, index)
                 yield Prediction(seconds, float(lengths[index]), histogram[0], predicted, truth)
-            else:
-                state = model.update_state(segments, state)
             advance(done + 1, len(steps), "")
 
 

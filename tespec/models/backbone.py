@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from tespec.core.distributed import nested
 from tespec.core.errors import UserError
 from tespec.core.registry import BACKBONES
+from tespec.core.settings import Size
 from tespec.models.layers import STRIDE, DropPath, compute_dtype, pad_to, with_shared_draws
 
 State = TypeVar("State")
@@ -85,7 +86,7 @@ class Backbone(nn.Module, ABC):
         arch: str = "",
         recurrent: bool = True,
         bins: int = 10,
-        img_size: tuple[int, int] = (256, 320),
+        img_size: Size = (256, 320),
         in_channels: int | None = None,
         drop_path: float = 0.0,
     ) -> None:
@@ -120,7 +121,7 @@ class Backbone(nn.Module, ABC):
     def stage_modules(self) -> list[nn.Module]:
         """The four stages, without their memory."""
 
-    def resize(self, tensors: Mapping[str, Tensor], built_for: tuple[int, int]) -> dict[str, Tensor]:
+    def resize(self, tensors: Mapping[str, Tensor], built_for: Size) -> dict[str, Tensor]:
         """Tensors of such a network, built for an input of (H, W) px, as this one takes them for its `img_size`."""
         return dict(tensors)
 
@@ -228,25 +229,12 @@ def lstm_cell(sums: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def build_backbone(
-    arch: str,
-    recurrent: bool,
-    bins: int,
-    img_size: tuple[int, int],
-    in_channels: int | None = None,
-    drop_path: float = 0.0,
+    arch: str, recurrent: bool, bins: int, img_size: Size, in_channels: int | None = None, drop_path: float = 0.0
 ) -> Backbone:
-    """Build a randomly initialised backbone by the name of its architecture.
-
-    Args:
-        arch: among the `architectures` of a registered backbone.
-        recurrent: whether it has memory.
-        bins: time bins per segment.
-        img_size: (H, W) in px of the padded input.
-        in_channels: of the input, where it is no histogram.
-        drop_path: rate of stochastic depth.
+    """Build a randomly initialised backbone by the name of its architecture; arguments as of `Backbone`.
 
     Raises:
-        UserError: no backbone has this architecture.
+        UserError: no registered backbone has this architecture, or it does not go with the other arguments.
     """
     known = architectures()
     if arch not in known:
@@ -301,7 +289,7 @@ def execute(model: nn.Module, *, recompute: bool = False, compiled: bool = False
         cast("Any", model).to(memory_format=torch.channels_last)
 
 
-def resized(backbone: Backbone, img_size: tuple[int, int]) -> Backbone:
+def resized(backbone: Backbone, img_size: Size) -> Backbone:
     """A copy of `backbone` for another input size (H, W) in px, in the same mode and on the same device."""
     copy = build_backbone(backbone.arch, backbone.recurrent, backbone.bins, img_size, backbone.in_channels)
     copy.load_state_dict(copy.resize(backbone.state_dict(), backbone.img_size))

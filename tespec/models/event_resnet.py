@@ -35,8 +35,9 @@ class EventResNet(Backbone):
         """Make timm's ResNet."""
         block, layers, width = ARCHITECTURES[self.arch]
         widths = tuple(width << stage for stage in range(4))
-        sizes = {"in_chans": self.in_channels, "channels": widths, "stem_width": width}
-        self.resnet = ResNet(block, layers, num_classes=0, drop_path_rate=drop_path, **sizes)
+        self.resnet = ResNet(
+            block, layers, 0, self.in_channels, channels=widths, stem_width=width, drop_path_rate=drop_path
+        )
         self.channels = tuple(each * block.expansion for each in widths)
 
     def embed_patches(self, frames: Tensor) -> Tensor:

@@ -41,9 +41,6 @@ class Constant:
         """Itself."""
         return self
 
-    def update_state(self, histograms: Tensor, state: None = None) -> None:
-        """Nothing is remembered."""
-
     def predict(self, histograms: Tensor, state: None, label_place: Tensor) -> tuple[Tensor | Sequence[Boxes], None]:
         """The answer for each label, as a model of its task would give it."""
         count = len(label_place)

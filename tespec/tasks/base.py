@@ -256,13 +256,9 @@ class Task(ABC):
                 histograms, fresh, place = (each.to(device, non_blocking=True) for each in batch[:3])
                 state = reset(state, fresh)
                 with torch.autocast(device.type, half, enabled=half is not None):
-                    if not batch.frames:
-                        state = player.update_state(histograms, state)
-                        continue
                     predictions, state = player.predict(histograms, state, place)
-                for (index, label), truth, predicted in zip(
-                    batch.frames, batch.labels, self.read(predictions), strict=True
-                ):
+                found = self.read(predictions) if batch.frames else []
+                for (index, label), truth, predicted in zip(batch.frames, batch.labels, found, strict=True):
                     self.score(scorer, predicted, truth, self.scored[index], label)
                 done += len(batch.frames)
                 advance(done, total, "")

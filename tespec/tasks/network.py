@@ -73,7 +73,7 @@ class Network(nn.Module, ABC):
         return self.losses(features, batch), detach(state)
 
     def predict(self, histograms: Tensor, state: State, label_place: Tensor) -> tuple[Any, State]:
-        """Outputs of some segments of histograms (B, T, 2 * bins, H, W), and the state.
+        """Outputs of some segments of histograms (B, T, 2 * bins, H, W), None where there are none, and the state.
 
         Args:
             histograms: of all segments.
@@ -81,12 +81,9 @@ class Network(nn.Module, ABC):
             label_place: (L, 2) int64 lane and segment of those that reach the head.
         """
         features, state = self.backbone(histograms, state)
+        if not len(label_place):
+            return None, state
         return self.outputs(select_labelled(features, label_place), histograms.shape[-2:]), state
-
-    def update_state(self, histograms: Tensor, state: State = None) -> State:
-        """The state after segments (B, T, 2 * bins, H, W) that nothing is predicted for."""
-        _, state = self.backbone(histograms, state)
-        return state
 
     @torch.no_grad()
     def step(self, histogram: Tensor, state: State = None) -> tuple[Any, State]:

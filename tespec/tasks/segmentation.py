@@ -153,23 +153,17 @@ class AveragedViews:
             backbone = resized(model.backbone, padded_size(*seen))
             self._views += [(backbone, seen, mirrored) for mirrored in (False, True)]
 
-    def _played(self, histograms: Tensor, state: States | None) -> list[tuple[list[Tensor], BackboneState | None]]:
-        """Features and state of each view."""
-        views = zip(self._views, state or [None] * len(self._views), strict=True)
-        return [network(_seen(histograms, size, mirrored), before) for (network, size, mirrored), before in views]
-
-    def update_state(self, histograms: Tensor, state: States | None = None) -> States:
-        """The states of the views after segments (B, T, 2 * bins, H, W) that nothing is predicted for."""
-        return tuple(after for _, after in self._played(histograms, state))
-
-    def predict(self, histograms: Tensor, state: States | None, label_place: Tensor) -> tuple[Tensor, States]:
+    def predict(self, histograms: Tensor, state: States | None, label_place: Tensor) -> tuple[Tensor | None, States]:
         """Mean logits (L, classes, H, W) of the segments at label_place (L, 2) lane and segment, and the states."""
-        logits, played = [], self._played(histograms, state)
-        for (_, size, mirrored), (features, _) in zip(self._views, played, strict=True):
-            maps = self._model.outputs(select_labelled(features, label_place), size)
-            maps = interpolate(maps, size=histograms.shape[-2:], mode="bilinear", align_corners=False)
-            logits.append(maps.flip(-1) if mirrored else maps)
-        return torch.stack(logits).mean(dim=0), tuple(after for _, after in played)
+        logits, states = [], []
+        for (backbone, size, mirrored), before in zip(self._views, state or [None] * len(self._views), strict=True):
+            features, after = backbone(_seen(histograms, size, mirrored), before)
+            states.append(after)
+            if len(label_place):
+                maps = self._model.outputs(select_labelled(features, label_place), size)
+                maps = interpolate(maps, size=histograms.shape[-2:], mode="bilinear", align_corners=False)
+                logits.append(maps.flip(-1) if mirrored else maps)
+        return torch.stack(logits).mean(dim=0) if logits else None, tuple(states)
 
 
 def _seen(histograms: Tensor, size: Size, mirrored: bool) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from loss_cases import CASES
 from mmengine.registry import DefaultScope
 from torch.nn.functional import cross_entropy, one_hot
+from torchvision.ops import box_iou
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
@@ -247,13 +248,7 @@ def test_boxes_lie_in_the_image_and_do_not_overlap_within_a_class(score):
     assert (np.diff(boxes.score) <= 0).all()
     assert (boxes.size > 0).all()
     for label in range(2):
-        corners = boxes.keep(boxes.label == label).corners
-        left_top = np.maximum(corners[:, None, :2], corners[None, :, :2])
-        right_bottom = np.minimum(corners[:, None, 2:], corners[None, :, 2:])
-        shared = np.clip(right_bottom - left_top, 0, None).prod(axis=2)
-        area = (corners[:, 2:] - corners[:, :2]).prod(axis=1)
-        overlap = shared / (area[:, None] + area[None, :] - shared)
-        np.fill_diagonal(overlap, 0)
-        assert overlap.max(initial=0) <= 0.45 + 1e-4
+        corners = torch.from_numpy(boxes.keep(boxes.label == label).corners)
+        assert box_iou(corners, corners).fill_diagonal_(0).max() <= 0.45 + 1e-4
     model.settings = DetectionHead(score_threshold=1.0)
     assert not any(len(each.label) for each in model.predict(batch["histograms"], None, EVERY)[0])

@@ -35,8 +35,8 @@ def test_views_at_scales_are_symmetric_carry_their_own_state_and_share_the_head(
     whole, _ = views.predict(histograms, None, PLACE)
     mirrored, _ = views.predict(histograms.flip(-1), None, PLACE)
     torch.testing.assert_close(mirrored.flip(-1), whole, rtol=1e-4, atol=1e-5)
-    state = views.update_state(histograms[:, :1])
-    state = views.update_state(histograms[:, 1:2], state)
+    _, state = views.predict(histograms[:, :1], None, PLACE[:0])
+    _, state = views.predict(histograms[:, 1:2], state, PLACE[:0])
     last, _ = views.predict(histograms[:, 2:], state, torch.tensor([[0, 0], [1, 0]]))
     torch.testing.assert_close(last, whole[[1, 2]], rtol=1e-4, atol=1e-5)
     for parameter in model.head.conv_seg.parameters():
