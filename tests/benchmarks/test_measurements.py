@@ -1,0 +1,124 @@
+"""The measuring commands at tiny sizes on a CPU: what they check, write and print; never how fast anything was."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import gpu, speed
+from tespec.cli.command import run
+from tespec.core.paths import REPOSITORY
+
+CPU = torch.device("cpu")
+
+
+def call(monkeypatch, script, *arguments):
+    monkeypatch.setattr(sys, "argv", ["script", *map(str, arguments)])
+    return run(script.main)
+
+
+def test_both_ways_of_every_stage_agree_and_are_written(tmp_path, monkeypatch, capfd):
+    path = tmp_path / "speed.json"
+    assert call(monkeypatch, speed, "--quick", "--json", path) == 0
+    written, shown = json.loads(path.read_text()), capfd.readouterr().out
+    assert {"revision", "cpu", "cores", "packages"} <= set(written["environment"])
+    assert (written["threads"], written["environment"]["device"]) == (1, "cpu")
+    compared = {row["stage"] for row in written["rows"] if "ratio" in row}
+    assert compared == {*speed.STAGES, "rectified"} - {"tables"}
+    for row in written["rows"]:
+        assert not row["failed"]
+        assert f"{row['stage']} " in shown
+        assert row["unit"] in shown
+        if "ratio" in row:
+            assert row["ratio"] == pytest.approx(row["plain_seconds"] / row["seconds"])
+
+
+def with_one_event_moved(path):
+    with speed.h5py.File(path, "a") as file:
+        file["x"][7] = file["x"][7] ^ 1
+    return path
+
+
+WRONG = {
+    "histogram": ("put_histogram", lambda counts: counts + 1),
+    "store": ("write_columns", with_one_event_moved),
+    "batch": ("counted_then_mapped", lambda counts: counts.flip(-1)),
+    "recurrent": ("frame_by_frame", lambda features: [2 * each for each in features]),
+    "metric": ("by_pycocotools", lambda scores: [scores[0] + 1e-3, *scores[1:]]),
+}
+
+
+@pytest.mark.parametrize("stage", WRONG)
+def test_a_stage_whose_ways_differ_is_named_and_ends_with_1(stage, monkeypatch, capfd):
+    name, spoil = WRONG[stage]
+    plain = getattr(speed, name)
+    monkeypatch.setattr(speed, name, lambda *given: spoil(plain(*given)))
+    assert call(monkeypatch, speed, "--quick", "--only", stage) == 1
+    assert f"{stage:10} FAILED: the two ways give different results" in capfd.readouterr().out
+
+
+def test_a_window_that_is_not_rectified_differs():
+    for case in speed.rectified(quick=True):
+        assert case.same(case.ours(), case.plain())
+        assert not case.same(case.plain(), case.plain())
+
+
+def test_only_a_whole_run_at_full_size_goes_to_the_results(tmp_path, monkeypatch):
+    def stage(quick):
+        yield speed.Case("metric", "a number", lambda: 1, lambda: 1, "the same", np.array_equal, 1, "numbers")
+
+    monkeypatch.setattr(speed, "STAGES", {"metric": stage})
+    monkeypatch.setattr(speed, "RESULTS", tmp_path)
+    monkeypatch.setattr(speed, "SECONDS", 0.0)
+    assert [call(monkeypatch, speed, *given) for given in (["--quick"], ["--only", "metric"])] == [0, 0]
+    assert not list(tmp_path.iterdir())
+    assert call(monkeypatch, speed) == 0
+    (written,) = (tmp_path / "speed").iterdir()
+    assert written.name == f"{speed.machine_name()}.json"
+
+
+@pytest.mark.slow
+def test_without_a_gpu_all_stages_run_from_beginning_to_end(tmp_path):
+    path = tmp_path / "gpu.json"
+    command = [sys.executable, "benchmarks/gpu.py", "--device", "cpu", "--small", "--json", str(path)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(path.read_text())["rows"]
+    assert {row["stage"] for row in rows} == set(gpu.STAGES)
+    assert all("gradient_error" in row for row in rows if row["stage"] == "agreement")
+    assert all(row["seconds"] > 0 for row in rows if row["stage"] == "step")
+
+
+@pytest.mark.parametrize("name", gpu.TRAININGS)
+def test_the_steps_that_are_compared_do_not_depend_on_random_numbers(name, tiny_world, monkeypatch):
+    monkeypatch.setattr(gpu, "make_world", lambda *_, **__: tiny_world)
+    loss, gradient = gpu.gradients(name, "fp32", CPU)
+    training = gpu.training
+    monkeypatch.setattr(gpu, "training", lambda *given: (*training(*given), torch.manual_seed(1))[:2])
+    drawn = gpu.gradients(name, "fp32", CPU)
+    assert drawn[0] == loss
+    assert torch.equal(drawn[1], gradient)
+
+
+@pytest.mark.parametrize("wrong", [(1.01, 1.0), (1.0, 1.05)])
+def test_another_loss_or_other_gradients_fail_the_check(wrong, monkeypatch):
+    def gradients(name, precision, device):
+        loss, gradient = (1.0, 1.0) if device == CPU else wrong
+        return loss, torch.full((3,), gradient)
+
+    monkeypatch.setattr(gpu, "gradients", gradients)
+    assert gpu.agreement("ddd17", "fp32", torch.device("meta"), True)["failed"]
+    assert not gpu.agreement("ddd17", "fp32", CPU, True)["failed"]
+
+
+def test_a_step_that_raises_is_named_and_the_next_one_runs(monkeypatch, capsys):
+    monkeypatch.setitem(gpu.STAGES, "step", lambda name, *_: {"note": "fine"} if name == "tespec" else 1 / 0)
+    assert call(monkeypatch, gpu, "--only", "step", "--device", "cpu", "--small") == 1
+    printed = capsys.readouterr().out
+    assert printed.startswith(
+        "step (ddd17, fp32): FAILED; note ZeroDivisionError: division by zero\nstep (tespec, fp32): ok; note fine\n"
+    )
+    assert "failed: step (ddd17, fp32)\n" in printed
