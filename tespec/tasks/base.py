@@ -39,6 +39,7 @@ from tespec.models.backbone import reset
 from tespec.models.layers import padded_size
 from tespec.training.device import with_precision
 from tespec.training.loading import load_batches
+from tespec.training.trainer import HALF
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +69,6 @@ class Evaluation:
 
 # What labels have to be, by what makes tensors of them; those of another collate are not checked.
 LABEL_KINDS: dict[Any, str] = {stack_masks: MASK, stack_depths: DEPTH, pad_boxes: BOXES}
-HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 NAMED = 80  # recordings in one text
 BOXES_PER_FRAME = 16  # where the cost of a step is counted
 

@@ -29,8 +29,7 @@ from tespec.tasks.network import Network, dummy_labels, select_labelled
 
 STAGES = (1, 2, 3)  # of the backbone that reach the neck, at 1/8, 1/16 and 1/32
 STRIDES = (8, 16, 32)
-OVERLAP = 0.45  # of two boxes of one class, above which non-maximum suppression drops one (uzh-rpg/RVT)
-NMS = {"type": "nms", "iou_threshold": OVERLAP}
+NMS = {"type": "nms", "iou_threshold": 0.45}  # of two boxes of one class, above which one is dropped (uzh-rpg/RVT)
 BOX_WEIGHT, SMALLEST = 5.0, 1e-16  # of the IoU loss: its weight (YOLOX), and the smallest overlap (mmdetection)
 PRIOR = 0.01  # share of places that are taken for an object at the start
 CANDIDATES = 1000  # best boxes of a frame that reach non-maximum suppression

@@ -14,7 +14,7 @@ from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.settings import build
 from tespec.models import EventSwin
-from tespec.tasks.depth import SOBEL, DepthHead, DepthModel, gradient_loss, scale_invariant_loss, to_metres
+from tespec.tasks.depth import SOBEL, DepthHead, DepthModel, DepthTask, gradient_loss, scale_invariant_loss, to_metres
 from tespec.tasks.detection import DetectionHead, DetectionModel
 from tespec.tasks.segmentation import SegmentationHead, SegmentationModel, dice_losses
 
@@ -252,3 +252,11 @@ def test_boxes_lie_in_the_image_and_do_not_overlap_within_a_class(score):
         assert box_iou(corners, corners).fill_diagonal_(0).max() <= 0.45 + 1e-4
     model.settings = DetectionHead(score_threshold=1.0)
     assert not any(len(each.label) for each in model.predict(batch["histograms"], None, EVERY)[0])
+
+
+def test_a_task_with_a_collate_of_its_own_needs_blank_labels_of_its_own():
+    class Own(DepthTask):
+        collate = dict
+
+    with pytest.raises(UserError, match=r"Own\.blank_labels: is missing; define it"):
+        Own.blank_labels(None, (4, 6), 1, torch.device("cpu"))
