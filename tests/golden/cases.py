@@ -219,7 +219,7 @@ def finetuned(task: str, arch: str, method: str = "scratch", *changes: str) -> C
     """Losses, gradients and scores of a fine-tuning without pre-training, and an answer of its network."""
 
     def case(world: Path, folder: Path) -> Values:
-        what = ("--method", method, "--task", task, "--arch", arch, "--data", str(world / task), "--no-picture")
+        what = ("--method", method, "--task", task, "--arch", arch, "--data", str(world / task))
         few = ("batch_size=2", SLOW, *(("segments=3",) if arch == "recurrent" else ()))
         return trained(run(folder, "run", *what, changes=(*TWO_STEPS, *few, *changes))) | answer(folder)
 

@@ -29,7 +29,7 @@ from tespec.pictures.panels import (
     show_events,
     show_grey,
 )
-from tespec.report.figures import COLOURS
+from tespec.report.page import COLOURS
 
 # What people see who lack one kind of cone, of linear RGB (Machado, Oliveira and Fernandes 2009, severity 1).
 EYES = {
