@@ -53,7 +53,7 @@ from tespec.inference.load import load_trained
 from tespec.models import EventSwin
 from tespec.runs.data import Data, settings_of
 from tespec.sample import make_world
-from tespec.sample.recordings import DATASETS
+from tespec.sample.make import DATASETS
 from tespec.tasks import base, find_task, import_tasks
 from tespec.training import checkpoint
 from tespec.weights import export as weights_export

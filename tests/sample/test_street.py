@@ -5,7 +5,7 @@ import pytest
 
 from tespec.sample import render
 from tespec.sample.layouts import DDD17_CLASSES, DDD17_NUMBERS, frame_boxes
-from tespec.sample.recordings import recordings_of
+from tespec.sample.make import recordings_of
 from tespec.sample.render import COS, CX, CZ, HX, HZ, SIN
 from tespec.sample.street import EGO, Street, stop_and_go
 
