@@ -31,8 +31,7 @@ from tespec.datasets.batches import (
     stack_masks,
 )
 from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
-from tespec.datasets.recording import LabelledRecording, with_label_share
-from tespec.datasets.windows import WindowRule
+from tespec.datasets.recording import LabelledRecording, WindowRule, with_label_share
 from tespec.metrics.frames import partial_means
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import reset
