@@ -23,7 +23,7 @@ from tespec.core.progress import progress
 from tespec.core.settings import Finetuning, parse_size
 from tespec.datasets.recording import LabelledRecording, Recording
 from tespec.inference.load import SEGMENT_MS, TrainedNetwork, for_size, load_trained, open_recording, read_settings
-from tespec.pictures.panels import POLARITIES, add_bar, colours_of, make_panels, save_figure, show_events, show_faded
+from tespec.pictures import POLARITIES, add_bar, colours_of, make_panels, save_figure, show_events, show_faded
 from tespec.tasks.base import open_dataset
 
 ROWS = 4  # of the figure

@@ -204,7 +204,7 @@ class Task(ABC):
             the image whose values a bar beside the pictures has to explain, under the name that `set_label` gave it;
             None where there is none.
         """
-        from tespec.pictures.panels import draw_label
+        from tespec.pictures import draw_label
 
         return draw_label(axis, label)
 

@@ -11,17 +11,13 @@ from PIL import Image
 from tespec.core.files import read_yaml
 from tespec.core.paths import REPOSITORY
 from tespec.metrics.segmentation import IGNORE
-from tespec.pictures import panels
-from tespec.pictures.panels import (
-    MASKED,
+from tespec.pictures import (
     NEGATIVE,
     POLARITIES,
     POSITIVE,
     UNKNOWN,
-    ReconstructedSegment,
     colours_of,
     draw_label,
-    draw_segments,
     event_image,
     make_panels,
     reach_of,
@@ -29,6 +25,8 @@ from tespec.pictures.panels import (
     show_events,
     show_grey,
 )
+from tespec.pretraining import picture
+from tespec.pretraining.picture import MASKED, ReconstructedSegment, draw_segments
 from tespec.report.page import COLOURS
 
 # What people see who lack one kind of cone, of linear RGB (Machado, Oliveira and Fernandes 2009, severity 1).
@@ -160,7 +158,7 @@ def test_masked_pixels_are_replaced_on_the_targets_scale_and_columns_name_target
     monkeypatch, tmp_path, target, title, unit
 ):
     figures = []
-    monkeypatch.setattr(panels, "save_figure", lambda figure, path, dpi: figures.append(figure))
+    monkeypatch.setattr(picture, "save_figure", lambda figure, path, dpi: figures.append(figure))
     shown = segment()._replace(reconstruction=5 * segment().reconstruction)
     whole = shown._replace(mask=np.zeros((24, 32), bool))  # as of an autoencoder
     for each in (shown, whole):
