@@ -45,7 +45,7 @@ from safetensors.torch import load_file, save_file
 from tespec.core import config
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
-from tespec.datasets.images import held_out_batch, open_images, pixels_of
+from tespec.datasets.images import held_out_batch, open_images
 from tespec.events import event_histogram, load_events, packing
 from tespec.events.opening import open_reader
 from tespec.events.readers.prophesee import write_dat
@@ -299,9 +299,8 @@ def read_dataset(task: str, root: Path) -> None:
 
 def read_images(root: Path) -> None:
     images = open_images(root)
-    held_out_batch(
-        images, [*images.train, *images.held_out], [lambda image: torch.from_numpy(pixels_of(image.resize((16, 16))))]
-    )
+    paths = [*images.train, *images.held_out]
+    held_out_batch(images, paths, [lambda image: torch.from_numpy(np.array(image.resize((16, 16))))])
 
 
 def network_weights() -> dict[str, torch.Tensor]:

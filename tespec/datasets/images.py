@@ -144,11 +144,6 @@ def read_image(path: Path, channels: int) -> Image.Image:
         raise UserError(path, "not a readable image", "copy it again or remove it") from error
 
 
-def pixels_of(image: Image.Image) -> NDArray[np.uint8]:
-    """(C, H, W) uint8 of an image."""
-    return np.ascontiguousarray(np.atleast_3d(np.array(image, np.uint8)).transpose(2, 0, 1))
-
-
 def as_input(pixels: Tensor) -> Tensor:
     """What a network sees of pixels, computed where they are: normalised by ImageNet's mean and deviation.
 
@@ -161,8 +156,8 @@ def as_input(pixels: Tensor) -> Tensor:
     if pixels.dtype is not torch.uint8:
         return pixels
     mean, deviation = ((GREY_MEAN,), (GREY_DEVIATION,)) if pixels.shape[-3] == 1 else (MEAN, DEVIATION)
-    of_channels = (torch.tensor(each).to(pixels.device, non_blocking=True).view(-1, 1, 1) for each in (mean, deviation))
-    return (pixels.float() / 255 - next(of_channels)) / next(of_channels)
+    of_channels = torch.tensor((mean, deviation)).to(pixels.device, non_blocking=True)[..., None, None]
+    return (pixels.float() / 255 - of_channels[0]) / of_channels[1]
 
 
 @contextmanager
@@ -245,9 +240,8 @@ class Paired(Recording):
 
     def image(self, index: int) -> NDArray[np.uint8]:
         """(1, H, W) uint8 of the frame at the end of a window, of the size of the histograms."""
-        grey = read_image(self.images[index], 1)
         size = (self.region.width, self.region.height)
-        return pixels_of(grey.resize(size, Image.Resampling.BILINEAR) if grey.size != size else grey)
+        return np.array(read_image(self.images[index], 1).resize(size, Image.Resampling.BILINEAR), np.uint8)[None]
 
 
 def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
