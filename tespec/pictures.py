@@ -25,8 +25,8 @@ Image = NDArray[np.float32]
 
 POSITIVE, NEGATIVE = (0.16, 0.29, 0.90), (0.87, 0.15, 0.15)
 POLARITIES = {"positive events win (brighter)": POSITIVE, "negative events win or tie (darker)": NEGATIVE}
-# In an order in which the first 2, 3, 6 and 11 are as far apart as they can be, also for colour-blind readers; tests
-# measure how far. They repeat after eleven.
+# In an order in which the first 2, 3, 6 and 11 are as far apart as they can be, also for colour-blind readers. They
+# repeat after eleven.
 CLASSES = (
     "#802000", "#2060bf", "#ffbf60", "#df6060", "#80bfff", "#604060",
     "#9f8020", "#8080bf", "#bf6080", "#404080", "#804040",
