@@ -48,8 +48,8 @@ DEFAULT = ("ddd17", "1mpx")  # what the demo needs
 # Names like those of the official recordings: of each split, or by the number of the recording in its data set.
 OFFICIAL = {
     "dsec": {
-        "train": [f"zurich_city_{each}_a" for each in ("00", "01", "02", "04", "05", "06", "07", "08")],
-        "val": ["zurich_city_09_a", "zurich_city_10_a", "zurich_city_11_a"],
+        "train": [f"zurich_city_{number:02d}_a" for number in (0, 1, 2, 4, 5, 6, 7, 8)],
+        "val": [f"zurich_city_{number:02d}_a" for number in (9, 10, 11)],
         "test": ["zurich_city_13_a", "zurich_city_14_c", "zurich_city_15_a"],
     },
     "mvsec": {

@@ -64,7 +64,6 @@ KINDS = pytest.mark.parametrize("make", [image_steps, pair_steps])
 def test_each_epoch_shows_every_image_once_in_an_order_of_its_own(tiny_world, tmp_path, monkeypatch, make, batch):
     read, shown = images.read_image, []
     monkeypatch.setattr(images, "read_image", lambda path, channels: shown.append(path) or read(path, channels))
-    monkeypatch.setattr(images, "THREADS", 1)  # which would change the order of reading
     steps, count = make(tiny_world, tmp_path, batch)
     for step in range(3 * count // batch):
         steps[step]
@@ -75,13 +74,9 @@ def test_each_epoch_shows_every_image_once_in_an_order_of_its_own(tiny_world, tm
 
 
 @KINDS
-def test_a_batch_depends_neither_on_threads_nor_on_what_was_asked_for_before_and_shards_make_it(
-    tiny_world, tmp_path, monkeypatch, make
-):
-    monkeypatch.setattr(images.os, "cpu_count", lambda: 4)
+def test_a_batch_does_not_depend_on_what_was_asked_for_before_and_shards_make_it(tiny_world, tmp_path, make):
     steps, _ = make(tiny_world, tmp_path, 5)
     batch, shards = steps[3], [make(tiny_world, tmp_path, 5, (number, 2))[0][3] for number in range(2)]
-    monkeypatch.setattr(images, "THREADS", 1)
     again = [make(tiny_world, tmp_path, 5)[0][step] for step in (0, 9, 3)][-1]
     for name, value in batch.items():
         assert torch.equal(value, again[name]), name
