@@ -119,7 +119,7 @@ def test_a_network_is_built_again_for_the_recordings_sensor(tiny_world, tmp_path
     larger = tespec.load(path, height=264, width=320)
     assert (larger if name == "backbone" else larger.backbone).img_size == padded_size(264, 320)
     for one, other in zip(larger.parameters(), loaded.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+        assert torch.equal(one, other) or one.shape != other.shape  # position biases are resized
 
 
 FACTS = recipe()
