@@ -86,7 +86,8 @@ def predict(
         lasts = f"no window ends between {start:g} and {end:g} s; it lasts {ends[-1]:.2f} s"
         raise UserError(recording.path, lasts, "give another --clip")
     labelled = np.intersect1d(windows, getattr(recording, "labelled", [])).tolist()
-    in_figure = set(evenly(labelled or windows, ROWS))
+    shown = labelled or windows
+    in_figure = {shown[place] for place in np.linspace(0, len(shown) - 1, ROWS).round().astype(int)}
     network = load_trained(weights)
     model = for_size(network.model, (recording.region.height, recording.region.width))
     network = network._replace(model=model.to(device))
@@ -194,11 +195,6 @@ def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | 
         raise UserError(f"--predict {wanted}", "no such recording", there)
     window_ms, sensor = settings.window_ms or SEGMENT_MS, parse_size(sensor_px) if sensor_px else None
     return open_recording(path, window_ms, settings.downsample, sensor)
-
-
-def evenly(windows: Sequence[int], count: int) -> list[int]:
-    """At most `count` of the windows, spread over all, the first and the last among them."""
-    return [windows[place] for place in np.unique(np.linspace(0, len(windows) - 1, count).round().astype(int))]
 
 
 def _seconds(recording: Recording) -> Any:

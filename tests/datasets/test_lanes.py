@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tespec.datasets.batches import lanes_of
 from tespec.datasets.lanes import Lanes, balance_lanes, shuffled
 
 
@@ -105,13 +104,6 @@ def test_random_chunks_end_where_they_may(data, seed):
     assert lanes.playable == bool(allowed)
     if lanes.playable:
         assert {lanes.slot(lane, step)[:2] for lane in range(2) for step in range(20)} <= allowed
-
-
-@given(st.integers(0, 40), st.integers(1, 9))
-def test_processes_share_the_lanes(count, processes):
-    shares = [lanes_of(count, (number, processes)) for number in range(processes)]
-    assert [lane for share in shares for lane in share] == list(range(count))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 @given(st.integers(1, 40), st.integers(0, 2**40))

@@ -17,7 +17,7 @@ from tespec.core.errors import UserError
 from tespec.datasets.batches import EvaluationBatches
 from tespec.inference import load, predict
 from tespec.inference.load import TrainedNetwork, load_trained
-from tespec.inference.predict import ROWS, Prediction, draw, evenly, find, run_inference, write_video
+from tespec.inference.predict import ROWS, Prediction, draw, find, run_inference, write_video
 from tespec.tasks.base import Task
 
 RECORDING = Path(__file__).parents[1] / "data" / "davis.aedat4"
@@ -101,10 +101,6 @@ def test_boxes_of_low_scores_are_not_drawn(tiny_world, tmp_path):
     network = load_trained(path)._replace(task=SimpleNamespace(read=lambda predictions: [boxes]))
     (moment,) = run_inference(network, task.scored[0], [0])
     assert moment.predicted.label.tolist() == [0]
-
-
-def test_windows_of_a_figure_are_spread():
-    assert (evenly(range(0, 31, 3), 4), evenly([7], 4)) == ([0, 9, 21, 30], [7])
 
 
 def depths(value, truth):
