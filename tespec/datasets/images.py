@@ -117,7 +117,8 @@ def _images_below(folder: str | Path) -> Iterator[Path]:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield from _images_below(entry.path)
-            elif entry.name.lower().endswith(ENDINGS) and entry.is_file():
+            # A link to nothing is listed as well: reading it says what is wrong.
+            elif entry.name.lower().endswith(ENDINGS) and (entry.is_file() or entry.is_symlink()):
                 yield Path(entry.path)
 
 

@@ -138,6 +138,11 @@ def test_neither_programs_nor_bombs_nor_images_of_more_than_8_bits_are_read(tmp_
     (tmp_path / "a.png").write_bytes(content)
     with pytest.raises(UserError, match=r"a.png: not a readable image"):
         read_image(tmp_path / "a.png", 3)
+    (tmp_path / "link.png").symlink_to("gone.png")
+    folder = open_images(tmp_path)
+    assert {path.name for path in (*folder.train, *folder.held_out)} == {"a.png", "link.png"}
+    with pytest.raises(UserError, match=r"link.png: not a readable image"):
+        read_image(tmp_path / "link.png", 3)
     Image.new("I;16", (2, 2), 700).save(tmp_path / "a.png")
     with pytest.raises(UserError, match=r"a.png: is an image of mode I;16, more than 8 bits a pixel"):
         read_image(tmp_path / "a.png", 1)
