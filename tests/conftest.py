@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 from tespec.sample import make_world
-from tespec.sample.recordings import DATASETS
+from tespec.sample.make import DATASETS
 
 # How long an example takes says more about what else runs on the machine than about the code.
 # The same examples each time: no verdict depends on chance. What searches on and on is `tools/fuzz.py`.

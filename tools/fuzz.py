@@ -43,7 +43,7 @@ from safetensors.torch import load_file, save_file
 from tespec.core import config
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
-from tespec.datasets.images import held_out_batch, open_images, pixels_of
+from tespec.datasets.images import held_out_batch, open_images
 from tespec.events import event_histogram, load_events, packing
 from tespec.events.opening import open_reader
 from tespec.events.readers.prophesee import write_dat
@@ -51,7 +51,7 @@ from tespec.inference.load import load_trained
 from tespec.models import EventSwin
 from tespec.runs.data import Data, settings_of
 from tespec.sample import make_world
-from tespec.sample.recordings import DATASETS
+from tespec.sample.make import DATASETS
 from tespec.tasks import base, find_task, import_tasks
 from tespec.training import checkpoint
 from tespec.weights import export as weights_export
@@ -245,8 +245,9 @@ def read_dataset(task: str, root: Path) -> None:
 
 
 def read_images(root: Path) -> None:
-    images, small = open_images(root), lambda image: torch.from_numpy(pixels_of(image.resize((16, 16))))
-    held_out_batch(images, [*images.train, *images.held_out], [small])
+    images = open_images(root)
+    paths = [*images.train, *images.held_out]
+    held_out_batch(images, paths, [lambda image: torch.from_numpy(np.array(image.resize((16, 16))))])
 
 
 def network_weights() -> dict[str, torch.Tensor]:

@@ -76,5 +76,5 @@ def pretrain(
                 accepted, reason = healthy(result.record)
                 print(f"features: {'healthy' if accepted else 'not healthy'}, {reason}")
             print(f"weights: {result.weights}")
-            if (picture := setup.picture(result.record.name)).is_file():
+            if (picture := setup.results / "pictures" / f"{result.record.name}.png").is_file():
                 print(f"picture: {picture}")

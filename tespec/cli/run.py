@@ -15,7 +15,7 @@ from cyclopts.types import PositiveFloat
 from tespec.cli.command import new_app, refuse
 from tespec.cli.options import Choices, Given, Plugins, prepared, read_config, require_known
 from tespec.core.config import refuse_unknown_changes
-from tespec.core.errors import UserError, one_line
+from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.registry import METHODS, register_methods
 from tespec.runs.setup import ADVANCED, NonNegativeInt, Setup
@@ -87,7 +87,6 @@ def run(
         NonNegativeInt | None,
         Parameter(show=False, help="of the pre-training on the sample world that it starts from; plans set it"),
     ] = None,
-    no_picture: Annotated[bool, Parameter(group=ADVANCED, help="draw no strip of the scored recordings")] = False,
     plugins: Plugins = (),
     given: Given,
 ) -> None:
@@ -180,9 +179,6 @@ def run(
                 weights = setup.runs / record.name / WEIGHTS
                 if weights.is_file():
                     print(f"weights: {weights}")
-                    picture = setup.picture(record.name)
-                    if not (no_picture or picture.is_file()):
-                        draw_strip_of(weights, found.root, setup, picture, split)
 
 
 def draw(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) -> None:
@@ -203,18 +199,6 @@ def draw(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) 
         root = find_data(trained.task, data, trained.profile).made().root
     drawn = predict(drawing.model, drawing.predict, drawing.out, device, root=root, clip=drawing.clip, sensor_px=sensor)
     print(f"{drawn.moments} windows, {drawn.labelled} of them labelled: {drawn.figure}, {drawn.video}")
-
-
-def draw_strip_of(weights: Path, root: Path, setup: Setup, picture: Path, split: str) -> None:
-    """Draw what a run's network says of the scored recordings; a picture is no reason to lose a result."""
-    from tespec.inference.predict import draw_strip
-    from tespec.training.device import choose_device
-
-    try:
-        draw_strip(weights, root, choose_device(setup.device), picture, split)
-    # Whatever goes wrong in drawing (memory is short, say), the record is written and the next seed waits.
-    except Exception as error:
-        say(f"no picture: {one_line(str(error)) or type(error).__name__}")
 
 
 def print_list() -> None:

@@ -21,9 +21,8 @@ from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample, Size, build
 from tespec.datasets.labels import speed_at, with_checks
-from tespec.datasets.recording import LabelledRecording, Labels
+from tespec.datasets.recording import LabelledRecording, Labels, WindowRule
 from tespec.datasets.sources import Source
-from tespec.datasets.windows import WindowRule
 from tespec.events.spatial import Region
 from tespec.events.stream import Reader
 

@@ -23,9 +23,8 @@ from tespec.datasets.ddd17 import IMAGES, INDEX
 from tespec.datasets.labels import MaskFiles
 from tespec.datasets.prepare import pack_missing, raise_or_leave_out
 from tespec.datasets.prophesee import WINDOW_US, ArchiveSource, is_archive
-from tespec.datasets.recording import LabelledRecording, Recording, reduced
+from tespec.datasets.recording import LabelledRecording, Recording, contiguous_windows, reduced
 from tespec.datasets.sources import EventSource, Source
-from tespec.datasets.windows import contiguous_windows
 from tespec.events.opening import READERS, dataset_of
 from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES

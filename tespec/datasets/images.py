@@ -8,19 +8,16 @@ import random
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Lock
-from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining
@@ -38,15 +35,11 @@ FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # others hide behind these names too; 
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 HELD_OUT_SHARE = 0.1
 HASHED = 256  # images of a folder
-THREADS = 8  # that decode a batch, at most
 WIDE = ("I", "F")  # what Pillow's modes of more than 8 bits begin with; it cuts their values off at 255
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 GREY_MEAN, GREY_DEVIATION = 0.449, 0.226
 MIDDLE = round(255 * GREY_MEAN)  # outside of a frame
-ONE_AT_A_TIME = Lock()
 ViewOf = Callable[[Image.Image], Tensor]
-T = TypeVar("T")
-R = TypeVar("R")
 Augment = Callable[[NDArray[np.uint8], np.random.Generator], NDArray[np.uint8]]
 
 
@@ -124,7 +117,8 @@ def _images_below(folder: str | Path) -> Iterator[Path]:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield from _images_below(entry.path)
-            elif entry.name.lower().endswith(ENDINGS) and entry.is_file():
+            # A link to nothing is listed as well: reading it says what is wrong.
+            elif entry.name.lower().endswith(ENDINGS) and (entry.is_file() or entry.is_symlink()):
                 yield Path(entry.path)
 
 
@@ -144,11 +138,6 @@ def read_image(path: Path, channels: int) -> Image.Image:
         raise UserError(path, "not a readable image", "copy it again or remove it") from error
 
 
-def pixels_of(image: Image.Image) -> NDArray[np.uint8]:
-    """(C, H, W) uint8 of an image."""
-    return np.ascontiguousarray(np.atleast_3d(np.array(image, np.uint8)).transpose(2, 0, 1))
-
-
 def as_input(pixels: Tensor) -> Tensor:
     """What a network sees of pixels, computed where they are: normalised by ImageNet's mean and deviation.
 
@@ -161,18 +150,18 @@ def as_input(pixels: Tensor) -> Tensor:
     if pixels.dtype is not torch.uint8:
         return pixels
     mean, deviation = ((GREY_MEAN,), (GREY_DEVIATION,)) if pixels.shape[-3] == 1 else (MEAN, DEVIATION)
-    of_channels = (torch.tensor(each).to(pixels.device, non_blocking=True).view(-1, 1, 1) for each in (mean, deviation))
-    return (pixels.float() / 255 - next(of_channels)) / next(of_channels)
+    of_channels = torch.tensor((mean, deviation)).to(pixels.device, non_blocking=True)[..., None, None]
+    return (pixels.float() / 255 - of_channels[0]) / of_channels[1]
 
 
 @contextmanager
 def seeded(*seed: int) -> Iterator[None]:
     """Inside, the generators that Python, NumPy and torch share follow from the seed; then they go on as before.
 
-    For transforms of libraries, which draw from these. One thread at a time is inside.
+    For transforms of libraries, which draw from these.
     """
     state = int(np.random.SeedSequence(seed).generate_state(1)[0])
-    with ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):
         before = random.getstate(), np.random.get_state()  # noqa: NPY002
         random.seed(state)
         np.random.seed(state)  # noqa: NPY002
@@ -218,23 +207,12 @@ def held_out_batch(folder: ImageFolder, paths: Sequence[Path], views: Sequence[V
 def _views(
     folder: ImageFolder, paths: Sequence[Path], views: Sequence[ViewOf], seeds: Sequence[list[int]]
 ) -> dict[str, Tensor]:
-    def draw(number: int) -> Tensor:
-        image = read_image(paths[number], 3)
-        with seeded(*seeds[number]):
-            return torch.stack([view(image) for view in views])
-
-    return {
-        "views": torch.stack(_in_threads(draw, range(len(paths)))),
-        "labels": torch.tensor([folder.label(path) for path in paths]),
-    }
-
-
-def _in_threads(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Results in order, by as many threads as this process has cores; Pillow decodes without Python's lock."""
-    worker = get_worker_info()
-    threads = min(THREADS, (os.cpu_count() or 1) // (worker.num_workers if worker else 1), len(items))
-    with ThreadPoolExecutor(max(1, threads)) as pool:
-        return list(pool.map(function, items))
+    drawn = []
+    for path, seed in zip(paths, seeds, strict=True):
+        image = read_image(path, 3)
+        with seeded(*seed):
+            drawn.append(torch.stack([view(image) for view in views]))
+    return {"views": torch.stack(drawn), "labels": torch.tensor([folder.label(path) for path in paths])}
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,9 +223,8 @@ class Paired(Recording):
 
     def image(self, index: int) -> NDArray[np.uint8]:
         """(1, H, W) uint8 of the frame at the end of a window, of the size of the histograms."""
-        grey = read_image(self.images[index], 1)
         size = (self.region.width, self.region.height)
-        return pixels_of(grey.resize(size, Image.Resampling.BILINEAR) if grey.size != size else grey)
+        return np.array(read_image(self.images[index], 1).resize(size, Image.Resampling.BILINEAR), np.uint8)[None]
 
 
 def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
@@ -304,7 +281,6 @@ class PairBatches(Dataset[dict[str, Tensor]]):
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         settings, positions = self._settings, [step * self._settings.batch_size + row for row in self._share]
         pairs = [self._pairs[number] for number in shuffled(positions, len(self._pairs), self._seed)]
-        frames = _in_threads(lambda pair: pair[0].image(pair[1]), pairs)
         size = (self._pairs[0][0].region.height, self._pairs[0][0].region.width)
         histograms = np.empty((len(pairs), 1, 2 * settings.bins, *size), np.uint8)
         images = np.empty((len(pairs), 1, 1, *size), np.uint8)
@@ -313,5 +289,5 @@ class PairBatches(Dataset[dict[str, Tensor]]):
             view = sample_flip_zoom(generator, settings.augmentation, *size)
             recording.fill(histograms[row], window, settings.bins, settings.rule, view)
             histograms[row] = self._augment(histograms[row], generator)
-            images[row, 0] = apply_maps(frames[row], view, MIDDLE)
+            images[row, 0] = apply_maps(recording.image(window), view, MIDDLE)
         return {"histograms": torch.from_numpy(histograms), "images": torch.from_numpy(images)}

@@ -17,7 +17,7 @@ from tespec.datasets.prophesee import RULE as STORED_RULE
 from tespec.datasets.prophesee import ArchiveSource
 from tespec.datasets.recording import LabelledRecording
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
-from tespec.pictures.panels import (
+from tespec.pictures import (
     POLARITIES,
     Image,
     add_bar,

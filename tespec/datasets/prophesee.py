@@ -25,8 +25,7 @@ from tespec.core.settings import Flag, NonNegativeFloat, PositiveFloat, Share, S
 from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import speed_at
 from tespec.datasets.recording import LabelledRecording, reduced
-from tespec.datasets.sources import EventSource
-from tespec.datasets.windows import Windows
+from tespec.datasets.sources import EventSource, Windows
 from tespec.events import PackedEvents
 from tespec.events.packing import quick_hash
 from tespec.events.readers import hdf5

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
-from tespec.datasets.windows import Windows
 from tespec.events import PackedEvents, load_events, open_events, window_histograms
 from tespec.events.opening import NotPacked, open_reader
 from tespec.events.packing import files_of, is_recorded, quick_hash
@@ -25,6 +24,7 @@ from tespec.events.store import HEADER, header_of, store_of
 from tespec.events.stream import Reader
 
 RECTIFY_MAP = "rectify_map"
+Windows = NDArray[np.int64]  # (N, 2) first time and end of each, in us, end exclusive
 
 
 class Source(Protocol):

@@ -21,15 +21,12 @@ from tespec.core.errors import UserError
 from tespec.core.files import whole_file
 from tespec.core.progress import progress
 from tespec.core.settings import Finetuning, parse_size
-from tespec.datasets.base import TEST
 from tespec.datasets.recording import LabelledRecording, Recording
 from tespec.inference.load import SEGMENT_MS, TrainedNetwork, for_size, load_trained, open_recording, read_settings
-from tespec.pictures.panels import POLARITIES, add_bar, colours_of, make_panels, save_figure, show_events, show_faded
+from tespec.pictures import POLARITIES, add_bar, colours_of, make_panels, save_figure, show_events, show_faded
 from tespec.tasks.base import open_dataset
 
 ROWS = 4  # of the figure
-STRIP_SECONDS = 8.0  # from the start of a recording; a recurrent network has to see all of them
-STRIP_ROWS = 3
 MIN_SCORE = 0.3  # of boxes that are drawn
 COLUMNS = ("events", "prediction", "ground truth")
 PANEL = 4.0  # inches
@@ -89,8 +86,11 @@ def predict(
         lasts = f"no window ends between {start:g} and {end:g} s; it lasts {ends[-1]:.2f} s"
         raise UserError(recording.path, lasts, "give another --clip")
     labelled = np.intersect1d(windows, getattr(recording, "labelled", [])).tolist()
-    in_figure = set(evenly(labelled or windows, ROWS))
-    network = _network(weights, recording, device)
+    shown = labelled or windows
+    in_figure = {shown[place] for place in np.linspace(0, len(shown) - 1, ROWS).round().astype(int)}
+    network = load_trained(weights)
+    model = for_size(network.model, (recording.region.height, recording.region.width))
+    network = network._replace(model=model.to(device))
     name = re.sub(r"[^\w.-]+", "_", recording.name)
     figure, video = out / f"{name}.png", out / f"{name}.gif"
     # Not below what viewers of GIF files can show.
@@ -106,22 +106,6 @@ def predict(
     write_video(drawn(), video, milliseconds)
     save_figure(draw(kept, network, bool(labelled)), figure, FIGURE_DPI)
     return Drawn(figure, video, len(windows), len(labelled))
-
-
-def draw_strip(weights: Path, root: Path, device: torch.device, path: Path, split: str = TEST) -> None:
-    """Draw labelled moments of the first seconds of the first recording of a split, in `root`, that has some."""
-    dataset = open_dataset(read_settings(weights), root)
-    for files in dataset.files(split):
-        recording = dataset.open_checked(files)
-        labelled = np.unique(recording.labelled).tolist()
-        if labelled:
-            ends = _seconds(recording)
-            latest = max(ends[labelled[0]], STRIP_SECONDS)
-            windows = evenly([window for window in labelled if ends[window] <= latest], STRIP_ROWS)
-            network = _network(weights, recording, device)
-            save_figure(draw(list(run_inference(network, recording, windows)), network, True), path, FIGURE_DPI)
-            return
-    raise UserError(root, f"no recording of the split {split} has a label", "check the data")
 
 
 @torch.no_grad()
@@ -145,8 +129,10 @@ def run_inference(network: TrainedNetwork, recording: Recording, windows: Sequen
                 (predicted,) = task.read(predictions)
                 if isinstance(predicted, Boxes):
                     predicted = predicted.keep(predicted.score >= MIN_SCORE)
-                seconds, truth = float(ends[index]), _truth(recording, index)
-                yield Prediction(seconds, float(lengths[index]), histogram[0], predicted, truth)
+                truth = None
+                if isinstance(recording, LabelledRecording) and (labels := recording.labels_in(index, 1)):
+                    truth = recording.labels[labels[-1]]
+                yield Prediction(float(ends[index]), float(lengths[index]), histogram[0], predicted, truth)
             advance(done + 1, len(steps), "")
 
 
@@ -209,25 +195,6 @@ def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | 
     return open_recording(path, window_ms, settings.downsample, sensor)
 
 
-def evenly(windows: Sequence[int], count: int) -> list[int]:
-    """At most `count` of the windows, spread over all, the first and the last among them."""
-    return [windows[place] for place in np.unique(np.linspace(0, len(windows) - 1, count).round().astype(int))]
-
-
-def _network(weights: Path, recording: Recording, device: torch.device) -> TrainedNetwork:
-    network = load_trained(weights)
-    model = for_size(network.model, (recording.region.height, recording.region.width))
-    return network._replace(model=model.to(device))
-
-
 def _seconds(recording: Recording) -> Any:
     """(N,) end of each window in s since the recording's start."""
     return (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6
-
-
-def _truth(recording: Recording, window: int) -> Any:
-    """The last label of a window, None if it has none."""
-    if not isinstance(recording, LabelledRecording):
-        return None
-    labels = recording.labels_in(window, 1)
-    return recording.labels[labels[-1]] if labels else None

@@ -1,22 +1,31 @@
-"""Two moments of the validation recordings as TESPEC reconstructs them, drawn side by side."""
+"""Pictures of reconstructions: two moments of the validation recordings as TESPEC sees and reconstructs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tespec.events.intensity import estimate_high_pass
 from tespec.models.backbone import reset
+from tespec.pictures import POLARITIES, Image, event_image, make_panels, reach_of, save_figure, show_events, show_grey
 
 if TYPE_CHECKING:
-    from tespec.pictures.panels import ReconstructedSegment
     from tespec.pretraining.tespec import Tespec
 
 BUSY, QUIET = 0.8, 0.1  # quantiles of the number of events in a segment
+MASKED = (0.62, 0.62, 0.62)
+WIDTH = 16.0  # inches
+TARGETS = {
+    "intensity": "intensity, Eq. 7",
+    "high_pass": "intensity, Eq. 6",
+    "histograms": "positive minus negative events",
+}
 
 
 class _Moment(NamedTuple):
@@ -26,6 +35,17 @@ class _Moment(NamedTuple):
     segment: int
     events: int
     contrast: float
+
+
+class ReconstructedSegment(NamedTuple):
+    """One segment of a recording and a network's reconstruction of it."""
+
+    title: str  # of the row
+    histogram: NDArray[np.uint8]  # (2*bins, H, W), negative polarity first
+    high_pass: Image  # (H, W) intensity of Eq. 6 at the end of the segment
+    target: Image  # (H, W) the target of the reconstruction there
+    mask: NDArray[np.bool_]  # (H, W) the masked pixels; none of an autoencoder
+    reconstruction: Image  # (H, W) the network's prediction
 
 
 @torch.no_grad()
@@ -43,8 +63,6 @@ def draw_moments(
         path: the PNG to write.
         titles: what the two rows are called.
     """
-    from tespec.pictures.panels import ReconstructedSegment, draw_segments  # matplotlib takes half a second
-
     model.eval()
     own, chosen = model.own.target, _choose(model, batches())
     rows: dict[_Moment, ReconstructedSegment] = {}
@@ -89,3 +107,36 @@ def _choose(model: Tespec, batches: Iterable[dict[str, Tensor]]) -> tuple[_Momen
     by_events = sorted(moments, key=lambda moment: moment.events)
     quiet = by_events[: max(1, int(QUIET * len(by_events)))]
     return by_events[int(BUSY * (len(by_events) - 1))], max(quiet, key=lambda moment: moment.contrast)
+
+
+def draw_segments(segments: Sequence[ReconstructedSegment], path: Path, target: str = "intensity") -> None:
+    """Write one row of five pictures per segment as a PNG; target and reconstruction share a scale.
+
+    Args:
+        segments: at least one.
+        path: of the PNG.
+        target: what the network reconstructs, a key of `TARGETS`.
+    """
+    is_masked = bool(segments[0].mask.any())
+    colours = POLARITIES | ({"masked": MASKED} if is_masked else {})
+    columns = (
+        "events of the segment",
+        "masked input" if is_masked else "input",
+        f"target: {TARGETS[target]}",
+        "reconstruction of what is masked" if is_masked else "reconstruction",
+        "for comparison: intensity, Eq. 6",
+    )
+    unit = "events" if target == "histograms" else "log intensity"
+    figure, panels = make_panels(len(segments), columns, segments[0].mask.shape, WIDTH, 3, colours)
+    for axes, segment in zip(panels, segments, strict=True):
+        axes[0].set_ylabel(segment.title, fontsize=10)
+        seen, reach = event_image(segment.histogram), reach_of(segment.target)
+        seen[segment.mask] = MASKED
+        # Visible pixels show the target, so that the reconstruction can be judged beside it.
+        replaced = segment.mask if is_masked else np.ones_like(segment.mask)
+        show_events(axes[0], segment.histogram)
+        axes[1].imshow(seen, interpolation="nearest")
+        show_grey(axes[2], segment.target, unit, reach)
+        show_grey(axes[3], np.where(replaced, segment.reconstruction, segment.target), unit, reach)
+        show_grey(axes[4], segment.high_pass)
+    save_figure(figure, path, dpi=100)

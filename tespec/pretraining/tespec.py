@@ -29,7 +29,6 @@ from tespec.models.event_swin import EventSwin
 from tespec.models.layers import crop, in_fp32
 from tespec.pretraining.masking import MaskPatch, check_mask_unit, patch_sums, pixel_maps, replace_hidden
 from tespec.pretraining.method import EventMethod
-from tespec.pretraining.picture import draw_moments
 
 
 @dataclass(frozen=True)
@@ -311,6 +310,8 @@ class Tespec(EventMethod):
 
     def draw(self, data: Any, device: torch.device, path: Path) -> None:
         """Two moments of the validation recordings."""
+        from tespec.pretraining.picture import draw_moments  # matplotlib takes half a second
+
         sample = data.root.is_dir() and read_description(data.root).data == "sample"
         titles = ("moving", "standing") if sample else ("busy", "quiet")
         draw_moments(self, lambda: data.val_batches(device), path, titles)

@@ -1,18 +1,26 @@
-"""The report: one HTML file with what was run, the tables, figures of results, and pictures of networks at work."""
+"""The report: one HTML file with what was run, the tables, figures of results, and pictures of reconstructions.
+
+Figures are SVG in the colours of the reader's theme.
+"""
 
 from __future__ import annotations
 
 import base64
 import io
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from textwrap import fill
+from typing import Any, NamedTuple
 
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from PIL import Image
+from scipy.special import stdtrit
 
 from tespec.comparison.export import to_html
 from tespec.comparison.frame import machine, to_frame
@@ -20,12 +28,42 @@ from tespec.comparison.records import Record, read_records
 from tespec.comparison.tables import make_tables
 from tespec.core.errors import UserError
 from tespec.core.files import write_whole
-from tespec.report.figures import ARCHITECTURES, Picture, loss_figures, loss_points, score_figures, with_labels
 
-SECTIONS = {"pretraining": "Reconstructions", "evaluation": "Predictions"}  # of pictures, by the kind of their run
-MOST = 8  # pictures of a section, which keeps the page small
-WIDEST = 1000  # px of a picture
+INK = "#010203"  # takes the colour of the theme
+# Okabe and Ito's colours, which colour-blind readers tell apart, without yellow, which is hard to see on white.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", INK)
+ARCHITECTURES: dict[Any, str] = {"recurrent": "recurrent", "feedforward": "feed-forward"}
+MARKERS: tuple[dict[str, Any], ...] = (
+    {"marker": "o", "color": COLOURS[0]},
+    {"marker": "s", "color": COLOURS[1], "mfc": "none"},
+)
+APART = 0.14  # of a row, between the points of one method
+WIDTH = 4.6  # inches: letters stay readable on a phone
+THEME = ":root{color:#1c1c1c}@media(prefers-color-scheme:dark){:root{color:#e4e4e4}}"
+LOOK: dict[Any, Any] = {
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "path.simplify_threshold": 0.5,
+    "text.parse_math": False,  # names may hold "$"
+    "svg.fonttype": "none",  # text stays text, in the reader's font
+    "svg.hashsalt": "tespec",  # the same figure gives the same bytes
+}
+# Scores are drawn in one figure where all of this is the same.
+SETTING = ["task", "data", "data_fingerprint", "profile", "split", "results_version"]
+RECONSTRUCTIONS = "Reconstructions"  # section of the wide pictures
+MOST = 8  # of them, which keeps the page small
+WIDEST = 1000  # px of each
 QUALITY = 75  # of WebP
+
+
+class Picture(NamedTuple):
+    """An image of the page: its title, its source (a data URI), and a line below it."""
+
+    title: str
+    source: str
+    note: str = ""
 
 
 def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
@@ -53,20 +91,18 @@ def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
         tables = []
         left_out.append(str(error))
     figures = {"Scores": score_figures(frame), "Training losses": loss_figures(loss_points(records, frame))}
-    figures |= pictures(frame, results / "pictures", left_out)
+    figures[RECONSTRUCTIONS] = reconstructions(frame, results / "pictures", left_out)
     loader = PackageLoader("tespec.report", "")
     template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template("report.html")
-    page = template.render(
-        facts=facts(records), left_out=left_out, is_sample=is_sample, tables=tables, figures=figures,
-        wide=SECTIONS.values(),
-    )  # fmt: skip
+    shown = {"facts": facts(records), "left_out": left_out, "is_sample": is_sample, "tables": tables}
+    page = template.render(shown, figures=figures, wide=RECONSTRUCTIONS)
     write_whole(out, page)
     return len(records), problems
 
 
 def facts(records: Sequence[Record]) -> dict[str, str]:
     """What was run, in words: kinds, data, seeds, versions and machines, each with the number of its records."""
-    made = [record.environment for record in records]
+    made: list[dict[str, Any]] = [record.environment for record in records]
     packages = [{**each.get("packages", {}), "python": each.get("python")} for each in made]
     names = dict.fromkeys(name for each in packages for name in each)
     versions = {name: counted(each.get(name) for each in packages) for name in names}
@@ -77,15 +113,14 @@ def facts(records: Sequence[Record]) -> dict[str, str]:
         "seeds": counted(record.seed for record in records),
         "written": f"{written[0]:%Y-%m-%d} to {written[-1]:%Y-%m-%d}",
         "results version": counted(record.results_version for record in records),
-        "tespec": counted(_code(each) for each in made),
+        "tespec": counted(
+            f"{each.get('tespec', '')} at {str(each.get('revision', ''))[:10]}"
+            + (" with changed files" if each.get("modified") else "")
+            for each in made
+        ),
         "packages": "; ".join(f"{name} {version}" for name, version in versions.items() if version),
         "machines": counted(machine(record) for record in records),
     }
-
-
-def _code(made: Mapping[str, Any]) -> str:
-    changed = " with changed files" if made.get("modified") else ""
-    return f"{made.get('tespec', '')} at {str(made.get('revision', ''))[:10]}{changed}"
 
 
 def counted(values: Iterable[object]) -> str:
@@ -94,36 +129,153 @@ def counted(values: Iterable[object]) -> str:
     return "; ".join(f"{value} ({count})" if len(found) > 1 else value for value, count in found)
 
 
-def pictures(frame: pd.DataFrame, folder: Path, left_out: list[str]) -> dict[str, list[Picture]]:
-    """Pictures of the first seed of each cell, at most `MOST` of each section: one of every task before a second one.
+def reconstructions(frame: pd.DataFrame, folder: Path, left_out: list[str]) -> list[Picture]:
+    """Pictures of the first seed of each pre-training, as smaller WebP, at most `MOST`.
 
     Args:
         frame: of `tespec.results`.
         folder: of the pictures.
         left_out: takes a line for each picture that cannot be read.
     """
-    shown = with_labels(frame).sort_values(["arch", "variant", "label", "seed"], ascending=[False, True, True, True])
-    shown = shown.drop_duplicates("name")
+    shown = with_labels(frame[frame.kind == "pretraining"]).sort_values(["variant", "label", "seed"])
     shown = shown[[(folder / f"{name}.png").is_file() for name in shown.name]]
-    shown = shown.drop_duplicates(["kind", "task", "data", "profile", "split", "label", "arch"])
-    shown = shown.assign(turn=shown.groupby(["kind", "task"]).cumcount()).sort_values(["turn", "task"])
-    found: dict[str, list[Picture]] = {}
-    for kind, section in SECTIONS.items():
-        for row in shown[shown.kind == kind].head(MOST).itertuples():
-            path = folder / f"{row.name}.png"
-            title = f"{row.task}: {row.label}, {ARCHITECTURES[row.arch]}, seed {row.seed}"
-            try:
-                found.setdefault(section, []).append(Picture(title, embedded(path)))
-            except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-                left_out.append(f"{path.name}: cannot be read ({type(error).__name__})")
+    shown = shown.drop_duplicates(["task", "data", "profile", "label", "arch"])
+    found = []
+    for row in shown.head(MOST).itertuples():
+        file = io.BytesIO()
+        try:
+            with Image.open(folder / f"{row.name}.png", formats=("PNG",)) as opened:
+                picture = opened.convert("RGBA").convert("RGB")  # a palette is not converted at once
+            picture.thumbnail((WIDEST, 16_000))
+            picture.save(file, "WEBP", quality=QUALITY)
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            left_out.append(f"{row.name}.png: cannot be read ({type(error).__name__})")
+            continue
+        title = f"{row.task}: {row.label}, {ARCHITECTURES[row.arch]}, seed {row.seed}"
+        found.append(Picture(title, _data_uri("webp", file.getvalue())))
     return found
 
 
-def embedded(path: Path) -> str:
-    """A picture as a data URI of a smaller WebP."""
-    with Image.open(path, formats=("PNG",)) as opened:
-        picture = opened.convert("RGBA").convert("RGB")  # a palette is not converted at once
-    picture.thumbnail((WIDEST, 16_000))
-    file = io.BytesIO()
-    picture.save(file, "WEBP", quality=QUALITY)
-    return f"data:image/webp;base64,{base64.b64encode(file.getvalue()).decode()}"
+def with_labels(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame of `tespec.results` with a column `label`: the method's title and what was changed of its settings."""
+    title = frame.title.where(frame.title != "", frame.method)
+    settings = (frame.overrides + ", " + frame.pretraining_overrides).str.strip(", ")
+    change = ", " + frame.variant.where(frame.variant != "", settings)
+    share = frame.label_fraction.map(lambda share: f", {share:.3g} of the labels" if share < 1 else "")
+    return frame.assign(label=title + change.where(change != ", ", "") + share)
+
+
+def is_compared(frame: pd.DataFrame) -> pd.Series[bool]:
+    """Which rows are evaluations with all labels and outside of ablations."""
+    return (frame.kind == "evaluation") & (frame.label_fraction == 1) & (frame.variant == "")
+
+
+def score_points(frame: pd.DataFrame) -> pd.DataFrame:
+    """Mean main scores over seeds with their 95 % Student-t intervals.
+
+    Args:
+        frame: of `tespec.results`.
+
+    Returns:
+        A row for each method and architecture in each `SETTING`, trained with all labels and in no ablation, and for
+        each label prior. Columns: `SETTING`, kind, label, arch, metric, unit, better, mean, n, low, high (NaN for one
+        seed).
+    """
+    shown = with_labels(frame[frame.main & frame.value.notna()])
+    shown = shown[is_compared(shown) | ((shown.kind == "reference") & (shown.method == "prior"))]
+    groups = shown.groupby([*SETTING, "kind", "label", "arch", "metric", "unit", "better"])
+    points = groups.value.agg(mean="mean", error="sem", n="count").reset_index()
+    half = points.pop("error") * stdtrit((points.n - 1).clip(lower=1), 0.975)
+    return points.assign(low=points["mean"] - half, high=points["mean"] + half)
+
+
+def score_figures(frame: pd.DataFrame) -> list[Picture]:
+    """A figure for each task and setting: a point with its interval for each method and architecture, best on top."""
+    points = score_points(frame)
+    figures = []
+    for setting, shown in points[points.kind == "evaluation"].groupby(SETTING):
+        prior = points[(points.kind == "reference") & (points[SETTING] == list(setting)).all(axis=1)]
+        task, data, fingerprint, profile, split, version = setting
+        seeds = " to ".join(f"{count}" for count in sorted({shown.n.min(), shown.n.max()}))
+        note = f"Mean and 95 % t interval over {seeds} seeds. Data {fingerprint}, results version {version}."
+        figures.append(Picture(f"{task}: data {data}, profile {profile}, {split} split", _scores(shown, prior), note))
+    return figures
+
+
+def _scores(points: pd.DataFrame, prior: pd.DataFrame) -> str:
+    metric, unit, better = points.iloc[0][["metric", "unit", "better"]]
+    best = points.groupby("label")["mean"].agg("min" if better == "lower" else "max")
+    order = best.sort_values(ascending=better == "lower").index.tolist()
+    with rc_context(LOOK):
+        figure = Figure(figsize=(WIDTH, 1.3 + 0.36 * len(order)), layout="constrained")
+        panel = figure.subplots()
+        for arch, side, style in zip(ARCHITECTURES, (-APART, APART), MARKERS, strict=True):
+            each = points[points.arch == arch]
+            if len(each):
+                places = [order.index(label) + side for label in each.label]
+                margins = (each.high - each["mean"]).fillna(0)
+                title = ARCHITECTURES[arch]
+                panel.errorbar(each["mean"], places, xerr=margins, capsize=3, ms=5, ls="", label=title, **style)
+        for value in prior["mean"]:
+            panel.axvline(value, color=INK, ls=":", lw=1, label="label prior")
+        panel.set_yticks(range(len(order)), [fill(label, 24) for label in order])
+        panel.set_ylim(len(order) - 0.5, -0.5)
+        panel.set_xlabel(f"{metric}{f' ({unit})' if unit else ''}{f', {better} is better' if better else ''}")
+        panel.grid(axis="x", alpha=0.25)
+        figure.legend(loc="outside lower center", ncols=3, frameon=False)
+        return _source(figure)
+
+
+def loss_points(records: Sequence[Record], frame: pd.DataFrame) -> pd.DataFrame:
+    """Training losses, a row for each point of a record's curve: columns title, label, arch, seed, step, loss."""
+    shown = with_labels(frame[is_compared(frame) | (frame.kind == "pretraining")])
+    labels = shown.drop_duplicates("name").set_index("name").label
+    rows = []
+    for record in records:
+        if record.name in labels:
+            name = record.facts.get("title") or record.method
+            training = f"Pre-training, {name}" if record.kind == "pretraining" else f"Fine-tuning, {record.task}"
+            title = f"{training}: data {record.data}, profile {record.profile}"
+            of = title, labels[record.name], record.arch, record.seed
+            rows += [(*of, point["step"], point["loss"]) for point in record.curve if "loss" in point]
+    return pd.DataFrame(rows, columns=["title", "label", "arch", "seed", "step", "loss"])
+
+
+def loss_figures(points: pd.DataFrame) -> list[Picture]:
+    """A figure for each task and each pre-training method: a line for each cell, the mean over its seeds."""
+    return [Picture(str(title), _losses(shown), "Mean over seeds.") for title, shown in points.groupby("title")]
+
+
+def _losses(points: pd.DataFrame) -> str:
+    labels = sorted(points.label.unique())
+    lines = points.groupby(["label", "arch"])
+    with rc_context(LOOK):
+        figure = Figure(figsize=(WIDTH, 2.9 + 0.18 * len(lines)), layout="constrained")
+        panel = figure.subplots()
+        for (label, arch), line in lines:
+            again, colour = divmod(labels.index(label), len(COLOURS))
+            marker, style = ["", *"o^sv"][again % 5], "-" if arch == "recurrent" else "--"
+            look: Any = {"ls": style, "color": COLOURS[colour], "marker": marker, "markevery": 0.1, "lw": 1.3, "ms": 4}
+            panel.plot(line.groupby("step").loss.mean(), label=f"{label}, {ARCHITECTURES[arch]}", **look)
+        panel.set(xlabel="training step", ylabel="training loss")
+        if points.loss.min() > 0:
+            panel.set_yscale("log")
+            panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            panel.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            panel.yaxis.set_minor_formatter(NullFormatter())
+        panel.grid(alpha=0.25)
+        figure.legend(loc="outside lower center", frameon=False, fontsize=8)
+        return _source(figure)
+
+
+def _source(figure: Figure) -> str:
+    """A figure as a data URI."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = file.getvalue().replace(INK, "currentColor")
+    text = text.replace("*{stroke-linejoin", f"{THEME}*{{stroke-linejoin", 1)
+    return _data_uri("svg+xml", text.encode())
+
+
+def _data_uri(kind: str, content: bytes) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"

@@ -146,7 +146,7 @@ def _validated(run: Run, data: PretrainData, model: PretrainMethod) -> Outcome:
         with single_rank():
             metrics = model.validate(data, run.device)
             stages = model.stage_spreads(data, run.device) if isinstance(model.backbone, Backbone) else {}
-            model.draw(data, run.device, run.setup.picture(run.name))
+            model.draw(data, run.device, run.setup.results / "pictures" / f"{run.name}.png")
         recipe = run.config | {
             "method": run.method_name,
             "overrides": dict(run.choices["overrides"]),

@@ -79,10 +79,6 @@ class Setup:
 
         return is_fast(choose_device(self.device), self.deterministic)
 
-    def picture(self, run: str) -> Path:
-        """Where the picture of a run belongs."""
-        return self.results / "pictures" / f"{run}.png"
-
     def facts(self) -> dict[str, Any]:
         """What a record's environment says of how the run was carried out."""
         import torch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import h5py
 import hdf5plugin
@@ -15,7 +16,6 @@ from scipy.spatial import KDTree
 
 from tespec.events.readers.prophesee import write_dat
 from tespec.events.stream import Events
-from tespec.sample.recordings import Recording
 from tespec.sample.render import CAR, PERSON, RIDER, SIGN, TRUCK, TWO_WHEELER
 from tespec.sample.street import FRAME_RATE, PERIOD_US, Film, Frame
 
@@ -63,6 +63,26 @@ BOX_NUMBERS = {
     "1mpx": {TWO_WHEELER: 1, RIDER: 1, TRUCK: 3, CAR: 2, PERSON: 0, SIGN: 5},
     "objects": {TWO_WHEELER: 3, RIDER: 3, TRUCK: 1, CAR: 0, PERSON: 2},
 }
+
+
+class Sensor(NamedTuple):
+    """Height and width in pixels and the rows that carry labels."""
+
+    height: int
+    width: int
+    label_rows: int
+
+
+class Recording(NamedTuple):
+    """A recording to make; `seed` is the street's, no two recordings of a world share it."""
+
+    dataset: str
+    split: str
+    name: str
+    sensor: Sensor
+    seconds: float
+    seed: int
+    night: bool
 
 
 def gather(film: Film, see: Callable[[Frame], object]) -> Events:

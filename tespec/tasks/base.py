@@ -31,8 +31,7 @@ from tespec.datasets.batches import (
     stack_masks,
 )
 from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
-from tespec.datasets.recording import LabelledRecording, with_label_share
-from tespec.datasets.windows import WindowRule
+from tespec.datasets.recording import LabelledRecording, WindowRule, with_label_share
 from tespec.metrics.frames import partial_means
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import reset
@@ -222,7 +221,7 @@ class Task(ABC):
             the image whose values a bar beside the pictures has to explain, under the name that `set_label` gave it;
             None where there is none.
         """
-        from tespec.pictures.panels import draw_label
+        from tespec.pictures import draw_label
 
         return draw_label(axis, label)
 

@@ -151,7 +151,7 @@ def test_a_backbone_by_name_is_pretrained_and_fine_tuned_and_named_in_the_tables
 
 def test_a_frozen_backbone_stays_as_it_was_and_the_head_is_trained(call, tiny_world, tmp_path, places):
     what = ["--method", "scratch", "--task", "ddd17", "--arch", "feedforward", "--data", tiny_world / "ddd17"]
-    what += ["--profile", "tiny", "--backbone", "resnet-micro", "--no-picture", *places]
+    what += ["--profile", "tiny", "--backbone", "resnet-micro", *places]
     networks, records = {}, {}
     for options in ((), ("--freeze",)):
         code, _, err = call("run", *what, *options)

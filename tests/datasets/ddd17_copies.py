@@ -9,7 +9,7 @@ from PIL import Image
 
 from tespec.core.description import read_description
 from tespec.datasets.ddd17 import Ddd17
-from tespec.datasets.windows import WindowRule
+from tespec.datasets.recording import WindowRule
 
 CLASSES = ("flat", "background", "object", "vegetation", "human", "vehicle")
 

@@ -9,8 +9,8 @@ import pytest
 from tespec.core.errors import UserError
 from tespec.datasets.dsec import Dsec
 from tespec.datasets.mvsec import Mvsec
+from tespec.datasets.recording import WindowRule
 from tespec.datasets.sources import read_rectification
-from tespec.datasets.windows import WindowRule
 from tespec.events import Events, load_events
 from tespec.events.packing import load
 from tespec.events.stream import Reader

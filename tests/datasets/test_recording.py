@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 
 from tespec.core.settings import Downsample
 from tespec.datasets.folder import divide
-from tespec.datasets.recording import LabelledRecording, cut_at_gaps, fingerprint
-from tespec.datasets.windows import WindowRule, contiguous_windows, windows_on_grid
+from tespec.datasets.recording import (
+    LabelledRecording,
+    WindowRule,
+    contiguous_windows,
+    cut_at_gaps,
+    fingerprint,
+)
 from tespec.events.spatial import Region
 
 TIMES = st.lists(st.integers(1, 10**7), min_size=1, max_size=20, unique=True).map(sorted).map(np.array)
@@ -32,10 +37,10 @@ def test_windows_on_a_grid_hold_every_event_once_and_end_at_the_labels(times, le
 
 def test_gen1_has_five_windows_between_labels_1mpx_two_and_other_spacings_the_closest_number():
     for spacing, count in ((250_000, 5), (100_000, 2)):
-        windows, label_window = windows_on_grid(300_000 + spacing * np.arange(4), 0, 50_000)
+        windows, label_window = WindowRule(True, 50).apply(300_000 + spacing * np.arange(4), 0)
         assert (np.diff(windows, axis=1) == 50_000).all()
         assert (np.diff(label_window).tolist(), label_window[0]) == ([count] * 3, 5)
-    windows, label_window = windows_on_grid(np.array([100, 103, 250]), 90, 50)
+    windows, label_window = WindowRule(True, 0.05).apply(np.array([100, 103, 250]), 90)
     assert windows.tolist() == [[50, 100], [100, 103], [103, 152], [152, 201], [201, 250]]
     assert label_window.tolist() == [0, 1, 4]
     with pytest.raises(ValueError, match="need a length"):

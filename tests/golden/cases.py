@@ -218,7 +218,7 @@ ALL_BOXES = {"gen1": ("head.score_threshold=0.0",), "1mpx": ("head.score_thresho
 
 def finetuned(task: str, arch: str, method: str, world: Path, folder: Path) -> Values:
     """Losses, gradients and scores of a fine-tuning without pre-training, and an answer of its network."""
-    what = ("--method", method, "--task", task, "--arch", arch, "--data", str(world / task), "--no-picture")
+    what = ("--method", method, "--task", task, "--arch", arch, "--data", str(world / task))
     few = (LANES, SLOW, *(("segments=3",) if arch == "recurrent" else ()), *ALL_BOXES.get(task, ()))
     return trained(run(folder, "run", *what, changes=(*TWO_STEPS, *few))) | answer(folder)
 

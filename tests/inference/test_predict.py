@@ -11,15 +11,13 @@ import torch
 from networks import written
 from PIL import Image
 
-from tespec.cli.run import draw_strip_of
 from tespec.core import progress
 from tespec.core.boxes import make_boxes
 from tespec.core.errors import UserError
 from tespec.datasets.batches import EvaluationBatches
 from tespec.inference import load, predict
 from tespec.inference.load import TrainedNetwork, load_trained
-from tespec.inference.predict import ROWS, STRIP_ROWS, Prediction, draw, evenly, find, run_inference, write_video
-from tespec.runs.setup import Setup
+from tespec.inference.predict import ROWS, Prediction, draw, find, run_inference, write_video
 from tespec.tasks.base import Task
 
 RECORDING = Path(__file__).parents[1] / "data" / "davis.aedat4"
@@ -103,36 +101,6 @@ def test_boxes_of_low_scores_are_not_drawn(tiny_world, tmp_path):
     network = load_trained(path)._replace(task=SimpleNamespace(read=lambda predictions: [boxes]))
     (moment,) = run_inference(network, task.scored[0], [0])
     assert moment.predicted.label.tolist() == [0]
-
-
-def test_windows_of_a_figure_are_spread():
-    assert (evenly(range(0, 31, 3), 4), evenly([7], 4)) == ([0, 9, 21, 30], [7])
-
-
-@pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
-def test_the_strip_of_a_run_shows_labelled_moments_of_its_first_seconds(tiny_world, tmp_path, monkeypatch, arch):
-    path, _, _ = written(tiny_world, tmp_path, "gen1", arch)
-    monkeypatch.setattr(predict, "STRIP_SECONDS", 1.0)
-    shown = []
-    monkeypatch.setattr(predict, "draw", lambda moments, *others: shown.append(moments) or draw(moments, *others))
-    predict.draw_strip(path, tiny_world / "gen1", CPU, tmp_path / "run.png")
-    seconds = [each.seconds for each in shown[0]]
-    assert len(seconds) == STRIP_ROWS
-    assert sorted(seconds) == seconds
-    assert seconds[-1] <= 1.0
-    assert all(each.truth is not None for each in shown[0])
-    with Image.open(tmp_path / "run.png") as picture:
-        assert picture.width > 900
-
-
-@pytest.mark.parametrize("error", [RuntimeError("CUDA out of memory\nTried to allocate"), MemoryError()])
-def test_a_picture_is_no_reason_to_lose_the_next_seed(tmp_path, monkeypatch, capsys, error):
-    def fail(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(predict, "draw_strip", fail)
-    draw_strip_of(tmp_path / "model.safetensors", Path("data"), Setup(device="cpu"), tmp_path / "a.png", "test")
-    assert capsys.readouterr().err.startswith("no picture: ")
 
 
 def depths(value, truth):

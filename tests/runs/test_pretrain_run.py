@@ -39,7 +39,7 @@ def test_leaves_weights_record_and_picture(straight):
     assert record.config["deviations"]
     assert record.weights["sha256"] == sha256_of(result.weights)
     assert [point["step"] for point in record.curve] == [1, 2, 3, 4, 5, 6]
-    assert setup_in(folder).picture(record.name).stat().st_size > 10_000
+    assert (setup_in(folder).results / "pictures" / f"{record.name}.png").stat().st_size > 10_000
     assert sorted(path.name for path in result.weights.parent.iterdir()) == [
         "backbone.safetensors",
         "status.json",

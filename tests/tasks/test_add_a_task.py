@@ -3,13 +3,12 @@
 import re
 
 from guides import follow
-from PIL import Image
 
 from tespec.comparison.records import read_records
 from tespec.core.paths import REPOSITORY
 
 
-def test_the_guide_leads_to_a_scored_run_with_a_picture(tiny_world, tmp_path):
+def test_the_guide_leads_to_a_scored_run(tiny_world, tmp_path):
     (command,) = re.findall(r"```sh\n(.*?)\n```", (REPOSITORY / "docs" / "add_a_task.md").read_text(), re.DOTALL)
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     (tmp_path / "data").symlink_to(tiny_world)
@@ -21,6 +20,3 @@ def test_the_guide_leads_to_a_scored_run_with_a_picture(tiny_world, tmp_path):
     assert record.recordings
     assert all(set(each) == {"mae"} for each in record.recordings.values())
     assert "mae: mean over frames" in record.protocol["scores"]
-    (picture,) = (tmp_path / "results").rglob("*.png")
-    with Image.open(picture) as drawn:
-        assert drawn.width > 900

@@ -1,1 +1,0 @@
-"""Pictures of events, labels, predictions and reconstructions."""
