@@ -27,9 +27,16 @@ from tespec.events.histogram import CLIP
 from tespec.events.spatial import DROPPED, apply_maps
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
-from tespec.pretraining.contrast import SINKHORN_ROUNDS, Projector, global_avg_pool, info_nce
+from tespec.pretraining.contrast import (
+    SINKHORN_ROUNDS,
+    Projector,
+    ema_update_,
+    global_avg_pool,
+    info_nce,
+    momentum_at,
+    momentum_copy,
+)
 from tespec.pretraining.method import PairMethod
-from tespec.pretraining.momentum import ema_update_, momentum_at, momentum_copy
 from tespec.pretraining.views import random_views
 
 ADDED = (100, 5000)  # fewest and most correlated events (data/imagenet_dataset.py, as the next three)
@@ -129,6 +136,10 @@ class Ecdp(PairMethod):
         """Losses of a step: "loss", the weighted sum of three, and "found", the share of events that find their image.
 
         Views of the events are cropped and flipped one by one; images stay whole.
+
+        Args:
+            batch: `histograms` (B, 1, 2 * bins, H, W) and `images` (B, 1, 1, H, W), uint8.
+            state: None.
         """
         own, frames = self.own, batch["histograms"]
         one = two = frames

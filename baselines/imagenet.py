@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import tespec.core.compat  # noqa: F401  # before timm
 
@@ -42,7 +42,7 @@ class ImagenetSettings(ViewSettings):
     """Settings of the view and of the loss; values of config.py, AUG and LABEL_SMOOTHING."""
 
     size: PositiveInt = 224
-    channels: PositiveInt = 3
+    channels: Literal[1, 3] = 3
     scale: tuple[Share, Share] = (0.08, 1.0)
     smoothing: Share = 0.1  # of the label, spread over all classes
     augment: str = "rand-m9-mstd0.5-inc1"  # timm's RandAugment
@@ -97,7 +97,7 @@ class Imagenet(ImageMethod):
 
     @classmethod
     def views(cls, own: ImagenetSettings, training: bool = True) -> tuple[ViewOf]:
-        """The view of data/build.py; of images held out the middle, without chance."""
+        """The view of data/build.py; of validation images the middle, without chance."""
         grey = own.channels == 1
         view = create_transform(
             own.size,
@@ -119,7 +119,12 @@ class Imagenet(ImageMethod):
         return (v2.Compose([view, v2.Grayscale()]) if grey else view,)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step: "loss", and "accuracy", the share of images told right, mixed ones by their larger part."""
+        """Losses of a step: "loss", and "accuracy", the share of images told right, mixed ones by their larger part.
+
+        Args:
+            batch: `views` (B, 1, channels, size, size), uint8 or float32, and `labels` (B,) int64.
+            state: None.
+        """
         views, wanted = as_input(batch["views"]).squeeze(1), batch["labels"]
         if self.training and (self.own.mixup or self.own.cutmix):
             views, wanted = self._mixed(views, wanted)

@@ -6,7 +6,7 @@ Two views of an image have to find each other among a queue of others, by a slow
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import tespec.core.compat  # noqa: F401  # before torchvision
 
@@ -23,10 +23,9 @@ from tespec.core.registry import METHODS
 from tespec.core.settings import Clip, Decay, Optimisation, PositiveFloat, PositiveInt, Pretraining, Share
 from tespec.datasets.images import ViewOf, as_input
 from tespec.models.backbone import Backbone
-from tespec.pretraining.contrast import global_avg_pool, info_nce, projector
+from tespec.pretraining.contrast import ema_update_, global_avg_pool, info_nce, momentum_at, momentum_copy, projector
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import ImageMethod, ViewSettings
-from tespec.pretraining.momentum import ema_update_, momentum_at, momentum_copy
 
 BLUR = 13  # px; of the kernel, three deviations on either side
 
@@ -36,7 +35,7 @@ class MobySettings(ViewSettings):
     """Settings of the views and of the contrast; values of moby_main.py and config.py."""
 
     size: PositiveInt = 224
-    channels: PositiveInt = 3
+    channels: Literal[1, 3] = 3
     scale: tuple[Share, Share] = (0.08, 1.0)
     hidden: PositiveInt = 4096  # width of projectors and predictor
     out: PositiveInt = 256  # dimensions that are compared
@@ -96,7 +95,12 @@ class Moby(ImageMethod):
         self.register_buffer("place", torch.zeros((), dtype=torch.int64))
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step: "loss", and "found", the share of views whose other view is told from the queue."""
+        """Losses of a step: "loss", and "found", the share of views whose other view is told from the queue.
+
+        Args:
+            batch: `views` (B, 2, channels, size, size), uint8 or float32.
+            state: None.
+        """
         views = as_input(batch["views"]).split(1, dim=1)
         queries = [self.predictor(self.projector(global_avg_pool(self.backbone, view, self.norm))) for view in views]
         with torch.no_grad():
@@ -126,7 +130,7 @@ class Moby(ImageMethod):
 
     @classmethod
     def views(cls, own: MobySettings, training: bool = True) -> tuple[ViewOf, ViewOf]:
-        """BYOL's two views, of images held out as well: equal ones would say nothing (data/build.py)."""
+        """BYOL's two views, of validation images as well: equal ones would say nothing (data/build.py)."""
 
         def view(blur: float, solarise: float) -> ViewOf:
             steps = [

@@ -18,9 +18,9 @@ from tespec.core.settings import Pretraining
 from tespec.models.backbone import Backbone
 from tespec.models.layers import with_exact_pools
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.health import evaluating
 from tespec.pretraining.method import (
     PretrainMethod,
+    evaluating,
     find_method,
     new_network,
     open_pretraining,
