@@ -29,7 +29,7 @@ from tespec.models.event_swin import EventSwin
 from tespec.models.layers import STRIDE, crop, in_fp32, sent
 from tespec.pretraining.contrast import Projector, info_nce, pooled
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.masking import MaskPatch, build_decoder, check_mask_unit, pixel_maps, replace_masked
+from tespec.pretraining.masking import MaskPatch, build_decoder, pixel_maps, replace_masked
 from tespec.pretraining.method import PairMethod
 from tespec.pretraining.views import random_views
 
@@ -38,11 +38,7 @@ MLP_SCALE = 1e-5  # models/mae.py, init_values
 
 @dataclass(frozen=True)
 class Cm3aeSettings:
-    """Settings of what is masked, what reconstructs it, and of the contrast; weights are those of CM3AELoss.
-
-    Raises:
-        UserError: a mask unit that is not made of whole tokens.
-    """
+    """Settings of what is masked, what reconstructs it, and of the contrast; weights are those of CM3AELoss."""
 
     mask: cfg.Mask = cfg.Mask(32, 0.75)  # of events and frame; mask_ratio, of Swin's last tokens instead of ViT's 16 px
     decoder: dict[str, Any] = field(default_factory=lambda: {"type": "LastStageDecoder"})  # and its settings
@@ -54,9 +50,6 @@ class Cm3aeSettings:
     events_weight: cfg.NonNegativeFloat = 0.5  # of the events, reconstructed by themselves
     fused_weight: cfg.NonNegativeFloat = 0.5  # of the frame, reconstructed by both
     contrast_weight: cfg.NonNegativeFloat = 0.1
-
-    def __post_init__(self) -> None:
-        check_mask_unit(self.mask)
 
     def kept(self, units: int) -> int:
         """How many of so many patches are shown."""
@@ -142,10 +135,7 @@ class Cm3ae(PairMethod):
         """Losses of a step: "loss", the weighted sum of four, and "found", the share of events that find their frame.
 
         Events and frame are cropped alike; pixels outside of the image count in no loss.
-
-        Args:
-            batch: `histograms` (B, 1, 2 * bins, H, W) and `images` (B, 1, 1, H, W), uint8.
-            state: None.
+        The batch holds `histograms` (B, 1, 2 * bins, H, W) and `images` (B, 1, 1, H, W), uint8.
         """
         own, histograms, frame = self.own, batch["histograms"], as_input(batch["images"])
         if self.training:

@@ -66,9 +66,7 @@ class Cpc(EventMethod):
     def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
         """Losses of a step: "loss", and "found", the share of places whose latent is told from the others.
 
-        Args:
-            batch: `histograms` (B, T, 2 * bins, H, W) uint8, and `fresh` (B,) bool.
-            state: the backbone's, after the step before.
+        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8, and `fresh` (B,) bool.
 
         Raises:
             UserError: fewer segments than are predicted.

@@ -11,12 +11,13 @@ As published, single windows are compared: each segment of a sequence is seen by
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 
 import tespec.core.compat  # noqa: F401  # before timm
 
 import numpy as np
 import torch
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 from timm.layers import Mlp
 from torch import Tensor, nn
@@ -25,7 +26,6 @@ from torch.nn.functional import interpolate, normalize, scaled_dot_product_atten
 from baselines import SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.distributed import global_mean, shard_slice
-from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
 from tespec.models.event_swin import PATCH, EventSwin
 from tespec.models.layers import STRIDE, in_fp32, pad_to, padded_size, sent
@@ -41,23 +41,21 @@ from tespec.pretraining.masking import block_mask, replace_masked
 from tespec.pretraining.method import EventMethod
 from tespec.pretraining.views import random_crops, random_views, seen_in
 
+Side = Annotated[int, Field(strict=True, gt=0, multiple_of=STRIDE)]
+
 
 @dataclass(frozen=True)
 class EcddpSettings:
-    """Settings of views, heads, losses and teacher.
-
-    Raises:
-        UserError: views whose sides are no multiples of 32 px.
-    """
+    """Settings of views, heads, losses and teacher."""
 
     hidden: cfg.PositiveInt = 2048  # width of the heads' perceptrons; DINO's
     bottleneck: cfg.PositiveInt = 256  # dimensions of prototypes; DINO's
     prototypes: cfg.PositiveInt = 32768
     clusters: cfg.PositiveInt = 8  # contexts per image
     local_views: cfg.PositiveInt = 8  # number of small views
-    crop: cfg.PositiveInt = 224  # px; side of the square that all views are of; input_size
-    large: cfg.PositiveInt = 192  # px; side of the large views
-    small: cfg.PositiveInt = 96  # px; side of the small views
+    crop: Side = 224  # px; side of the square that all views are of; input_size
+    large: Side = 192  # px; side of the large views
+    small: Side = 96  # px; side of the small views
     # Share of the patches masked in half of the student's views, at least and at most: int(64 * U(0.1, 0.5)) of 144,
     # as n_tokens stays 8 where a view has 12 x 12 (model/pretrain_model.py).
     mask_ratio: tuple[cfg.Share, cfg.Share] = (0.1 * 64 / 144, 0.5 * 64 / 144)
@@ -66,11 +64,6 @@ class EcddpSettings:
     context_weight: cfg.NonNegativeFloat = 0.1  # 2 of 4 + 16 terms; model/pretrain_model.py
     image_weight: cfg.NonNegativeFloat = 0.9  # 2 + 16 of them
     momentum: cfg.Share = 0.992  # of the teacher at the start; it rises to 1
-
-    def __post_init__(self) -> None:
-        for name, side in (("crop", self.crop), ("large", self.large), ("small", self.small)):
-            if side % STRIDE:
-                raise UserError(f"objective.{name}", f"{side} px is no multiple of {STRIDE}", "choose one")
 
 
 FRAME = 320  # px; side of the square of the frame that the views' one is cut from (config, crop_size)
@@ -297,9 +290,7 @@ class Ecddp(EventMethod):
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
         """Losses of a step: "loss", the weighted sum of "loss_patch", "loss_context" and "loss_image".
 
-        Args:
-            batch: `histograms` (B, T, 2 * bins, H, W) uint8, each segment of which is seen by itself.
-            state: None.
+        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8, each segment of which is seen by itself.
         """
         own, histograms = self.own, batch["histograms"].flatten(0, 1).unsqueeze(1)
         square = random_crops(random_crops(histograms, FRAME), own.crop)

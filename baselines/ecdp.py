@@ -136,10 +136,7 @@ class Ecdp(PairMethod):
         """Losses of a step: "loss", the weighted sum of three, and "found", the share of events that find their image.
 
         Views of the events are cropped and flipped one by one; images stay whole.
-
-        Args:
-            batch: `histograms` (B, 1, 2 * bins, H, W) and `images` (B, 1, 1, H, W), uint8.
-            state: None.
+        The batch holds `histograms` (B, 1, 2 * bins, H, W) and `images` (B, 1, 1, H, W), uint8.
         """
         own, frames = self.own, batch["histograms"]
         one = two = frames

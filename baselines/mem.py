@@ -23,12 +23,11 @@ from baselines import SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import all_reduce_sum, global_mean, shard_slice
-from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.registry import METHODS
 from tespec.models.backbone import detach, reset
 from tespec.models.event_swin import PATCH, EventSwin
-from tespec.models.layers import STRIDE, crop, in_fp32, pad_to, padded_size, sent
+from tespec.models.layers import crop, in_fp32, pad_to, padded_size, sent
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.masking import MaskPatch, draw_blocks, replace_masked
 from tespec.pretraining.method import SEED, EventMethod
@@ -38,13 +37,9 @@ from tespec.weights.files import read_weights
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """Settings of the tokenizer and of its loss; values of configs/nimagenet.conf unless another file is named.
+    """Settings of the tokenizer and of its loss; values of configs/nimagenet.conf unless another file is named."""
 
-    Raises:
-        UserError: a unit that tokens of a Swin do not fill, or a crop that is not made of whole ones.
-    """
-
-    unit: cfg.PositiveInt = 16  # px; side of a token's patch; num_layers 4: 2 ** 4
+    unit: Literal[4, 8, 16, 32] = 16  # px; side of a token's patch; num_layers 4: 2 ** 4
     crop: cfg.PositiveInt = 224  # px; side of the squares it learns from; input_H, input_W
     tokens: Annotated[int, Field(strict=True, ge=2)] = 8192  # in the codebook; num_tokens
     width: cfg.PositiveInt = 32  # dimensions of a token's vector; emb_dim
@@ -58,12 +53,6 @@ class TokenizerSettings:
     # Of the divergence from using all tokens alike, a mean over places in nats. vae_kl_loss_weight is for the sum over
     # 384 images of 196 tokens; 1.5-fold, as their squared error is over three planes, one of them zero (vae_model.py).
     kl_weight: cfg.NonNegativeFloat = 1.5 * 1e-10 * 384 * 196
-
-    def __post_init__(self) -> None:
-        unit, side = self.unit, self.crop
-        if unit % PATCH or STRIDE % unit or side % unit:
-            what = f"tokens of {unit} px are not made of whole patches, or do not fill a crop of {side} px"
-            raise UserError("unit and crop of MEM's tokenizer", what, "choose a unit of 4, 8, 16 or 32 that divides it")
 
 
 @dataclass(frozen=True)
@@ -278,9 +267,7 @@ class MemTokenizer(EventMethod):
     def loss(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:
         """Losses of a step: "loss", which is "loss_drawn" and the weighted divergence, and the batch's "perplexity".
 
-        Args:
-            batch: `histograms` (B, T, 2 * bins, H, W) uint8, each segment of which is seen by itself.
-            state: None.
+        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8, each segment of which is seen by itself.
         """
         own = self.own
         histograms = augmented(batch["histograms"], own.shift) if self.training else batch["histograms"]
@@ -404,9 +391,7 @@ class Mem(EventMethod):
     def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
         """Losses of a step: "loss", "found", the share of masked tokens named right, and the batch's "perplexity".
 
-        Args:
-            batch: `histograms` (B, T, 2 * bins, H, W) uint8, and `fresh` (B,) bool.
-            state: the backbone's, after the step before.
+        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8, and `fresh` (B,) bool.
         """
         own, tokenizer, histograms = self.own, self.own.tokenizer, batch["histograms"]
         if self.training:

@@ -6,7 +6,7 @@ Two views of an image have to find each other among a queue of others, by a slow
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import tespec.core.compat  # noqa: F401  # before torchvision
 
@@ -34,9 +34,6 @@ BLUR = 13  # px; of the kernel, three deviations on either side
 class MobySettings(ViewSettings):
     """Settings of the views and of the contrast; values of moby_main.py and config.py."""
 
-    size: PositiveInt = 224
-    channels: Literal[1, 3] = 3
-    scale: tuple[Share, Share] = (0.08, 1.0)
     hidden: PositiveInt = 4096  # width of projectors and predictor
     out: PositiveInt = 256  # dimensions that are compared
     queue: PositiveInt = 4096  # keys kept as negatives, for each of the two views
@@ -97,9 +94,7 @@ class Moby(ImageMethod):
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
         """Losses of a step: "loss", and "found", the share of views whose other view is told from the queue.
 
-        Args:
-            batch: `views` (B, 2, channels, size, size), uint8 or float32.
-            state: None.
+        The batch holds `views` (B, 2, channels, size, size), uint8 or float32.
         """
         views = as_input(batch["views"]).split(1, dim=1)
         queries = [self.predictor(self.projector(global_avg_pool(self.backbone, view, self.norm))) for view in views]

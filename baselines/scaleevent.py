@@ -130,9 +130,7 @@ class ScaleEvent(PairMethod):
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
         """Losses of a step: "loss", the weighted sum of three, and "active", the share of tokens that count.
 
-        Args:
-            batch: `histograms` (B, 1, 2 * bins, H, W) and `images` (B, 1, 1, H, W), uint8.
-            state: None.
+        The batch holds `histograms` (B, 1, 2 * bins, H, W) and `images` (B, 1, 1, H, W), uint8.
         """
         own, size, histograms = self.own, self.backbone.img_size, batch["histograms"]
         (*_, third, last), _ = self.backbone(histograms)

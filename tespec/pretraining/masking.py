@@ -18,23 +18,12 @@ from torch.nn.functional import avg_pool2d, gelu, interpolate, pixel_shuffle
 from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
 from tespec.core.registry import MODELS, find_registered
-from tespec.core.settings import Mask
-from tespec.models.event_swin import PATCH, WINDOW, EventSwin
+from tespec.models.event_swin import WINDOW, EventSwin
 from tespec.models.layers import STRIDE, crop
 
 INITIAL_DEVIATION = 0.02
 ASPECT = 0.3  # of a block, its least height over width, and the other way round (BEiT, and MEM's code)
 ATTEMPTS = 10  # at a block, likewise
-
-
-def check_mask_unit(mask: Mask) -> None:
-    """Refuse units that tokens of a Swin do not fill.
-
-    Raises:
-        UserError: the mask's unit is one of those.
-    """
-    if mask.unit % PATCH or STRIDE % mask.unit:
-        raise UserError("objective.mask.unit", f"{mask.unit} px is not made of whole tokens", "choose 4, 8, 16 or 32")
 
 
 class MaskPatch(nn.Module):

@@ -297,11 +297,11 @@ class EventMethod(PretrainMethod):
 
 @dataclass(frozen=True)
 class ViewSettings:
-    """How views of an image are drawn."""
+    """How views of an image are drawn; defaults of the codes for ImageNet-1k."""
 
-    size: PositiveInt  # px; side of a view
-    channels: Literal[1, 3]  # grey or RGB
-    scale: tuple[Share, Share]  # lowest and highest share of the image that a view shows
+    size: PositiveInt = 224  # px; side of a view
+    channels: Literal[1, 3] = 3  # grey or RGB
+    scale: tuple[Share, Share] = (0.08, 1.0)  # lowest and highest share of the image that a view shows
 
 
 class ImageMethod(PretrainMethod):

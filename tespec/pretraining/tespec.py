@@ -27,7 +27,7 @@ from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.event_swin import EventSwin
 from tespec.models.layers import crop, in_fp32
-from tespec.pretraining.masking import MaskPatch, build_decoder, check_mask_unit, pixel_maps, replace_masked
+from tespec.pretraining.masking import MaskPatch, build_decoder, pixel_maps, replace_masked
 from tespec.pretraining.method import EventMethod
 from tespec.pretraining.picture import draw_moments
 
@@ -48,11 +48,7 @@ class Target:
 
 @dataclass(frozen=True)
 class TespecSettings:
-    """Settings of what is masked, what is reconstructed, and by what; defaults of the paper, Sec. 4.1.
-
-    Raises:
-        UserError: a mask unit that is not made of whole tokens.
-    """
+    """Settings of what is masked, what is reconstructed, and by what; defaults of the paper, Sec. 4.1."""
 
     # Ratio 0: nothing is masked, and the loss is on all pixels (paper, table "Masking Ratio").
     mask: cfg.Mask = cfg.Mask(32, 0.5)
@@ -62,9 +58,6 @@ class TespecSettings:
     patch_eps: cfg.NonNegativeFloat = 1.0e-6  # C squared; added to a patch's variance; the reference MAE code's
     counts_eps: cfg.NonNegativeFloat = 1.0e-6  # likewise where the target is histograms, in squared counts
     visible_weight: cfg.NonNegativeFloat = 0.0  # of the error on visible pixels
-
-    def __post_init__(self) -> None:
-        check_mask_unit(self.mask)
 
     @property
     def autoencoding(self) -> bool:
