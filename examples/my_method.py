@@ -7,9 +7,8 @@ from torch.nn.functional import cosine_similarity
 from tespec.core.registry import METHODS
 from tespec.core.settings import Downsample, Optimisation, PositiveInt, Pretraining, Share
 from tespec.models.layers import in_fp32
-from tespec.pretraining.contrast import global_avg_pool, projector
+from tespec.pretraining.contrast import ema_update_, global_avg_pool, momentum_at, momentum_copy, projector
 from tespec.pretraining.method import EventMethod
-from tespec.pretraining.momentum import ema_update_, momentum_at, momentum_copy
 from tespec.pretraining.views import random_views
 
 

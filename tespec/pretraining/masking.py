@@ -70,10 +70,8 @@ def pixel_maps(patches: Tensor, unit: int, size: tuple[int, int]) -> Tensor:
 def draw_blocks(lanes: int, rows: int, columns: int, ratio: float, smallest: int) -> Tensor:
     """Masks (lanes, rows, columns) bool of blocks, drawn for the lanes of all processes; on the CPU.
 
-    See `block_mask`; each lane has a generator of its own, whose seed is drawn from torch's.
-
-    Raises:
-        UserError: a share that masks nothing, or a frame of a single row or column of patches.
+    See `block_mask`; each lane has a generator of its own, whose seed is drawn from torch's. A share that masks
+    nothing, and a single row or column of patches, are refused.
     """
     most = round(ratio * rows * columns)
     if not most or min(rows, columns) < 2:
@@ -108,15 +106,9 @@ def block_mask(generator: np.random.Generator, rows: int, columns: int, most: in
 
 
 def build_decoder(settings: Mapping[str, Any], backbone: EventSwin, planes: int) -> nn.Module:
-    """A decoder from the features of a backbone to an image of so many planes; it is dropped after pre-training.
+    """A decoder, by its name as `type` and settings by name, of a backbone's features to an image of so many planes.
 
-    Args:
-        settings: its name as `type`, and its own by name.
-        backbone: whose features it is for.
-        planes: of the image.
-
-    Raises:
-        UserError: an unknown decoder.
+    It is dropped after pre-training. An unknown one is refused.
     """
     kind = find_registered(MODELS, str(settings.get("type", "")), "objective.decoder.type")
     own = {name: value for name, value in settings.items() if name != "type"}

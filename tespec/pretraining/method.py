@@ -88,11 +88,7 @@ class Method:
 
     @classmethod
     def require(cls, name: str, arch: str) -> None:
-        """Refuse an architecture that the method does not have.
-
-        Raises:
-            UserError: names those it has.
-        """
+        """Refuse an architecture that the method does not have; the message names those it has."""
         if not cls.architectures:
             raise UserError(f"--method {name}", "is a part of another method and no backbone", "see --list")
         if arch not in cls.architectures:
@@ -142,20 +138,12 @@ class PretrainMethod(Method, nn.Module):
 
     @classmethod
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
-        """The method with a randomly initialised backbone for `data`.
-
-        Raises:
-            UserError: settings that do not fit the data.
-        """
+        """The method with a randomly initialised backbone; settings that do not fit the data are refused."""
         return cls(own, cls.new_backbone(settings, data))
 
     @classmethod
     def new_backbone(cls, settings: Pretraining, data: PretrainData) -> Backbone:
-        """A randomly initialised backbone for `data`.
-
-        Raises:
-            UserError: patches are to be masked, and the architecture has none.
-        """
+        """A randomly initialised backbone for `data`; one without patches is refused where patches are masked."""
         size, bins = padded_size(*data.size), settings.bins
         backbone = build_backbone(settings.width, settings.recurrent, bins, size, data.channels, settings.drop_path)
         if cls.masks_patches and not isinstance(backbone, EventSwin):
@@ -165,10 +153,7 @@ class PretrainMethod(Method, nn.Module):
 
     @classmethod
     def upstream(cls, own: Any) -> tuple[str, str]:
-        """Another network that the training needs: the method that pre-trains it, and its file where one is given.
-
-        Two empty texts where it needs none.
-        """
+        """Another network that training needs: the method that pre-trains it, "" for none, and its file if given."""
         return "", ""
 
     @classmethod
@@ -180,11 +165,7 @@ class PretrainMethod(Method, nn.Module):
         return replace(first, optimisation=replace(how, steps=steps, warmup_steps=min(warmup, steps - 1)))
 
     def load_upstream(self, path: Path) -> None:
-        """Load the network that `upstream` names, before the first step.
-
-        Raises:
-            UserError: it does not fit.
-        """
+        """Load the network that `upstream` names, before the first step; one that does not fit is refused."""
         raise NotImplementedError(f"{type(self).__name__} needs no other network")
 
     def protocol(self, data: PretrainData) -> dict[str, str]:
@@ -207,10 +188,7 @@ class PretrainMethod(Method, nn.Module):
 
     @torch.no_grad()
     def validate(self, data: PretrainData, device: torch.device) -> dict[str, float]:
-        """Mean losses over the samples of the validation data, and std and rank of the features there.
-
-        Memory does not grow with the data.
-        """
+        """Mean losses over all validation samples, and std and rank of their features, in memory of a fixed size."""
         self.eval()
         sums: defaultdict[str, float] = defaultdict(float)
         every, last = FeatureReservoir(PLACES), FeatureReservoir(PLACES)
@@ -335,11 +313,7 @@ class PairMethod(PretrainMethod):
 
 
 def find_method(name: str) -> type[Method]:
-    """The registered method of that name.
-
-    Raises:
-        UserError: there is none; the message names the nearest or all of them.
-    """
+    """The registered method of that name; where there is none, the message names the nearest or all of them."""
     method: type[Method] | None = METHODS.module_dict.get(name)
     if method is None:
         raise UserError(f"--method {name}", "unknown method", suggest(name, sorted(METHODS.module_dict)))
@@ -376,11 +350,7 @@ def pretrain_method(settings: Pretraining) -> type[PretrainMethod]:
 
 
 def own_settings(objective: Mapping[str, Any]) -> Any:
-    """A method's own settings, given its name as `type` and values by name.
-
-    Raises:
-        UserError: a setting is unknown, missing or out of range.
-    """
+    """A method's own settings, given its name as `type` and values by name; wrong ones are refused."""
     register_methods()
     own = {key: value for key, value in objective.items() if key != "type"}
     return build(type(METHODS.module_dict[objective["type"]].recipe.objective), own, "objective")

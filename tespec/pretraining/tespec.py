@@ -242,11 +242,7 @@ class Tespec(EventMethod):
 
     @classmethod
     def from_settings(cls, own: TespecSettings, settings: cfg.Pretraining, data: Any) -> Self:
-        """The method with a randomly initialised backbone.
-
-        Raises:
-            UserError: a share of patches that masks none.
-        """
+        """The method with a randomly initialised backbone; a share of patches that masks none is refused."""
         units = math.prod(-(-side // own.mask.unit) for side in data.size)
         if not own.autoencoding and round(own.mask.ratio * units) == 0:
             what = f"{own.mask.ratio:g} of {units} patches is none"

@@ -133,7 +133,7 @@ def _upstream(name: str, settings: Pretraining, data: Data, seed: int, setup: Se
 
 
 def _last_stage(run: Run, data: PretrainData, model: PretrainMethod) -> dict[str, float]:
-    """Spread and rank of the last stage's features, on a small part of the data held out, by this rank alone."""
+    """Spread and rank of the last stage's features, on a small part of the validation data, by this rank alone."""
     with single_rank(), evaluating(model):
         (found,) = model.stage_spreads(data, run.device, [3]).values()
     return found

@@ -7,7 +7,7 @@ from tespec.core.config import pretraining_settings
 from tespec.models import build_backbone
 from tespec.models.execution import Execution, execute
 from tespec.models.layers import DropPath
-from tespec.pretraining.momentum import momentum_copy
+from tespec.pretraining.contrast import momentum_copy
 from tespec.training.loading import MicroBatches
 from tespec.training.trainer import Trainer
 
