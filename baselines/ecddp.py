@@ -29,14 +29,7 @@ from tespec.core.distributed import global_mean, shard_slice
 from tespec.core.registry import METHODS
 from tespec.models.event_swin import PATCH, EventSwin
 from tespec.models.layers import STRIDE, in_fp32, pad_to, padded_size, sent
-from tespec.pretraining.contrast import (
-    PrototypeHead,
-    ema_update_,
-    momentum_at,
-    momentum_copy,
-    sinkhorn,
-    soft_cross_entropy,
-)
+from tespec.pretraining.contrast import PrototypeHead, ema_update_, momentum_copy, sinkhorn, soft_cross_entropy
 from tespec.pretraining.masking import block_mask, replace_masked
 from tespec.pretraining.method import EventMethod
 from tespec.pretraining.views import random_crops, random_views, seen_in
@@ -284,7 +277,7 @@ class Ecddp(EventMethod):
 
     def after_step(self, share: float) -> None:
         """Let the teacher follow; `share` of the training is done."""
-        ema_update_(self.teacher, self.student, momentum_at(self.own.momentum, share))
+        ema_update_(self.teacher, self.student, self.own.momentum, share)
         self.share.fill_(share)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:

@@ -23,7 +23,7 @@ from tespec.core.registry import METHODS
 from tespec.core.settings import Clip, Decay, Optimisation, PositiveFloat, PositiveInt, Pretraining, Share
 from tespec.datasets.images import ViewOf, as_input
 from tespec.models.backbone import Backbone
-from tespec.pretraining.contrast import ema_update_, global_avg_pool, info_nce, momentum_at, momentum_copy, projector
+from tespec.pretraining.contrast import ema_update_, global_avg_pool, info_nce, momentum_copy, projector
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import ImageMethod, ViewSettings
 
@@ -118,10 +118,9 @@ class Moby(ImageMethod):
 
     def after_step(self, share: float) -> None:
         """Let the slow encoder follow; `share` of the training is done."""
-        momentum = momentum_at(self.own.momentum, share)
-        ema_update_(self.slow_backbone, self.backbone, momentum)
-        ema_update_(self.slow_norm, self.norm, momentum)
-        ema_update_(self.slow_projector, self.projector, momentum)
+        ema_update_(self.slow_backbone, self.backbone, self.own.momentum, share)
+        ema_update_(self.slow_norm, self.norm, self.own.momentum, share)
+        ema_update_(self.slow_projector, self.projector, self.own.momentum, share)
 
     @classmethod
     def views(cls, own: MobySettings, training: bool = True) -> tuple[ViewOf, ViewOf]:

@@ -27,16 +27,15 @@ def momentum_copy(student: Module) -> Module:
 
 
 @torch.no_grad()
-def ema_update_(teacher: nn.Module, student: nn.Module, momentum: float) -> None:
-    """Move the teacher's parameters towards the student's by 1 - momentum; its buffers become the student's."""
-    torch._foreach_lerp_(list(teacher.parameters()), list(student.parameters()), 1 - momentum)
+def ema_update_(teacher: nn.Module, student: nn.Module, momentum: float, share: float) -> None:
+    """Move the teacher's parameters towards the student's by 1 - momentum; its buffers become the student's.
+
+    The momentum rises to 1 by half a cosine over the training, of which `share` is done.
+    """
+    step = (1 - momentum) * (math.cos(math.pi * share) + 1) / 2
+    torch._foreach_lerp_(list(teacher.parameters()), list(student.parameters()), step)
     if buffers := list(teacher.buffers()):
         torch._foreach_copy_(buffers, list(student.buffers()))
-
-
-def momentum_at(start: float, share: float) -> float:
-    """Momentum after a share of the training: from `start` to 1 by half a cosine."""
-    return 1 - (1 - start) * (math.cos(math.pi * share) + 1) / 2
 
 
 @in_fp32

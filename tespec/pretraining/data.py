@@ -225,8 +225,7 @@ class EventData(PretrainData):
 
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
         """Features of events, the state carried along each recording."""
-        features, state = backbone(batch["histograms"], reset(state, batch["fresh"]))
-        return features, state
+        return backbone(batch["histograms"], reset(state, batch["fresh"]))
 
 
 class ImageData(PretrainData):
@@ -295,8 +294,7 @@ class ImageData(PretrainData):
 
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
         """Features of the first view."""
-        features, _ = backbone(as_input(batch["views"][:, :1]))
-        return features, None
+        return backbone(as_input(batch["views"][:, :1]))
 
 
 class PairData(EventData):
@@ -351,8 +349,7 @@ class PairData(EventData):
 
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
         """Features of events."""
-        features, _ = backbone(batch["histograms"])
-        return features, None
+        return backbone(batch["histograms"])
 
 
 def _excluded(names: Sequence[str]) -> tuple[str, ...]:

@@ -111,8 +111,8 @@ def build_decoder(settings: Mapping[str, Any], backbone: EventSwin, planes: int)
     It is dropped after pre-training. An unknown one is refused.
     """
     kind = find_registered(MODELS, str(settings.get("type", "")), "objective.decoder.type")
-    own = {name: value for name, value in settings.items() if name != "type"}
-    decoder: nn.Module = kind(**own, channels=backbone.channels, img_size=backbone.img_size, planes=planes)
+    made_for = {"channels": backbone.channels, "img_size": backbone.img_size, "planes": planes}
+    decoder: nn.Module = kind(**{name: value for name, value in settings.items() if name != "type"} | made_for)
     return decoder
 
 

@@ -89,7 +89,7 @@ def test_a_teacher_moves_by_what_its_momentum_leaves():
     with torch.no_grad():
         student[0].weight.add_(2.0)
         student[1].running_mean.fill_(5.0)
-    ema_update_(teacher, student, 0.75)
+    ema_update_(teacher, student, 0.75, 0.0)
     torch.testing.assert_close(teacher[0].weight, student[0].weight - 1.5)
     assert teacher[1].running_mean.tolist() == [5.0, 5.0]
 

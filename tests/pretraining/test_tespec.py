@@ -169,16 +169,6 @@ def test_losses_stay_finite_where_nothing_or_everything_is_masked(ratio):
     assert all(torch.isfinite(value) for value in losses.values())
 
 
-@torch.no_grad()
-def test_the_target_stays_float32_under_autocast():
-    model, batch = objective(patch_eps=0.05), masked_batch()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        drawn, _ = model.reconstruct(batch, None)
-    exact, _ = model.reconstruct(batch, None)
-    assert torch.equal(drawn.target, exact.target)
-    torch.testing.assert_close(drawn.prediction, exact.prediction, rtol=0.1, atol=0.2)
-
-
 def test_n_of_eq_7_counts_the_events_that_the_network_sees_in_these_shares():
     settings = pretraining_settings("tespec", "paper")
     generator = np.random.default_rng(0)
