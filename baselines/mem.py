@@ -149,15 +149,6 @@ def tokenizer_losses(drawn: Tensor, images: Tensor, logits: Tensor) -> tuple[Ten
     return global_mean(error.sum(), error.numel()), global_mean(divergence.sum(), divergence.numel())
 
 
-def temperature_at(share: Tensor, start: float, least: float) -> Tensor:
-    """Temperature of the softmax over tokens after a share of the training.
-
-    At the start of each epoch it is multiplied by exp(-anneal_rate * step) (eventvae/train_vae.py).
-    """
-    epoch = (EPOCHS * share).floor()
-    return (start * (-ANNEALING * epoch * (epoch + 1) / 2).exp()).clamp(min=least)
-
-
 def usage(tokens: Tensor, count: int) -> Tensor:
     """How often (count,) float32 each of `count` tokens occurs."""
     ones = torch.ones(tokens.numel(), device=tokens.device)
@@ -273,11 +264,16 @@ class MemTokenizer(EventMethod):
         histograms = augmented(batch["histograms"], own.shift) if self.training else batch["histograms"]
         images = event_image(random_crops(histograms, own.crop).flatten(0, 1), own.hot, own.gamma)
         logits = self.backbone.encoder(pad_to(images, padded_size(images.shape[-2], images.shape[-1], own.unit)))
-        temperature = temperature_at(self.share, *own.temperature).float()
-        vectors = mixed_tokens(logits, gumbel_noise(logits), temperature, self.backbone.codebook)
+        vectors = mixed_tokens(logits, gumbel_noise(logits), self._temperature, self.backbone.codebook)
         drawn, divergence = tokenizer_losses(self.backbone.decoder(vectors), images, logits)
         used = all_reduce_sum(usage(logits.argmax(1), own.tokens))
         return {"loss": drawn + own.kl_weight * divergence, "loss_drawn": drawn, "perplexity": perplexity(used)}, None
+
+    @property
+    def _temperature(self) -> Tensor:
+        """It is multiplied by exp(-anneal_rate * step) at the start of each epoch (eventvae/train_vae.py)."""
+        (start, least), epoch = self.own.temperature, (EPOCHS * self.share).floor()
+        return (start * (-ANNEALING * epoch * (epoch + 1) / 2).exp()).clamp(min=least).float()
 
     def protocol(self, data: PretrainData) -> dict[str, str]:
         """What the validation metrics mean, in words."""

@@ -11,7 +11,7 @@ from short_runs import setup_in
 from small_networks import SIZE, event_modelling, histograms, own
 
 from baselines import mem
-from baselines.mem import Mem, MemTokenizer, event_image, gumbel_noise, temperature_at
+from baselines.mem import Mem, MemTokenizer, event_image, gumbel_noise
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import batch_part
 from tespec.core.errors import UserError
@@ -51,15 +51,12 @@ def test_the_tokenizers_loss_is_the_published_one(monkeypatch):
 
 def test_the_temperature_falls_as_published():
     """eventvae/train_vae.py, whose loop changes it at the first step of each epoch."""
-    temperature, step = 1.0, 0
+    model, temperature, step = tokenizer(temperature=own("mem-tokenizer", "paper").temperature), 1.0, 0
     for epoch in range(100):
         temperature = max(temperature * math.exp(-1e-6 * step), 0.5)
-        found = temperature_at(torch.tensor((epoch + 0.5) / 100), 1.0, 0.5).item()
-        assert found == pytest.approx(temperature, rel=1e-5)
+        model.after_step((epoch + 0.5) / 100)
+        assert model._temperature.item() == pytest.approx(temperature, rel=1e-5)
         step += 3336
-    model = tokenizer()
-    model.after_step(0.25)
-    assert model.share == 0.25
 
 
 def test_noise_is_gumbels_and_processes_draw_what_one_draws():
