@@ -142,8 +142,9 @@ class EventData(PretrainData):
         if (found := sum(1 for _ in islice(self._val_places(), least))) < least:
             longest = max(map(len, self.held_out))
             what = f"validation recordings hold {found} sequences of {segments} windows (segments) instead of {least}"
+            what += f"; the longest has {longest} windows of {self.settings.window_ms:g} ms"
             fewer = f"--set segments={longest}, or " if 0 < longest < segments else "fewer segments, or "
-            raise UserError(root, f"{what}; the longest has {longest} windows", f"give {fewer}longer recordings")
+            raise UserError(root, what, f"give {fewer}longer recordings")
 
     def split(self, root: Path, skip_damaged: bool) -> TrainValSplit:
         """The recordings in `root`; sets `root`, `size`, `damaged` and `notes`."""

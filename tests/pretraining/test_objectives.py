@@ -182,7 +182,7 @@ MISTAKES = [
     ("tespec", "1mpx", "objective.mask.unit=24", f"objective.mask.unit: 24 {UNIT}"),
     ("tespec", "1mpx", "objective.decoder.type=None", "objective.decoder.type: unknown model 'None'; choose from"),
     ("tespec", "1mpx", "objective.ahead=2", "--set objective.ahead=2: unknown setting 'ahead'"),
-    ("tespec", "1mpx", "segments=1000", "the longest has .* windows; give --set segments=.*, or longer recordings"),
+    ("tespec", "1mpx", "segments=1000", "the longest has .* windows of 50 ms; give --set segments=.*, or longer"),
     ("ecddp", "1mpx", "objective.large=40", "objective.large: 40 is not allowed; it should be a multiple of 32"),
     ("moby", "objects", "objective.queue=0", "objective.queue: 0 is not allowed; it should be greater than 0"),
     ("moby", "objects", "objective.momentum=1.5", "objective.momentum: 1.5 is not allowed; it should be less than or"),
