@@ -1,4 +1,4 @@
-"""The compared methods, one file each."""
+"""SSL methods that TESPEC is compared with, one file each."""
 
 from typing import Any
 

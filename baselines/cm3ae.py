@@ -1,6 +1,6 @@
 """CM3AE: frame and events are reconstructed together (Wu et al., ACM MM 2025).
 
-Most patches of both are hidden. Each network reconstructs what is hidden of its own kind, both together the frame,
+Most patches of both are masked. Each network reconstructs what is masked of its own kind, both together the frame,
 and events and frame are matched by a contrast.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, ClassVar, Self
 
-import tespec.core.compat  # before timm
+import tespec.core.compat  # noqa: F401  # before timm
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -19,18 +19,17 @@ from timm.layers import build_sincos2d_pos_embed
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
-import tespec.pretraining.decoder  # noqa: F401  # registers the decoders
 from baselines import SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.distributed import all_gather_rows, global_mean, shard_slice
 from tespec.core.errors import UserError
-from tespec.core.registry import METHODS, MODELS, find_registered
+from tespec.core.registry import METHODS
 from tespec.datasets.images import GREY_DEVIATION, GREY_MEAN, as_input
 from tespec.models.event_swin import EventSwin
 from tespec.models.layers import STRIDE, crop, in_fp32, sent
 from tespec.pretraining.contrast import Projector, info_nce, pooled
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.masking import MaskPatch, check_mask_unit, pixel_maps, replace_hidden
+from tespec.pretraining.masking import MaskPatch, build_decoder, pixel_maps, replace_masked
 from tespec.pretraining.method import PairMethod
 from tespec.pretraining.views import random_views
 
@@ -39,11 +38,7 @@ MLP_SCALE = 1e-5  # models/mae.py, init_values
 
 @dataclass(frozen=True)
 class Cm3aeSettings:
-    """Settings of what is hidden, what reconstructs it, and of the contrast; weights are those of CM3AELoss.
-
-    Raises:
-        UserError: a mask unit that is not made of whole tokens.
-    """
+    """Settings of what is masked, what reconstructs it, and of the contrast; weights are those of CM3AELoss."""
 
     mask: cfg.Mask = cfg.Mask(32, 0.75)  # of events and frame; mask_ratio, of Swin's last tokens instead of ViT's 16 px
     decoder: dict[str, Any] = field(default_factory=lambda: {"type": "LastStageDecoder"})  # and its settings
@@ -55,9 +50,6 @@ class Cm3aeSettings:
     events_weight: cfg.NonNegativeFloat = 0.5  # of the events, reconstructed by themselves
     fused_weight: cfg.NonNegativeFloat = 0.5  # of the frame, reconstructed by both
     contrast_weight: cfg.NonNegativeFloat = 0.1
-
-    def __post_init__(self) -> None:
-        check_mask_unit(self.mask)
 
     def kept(self, units: int) -> int:
         """How many of so many patches are shown."""
@@ -76,9 +68,9 @@ class Cm3ae(PairMethod):
     licence = "not at hand (Event-AHU/CM3AE)"
     weights = "the checkpoint of Event-AHU/CM3AE, a plain ViT-B/16, which no backbone here can take"
     summary = (
-        "Hidden patches of events and frame are reconstructed, and both find each other; ConvLSTMs start at random."
+        "Masked patches of events and frame are reconstructed, and both find each other; ConvLSTMs start at random."
     )
-    loss_is = "errors of frame and events on their hidden patches, reconstructed alone and together, and their contrast"
+    loss_is = "errors of frame and events on their masked patches, reconstructed alone and together, and their contrast"
     masks_patches = True
     backbone: EventSwin
     deviations = (  # from Event-AHU/CM3AE, models/mae.py
@@ -125,17 +117,17 @@ class Cm3ae(PairMethod):
         unit, width = own.mask.unit, backbone.channels[-1]
         self.events_patch, self.frame_patch = MaskPatch(unit, backbone.in_channels), MaskPatch(unit, images.in_channels)
         self.fusion = Fusion(width, own.heads, backbone.img_size)
-        self.draw_events, self.draw_frame = _decoder(own, backbone, 2), _decoder(own, images, images.in_channels)
+        self.draw_events = build_decoder(own.decoder, backbone, 2)
+        self.draw_frame = build_decoder(own.decoder, images, images.in_channels)
         self.of_events, self.of_frame = (Projector(nn.Linear(width, own.out)) for _ in range(2))
         self.logit_scale = nn.Parameter(torch.tensor(own.logit_scale))
 
     @classmethod
     def from_settings(cls, own: Cm3aeSettings, settings: cfg.Pretraining, data: PretrainData) -> Self:
-        """The method; an unknown decoder, and a share of patches that masks none or all, are refused."""
-        find_registered(MODELS, str(own.decoder.get("type", "")), "objective.decoder.type")
+        """The method; a share of patches that masks none or all is refused."""
         units = math.prod(-(-side // own.mask.unit) for side in data.size)
         if not 0 < own.kept(units) < units:
-            what = f"{own.mask.ratio:g} of {units} patches leaves none to {'hide' if own.kept(units) else 'show'}"
+            what = f"{own.mask.ratio:g} of {units} patches leaves none to {'mask' if own.kept(units) else 'show'}"
             raise UserError("objective.mask.ratio", what, f"give {1 / units:.3g} to {1 - 1 / units:.3g}")
         return super().from_settings(own, settings, data)
 
@@ -143,19 +135,20 @@ class Cm3ae(PairMethod):
         """Losses of a step: "loss", the weighted sum of four, and "found", the share of events that find their frame.
 
         Events and frame are cropped alike; pixels outside of the image count in no loss.
+        The batch holds `histograms` (B, 1, 2 * bins, H, W) and `images` (B, 1, 1, H, W), uint8.
         """
         own, histograms, frame = self.own, batch["histograms"], as_input(batch["images"])
         if self.training:
             both = torch.cat([histograms, frame], 2)
             (both,), _ = random_views(both, 1, (frame.shape[-2], frame.shape[-1]), own.scale)
             histograms, frame = both[:, :, :-1], both[:, :, -1:]
-        events_hidden, frame_hidden = (sent(mask, frame.device) for mask in self._masks(histograms))
-        of_events = _seen(self.backbone, histograms, events_hidden, self.events_patch())
-        of_frame = _seen(self.images, frame, frame_hidden, self.frame_patch())
+        events_mask, frame_mask = (sent(mask, frame.device) for mask in self._masks(histograms))
+        of_events = _seen(self.backbone, histograms, events_mask, self.events_patch())
+        of_frame = _seen(self.images, frame, frame_mask, self.frame_patch())
         of_both = [*of_frame[:-1], self.fusion(of_frame[-1], of_events[-1])]
-        drawn = _error(self.draw_events(of_events), event_frame(histograms), events_hidden, own.mask.unit)
+        drawn = _error(self.draw_events(of_events), event_frame(histograms), events_mask, own.mask.unit)
         alone, fused = (
-            _error(self.draw_frame(features), frame, frame_hidden, own.mask.unit) for features in (of_frame, of_both)
+            _error(self.draw_frame(features), frame, frame_mask, own.mask.unit) for features in (of_frame, of_both)
         )
         events = all_gather_rows(self.of_events(pooled(of_events[-1])))
         frames = all_gather_rows(self.of_frame(pooled(of_frame[-1])))
@@ -167,7 +160,7 @@ class Cm3ae(PairMethod):
         return {"loss": reconstruction + own.contrast_weight * contrast, **named, "found": found}, None
 
     def _masks(self, histograms: Tensor) -> tuple[Tensor, Tensor]:
-        """Hidden patches (B, rows, cols) bool of events and of frames, on the CPU."""
+        """Masks (B, rows, cols) bool of events and of frames, on the CPU."""
         rows, cols = (-(-side // self.own.mask.unit) for side in histograms.shape[-2:])
         whole, own = shard_slice(len(histograms))
         events, frame = draw_masks(torch.rand(2, whole, rows * cols)[:, own], self.own.kept(rows * cols))
@@ -175,9 +168,9 @@ class Cm3ae(PairMethod):
 
 
 def draw_masks(draws: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-    """Hidden patches (B, N) bool of events and of frames, of draws (2, B, N) from 0 to 1.
+    """Masks (B, N) bool of events and of frames, of draws (2, B, N) from 0 to 1.
 
-    `kept` patches are shown of each. Half of those that the events show are hidden in the frame as long as it has
+    `kept` patches are shown of each. Half of those that the events show are masked in the frame as long as it has
     others to show: there events know what the frame does not.
     """
     place = draws[0].argsort(1).argsort(1)
@@ -192,24 +185,17 @@ def event_frame(histograms: Tensor) -> Tensor:
     return (there.float() - GREY_MEAN) / GREY_DEVIATION
 
 
-def _decoder(own: Cm3aeSettings, network: EventSwin, planes: int) -> nn.Module:
-    """A decoder of the network's features to an image of so many planes."""
-    made_for = {"channels": network.channels, "img_size": network.img_size, "planes": planes}
-    decoder: nn.Module = MODELS.build({**own.decoder, **made_for, "_scope_": MODELS.scope})
-    return decoder
-
-
-def _seen(network: EventSwin, frames: Tensor, hidden: Tensor, patch: Tensor) -> list[Tensor]:
-    """Features of frames (B, 1, C, H, W) whose `hidden` patches are replaced."""
-    features, _ = network.encode(replace_hidden(network.embed(frames), hidden, network.embed_patches(patch)))
+def _seen(network: EventSwin, frames: Tensor, mask: Tensor, patch: Tensor) -> list[Tensor]:
+    """Features of masked frames (B, 1, C, H, W)."""
+    features, _ = network.encode(replace_masked(network.embed(frames), mask, network.embed_patches(patch)))
     return features
 
 
 @in_fp32
-def _error(drawn: Tensor, wanted: Tensor, hidden: Tensor, unit: int) -> Tensor:
-    """Mean squared error on the hidden patches of images (B, 1, planes, H, W)."""
+def _error(drawn: Tensor, wanted: Tensor, mask: Tensor, unit: int) -> Tensor:
+    """Mean squared error on the masked patches of images (B, 1, planes, H, W)."""
     size = (wanted.shape[-2], wanted.shape[-1])
-    squares, pixels = (crop(drawn, size) - wanted).square().mean((1, 2)), pixel_maps(hidden, unit, size)
+    squares, pixels = (crop(drawn, size) - wanted).square().mean((1, 2)), pixel_maps(mask, unit, size)
     return global_mean((squares * pixels).sum(), pixels.sum())
 
 

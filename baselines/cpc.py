@@ -66,8 +66,7 @@ class Cpc(EventMethod):
     def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
         """Losses of a step: "loss", and "found", the share of places whose latent is told from the others.
 
-        Raises:
-            UserError: fewer segments than are predicted.
+        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8, and `fresh` (B,) bool; T below `ahead` is refused.
         """
         histograms = batch["histograms"]
         lanes, segments = histograms.shape[:2]

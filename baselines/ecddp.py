@@ -1,7 +1,7 @@
 """ECDDP: dense self-distillation on events (Yang, Pan, Liu, "Event Camera Data Dense Pre-training", ECCV 2024).
 
 Two large views of a square of each segment go to the teacher; the student sees them too, half of them masked, and small
-views of the square besides. It has to name the teacher's prototype at each hidden patch (patch loss), for each cluster
+views of the square besides. It has to name the teacher's prototype at each masked patch (patch loss), for each cluster
 of the patches that the teacher finds in the whole square (context loss) and for the image as a whole, whichever view it
 sees (image loss). The teacher's assignments are balanced by Sinkhorn's algorithm, and the teacher follows the student.
 
@@ -11,57 +11,52 @@ As published, single windows are compared: each segment of a sequence is seen by
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
+
+import tespec.core.compat  # noqa: F401  # before timm
 
 import numpy as np
 import torch
+from pydantic import Field
 from pydantic.dataclasses import dataclass
+from timm.layers import Mlp
 from torch import Tensor, nn
+from torch.nn.functional import interpolate, normalize, scaled_dot_product_attention
 
 from baselines import SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.distributed import global_mean, shard_slice
-from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
 from tespec.models.event_swin import PATCH, EventSwin
-from tespec.models.layers import STRIDE, pad_to, padded_size, sent
-from tespec.pretraining.clusters import AttentionPool, cluster
-from tespec.pretraining.contrast import PrototypeHead, sinkhorn, soft_cross_entropy
-from tespec.pretraining.masking import block_mask, replace_hidden
+from tespec.models.layers import STRIDE, in_fp32, pad_to, padded_size, sent
+from tespec.pretraining.contrast import PrototypeHead, ema_update_, momentum_copy, sinkhorn, soft_cross_entropy
+from tespec.pretraining.masking import block_mask, replace_masked
 from tespec.pretraining.method import EventMethod
-from tespec.pretraining.momentum import ema_update_, momentum_at, momentum_copy
 from tespec.pretraining.views import random_crops, random_views, seen_in
+
+Side = Annotated[int, Field(strict=True, gt=0, multiple_of=STRIDE)]
 
 
 @dataclass(frozen=True)
 class EcddpSettings:
-    """Settings of views, heads, losses and teacher.
-
-    Raises:
-        UserError: views whose sides are no multiples of 32 px.
-    """
+    """Settings of views, heads, losses and teacher."""
 
     hidden: cfg.PositiveInt = 2048  # width of the heads' perceptrons; DINO's
     bottleneck: cfg.PositiveInt = 256  # dimensions of prototypes; DINO's
     prototypes: cfg.PositiveInt = 32768
     clusters: cfg.PositiveInt = 8  # contexts per image
     local_views: cfg.PositiveInt = 8  # number of small views
-    crop: cfg.PositiveInt = 224  # px; side of the square that all views are of; input_size
-    large: cfg.PositiveInt = 192  # px; side of the large views
-    small: cfg.PositiveInt = 96  # px; side of the small views
-    # Share of the patches hidden from the student in half of the views, at least and at most: int(64 * U(0.1, 0.5)) of
-    # 144, as n_tokens stays 8 where a view has 12 x 12 (model/pretrain_model.py).
+    crop: Side = 224  # px; side of the square that all views are of; input_size
+    large: Side = 192  # px; side of the large views
+    small: Side = 96  # px; side of the small views
+    # Share of the patches masked in half of the student's views, at least and at most: int(64 * U(0.1, 0.5)) of 144,
+    # as n_tokens stays 8 where a view has 12 x 12 (model/pretrain_model.py).
     mask_ratio: tuple[cfg.Share, cfg.Share] = (0.1 * 64 / 144, 0.5 * 64 / 144)
     # The patch loss is divided by all views, of which half is masked (model/network/loss.py).
     patch_weight: cfg.NonNegativeFloat = 0.5
     context_weight: cfg.NonNegativeFloat = 0.1  # 2 of 4 + 16 terms; model/pretrain_model.py
     image_weight: cfg.NonNegativeFloat = 0.9  # 2 + 16 of them
     momentum: cfg.Share = 0.992  # of the teacher at the start; it rises to 1
-
-    def __post_init__(self) -> None:
-        for name, side in (("crop", self.crop), ("large", self.large), ("small", self.small)):
-            if side % STRIDE:
-                raise UserError(f"objective.{name}", f"{side} px is no multiple of {STRIDE}", "choose one")
 
 
 FRAME = 320  # px; side of the square of the frame that the views' one is cut from (config, crop_size)
@@ -73,6 +68,90 @@ WARMUP_SHARE = 0.1  # of the training, over which the teacher's temperature rise
 IN_CLUSTER = 0.25  # least share of a cluster in a token of a view (model/pretrain_model.py)
 SMALLEST_BLOCK = 4  # tokens; of a mask (model/pretrain_model.py, MaskingGenerator)
 VAL_WINDOWS = 16  # of a validation batch at most, among which prototypes are balanced
+ROUNDS = 10  # of K-means (model/pretrain_model.py, batch_cosine_KMeans)
+LAYERS, HEAD, SIDE = 2, 32, 6  # of the pooling, channels of its heads, tokens of its learned positions' side
+
+
+@torch.no_grad()
+@in_fp32
+def cluster(tokens: Tensor, starts: Tensor) -> Tensor:
+    """Members (N, K, P) bool of each of K clusters of P tokens (N, P, C), by K-means over unit-length tokens.
+
+    Args:
+        tokens: (N, P, C).
+        starts: (N, K) int64, the tokens that it starts from. A cluster that loses all its tokens stays empty.
+    """
+    tokens = normalize(tokens, dim=-1)
+    centres = tokens.gather(1, starts.unsqueeze(-1).expand(-1, -1, tokens.shape[-1]))
+    for _ in range(ROUNDS):
+        nearest = (normalize(centres, dim=-1) @ tokens.transpose(1, 2)).argmax(1, keepdim=True)
+        # Torch's `one_hot` would look at the numbers and wait.
+        members = nearest == torch.arange(starts.shape[1], device=tokens.device).view(-1, 1)
+        centres = members.to(tokens.dtype) @ tokens
+    return members
+
+
+class AttentionPool(nn.Module):
+    """Vectors that gather what an image's tokens say, each from all tokens or from some.
+
+    As Yan98/Event-Camera-Data-Dense-Pre-training, model/network/layers.py, AttPool.
+
+    Args:
+        channels: width of tokens and vectors.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.vector = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, channels), std=0.02))
+        self.positions = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, channels, SIDE, SIDE), std=0.02))
+        self.layers = nn.ModuleList(_Gather(channels) for _ in range(LAYERS))
+        self.norm = nn.LayerNorm(channels, eps=1e-6)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    @in_fp32
+    def forward(self, maps: Tensor, members: Tensor | None = None) -> Tensor:
+        """Vectors (N, K, C) of maps (N, C, h, w) of tokens.
+
+        Args:
+            maps: the tokens in their places.
+            members: (N, K, h * w) bool, the tokens that each vector sees besides itself; None: one vector, all tokens.
+        """
+        positions = interpolate(self.positions, size=maps.shape[-2:], mode="bicubic")
+        tokens = (maps + positions).flatten(2).transpose(1, 2)
+        count, seen = 1, None
+        if members is not None:
+            count = members.shape[1]
+            itself = torch.eye(count, dtype=torch.bool, device=maps.device).expand(len(maps), -1, -1)
+            seen = torch.cat([itself, members], dim=2).unsqueeze(1)
+        vectors = self.vector.expand(len(maps), count, -1)
+        for layer in self.layers:
+            vectors = layer(vectors, tokens, seen)
+        return self.norm(vectors)
+
+
+class _Gather(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = (nn.LayerNorm(channels, eps=1e-6) for _ in range(2))
+        self.query, self.key, self.value = (nn.Linear(channels, channels, bias=False) for _ in range(3))
+        self.project = nn.Linear(channels, channels)
+        self.mlp = Mlp(channels, 4 * channels)
+        self.heads = max(1, channels // HEAD)
+
+    def forward(self, vectors: Tensor, tokens: Tensor, seen: Tensor | None) -> Tensor:
+        every = self.norm1(torch.cat([vectors, tokens], dim=1))
+        queries, keys, values = (
+            layer(each).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for layer, each in ((self.query, every[:, : vectors.shape[1]]), (self.key, every), (self.value, every))
+        )
+        found = scaled_dot_product_attention(queries, keys, values, attn_mask=seen)
+        vectors = vectors + self.project(found.transpose(1, 2).flatten(2))
+        gathered: Tensor = vectors + self.mlp(self.norm2(vectors))
+        return gathered
 
 
 class _Pyramid(nn.Module):
@@ -106,11 +185,11 @@ class _Student(nn.Module):
         self.pool_context, self.pool_image = AttentionPool(channels), AttentionPool(channels)
 
     def forward(self, frames: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Tokens (N, C, h, w) of frames (N, 2 * bins, 16 h, 16 w), those of mask (N, h, w) bool hidden."""
+        """Tokens (N, C, h, w) of frames (N, 2 * bins, 16 h, 16 w), those of mask (N, h, w) bool masked."""
         tokens = self.backbone.embed_patches(frames).unsqueeze(1)
         if mask is not None:
             side = UNIT // PATCH
-            tokens = replace_hidden(tokens, mask, self.mask_token.expand(1, side, side, -1).to(tokens.dtype))
+            tokens = replace_masked(tokens, mask, self.mask_token.expand(1, side, side, -1).to(tokens.dtype))
         features, _ = self.backbone.encode(tokens)
         return cast("Tensor", self.pyramid([each.squeeze(1) for each in features])).float()
 
@@ -198,11 +277,14 @@ class Ecddp(EventMethod):
 
     def after_step(self, share: float) -> None:
         """Let the teacher follow; `share` of the training is done."""
-        ema_update_(self.teacher, self.student, momentum_at(self.own.momentum, share))
+        ema_update_(self.teacher, self.student, self.own.momentum, share)
         self.share.fill_(share)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step: "loss", the weighted sum of "loss_patch", "loss_context" and "loss_image"."""
+        """Losses of a step: "loss", the weighted sum of "loss_patch", "loss_context" and "loss_image".
+
+        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8, each segment of which is seen by itself.
+        """
         own, histograms = self.own, batch["histograms"].flatten(0, 1).unsqueeze(1)
         square = random_crops(random_crops(histograms, FRAME), own.crop)
         square = pad_to(square, padded_size(*square.shape[-2:]))
@@ -239,13 +321,13 @@ class Ecddp(EventMethod):
         return start + (end - start) * (self.share / WARMUP_SHARE).clamp(max=1.0)
 
     def _patch_loss(self, seen: list[Tensor], taught: list[Tensor], masks: Tensor) -> Tensor:
-        """Mean over the masked views of the mean over their hidden patches, at which alone prototypes are balanced."""
+        """Mean over the masked views of the mean over their masked patches, at which alone prototypes are balanced."""
         # Found on the CPU, where nothing waits for how many there are.
-        hidden = sent(torch.from_numpy(np.flatnonzero(masks)), seen[0].device)
+        places = sent(torch.from_numpy(np.flatnonzero(masks)), seen[0].device)
         counts = masks.flatten(2).sum(2).flatten()
         weights = sent((1 / counts).repeat_interleave(counts), seen[0].device)
         logits, wanted = (
-            network.patches(torch.cat(maps).flatten(2).transpose(1, 2).flatten(0, 1).index_select(0, hidden))
+            network.patches(torch.cat(maps).flatten(2).transpose(1, 2).flatten(0, 1).index_select(0, places))
             for network, maps in ((self.student, seen), (self.teacher, taught))
         )
         found = soft_cross_entropy(logits, sinkhorn(wanted, self._temperature), STUDENT_TEMPERATURE)
@@ -292,4 +374,4 @@ class EcddpResnet(Ecddp):
     architectures = ("feedforward",)
     recipe = None
     weights = "the ResNet-50 checkpoint of Yan98/ECDDP"
-    summary = "ECDDP's ResNet-50, feed-forward; hides patches, so it is pre-trained here with a Swin alone."
+    summary = "ECDDP's ResNet-50, feed-forward; patches are masked, so it is pre-trained here with a Swin alone."

@@ -27,11 +27,11 @@ from tespec.events.histogram import CLIP
 from tespec.events.spatial import DROPPED, apply_maps
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
-from tespec.pretraining.contrast import SINKHORN_ROUNDS, Projector, global_avg_pool, info_nce
+from tespec.pretraining.contrast import Projector, ema_update_, global_avg_pool, info_nce, momentum_copy
 from tespec.pretraining.method import PairMethod
-from tespec.pretraining.momentum import ema_update_, momentum_at, momentum_copy
 from tespec.pretraining.views import random_views
 
+ROUNDS = 3  # of Sinkhorn's algorithm (model/hub_model.py)
 ADDED = (100, 5000)  # fewest and most correlated events (data/imagenet_dataset.py, as the next three)
 FEWEST = 1000  # events of a window, below which none are added
 NEAR, SOON = 1.5, 1 / 50  # px, and share of a window (1 ms of 50); deviations of an added event from one that is there
@@ -129,6 +129,7 @@ class Ecdp(PairMethod):
         """Losses of a step: "loss", the weighted sum of three, and "found", the share of events that find their image.
 
         Views of the events are cropped and flipped one by one; images stay whole.
+        The batch holds `histograms` (B, 1, 2 * bins, H, W) and `images` (B, 1, 1, H, W), uint8.
         """
         own, frames = self.own, batch["histograms"]
         one = two = frames
@@ -154,9 +155,8 @@ class Ecdp(PairMethod):
 
     def after_step(self, share: float) -> None:
         """Let the slow network follow; `share` of the training is done."""
-        momentum = momentum_at(self.own.momentum, share)
-        ema_update_(self.slow_backbone, self.backbone, momentum)
-        ema_update_(self.slow_head, self.event_head, momentum)
+        ema_update_(self.slow_backbone, self.backbone, self.own.momentum, share)
+        ema_update_(self.slow_head, self.event_head, self.own.momentum, share)
 
 
 def head(*widths: int) -> Projector:
@@ -181,11 +181,11 @@ def view_contrast(queries: Tensor, keys: Tensor, images: Tensor, temperature: fl
 def likeness_divergence(events: Tensor, images: Tensor, temperature: float) -> Tensor:
     """Divergence of how alike events (N, D) are to each other from how alike their images are, which is balanced.
 
-    Three rounds of Sinkhorn's algorithm, through whose row sums gradients flow (model/hub_model.py).
+    By Sinkhorn's algorithm, through whose row sums gradients flow (model/hub_model.py).
     """
     events, images = normalize(events, dim=1), normalize(images, dim=1)
     wanted = (images @ images.T / temperature).exp()
-    for _ in range(SINKHORN_ROUNDS):
+    for _ in range(ROUNDS):
         wanted = wanted / wanted.sum(0, keepdim=True).detach()
         wanted = wanted / wanted.sum(1, keepdim=True)
     return kl_div(log_softmax(events @ events.T / temperature, dim=1), wanted, reduction="batchmean")

@@ -20,7 +20,7 @@ from baselines import SAMPLE
 from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
-from tespec.core.settings import Clip, Decay, NonNegativeFloat, Optimisation, PositiveInt, Pretraining, Share
+from tespec.core.settings import Clip, Decay, NonNegativeFloat, Optimisation, Pretraining, Share
 from tespec.datasets.images import DEVIATION, GREY_DEVIATION, GREY_MEAN, MEAN, ViewOf, as_input, seeded
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
@@ -41,9 +41,6 @@ def posterized(image: Image.Image, bits: int, **_: Any) -> Image.Image:
 class ImagenetSettings(ViewSettings):
     """Settings of the view and of the loss; values of config.py, AUG and LABEL_SMOOTHING."""
 
-    size: PositiveInt = 224
-    channels: PositiveInt = 3
-    scale: tuple[Share, Share] = (0.08, 1.0)
     smoothing: Share = 0.1  # of the label, spread over all classes
     augment: str = "rand-m9-mstd0.5-inc1"  # timm's RandAugment
     erasing: Share = 0.25  # of the images, that lose a rectangle
@@ -97,7 +94,7 @@ class Imagenet(ImageMethod):
 
     @classmethod
     def views(cls, own: ImagenetSettings, training: bool = True) -> tuple[ViewOf]:
-        """The view of data/build.py; of images held out the middle, without chance."""
+        """The view of data/build.py; of validation images the middle, without chance."""
         grey = own.channels == 1
         view = create_transform(
             own.size,
@@ -119,7 +116,10 @@ class Imagenet(ImageMethod):
         return (v2.Compose([view, v2.Grayscale()]) if grey else view,)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step: "loss", and "accuracy", the share of images told right, mixed ones by their larger part."""
+        """Losses of a step: "loss", and "accuracy", the share of images told right, mixed ones by their larger part.
+
+        The batch holds `views` (B, 1, channels, size, size), uint8 or float32, and `labels` (B,) int64.
+        """
         views, wanted = as_input(batch["views"]).squeeze(1), batch["labels"]
         if self.training and (self.own.mixup or self.own.cutmix):
             views, wanted = self._mixed(views, wanted)

@@ -1,8 +1,8 @@
 """MEM: masked event modelling (Klenk et al., "Masked Event Modeling", WACV 2024).
 
 `mem-tokenizer` is pre-trained first: it draws an image of the events from a grid of tokens, each one of a codebook's.
-It then stays as it is: patches of the histograms are hidden in blocks, and the backbone has to name the tokens there
-(`mem`). ConvLSTMs carry their state from step to step, so that they may remember what is hidden.
+It then stays as it is: patches of the histograms are masked in blocks, and the backbone has to name the tokens there
+(`mem`). ConvLSTMs carry their state from step to step, so that they may remember what is masked.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from baselines import SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import all_reduce_sum, global_mean, shard_slice
-from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.registry import METHODS
 from tespec.models.backbone import detach, reset
 from tespec.models.event_swin import PATCH, EventSwin
-from tespec.models.layers import STRIDE, crop, in_fp32, pad_to, padded_size, sent
+from tespec.models.layers import crop, in_fp32, pad_to, padded_size, sent
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.masking import MaskPatch, draw_blocks, replace_hidden
+from tespec.pretraining.masking import MaskPatch, draw_blocks, replace_masked
 from tespec.pretraining.method import SEED, EventMethod
 from tespec.pretraining.views import random_crops, random_shifts, random_time_flips
 from tespec.weights.files import read_weights
@@ -38,22 +37,16 @@ from tespec.weights.files import read_weights
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """Settings of the tokenizer and of its loss; values of configs/nimagenet.conf unless another file is named.
+    """Settings of the tokenizer and of its loss; values of configs/nimagenet.conf unless another file is named."""
 
-    Raises:
-        UserError: a unit that tokens of a Swin do not fill, or a crop that is not made of whole ones.
-    """
-
-    unit: cfg.PositiveInt = 16  # px; side of a token's patch; num_layers 4: 2 ** 4
+    unit: Literal[4, 8, 16, 32] = 16  # px; side of a token's patch; num_layers 4: 2 ** 4
     crop: cfg.PositiveInt = 224  # px; side of the squares it learns from; input_H, input_W
     tokens: Annotated[int, Field(strict=True, ge=2)] = 8192  # in the codebook; num_tokens
     width: cfg.PositiveInt = 32  # dimensions of a token's vector; emb_dim
     hidden: cfg.PositiveInt = 384  # channels of its convolutions; vae_hidden_dim
     blocks: cfg.Depth = 3  # residual blocks of the encoder, and of the decoder; vae_num_resnet_blocks
     hot: cfg.PositiveFloat = 10.0  # deviations above the frame's mean, from which a pixel is hot; hotpix_num_stds
-    gamma: cfg.PositiveFloat = (
-        1.0  # power of counts over a frame's greatest; below 1, few events show more; gammatrafo 0
-    )
+    gamma: cfg.PositiveFloat = 1.0  # power of counts over a frame's greatest; below 1, few show more; gammatrafo 0
     shift: cfg.Share = 8 / 256  # of the shorter side, by which events move at most; mem/datasets.py, frames of 256 px
     # Of the softmax over tokens, at the start and at least; eventvae/train_vae.py, starting_temp and temp_min.
     temperature: tuple[cfg.PositiveFloat, cfg.PositiveFloat] = (1.0, 0.5)
@@ -61,19 +54,14 @@ class TokenizerSettings:
     # 384 images of 196 tokens; 1.5-fold, as their squared error is over three planes, one of them zero (vae_model.py).
     kl_weight: cfg.NonNegativeFloat = 1.5 * 1e-10 * 384 * 196
 
-    def __post_init__(self) -> None:
-        unit, side = self.unit, self.crop
-        if unit % PATCH or STRIDE % unit or side % unit:
-            what = f"tokens of {unit} px are not made of whole patches, or do not fill a crop of {side} px"
-            raise UserError("unit and crop of MEM's tokenizer", what, "choose a unit of 4, 8, 16 or 32 that divides it")
-
 
 @dataclass(frozen=True)
 class MemSettings:
-    """Settings of what is hidden, and of what is named there from which features."""
+    """Settings of what is masked, and of what is named there from which features."""
 
-    ratio: cfg.Share = 0.5  # of the patches that are hidden; num_mask_patches 98 of 14 x 14
-    # Patches, from which areas of blocks go up to all that is left to hide; min_mask_patches_per_block.
+    ratio: cfg.Share = 0.5  # of the patches that are masked; configs/nimagenet.conf, num_mask_patches 98 of 14 x 14
+    # Patches, from which areas of blocks go up to all that is left to mask; mem/run_mem_pretraining.py,
+    # min_mask_patches_per_block.
     smallest_block: cfg.PositiveInt = 16
     features: Literal["last", "all"] = "last"  # of the last stage, or of all stages
     tokenizer: TokenizerSettings = TokenizerSettings()
@@ -148,28 +136,28 @@ def gumbel_noise(logits: Tensor) -> Tensor:
 
 
 @in_fp32
-def tokenizer_losses(drawn: Tensor, images: Tensor, logits: Tensor) -> list[Tensor]:
-    """This rank's share of the mean squared error, and of the mean divergence, in nats, from using all tokens alike."""
-    error = (crop(drawn, (images.shape[-2], images.shape[-1])) - images).square()
-    told = log_softmax(logits, 1)
-    from_uniform = (told.exp() * told).sum(1) + math.log(logits.shape[1])
-    return [global_mean(each.sum(), each.numel()) for each in (error, from_uniform)]
+def tokenizer_losses(drawn: Tensor, images: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Losses of images (N, 2, H, W) that are drawn from tokens with logits (N, K, h, w).
 
-
-def temperature_at(share: Tensor, start: float, least: float) -> Tensor:
-    """Temperature of the softmax over tokens after a share of the training.
-
-    At the start of each epoch it is multiplied by exp(-anneal_rate * step) (eventvae/train_vae.py).
+    Returns:
+        this rank's shares of two means: of the squared error over all pixels, and of the divergence in nats from using
+        all tokens alike over all places.
     """
-    epoch = (EPOCHS * share).floor()
-    return (start * (-ANNEALING * epoch * (epoch + 1) / 2).exp()).clamp(min=least)
+    error = (crop(drawn, (images.shape[-2], images.shape[-1])) - images).square()
+    by_log = log_softmax(logits, 1)
+    divergence = (by_log.exp() * by_log).sum(1) + math.log(logits.shape[1])
+    return global_mean(error.sum(), error.numel()), global_mean(divergence.sum(), divergence.numel())
 
 
-def perplexity(tokens: Tensor, count: int) -> Tensor:
-    """How many of `count` tokens are in use on all ranks: the exponential of their entropy."""
+def usage(tokens: Tensor, count: int) -> Tensor:
+    """How often (count,) float32 each of `count` tokens occurs."""
     ones = torch.ones(tokens.numel(), device=tokens.device)
     # Torch's `bincount` would look at the numbers and wait.
-    used = all_reduce_sum(torch.zeros(count, device=tokens.device).index_add(0, tokens.flatten(), ones))
+    return torch.zeros(count, device=tokens.device).index_add(0, tokens.flatten(), ones)
+
+
+def perplexity(used: Tensor) -> Tensor:
+    """How many tokens are in use, by how often each of them is: the exponential of their entropy."""
     return torch.special.entr(used / used.sum().clamp(min=1)).sum().exp()
 
 
@@ -205,7 +193,7 @@ def augmented(histograms: Tensor, shift: float, in_time: bool = True) -> Tensor:
     return random_shifts(flipped, round(shift * min(histograms.shape[-2:])))
 
 
-DEVIATIONS = (
+DEVIATIONS = (  # from tum-vision/mem, of the tokenizer as well
     "MEM on any recordings instead of N-ImageNet, in windows of 50 ms, and in the size of their frames, instead of "
     "30,000 events in frames reduced to 256 px along the shorter side",
     "MEM's events are not altered by RandAugment and by jitter of brightness and saturation, which act on 8-bit "
@@ -268,48 +256,57 @@ class MemTokenizer(EventMethod):
         self.share.fill_(share)
 
     def loss(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step: "loss", which is "loss_drawn" and the weighted divergence, and the batch's "perplexity"."""
+        """Losses of a step: "loss", which is "loss_drawn" and the weighted divergence, and the batch's "perplexity".
+
+        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8, each segment of which is seen by itself.
+        """
         own = self.own
         histograms = augmented(batch["histograms"], own.shift) if self.training else batch["histograms"]
         images = event_image(random_crops(histograms, own.crop).flatten(0, 1), own.hot, own.gamma)
         logits = self.backbone.encoder(pad_to(images, padded_size(images.shape[-2], images.shape[-1], own.unit)))
-        temperature = temperature_at(self.share, *own.temperature).float()
-        vectors = mixed_tokens(logits, gumbel_noise(logits), temperature, self.backbone.codebook)
+        vectors = mixed_tokens(logits, gumbel_noise(logits), self._temperature, self.backbone.codebook)
         drawn, divergence = tokenizer_losses(self.backbone.decoder(vectors), images, logits)
-        used = perplexity(logits.argmax(1), own.tokens)
-        return {"loss": drawn + own.kl_weight * divergence, "loss_drawn": drawn, "perplexity": used}, None
+        used = all_reduce_sum(usage(logits.argmax(1), own.tokens))
+        return {"loss": drawn + own.kl_weight * divergence, "loss_drawn": drawn, "perplexity": perplexity(used)}, None
+
+    @property
+    def _temperature(self) -> Tensor:
+        """It is multiplied by exp(-anneal_rate * step) at the start of each epoch (eventvae/train_vae.py)."""
+        (start, least), epoch = self.own.temperature, (EPOCHS * self.share).floor()
+        return (start * (-ANNEALING * epoch * (epoch + 1) / 2).exp()).clamp(min=least).float()
 
     def protocol(self, data: PretrainData) -> dict[str, str]:
         """What the validation metrics mean, in words."""
         return data.counts() | {
             "loss": self.loss_is,
-            "perplexity": "exponential of the entropy of all tokens on data held out: how many are in use",
+            "perplexity": "exponential of the entropy of all tokens on validation data: how many are in use",
             "drawn_error": "squared error of the images drawn from tokens, over that of drawing nothing",
         }
 
     @torch.no_grad()
     def validate(self, data: PretrainData, device: torch.device) -> dict[str, float]:
-        """Loss, and what the tokens are worth, batch by batch."""
+        """Mean loss over the samples of the validation data, and what the tokens are worth there."""
         self.eval()
-        own, found, sums = self.own, [], torch.zeros(4, dtype=torch.float64)
+        own, sums = self.own, torch.zeros(4, dtype=torch.float64)
+        used = torch.zeros(own.tokens, dtype=torch.float64)
         for number, batch in enumerate(data.val_batches(device)):
             torch.manual_seed(SEED + number)
             lanes, loss = len(batch["histograms"]), self.loss(batch, None)[0]["loss"].item()
             images = event_image(batch["histograms"].flatten(0, 1), own.hot, own.gamma)
             tokens = self.backbone.tokens(pad_to(images, padded_size(*data.size, own.unit)))
+            used += usage(tokens, own.tokens).cpu()
             drawn = crop(self.backbone.decoder(self.backbone.codebook[tokens].permute(0, 3, 1, 2)), data.size)
-            found.append(tokens.flatten())
             error, energy = (drawn - images).square().sum().item(), images.square().sum().item()
             sums += torch.tensor([loss * lanes, lanes, error, energy])
-        if (in_use := perplexity(torch.cat(found), own.tokens).item()) < COLLAPSED:
-            say(f"the tokenizer collapsed: {in_use:.2f} of {own.tokens:,} tokens are in use on data held out")
+        if (in_use := perplexity(used).item()) < COLLAPSED:
+            say(f"the tokenizer collapsed: {in_use:.2f} of {own.tokens:,} tokens are in use on validation data")
         loss, lanes, error, energy = sums.tolist()
         return {"loss": loss / lanes, "perplexity": in_use, "drawn_error": error / max(energy, 1e-12)}
 
 
 @METHODS.register_module(name="mem")
 class Mem(EventMethod):
-    """A backbone that names the tokens of hidden patches."""
+    """A backbone that names the tokens of masked patches."""
 
     title = "MEM"
     version = 2
@@ -318,8 +315,8 @@ class Mem(EventMethod):
     citation = MemTokenizer.citation
     licence = "not stated (tum-vision/mem)"
     weights = "none; tum-vision/mem links to no file, and what its code writes is a ViT-B/16"
-    summary = "The backbone names tokens of `mem-tokenizer` where patches are hidden in blocks; published with a ViT-B."
-    loss_is = "cross-entropy in nats of the tokens at hidden patches"
+    summary = "The backbone names tokens of `mem-tokenizer` where patches are masked in blocks; published with a ViT-B."
+    loss_is = "cross-entropy in nats of the tokens at masked patches"
     masks_patches = True
     deviations = (
         "MEM's network is a Swin that sees 10 bins for each polarity and the whole frame, instead of a ViT-B/16 that "
@@ -388,7 +385,10 @@ class Mem(EventMethod):
         self.tokenizer.load_state_dict(read_weights(path)[0])
 
     def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
-        """Losses of a step: "loss", "found", the share of hidden tokens named right, and the batch's "perplexity"."""
+        """Losses of a step: "loss", "found", the share of masked tokens named right, and the batch's "perplexity".
+
+        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8, and `fresh` (B,) bool.
+        """
         own, tokenizer, histograms = self.own, self.own.tokenizer, batch["histograms"]
         if self.training:
             histograms = augmented(histograms, tokenizer.shift, in_time=not self.backbone.recurrent)
@@ -397,14 +397,19 @@ class Mem(EventMethod):
         rows, columns = (-(-side // tokenizer.unit) for side in histograms.shape[-2:])
         blocks = draw_blocks(len(histograms), rows, columns, own.ratio, own.smallest_block)
         patch = self.backbone.embed_patches(self.mask_patch())
-        seen = replace_hidden(self.backbone.embed(histograms), sent(blocks, histograms.device), patch)
+        seen = replace_masked(self.backbone.embed(histograms), sent(blocks, histograms.device), patch)
         features, state = self.backbone.encode(seen, reset(state, batch["fresh"]))
-        # Found on the CPU, where nothing waits for how many there are. What fills a frame up is never hidden.
-        hidden = pad(blocks, (0, tokens.shape[2] - columns, 0, tokens.shape[1] - rows))
-        hidden = hidden.repeat_interleave(histograms.shape[1], dim=0).flatten().nonzero().squeeze(1)
-        places = sent(hidden, histograms.device)
+        # Found on the CPU, where nothing waits for how many there are. What fills a frame up is never masked.
+        masked = pad(blocks, (0, tokens.shape[2] - columns, 0, tokens.shape[1] - rows))
+        masked = masked.repeat_interleave(histograms.shape[1], dim=0)  # the same in all segments
+        places = sent(masked.flatten().nonzero().squeeze(1), histograms.device)
         logits, wanted = self.head(features, places), tokens.flatten().index_select(0, places)
         missed = in_fp32(cross_entropy)(logits, wanted, reduction="sum")
         found = (logits.detach().argmax(1) == wanted).sum()
-        named = {"loss": global_mean(missed, len(places)), "found": global_mean(found, len(places))}
-        return named | {"perplexity": perplexity(tokens, tokenizer.tokens)}, detach(state)
+        used = perplexity(all_reduce_sum(usage(tokens, tokenizer.tokens)))
+        losses = {
+            "loss": global_mean(missed, len(places)),
+            "found": global_mean(found, len(places)),
+            "perplexity": used,
+        }
+        return losses, detach(state)

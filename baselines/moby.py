@@ -23,10 +23,9 @@ from tespec.core.registry import METHODS
 from tespec.core.settings import Clip, Decay, Optimisation, PositiveFloat, PositiveInt, Pretraining, Share
 from tespec.datasets.images import ViewOf, as_input
 from tespec.models.backbone import Backbone
-from tespec.pretraining.contrast import global_avg_pool, info_nce, projector
+from tespec.pretraining.contrast import ema_update_, global_avg_pool, info_nce, momentum_copy, projector
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import ImageMethod, ViewSettings
-from tespec.pretraining.momentum import ema_update_, momentum_at, momentum_copy
 
 BLUR = 13  # px; of the kernel, three deviations on either side
 
@@ -35,9 +34,6 @@ BLUR = 13  # px; of the kernel, three deviations on either side
 class MobySettings(ViewSettings):
     """Settings of the views and of the contrast; values of moby_main.py and config.py."""
 
-    size: PositiveInt = 224
-    channels: PositiveInt = 3
-    scale: tuple[Share, Share] = (0.08, 1.0)
     hidden: PositiveInt = 4096  # width of projectors and predictor
     out: PositiveInt = 256  # dimensions that are compared
     queue: PositiveInt = 4096  # keys kept as negatives, for each of the two views
@@ -96,7 +92,10 @@ class Moby(ImageMethod):
         self.register_buffer("place", torch.zeros((), dtype=torch.int64))
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step: "loss", and "found", the share of views whose other view is told from the queue."""
+        """Losses of a step: "loss", and "found", the share of views whose other view is told from the queue.
+
+        The batch holds `views` (B, 2, channels, size, size), uint8 or float32.
+        """
         views = as_input(batch["views"]).split(1, dim=1)
         queries = [self.predictor(self.projector(global_avg_pool(self.backbone, view, self.norm))) for view in views]
         with torch.no_grad():
@@ -119,14 +118,13 @@ class Moby(ImageMethod):
 
     def after_step(self, share: float) -> None:
         """Let the slow encoder follow; `share` of the training is done."""
-        momentum = momentum_at(self.own.momentum, share)
-        ema_update_(self.slow_backbone, self.backbone, momentum)
-        ema_update_(self.slow_norm, self.norm, momentum)
-        ema_update_(self.slow_projector, self.projector, momentum)
+        ema_update_(self.slow_backbone, self.backbone, self.own.momentum, share)
+        ema_update_(self.slow_norm, self.norm, self.own.momentum, share)
+        ema_update_(self.slow_projector, self.projector, self.own.momentum, share)
 
     @classmethod
     def views(cls, own: MobySettings, training: bool = True) -> tuple[ViewOf, ViewOf]:
-        """BYOL's two views, of images held out as well: equal ones would say nothing (data/build.py)."""
+        """BYOL's two views, of validation images as well: equal ones would say nothing (data/build.py)."""
 
         def view(blur: float, solarise: float) -> ViewOf:
             steps = [

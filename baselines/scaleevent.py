@@ -128,7 +128,10 @@ class ScaleEvent(PairMethod):
             raise UserError(path, f"holds no weights of {self.own.teacher}", "give a file of them") from error
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step: "loss", the weighted sum of three, and "active", the share of tokens that count."""
+        """Losses of a step: "loss", the weighted sum of three, and "active", the share of tokens that count.
+
+        The batch holds `histograms` (B, 1, 2 * bins, H, W) and `images` (B, 1, 1, H, W), uint8.
+        """
         own, size, histograms = self.own, self.backbone.img_size, batch["histograms"]
         (*_, third, last), _ = self.backbone(histograms)
         both = torch.cat([third.squeeze(1), interpolate(last.squeeze(1), scale_factor=2)], 1)
@@ -152,8 +155,11 @@ def distances(events: Tensor, images: Tensor, active: Tensor, alike: float) -> l
     """How far features of events are from the image's: themselves, their likeness, and their likeness to the image.
 
     Features are (B, N, D) of the same places, those where `active` (B, N, 1) is 0 do not count. Likeness is the cosine
-    of each two of an image's tokens, 0 where it is negative or where the image's own is not above `alike`. Means are
-    over all tokens, of the absolute difference and twice of the squared one.
+    of each two of an image's tokens, 0 where it is negative or where the image's own is not above `alike`.
+
+    Returns:
+        this rank's shares of three means, over all tokens and batches: the absolute difference of the features, and the
+        squared differences of the likeness of events to events and of events to the image from that of the image.
     """
     events, images = events * active, images * active
     plain = (events - images).abs()

@@ -1,4 +1,4 @@
-"""No pre-training: backbones start from timm's random initialisation."""
+"""Methods without pre-training: random initialisation, and RVT's network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tespec.weights.load import WeightsReport
 
 @METHODS.register_module(name="scratch")
 class Scratch(Method):
-    """The floor every pre-training has to beat."""
+    """Train from random initialisation."""
 
     title = "No Pre-training"
     group = "No pre-training"
@@ -29,7 +29,7 @@ class Scratch(Method):
 
 @METHODS.register_module(name="rvt")
 class Rvt(Method):
-    """A row of the literature, as proof that another architecture fits the harness."""
+    """Train RVT's recurrent MaxViT from random initialisation, as its authors do."""
 
     title = "RVT"
     group = "The best performance in the literature"

@@ -7,9 +7,8 @@ from torch.nn.functional import cosine_similarity
 from tespec.core.registry import METHODS
 from tespec.core.settings import Downsample, Optimisation, PositiveInt, Pretraining, Share
 from tespec.models.layers import in_fp32
-from tespec.pretraining.contrast import global_avg_pool, projector
+from tespec.pretraining.contrast import ema_update_, global_avg_pool, momentum_copy, projector
 from tespec.pretraining.method import EventMethod
-from tespec.pretraining.momentum import ema_update_, momentum_at, momentum_copy
 from tespec.pretraining.views import random_views
 
 
@@ -55,9 +54,8 @@ class BYOL(EventMethod):
         return {"loss": distance(predicted[0], wanted[1]) + distance(predicted[1], wanted[0])}, None
 
     def after_step(self, share):
-        momentum = momentum_at(self.own.momentum, share)
-        ema_update_(self.slow_backbone, self.backbone, momentum)
-        ema_update_(self.slow_project, self.project, momentum)
+        ema_update_(self.slow_backbone, self.backbone, self.own.momentum, share)
+        ema_update_(self.slow_project, self.project, self.own.momentum, share)
 
 
 @in_fp32

@@ -71,7 +71,7 @@ def pretrain(
             say(found.notice)
         result = pretrain(method, settings, found.made(), seed, setup, skip_damaged=skip_damaged)
         if is_first():
-            print("held out: " + ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items()))
+            print("validation: " + ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items()))
             if kind.architectures:
                 accepted, reason = healthy(result.record)
                 print(f"features: {'healthy' if accepted else 'not healthy'}, {reason}")

@@ -343,9 +343,9 @@ class Finetuning(OfRecordings):
 
 @dataclass(frozen=True)
 class Mask:
-    """Tube masking: side of a patch in px and share of patches hidden."""
+    """Tube masking: side of a patch in px, which is made of whole tokens of a Swin, and share of patches masked."""
 
-    unit: PositiveInt
+    unit: Literal[4, 8, 16, 32]
     ratio: Share
 
 

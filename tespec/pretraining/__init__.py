@@ -1,1 +1,1 @@
-"""Self-supervised pre-training: what is hidden, what is predicted, and from what."""
+"""Self-supervised pre-training: data, methods, and the parts that methods share."""

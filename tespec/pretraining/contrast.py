@@ -1,8 +1,10 @@
-"""Losses between two networks' outputs: contrast with negatives, and agreement with a teacher's assignments."""
+"""Networks that are compared: a slow teacher, heads, contrast with negatives, agreement with a teacher."""
 
 from __future__ import annotations
 
-from typing import cast
+import copy
+import math
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +12,30 @@ from torch.nn.functional import cross_entropy, log_softmax, normalize
 
 from tespec.core.distributed import all_reduce_sum, global_max
 from tespec.models.backbone import Backbone
-from tespec.models.layers import in_fp32
+from tespec.models.layers import in_fp32, without_drop_path
 
+Module = TypeVar("Module", bound=nn.Module)
 SINKHORN_ROUNDS = 3
 SMALLEST = torch.finfo(torch.float32).tiny  # of a sum that is divided by
+
+
+def momentum_copy(student: Module) -> Module:
+    """A copy of `student` that is not trained and drops nothing."""
+    teacher = copy.deepcopy(student)
+    without_drop_path(teacher)
+    return teacher.requires_grad_(False)
+
+
+@torch.no_grad()
+def ema_update_(teacher: nn.Module, student: nn.Module, momentum: float, share: float) -> None:
+    """Move the teacher's parameters towards the student's by 1 - momentum; its buffers become the student's.
+
+    The momentum rises to 1 by half a cosine over the training, of which `share` is done.
+    """
+    step = (1 - momentum) * (math.cos(math.pi * share) + 1) / 2
+    torch._foreach_lerp_(list(teacher.parameters()), list(student.parameters()), step)
+    if buffers := list(teacher.buffers()):
+        torch._foreach_copy_(buffers, list(student.buffers()))
 
 
 @in_fp32

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -48,49 +48,43 @@ class PretrainData(ABC):
         settings: of the pre-training.
         method: the class that learns from it, see `tespec.pretraining.method.PretrainMethod`.
         own: the method's own settings.
-        root: folder or file; None: there is no data, and only `size` and `blank_batch` can be asked for.
-        size: (H, W) in px of the backbone's input where there is no data to tell it.
-        skip_damaged: leave out recordings that cannot be read.
+        size: (H, W) in px of the backbone's input; None: `open` tells it. Before, there are only blank batches.
 
     Attributes:
+        unordered: what it consists of, in words, if that has no order in time and so needs no memory.
         size: (H, W) in px of the backbone's input.
         channels: of the backbone's input; None: those of histograms.
         notes: lines for the user.
         damaged: names of recordings that were left out.
 
     Raises:
-        UserError: data that cannot be read, or settings that do not fit it.
+        UserError: settings that do not fit it.
     """
 
+    unordered: ClassVar[str] = ""
     size: Size
     channels: int | None = None
     notes: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
     root: Path
 
-    def __init__(
-        self,
-        settings: Pretraining,
-        method: Any,
-        own: Any,
-        root: Path | None,
-        size: Size | None = None,
-        skip_damaged: bool = False,
-    ) -> None:
-        self.settings, self.method, self.own, self.skip_damaged = settings, method, own, skip_damaged
+    def __init__(self, settings: Pretraining, method: Any, own: Any, size: Size | None = None) -> None:
+        self.settings, self.method, self.own = settings, method, own
         if size is not None:
             self.size = size
-        self.check_settings()
-        if root is not None:
-            self.root = root
-            self.open()
-
-    def check_settings(self) -> None:  # noqa: B027  # most fit
-        """Refuse settings that do not fit this kind of data."""
+        if self.unordered and settings.recurrent:
+            raise UserError("recurrent", f"{self.unordered} have no order in time", "set it to false")
+        if settings.batch_size < method.min_batch_size:
+            what = f"{settings.batch_size} is too few for what is compared or normalised over the batch"
+            raise UserError("batch_size", what, f"give {method.min_batch_size} or more")
 
     @abstractmethod
-    def open(self) -> None:
-        """Open the data in `root`, and set `size`."""
+    def open(self, root: Path, skip_damaged: bool = False) -> None:
+        """Open the data in `root`, a folder or file, without recordings that cannot be read if they may be skipped.
+
+        Raises:
+            UserError: it cannot be read, or is too little.
+        """
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -109,8 +103,13 @@ class PretrainData(ABC):
         """Training batches by step, or a shard of each: see `tespec.datasets.batches.StepBatches`."""
 
     @abstractmethod
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Shape of a lane, an image or a pair in a batch, and its dtype, by name."""
+
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
-        """A batch of so many lanes, images or pairs without content, to count what a step costs."""
+        """A batch of so many lanes, images or pairs, all zero, to count what a step costs."""
+        shapes = self.shapes().items()
+        return {name: torch.zeros(lanes, *shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes}
 
     @abstractmethod
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
@@ -135,24 +134,22 @@ class EventData(PretrainData):
     train: Sequence[Recording]
     held_out: Sequence[Recording]
 
-    def open(self) -> None:
+    def open(self, root: Path, skip_damaged: bool = False) -> None:
         """Divide the recordings into training and validation recordings."""
-        split, segments = self.split(), self.settings.segments
+        split, segments = self.split(root, skip_damaged), self.settings.segments
         self.train, self.held_out = split.train, split.held_out
-        longest = max(map(len, self.held_out))
-        if longest < segments:
-            what = f"the longest part held out has {longest} windows of {self.settings.window_ms:g} ms, not "
-            fewer = f"--set segments={longest}, or " if longest else ""
-            raise UserError(self.root, f"{what}{segments} (segments)", f"give {fewer}longer recordings")
         least = min(self.method.min_batch_size, self.method.val_batch_size(self.settings))
-        if sum(1 for _ in islice(self._val_places(), least)) < least:
-            what = f"fewer than {self.method.min_batch_size} stretches of {segments} windows are held out"
-            raise UserError(self.root, what, "set fewer segments, or give longer recordings")
+        if (found := sum(1 for _ in islice(self._val_places(), least))) < least:
+            longest = max(map(len, self.held_out))
+            what = f"validation recordings hold {found} sequences of {segments} windows (segments) instead of {least}"
+            what += f"; the longest has {longest} windows of {self.settings.window_ms:g} ms"
+            fewer = f"--set segments={longest}, or " if 0 < longest < segments else "fewer segments, or "
+            raise UserError(root, what, f"give {fewer}longer recordings")
 
-    def split(self) -> TrainValSplit:
-        """The recordings in `root`; sets `size`, `damaged` and `notes`."""
-        settings = self.settings
-        split = divide(self.root, settings.window_ms, settings.downsample, settings.sensor, self.skip_damaged)
+    def split(self, root: Path, skip_damaged: bool) -> TrainValSplit:
+        """The recordings in `root`; sets `root`, `size`, `damaged` and `notes`."""
+        settings, self.root = self.settings, root
+        split = divide(root, settings.window_ms, settings.downsample, settings.sensor, skip_damaged)
         self.size, self.damaged = split.size, tuple(split.damaged)
         self.notes = (
             *_excluded(split.excluded_test),
@@ -175,32 +172,27 @@ class EventData(PretrainData):
     def counts(self) -> dict[str, str]:
         """Recordings, in words."""
         return {
-            "recordings": f"{len(self.train)} to train on, {len(self.held_out)} held out",
-            "split": "held-out recordings, or the last quarter of the time where there are fewer than five",
+            "recordings": f"{len(self.train)} for training, {len(self.held_out)} for validation",
+            "split": "whole recordings for validation, or the last quarter of the time where there are fewer than five",
         }
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> Any:
         """Training batches by step."""
         return PretrainBatches(self.train, self.settings, seed, shard, self.method.mask(self.own))
 
-    def blank_batch(self, lanes: int, device: torch.device) -> Batch:
-        """Histograms without events, and masks that mask nothing."""
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Histograms, whether a lane starts a recording, and masks where the method has some."""
         settings, mask = self.settings, self.method.mask(self.own)
-        shape = (lanes, settings.segments, 2 * settings.bins, *self.size)
-        batch = {
-            "histograms": torch.zeros(shape, dtype=torch.uint8, device=device),
-            "fresh": torch.ones(lanes, dtype=torch.bool, device=device),
-        }
+        shape = (settings.segments, 2 * settings.bins, *self.size)
+        shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {"histograms": (shape, torch.uint8)}
         if mask is not None:
-            units = [-(-side // mask.unit) for side in self.size]
-            batch["mask"] = torch.zeros(lanes, *units, dtype=torch.bool, device=device)
-        return batch
+            shapes["mask"] = tuple(-(-side // mask.unit) for side in self.size), torch.bool
+        return shapes | {"fresh": ((), torch.bool)}
 
     def _val_places(self, frames: int | None = None) -> Iterator[tuple[int, Recording, int]]:
         """Number of a validation recording, the recording, and first window of each chunk of it, in order."""
-        segments = self.settings.segments
+        segments, windows = self.settings.segments, VAL_WINDOWS
         played = [recording for recording in self.held_out if len(recording) >= segments][:VAL_RECORDINGS]
-        windows = VAL_WINDOWS
         if frames is not None:
             played = played[:4]
             windows = max(segments, frames // len(played))
@@ -234,31 +226,28 @@ class EventData(PretrainData):
 
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
         """Features of events, the state carried along each recording."""
-        features, state = backbone(batch["histograms"], reset(state, batch["fresh"]))
-        return features, state
+        return backbone(batch["histograms"], reset(state, batch["fresh"]))
 
 
 class ImageData(PretrainData):
     """Views of images, which a feed-forward backbone sees in 1 or 3 channels.
 
-    A batch holds `views` (B, views, C, H, W), of which `tespec.datasets.images.as_input` makes the input, and
-    `labels` (B,) int64, the folder that each image lies in.
+    A batch holds `views` (B, views, C, H, W), uint8 or float32, of which `tespec.datasets.images.as_input` makes the
+    input, and `labels` (B,) int64, the folder that each image lies in.
     """
 
-    def check_settings(self) -> None:
-        """Refuse memory, and images that are neither grey nor RGB."""
-        if self.settings.recurrent:
-            raise UserError("recurrent", "images have no order in time", "set it to false")
-        if self.own.channels not in (1, 3):
-            raise UserError("objective.channels", f"{self.own.channels} is neither grey nor RGB", "choose 1 or 3")
-        self.channels, self.size = self.own.channels, (self.own.size, self.own.size)
+    unordered = "images"
 
-    def open(self) -> None:
+    def __init__(self, settings: Pretraining, method: Any, own: Any, size: Size | None = None) -> None:
+        self.channels = own.channels
+        super().__init__(settings, method, own, (own.size, own.size))
+
+    def open(self, root: Path, skip_damaged: bool = False) -> None:
         """Find the images."""
-        self.images = open_images(self.root)
+        self.root, self.images = root, open_images(root)
         if len(self.images.held_out) < self.method.min_batch_size:
             what = f"fewer than {self.method.min_batch_size} images are left for validation"
-            raise UserError(self.root, what, "give more images")
+            raise UserError(root, what, "give more images")
         self.notes = _excluded(self.images.excluded_test)
 
     def fingerprint(self) -> str:
@@ -273,7 +262,7 @@ class ImageData(PretrainData):
         """Images and classes, in words."""
         images = self.images
         return {
-            "images": f"{len(images.train):,} to train on, {len(images.held_out):,} held out",
+            "images": f"{len(images.train):,} for training, {len(images.held_out):,} for validation",
             "classes": ", ".join(images.classes[:20]) + (", ..." if len(images.classes) > 20 else ""),
         }
 
@@ -281,13 +270,10 @@ class ImageData(PretrainData):
         """Training batches by step."""
         return ImageBatches(self.images, self.method.views(self.own), self.settings.batch_size, seed, shard)
 
-    def blank_batch(self, lanes: int, device: torch.device) -> Batch:
-        """Black views, all of the first class."""
-        shape = (lanes, len(self.method.views(self.own)), self.own.channels, *self.size)
-        return {
-            "views": torch.zeros(shape, dtype=torch.uint8, device=device),
-            "labels": torch.zeros(lanes, dtype=torch.int64, device=device),
-        }
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Views and labels."""
+        views = (len(self.method.views(self.own)), self.own.channels, *self.size)
+        return {"views": (views, torch.uint8), "labels": ((), torch.int64)}
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
         """Batches of validation images, of every class as many, as the method sees images that it does not train on.
@@ -309,8 +295,7 @@ class ImageData(PretrainData):
 
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
         """Features of the first view."""
-        features, _ = backbone(as_input(batch["views"][:, :1]))
-        return features, None
+        return backbone(as_input(batch["views"][:, :1]))
 
 
 class PairData(EventData):
@@ -320,25 +305,18 @@ class PairData(EventData):
     `tespec.datasets.images.as_input` makes a backbone's input.
     """
 
+    unordered = "pairs of events and image"
     train: Sequence[Paired]
     held_out: Sequence[Paired]
 
-    def check_settings(self) -> None:
-        """Refuse memory, and batches that are too small."""
-        settings = self.settings
-        if settings.recurrent:
-            raise UserError("recurrent", "pairs of events and image have no order in time", "set it to false")
-        if settings.batch_size < self.method.min_batch_size:
-            raise UserError("batch_size", "a pair alone has nothing to be told from", "give 2 or more")
-
-    def open(self) -> None:
+    def open(self, root: Path, skip_damaged: bool = False) -> None:
         """Divide the recordings, and find the image at the end of each window."""
-        split, window_ms = self.split(), self.settings.window_ms
+        split, window_ms = self.split(root, skip_damaged), self.settings.window_ms
         self.train = paired(split.train, window_ms)
         self.held_out = subsample(paired(split.held_out, window_ms), VAL_PAIRS)
         if sum(map(len, self.held_out)) < self.method.min_batch_size:
             what = f"fewer than {self.method.min_batch_size} pairs are left for validation"
-            raise UserError(self.root, what, "give longer recordings, or more of them")
+            raise UserError(root, what, "give longer recordings, or more of them")
 
     def fingerprint(self) -> str:
         """Hash of the recordings, and of the names and sizes of their images."""
@@ -350,19 +328,16 @@ class PairData(EventData):
     def counts(self) -> dict[str, str]:
         """Pairs, in words."""
         train, held_out = sum(map(len, self.train)), sum(map(len, self.held_out))
-        return {"pairs": f"{train:,} to train on, {held_out:,} held out"}
+        return {"pairs": f"{train:,} for training, {held_out:,} for validation"}
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> PairBatches:
         """Training batches by step."""
         return PairBatches(self.train, self.settings, seed, shard, partial(self.method.augment, self.own))
 
-    def blank_batch(self, lanes: int, device: torch.device) -> Batch:
-        """Histograms without events, and black images."""
-        shape = (lanes, 1, 2 * self.settings.bins, *self.size)
-        return {
-            "histograms": torch.zeros(shape, dtype=torch.uint8, device=device),
-            "images": torch.zeros(lanes, 1, 1, *self.size, dtype=torch.uint8, device=device),
-        }
+    def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Histograms and images."""
+        histograms, images = (1, 2 * self.settings.bins, *self.size), (1, 1, *self.size)
+        return {"histograms": (histograms, torch.uint8), "images": (images, torch.uint8)}
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
         """Even batches of validation pairs, no larger than a training batch and than `VAL_BATCH`."""
@@ -375,8 +350,7 @@ class PairData(EventData):
 
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
         """Features of events."""
-        features, _ = backbone(batch["histograms"])
-        return features, None
+        return backbone(batch["histograms"])
 
 
 def _excluded(names: Sequence[str]) -> tuple[str, ...]:

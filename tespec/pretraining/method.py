@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -28,10 +29,10 @@ from tespec.metrics.features import PLACES, FeatureReservoir, feature_std_and_ra
 from tespec.models import Backbone, EventSwin, build_backbone
 from tespec.models.layers import padded_size
 from tespec.pretraining.data import Batch, EventData, ImageData, PairData, PretrainData
-from tespec.pretraining.health import FRAMES, stage_spreads
 from tespec.weights.load import WeightsReport, load_backbone
 
 SEED = 0  # of random draws in validation, the same for every run
+FRAMES = 64  # of which features of the four stages are measured
 
 
 class Method:
@@ -87,11 +88,7 @@ class Method:
 
     @classmethod
     def require(cls, name: str, arch: str) -> None:
-        """Refuse an architecture that the method does not have.
-
-        Raises:
-            UserError: names those it has.
-        """
+        """Refuse an architecture that the method does not have; the message names those it has."""
         if not cls.architectures:
             raise UserError(f"--method {name}", "is a part of another method and no backbone", "see --list")
         if arch not in cls.architectures:
@@ -141,28 +138,14 @@ class PretrainMethod(Method, nn.Module):
 
     @classmethod
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
-        """The method with a randomly initialised backbone for `data`.
-
-        Raises:
-            UserError: settings that do not fit the data.
-        """
+        """The method with a randomly initialised backbone; settings that do not fit the data are refused."""
         return cls(own, cls.new_backbone(settings, data))
 
     @classmethod
     def new_backbone(cls, settings: Pretraining, data: PretrainData) -> Backbone:
-        """A randomly initialised backbone for `data`.
-
-        Raises:
-            UserError: patches are to be masked, and the architecture has none.
-        """
-        backbone = build_backbone(
-            settings.width,
-            settings.recurrent,
-            settings.bins,
-            padded_size(*data.size),
-            data.channels,
-            settings.drop_path,
-        )
+        """A randomly initialised backbone for `data`; one without patches is refused where patches are masked."""
+        size, bins = padded_size(*data.size), settings.bins
+        backbone = build_backbone(settings.width, settings.recurrent, bins, size, data.channels, settings.drop_path)
         if cls.masks_patches and not isinstance(backbone, EventSwin):
             what = f"{settings.width} has no patches to mask"
             raise UserError(f"objective {settings.objective['type']}", what, "choose a Swin")
@@ -170,10 +153,7 @@ class PretrainMethod(Method, nn.Module):
 
     @classmethod
     def upstream(cls, own: Any) -> tuple[str, str]:
-        """Another network that the training needs: the method that pre-trains it, and its file where one is given.
-
-        Two empty texts where it needs none.
-        """
+        """Another network that training needs: the method that pre-trains it, "" for none, and its file if given."""
         return "", ""
 
     @classmethod
@@ -185,22 +165,18 @@ class PretrainMethod(Method, nn.Module):
         return replace(first, optimisation=replace(how, steps=steps, warmup_steps=min(warmup, steps - 1)))
 
     def load_upstream(self, path: Path) -> None:
-        """Load the network that `upstream` names, before the first step.
-
-        Raises:
-            UserError: it does not fit.
-        """
+        """Load the network that `upstream` names, before the first step; one that does not fit is refused."""
         raise NotImplementedError(f"{type(self).__name__} needs no other network")
 
     def protocol(self, data: PretrainData) -> dict[str, str]:
         """What the validation metrics mean, in words."""
         return {
             "loss": self.loss_is,
-            "feature_std": "deviation of unit-length features of all stages on data held out, times root(channels)",
-            "feature_rank": "exponential of the entropy of their singular values",
-            "feature_places": f"{PLACES:,} places of all frames held out, drawn alike for every run; all where fewer",
+            "feature_std": "standard deviation of unit-length features of all stages, times root(channels)",
+            "feature_rank": "exponential of the entropy of the features' singular values",
+            "feature_places": f"{PLACES:,} places of all validation frames, or all of them; the same in every run",
             "last_stage_std, last_stage_rank": "the same of the last stage alone",
-            "stages": f"of each stage, on about {FRAMES} frames held out",
+            "stages": f"the same of each stage, on about {FRAMES} validation frames",
             **data.counts(),
             **({"left out as damaged": ", ".join(data.damaged)} if data.damaged else {}),
         }
@@ -212,13 +188,12 @@ class PretrainMethod(Method, nn.Module):
 
     @torch.no_grad()
     def validate(self, data: PretrainData, device: torch.device) -> dict[str, float]:
-        """Mean losses on the validation data, and std and rank of the features there; memory does not grow with it."""
+        """Mean losses over all validation samples, and std and rank of their features, in memory of a fixed size."""
         self.eval()
         sums: defaultdict[str, float] = defaultdict(float)
-        samples = 0
         every, last = FeatureReservoir(PLACES), FeatureReservoir(PLACES)
-        state = memory = None
-        with progress("data held out", "batches") as advance:
+        samples, state, memory = 0, None, None
+        with progress("validation", "batches") as advance:
             for number, batch in enumerate(data.val_batches(device)):
                 torch.manual_seed(SEED + number)
                 losses, state = self.val_losses(batch, state)
@@ -229,18 +204,15 @@ class PretrainMethod(Method, nn.Module):
                     sums[name] += loss.item() * len(features[0])
                 samples += len(features[0])
                 advance(number + 1, None, "")
-        of_all, of_last = feature_std_and_rank(every.features()), feature_std_and_rank(last.features())
-        return {name: total / samples for name, total in sums.items()} | {
-            "feature_std": of_all.std,
-            "feature_rank": of_all.rank,
-            "last_stage_std": of_last.std,
-            "last_stage_rank": of_last.rank,
-        }
+        found = {name: total / samples for name, total in sums.items()}
+        for name, reservoir in (("feature", every), ("last_stage", last)):
+            found[f"{name}_std"], found[f"{name}_rank"] = feature_std_and_rank(reservoir.features())
+        return found
 
     def stage_spreads(
         self, data: PretrainData, device: torch.device, stages: Sequence[int] = range(4)
     ) -> dict[str, dict[str, float]]:
-        """Std and rank of some stages' features on a few validation frames; see `stage_spreads`."""
+        """Std and rank of some stages' features on about `FRAMES` validation frames; see `stage_spreads`."""
 
         def features() -> Iterator[list[Tensor]]:
             state = None
@@ -252,6 +224,37 @@ class PretrainMethod(Method, nn.Module):
 
     def draw(self, data: PretrainData, device: torch.device, path: Path) -> None:  # most draw nothing
         """Write a picture of what the network does on the validation data, if the method has one to show."""
+
+
+@torch.no_grad()
+def stage_spreads(batches: Iterable[Sequence[Tensor]], stages: Sequence[int] = range(4)) -> dict[str, dict[str, float]]:
+    """How features of the stages differ.
+
+    Args:
+        batches: features (B, T, C, h, w) of the four stages, batch by batch.
+        stages: those that are measured.
+
+    Returns:
+        "std" and "rank" of "stage 1" to "stage 4".
+    """
+    seen = {index: FeatureReservoir(PLACES) for index in stages}
+    for features in batches:
+        for index, reservoir in seen.items():
+            reservoir.add(features[index : index + 1], features[index].shape[-2:])
+    spreads = {index: feature_std_and_rank(reservoir.features()) for index, reservoir in seen.items()}
+    return {f"stage {index + 1}": spread._asdict() for index, spread in spreads.items()}
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Inside, the model is evaluated; afterwards each part of it is trained or evaluated as it was before."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
 
 
 class EventMethod(PretrainMethod):
@@ -272,11 +275,11 @@ class EventMethod(PretrainMethod):
 
 @dataclass(frozen=True)
 class ViewSettings:
-    """How views of an image are drawn."""
+    """How views of an image are drawn; defaults of the codes for ImageNet-1k."""
 
-    size: PositiveInt  # px; side of a view
-    channels: PositiveInt  # 1, grey, or 3, RGB
-    scale: tuple[Share, Share]  # lowest and highest share of the image that a view shows
+    size: PositiveInt = 224  # px; side of a view
+    channels: Literal[1, 3] = 3  # grey or RGB
+    scale: tuple[Share, Share] = (0.08, 1.0)  # lowest and highest share of the image that a view shows
 
 
 class ImageMethod(PretrainMethod):
@@ -310,11 +313,7 @@ class PairMethod(PretrainMethod):
 
 
 def find_method(name: str) -> type[Method]:
-    """The registered method of that name.
-
-    Raises:
-        UserError: there is none; the message names the nearest or all of them.
-    """
+    """The registered method of that name; where there is none, the message names the nearest or all of them."""
     method: type[Method] | None = METHODS.module_dict.get(name)
     if method is None:
         raise UserError(f"--method {name}", "unknown method", suggest(name, sorted(METHODS.module_dict)))
@@ -332,7 +331,10 @@ def open_pretraining(
         UserError: the settings do not fit, or the data cannot be read.
     """
     method = pretrain_method(settings)
-    return method.data_type(settings, method, own_settings(settings.objective), root, size, skip_damaged)
+    data = method.data_type(settings, method, own_settings(settings.objective), size)
+    if root is not None:
+        data.open(root, skip_damaged)
+    return data
 
 
 def new_network(settings: Pretraining, data: PretrainData) -> PretrainMethod:
@@ -348,11 +350,7 @@ def pretrain_method(settings: Pretraining) -> type[PretrainMethod]:
 
 
 def own_settings(objective: Mapping[str, Any]) -> Any:
-    """A method's own settings, given its name as `type` and values by name.
-
-    Raises:
-        UserError: a setting is unknown, missing or out of range.
-    """
+    """A method's own settings, given its name as `type` and values by name; wrong ones are refused."""
     register_methods()
     own = {key: value for key, value in objective.items() if key != "type"}
     return build(type(METHODS.module_dict[objective["type"]].recipe.objective), own, "objective")

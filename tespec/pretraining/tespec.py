@@ -16,18 +16,18 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
-import tespec.pretraining.decoder  # noqa: F401  # registers the decoders
 from tespec.core import settings as cfg
 from tespec.core.description import read_description
 from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
-from tespec.core.registry import METHODS, MODELS, find_registered
+from tespec.core.registry import METHODS
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.event_swin import EventSwin
 from tespec.models.layers import crop, in_fp32
-from tespec.pretraining.masking import MaskPatch, check_mask_unit, patch_sums, pixel_maps, replace_hidden
+from tespec.pretraining.masking import MaskPatch, build_decoder, pixel_maps, replace_masked
 from tespec.pretraining.method import EventMethod
 
 
@@ -47,11 +47,7 @@ class Target:
 
 @dataclass(frozen=True)
 class TespecSettings:
-    """Settings of what is masked, what is reconstructed, and by what; defaults of the paper, Sec. 4.1.
-
-    Raises:
-        UserError: a mask unit that is not made of whole tokens.
-    """
+    """Settings of what is masked, what is reconstructed, and by what; defaults of the paper, Sec. 4.1."""
 
     # Ratio 0: nothing is masked, and the loss is on all pixels (paper, table "Masking Ratio").
     mask: cfg.Mask = cfg.Mask(32, 0.5)
@@ -61,9 +57,6 @@ class TespecSettings:
     patch_eps: cfg.NonNegativeFloat = 1.0e-6  # C squared; added to a patch's variance; the reference MAE code's
     counts_eps: cfg.NonNegativeFloat = 1.0e-6  # likewise where the target is histograms, in squared counts
     visible_weight: cfg.NonNegativeFloat = 0.0  # of the error on visible pixels
-
-    def __post_init__(self) -> None:
-        check_mask_unit(self.mask)
 
     @property
     def autoencoding(self) -> bool:
@@ -86,10 +79,14 @@ def normalise_patches(video: Tensor, unit: int, eps: float) -> tuple[Tensor, Ten
         the normalised video, and mean and deviation (B, T, 1, H, W) of each pixel's patch.
     """
     size, planes = (video.shape[-2], video.shape[-1]), video.shape[2]
-    count = planes * patch_sums(torch.ones(size, device=video.device), unit)
-    mean = pixel_maps(patch_sums(video, unit).sum(2, keepdim=True) / count, unit, size)
+
+    def patch_sums(maps: Tensor) -> Tensor:
+        return avg_pool2d(maps.sum(2), unit, ceil_mode=True, divisor_override=1).unsqueeze(2)
+
+    count = patch_sums(torch.ones(1, 1, planes, *size, device=video.device))
+    mean = pixel_maps(patch_sums(video) / count, unit, size)
     centred = video - mean
-    variance = patch_sums(centred.square(), unit).sum(2, keepdim=True) / (count - 1).clamp(min=1)
+    variance = patch_sums(centred.square()) / (count - 1).clamp(min=1)
     deviation = pixel_maps((variance + eps).sqrt(), unit, size)
     return centred / deviation, mean, deviation
 
@@ -135,7 +132,7 @@ class Tespec(EventMethod):
     pretraining_data = "1Mpx"
     citation = "Mohammadi, Wu, Gilitschenski: TESPEC, ICCV 2025"
     summary = (
-        "Patches of the event histograms are hidden over a whole sequence and a recurrent backbone reconstructs the "
+        "Patches of the event histograms are masked over a whole sequence and a recurrent backbone reconstructs the "
         "intensity video there (Eq. 7), so that it must remember what it saw."
     )
     loss_is = "mean squared error of the reconstructed target"
@@ -184,12 +181,8 @@ class Tespec(EventMethod):
     def __init__(self, own: TespecSettings, backbone: EventSwin, bin_seconds: float = 0.005) -> None:
         super().__init__()
         self.own, self.backbone, self.bin_seconds = own, backbone, bin_seconds
-        made_for = {
-            "channels": backbone.channels,
-            "img_size": backbone.img_size,
-            "planes": 2 * backbone.bins if own.target.kind == "histograms" else 1,
-        }
-        self.decoder = MODELS.build({**own.decoder, **made_for, "_scope_": MODELS.scope})
+        planes = 2 * backbone.bins if own.target.kind == "histograms" else 1
+        self.decoder = build_decoder(own.decoder, backbone, planes)
         self.mask_patch = MaskPatch(own.mask.unit, 2 * backbone.bins)
 
     def loss(self, batch: dict[str, Tensor], state: State | None) -> tuple[dict[str, Tensor], State]:
@@ -203,39 +196,33 @@ class Tespec(EventMethod):
             "loss", which is "loss_masked" + visible_weight * "loss_visible", and "loss_zero", what predicting zero
             costs on the masked pixels; of an autoencoder "loss", which is "loss_all", and "loss_zero" on all pixels;
             and the detached state.
-
-        Raises:
-            ValueError: a mask of another size.
         """
         step, state = self.reconstruct(batch, state)
-        scored = ~step.masked if self.own.autoencoding else step.masked
-        error = (step.prediction - step.target).square()
-        loss, zero = _mean(error, scored), _mean(step.target.square(), scored)
+        error, zero = (step.prediction - step.target).square(), step.target.square()
         if self.own.autoencoding:
-            return {"loss": loss, "loss_all": loss, "loss_zero": zero}, detach(state)
-        visible = _mean(error, ~step.masked)
-        losses = {
-            "loss": loss + self.own.visible_weight * visible,
-            "loss_masked": loss,
-            "loss_visible": visible,
-            "loss_zero": zero,
-        }
-        return losses, detach(state)
+            loss = _mean(error, ~step.masked)
+            return {"loss": loss, "loss_all": loss, "loss_zero": _mean(zero, ~step.masked)}, detach(state)
+        masked, visible = _mean(error, step.masked), _mean(error, ~step.masked)
+        loss = masked + self.own.visible_weight * visible
+        named = {"loss_masked": masked, "loss_visible": visible, "loss_zero": _mean(zero, step.masked)}
+        return {"loss": loss, **named}, detach(state)
 
     def reconstruct(self, batch: dict[str, Tensor], state: State | None) -> tuple[Reconstruction, State]:
         """Target and prediction of a step, and the state after it; arguments as for `loss`."""
+        own, histograms, mask = self.own, batch["histograms"], batch["mask"]
         backbone_state, target_state = (None, None) if state is None else reset(state, batch["fresh"])
-        histograms, mask, unit = batch["histograms"], batch["mask"], self.own.mask.unit
         size = (histograms.shape[-2], histograms.shape[-1])
-        units = tuple(-(-side // unit) for side in size)
-        if mask.shape[1:] != units:
-            raise ValueError(f"a mask of {tuple(mask.shape[1:])} units does not cover an image of {units}")
         video, target_state = self.target(histograms, target_state)
-        tokens = replace_hidden(self.backbone.embed(histograms), mask, self.backbone.embed_patches(self.mask_patch()))
+        target, mean, deviation = video, video.new_zeros(()), video.new_ones(())
+        if own.patch_norm:
+            eps = own.counts_eps if own.target.kind == "histograms" else own.patch_eps * own.target.contrast**2
+            target, mean, deviation = normalise_patches(video, own.mask.unit, eps)
+        tokens = replace_masked(self.backbone.embed(histograms), mask, self.backbone.embed_patches(self.mask_patch()))
         features, backbone_state = self.backbone.encode(tokens, backbone_state)
         prediction = crop(self.decoder(features), size).float()
-        masked = pixel_maps(mask, unit, size)[:, None, None]
-        return Reconstruction(video, *self._normalised(video), prediction, masked), (backbone_state, target_state)
+        masked = pixel_maps(mask, own.mask.unit, size)[:, None, None]
+        step = Reconstruction(video, target, mean, deviation, prediction, masked)
+        return step, (backbone_state, target_state)
 
     def target(self, histograms: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         """Target (B, T, planes, H, W) of histograms (B, T, 2 * bins, H, W), before normalisation, and its state."""
@@ -247,14 +234,6 @@ class Tespec(EventMethod):
         video, state = estimate(histograms, state, alpha=own.alpha, contrast=own.contrast, bin_seconds=self.bin_seconds)
         return video.unsqueeze(2), state
 
-    def _normalised(self, video: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Target, and mean and deviation of its patches."""
-        own = self.own
-        if not own.patch_norm:
-            return video, video.new_zeros(()), video.new_ones(())
-        eps = own.counts_eps if own.target.kind == "histograms" else own.patch_eps * own.target.contrast**2
-        return normalise_patches(video, own.mask.unit, eps)
-
     @classmethod
     def mask(cls, own: TespecSettings) -> cfg.Mask:
         """How masks are drawn."""
@@ -262,12 +241,7 @@ class Tespec(EventMethod):
 
     @classmethod
     def from_settings(cls, own: TespecSettings, settings: cfg.Pretraining, data: Any) -> Self:
-        """The method with a randomly initialised backbone.
-
-        Raises:
-            UserError: an unknown decoder, or a share of patches that masks none.
-        """
-        find_registered(MODELS, str(own.decoder.get("type", "")), "objective.decoder.type")
+        """The method with a randomly initialised backbone; a share of patches that masks none is refused."""
         units = math.prod(-(-side // own.mask.unit) for side in data.size)
         if not own.autoencoding and round(own.mask.ratio * units) == 0:
             what = f"{own.mask.ratio:g} of {units} patches is none"
@@ -283,30 +257,26 @@ class Tespec(EventMethod):
         """What the validation metrics mean, in words."""
         own = self.own
         what = f"{own.target.kind} target{', normalised patch by patch' if own.patch_norm else ''}"
-        where = "all patches: nothing is hidden" if own.autoencoding else "the hidden patches"
+        where = "all pixels: nothing is masked" if own.autoencoding else "the masked pixels"
         if own.visible_weight and not own.autoencoding:
             where += f", plus {own.visible_weight:g} times that on the visible ones"
         return super().protocol(data) | {
             "loss": f"mean squared error of the {what}, on {where}",
-            f"{self._scored}_carried": "backbone state carried from chunk to chunk",
-            f"{self._scored}_zeroed": "backbone state zeroed at each chunk, the target's state carried",
-            "loss_zero": "zero predicted everywhere",
+            f"{self._scored}_carried": "the backbone's state is kept from one sequence of a recording to the next",
+            f"{self._scored}_zeroed": "the backbone's state is reset before each sequence, the target's is kept",
+            "loss_zero": "error of predicting zero",
         }
 
     def val_losses(self, batch: dict[str, Tensor], state: State | None) -> tuple[dict[str, Tensor], State]:
-        """Loss with the backbone's state carried along a recording, and with it zeroed at each chunk, and that of zero.
+        """Loss with the backbone's state carried along a recording, and with it reset at each chunk, and that of zero.
 
         The target's state is carried in both, so that the targets are the same. The gap between the two is what the
         network gets from its memory.
         """
         zeroed, _ = self.loss(batch, None if state is None else (None, state[1]))
         carried, state = self.loss(batch, state)
-        name = self._scored
-        return {
-            f"{name}_carried": carried[name],
-            f"{name}_zeroed": zeroed[name],
-            "loss_zero": carried["loss_zero"],
-        }, state
+        name, zero = self._scored, carried["loss_zero"]
+        return {f"{name}_carried": carried[name], f"{name}_zeroed": zeroed[name], "loss_zero": zero}, state
 
     def draw(self, data: Any, device: torch.device, path: Path) -> None:
         """Two moments of the validation recordings."""

@@ -24,8 +24,7 @@ from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
 from tespec.models.backbone import execute, reset
 from tespec.models.layers import with_exact_pools
-from tespec.pretraining.health import evaluating, stage_spreads
-from tespec.pretraining.method import Method
+from tespec.pretraining.method import Method, evaluating, stage_spreads
 from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import pretrain
 from tespec.runs.run import WEIGHTS, Outcome, Run, Trained, imported_parts, run_or_load

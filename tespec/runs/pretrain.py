@@ -18,9 +18,9 @@ from tespec.core.settings import Pretraining
 from tespec.models.backbone import Backbone
 from tespec.models.layers import with_exact_pools
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.health import evaluating
 from tespec.pretraining.method import (
     PretrainMethod,
+    evaluating,
     find_method,
     new_network,
     open_pretraining,
@@ -133,7 +133,7 @@ def _upstream(name: str, settings: Pretraining, data: Data, seed: int, setup: Se
 
 
 def _last_stage(run: Run, data: PretrainData, model: PretrainMethod) -> dict[str, float]:
-    """Spread and rank of the last stage's features, on a small part of the data held out, by this rank alone."""
+    """Spread and rank of the last stage's features, on a small part of the validation data, by this rank alone."""
     with single_rank(), evaluating(model):
         (found,) = model.stage_spreads(data, run.device, [3]).values()
     return found

@@ -6,7 +6,7 @@ import torch
 from tespec.core.config import pretraining_settings
 from tespec.models import build_backbone
 from tespec.models.layers import DropPath
-from tespec.pretraining.momentum import momentum_copy
+from tespec.pretraining.contrast import momentum_copy
 from tespec.training.loading import MicroBatches
 from tespec.training.trainer import Trainer
 

@@ -20,14 +20,14 @@ def losses_of(model, given):
         return model.eval().loss(given, None)[0]
 
 
-def hidden_pixels(model, given, number):
+def masked_pixels(model, given, number):
     torch.manual_seed(0)
-    hidden = model._masks(given["histograms"])[number]
-    return hidden.repeat_interleave(UNIT, 1).repeat_interleave(UNIT, 2)
+    masks = model._masks(given["histograms"])[number]
+    return masks.repeat_interleave(UNIT, 1).repeat_interleave(UNIT, 2)
 
 
 @pytest.mark.parametrize("kept", [1, 6, 7, 12])
-def test_half_of_what_events_show_is_hidden_in_the_frame(kept):
+def test_half_of_what_events_show_is_masked_in_the_frame(kept):
     events, frame = draw_masks(torch.rand(2, 200, 24, generator=torch.Generator().manual_seed(0)), kept)
     assert (~events).sum(1).unique().tolist() == (~frame).sum(1).unique().tolist() == [kept]
     assert (~events & frame).sum(1).min() >= kept // 2
@@ -46,20 +46,20 @@ def test_an_event_frame_says_where_events_of_each_polarity_were():
 
 
 def test_each_loss_sees_what_it_may_see():
-    """Pixels of the frame that are hidden are wanted and no input; events help to draw it in the fused loss alone."""
+    """Pixels of the frame that are masked are wanted and no input; events help to draw it in the fused loss alone."""
     model, given = autoencoder(), pairs(LANES)
-    pixels = hidden_pixels(model, given, 1)[:, None, None]
-    hidden = {"images": torch.where(pixels, pairs(LANES, 1)["images"], given["images"])}
+    pixels = masked_pixels(model, given, 1)[:, None, None]
+    unseen = {"images": torch.where(pixels, pairs(LANES, 1)["images"], given["images"])}
     before = losses_of(model, given)
     for other, changed in (
-        (hidden, {"loss_frame", "loss_fused"}),
+        (unseen, {"loss_frame", "loss_fused"}),
         ({"histograms": histograms(LANES, seed=1)}, {"loss_events", "loss_fused", "loss_contrast"}),
     ):
         after = losses_of(model, given | other)
         assert {name for name in before if after[name] != before[name]} - {"loss", "found"} == changed
 
 
-def test_the_loss_is_the_published_sum_of_means_over_hidden_pixels():
+def test_the_loss_is_the_published_sum_of_means_over_masked_pixels():
     model, given, said = autoencoder(), pairs(LANES), {}
     model.of_events.register_forward_hook(lambda _, __, out: said.update(events=out.double()))
     model.of_frame.register_forward_hook(lambda _, __, out: said.update(frames=out.double()))
@@ -71,10 +71,10 @@ def test_the_loss_is_the_published_sum_of_means_over_hidden_pixels():
     scale = own("cm3ae", "paper").logit_scale
     assert scale == pytest.approx(2.659, abs=1e-3)
     squares = (drawn - event_frame(given["histograms"]))[:, 0].double().square().mean(1)
-    hidden, errors = hidden_pixels(model, given, 0), []
+    masked, errors = masked_pixels(model, given, 0), []
     for lane, top, left in np.ndindex(LANES, SIZE[0] // UNIT, SIZE[1] // UNIT):
         patch = (lane, slice(top * UNIT, (top + 1) * UNIT), slice(left * UNIT, (left + 1) * UNIT))
-        if hidden[patch].all():
+        if masked[patch].all():
             errors.append(squares[patch].mean().item())
     assert found["loss_events"].item() == pytest.approx(np.mean(errors), rel=1e-5)
 
@@ -87,19 +87,24 @@ def test_the_loss_is_the_published_sum_of_means_over_hidden_pixels():
 
 
 def test_the_fusion_is_the_published_one():
-    """The norm replaces the stream, and the perceptron counts 1e-5 at the start."""
+    """The norm replaces the stream, the perceptron counts 1e-5 at the start, and places are sines and cosines."""
     torch.manual_seed(0)
-    fusion = Fusion(8, 4, (64, 64)).double()
-    frame, events = torch.randn(2, 2, 1, 8, 2, 2, dtype=torch.float64)
+    fusion = Fusion(8, 4, (64, 96)).double()  # 2 x 3 tokens
+    # Half of the channels for the row, half for the column, each sines, then cosines.
+    rows, columns = np.divmod(np.arange(6), 3)
+    angles = [np.outer(each, 1 / 10000 ** (np.arange(2) / 2)) for each in (rows, columns)]
+    places = torch.from_numpy(np.hstack([wave(each) for each in angles for wave in (np.sin, np.cos)]))
+    torch.testing.assert_close(fusion.positions, places, rtol=0, atol=1e-6)
+    frame, events = torch.randn(2, 2, 1, 8, 2, 3, dtype=torch.float64)
     block, places = fusion.block, fusion.positions
     expected = torch.zeros_like(frame)
     for lane in range(2):
         tokens = torch.cat([each[lane, 0].flatten(1).T + places for each in (frame, events)])
-        q, k, v = block.attn.qkv(block.norm1(tokens)).view(8, 3, 4, 2).unbind(1)
+        q, k, v = block.attn.qkv(block.norm1(tokens)).view(12, 3, 4, 2).unbind(1)
         mixed = torch.stack([((q[:, h] @ k[:, h].T) * 2**-0.5).softmax(1) @ v[:, h] for h in range(4)], 1).flatten(1)
         normal = block.norm2(tokens + block.attn.proj(mixed))
         joined = normal + 1e-5 * block.mlp.fc2(torch.nn.functional.gelu(block.mlp.fc1(normal)))
-        expected[lane, 0] = joined[:4].T.view(8, 2, 2)
+        expected[lane, 0] = joined[:6].T.view(8, 2, 3)
     torch.testing.assert_close(fusion(frame, events), expected)
 
 

@@ -1,15 +1,17 @@
-"""Losses between two networks' outputs, and Sinkhorn's balancing over processes."""
+"""Slow teachers, losses between two networks' outputs, and Sinkhorn's balancing over processes."""
 
 from datetime import timedelta
 
 import pytest
 import torch
+from loss_cases import CASES
 from torch import distributed, multiprocessing
 from torch.nn.functional import cross_entropy, normalize
 
-from tespec.pretraining.contrast import SINKHORN_ROUNDS, info_nce, sinkhorn, soft_cross_entropy
+from tespec.pretraining.contrast import ema_update_, info_nce, momentum_copy, sinkhorn, soft_cross_entropy
 
 SAMPLES, PROTOTYPES, TEMPERATURE = 40, 12, 0.04
+ROUNDS = 3  # of SwAV (facebookresearch/swav, main_swav.py, sinkhorn_iterations)
 
 
 def cosines(samples=SAMPLES, prototypes=PROTOTYPES):
@@ -22,7 +24,7 @@ def by_the_book(logits, temperature):
     """SwAV, Alg. 1, in float64: columns to 1 / K, rows to 1 / B."""
     shares = (logits.double() / temperature).exp()
     shares /= shares.sum()
-    for _ in range(SINKHORN_ROUNDS):
+    for _ in range(ROUNDS):
         shares /= shares.sum(0, keepdim=True) * shares.shape[1]
         shares /= shares.sum(1, keepdim=True) * shares.shape[0]
     return shares * shares.shape[0]
@@ -59,7 +61,7 @@ def test_processes_balance_what_one_balances_and_exchange_sums_alone(tmp_path):
     parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     for found in zip(*(assigned for assigned, _ in parts), strict=True):
         torch.testing.assert_close(torch.cat(found), sinkhorn(cosines(), TEMPERATURE), rtol=1e-4, atol=1e-7)
-    assert [sent for _, sent in parts] == [len(BORDERS) * [1, *SINKHORN_ROUNDS * [PROTOTYPES]]] * 2
+    assert [sent for _, sent in parts] == [len(BORDERS) * [1, *ROUNDS * [PROTOTYPES]]] * 2
 
 
 def test_agreement_with_assignments_is_their_cross_entropy():
@@ -78,3 +80,39 @@ def test_contrast_with_the_others_of_the_batch_or_with_given_negatives():
     logits = torch.cat([(q * k).sum(1, keepdim=True), q @ queue.T], 1) / 0.3
     torch.testing.assert_close(loss, cross_entropy(logits, torch.zeros(5, dtype=torch.long)))
     assert found == (logits.argmax(1) == 0).float().mean()
+
+
+def test_a_teacher_moves_by_what_its_momentum_leaves():
+    student = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    teacher = momentum_copy(student)
+    assert not any(each.requires_grad for each in teacher.parameters())
+    with torch.no_grad():
+        student[0].weight.add_(2.0)
+        student[1].running_mean.fill_(5.0)
+    ema_update_(teacher, student, 0.75, 0.0)
+    torch.testing.assert_close(teacher[0].weight, student[0].weight - 1.5)
+    assert teacher[1].running_mean.tolist() == [5.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "networks"),
+    [
+        ("ecddp", 0.992, {"student": "teacher"}),
+        ("ecdp", 0.99, {"backbone": "slow_backbone", "event_head": "slow_head"}),
+        ("moby", 0.99, {"backbone": "slow_backbone", "norm": "slow_norm", "projector": "slow_projector"}),
+    ],
+)
+@torch.no_grad()
+def test_momentum_rises_to_one_by_half_a_cosine(name, start, networks):
+    """Published: ECDDP .992, ECDP (moco_m) .99, MoBY .99."""
+    model, _ = CASES[name]()
+    for fast, slow in networks.items():
+        pairs = [*zip(model.get_submodule(fast).parameters(), model.get_submodule(slow).parameters(), strict=True)]
+        for share, momentum in ((0.0, start), (0.5, (1 + start) / 2), (1.0, 1.0)):
+            for one, other in pairs:
+                assert not other.requires_grad
+                one.copy_(other + 1)
+            before = [other.clone() for _, other in pairs]
+            model.after_step(share)
+            for (_, after), old in zip(pairs, before, strict=True):
+                torch.testing.assert_close(after - old, torch.full_like(old, 1 - momentum), atol=1e-5, rtol=0)

@@ -5,10 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from small_networks import distillation, histograms, own
-from torch.nn.functional import log_softmax, normalize
+from torch.nn.functional import log_softmax
 
-from baselines.ecddp import Ecddp
-from tespec.core.errors import UserError
+from baselines.ecddp import AttentionPool, Ecddp, cluster
 from tespec.models import build_backbone
 from tespec.pretraining.contrast import PrototypeHead, sinkhorn  # which test_contrast.py holds against SwAV's
 from tespec.pretraining.data import EventData
@@ -51,8 +50,8 @@ def plain_context_loss(model, seen, whole, members, inside):
     terms = []
     for view, each in enumerate(seen):
         logits = model.student.context(each, inside[view])
-        for lane, cluster in inside[view].any(2).nonzero().tolist():
-            terms.append(cross_entropy(logits[lane, cluster], wanted[lane, cluster]))
+        for lane, number in inside[view].any(2).nonzero().tolist():
+            terms.append(cross_entropy(logits[lane, number], wanted[lane, number]))
     return sum(terms) / len(terms)
 
 
@@ -115,20 +114,13 @@ def test_the_student_sees_masked_views_and_the_teacher_the_whole_square(monkeypa
     assert calls[3:] == [(True, True, large)] * 2 + [(True, False, small)] * 8
 
 
-def test_prototypes_start_short_and_turn_fast():
+def test_prototypes_start_short():
+    """Uniform within the bottleneck's root, of norm .577 (layers.py), so that AdamW turns them fast."""
     torch.manual_seed(0)
     head = PrototypeHead(16, 32, 256, 500)
-    start = head.directions.detach().clone()
-    assert start.norm(dim=1).mean().item() == pytest.approx(3**-0.5, rel=0.01)
+    assert head.directions.norm(dim=1).mean().item() == pytest.approx(3**-0.5, rel=0.01)
+    assert head.directions.abs().max() <= 256**-0.5
     assert (head.lengths == 1).all()
-    optimizer = torch.optim.AdamW([head.directions], 2e-3, weight_decay=0.04)
-    pull = torch.randn(500, 256)
-    for _ in range(20):
-        optimizer.zero_grad()
-        (normalize(head.directions, dim=1) * pull).sum().backward()
-        optimizer.step()
-    cosines = (normalize(start, dim=1) * normalize(head.directions.detach(), dim=1)).sum(1)
-    assert cosines.acos().rad2deg().mean().item() == pytest.approx(49.6, abs=3)
 
 
 def test_masks_are_blocks_in_half_of_the_views():
@@ -144,21 +136,16 @@ def test_masks_are_blocks_in_half_of_the_views():
     assert touching > 0.5  # of single patches it were 0.13
 
 
-def test_the_teacher_follows_and_the_student_is_handed_on():
-    model = distillation(momentum=own("ecddp", "paper").momentum)
+def test_the_student_is_trained_and_handed_on_and_the_teachers_temperature_rises():
+    model = distillation()
     assert model.backbone is model.student.backbone
     torch.manual_seed(0)
     model.loss({"histograms": histograms()}, None)[0]["loss"].backward()
     assert all(parameter.grad is None for parameter in model.teacher.parameters())
     assert all(parameter.grad is not None for parameter in model.student.parameters())
     assert not model.student.mask_token.any()
-    fast, slow = (each.backbone.swin.layers[0].blocks[0].mlp.fc1.weight for each in (model.student, model.teacher))
-    with torch.no_grad():
-        fast.add_(1.0)
-    for share, moved, temperature in ((0.0, 0.008, 0.04), (0.05, 0.007887, 0.055), (1.0, 0.0, 0.07)):
-        before = slow.clone()
+    for share, temperature in ((0.0, 0.04), (0.05, 0.055), (0.1, 0.07), (1.0, 0.07)):
         model.after_step(share)
-        assert (slow - before).mean().item() == pytest.approx(moved, abs=1e-5)
         assert model._temperature.item() == pytest.approx(temperature)
 
 
@@ -176,12 +163,6 @@ def test_every_window_held_out_is_scored_at_any_batch(monkeypatch, recurrent, ba
     assert Ecddp.val_batch_size(task.settings) <= 16
 
 
-@pytest.mark.parametrize("name", ["crop", "large", "small"])
-def test_views_of_broken_tokens_are_refused(name):
-    with pytest.raises(UserError, match=rf"objective\.{name}: 40 px is no multiple of 32"):
-        own("ecddp", **{name: 40})
-
-
 @torch.no_grad()
 def test_a_network_that_takes_any_size_is_the_one_built_for_that_size():
     flexible, *networks = (build_backbone("micro", True, 10, size) for size in (SIZES[0], *SIZES))
@@ -191,3 +172,38 @@ def test_a_network_that_takes_any_size_is_the_one_built_for_that_size():
         frames = torch.randint(0, 4, (1, 20, *size), dtype=torch.uint8)
         found, _ = flexible.encode(flexible.embed_patches(frames).unsqueeze(1))
         torch.testing.assert_close(found, network(frames.unsqueeze(1))[0], rtol=1e-4, atol=1e-5)
+
+
+def test_clusters_find_groups_and_those_that_lose_all_tokens_stay_empty():
+    torch.manual_seed(0)
+    centres = torch.eye(3, 6) * 5
+    tokens = torch.stack([centres[[0] * 4 + [1] * 4 + [2] * 4] + 0.1 * torch.randn(12, 6)])
+    members = cluster(tokens, torch.tensor([[0, 4, 8]]))
+    assert members[0].tolist() == [[number // 4 == group for number in range(12)] for group in range(3)]
+    members = cluster(tokens[:, :4].repeat(1, 2, 1), torch.tensor([[0, 4]]))  # two starts are one token
+    assert members.sum(2).tolist() == [[8, 0]]
+
+
+def test_pooling_is_attention_of_each_vector_to_itself_and_its_tokens():
+    torch.manual_seed(0)
+    pool, maps = AttentionPool(64).double(), torch.randn(2, 64, 6, 6).double()
+    members = torch.rand(2, 3, 36) < 0.3
+    members[:, 2] = False
+    found = pool(maps, members)
+    for lane in range(2):
+        tokens = (maps[lane] + pool.positions[0]).flatten(1).T
+        for number in range(3):
+            vector = pool.vector[0, 0]
+            for layer in pool.layers:
+                seen = layer.norm1(torch.stack([vector, *tokens[members[lane, number]]]))
+                heads = []
+                for head in range(2):
+                    part = slice(32 * head, 32 * head + 32)
+                    keys, values = layer.key(seen)[:, part], layer.value(seen)[:, part]
+                    weights = (keys @ layer.query(seen[0])[part] / 32**0.5).softmax(0)
+                    heads.append(weights @ values)
+                vector = vector + layer.project(torch.cat(heads))
+                vector = vector + layer.mlp(layer.norm2(vector))
+            torch.testing.assert_close(found[lane, number], pool.norm(vector))
+    everything = torch.ones(2, 1, 36, dtype=torch.bool)
+    torch.testing.assert_close(pool(maps), pool(maps, everything))

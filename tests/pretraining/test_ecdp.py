@@ -84,21 +84,6 @@ def test_heads_are_the_published_ones():
     assert [(type(each), each.bias) for each in model.to_event] == [(nn.Linear, None)]
 
 
-def test_the_slow_network_starts_equal_and_follows_and_the_fast_one_is_exported():
-    model = network()
-    slow, fast = model.slow_backbone.resnet.conv1.weight, model.backbone.resnet.conv1.weight
-    start = slow.clone()
-    assert torch.equal(start, fast)
-    with torch.no_grad():
-        fast += 1
-    for share in (0.0, 1.0):  # momentum 0.99, then 1
-        model.after_step(share)
-        torch.testing.assert_close(slow - start, torch.full_like(start, 0.01), atol=1e-5, rtol=0)
-    trained = {name.partition(".")[0] for name, each in model.named_parameters() if each.requires_grad}
-    assert "backbone" in trained  # their encoder_q
-    assert not trained & {"slow_backbone", "slow_head"}
-
-
 def test_both_networks_see_views_of_their_own_and_images_stay_whole(monkeypatch):
     model, seen, (pool, drawn) = network(), {}, (ecdp.global_avg_pool, ecdp.random_views)
     monkeypatch.setattr(ecdp, "global_avg_pool", lambda net, frames: seen.update({net: frames}) or pool(net, frames))

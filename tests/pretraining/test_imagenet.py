@@ -45,7 +45,7 @@ def test_classes_are_needed_for_classification_alone(tmp_path):
     open_pretraining(pretraining_settings("moby", "sample", ["batch_size=4"]), tmp_path)
 
 
-def test_every_class_is_among_what_is_held_out(tmp_path):
+def test_every_class_is_among_the_validation_images(tmp_path):
     for name, count in (("a", 700), ("b", 3), ("c", 2)):
         for number in range(count):
             (tmp_path / name).mkdir(exist_ok=True)
@@ -69,6 +69,14 @@ def test_the_loss_is_cross_entropy_with_the_label_smoothed_and_the_norm_comes_be
         logits = model.classify(model.norm(maps.flatten(1).T).mean(0)).log_softmax(0).double()
         wanted -= (0.9 * logits[label] + 0.1 * logits.mean()).item() / 3
     assert model.loss({"views": frames, "labels": labels})[0]["loss"].item() == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize(("labels", "percent"), [((2, 2), 100), ((2, 1), 50)])
+def test_validation_says_what_is_right_in_percent(labels, percent):
+    model, said = network().eval(), torch.eye(5)[2]
+    model.classify.forward = lambda features: said.expand(len(features), -1)
+    found, _ = model.val_losses({"views": torch.randn(2, 1, 1, 64, 96), "labels": torch.tensor(labels)}, None)
+    assert found["accuracy"] == percent
 
 
 def mixed(model, labels, seed=0):

@@ -1,3 +1,5 @@
+"""Masks, masked tokens, and decoders."""
+
 import numpy as np
 import pytest
 import torch
@@ -6,14 +8,14 @@ from hypothesis import strategies as st
 
 from tespec.datasets.batches import draw_mask
 from tespec.models import EventSwin
-from tespec.pretraining.masking import MaskPatch, replace_hidden
+from tespec.pretraining.masking import LastStageDecoder, MaskPatch, replace_masked
 
 
 @settings(deadline=None)
 @given(
     seed=st.integers(0, 2**63), rows=st.integers(1, 30), cols=st.integers(1, 30), ratio=st.floats(0, 1, allow_nan=False)
 )
-def test_masks_hide_exactly_their_share(seed, rows, cols, ratio):
+def test_masks_have_exactly_their_share(seed, rows, cols, ratio):
     mask = draw_mask(seed, rows, cols, ratio)
     assert mask.shape == (rows, cols)
     assert mask.sum() == round(ratio * (rows * cols))
@@ -26,19 +28,13 @@ def test_masks_follow_from_their_seed():
     assert not torch.equal(draw_mask(generator, 12, 20, 0.5), draw_mask(generator, 12, 20, 0.5))
 
 
-def test_every_place_is_hidden_about_equally_often():
+def test_every_place_is_masked_about_equally_often():
     share = torch.stack([draw_mask(seed, 4, 5, 0.5).float() for seed in range(2000)]).mean(0)
     assert (share - 0.5).abs().max() < 0.06
 
 
-def test_the_patch_is_one_plane_for_all_channels():
-    patch = MaskPatch(32, 20)
-    assert sum(parameter.numel() for parameter in patch.parameters()) == 1024
-    assert patch().shape == (1, 20, 32, 32)
-
-
 @pytest.mark.parametrize(("unit", "height", "width"), [(16, 64, 96), (16, 40, 90), (32, 40, 90)])
-def test_hidden_tokens_are_those_of_hidden_pixels(unit, height, width):
+def test_masked_tokens_are_those_of_masked_pixels(unit, height, width):
     torch.manual_seed(0)
     backbone, patch = EventSwin("micro", img_size=(64, 96)), MaskPatch(unit, 20)
     histograms = torch.randint(0, 5, (2, 3, 20, height, width), dtype=torch.uint8)
@@ -52,9 +48,27 @@ def test_hidden_tokens_are_those_of_hidden_pixels(unit, height, width):
             place = (slice(row * unit, (row + 1) * unit), slice(col * unit, (col + 1) * unit))
             frames[lane, :, :, place[0], place[1]] = patch()[0]
 
-    tokens = replace_hidden(backbone.embed(histograms), mask, backbone.embed_patches(patch()))
+    tokens = replace_masked(backbone.embed(histograms), mask, backbone.embed_patches(patch()))
     torch.testing.assert_close(tokens, backbone.embed(frames), rtol=1e-5, atol=1e-5)
     weights = torch.randn(tokens.shape)
     (gradient,) = torch.autograd.grad((tokens * weights).sum(), patch.pixels)
     (expected,) = torch.autograd.grad((backbone.embed(frames) * weights).sum(), patch.pixels)
     torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_default_decoder_has_about_the_papers_parameters():
+    decoder = LastStageDecoder((96, 192, 384, 768), (384, 640))
+    assert sum(parameter.numel() for parameter in decoder.parameters()) == 3_741_432
+
+
+def test_last_stage_tokens_draw_their_own_square_where_attention_adds_nothing():
+    decoder = LastStageDecoder((24, 48, 96, 192), (64, 96), width=32, heads=4)
+    for name in ("attn.proj", "mlp.fc2"):
+        torch.nn.init.zeros_(decoder.block.get_submodule(name).weight)
+        torch.nn.init.zeros_(decoder.block.get_submodule(name).bias)
+    last = torch.zeros(1, 1, 192, 2, 3)
+    blank = decoder([last])
+    last[..., 1, 2] = 1.0
+    changed = (decoder([last]) - blank).abs()[0, 0, 0] > 0
+    assert changed[32:, 64:].all()
+    assert changed.sum() == 32 * 32

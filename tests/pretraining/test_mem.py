@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from short_runs import setup_in
 from small_networks import SIZE, event_modelling, histograms, own
 
 from baselines import mem
-from baselines.mem import Mem, MemTokenizer, event_image, gumbel_noise, temperature_at
+from baselines.mem import Mem, MemTokenizer, event_image, gumbel_noise
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import batch_part
 from tespec.core.errors import UserError
@@ -50,15 +51,12 @@ def test_the_tokenizers_loss_is_the_published_one(monkeypatch):
 
 def test_the_temperature_falls_as_published():
     """eventvae/train_vae.py, whose loop changes it at the first step of each epoch."""
-    temperature, step = 1.0, 0
+    model, temperature, step = tokenizer(temperature=own("mem-tokenizer", "paper").temperature), 1.0, 0
     for epoch in range(100):
         temperature = max(temperature * math.exp(-1e-6 * step), 0.5)
-        found = temperature_at(torch.tensor((epoch + 0.5) / 100), 1.0, 0.5).item()
-        assert found == pytest.approx(temperature, rel=1e-5)
+        model.after_step((epoch + 0.5) / 100)
+        assert model._temperature.item() == pytest.approx(temperature, rel=1e-5)
         step += 3336
-    model = tokenizer()
-    model.after_step(0.25)
-    assert model.share == 0.25
 
 
 def test_noise_is_gumbels_and_processes_draw_what_one_draws():
@@ -105,34 +103,38 @@ def test_half_of_the_windows_are_played_backwards_and_all_are_shifted():
     assert random_shifts(counts, 20).sum() < 400  # what leaves the frame is gone
 
 
-def test_blocks_hide_the_published_share():
+def test_blocks_mask_the_published_share():
     settings = own("mem", "paper")
     most = round(settings.ratio * 196)
     masks = np.stack([block_mask(np.random.default_rng(seed), 14, 14, most, 16) for seed in range(1000)])
-    hidden = masks.sum((1, 2))
-    assert (hidden.max(), settings.smallest_block) == (98, 16)
-    assert hidden.mean() == pytest.approx(97.54, abs=0.2)  # of 4,000 draws of the published generator
+    masked = masks.sum((1, 2))
+    assert (masked.max(), settings.smallest_block) == (98, 16)
+    assert masked.mean() == pytest.approx(97.54, abs=0.2)  # of 4,000 draws of the published generator
     assert (masks.mean(0) > 0).all()
     together = (masks[:, :, 1:] & masks[:, :, :-1]).sum() / masks[:, :, 1:].sum()
-    assert together > 0.8  # of neighbours of hidden patches, where half of all patches is
-    assert block_mask(np.random.default_rng(0), 4, 5, 10, 16).any()  # where all that is hidden is less than that
+    assert together > 0.8  # of neighbours of masked patches, where half of all patches is
+    assert block_mask(np.random.default_rng(0), 4, 5, 10, 16).any()  # where all that is masked is less than that
     with pytest.raises(UserError, match="1 x 9 patches leave no room for blocks"):
         draw_blocks(2, 1, 9, 0.5, 16)
 
 
-def test_what_is_named_is_what_is_hidden(monkeypatch):
+def test_what_is_named_is_what_is_masked_in_every_segment(monkeypatch):
     """Where a frame is smaller than what the backbone sees, places and masks count in rows of another length."""
-    model, seen = event_modelling().eval(), {}
-    logits, tokens = torch.randn(3, 4, 6, 24, generator=torch.Generator().manual_seed(0)), torch.arange(72) % 24
-    monkeypatch.setattr(mem, "replace_hidden", lambda tokens, mask, patch: seen.update(mask=mask) or tokens)
-    model.head.forward = lambda features, places: logits.flatten(0, 2)[places]
-    model.tokenizer.tokens = lambda images: tokens.view(3, 4, 6)
-    losses, _ = model.loss(batch(size=(50, 72)), None)
-    assert seen["mask"].shape == (3, 4, 5)
+    model, seen, grid = event_modelling(smallest_block=1).eval(), {}, (2, 2, 4, 6)  # lanes, segments, rows, columns
+    logits = torch.randn(*grid, 24, generator=torch.Generator().manual_seed(0))
+    tokens = (7 * torch.arange(logits[..., 0].numel()) % 24).view(grid)
+    monkeypatch.setattr(mem, "replace_masked", lambda tokens, mask, patch: seen.update(mask=mask) or tokens)
+    model.head.forward = lambda features, places: logits.flatten(0, 3)[places]
+    model.tokenizer.tokens = lambda images: tokens.flatten(0, 1)
+    given = {"histograms": histograms(2, 2)[..., :50, :72], "fresh": torch.ones(2, dtype=torch.bool)}
+    torch.manual_seed(1)
+    losses, _ = model.loss(given, None)
+    assert seen["mask"].shape == (2, 4, 5)
+    assert not torch.equal(*seen["mask"])
     terms = []
-    for lane, row, column in seen["mask"].nonzero().tolist():
-        named = logits[lane, row, column].double()
-        terms.append((named.exp().sum().log() - named[tokens.view(3, 4, 6)[lane, row, column]]).item())
+    for (lane, row, column), segment in product(seen["mask"].nonzero().tolist(), range(2)):
+        named = logits[lane, segment, row, column].double()
+        terms.append((named.exp().sum().log() - named[tokens[lane, segment, row, column]]).item())
     assert losses["loss"].item() == pytest.approx(sum(terms) / len(terms), rel=1e-5)
 
 
@@ -175,10 +177,15 @@ def test_the_tokenizer_is_pre_trained_first_and_stays_as_it_is(tiny_world, tmp_p
     assert {name.split(".")[0] for name, each in model.named_parameters() if not each.requires_grad} == {"tokenizer"}
 
 
-def test_a_tokenizer_that_collapsed_is_reported(monkeypatch, capsys):
+def test_a_tokenizer_that_collapsed_is_reported_and_tokens_count_over_all_batches(monkeypatch, capsys):
     model, data = tokenizer(), open_pretraining(pretraining_settings("mem-tokenizer", "sample"), None, SIZE)
     monkeypatch.setattr(type(data), "val_batches", lambda self, device: iter([batch()] * 2))
+    numbers = iter([0, 1] * 2)
+    real = model.backbone.tokens
+    model.backbone.tokens = lambda images: torch.full_like(real(images), next(numbers))
+    assert model.validate(data, torch.device("cpu"))["perplexity"] == pytest.approx(2.0)
     torch.nn.init.zeros_(model.backbone.encoder[-1].weight)
-    assert mem.perplexity(torch.arange(4).repeat(3), 24).item() == pytest.approx(4)
+    model.backbone.tokens = real
+    capsys.readouterr()
     assert model.validate(data, torch.device("cpu"))["perplexity"] == pytest.approx(1.0)
-    assert "the tokenizer collapsed: 1.00 of 24 tokens are in use on data held out" in capsys.readouterr().err
+    assert "the tokenizer collapsed: 1.00 of 24 tokens are in use on validation data" in capsys.readouterr().err

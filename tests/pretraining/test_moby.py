@@ -11,8 +11,6 @@ from torch.nn.functional import normalize
 from torchvision.transforms import v2
 
 from baselines.moby import Moby
-from tespec.core.config import pretraining_settings
-from tespec.core.errors import UserError
 from tespec.pretraining.contrast import global_avg_pool
 
 KINDS = (v2.ColorJitter, v2.RandomGrayscale, v2.GaussianBlur, v2.RandomSolarize)
@@ -77,9 +75,3 @@ def test_augmentations_come_as_often_and_as_strong_as_published(monkeypatch):
     assert strength["GaussianBlur"].sigma == [0.1, 2.0]
     settings = own("moby", "paper")
     assert (settings.temperature, settings.queue, settings.momentum) == (0.2, 4096, 0.99)
-
-
-def test_a_batch_above_the_queue_is_refused():
-    settings = pretraining_settings("moby", "sample", ["batch_size=2000"])
-    with pytest.raises(UserError, match=r"batch_size: 2000 images are more than the queue's 1024; give fewer"):
-        Moby.from_settings(own("moby"), settings, None)

@@ -6,14 +6,9 @@ import subprocess
 import sys
 
 import pytest
-import torch
-from guides import forgotten_afterwards
 
 from tespec.comparison.records import read_records
-from tespec.core.config import names, pretraining_settings
 from tespec.core.paths import REPOSITORY
-from tespec.core.registry import register_methods
-from tespec.pretraining.method import find_method, open_pretraining
 
 PROGRAM = (REPOSITORY / "examples" / "my_method.py").read_text()
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=4"]
@@ -24,22 +19,6 @@ def file(tmp_path_factory):
     path = tmp_path_factory.mktemp("outside") / "byol.py"
     path.write_text(PROGRAM)
     return path
-
-
-@pytest.fixture
-def byol(file):
-    """The method, registered for one test."""
-    with forgotten_afterwards():
-        register_methods([file])
-        yield find_method("byol")
-
-
-def test_it_has_settings_under_every_profile_and_data_of_its_own_choice(byol, tiny_world):
-    for profile in names("profiles"):
-        settings = pretraining_settings("byol", profile, ["objective.scale=[0.2, 1.0]"])
-        assert settings.objective["scale"] == [0.2, 1.0]
-    task = open_pretraining(settings, tiny_world / "1mpx")
-    assert len(task.blank_batch(2, torch.device("cpu"))["histograms"]) == 2
 
 
 def called(world, folder, *more, before=(), path=""):

@@ -1,4 +1,4 @@
-"""What validation plays of the recordings held out, and what it says of a network's memory."""
+"""What validation plays of its recordings, how it weighs losses, and what it says of a network's memory."""
 
 from types import SimpleNamespace
 
@@ -8,6 +8,7 @@ import torch
 
 from tespec.core.settings import Mask
 from tespec.pretraining.data import EventData
+from tespec.pretraining.method import PretrainMethod
 from tespec.pretraining.tespec import Tespec
 
 
@@ -48,6 +49,22 @@ def test_masks_are_the_same_each_time_and_others_in_each_chunk():
     assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))
     assert first[0].shape == (1, 2, 3)
     assert len({tuple(mask.flatten().tolist()) for mask in first}) > 1
+
+
+class Plain(PretrainMethod):
+    backbone = None
+
+    def loss(self, batch, state):
+        return {"loss": batch["x"].mean()}, None
+
+
+def test_losses_count_by_samples():
+    batches = [{"x": each} for each in torch.tensor([1.0, 2.0, 3.0, 10.0]).split(3)]
+    data = SimpleNamespace(
+        val_batches=lambda device: batches,
+        features=lambda backbone, batch, state: ([torch.randn(len(batch["x"]), 1, 4, 2, 2)] * 4, None),
+    )
+    assert Plain().validate(data, torch.device("cpu"))["loss"] == 4.0
 
 
 class Counting(Tespec):

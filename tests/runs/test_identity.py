@@ -34,7 +34,7 @@ class Mine(Method):
 """
 DECODER = """
 from tespec.core.registry import MODELS
-from tespec.pretraining.decoder import LastStageDecoder
+from tespec.pretraining.masking import LastStageDecoder
 
 
 @MODELS.register_module(name="Mine")

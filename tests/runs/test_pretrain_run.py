@@ -60,7 +60,7 @@ def test_without_masks_it_is_an_autoencoder(tiny_world, tmp_path):
     assert scores < set(result.metrics)
     assert not [name for name in (*result.metrics, *record.protocol) if "masked" in name]
     assert scores < set(record.protocol)
-    assert "on all patches" in record.protocol["loss"]
+    assert "on all pixels" in record.protocol["loss"]
     assert all(value > 0 for name, value in result.metrics.items() if name in scores)
     assert all(point["loss"] > 0 for point in record.curve)
 
