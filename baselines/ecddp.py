@@ -168,7 +168,8 @@ class _Pyramid(nn.Module):
 
     def forward(self, features: list[Tensor]) -> Tensor:
         stages = zip(self.levels, self.norms, features, strict=True)
-        return torch.stack([level(norm(each.movedim(1, -1)).movedim(-1, 1)) for level, norm, each in stages]).mean(0)
+        levels = [level(norm(each.movedim(1, -1)).movedim(-1, 1)) for level, norm, each in stages]
+        return torch.stack(levels).float().mean(0)  # half precision would round it once more
 
 
 class _Student(nn.Module):
@@ -191,7 +192,7 @@ class _Student(nn.Module):
             side = UNIT // PATCH
             tokens = replace_masked(tokens, mask, self.mask_token.expand(1, side, side, -1).to(tokens.dtype))
         features, _ = self.backbone.encode(tokens)
-        return cast("Tensor", self.pyramid([each.squeeze(1) for each in features])).float()
+        return cast("Tensor", self.pyramid([each.squeeze(1) for each in features]))
 
     def image(self, maps: Tensor) -> Tensor:
         """Logits (N, prototypes) of whole images."""
