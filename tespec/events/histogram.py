@@ -161,19 +161,6 @@ def window_histograms(
     return histograms
 
 
-def window_words(
-    stream: PackedEvents, windows: ArrayLike, bins: int, *, rule: str = "edges", region: Region | None = None
-) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
-    """The packed events that `window_histograms` counts, for `tespec.events.on_device.count_words`.
-
-    Words (N,) uint32, window by window and bin by bin, without those that the region drops, and (T, bins) their number.
-    """
-    seen = (region or Region(stream.height, stream.width)).seen()
-    found = [stream.words_of_bins(times, seen) for times in _borders(stream, windows, bins, rule)]
-    words, counts = zip(*found, strict=True)
-    return np.concatenate(words), np.stack(counts).astype(np.int32)
-
-
 def _borders(stream: PackedEvents, windows: ArrayLike, bins: int, rule: str) -> list[NDArray[np.int64]]:
     """Times (bins + 1,) of the borders of each window's bins."""
     limits = np.asarray(windows, np.int64)

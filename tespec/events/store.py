@@ -108,11 +108,6 @@ class PackedEvents:
             words, ends = _seen_words(words, ends, self._table, *Region(self.height, self.width).seen())
         _count_words(words, ends, cells, *seen, out)
 
-    def words_of_bins(self, times: NDArray[np.int64], seen: Seen) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Words (N,), rectified, of a window's events that `seen` does not drop, and (bins,) the number in each bin."""
-        words, ends = _seen_words(*self._bins(times), self._table, *seen)
-        return words, np.diff(ends)
-
     def _between(self, t0: int, t1: int) -> tuple[NDArray[np.uint32], NDArray[np.int64], int]:
         """Words of the milliseconds that hold t0 <= t < t1 (us), where each begins and ends, and the first of them."""
         words, index = self._arrays()

@@ -62,9 +62,6 @@ class Setup:
     compiled: Annotated[
         bool, Parameter(name="--compile", group=ADVANCED, help="compile the backbone; needs a C++ compiler")
     ] = False
-    count_on_device: Annotated[
-        bool, Parameter(group=ADVANCED, help="send packed events to the device and count histograms there")
-    ] = False
     launcher: Annotated[
         Literal["none", "pytorch", "slurm"], Parameter(group=ADVANCED, help="what started the processes of this run")
     ] = "none"
@@ -105,7 +102,6 @@ class Setup:
             "accumulate": self.accumulate,
             "threads": torch.get_num_threads(),
             **self.execution.facts(self.fast),
-            **({"count_on_device": True} if self.count_on_device else {}),
         }
 
     def prepare(self) -> None:
