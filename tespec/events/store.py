@@ -155,7 +155,9 @@ def header_of(folder: Path) -> dict[str, Any]:
         height, width, count, clamped, first_ms = (whole_number(header[name]) for name in NUMBERS)
         fits = 0 < height <= MAX_HEIGHT and 0 < width <= MAX_WIDTH and count > 0 <= clamped
         fits = fits and abs(first_ms) <= LATEST_MS and header["version"] == VERSION
-        fits = fits and {"name", "sha256", "files"} <= header["source"].keys() and isinstance(header["sha256"], dict)
+        source = header["source"]
+        fits = fits and {"name", "sha256", "files"} <= source.keys() and isinstance(header["sha256"], dict)
+        fits = fits and isinstance(source["files"], list) and all(isinstance(file, dict) for file in source["files"])
     except (*UNREADABLE, KeyError, TypeError, AttributeError):
         fits = False
     if not fits:

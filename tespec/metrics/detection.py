@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -232,7 +233,7 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
 
         Raises:
             UserError: no frame holds ground truth after the filters.
-            ValueError: a label is no class, a number is not finite, or a score is below 0.
+            ValueError: a frame came twice, a label is no class, a number is not finite, or a score is below 0.
         """
         scores = self._scores(self._frames)
         if scores is None:
@@ -248,7 +249,11 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
 
         Boxes of equal scores are ranked by frame, so frames have an order that does not depend on who took them.
         """
-        return sorted((each for each in frames if each.time_us > self.filters.skip_us), key=lambda each: each[:2])
+        ordered = sorted((each for each in frames if each.time_us > self.filters.skip_us), key=lambda each: each[:2])
+        for before, each in pairwise(ordered):
+            if before[:2] == each[:2]:
+                raise ValueError(f"{each.recording} at {each.time_us} us is scored twice")
+        return ordered
 
     def _scores(self, frames: Sequence[DetectionFrame]) -> Scores | None:
         ordered = self._counted(frames)
