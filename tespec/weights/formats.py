@@ -71,7 +71,32 @@ FORMATS = (
     CheckpointFormat("tespec-release", "TESPEC's released encoder", (rf"{LEVEL}pure_backbone\.{BLOCK}",), RELEASE_NAMES,
                      stem=None, sensor=(360, 640), has_lstms=True, data="1Mpx"),
     CheckpointFormat("moby", "MoBY's online encoder, a Swin Transformer",
-                     (rf"encoder\.{BLOCK}", "holds a Swin Transformer as its encoder, and nothing that tells whose it is"),
+                     (rf"encoder\.{BLOCK}", r"(encoder_k\.|projector\.|projector_k\.|predictor\.|queue).*"), ENCODER,
+                     data="ImageNet-1k"),
+    # configs/swin_base__100ep/simmim_pretrain__swin_base__img192_window6__100ep.yaml
+    CheckpointFormat("simmim", "SimMIM's encoder, a Swin Transformer",
+                     (rf"encoder\.{BLOCK}", r"(encoder\.mask_token|decoder\.).*"), ENCODER,
+                     sensor=(192, 192), data="ImageNet-1k"),
+    # The authors fine-tune the student (load_teacher: false), without its patch embedding of 6 channels; TESPEC's
+    # comparison repeats that, and so does this. The size is img_size in config/pretrain/swin_small.yml.
+    CheckpointFormat("ecddp", "ECDDP's student, a Swin Transformer", (rf"student\.backbone\.{BLOCK}",),
+                     swin_names(r"student\.backbone\."), sensor=(192, 192), data="E-TartanAir"),
+    CheckpointFormat("swin-microsoft", "Swin Transformer in the naming of Microsoft, and of timm before 0.8",
+                     (BLOCK, r"layers\.0\.downsample\..*")),
+    CheckpointFormat("swin-timm", "Swin Transformer in the naming of timm since 0.8", (BLOCK,)),
+    # The deepest convolution; ResNet-18 and -34 have none.
+    CheckpointFormat("resnet50", "ResNet-50 in the naming of torchvision",
+                     ("conv1.weight", r"layer4\.2\.conv3\.weight"),
+                     ((r"(?!fc\.)(.*)", r"resnet.\1"),), stem=RESNET_STEM),
+)  # fmt: skip
+
+# Unsupported networks: a pattern of one of their names, and what the file is.
+VIT = r"blocks\.\d+\.attn\.qkv\.weight"
+SWAPPED = "; the links of DeiT-S and Swin-T in MoBY's README are swapped"
+UNSUPPORTED = (
+    (r"(.*\.)?swin_block\.\d+\..*", "is EventPretrain's Swin Transformer, whose blocks are laid out differently"),
+    (r"(.*\.)?temporal_block\d\..*", "is STP's: a stem before an image network that stayed frozen, no backbone"),
+    (rf"encoder\.{BLOCK}", "holds a Swin Transformer as its encoder, and nothing that tells whose it is"),
     (r"(.*\.)?event_head\.weight", "is ECDP's ViT-S, not its ResNet-50"),
     (rf"encoder\.{VIT}", f"is MoBY's DeiT-S{SWAPPED}"),
     (r"rel_pos_bias\.relative_position_bias_table|blocks\.\d+\.attn\.q_bias", "is a ViT as MEM and BEiT have it"),
