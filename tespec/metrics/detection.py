@@ -88,11 +88,6 @@ def read_precision(hits, truths):  # type: ignore[no-untyped-def]
     return read
 
 
-def _stable_argsort(keys: NDArray[np.uint32]) -> NDArray[np.int64]:
-    # By halves of 16 bits, for which numpy has a radix sort: seven times as fast as one merge sort.
-    return np.lexsort(keys.astype("<u4").view("<u2").reshape(-1, 2).T)
-
-
 class Grouped:
     """Boxes of all frames in one list, class after class, in each frame after frame and by falling score.
 
@@ -114,8 +109,8 @@ class Grouped:
         self, boxes: Boxes, frame: NDArray[np.int64], frames: int, classes: int, most: int | None = None
     ) -> None:
         group = boxes.label * frames + frame
-        falling = _stable_argsort(~(boxes.score + np.float32(0)).view(np.uint32))  # from 0 on ordered as their bits
-        rank = _stable_argsort(group[falling].astype(np.uint32))
+        falling = np.argsort(-boxes.score, kind="stable")
+        rank = np.argsort(group[falling], kind="stable")
         group = group[falling][rank]
         if most is not None:
             inside = np.arange(len(group)) - np.searchsorted(group, group) < most

@@ -16,9 +16,8 @@ from timm.models.swin_transformer import SwinTransformer, checkpoint_filter_fn
 from tespec.core.errors import UserError
 from tespec.models import EventResNet, EventSwin
 from tespec.models.event_swin import ARCHITECTURES
-from tespec.weights.export import inspect
 from tespec.weights.formats import convert
-from tespec.weights.load import load_backbone
+from tespec.weights.load import inspect, load_backbone
 
 SOURCES = {
     "swin-microsoft": lambda arch: {"model": published.microsoft(arch)},
