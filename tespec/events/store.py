@@ -42,7 +42,7 @@ MAX_WIDTH, MAX_HEIGHT = 1 << X_BITS, 1 << Y_BITS
 P_SHIFT = X_BITS + Y_BITS
 US_SHIFT = P_SHIFT + 1
 ON = np.uint32(1 << P_SHIFT)
-OUTSIDE = np.uint32(1 << US_SHIFT)  # in a table of rectified pixels
+OUTSIDE = np.uint32(MAX_WIDTH << X_BITS)  # in a table of rectified pixels: a row that no region has
 
 Arrays = tuple[NDArray[np.uint32], NDArray[np.int64]]  # words and index
 
@@ -66,6 +66,7 @@ class PackedEvents:
         self.path, (self.height, self.width), self.clamped = path, size, clamped
         self._first_ms, self._arrays = first_ms, arrays
         self._table: NDArray[np.uint32] | None = None  # (height, width) rectified pixels, x | y << X_BITS, or `OUTSIDE`
+        self._cells: tuple[Seen, NDArray[np.int32]] | None = None  # where each of them was last counted
         words, index = arrays()
         self.count, last_ms = len(words), first_ms + len(index) - 2
         first, last = (int(word >> US_SHIFT) for word in words[[0, -1]])
@@ -79,6 +80,7 @@ class PackedEvents:
         """
         x, y = pixels[..., 0].astype(np.int64), pixels[..., 1].astype(np.int64)
         other = copy(self)
+        other._cells = None
         other._table = np.where((x < 0) | (y < 0), OUTSIDE, x | y << X_BITS).astype(np.uint32)
         return other
 
@@ -100,7 +102,13 @@ class PackedEvents:
         whatever it holds.
         """
         words, borders, first_ms = self._between(int(times[0]), int(times[-1]))
-        _count_words(words, _ends_of_bins(words, borders, first_ms, times), self._table, *seen, out)
+        table, cells = self._table, None
+        if table is not None and len(seen[0]) == len(seen[1]) == 1:
+            if self._cells is None or self._cells[0] is not seen:  # once for all windows that are seen alike
+                row, column = seen[0][0].take(table >> X_BITS), seen[1][0].take(table & (MAX_WIDTH - 1))
+                self._cells = seen, np.where((row | column) < 0, -1, row * out.shape[-1] + column)
+            table, cells = None, self._cells[1]
+        _count_words(words, _ends_of_bins(words, borders, first_ms, times), table, cells, *seen, out)
 
     def _between(self, t0: int, t1: int) -> tuple[NDArray[np.uint32], NDArray[np.int64], int]:
         """Words of the milliseconds that hold t0 <= t < t1 (us), where each begins and ends, and the first of them."""
@@ -246,11 +254,12 @@ def _ends_of_bins(words, borders, first_ms, times):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True)
-def _count_words(words, ends, table, rows, columns, histogram):  # type: ignore[no-untyped-def]
+def _count_words(words, ends, table, cells, rows, columns, histogram):  # type: ignore[no-untyped-def]
     """Count sound words (N,) uint32 of each bin, which begin and end at `ends` (bins + 1,).
 
-    Each is counted at the rows (K, 2049) and columns (L, 2049) that belong to its own, or to those of its pixel in the
-    table if there is one; below 0: nowhere. The histogram (2 * bins, H, W) uint8 is replaced.
+    Each is counted at the cell (height, width) int32 of its pixel if there are cells; or else at the rows (K, 2049) and
+    columns (L, 2049) that belong to its own, or to those of its pixel in the table if there is one. Below 0: nowhere.
+    The histogram (2 * bins, H, W) uint8 is replaced.
     """
     bins, wide = len(ends) - 1, np.uint64(histogram.shape[2])
     area, counts = histogram.shape[1] * histogram.shape[2], histogram.reshape(-1)
@@ -266,12 +275,12 @@ def _count_words(words, ends, table, rows, columns, histogram):  # type: ignore[
             if table is not None:
                 given = _rectify(given, table, moved)
             # Places first, counts after: neither loop has a branch to mispredict, and stores hold up nothing.
-            kept = _place(given, rows[0], columns[0], first, positive, wide, places, shown)
+            kept = _place(given, cells, rows[0], columns[0], first, positive, wide, places, shown)
             _add(counts, places, kept)
             for i in range(len(rows)):
                 for j in range(len(columns)):
                     if i or j:
-                        some = _place(shown[:kept], rows[i], columns[j], first, positive, wide, places, again)
+                        some = _place(shown[:kept], cells, rows[i], columns[j], first, positive, wide, places, again)
                         _add(counts, places, some)
 
 
@@ -288,15 +297,21 @@ def _rectify(words, table, moved):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _place(words, rows, columns, first, positive, wide, places, shown):  # type: ignore[no-untyped-def]
+def _place(words, cells, rows, columns, first, positive, wide, places, shown):  # type: ignore[no-untyped-def]
     """Number of words that are seen; their places go into `places`, they themselves into `shown`."""
     kept = np.int64(0)
     for i in range(len(words)):
         x, y, on = _fields(words[i])
-        column, row = columns[x], rows[y]
-        places[kept] = np.uint32(first + on * positive + np.uint64(row) * wide + np.uint64(column))
-        shown[kept] = words[i]
-        kept += np.int64((column | row) >= 0)
+        plane = first + on * positive
+        if cells is None:
+            column, row = columns[x], rows[y]
+            places[kept] = np.uint32(plane + np.uint64(row) * wide + np.uint64(column))
+            shown[kept] = words[i]
+            kept += np.int64((column | row) >= 0)
+        else:
+            cell = cells[y, x]
+            places[kept] = np.uint32(plane + np.uint64(cell))
+            kept += np.int64(cell >= 0)
     return kept
 
 
