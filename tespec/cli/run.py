@@ -128,7 +128,7 @@ def run(
     from tespec.runs.data import find_data, settings_of
     from tespec.runs.finetune import CellSpec, finetune
     from tespec.runs.references import PRIOR, Prior, label_prior
-    from tespec.weights.export import fetch
+    from tespec.weights.load import fetch
 
     assert task
     name, kind = (method, find_method(method)) if method else (PRIOR, Prior)

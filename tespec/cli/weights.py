@@ -17,7 +17,7 @@ from tespec.core.settings import parse_size
 from tespec.runs.setup import PositiveInt
 
 if TYPE_CHECKING:
-    from tespec.weights.export import Contents
+    from tespec.weights.load import Contents
 
 LISTED = 20
 app = new_app("weights", "Inspect checkpoints of any known format and convert them.")
@@ -38,7 +38,7 @@ class Network:
         size = parse_size(self.sensor) if self.sensor else None
         for plugin in self.plugins:
             import_file(plugin)
-        from tespec.weights.export import inspect
+        from tespec.weights.load import inspect
 
         return inspect(file, self.bins, size)
 
@@ -47,7 +47,7 @@ class Network:
 def show(file: File, /, *, network: Network = Network()) -> None:
     """Print format, contents, hash, and which networks a file fills."""
     contents = network.inspect(file)
-    from tespec.weights.export import FALLBACK
+    from tespec.weights.load import FALLBACK
 
     converted = contents.converted
     values = sum(tensor.numel() for tensor in contents.tensors.values())
@@ -94,8 +94,8 @@ def convert(
     if out.exists() and not (overwrite and out.is_file()):
         raise UserError(out, "exists already", "name another place, or give --overwrite")
     contents = network.inspect(file)
-    from tespec.weights.export import rewrite, timm_state
     from tespec.weights.files import write_weights
+    from tespec.weights.load import rewrite, timm_state
 
     tensors, recipe = rewrite(contents)
     written = timm_state(tensors) if to == "timm" else tensors

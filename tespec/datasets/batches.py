@@ -18,7 +18,6 @@ from tespec.datasets.augment import FlipZoom, sample_flip_zoom, transform_boxes
 from tespec.datasets.labels import IGNORE
 from tespec.datasets.lanes import Lanes, Slot, balance_lanes
 from tespec.datasets.recording import LabelledRecording, Recording
-from tespec.events.on_device import as_seen, count_words
 from tespec.events.spatial import apply_maps
 
 NO_BOX = -1  # class of the padding of a label's boxes
@@ -93,24 +92,9 @@ class StepBatches(Dataset[dict[str, Tensor]]):
             what = f"none has the {segments} windows of a chunk, the longest has {longest}"
             raise UserError(where, what, f"set segments to {longest} or fewer" if longest else "give longer ones")
         self._recordings, self._settings, self._share = recordings, settings, lanes_of(settings.batch_size, shard)
-        self._size, self._on_device = (recordings[0].region.height, recordings[0].region.width), False
+        self._size = recordings[0].region.height, recordings[0].region.width
         self.segments, self.has_no_continuation = segments, self._lanes.has_no_continuation
         self.left_out = tuple(recording.name for recording in recordings if len(recording) < segments)
-
-    def count_on_device(self) -> None:
-        """From now on items hold packed events, for `arrived` to count; a `UserError` if a recording has none."""
-        if stored := [recording.name for recording in self._recordings if not recording.has_words]:
-            what = f"{stored[0]} is read as histograms, and so has no packed events"
-            raise UserError("--count-on-device", what, "leave it out")
-        self._on_device = True
-
-    def arrived(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The batch with its histograms, counted on the device that it is on where they are not there yet."""
-        if "words" not in batch:
-            return batch
-        own = dict(batch)
-        histograms = count_words(own.pop("words"), own.pop("counts"), self._recordings[0].region)
-        return own | {"histograms": as_seen(histograms, own.pop("rows"), own.pop("columns"))}
 
     def names(self, step: int) -> list[str]:
         """Names of the recordings that are played at a step."""
@@ -126,22 +110,13 @@ class StepBatches(Dataset[dict[str, Tensor]]):
         return [sample_flip_zoom(each, self._settings.augmentation, *self._size) for each in generators]
 
     def _events(self, slots: Sequence[Slot], views: Sequence[FlipZoom]) -> dict[str, Tensor]:
-        """Histograms of the lanes, or what `arrived` makes them of, and `fresh` flags."""
+        """Histograms of the lanes and their `fresh` flags."""
         bins, rule = self._settings.bins, self._settings.rule
-        played = [(self._recordings[slot.recording], slot.first) for slot in slots]
-        fresh = {"fresh": torch.tensor([slot.fresh for slot in slots])}
-        if self._on_device:
-            found = [each.words(first, self.segments, bins, rule) for each, first in played]
-            return fresh | {
-                "words": torch.from_numpy(np.concatenate([words for words, _ in found]).view(np.int32)),
-                "counts": torch.from_numpy(np.stack([counts for _, counts in found])),
-                "rows": torch.from_numpy(np.stack([view.rows for view in views])),
-                "columns": torch.from_numpy(np.stack([view.columns for view in views])),
-            }
         histograms = np.empty((len(slots), self.segments, 2 * bins, *self._size), np.uint8)
-        for histogram, (recording, first), view in zip(histograms, played, views, strict=True):
-            recording.fill(histogram, first, bins, rule, view)
-        return fresh | {"histograms": torch.from_numpy(histograms)}
+        for histogram, slot, view in zip(histograms, slots, views, strict=True):
+            self._recordings[slot.recording].fill(histogram, slot.first, bins, rule, view)
+        fresh = torch.tensor([slot.fresh for slot in slots])
+        return {"fresh": fresh, "histograms": torch.from_numpy(histograms)}
 
 
 class PretrainBatches(StepBatches):

@@ -127,9 +127,8 @@ def _verify(store: Path, path: Path) -> None:
     The recording of packed events in the cache is not read: their folder is named by its state.
     """
     verify_store(store)
-    made_from = header_of(store)["source"]
-    if is_recorded(path) and made_from is not None and store == store_of(path):
-        require_same(store, path, SourceHash(path).describe()["sha256"] == made_from["sha256"])
+    if is_recorded(path) and store == store_of(path):
+        require_same(store, path, SourceHash(path).describe()["sha256"] == header_of(store)["source"]["sha256"])
 
 
 def label_facts(recording: LabelledRecording, classes: Sequence[str], quick: bool = False) -> dict[str, Any]:

@@ -86,8 +86,7 @@ def _missing(source: EventSource, beside: bool) -> list[Packing]:
         return []
     reader = source.reader()
     if is_complete(store):
-        made_from = header_of(store)["source"]
-        same = made_from is None or is_of(made_from, path)
+        same = is_of(header_of(store)["source"], path)
         if same or not beside:
             require_same(store, path, same)
             return []

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from tespec.core.settings import Downsample
 from tespec.datasets.sources import EventSource, Source, Windows
 from tespec.events import PackedEvents
-from tespec.events.histogram import window_words
 from tespec.events.spatial import Region, View
 
 T_co = TypeVar("T_co", covariant=True)
@@ -119,10 +118,6 @@ class Recording:
     def fill(self, out: NDArray[np.uint8], first: int, bins: int, rule: str, view: View | None = None) -> None:
         """Write histograms of T windows from `first` on, as `view` shows them, into `out` (T, 2*bins, H, W) uint8."""
         self.source.fill(out, self.windows[first : first + len(out)], bins, rule, self.region, view)
-
-    def words(self, first: int, count: int, bins: int, rule: str) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
-        """Packed events of `count` windows from `first` on, where `has_words`: see `window_words`."""
-        return window_words(self.stream, self.windows[first : first + count], bins, rule=rule, region=self.region)
 
 
 class Labels(Protocol[T_co]):

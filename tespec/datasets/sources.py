@@ -81,10 +81,9 @@ class EventSource:
         """Name, size and sampled SHA-256 of each file; of a packed recording, of those it was made from."""
         maps = [quick_hash(self.rectify_map)] if self.rectify_map else []
         store = store_of(self.path)
-        packed = not is_recorded(self.path) and (store / HEADER).is_file()
-        if packed and (made_from := header_of(store)["source"]) is not None:
-            return [*made_from["files"], *maps]
-        return [*map(quick_hash, files_of(store if packed else self.path)), *maps]
+        if not is_recorded(self.path) and (store / HEADER).is_file():
+            return [*header_of(store)["source"]["files"], *maps]
+        return [*map(quick_hash, files_of(self.path)), *maps]
 
     def fill(
         self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: View | None

@@ -14,23 +14,20 @@ RULES = ("edges", "rvt")
 BLOCK = 1 << 12  # events counted together, whose places stay in the first-level cache
 
 
-def check_window(t_start: int, t_end: int, bins: int, rule: str) -> None:
-    """Raise `ValueError` for an unknown rule, an empty window, or no bins."""
-    if rule not in RULES:
-        raise ValueError(f"unknown binning rule {rule!r}; choose from {', '.join(RULES)}")
-    if t_end <= t_start:
-        raise ValueError(f"the window [{t_start}, {t_end}) us is empty")
-    if bins < 1:
-        raise ValueError(f"{bins} bins")
-
-
 def bin_times(t_start: int, t_end: int, bins: int) -> NDArray[np.int64]:
     """Bins of the rule "edges" (Eq. 3), which divides the window between its borders.
 
     Returns:
         (bins + 1,) times in us: bin k holds the events with times[k] <= t < times[k + 1], which are those with
         floor((t - t_start) / (t_end - t_start) * bins) == k in exact arithmetic.
+
+    Raises:
+        ValueError: an empty window, or no bins.
     """
+    if t_end <= t_start:
+        raise ValueError(f"the window [{t_start}, {t_end}) us is empty")
+    if bins < 1:
+        raise ValueError(f"{bins} bins")
     span = t_end - t_start
     return np.array([t_start - (-k * span // bins) for k in range(bins + 1)], np.int64)
 
@@ -89,7 +86,8 @@ def event_histogram(
     Raises:
         ValueError: what is given does not fit these descriptions.
     """
-    check_window(t_start, t_end, bins, rule)
+    if rule not in RULES:
+        raise ValueError(f"unknown binning rule {rule!r}; choose from {', '.join(RULES)}")
     check_events(x, y, t, p, height, width)
     if (t[1:] < t[:-1]).any():
         raise ValueError("the events are not sorted by time")
@@ -150,41 +148,21 @@ def window_histograms(
         ValueError: windows or `out` of another shape, unknown rule, empty window, or no bins.
         UserError: the words read are damaged.
     """
-    borders, region = _borders(stream, windows, bins, rule), region or Region(stream.height, stream.width)
-    shape = (len(borders), 2 * bins, region.height, region.width)
+    limits, region = np.asarray(windows, np.int64), region or Region(stream.height, stream.width)
+    if limits.ndim != 2 or limits.shape[1] != 2:
+        raise ValueError(f"windows have the shape {limits.shape} instead of (T, 2)")
+    if rule not in RULES:
+        raise ValueError(f"unknown binning rule {rule!r}; choose from {', '.join(RULES)}")
+    shape = (len(limits), 2 * bins, region.height, region.width)
     histograms = np.empty(shape, np.uint8) if out is None else out
     if histograms.shape != shape or histograms.dtype != np.uint8 or not histograms.flags.c_contiguous:
         raise ValueError(f"out must be C-contiguous uint8 {shape}, not {histograms.dtype} {histograms.shape}")
     seen = region.seen(view)
-    for histogram, times in zip(histograms, borders, strict=True):
-        stream.count_bins(times, seen, histogram)
-    return histograms
-
-
-def window_words(
-    stream: PackedEvents, windows: ArrayLike, bins: int, *, rule: str = "edges", region: Region | None = None
-) -> tuple[NDArray[np.uint32], NDArray[np.int32]]:
-    """The packed events that `window_histograms` counts, for `tespec.events.on_device.count_words`.
-
-    Words (N,) uint32, window by window and bin by bin, without those that the region drops, and (T, bins) their number.
-    """
-    seen = (region or Region(stream.height, stream.width)).seen()
-    found = [stream.words_of_bins(times, seen) for times in _borders(stream, windows, bins, rule)]
-    words, counts = zip(*found, strict=True)
-    return np.concatenate(words), np.stack(counts).astype(np.int32)
-
-
-def _borders(stream: PackedEvents, windows: ArrayLike, bins: int, rule: str) -> list[NDArray[np.int64]]:
-    """Times (bins + 1,) of the borders of each window's bins."""
-    limits = np.asarray(windows, np.int64)
-    if limits.ndim != 2 or limits.shape[1] != 2:
-        raise ValueError(f"windows have the shape {limits.shape} instead of (T, 2)")
-    borders = []
-    for start, end in limits.tolist():
-        check_window(start, end, bins, rule)
-        borders.append(bin_times(start, end, bins))
+    for histogram, (start, end) in zip(histograms, limits.tolist(), strict=True):
+        times = bin_times(start, end, bins)
         if rule == "rvt":
             t = stream.slice(start, end + 1).t  # as uzh-rpg/RVT, scripts/genx/preprocess_dataset.py
             if len(t):
-                borders[-1] = rvt_bin_times(int(t[0]), int(t[-1]), bins)
-    return borders
+                times = rvt_bin_times(int(t[0]), int(t[-1]), bins)
+        stream.count_bins(times, seen, histogram)
+    return histograms

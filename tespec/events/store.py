@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_json
-from tespec.events.spatial import Region, Seen
+from tespec.events.spatial import Seen
 from tespec.events.stream import Events
 
 VERSION, FORMAT = 2, "tespec packed events"
@@ -41,7 +41,8 @@ X_BITS, Y_BITS = 11, 10
 MAX_WIDTH, MAX_HEIGHT = 1 << X_BITS, 1 << Y_BITS
 P_SHIFT = X_BITS + Y_BITS
 US_SHIFT = P_SHIFT + 1
-OUTSIDE = MAX_WIDTH << X_BITS  # in a table of rectified pixels: a row that no region has
+ON = np.uint32(1 << P_SHIFT)
+OUTSIDE = np.uint32(MAX_WIDTH << X_BITS)  # in a table of rectified pixels: a row that no region has
 
 Arrays = tuple[NDArray[np.uint32], NDArray[np.int64]]  # words and index
 
@@ -85,12 +86,14 @@ class PackedEvents:
 
     def slice(self, t0: int, t1: int) -> Events:
         """Events with t0 <= t < t1 (us)."""
-        words, borders, first_ms = self._between(t0, t1)
-        if self._table is not None:
-            words, borders = _seen_words(words, borders, self._table, *Region(self.height, self.width).seen())
-        x, y, t, p = _unpack(words, borders, first_ms)
-        begin, end = np.searchsorted(t, (t0, t1))
-        return Events(x[begin:end], y[begin:end], t[begin:end], p[begin:end])
+        x, y, t, p = _unpack(*self._between(t0, t1))
+        kept = slice(*np.searchsorted(t, (t0, t1)))
+        events = Events(x[kept], y[kept], t[kept], p[kept])
+        if self._table is None:
+            return events
+        pixels = self._table[events.y, events.x]
+        x, y, inside = pixels & (MAX_WIDTH - 1), pixels >> X_BITS, pixels != OUTSIDE
+        return Events(x[inside].astype(np.uint16), y[inside].astype(np.uint16), events.t[inside], events.p[inside])
 
     def count_bins(self, times: NDArray[np.int64], seen: Seen, out: NDArray[np.uint8]) -> None:
         """Count the events of a window whose bins have (bins + 1,) borders in us.
@@ -98,20 +101,14 @@ class PackedEvents:
         They are counted where they are `seen`, see `Region.seen`, into `out` (2 * bins, H, W), negative polarity first,
         whatever it holds.
         """
-        (words, ends), cells = self._bins(times), None
-        if self._table is not None and len(seen[0]) == len(seen[1]) == 1:
+        words, borders, first_ms = self._between(int(times[0]), int(times[-1]))
+        table, cells = self._table, None
+        if table is not None and len(seen[0]) == len(seen[1]) == 1:
             if self._cells is None or self._cells[0] is not seen:  # once for all windows that are seen alike
-                row, column = seen[0][0].take(self._table >> X_BITS), seen[1][0].take(self._table & (MAX_WIDTH - 1))
+                row, column = seen[0][0].take(table >> X_BITS), seen[1][0].take(table & (MAX_WIDTH - 1))
                 self._cells = seen, np.where((row | column) < 0, -1, row * out.shape[-1] + column)
-            cells = self._cells[1]
-        elif self._table is not None:
-            words, ends = _seen_words(words, ends, self._table, *Region(self.height, self.width).seen())
-        _count_words(words, ends, cells, *seen, out)
-
-    def words_of_bins(self, times: NDArray[np.int64], seen: Seen) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Words (N,), rectified, of a window's events that `seen` does not drop, and (bins,) the number in each bin."""
-        words, ends = _seen_words(*self._bins(times), self._table, *seen)
-        return words, np.diff(ends)
+            table, cells = None, self._cells[1]
+        _count_words(words, _ends_of_bins(words, borders, first_ms, times), table, cells, *seen, out)
 
     def _between(self, t0: int, t1: int) -> tuple[NDArray[np.uint32], NDArray[np.int64], int]:
         """Words of the milliseconds that hold t0 <= t < t1 (us), where each begins and ends, and the first of them."""
@@ -122,11 +119,6 @@ class PackedEvents:
         if not _sound(words, borders, self.height, self.width):
             raise UserError(self.path / WORDS, "damaged: events outside of the sensor or out of order", AGAIN)
         return words, borders, self._first_ms + first
-
-    def _bins(self, times: NDArray[np.int64]) -> Arrays:
-        """Words of the milliseconds of a window, and (bins + 1,) index of the first one not before each border."""
-        words, borders, first_ms = self._between(int(times[0]), int(times[-1]))
-        return words, _ends_of_bins(words, borders, first_ms, times)
 
 
 def open_store(folder: Path) -> PackedEvents:
@@ -160,7 +152,9 @@ def header_of(folder: Path) -> dict[str, Any]:
         height, width, count, clamped, first_ms = (whole_number(header[name]) for name in NUMBERS)
         fits = 0 < height <= MAX_HEIGHT and 0 < width <= MAX_WIDTH and count > 0 <= clamped
         fits = fits and abs(first_ms) <= LATEST_MS and header["version"] == VERSION
-        fits = fits and {"name", "sha256", "files"} <= header["source"].keys() and isinstance(header["sha256"], dict)
+        source = header["source"]
+        fits = fits and {"name", "sha256", "files"} <= source.keys() and isinstance(header["sha256"], dict)
+        fits = fits and isinstance(source["files"], list) and all(isinstance(file, dict) for file in source["files"])
     except (*UNREADABLE, KeyError, TypeError, AttributeError):
         fits = False
     if not fits:
@@ -260,15 +254,17 @@ def _ends_of_bins(words, borders, first_ms, times):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True)
-def _count_words(words, ends, cells, rows, columns, histogram):  # type: ignore[no-untyped-def]
+def _count_words(words, ends, table, cells, rows, columns, histogram):  # type: ignore[no-untyped-def]
     """Count sound words (N,) uint32 of each bin, which begin and end at `ends` (bins + 1,).
 
-    Each is counted at the rows (K, 2049) and columns (L, 2049) that belong to its own, below 0: nowhere; or else at the
-    cell (height, width) int32 of its pixel. The histogram (2 * bins, H, W) uint8 is replaced.
+    Each is counted at the cell (height, width) int32 of its pixel if there are cells; or else at the rows (K, 2049) and
+    columns (L, 2049) that belong to its own, or to those of its pixel in the table if there is one. Below 0: nowhere.
+    The histogram (2 * bins, H, W) uint8 is replaced.
     """
     bins, wide = len(ends) - 1, np.uint64(histogram.shape[2])
     area, counts = histogram.shape[1] * histogram.shape[2], histogram.reshape(-1)
-    places, shown, again = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
+    places, shown = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
+    again, moved = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
     for k in range(bins):
         first, positive = np.uint64(k * area), np.uint64(bins * area)
         # Bin by bin, so that the zeros still lie in a cache when events jump about in them.
@@ -276,6 +272,8 @@ def _count_words(words, ends, cells, rows, columns, histogram):  # type: ignore[
         counts[(bins + k) * area : (bins + k + 1) * area] = 0
         for begin in range(ends[k], ends[k + 1], BLOCK):
             given = words[begin : min(begin + BLOCK, ends[k + 1])]
+            if table is not None:
+                given = _rectify(given, table, moved)
             # Places first, counts after: neither loop has a branch to mispredict, and stores hold up nothing.
             kept = _place(given, cells, rows[0], columns[0], first, positive, wide, places, shown)
             _add(counts, places, kept)
@@ -284,6 +282,18 @@ def _count_words(words, ends, cells, rows, columns, histogram):  # type: ignore[
                     if i or j:
                         some = _place(shown[:kept], cells, rows[i], columns[j], first, positive, wide, places, again)
                         _add(counts, places, some)
+
+
+@njit(cache=True, nogil=True)
+def _rectify(words, table, moved):  # type: ignore[no-untyped-def]
+    """Words at their pixels in the table, in the array `moved`, without those that lie outside."""
+    kept = np.int64(0)
+    for word in words:
+        x, y, _ = _fields(word)
+        pixel = table[y, x]
+        moved[kept] = pixel | word & ON
+        kept += np.int64(pixel != OUTSIDE)
+    return moved[:kept]
 
 
 @njit(cache=True, nogil=True)
@@ -309,20 +319,3 @@ def _place(words, cells, rows, columns, first, positive, wide, places, shown):  
 def _add(counts, places, number):  # type: ignore[no-untyped-def]
     for i in range(number):
         counts[places[i]] += np.uint8(counts[places[i]] < np.uint8(CLIP))
-
-
-@njit(cache=True, nogil=True)
-def _seen_words(words, ends, table, rows, columns):  # type: ignore[no-untyped-def]
-    """Sound words that the first of rows and columns show, rectified if there is a table, and their new `ends`."""
-    shown, new_ends, kept = np.empty(ends[-1] - ends[0], np.uint32), np.zeros_like(ends), np.int64(0)
-    for k in range(len(ends) - 1):
-        for word in words[ends[k] : ends[k + 1]]:
-            x, y, _ = _fields(word)
-            if table is not None:
-                pixel = table[y, x]
-                x, y = np.uint64(pixel & np.uint32(MAX_WIDTH - 1)), np.uint64(pixel >> np.uint32(X_BITS))
-                word = word >> np.uint32(P_SHIFT) << np.uint32(P_SHIFT) | pixel
-            shown[kept] = word
-            kept += np.int64((rows[0, y] | columns[0, x]) >= 0)
-        new_ends[k + 1] = kept
-    return shown[:kept], new_ends

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -87,11 +88,6 @@ def read_precision(hits, truths):  # type: ignore[no-untyped-def]
     return read
 
 
-def _stable_argsort(keys: NDArray[np.uint32]) -> NDArray[np.int64]:
-    # By halves of 16 bits, for which numpy has a radix sort: seven times as fast as one merge sort.
-    return np.lexsort(keys.astype("<u4").view("<u2").reshape(-1, 2).T)
-
-
 class Grouped:
     """Boxes of all frames in one list, class after class, in each frame after frame and by falling score.
 
@@ -113,8 +109,8 @@ class Grouped:
         self, boxes: Boxes, frame: NDArray[np.int64], frames: int, classes: int, most: int | None = None
     ) -> None:
         group = boxes.label * frames + frame
-        falling = _stable_argsort(~(boxes.score + np.float32(0)).view(np.uint32))  # from 0 on ordered as their bits
-        rank = _stable_argsort(group[falling].astype(np.uint32))
+        falling = np.argsort(-boxes.score, kind="stable")
+        rank = np.argsort(group[falling], kind="stable")
         group = group[falling][rank]
         if most is not None:
             inside = np.arange(len(group)) - np.searchsorted(group, group) < most
@@ -232,7 +228,7 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
 
         Raises:
             UserError: no frame holds ground truth after the filters.
-            ValueError: a label is no class, a number is not finite, or a score is below 0.
+            ValueError: a frame came twice, a label is no class, a number is not finite, or a score is below 0.
         """
         scores = self._scores(self._frames)
         if scores is None:
@@ -248,7 +244,11 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
 
         Boxes of equal scores are ranked by frame, so frames have an order that does not depend on who took them.
         """
-        return sorted((each for each in frames if each.time_us > self.filters.skip_us), key=lambda each: each[:2])
+        ordered = sorted((each for each in frames if each.time_us > self.filters.skip_us), key=lambda each: each[:2])
+        for before, each in pairwise(ordered):
+            if before[:2] == each[:2]:
+                raise ValueError(f"{each.recording} at {each.time_us} us is scored twice")
+        return ordered
 
     def _scores(self, frames: Sequence[DetectionFrame]) -> Scores | None:
         ordered = self._counted(frames)

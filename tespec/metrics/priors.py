@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ def class_prior(masks: Iterable[NDArray[np.uint8]], classes: int) -> NDArray[np.
 def depth_prior(maps: Sequence[Depths], nearest: float, farthest: float) -> Depths:
     """(H, W) float32 median depth of each pixel in m, of the depths from `nearest` to `farthest`.
 
-    A pixel without any has the median of the others. The maps are read once for each block of rows that fits memory.
+    A pixel without any has the median of all. The maps are read once for each block of rows that fits memory.
 
     Raises:
         UserError: there is no depth at all.
@@ -49,8 +49,22 @@ def depth_prior(maps: Sequence[Depths], nearest: float, farthest: float) -> Dept
         medians[top : top + rows][seen] = np.nanmedian(stack[:, seen], axis=0)
     if np.isnan(medians).all():
         raise UserError("depth prior", "no training label holds a depth", "check the data")
-    medians[np.isnan(medians)] = np.nanmedian(medians)
+    if np.isnan(medians).any():
+        medians[np.isnan(medians)] = _median(lambda: (each[(each >= nearest) & (each <= farthest)] for each in maps))
     return medians
+
+
+def _median(values: Callable[[], Iterable[Depths]]) -> np.float32:
+    """Median of positive floats, which are read twice and never kept all at once."""
+    # Their bits have the same order: the upper half of them says where the median lies.
+    counts = sum(np.bincount(each.view(np.uint32) >> 16, minlength=1 << 16) for each in values())
+    ends = np.cumsum(counts)
+    middle = np.array([(ends[-1] - 1) // 2, ends[-1] // 2])
+    low, high = np.searchsorted(ends, middle, side="right")
+    upper = ((each, each.view(np.uint32) >> 16) for each in values())
+    near = np.sort(np.concatenate([each[(low <= half) & (half <= high)] for each, half in upper]))
+    found: np.float32 = near[middle - np.r_[0, ends][low]].mean(dtype=np.float32)
+    return found
 
 
 def box_prior(labels: Iterable[Boxes]) -> Boxes:

@@ -13,8 +13,6 @@ from torch import Tensor
 from torch.nn.functional import grid_sample
 
 from tespec.core.distributed import shard_slice
-from tespec.events.on_device import as_seen, picked
-from tespec.events.spatial import DROPPED
 from tespec.models.layers import sent
 
 ASPECT = (3 / 4, 4 / 3)  # of a crop, width over height, in units of the image's sides
@@ -113,6 +111,18 @@ def random_shifts(frames: Tensor, most: int) -> Tensor:
     """Each lane of frames (B, T, C, H, W) moved by up to `most` px along either axis; 0 comes in from outside."""
     whole, own = shard_slice(len(frames))
     moves = torch.randint(-most, most + 1, (whole, 2))[own]
-    places = [torch.arange(frames.shape[axis - 2]) - moves[:, axis : axis + 1] for axis in (0, 1)]
-    maps = [torch.where((each >= 0) & (each < each.shape[1]), each, DROPPED) for each in places]
-    return as_seen(frames, *(sent(each, frames.device) for each in maps))
+    rows, columns = (
+        sent(torch.arange(frames.shape[axis - 2]) - moves[:, axis : axis + 1], frames.device) for axis in (0, 1)
+    )
+    inside_rows, inside_columns = ((each >= 0) & (each < each.shape[1]) for each in (rows, columns))
+    inside = inside_rows.unsqueeze(-1) & inside_columns.unsqueeze(-2)
+    moved = picked(frames, rows.clamp(0, rows.shape[1] - 1), columns.clamp(0, columns.shape[1] - 1))
+    return moved.masked_fill_(~inside[:, None, None], 0)
+
+
+def picked(frames: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Pixels (..., B, T, C, h, w) of frames (..., B, T, C, H, W) at rows ([...,] B, h) and columns ([...,] B, w)."""
+    places = rows.unsqueeze(-1) * frames.shape[-1] + columns.unsqueeze(-2)
+    shape = (*frames.shape[:-2], *places.shape[-2:])
+    places = places.flatten(-2).unsqueeze(-2).unsqueeze(-2).expand(*frames.shape[:-2], -1)
+    return frames.flatten(-2).gather(-1, places).view(shape)

@@ -59,9 +59,6 @@ class Setup:
     compiled: Annotated[
         bool, Parameter(name="--compile", group=ADVANCED, help="compile the backbone; needs a C++ compiler")
     ] = False
-    count_on_device: Annotated[
-        bool, Parameter(group=ADVANCED, help="send packed events to the device and count histograms there")
-    ] = False
     launcher: Annotated[
         Literal["none", "pytorch", "slurm"], Parameter(group=ADVANCED, help="what started the processes of this run")
     ] = "none"
@@ -87,8 +84,7 @@ class Setup:
 
         fast = self.fast
         chosen = {
-            "recompute": self.recompute, "fused_attention": fast, "compiled": self.compiled, "channels_last": fast,
-            "count_on_device": self.count_on_device,
+            "recompute": self.recompute, "fused_attention": fast, "compiled": self.compiled, "channels_last": fast
         }  # fmt: skip
         return {
             "deterministic": self.deterministic,

@@ -37,12 +37,9 @@ def train(
         probe_fn: measures the model beside its training, see `CurveHook`.
 
     Raises:
-        UserError: the checkpoint belongs to another run, a loss is not finite, a worker died, or histograms are to be
-            counted on the device and the batches hold no packed events.
+        UserError: the checkpoint belongs to another run, a loss is not finite, or a worker died.
     """
     setup, settings, folder = run.setup, run.settings.optimisation, run.folder
-    if setup.count_on_device:
-        batches.count_on_device()
     if is_first():
         folder.mkdir(parents=True, exist_ok=True)
         tidy(folder)

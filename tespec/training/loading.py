@@ -50,22 +50,6 @@ class MicroBatches(Dataset[Batch]):
         batch: Batch = self._parts[part][step]
         return batch
 
-    def count_on_device(self) -> None:
-        """Let histograms be counted on the device, by `arrived`: see `tespec.datasets.batches.StepBatches`.
-
-        Raises:
-            UserError: the batches hold no packed events.
-        """
-        for part in self._parts:
-            if not hasattr(part, "count_on_device"):
-                raise UserError("--count-on-device", "these batches hold no packed events", "leave it out")
-            part.count_on_device()
-
-    def arrived(self, batch: Batch) -> Batch:
-        """A micro-batch that has come to its device, as the network sees it."""
-        arrived: Callable[[Batch], Batch] | None = getattr(self._parts[0], "arrived", None)
-        return batch if arrived is None else arrived(batch)
-
     def names(self, step: int) -> list[str]:
         """Names of the recordings that are played at a step, where the parts know them."""
         known = [part.names(step) for part in self._parts if hasattr(part, "names")]

@@ -103,7 +103,7 @@ class Trainer:
         try:
             with progress("training", "steps", self.step) as advance:
                 while waiting := list(islice(batches, self.accumulate)):
-                    micro_batches = [self._steps.arrived(on_device(batch, self.device)) for batch in waiting]
+                    micro_batches = [on_device(batch, self.device) for batch in waiting]
                     losses = self.train_step(*micro_batches)
                     self.step += 1
                     if self.is_sync_step:

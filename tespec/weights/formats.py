@@ -20,10 +20,9 @@ from torch import Tensor
 from tespec.core.errors import UserError
 from tespec.models.backbone import architectures
 
-Rename = tuple[str, str | None]  # pattern of a whole name, and the name here; None: left out
+Rename = tuple[str, str]  # pattern of a whole name, and the name here
 
 BLOCK = r"layers[._]\d+\.blocks\.\d+\.attn\.qkv\.weight"  # in every Swin Transformer
-BUFFERS = ("relative_position_index", "attn_mask")
 # A Lightning module holds a model, which holds the encoder; the file may have been saved at any of these levels.
 LEVEL = r"(?:(?:model\.)?encoder\.)?"
 SWIN_STEM, RESNET_STEM = "swin.patch_embed.proj.weight", "resnet.conv1.weight"
@@ -34,8 +33,7 @@ IMAGES = (1, 3)  # channels of their pixels
 def swin_names(prefix: str = "") -> tuple[Rename, ...]:
     """Names of a Swin Transformer under a prefix; without its buffers, final norm and classifier."""
     return (
-        (rf"{prefix}.*({'|'.join(BUFFERS)})", None),
-        (rf"{prefix}layers[._](\d+)\.(.*)", r"swin.layers.\1.\2"),
+        (rf"{prefix}layers[._](\d+)\.(?!.*(?:relative_position_index|attn_mask)$)(.*)", r"swin.layers.\1.\2"),
         (rf"{prefix}(patch_embed\..*|absolute_pos_embed)", r"swin.\1"),
     )
 
@@ -89,39 +87,32 @@ FORMATS = (
     # The deepest convolution; ResNet-18 and -34 have none.
     CheckpointFormat("resnet50", "ResNet-50 in the naming of torchvision",
                      ("conv1.weight", r"layer4\.2\.conv3\.weight"),
-                     ((r"fc\..*", None), (r"(.*)", r"resnet.\1")), stem=RESNET_STEM),
+                     ((r"(?!fc\.)(.*)", r"resnet.\1"),), stem=RESNET_STEM),
 )  # fmt: skip
 
-# Unsupported networks: a pattern of one of their names, what the file is, what to do.
-SWIN, VIT = "give a Swin Transformer", r"blocks\.\d+\.attn\.qkv\.weight"
+# Unsupported networks: a pattern of one of their names, and what the file is.
+VIT = r"blocks\.\d+\.attn\.qkv\.weight"
+SWAPPED = "; the links of DeiT-S and Swin-T in MoBY's README are swapped"
 UNSUPPORTED = (
-    (r"(.*\.)?swin_block\.\d+\..*", "is EventPretrain's Swin Transformer, which takes a voxel grid of five channels "
-     "and whose blocks are laid out differently", "give a checkpoint of a format in docs/weights.md"),
-    (r"(.*\.)?temporal_block\d\..*", "is STP's: a stem before an image network that stayed frozen, no backbone",
-     "give a checkpoint of a format in docs/weights.md"),
-    (rf"encoder\.{BLOCK}", "holds a Swin Transformer as its encoder, and nothing that tells whose: neither MoBY's "
-     "momentum encoder and heads nor SimMIM's mask token and decoder",
-     "give the file as it was published, or its encoder alone"),
-    (r"(.*\.)?event_head\.weight", "is ECDP's ViT-S", "give its ResNet-50, which the paper's tables compare"),
-    (rf"encoder\.{VIT}", "is MoBY's DeiT-S",
-     "take the other file: the links of DeiT-S and Swin-T in MoBY's README are swapped"),
-    (r"rel_pos_bias\.relative_position_bias_table|blocks\.\d+\.attn\.q_bias", "is a ViT as MEM and BEiT have it", SWIN),
-    (r"codebook\.weight", "is MEM's tokenizer, an autoencoder and no backbone", SWIN),
-    (rf"(.*\.)?(event|rgb)_{VIT}", "is CM3AE's pair of ViTs for events and frames", SWIN),
-    (rf"(?!.*layers[._]\d)(.*\.)?{VIT}", "is a vision transformer without stages (ViT, DeiT)",
-     f"{SWIN}; the links of DeiT-S and Swin-T in MoBY's README are swapped"),
-    (r".*\.attn\.w_msa\..*", "is a Swin Transformer in the naming of OpenMMLab, whose order of channels differs",
-     "give the file that it was made from"),
-    (r"(swin\.)?encoder\.layers\..*", "is a Swin Transformer in the naming of transformers",
-     "give the file of Microsoft or timm"),
-)  # fmt: skip
+    (r"(.*\.)?swin_block\.\d+\..*", "is EventPretrain's Swin Transformer, whose blocks are laid out differently"),
+    (r"(.*\.)?temporal_block\d\..*", "is STP's: a stem before an image network that stayed frozen, no backbone"),
+    (rf"encoder\.{BLOCK}", "holds a Swin Transformer as its encoder, and nothing that tells whose it is"),
+    (r"(.*\.)?event_head\.weight", "is ECDP's ViT-S, not its ResNet-50"),
+    (rf"encoder\.{VIT}", f"is MoBY's DeiT-S{SWAPPED}"),
+    (r"rel_pos_bias\.relative_position_bias_table|blocks\.\d+\.attn\.q_bias", "is a ViT as MEM and BEiT have it"),
+    (r"codebook\.weight", "is MEM's tokenizer, an autoencoder and no backbone"),
+    (rf"(.*\.)?(event|rgb)_{VIT}", "is CM3AE's pair of ViTs for events and frames"),
+    (rf"(?!.*layers[._]\d)(.*\.)?{VIT}", f"is a vision transformer without stages (ViT, DeiT){SWAPPED}"),
+    (r".*\.attn\.w_msa\..*", "is a Swin Transformer in OpenMMLab's naming, whose order of channels differs"),
+    (r"(swin\.)?encoder\.layers\..*", "is a Swin Transformer in the naming of transformers"),
+)
 # Variants that would fill the network here and compute something else; by the names here.
 VARIANTS = (
-    (r"swin\..*\.(cpb_mlp\..*|logit_scale)", "is a Swin Transformer V2", "give weights of V1"),
-    (r"swin\..*\.norm2\.running_mean", "has batch normalisation before its MLPs (a variant of MoBY)",
-     "give the variant with layer normalisation"),
-    (r"swin\.absolute_pos_embed", "adds absolute positions to its patches", "give weights made without them"),
-)  # fmt: skip
+    (r"swin\..*\.(cpb_mlp\..*|logit_scale)", "is a Swin Transformer V2"),
+    (r"swin\..*\.norm2\.running_mean", "has batch normalisation before its MLPs (a variant of MoBY)"),
+    (r"swin\.absolute_pos_embed", "adds absolute positions to its patches"),
+)
+KNOWN = "give a checkpoint of a format in docs/weights.md"
 
 
 class Converted(NamedTuple):
@@ -159,7 +150,7 @@ def convert(
         if found is None:
             _refuse(UNSUPPORTED, tensors, where)
             what = f"its format is not known (the first name is {next(iter(tensors))!r})"
-            raise UserError(where, what, "give a checkpoint of a format in docs/weights.md")
+            raise UserError(where, what, KNOWN)
         converted, stem = _rename(tensors, found, where), found.stem
         _refuse(VARIANTS, converted.tensors, where)
     kernel = converted.tensors.get(stem or "")
@@ -186,13 +177,13 @@ def _rename(tensors: Mapping[str, Tensor], found: CheckpointFormat, where: objec
     unused = []
     for name, tensor in tensors.items():
         matches = ((re.fullmatch(pattern, name, re.DOTALL), new) for pattern, new in found.renames)
-        match, new = next(((match, new) for match, new in matches if match), (None, None))
-        if match is None or new is None:
+        own = next((match.expand(new) for match, new in matches if match), None)
+        if own is None:
             unused.append(name)
-        elif (new := match.expand(new)) in kept:
-            raise UserError(where, f"holds {new} twice, under two names", "take the file as it was published")
+        elif own in kept:
+            raise UserError(where, f"holds {own} twice, under two names", "take the file as it was published")
         else:
-            kept[new] = tensor
+            kept[own] = tensor
     if found.stem == RESNET_STEM:
         # Files from before torch 0.4.1 hold no counters of batches; torch takes them as 0.
         for name in [name for name in kept if name.endswith("running_mean")]:
@@ -220,7 +211,7 @@ def _downsample_at_start(tensors: dict[str, Tensor], where: object) -> dict[str,
     return {pattern.sub(lambda found: str(int(found[0]) + 1), name): each for name, each in tensors.items()}
 
 
-def _refuse(known: Iterable[tuple[str, str, str]], names: Iterable[str], where: object) -> None:
-    for pattern, what, remedy in known:
+def _refuse(known: Iterable[tuple[str, str]], names: Iterable[str], where: object) -> None:
+    for pattern, what in known:
         if any(re.fullmatch(pattern, name) for name in names):
-            raise UserError(where, what, remedy)
+            raise UserError(where, what, KNOWN)

@@ -1,4 +1,4 @@
-"""Batches of trainings: pure functions of (seed, step), the same for any workers, shards and place of counting."""
+"""Batches of trainings: pure functions of (seed, step), the same for any workers and shards."""
 
 import copy
 from dataclasses import replace
@@ -21,7 +21,6 @@ from tespec.datasets.recording import cut_at_gaps
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
-from tespec.training.loading import MicroBatches
 
 FLIP, NONE, ALWAYS = Augmentation(flip=1.0), Augmentation(), Augmentation(flip=0.5, zoom=1.0)
 
@@ -156,27 +155,6 @@ def test_recordings_shorter_than_a_chunk_are_left_out_and_named(tiny_world):
     many = LabelledBatches([long.part(0, 6)], replace(settings, batch_size=9, sampling="streams"), 0, stack_masks)[1]
     assert many["histograms"].shape[:2] == (9, 5)
     assert many["fresh"].all()
-
-
-@pytest.mark.parametrize("rule", ["edges", "rvt"])
-@pytest.mark.parametrize("make", [with_masks, unlabelled])
-def test_batches_counted_on_the_device_are_those_counted_before(tiny_world, make, rule):
-    wanted = make(tiny_world, augmentation=ALWAYS, rule=rule)
-    steps = copy.copy(wanted)
-    steps.count_on_device()
-    for step in range(4):
-        assert "histograms" not in steps[step]
-        assert same(steps.arrived(steps[step]), wanted[step])
-    assert wanted.arrived(wanted[0])["histograms"].any()
-
-
-def test_what_has_no_packed_events_is_not_counted_on_the_device(tiny_world):
-    steps = copy.copy(with_masks(tiny_world))
-    steps._recordings = [replace(each, source=object()) for each in steps._recordings]
-    with pytest.raises(UserError, match=r"--count-on-device: .* has no packed events; leave it out"):
-        steps.count_on_device()
-    with pytest.raises(UserError, match="--count-on-device: these batches hold no packed events; leave it out"):
-        MicroBatches([torch.zeros(1)]).count_on_device()
 
 
 PLAIN = FlipZoom(np.arange(2), np.arange(3))

@@ -164,10 +164,10 @@ def dsec(path, *events, **changes):
     return write_h5(path, content | {name.replace("__", "/"): value for name, value in changes.items()})
 
 
-def rvt(path, *events, height=48, width=64, **changes):
+def rvt(path, *events, height=48, width=64, codec=BLOSC, **changes):
     content = columns_of(events, ("<u2", "<u2", "<i8", "i1"))
     content |= {"events/height": np.int64(height), "events/width": np.int64(width)}
-    return write_h5(path, content | {name.replace("__", "/"): value for name, value in changes.items()})
+    return write_h5(path, content | {name.replace("__", "/"): value for name, value in changes.items()}, codec)
 
 
 def mvsec(path, x, y, t, p, rows=None):

@@ -8,6 +8,7 @@ import zlib
 from pathlib import Path
 
 import h5py
+import hdf5plugin
 import lz4.frame
 import numpy as np
 import pytest
@@ -233,6 +234,15 @@ def test_hdf5_of_dsec_rvt_and_mvsec(tmp_path, monkeypatch, block):
         stream = load_events(path)
         assert ((stream.height, stream.width), stream.clamped) == (size, 0)
         assert_same_events(read(path), wanted)
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [{"compression": "gzip"}, {"compression": "lzf"}, hdf5plugin.Zstd(), hdf5plugin.LZ4(), hdf5plugin.Bitshuffle()],
+    ids=["gzip", "lzf", "zstd", "lz4", "bitshuffle"],
+)
+def test_hdf5_of_every_codec(tmp_path, codec):
+    assert_same_events(read(rvt(tmp_path / "a.h5", *EVENTS, codec=codec)), EVENTS)
 
 
 def test_a_forked_process_reads_by_itself_and_a_file_that_changed_is_opened_again(tmp_path):

@@ -202,3 +202,10 @@ def test_sizes_at_the_limits_are_decided_in_float32_as_the_protocol_decides(plac
 def test_what_is_no_box_is_refused(frame, message):
     with pytest.raises(ValueError, match=message):
         scorer_of(frame).overall()
+
+
+def test_a_frame_that_is_scored_twice_is_refused():
+    frame, scorer = Frame(boxes((0, 0, 50, 50)), boxes((0, 0, 50, 50))), DetectionScorer(NAMES, ALL, "")
+    scorer.merge([scorer_of(frame, frame._replace(time_us=2 * LATE)).state(), scorer_of(frame).state()])
+    with pytest.raises(ValueError, match="a at 1000000 us is scored twice"):
+        scorer.overall()

@@ -99,7 +99,7 @@ def test_how_and_where_it_is_computed_is_no_choice(made, cell, tmp_path):
     _, records = made
     default = cell(tmp_path).settings.head["dropout"]
     for wanted in (
-        cell(tmp_path, device=None, workers=2, threads=1, variant="masking: 25%", track="files", count_on_device=True),
+        cell(tmp_path, device=None, workers=2, threads=1, variant="masking: 25%", track="files"),
         cell(tmp_path, changes=[f"head.dropout={default}", "optimisation.steps=1"]),
     ):
         assert name_of(wanted) == records["scratch"].name

@@ -77,9 +77,9 @@ def test_a_complete_result_is_taken_up(straight, tiny_world, capsys):
     assert not left.exists()
 
 
-def test_workers_a_stop_and_counting_on_the_device_change_nothing(straight, tiny_world, tmp_path):
+def test_workers_and_a_stop_change_nothing(straight, tiny_world, tmp_path):
     with stopped_after(4), pytest.raises(KeyboardInterrupt, match="stopped after step 4"):
-        run(tiny_world, tmp_path, workers=2, count_on_device=True)
+        run(tiny_world, tmp_path, workers=2)
     assert not list((tmp_path / "results").glob("runs/*"))
     resumed = run(tiny_world, tmp_path).record
     for part in ("id", "name", "weights", "metrics", "groups", "curve", "curves"):

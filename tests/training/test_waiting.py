@@ -14,8 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from tespec.core.config import pretraining_settings
 from tespec.datasets.images import as_input
-from tespec.events.on_device import as_seen, count_words
-from tespec.events.spatial import Region
+from tespec.pretraining.views import random_shifts
 from tespec.training.trainer import Trainer
 
 META = torch.device("meta")
@@ -63,11 +62,9 @@ def test_a_step_reads_nothing_from_its_device(case):
 
 def test_what_is_made_of_a_batch_on_the_device_reads_nothing_from_it():
     pixels = torch.zeros(2, 2, 3, 8, 8, dtype=torch.uint8, device=META)
-    words, counts = torch.zeros(6, dtype=torch.int32, device=META), torch.zeros(1, 3, 5, dtype=torch.int64, device=META)
-    maps = torch.zeros(1, 8, dtype=torch.int64, device=META)
     with Waits() as waits:
         assert as_input(pixels).shape == pixels.shape
-        assert as_seen(count_words(words, counts, Region(8, 8)), maps, maps).shape == (1, 3, 10, 8, 8)
+        assert random_shifts(pixels, 3).shape == pixels.shape
     assert waits.found == []
 
 

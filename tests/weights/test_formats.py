@@ -16,9 +16,8 @@ from timm.models.swin_transformer import SwinTransformer, checkpoint_filter_fn
 from tespec.core.errors import UserError
 from tespec.models import EventResNet, EventSwin
 from tespec.models.event_swin import ARCHITECTURES
-from tespec.weights.export import inspect
 from tespec.weights.formats import convert
-from tespec.weights.load import load_backbone
+from tespec.weights.load import inspect, load_backbone
 
 SOURCES = {
     "swin-microsoft": lambda arch: {"model": published.microsoft(arch)},
@@ -163,9 +162,9 @@ UNSUPPORTED = [
     (["rel_pos_bias.relative_position_bias_table", QKV], "is a ViT as MEM and BEiT have it"),
     (["codebook.weight", "encoder.0.0.weight"], "is MEM's tokenizer, an autoencoder and no backbone"),
     ([f"backbone.event_{QKV}", f"backbone.rgb_{QKV}"], "is CM3AE's pair of ViTs for events and frames"),
-    (["patch_embed.proj.weight", f"swin_block.0.{QKV}"], "is EventPretrain's Swin .* five channels"),
+    (["patch_embed.proj.weight", f"swin_block.0.{QKV}"], "is EventPretrain's Swin"),
     (["temporal_block1.mlp.LTA.LTA_Block.weight", f"backbone.{QKV}"], "is STP's: a stem before an image network"),
-    (["stages.0.blocks.0.attn.w_msa.qkv.weight"], "naming of OpenMMLab"),
+    (["stages.0.blocks.0.attn.w_msa.qkv.weight"], "in OpenMMLab's naming"),
     (["swin.encoder.layers.0.blocks.0.attention.self.query.weight"], "naming of transformers"),
     (["conv.weight"], r"format is not known \(the first name is 'conv\.weight'\)"),
 ]

@@ -10,9 +10,8 @@ from safetensors.torch import save_file
 import tespec
 from tespec.core.errors import UserError
 from tespec.models import EventSwin
-from tespec.weights.export import fetch, timm_state
 from tespec.weights.files import write_weights
-from tespec.weights.load import load_backbone
+from tespec.weights.load import fetch, load_backbone, timm_state
 
 SIZE = (96, 160)
 RECIPE = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150]}

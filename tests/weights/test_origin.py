@@ -16,9 +16,8 @@ from tespec.runs.data import Data
 from tespec.runs.finetune import CellSpec
 from tespec.runs.setup import Setup
 from tespec.weights import load
-from tespec.weights.export import inspect, rewrite
 from tespec.weights.files import write_weights
-from tespec.weights.load import Origin, origin_of
+from tespec.weights.load import Origin, inspect, origin_of, rewrite
 
 RECIPE = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150], "dataset": "1mpx"}
 OTHERS, OWN = 3.46e-4, 1e-4  # peak learning rates on 1Mpx by the paper: in general, and after pre-training on 1Mpx
