@@ -21,21 +21,27 @@ from tespec.core.settings import Downsample, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.ddd17 import IMAGES, INDEX
 from tespec.datasets.labels import MaskFiles
-from tespec.datasets.prepare import pack_missing, raise_or_leave_out
-from tespec.datasets.prophesee import WINDOW_US, ArchiveSource, is_archive
 from tespec.datasets.recording import LabelledRecording, Recording, reduced
-from tespec.datasets.sources import EventSource, Source
+from tespec.datasets.sources import (
+    WINDOW_US,
+    ArchiveSource,
+    Source,
+    is_archive,
+    pack_missing,
+    raise_or_leave_out,
+    source_of,
+)
 from tespec.datasets.windows import contiguous_windows
 from tespec.events.opening import READERS, dataset_of
 from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.store import HEADER, STORE, header_of
 
-ENDINGS = ("_td.dat.h5", "_td.dat", "_td.h5", "_data.hdf5")  # of event files, after the name of the recording
+ENDINGS = ("_td.dat", "_data.hdf5")  # of event files, after the name of the recording
 BESIDE = (INDEX, IMAGES)  # of a DDD17 recording: pre-training on pairs of events and image needs them
 NO_LABELS = MaskFiles(Path(), ())
 ALL = "all"  # split of an `EventFolder`
-LEFT_OUT = "left out"  # in place of a split: not named by a description that names others
+LEFT_OUT = "left out"  # in place of a split: not named by a description that names others, or beside split folders
 HELD_OUT_SHARE = 0.2
 ENOUGH = 5  # recordings; with fewer, the last part of each is held out
 HELD_OUT_TIME = 0.25
@@ -46,7 +52,8 @@ def find_recordings(root: Path) -> list[Path]:
 
     That is what `open_events` reads, and folders of RVT's archives of histograms. A packed store beside the recording
     that it was made from stands for it, under the recording's path. HDF5 files and arrays that hold other things are
-    left alone; those that cannot be opened, and parts of DDD17 recordings, count: opening them says what is wrong.
+    left alone; those that cannot be opened, broken links and parts of DDD17 recordings count: opening them says what is
+    wrong.
     """
     if not root.exists():
         raise UserError(root, "no such file or folder", "check the path")
@@ -61,6 +68,8 @@ def find_recordings(root: Path) -> list[Path]:
 
 
 def _is_recording(path: Path) -> bool:
+    if path.is_symlink() and not path.exists():
+        return True  # leads nowhere
     suffix = path.suffix.lower() if path.is_file() else ""
     if suffix in (".npy", ".npz"):
         return arrays.holds_events(path)
@@ -80,11 +89,6 @@ def _packed_from(path: Path) -> Path:
 def name_of(root: Path, path: Path) -> str:
     """Name of the recording `path` at or under `root` in records and messages."""
     return path.name if path == root else path.relative_to(root).as_posix()
-
-
-def source_of(path: Path, sensor: Size | None = None) -> Source:
-    """Events or histograms of a recording; `sensor` is its (height, width) in px where it does not name it."""
-    return ArchiveSource(path) if is_archive(path) else EventSource(path, sensor)
 
 
 def fixed_windows(name: str, source: Source, window_ms: float, downsample: Downsample) -> Recording:
@@ -129,7 +133,7 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
 
     The nearest `dataset.json` above a recording that names splits decides, and leaves out what it does not name if it
     names others. Else the names of the official archives decide, as data sets and the configs of tasks hold them, and
-    folders train, val and test. What is in no split can be trained on.
+    folders train, val and test, beside which others are left out. What is in no split can be trained on.
     """
     found: dict[str, list[Path]] = {name: [] for name in (*SPLITS, LEFT_OUT)}
     base, archives = root.absolute(), _archives()
@@ -149,8 +153,8 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
 
 
 def _first_of(found: Collection[str | None]) -> str | None:
-    """What is in several splits is tested on as well; splits of other names are not trained on."""
-    return next((split for split in (TEST, HELD_OUT, TRAIN) if split in found), None)
+    """The split that counts, of those a recording is in; None where it is in none, or in splits of other names."""
+    return next((split for split in (TEST, HELD_OUT, LEFT_OUT, TRAIN) if split in found), None)
 
 
 def _described_split(path: Path, root: Path) -> tuple[Path | None, str | None]:
@@ -169,11 +173,21 @@ def _names_of(path: Path) -> set[str]:
 
 
 def _split_of_folders(path: Path, root: Path) -> str | None:
-    """Split by the folders train, val and test that a recording lies in; above `root` a train has to be beside them."""
-    folders = (path, *path.parents)
-    near = [each for each in folders[:LEVELS] if each.name in SPLITS and (each.parent / TRAIN).is_dir()]
-    below = [each for each in folders if each.parent.is_relative_to(root)]
-    return _first_of([each.name for each in (*near, *below)])
+    """Split by the folders train, val and test that a recording lies in; beside train and another it is left out.
+
+    Above `root` a train has to be beside the folder, and nothing is left out.
+    """
+    found = []
+    for level, folder in enumerate((path, *path.parents)):
+        below = folder.parent.is_relative_to(root)
+        if level >= LEVELS and not below:
+            break
+        there = [split for split in SPLITS if (folder.parent / split).is_dir()]
+        if folder.name in SPLITS and (below or TRAIN in there):
+            found.append(folder.name)
+        elif below and TRAIN in there and len(there) > 1:
+            found.append(LEFT_OUT)
+    return _first_of(found)
 
 
 def _archives() -> list[tuple[type[LabelledDataset], Mapping[str, Sequence[str]]]]:
@@ -185,8 +199,8 @@ def _archives() -> list[tuple[type[LabelledDataset], Mapping[str, Sequence[str]]
 def _split_of_archive(path: Path, archives: list[tuple[Any, Mapping[str, Sequence[str]]]]) -> str | None:
     """Split of an official recording by its path, by what that links to, or by what it was packed from."""
     called = {path, path.resolve()}
-    if (path / HEADER).is_file() and (made_from := header_of(path)["source"]) is not None:
-        called.add(path.parent / str(made_from["name"]))
+    if (path / HEADER).is_file():
+        called.add(path.parent / str(header_of(path)["source"]["name"]))
     splits = {kind.split_of(each, of_kind): kind for kind, of_kind in archives for each in called}
     found = _first_of(splits)
     if found is None and UNKNOWN in splits:

@@ -10,13 +10,11 @@ from tespec.core.config import finetuning_settings
 from tespec.core.description import read_description
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
-from tespec.datasets import prepare as prepare_module
 from tespec.datasets import sources
 from tespec.datasets.check import check, problems
 from tespec.datasets.folder import EventFolder, divide
-from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
-from tespec.datasets.sources import EventSource
+from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import load_events, open_events
 from tespec.events.readers.prophesee import write_dat
 from tespec.events.store import store_of, verify_store
@@ -86,14 +84,14 @@ def test_room_for_all_is_asked_for_before_anything_is_written(cache, tmp_path, m
     paths = [recording(tmp_path / "in" / f"{number}.dat", seed=number) for number in range(3)]
     prepare(EventFolder(paths[0]))
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(prepare_module.shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 159_999))
+    monkeypatch.setattr(sources.shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 159_999))
     what = "has 159,999 bytes free, the packed events of 2 recordings need about 160,000; make room"
     with pytest.raises(UserError, match=f"stores: {what}"):
         pack_missing(map(EventSource, paths))
     with pytest.raises(UserError, match=f"in: {what}"):
         prepare(EventFolder(tmp_path / "in"))
     assert sorted(tmp_path.rglob("*")) == before
-    monkeypatch.setattr(prepare_module.shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 160_000))
+    monkeypatch.setattr(sources.shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 160_000))
     pack_missing(map(EventSource, paths))
 
 

@@ -14,13 +14,13 @@ from tespec.core.errors import UserError
 from tespec.datasets.augment import FlipZoom
 from tespec.datasets.prophesee import (
     LABELS,
-    REPRESENTATIONS,
     BoxLabels,
     PropheseeProtocol,
     choose_boxes,
     choose_frames,
     raw_boxes,
 )
+from tespec.datasets.sources import ENDS
 from tespec.events import load_events
 from tespec.events.readers.prophesee import write_dat
 from tespec.tasks import import_tasks
@@ -285,7 +285,6 @@ def without_boxes(folder):
         np.savez(folder / LABELS, labels=content["labels"][:0])
 
 
-ENDS = REPRESENTATIONS / "timestamps_us.npy"
 BROKEN_ARCHIVES = {
     "other windows": (str, "holds windows of 50 ms, not 40; give --set window_ms=50"),
     "no ends": (lambda folder: (folder / ENDS).unlink(), r"timestamps_us\.npy: not a readable \.npy file"),

@@ -33,9 +33,8 @@ from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets.folder import divide
-from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
-from tespec.datasets.sources import EventSource
+from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import PackedEvents, load_events, open_events
 from tespec.events.opening import cache_path, open_reader
 from tespec.events.packing import pack

@@ -8,7 +8,7 @@ import pytest
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
-from tespec.datasets.check import check, notes, problems
+from tespec.datasets.check import check, problems
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
@@ -81,4 +81,4 @@ def test_every_broken_twin_is_refused_in_a_line_or_handled(twin, dataset, way):
     assert all("\n" not in line and "; " in line and str(root) in line for line in lines)
     assert any(expected in line for line in lines) == any(expected in line for line in quick) == bool(expected), lines
     if way == "unsorted":
-        assert "timestamps decrease, and are raised to the latest before them" in notes(found)[0]
+        assert max(each.facts["events_clamped"] for each in found) > 0
