@@ -182,7 +182,7 @@ def _split_of_folders(path: Path, root: Path) -> str | None:
         below = folder.parent.is_relative_to(root)
         if level >= LEVELS and not below:
             break
-        there = [split for split in SPLITS if (folder.parent / split).is_dir()]
+        there = [name for name in SPLITS if (each := folder.parent / name).is_dir() and any(each.iterdir())]
         if folder.name in SPLITS and (below or TRAIN in there):
             found.append(folder.name)
         elif below and TRAIN in there and len(there) > 1:

@@ -164,12 +164,6 @@ def dsec(path, *events, **changes):
     return write_h5(path, content | {name.replace("__", "/"): value for name, value in changes.items()})
 
 
-def rvt(path, *events, height=48, width=64, **changes):
-    content = columns_of(events, ("<u2", "<u2", "<i8", "i1"))
-    content |= {"events/height": np.int64(height), "events/width": np.int64(width)}
-    return write_h5(path, content | {name.replace("__", "/"): value for name, value in changes.items()})
-
-
 def mvsec(path, x, y, t, p, rows=None):
     """Times `t` in us after the epoch of the file."""
     table = np.stack([x, y, EPOCH + np.asarray(t) / 1e6, 2.0 * np.asarray(p) - 1], axis=1) if rows is None else rows
