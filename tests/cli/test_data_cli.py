@@ -184,15 +184,22 @@ def test_a_guide_for_every_dataset(data, dataset):
     assert "Nothing is downloaded" in out
 
 
-def test_chosen_moments_of_a_recording_that_does_not_name_its_sensor(data, tmp_path, monkeypatch):
+def test_a_recording_that_does_not_name_its_sensor_is_read_with_a_given_size(data, call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     content = (REAL / "evt3_640x480_2.08s.raw").read_bytes()
     (tmp_path / "drive.raw").write_bytes(b"% evt 3.0\n" + content[content.index(b"% end\n") + 6 :])
-    given = ("preview", "recordings", "drive.raw", "--at", 1, 1.35, "--high-pass")
-    code, _, err = data(*given)
-    assert (code, "give --sensor WIDTHxHEIGHT" in err) == (2, True)
-    assert data(*given, "--sensor", "640x480") == (0, "written: preview-recordings.png\n", "")
-    code, _, err = data(*given, "--set", "bins=5")
+    drive, size = ("recordings", "drive.raw"), ("--sensor", "640x480")
+    pretraining = "pretrain", "--method", "tespec", "--profile", "tiny", "--data", "drive.raw", "--dry-run"
+    for words, said in (
+        (("data", "check", *drive), " 640x480 "),
+        (("data", "preview", *drive, "--at", 1, 1.35, "--high-pass"), "written: preview-recordings.png\n"),
+        (pretraining, "120 x 160 px"),
+    ):
+        code, out, err = call(*words)
+        assert (code, "give --sensor WIDTHxHEIGHT" in out + err) == (2, True)
+        code, out, _ = call(*words, *size)
+        assert (code, said in out) == (0, True), out
+    code, _, err = data("preview", *drive, "--set", "bins=5")
     assert (code, err) == (2, "error: --set changes settings of a data set, and recordings have none; see --help\n")
 
 
