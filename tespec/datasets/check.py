@@ -19,7 +19,7 @@ from tqdm import tqdm
 from tespec.core.errors import UserError
 from tespec.datasets.base import LabelledDataset
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.sources import BINS, ArchiveSource, EventSource, read_rectification
+from tespec.datasets.sources import BINS, ArchiveSource, EventSource, packed_events, read_rectification
 from tespec.datasets.sources import RULE as STORED_RULE
 from tespec.events import PackedEvents
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
@@ -99,7 +99,7 @@ class ScannedSource(EventSource):
     def stream(self) -> Any:
         """The packed recording, or the `Scan` of it."""
         try:
-            return self.packed()
+            return packed_events(self)
         except NotPacked:
             reader = self.reader()
         if self.rectify_map is not None:

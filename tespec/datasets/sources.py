@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.core.progress import Advance, progress, say
+from tespec.core.progress import progress, say
 from tespec.core.settings import Size
 from tespec.datasets.windows import Windows
 from tespec.events import PackedEvents, load_events, open_events, window_histograms
@@ -59,13 +60,16 @@ class EventSource:
     def stream(self) -> PackedEvents:
         """The open recording; pickles of this object do not hold it."""
         try:
-            return self.packed()
+            return packed_events(self)
         except NotPacked:
             return _in_memory(self)
 
-    def packed(self) -> PackedEvents:
-        """The open recording; `NotPacked` where it has no packed store."""
-        return _packed(self)
+    def opened(self, opener: Callable[..., PackedEvents]) -> PackedEvents:
+        """The recording as `open_events` or `load_events` opens it, rectified where it is to be."""
+        stream = opener(self.path, *(self.sensor or (None, None)))
+        if self.rectify_map is None:
+            return stream
+        return stream.rectified(read_rectification(self.rectify_map, stream.height, stream.width))
 
     def reader(self) -> Reader:
         """What reads the events as they were recorded."""
@@ -90,20 +94,15 @@ class EventSource:
 
 
 @cache
-def _packed(source: EventSource) -> PackedEvents:
+def packed_events(source: EventSource) -> PackedEvents:
+    """The open recording; `NotPacked` where it has no packed store."""
     # As many as there are: an open store is small, and maps its files anew where they have not been used for long.
-    return _rectified(source, open_events(source.path, *(source.sensor or (None, None))))
+    return source.opened(open_events)
 
 
 @lru_cache(maxsize=1)
 def _in_memory(source: EventSource) -> PackedEvents:
-    return _rectified(source, load_events(source.path, *(source.sensor or (None, None))))
-
-
-def _rectified(source: EventSource, stream: PackedEvents) -> PackedEvents:
-    if source.rectify_map is None:
-        return stream
-    return stream.rectified(read_rectification(source.rectify_map, stream.height, stream.width))
+    return source.opened(load_events)
 
 
 def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]:
@@ -279,9 +278,23 @@ def pack_missing(
         recordings = f"{len(missing)} recording{'s' * (len(missing) > 1)}"
         what = f"has {free:,} bytes free, the packed events of {recordings} need about {needed:,}"
         raise UserError(folder, what, "make room, or let TESPEC_CACHE name a folder on another disk")
-    with progress("packing" if beside else f"packing into {folder}", "events") as advance:
-        for store, failure in _pack_all(missing, processes, advance):
-            if failure.where == str(store.parent) or failure.where.startswith(str(store)):
+    done, total = 0, sum(packing.events for packing in missing)
+    with ExitStack() as stack:
+        advance = stack.enter_context(progress("packing" if beside else f"packing into {folder}", "events"))
+
+        def packed(events: int, name: str) -> None:
+            advance(done + events, max(total, done + events), name)
+
+        run: Any = partial(map, partial(_pack, packed=packed))
+        if processes > 1:
+            spawn = multiprocessing.get_context("spawn")
+            run = partial(stack.enter_context(ProcessPoolExecutor(min(processes, len(missing)), spawn)).map, _pack)
+        for packing, failure in zip(missing, run(missing), strict=True):
+            packed(packing.events, packing.source.path.name)
+            done += packing.events
+            if failure is None:
+                continue
+            if failure.where == str(packing.store.parent) or failure.where.startswith(str(packing.store)):
                 # No recording is damaged.
                 remedy = failure.remedy if beside else "make room, or let TESPEC_CACHE name another folder"
                 raise UserError(failure.where, failure.what, remedy)
@@ -312,37 +325,13 @@ def _missing(source: EventSource, beside: bool) -> list[Packing]:
     return [] if target != store and is_complete(target) else [Packing(source, target, reader.events)]
 
 
-def _pack_all(missing: list[Packing], processes: int, advance: Advance) -> Iterator[tuple[Path, UserError]]:
-    """Pack recordings; gives the store of each that cannot be packed, and what is wrong with it."""
-    done, total = 0, sum(packing.events for packing in missing)
-    if processes == 1:
-        for packing in missing:
-            if failure := _pack_one(packing, advance, done, total):
-                yield packing.store, failure
-            done += packing.events
-        return
-    with ProcessPoolExecutor(min(processes, len(missing)), multiprocessing.get_context("spawn")) as pool:
-        pending = {pool.submit(_pack_one, packing): packing for packing in missing}
-        for future in as_completed(pending):
-            packing = pending[future]
-            done += packing.events
-            advance(done, total, packing.source.path.name)
-            if failure := future.result():
-                yield packing.store, failure
-
-
-def _pack_one(packing: Packing, advance: Advance | None = None, before: int = 0, total: int = 0) -> UserError | None:
+def _pack(packing: Packing, packed: Callable[[int, str], None] = lambda events, name: None) -> UserError | None:
     """Pack one recording in this process; returns what is wrong with it, if anything is."""
     path = packing.source.path
-
-    def packed(done: int, _: int) -> None:
-        if advance is not None:
-            advance(before + done, max(total, before + done), path.name)
-
     try:
         reader = packing.source.reader()
         waiting = f"{path}: another process packs it; waiting for it"
-        pack(reader, packing.store, packed, lambda: say(waiting))
+        pack(reader, packing.store, lambda events, _: packed(events, path.name), lambda: say(waiting))
         if (cached := cache_path(reader)) != packing.store:
             shutil.rmtree(cached, ignore_errors=True)  # of a training, which is needed no more
     except UserError as error:

@@ -52,7 +52,7 @@ def everything(stream):
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     """Of one test alone, in which nothing is open."""
-    sources._packed.cache_clear()
+    sources.packed_events.cache_clear()
     monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "stores"
 
@@ -175,5 +175,5 @@ def test_preparing_what_is_packed_already_changes_nothing_nor_does_losing_the_or
     if dataset == "gen1":
         for path in root.glob("*/*_td.dat"):
             path.unlink()
-        sources._packed.cache_clear()
+        sources.packed_events.cache_clear()
         assert fingerprint(opened(root, dataset).recordings("test")) == before
