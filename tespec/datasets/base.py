@@ -180,10 +180,10 @@ class LabelledDataset(ABC):
     def recordings(self, split: str, opened: Callable[[int, int], None] | None = None) -> list[LabelledRecording]:
         """All recordings of a split; `opened` is called with the numbers of open recordings and of all there are."""
         found, every = [], self.files(split)
-        for files in every:
+        for number, files in enumerate(every, start=1):
             found.append(self.open_checked(files))
             if opened is not None:
-                opened(len(found), len(every))
+                opened(number, len(every))
         return found
 
     @classmethod

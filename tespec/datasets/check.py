@@ -14,7 +14,6 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from tespec.core.errors import UserError
 from tespec.datasets.base import LabelledDataset
@@ -51,7 +50,7 @@ COLUMNS = {
     "labels": "{labels_count:,}",
     "left out": "{labels_left_out:,}",  # by the protocol
     "every": "{labels_spacing_ms:g} ms",
-    "size": "{size_words}",
+    "size": "{size_mb:,.1f} MB",
 }
 CANDIDATES = 9  # windows around a place among which the busiest is shown
 SETTLING_US = 3_000_000  # before the moment that is shown, for intensities to settle
@@ -134,7 +133,7 @@ def check_recording(dataset: LabelledDataset, split: str, name: str, quick: bool
         content = tuple((file["bytes"], file["sampled_sha256"]) for file in source.identity())
     except UserError as error:
         return Checked(split, name, facts, (error,))
-    facts["size_bytes"] = sum(size for size, _ in content) + sum(map(_size, files.beside))
+    facts["size_mb"] = (sum(size for size, _ in content) + sum(map(_size, files.beside))) / 1e6
     for read in (_label_facts, _event_facts):
         try:
             facts |= read(recording, quick)
@@ -197,18 +196,18 @@ def frame(found: Sequence[Checked]) -> pd.DataFrame:
 
 def table(found: Sequence[Checked]) -> str:
     """A line for each recording under a line of headings."""
-    rows = pd.DataFrame([("split", "recording", *COLUMNS), *map(_cells, found)])
+    cells = ([each.split, each.name, *(_cell(text, each.facts) for text in COLUMNS.values())] for each in found)
+    rows = pd.DataFrame([["split", "recording", *COLUMNS], *cells])
     for column in (0, 1):
         rows[column] = rows[column].str.ljust(rows[column].str.len().max())
     return rows.to_string(index=False, header=False)
 
 
-def _cells(checked: Checked) -> list[str]:
-    """Those of parts that are not there, or could not be read, are "-"."""
-    known = {name.split("_")[0] for name in checked.facts}
-    facts = checked.facts | {"size_words": tqdm.format_sizeof(checked.facts.get("size_bytes", 0), "B")}
-    cells = (text.format(**facts) if text[1:].split("_")[0] in known else "-" for text in COLUMNS.values())
-    return [checked.split, checked.name, *cells]
+def _cell(text: str, facts: dict[str, Any]) -> str:
+    try:
+        return text.format(**facts)
+    except KeyError:  # of a part that is not there, or could not be read
+        return "-"
 
 
 def problems(found: Sequence[Checked]) -> list[str]:
@@ -236,20 +235,17 @@ class Moment(NamedTuple):
 def moment(recording: LabelledRecording, window: int, rule: str, norm_events: float) -> Moment:
     """What is to be seen at the end of a window."""
     windows, end = recording.windows[: window + 1], int(recording.windows[window, 1])
-    image: torch.Tensor | None = None
-    filtered: torch.Tensor | None = None
+    image: Any = None
+    filtered: Any = None
     for each in range(min(int(np.searchsorted(windows[:, 0], end - SETTLING_US)), window), window + 1):
         histogram = _histogram(recording, each, rule)
         seconds = float(windows[each, 1] - windows[each, 0]) / 1e6 / BINS
         counts = torch.from_numpy(histogram)[None]
         _, image = estimate_intensity(counts, image, norm_events=norm_events, bin_seconds=seconds)
         _, filtered = estimate_high_pass(counts, filtered, bin_seconds=seconds)
-    assert image is not None
-    assert filtered is not None
     since, length = (end - windows[[0, window], 0]) / 1e6
     name = recording.name
-    if len(name) > LONGEST_NAME:
-        name = f"{name[: LONGEST_NAME - 9]}...{name[-6:]}"
+    name = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 9]}...{name[-6:]}"
     events = int(histogram.sum(dtype=np.int64))
     title = f"{name}\n{since:.2f} s: {events:,} events in {1000 * length:.0f} ms"
     label = next((recording.labels[number] for number in recording.labels_in(window, 1)), None)
@@ -300,14 +296,11 @@ def draw(shown: Sequence[Moment], classes: Sequence[str], path: Path, norm_event
     `high_pass` shows the intensity of Eq. 6 in place of the histogram.
     """
     labels = [each.label for each in shown if each.label is not None]
-    columns = [
-        "events of the window",
-        "intensity, Eq. 6" if high_pass else "histogram: events at each pixel",
-        f"intensity, Eq. 7, N = {norm_events:g}",
-        *(["labels; events grey or dark"] if labels else []),
-    ]
-    colours = POLARITIES | colours_of(labels, classes)
+    second = "intensity, Eq. 6" if high_pass else "histogram: events at each pixel"
+    columns = ["events of the window", second, f"intensity, Eq. 7, N = {norm_events:g}"]
+    columns += ["labels; events grey or dark"] if labels else []
     size = shown[0].intensity.shape
+    colours = POLARITIES | colours_of(labels, classes)
     figure, panels = make_panels(len(shown), columns, size, WIDTH, len(columns) - 1, colours)
     for axes, each in zip(panels, shown, strict=True):
         axes[0].set_ylabel(each.title, fontsize=9)

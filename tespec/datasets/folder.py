@@ -19,7 +19,6 @@ from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS, find_registered
 from tespec.core.settings import Downsample, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
-from tespec.datasets.ddd17 import IMAGES, INDEX
 from tespec.datasets.labels import MaskFiles
 from tespec.datasets.recording import LabelledRecording, Recording, reduced
 from tespec.datasets.sources import (
@@ -38,7 +37,6 @@ from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.store import HEADER, STORE, header_of
 
 ENDINGS = ("_td.dat", "_data.hdf5")  # of event files, after the name of the recording
-BESIDE = (INDEX, IMAGES)  # of a DDD17 recording: pre-training on pairs of events and image needs them
 NO_LABELS = MaskFiles(Path(), ())
 ALL = "all"  # split of an `EventFolder`
 LEFT_OUT = "left out"  # in place of a split: not named by a description that names others, or beside split folders
@@ -69,7 +67,7 @@ def find_recordings(root: Path) -> list[Path]:
 
 def _is_recording(path: Path) -> bool:
     if path.is_symlink() and not path.exists():
-        return True  # leads nowhere
+        return path.suffix.lower() in ("", STORE, *READERS, *SUFFIXES)
     suffix = path.suffix.lower() if path.is_file() else ""
     if suffix in (".npy", ".npz"):
         return arrays.holds_events(path)
@@ -114,9 +112,7 @@ class EventFolder(LabelledDataset):
 
     def find(self, split: str, name: str) -> RecordingFiles:
         """Files of one recording."""
-        path = self.root / name
-        beside = tuple(path / each for each in BESIDE if (path / each).is_dir())
-        return RecordingFiles(name, split, source_of(path, self.given_sensor), beside)
+        return RecordingFiles(name, split, source_of(self.root / name, self.given_sensor), ())
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """One recording, cut into windows of 50 ms."""
@@ -140,12 +136,10 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
     described = {path: _described_split(path.absolute(), base) for path in paths}
     selective = {folder for folder, split in described.values() if split is not None}
     for path, (folder, split) in described.items():
-        if split is None and folder in selective:
-            split = LEFT_OUT
-        elif split is None:
+        if split is None and folder not in selective:
             whole = path.absolute()
             split = _first_of((_split_of_archive(whole, archives), _split_of_folders(whole, base))) or TRAIN
-        found[split].append(path)
+        found[split or LEFT_OUT].append(path)
     if found[TEST] and not found[TRAIN] and not found[HELD_OUT]:
         what = "is of a test split, which nothing is pre-trained on"
         raise UserError(found[TEST][0], what, "give recordings to train on; a dataset.json can name other splits")
@@ -277,7 +271,14 @@ def divide(
     train, held_out = ([found[path] for path in split[name] if path in found] for name in (TRAIN, HELD_OUT))
     if not train or (split[HELD_OUT] and not held_out):
         raise next(iter(damaged.values()))
-    _check(root, [*train, *held_out], window_ms)
+    every = [*train, *held_out]
+    if not any(map(len, every)):
+        seconds = max((recording.stream.t_last - recording.stream.t_first) / 1e6 for recording in every)
+        raise UserError(root, f"lasts {seconds:.3f} s, less than one window of {window_ms:g} ms", "give longer ones")
+    sizes = {(recording.region.height, recording.region.width): recording.name for recording in every}
+    if len(sizes) > 1:
+        different = ", ".join(f"{width}x{height} ({name})" for (height, width), name in sizes.items())
+        raise UserError(root, f"recordings of different sizes: {different} px", "give those of one sensor")
     if not held_out and len(train) >= ENOUGH:
         by_hash = sorted(train, key=lambda recording: hashlib.sha256(recording.name.encode()).digest())
         held_out = by_hash[: round(HELD_OUT_SHARE * len(by_hash))]
@@ -288,21 +289,10 @@ def divide(
     return TrainValSplit(train, held_out, tuple(name_of(root, path) for path in split[TEST]), damaged)
 
 
-def _check(root: Path, recordings: Sequence[Recording], window_ms: float) -> None:
-    if not any(map(len, recordings)):
-        seconds = max((recording.stream.t_last - recording.stream.t_first) / 1e6 for recording in recordings)
-        raise UserError(root, f"lasts {seconds:.3f} s, less than one window of {window_ms:g} ms", "give longer ones")
-    sizes = {(recording.region.height, recording.region.width): recording.name for recording in recordings}
-    if len(sizes) > 1:
-        found = ", ".join(f"{width}x{height} ({name})" for (height, width), name in sizes.items())
-        raise UserError(root, f"recordings of different sizes: {found} px", "give those of one sensor")
-
-
 def _halves(recording: Recording) -> tuple[Recording, Recording]:
     """The part in time to train on, and the part held out."""
     border, share = int((1 - HELD_OUT_TIME) * len(recording)), f"{1 - HELD_OUT_TIME:.0%} of its time"
-    before, after = recording.windows[:border], recording.windows[border:]
     return (
-        replace(recording, name=f"{recording.name} (first {share})", windows=before),
-        replace(recording, name=f"{recording.name} (after {share})", windows=after),
+        replace(recording, name=f"{recording.name} (first {share})", windows=recording.windows[:border]),
+        replace(recording, name=f"{recording.name} (after {share})", windows=recording.windows[border:]),
     )
