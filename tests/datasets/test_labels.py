@@ -4,16 +4,13 @@ import multiprocessing
 import struct
 import zipfile
 import zlib
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from ddd17_copies import png
 
-from tespec.cli.main import main
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.errors import UserError
-from tespec.datasets.ddd17 import Ddd17
 from tespec.datasets.labels import (
     BOXES,
     DEPTH,
@@ -201,15 +198,3 @@ def test_a_part_names_labels_by_their_number_in_the_recording_and_their_file(tmp
             labels[1]
     with pytest.raises(UserError, match=r"drive\.raw, recording drive: 3 labels for 2 labelled windows; give the"):
         with_checks(recording(tmp_path, [0, 1], Listed([mask()] * 3)), MASK, 3)
-
-
-def test_own_label_classes_end_in_one_line_for_each_recording_and_exit_code_2(tiny_world, monkeypatch, capsys):
-    def tall(dataset, files, opened=Ddd17.open):
-        found = opened(dataset, files)
-        return replace(found, labels=Listed([np.zeros((80, 96), np.uint8)] * len(found.labels)))
-
-    monkeypatch.setattr(Ddd17, "open", tall)
-    assert main(["data", "check", "ddd17", str(tiny_world / "ddd17")]) == 2
-    found = [line for line in capsys.readouterr().out.splitlines() if line.startswith("error: ")]
-    assert len(found) == 4
-    assert "mask has 96x80 px, the histograms have 96x64; give" in found[0]

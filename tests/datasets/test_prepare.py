@@ -2,12 +2,12 @@
 
 import shutil
 from collections import namedtuple
+from functools import partial
 
 import numpy as np
 import pytest
+from twins import copied, opened
 
-from tespec.core.config import finetuning_settings
-from tespec.core.description import read_description
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets import sources
@@ -18,16 +18,8 @@ from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import load_events, open_events
 from tespec.events.readers.prophesee import write_dat
 from tespec.events.store import store_of, verify_store
-from tespec.tasks import import_tasks
-from tespec.tasks.base import open_dataset
 
 Usage = namedtuple("Usage", "total used free")
-
-
-def opened(root, dataset):
-    import_tasks()
-    settings = finetuning_settings(dataset, "recurrent", "sample", (), read_description(root).overrides())
-    return open_dataset(settings, root)
 
 
 def recording(path, count=20_000, seed=0):
@@ -59,7 +51,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def twin(tiny_world, tmp_path):
-    return lambda dataset: shutil.copytree(tiny_world / dataset, tmp_path / "data" / dataset)
+    return partial(copied, tiny_world, tmp_path)
 
 
 def damage(path):
