@@ -183,7 +183,7 @@ class ArchiveSource:
         """(N, 2) windows in us that the histograms are of, border events included on both sides."""
         path, count = self.path / ENDS, len(self.data)
         ends = load_array(path)
-        if not count or ends.dtype.kind not in "iu" or ends.shape != (count,) or (ends[1:] <= ends[:-1]).any():
+        if ends.dtype.kind not in "iu" or ends.shape != (count,) or (ends[1:] <= ends[:-1]).any():
             raise UserError(path, f"does not hold {count} times that rise, one for each histogram", AGAIN)
         # Gen1 archives that are made again with RVT's public script have 50 ms of each 125 ms: 60 % of events are lost.
         spacing = float(np.median(np.diff(ends))) if count > 1 else WINDOW_US

@@ -54,10 +54,6 @@ def twin(tiny_world, tmp_path):
     return partial(copied, tiny_world, tmp_path)
 
 
-def damage(path):
-    path.write_bytes(path.read_bytes().replace(b"Height 60", b"Height 20"))
-
-
 def test_what_is_not_packed_is_packed_once_with_one_bar(cache, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("tespec.core.progress.SECONDS_BETWEEN_LINES", -1.0)
     every = [EventSource(recording(tmp_path / "in" / f"{number}.dat", seed=number)) for number in range(3)]
@@ -85,23 +81,6 @@ def test_room_for_all_is_asked_for_before_anything_is_written(cache, tmp_path, m
     assert sorted(tmp_path.rglob("*")) == before
     monkeypatch.setattr(sources.shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 160_000))
     pack_missing(map(EventSource, paths))
-
-
-def test_a_damaged_recording_ends_it_or_is_left_to_those_who_open_it(cache, tmp_path):
-    paths = [recording(tmp_path / "in" / f"{number}.dat", seed=number) for number in range(3)]
-    damage(paths[1])
-    for asked, remedy in ((None, "give its true size$"), (False, "true size, or leave it out with --skip-damaged")):
-        with pytest.raises(UserError, match=rf"1\.dat: has events on \d+x\d+ px, its sensor is 80x20 px; .*{remedy}"):
-            pack_missing(map(EventSource, paths), skip_damaged=asked)
-    pack_missing(map(EventSource, paths), skip_damaged=True)
-    assert [open_events(paths[number]).count for number in (0, 2)] == [20_000] * 2
-    assert len(list(cache.iterdir())) == 2
-    with pytest.raises(UserError, match=r"1\.dat: .*, or leave it out with --skip-damaged"):
-        prepare(EventFolder(tmp_path / "in"), skip_damaged=False)
-    (problem,) = prepare(EventFolder(tmp_path / "in"), skip_damaged=True)
-    assert "1.dat" in problem.where
-    assert [store_of(path).is_dir() for path in paths] == [True, False, True]
-    assert not list(cache.iterdir())  # what lies beside the files is not kept twice
 
 
 def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_alone(twin, cache, tmp_path):
