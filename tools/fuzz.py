@@ -201,7 +201,7 @@ def write_hdf5(path: Path) -> None:
     with h5py.File(path, "w") as file:
         for name, column in zip("xytp", EVENTS, strict=True):
             file.create_dataset(f"events/{name}", data=column, chunks=True, **hdf5plugin.Zstd())
-        file["events/height"], file["events/width"] = 260, 346
+        file["t_offset"] = 0
 
 
 def write_store(path: Path) -> None:

@@ -79,6 +79,8 @@ def check(
 ) -> int:
     """Read every file and label, say what they hold and what is wrong; exit code 2 if something is."""
     opened, _ = reading.dataset(dataset, path)
+    from tqdm import tqdm
+
     from tespec.core.files import whole_file
     from tespec.core.progress import progress
     from tespec.datasets import check as report
@@ -93,12 +95,9 @@ def check(
     for name, text in opened.describe().items():
         print(f"{name}: {text}")
     print(f"\n{report.table(found)}\n")
-    for title, lines in (("classes", report.class_shares(found)), ("note", report.notes(found))):
-        for line in lines:
-            print(f"{title}: {line}")
-    needed = sum(each.facts.get("events_packed_bytes", 0) for each in found)
-    free = shutil.disk_usage(opened.root).free
-    print(f"disk: {report.bytes_in_words(needed)} needed by `prepare`, {report.bytes_in_words(free)} free")
+    bytes_needed = sum(each.facts.get("events_packed_bytes", 0) for each in found)
+    needed, free = (tqdm.format_sizeof(size, "B") for size in (bytes_needed, shutil.disk_usage(opened.root).free))
+    print(f"disk: {needed} needed by `prepare`, {free} free")
     if out:
         with whole_file(out) as unfinished:
             report.frame(found).to_csv(unfinished, index=False)
@@ -130,8 +129,7 @@ def prepare(
 ) -> int:
     """Pack the events of every recording beside its file, for fast reading."""
     opened, _ = reading.dataset(dataset, path)
-    from tespec.datasets.prepare import pack_missing
-    from tespec.datasets.sources import EventSource
+    from tespec.datasets.sources import EventSource, pack_missing
 
     sources = [files.source for split in opened.splits for files in opened.files(split)]
     if not any(isinstance(source, EventSource) for source in sources):
@@ -164,8 +162,8 @@ def preview(
 ) -> None:
     """Draw events, histogram, intensity and labels of a few moments."""
     opened, rule = reading.dataset(dataset, path)
+    from tespec.datasets.check import choose, draw, moment, windows_at
     from tespec.datasets.folder import ALL
-    from tespec.datasets.preview import choose, draw, moment, windows_at
 
     recordings = opened.recordings(ALL if dataset == RECORDINGS else split)
     if at:

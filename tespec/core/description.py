@@ -40,6 +40,7 @@ class Description(BaseModel):
     Attributes:
         sensor: its size, for recordings that do not name it.
         splits: names of the recordings of each split.
+        classes: names of the classes, by number; a task that names others is refused.
         label_rows: upper rows of the sensor that carry labels.
         data: name of the data in records.
         world: size and seed of the sample world it belongs to.
@@ -49,6 +50,7 @@ class Description(BaseModel):
 
     sensor: Sensor | None = None
     splits: dict[str, tuple[Annotated[str, AfterValidator(_within_folder)], ...]] = {}
+    classes: tuple[str, ...] = ()
     label_rows: int | None = None
     data: str = ""
     world: dict[str, int | str] = {}
@@ -61,15 +63,13 @@ class Description(BaseModel):
 
 def read_description(folder: Path) -> Description:
     """The `dataset.json` of a folder; an empty description where there is none."""
-    path, what = folder / FILE, "not a description of a data set"
+    path = folder / FILE
     try:
         return Description.model_validate(read_json(path)) if path.is_file() else Description()
-    except ValidationError as error:
-        first = error.errors()[0]
-        what = f"{what} ({'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']})"
-        raise UserError(path, what, "correct or remove it") from error
-    except UNREADABLE as error:
-        raise UserError(path, what, "correct or remove it") from error
+    except (*UNREADABLE, ValidationError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else None
+        where = f" ({'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']})" if first else ""
+        raise UserError(path, f"not a description of a data set{where}", "correct or remove it") from error
 
 
 def descriptions_above(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Description]]:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.core.description import LEVELS
+from tespec.core.description import LEVELS, read_description
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample, Size, build
 from tespec.datasets.labels import speed_at, with_checks
@@ -98,6 +98,10 @@ class LabelledDataset(ABC):
         self.protocol = build(self.protocol_type, protocol or {}, "protocol")
         if not self.divides_labels and self.downsample.factor != 1:
             raise UserError("downsample.factor", f"labels of {self.title} are not downsampled", "set it to 1")
+        described = read_description(root).classes
+        if self.classes and described and described != self.classes:
+            what = f"its dataset.json names the classes {', '.join(described)}, not {', '.join(self.classes)}"
+            raise UserError(root, what, "name the same in both")
 
     def _refuse_shared(self, splits: Mapping[str, Iterable[str]]) -> None:
         for (one, names), (other, others) in combinations(splits.items(), 2):
@@ -175,10 +179,10 @@ class LabelledDataset(ABC):
     def recordings(self, split: str, opened: Callable[[int, int], None] | None = None) -> list[LabelledRecording]:
         """All recordings of a split; `opened` is called with the numbers of open recordings and of all there are."""
         found, every = [], self.files(split)
-        for files in every:
+        for number, files in enumerate(every, start=1):
             found.append(self.open_checked(files))
             if opened is not None:
-                opened(len(found), len(every))
+                opened(number, len(every))
         return found
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What the recordings of a data set hold, and what is wrong with them; a row of a table for each."""
+"""Look at a data set: what each of its recordings holds and what is wrong with it, and pictures of some windows."""
 
 from __future__ import annotations
 
@@ -7,31 +7,56 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
 
-from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.datasets.base import LabelledDataset
-from tespec.datasets.labels import IGNORE
-from tespec.datasets.prophesee import BINS, RULE
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.sources import EventSource, read_rectification
+from tespec.datasets.sources import BINS, ArchiveSource, EventSource, packed_events, read_rectification
+from tespec.datasets.sources import RULE as STORED_RULE
 from tespec.events import PackedEvents
+from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.events.opening import NotPacked, require_same
 from tespec.events.packing import SourceHash, disk_needed, in_order, is_recorded
 from tespec.events.store import header_of, store_of, verify_store
+from tespec.pictures import (
+    POLARITIES,
+    Image,
+    add_bar,
+    colours_of,
+    draw_label,
+    known,
+    make_panels,
+    save_figure,
+    show_counts,
+    show_events,
+    show_faded,
+    show_grey,
+)
 
 QUICK = 16  # labels that a quick check reads
-EVENTS = ("height", "width", "count", "t_first", "t_last", "clamped")  # of a recording: figures of its events
-NOTES = {
-    "events_clamped": "timestamps decrease, and are raised to the latest before them",
-    "labels_left_out": "labels are left out by the protocol",
-    "labels_empty": "labels are empty",
+# Columns of the table after split and recording, by the figures they show.
+COLUMNS = {
+    "sensor": "{events_width}x{events_height}",
+    "events": "{events_count:,}",
+    "raised": "{events_clamped:,}",  # timestamps that step back
+    "length": "{events_seconds:.1f} s",
+    "labels": "{labels_count:,}",
+    "left out": "{labels_left_out:,}",  # by the protocol
+    "every": "{labels_spacing_ms:g} ms",
+    "size": "{size_mb:,.1f} MB",
 }
+CANDIDATES = 9  # windows around a place among which the busiest is shown
+SETTLING_US = 3_000_000  # before the moment that is shown, for intensities to settle
+LONGEST_NAME = 26  # letters
+WIDTH = 16.0  # inches
+VEIL = 0.55  # opacity of events over masks
 
 
 @dataclass(frozen=True)
@@ -54,14 +79,26 @@ class Checked:
 
 
 @dataclass(frozen=True)
+class Scan:
+    """Size of a sensor in px, number of events, first and last time in us, and number of times that were raised."""
+
+    height: int
+    width: int
+    count: int
+    t_first: int
+    t_last: int
+    clamped: int
+
+
+@dataclass(frozen=True)
 class ScannedSource(EventSource):
     """Events that are read through, without being held, where they are not packed."""
 
     @cached_property
     def stream(self) -> Any:
-        """The packed recording, or what `EVENTS` names of it."""
+        """The packed recording, or the `Scan` of it."""
         try:
-            return self.packed()
+            return packed_events(self)
         except NotPacked:
             reader = self.reader()
         if self.rectify_map is not None:
@@ -70,8 +107,7 @@ class ScannedSource(EventSource):
         for events, raised in in_order(reader):
             first, last = first if count else int(events.t[0]), int(events.t[-1])
             count, clamped = count + len(events.t), clamped + raised
-        figures = reader.height, reader.width, count, first, last, clamped
-        return SimpleNamespace(**dict(zip(EVENTS, figures, strict=True)))
+        return Scan(reader.height, reader.width, count, first, last, clamped)
 
 
 def check(dataset: LabelledDataset, *, quick: bool = False, processes: int = 1) -> Iterator[Checked]:
@@ -97,27 +133,28 @@ def check_recording(dataset: LabelledDataset, split: str, name: str, quick: bool
         content = tuple((file["bytes"], file["sampled_sha256"]) for file in source.identity())
     except UserError as error:
         return Checked(split, name, facts, (error,))
-    facts["bytes"] = sum(size for size, _ in content) + sum(map(_size, files.beside))
-    for read in (label_facts, event_facts):
+    facts["size_mb"] = (sum(size for size, _ in content) + sum(map(_size, files.beside))) / 1e6
+    for read in (_label_facts, _event_facts):
         try:
-            facts |= read(recording, dataset.classes, quick)
+            facts |= read(recording, quick)
         except UserError as error:
             problems.append(error)
     return Checked(split, name, facts, tuple(problems), content)
 
 
-def event_facts(recording: LabelledRecording, classes: Sequence[str], quick: bool = False) -> dict[str, Any]:
-    """Sensor, number of events, first and last time in us, clamped times and bytes to pack them; every byte is read."""
-    if not isinstance(recording.source, EventSource):
-        # An archive of histograms: that each of them can be read is all there is to check.
+def _event_facts(recording: LabelledRecording, quick: bool) -> dict[str, Any]:
+    """Figures of the events, and bytes to pack them; every byte is read."""
+    if isinstance(recording.source, ArchiveSource):
         for first in (0, len(recording) - 1) if quick else range(len(recording)):
-            recording.histograms(first, 1, BINS, RULE)
+            recording.histograms(first, 1, BINS, STORED_RULE)
         return {}
     stream: Any = recording.stream
     if not quick and isinstance(stream, PackedEvents):
         _verify(stream.path, recording.path)
-    return {f"events_{name}": getattr(stream, name) for name in EVENTS} | {
-        "events_packed_bytes": disk_needed(stream.count, (stream.t_last - stream.t_first) // 1000 + 2)
+    length = stream.t_last - stream.t_first
+    return {f"events_{name}": getattr(stream, name) for name in Scan.__annotations__} | {
+        "events_seconds": length / 1e6,
+        "events_packed_bytes": disk_needed(stream.count, length // 1000 + 2),
     }
 
 
@@ -131,33 +168,16 @@ def _verify(store: Path, path: Path) -> None:
         require_same(store, path, SourceHash(path).describe()["sha256"] == header_of(store)["source"]["sha256"])
 
 
-def label_facts(recording: LabelledRecording, classes: Sequence[str], quick: bool = False) -> dict[str, Any]:
-    """Read every label, or a few spread over the recording.
-
-    Returns:
-        Number, median spacing in ms, number left out, number without any labelled pixel or box, share of pixels without
-        a label, and labelled pixels or boxes of each class.
-    """
+def _label_facts(recording: LabelledRecording, quick: bool) -> dict[str, Any]:
+    """Number of labels, their median spacing, and how many are left out; every label is read, or a few of them."""
     count, times = len(recording.labelled), recording.label_times
     chosen = np.unique(np.linspace(0, count - 1, QUICK).astype(int)) if quick and count > QUICK else np.arange(count)
-    occurrences, pixels, unlabelled, empty = np.zeros(len(classes), np.int64), 0, 0, 0
     for index in chosen.tolist():
-        label: Any = recording.labels[index]
-        if isinstance(label, Boxes):
-            known = found = label.label
-        else:
-            known = label[label != IGNORE] if label.dtype == np.uint8 else label[np.isfinite(label)]
-            found = known if label.dtype == np.uint8 else np.empty(0, np.int64)
-            pixels, unlabelled = pixels + label.size, unlabelled + label.size - len(known)
-        occurrences += np.bincount(found, minlength=len(classes))[: len(classes)]
-        empty += not len(known)
+        recording.labels[index]
     return {
         "labels_count": count,
         "labels_spacing_ms": float(np.median(np.diff(times))) / 1000 if count > 1 else 0.0,
         "labels_left_out": recording.left_out,
-        "labels_empty": empty,
-        "labels_unlabelled": unlabelled / pixels if pixels else 0.0,
-        **{f"class_{name}": number for name, number in zip(classes, occurrences.tolist(), strict=True)},
     }
 
 
@@ -176,44 +196,18 @@ def frame(found: Sequence[Checked]) -> pd.DataFrame:
 
 def table(found: Sequence[Checked]) -> str:
     """A line for each recording under a line of headings."""
-    columns = ("split", "recording", "sensor", "events", "length", "labels", "every", "size")
-    rows = pd.DataFrame([columns, *map(_cells, found)])
+    cells = ([each.split, each.name, *(_cell(text, each.facts) for text in COLUMNS.values())] for each in found)
+    rows = pd.DataFrame([["split", "recording", *COLUMNS], *cells])
     for column in (0, 1):
         rows[column] = rows[column].str.ljust(rows[column].str.len().max())
     return rows.to_string(index=False, header=False)
 
 
-def _cells(checked: Checked) -> tuple[str, ...]:
-    facts, events, labels = checked.facts, ("-",) * 3, ("-",) * 2
-    if "events_count" in facts:
-        seconds = (facts["events_t_last"] - facts["events_t_first"]) / 1e6
-        sensor = f"{facts['events_width']}x{facts['events_height']}"
-        events = sensor, f"{facts['events_count']:,}", f"{seconds:.1f} s"
-    if "labels_count" in facts:
-        labels = f"{facts['labels_count']:,}", f"{facts['labels_spacing_ms']:g} ms"
-    return checked.split, checked.name, *events, *labels, bytes_in_words(facts["bytes"]) if "bytes" in facts else "-"
-
-
-def class_shares(found: Sequence[Checked]) -> list[str]:
-    """How often each class occurs in each split; nothing where labels have no classes."""
-    labelled, lines = [each for each in found if "labels_count" in each.facts], []
-    for split, rows in frame(labelled).groupby("split", sort=False) if labelled else ():
-        counts = rows.filter(regex="^class_").sum().rename(lambda name: name.removeprefix("class_"))
-        if len(counts):
-            shares = ", ".join(f"{name} {share:.1%}" for name, share in (counts / max(counts.sum(), 1)).items())
-            share = (rows["labels_unlabelled"] * rows["labels_count"]).sum() / max(rows["labels_count"].sum(), 1)
-            lines.append(f"{split}: {shares}" + (f"; {share:.1%} of all pixels carry no label" if share else ""))
-    return lines
-
-
-def notes(found: Sequence[Checked]) -> list[str]:
-    """What is unusual but handled, a line for each kind."""
-    rows, lines = frame(found), []
-    for column, what in NOTES.items():
-        if column in rows and len(having := rows[rows[column] > 0]):
-            more = f" and {len(having) - 1} more" * (len(having) > 1)
-            lines.append(f"{int(having[column].sum()):,} {what} ({having['recording'].iloc[0]}{more})")
-    return lines
+def _cell(text: str, facts: dict[str, Any]) -> str:
+    try:
+        return text.format(**facts)
+    except KeyError:  # of a part that is not there, or could not be read
+        return "-"
 
 
 def problems(found: Sequence[Checked]) -> list[str]:
@@ -228,10 +222,108 @@ def problems(found: Sequence[Checked]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def bytes_in_words(count: float) -> str:
-    """A number of bytes in the unit that suits it: 1 MB is 1e6 bytes."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
+class Moment(NamedTuple):
+    """The end of a window, a row of the picture."""
+
+    title: str  # recording and time
+    histogram: NDArray[np.uint8]  # (2*bins, H, W) of the window
+    high_pass: Image  # (H, W) intensity of Eq. 6 at its end
+    intensity: Image  # (H, W) intensity of Eq. 7 at its end
+    label: Any  # a mask, boxes or a depth; None where the window has none
+
+
+def moment(recording: LabelledRecording, window: int, rule: str, norm_events: float) -> Moment:
+    """What is to be seen at the end of a window."""
+    windows, end = recording.windows[: window + 1], int(recording.windows[window, 1])
+    image: Any = None
+    filtered: Any = None
+    for each in range(min(int(np.searchsorted(windows[:, 0], end - SETTLING_US)), window), window + 1):
+        histogram = _histogram(recording, each, rule)
+        seconds = float(windows[each, 1] - windows[each, 0]) / 1e6 / BINS
+        counts = torch.from_numpy(histogram)[None]
+        _, image = estimate_intensity(counts, image, norm_events=norm_events, bin_seconds=seconds)
+        _, filtered = estimate_high_pass(counts, filtered, bin_seconds=seconds)
+    since, length = (end - windows[[0, window], 0]) / 1e6
+    name = recording.name
+    name = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 9]}...{name[-6:]}"
+    events = int(histogram.sum(dtype=np.int64))
+    title = f"{name}\n{since:.2f} s: {events:,} events in {1000 * length:.0f} ms"
+    label = next((recording.labels[number] for number in recording.labels_in(window, 1)), None)
+    return Moment(title, histogram[0], filtered[0, 0].numpy(), image[0].numpy(), label)
+
+
+def choose(recordings: Sequence[LabelledRecording], count: int, rule: str) -> list[tuple[LabelledRecording, int]]:
+    """`count` windows spread over recordings and their time: of those around each place the one with most events.
+
+    Windows that end at a label are taken where there are any, and none twice while there are others.
+    """
+    found = [each for each in recordings if len(each.labelled)] or [each for each in recordings if len(each)]
+    if not found:
+        where = recordings[0].path if recordings else "recordings"
+        raise UserError(where, "has no label and no whole window to show", "check the data set")
+    chosen = []
+    for place in range(count):
+        recording = found[place * len(found) // count if len(found) >= count else place % len(found)]
+        windows = recording.labelled if len(recording.labelled) else np.arange(len(recording))
+        first, end = (each * len(windows) // count for each in (place, place + 1))
+        around = windows[np.linspace(first, max(first, end - 1), CANDIDATES).astype(int)].tolist()
+        events = [int(_histogram(recording, window, rule).sum(dtype=np.int64)) for window in around]
+        chosen.append((recording, around[int(np.argmax(events))]))
+    return chosen
+
+
+def _histogram(recording: LabelledRecording, window: int, rule: str) -> NDArray[np.uint8]:
+    """Archives of histograms have a binning rule of their own."""
+    stored = isinstance(recording.source, ArchiveSource)
+    return recording.histograms(window, 1, BINS, STORED_RULE if stored else rule)
+
+
+def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[int]:
+    """Windows that end at or before times since the start of a recording; refused where there are none."""
+    if not len(recording):
+        raise UserError(recording.path, "is shorter than a window", "give a longer one")
+    ends = (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6
+    for each in seconds:
+        if not ends[0] <= each <= ends[-1]:
+            what = f"{each:g} s is outside of the recording"
+            raise UserError(recording.path, what, f"give times from {ends[0]:g} to {ends[-1]:g} s")
+    return sorted({int(np.searchsorted(ends, each + 1e-9, side="right")) - 1 for each in seconds})
+
+
+def draw(shown: Sequence[Moment], classes: Sequence[str], path: Path, norm_events: float, high_pass: bool) -> None:
+    """Write a row of pictures for each moment as a PNG: events, histogram, intensity, and labels where there are any.
+
+    `high_pass` shows the intensity of Eq. 6 in place of the histogram.
+    """
+    labels = [each.label for each in shown if each.label is not None]
+    second = "intensity, Eq. 6" if high_pass else "histogram: events at each pixel"
+    columns = ["events of the window", second, f"intensity, Eq. 7, N = {norm_events:g}"]
+    columns += ["labels; events grey or dark"] if labels else []
+    size = shown[0].intensity.shape
+    colours = POLARITIES | colours_of(labels, classes)
+    figure, panels = make_panels(len(shown), columns, size, WIDTH, len(columns) - 1, colours)
+    for axes, each in zip(panels, shown, strict=True):
+        axes[0].set_ylabel(each.title, fontsize=9)
+        show_events(axes[0], each.histogram)
+        if high_pass:
+            show_grey(axes[1], each.high_pass)
+        else:
+            show_counts(axes[1], each.histogram)
+        show_grey(axes[2], each.intensity)
+        if labels:
+            _show_label(axes[3], each)
+    save_figure(figure, path, dpi=80)
+
+
+def _show_label(axis: Axes, shown: Moment) -> None:
+    """Show a label, with the events where both can be seen: below boxes, as dark veils over masks."""
+    show_faded(axis, shown.histogram)
+    if shown.label is None:
+        return
+    image = draw_label(axis, shown.label)
+    if image is not None and known(shown.label).any():
+        add_bar(axis, image, str(image.get_label()))
+    elif image is None and isinstance(shown.label, np.ndarray):
+        veil = np.zeros((*shown.intensity.shape, 4), np.float32)
+        veil[..., 3] = VEIL * shown.histogram.any(axis=0)
+        axis.imshow(veil, interpolation="nearest")

@@ -122,7 +122,8 @@ class Ddd17(LabelledDataset):
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """One recording with its masks."""
         folder, stream = files.source.path, files.source.stream
-        taken, _ = image_times(folder)
+        rows, ticks = _read_index(folder)
+        taken = rows[:, 0] // ticks
         place = next((folder / name for name in MASK_PLACES if (folder / name).exists()), None)
         if place is None:
             raise UserError(folder, f"has neither {' nor '.join(MASK_PLACES)}", "copy the recording again")
@@ -135,6 +136,9 @@ class Ddd17(LabelledDataset):
         start = taken[images[0] - 1] if images[0] else min(stream.t_first, times[0] - 1)
         if (np.diff(times, prepend=start) <= 0).any():
             raise UserError(folder / INDEX, "the images' times step back or repeat", "copy the folder again")
+        if (needed := int(rows[images, 1].max())) > stream.count:
+            what = f"truncated: {stream.count} events, the masks need {needed}"
+            raise UserError(folder / EVENTS, what, "copy the files of events again")
         labels, region = MaskFiles(place, tuple(masks.values())), Region(self.protocol.rows, stream.width)
         ego_speed = None
         if (folder / SPEED).is_file():
@@ -154,16 +158,22 @@ class Ddd17(LabelledDataset):
 
 def image_times(folder: Path) -> tuple[NDArray[np.int64], int]:
     """Times (images,) int64 in us of a recording's images, and the ticks of its clock in a us."""
+    rows, ticks = _read_index(folder)
+    return rows[:, 0] // ticks, ticks
+
+
+def _read_index(folder: Path) -> tuple[NDArray[np.int64], int]:
+    """Rows (images, 3) of time, first event after it and first event of its window; ticks of the clock in a us."""
     path = next((folder / INDEX / name for name in INDICES if (folder / INDEX / name).is_file()), None)
     if path is None:
         raise UserError(folder / INDEX, "holds none of " + ", ".join(INDICES), "copy the folder again")
-    rows = load_array(path)  # time, first event after it, and first event of its window
+    rows = load_array(path)
     if rows.ndim != 2 or rows.shape[1] != 3 or len(rows) < 2 or rows.dtype.kind not in "iuf" or np.isnan(rows).any():
         raise UserError(path, f"holds {rows.dtype} of shape {rows.shape}, not numbers (images, 3)", "copy it again")
-    times = rows[:, 0].astype(np.int64)
-    spacing, (shortest, longest) = float(np.median(np.diff(times))), FRAME_PERIOD_US
+    rows = rows.astype(np.int64)
+    spacing, (shortest, longest) = float(np.median(np.diff(rows[:, 0]))), FRAME_PERIOD_US
     ticks = next((ticks for ticks in TICKS_PER_US if shortest <= spacing / ticks <= longest), None)
     if ticks is None:
         what = f"images are {spacing:g} ticks apart, which is 10 to 100 ms neither in ns nor in us"
         raise UserError(folder / INDEX, what, "copy the folder again")
-    return times // ticks, ticks
+    return rows, ticks

@@ -86,9 +86,9 @@ class Dsec(LabelledDataset):
         super().__init__(root, *arguments, **named)
         if len(self.classes) not in (11, 19):
             raise UserError("classes", f"{len(self.classes)} are named, DSEC has masks of 11 and 19", "name those")
-        names = [name for names in self.splits.values() for name in names]
-        masks = [self._masks(folder, name) for name in names if (folder := self._folder(name)) is not None]
-        places = sorted({each[0] for each in masks if each is not None})
+        folders = {name: self._folder(name) for names in self.splits.values() for name in names}
+        masks = [self._masks(folder, name) for name, folder in folders.items() if folder is not None]
+        places = sorted({layout for layout, *_ in filter(None, masks)})
         self.layout = f"masks in {' and '.join(places)}" if places else "no labels"
 
     @classmethod

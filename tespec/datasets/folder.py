@@ -19,22 +19,26 @@ from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS, find_registered
 from tespec.core.settings import Downsample, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
-from tespec.datasets.ddd17 import IMAGES, INDEX
 from tespec.datasets.labels import MaskFiles
-from tespec.datasets.prepare import pack_missing, raise_or_leave_out
-from tespec.datasets.prophesee import WINDOW_US, ArchiveSource, is_archive
 from tespec.datasets.recording import LabelledRecording, Recording, contiguous_windows, reduced
-from tespec.datasets.sources import EventSource, Source
+from tespec.datasets.sources import (
+    WINDOW_US,
+    ArchiveSource,
+    Source,
+    is_archive,
+    pack_missing,
+    raise_or_leave_out,
+    source_of,
+)
 from tespec.events.opening import READERS, dataset_of
 from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.store import HEADER, STORE, header_of
 
-ENDINGS = ("_td.dat.h5", "_td.dat", "_td.h5", "_data.hdf5")  # of event files, after the name of the recording
-BESIDE = (INDEX, IMAGES)  # of a DDD17 recording: pre-training on pairs of events and image needs them
+ENDINGS = ("_td.dat", "_data.hdf5")  # of event files, after the name of the recording
 NO_LABELS = MaskFiles(Path(), ())
 ALL = "all"  # split of an `EventFolder`
-LEFT_OUT = "left out"  # in place of a split: not named by a description that names others
+LEFT_OUT = "left out"  # in place of a split: not named by a description that names others, or beside split folders
 HELD_OUT_SHARE = 0.2
 ENOUGH = 5  # recordings; with fewer, the last part of each is held out
 HELD_OUT_TIME = 0.25
@@ -45,7 +49,8 @@ def find_recordings(root: Path) -> list[Path]:
 
     That is what `open_events` reads, and folders of RVT's archives of histograms. A packed store beside the recording
     that it was made from stands for it, under the recording's path. HDF5 files and arrays that hold other things are
-    left alone; those that cannot be opened, and parts of DDD17 recordings, count: opening them says what is wrong.
+    left alone; those that cannot be opened, broken links and parts of DDD17 recordings count: opening them says what is
+    wrong.
     """
     if not root.exists():
         raise UserError(root, "no such file or folder", "check the path")
@@ -60,6 +65,8 @@ def find_recordings(root: Path) -> list[Path]:
 
 
 def _is_recording(path: Path) -> bool:
+    if path.is_symlink() and not path.exists():
+        return path.suffix.lower() in ("", STORE, *READERS, *SUFFIXES)
     suffix = path.suffix.lower() if path.is_file() else ""
     if suffix in (".npy", ".npz"):
         return arrays.holds_events(path)
@@ -79,11 +86,6 @@ def _packed_from(path: Path) -> Path:
 def name_of(root: Path, path: Path) -> str:
     """Name of the recording `path` at or under `root` in records and messages."""
     return path.name if path == root else path.relative_to(root).as_posix()
-
-
-def source_of(path: Path, sensor: Size | None = None) -> Source:
-    """Events or histograms of a recording; `sensor` is its (height, width) in px where it does not name it."""
-    return ArchiveSource(path) if is_archive(path) else EventSource(path, sensor)
 
 
 def fixed_windows(name: str, source: Source, window_ms: float, downsample: Downsample) -> Recording:
@@ -109,9 +111,7 @@ class EventFolder(LabelledDataset):
 
     def find(self, split: str, name: str) -> RecordingFiles:
         """Files of one recording."""
-        path = self.root / name
-        beside = tuple(path / each for each in BESIDE if (path / each).is_dir())
-        return RecordingFiles(name, split, source_of(path, self.given_sensor), beside)
+        return RecordingFiles(name, split, source_of(self.root / name, self.given_sensor), ())
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """One recording, cut into windows of 50 ms."""
@@ -128,19 +128,17 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
 
     The nearest `dataset.json` above a recording that names splits decides, and leaves out what it does not name if it
     names others. Else the names of the official archives decide, as data sets and the configs of tasks hold them, and
-    folders train, val and test. What is in no split can be trained on.
+    folders train, val and test, beside which others are left out. What is in no split can be trained on.
     """
     found: dict[str, list[Path]] = {name: [] for name in (*SPLITS, LEFT_OUT)}
     base, archives = root.absolute(), _archives()
     described = {path: _described_split(path.absolute(), base) for path in paths}
     selective = {folder for folder, split in described.values() if split is not None}
     for path, (folder, split) in described.items():
-        if split is None and folder in selective:
-            split = LEFT_OUT
-        elif split is None:
+        if split is None and folder not in selective:
             whole = path.absolute()
             split = _first_of((_split_of_archive(whole, archives), _split_of_folders(whole, base))) or TRAIN
-        found[split].append(path)
+        found[split or LEFT_OUT].append(path)
     if found[TEST] and not found[TRAIN] and not found[HELD_OUT]:
         what = "is of a test split, which nothing is pre-trained on"
         raise UserError(found[TEST][0], what, "give recordings to train on; a dataset.json can name other splits")
@@ -148,8 +146,8 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
 
 
 def _first_of(found: Collection[str | None]) -> str | None:
-    """What is in several splits is tested on as well; splits of other names are not trained on."""
-    return next((split for split in (TEST, HELD_OUT, TRAIN) if split in found), None)
+    """The split that counts, of those a recording is in; None where it is in none, or in splits of other names."""
+    return next((split for split in (TEST, HELD_OUT, LEFT_OUT, TRAIN) if split in found), None)
 
 
 def _described_split(path: Path, root: Path) -> tuple[Path | None, str | None]:
@@ -168,11 +166,21 @@ def _names_of(path: Path) -> set[str]:
 
 
 def _split_of_folders(path: Path, root: Path) -> str | None:
-    """Split by the folders train, val and test that a recording lies in; above `root` a train has to be beside them."""
-    folders = (path, *path.parents)
-    near = [each for each in folders[:LEVELS] if each.name in SPLITS and (each.parent / TRAIN).is_dir()]
-    below = [each for each in folders if each.parent.is_relative_to(root)]
-    return _first_of([each.name for each in (*near, *below)])
+    """Split by the folders train, val and test that a recording lies in; beside train and another it is left out.
+
+    Above `root` a train has to be beside the folder, and nothing is left out.
+    """
+    found = []
+    for level, folder in enumerate((path, *path.parents)):
+        below = folder.parent.is_relative_to(root)
+        if level >= LEVELS and not below:
+            break
+        there = [name for name in SPLITS if (each := folder.parent / name).is_dir() and any(each.iterdir())]
+        if folder.name in SPLITS and (below or TRAIN in there):
+            found.append(folder.name)
+        elif below and TRAIN in there and len(there) > 1:
+            found.append(LEFT_OUT)
+    return _first_of(found)
 
 
 def _archives() -> list[tuple[type[LabelledDataset], Mapping[str, Sequence[str]]]]:
@@ -262,7 +270,14 @@ def divide(
     train, held_out = ([found[path] for path in split[name] if path in found] for name in (TRAIN, HELD_OUT))
     if not train or (split[HELD_OUT] and not held_out):
         raise next(iter(damaged.values()))
-    _check(root, [*train, *held_out], window_ms)
+    every = [*train, *held_out]
+    if not any(map(len, every)):
+        seconds = max((recording.stream.t_last - recording.stream.t_first) / 1e6 for recording in every)
+        raise UserError(root, f"lasts {seconds:.3f} s, less than one window of {window_ms:g} ms", "give longer ones")
+    sizes = {(recording.region.height, recording.region.width): recording.name for recording in every}
+    if len(sizes) > 1:
+        different = ", ".join(f"{width}x{height} ({name})" for (height, width), name in sizes.items())
+        raise UserError(root, f"recordings of different sizes: {different} px", "give those of one sensor")
     if not held_out and len(train) >= ENOUGH:
         by_hash = sorted(train, key=lambda recording: hashlib.sha256(recording.name.encode()).digest())
         held_out = by_hash[: round(HELD_OUT_SHARE * len(by_hash))]
@@ -273,21 +288,10 @@ def divide(
     return TrainValSplit(train, held_out, tuple(name_of(root, path) for path in split[TEST]), damaged)
 
 
-def _check(root: Path, recordings: Sequence[Recording], window_ms: float) -> None:
-    if not any(map(len, recordings)):
-        seconds = max((recording.stream.t_last - recording.stream.t_first) / 1e6 for recording in recordings)
-        raise UserError(root, f"lasts {seconds:.3f} s, less than one window of {window_ms:g} ms", "give longer ones")
-    sizes = {(recording.region.height, recording.region.width): recording.name for recording in recordings}
-    if len(sizes) > 1:
-        found = ", ".join(f"{width}x{height} ({name})" for (height, width), name in sizes.items())
-        raise UserError(root, f"recordings of different sizes: {found} px", "give those of one sensor")
-
-
 def _halves(recording: Recording) -> tuple[Recording, Recording]:
     """The part in time to train on, and the part held out."""
     border, share = int((1 - HELD_OUT_TIME) * len(recording)), f"{1 - HELD_OUT_TIME:.0%} of its time"
-    before, after = recording.windows[:border], recording.windows[border:]
     return (
-        replace(recording, name=f"{recording.name} (first {share})", windows=before),
-        replace(recording, name=f"{recording.name} (after {share})", windows=after),
+        replace(recording, name=f"{recording.name} (first {share})", windows=recording.windows[:border]),
+        replace(recording, name=f"{recording.name} (after {share})", windows=recording.windows[border:]),
     )

@@ -27,11 +27,6 @@ from tespec.events.readers.arrays import load_array
 from tespec.events.readers.hdf5 import AGAIN, part, translate_errors
 
 MASK, DEPTH, BOXES = "mask", "depth", "boxes"  # kinds of labels
-REMEDIES = {
-    MASK: "give (H, W) uint8 of the histograms' size: the class of each pixel, 255 where there is none",
-    DEPTH: "give (H, W) float32 of the histograms' size: m above 0, NaN where there is none",
-    BOXES: "give tespec.core.boxes.make_boxes(corners, classes): left, top, right, bottom in px of the histograms",
-}
 IGNORE = 255
 NUMBER = re.compile(r"(\d+)\.png$")
 DAMAGED_ZIP = (OSError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, RuntimeError)
@@ -190,10 +185,9 @@ class CheckedLabels:
     def __getitem__(self, index: int) -> Any:
         """The label number `index`."""
         label = self.labels[index]
-        problem = (_box_problem if self.kind == BOXES else _map_problem)(label, self.kind, self.size, self.classes)
-        if problem:
+        if fault := (_box_fault if self.kind == BOXES else _map_fault)(label, self.kind, self.size, self.classes):
             file = f" ({self.labels.names[index]})" if isinstance(self.labels, MaskFiles) else ""
-            raise UserError(f"{self.where}, label {index}{file}", problem, REMEDIES[self.kind])
+            raise UserError(f"{self.where}, label {index}{file}", *fault)
         return label
 
     def checksums(self) -> list[int]:
@@ -211,40 +205,38 @@ def with_checks(recording: LabelledRecording, kind: str, classes: int) -> Labell
     return replace(recording, labels=CheckedLabels(labels, where, kind, size, classes))
 
 
-def _map_problem(label: Any, kind: str, size: Size, classes: int) -> str:
-    """Fault of a mask (H, W) uint8, 255 for no label, or a depth (H, W) float32 in m, NaN for none."""
-    if (
-        not isinstance(label, np.ndarray)
-        or label.ndim != 2
-        or label.dtype != (np.uint8 if kind == MASK else np.float32)
-    ):
-        return f"{kind} is {_described(label)}"
+def _map_fault(label: Any, kind: str, size: Size, classes: int) -> tuple[str, str] | None:
+    """What is wrong with a mask (H, W) uint8, or a depth (H, W) float32 in m, and the remedy."""
+    wanted = np.dtype(np.uint8 if kind == MASK else np.float32)
+    if not isinstance(label, np.ndarray) or label.ndim != 2 or label.dtype != wanted:
+        return f"{kind} is {_described(label)}", f"give (H, W) {wanted}"
     if label.shape != size:
-        return f"{kind} has {label.shape[1]}x{label.shape[0]} px, the histograms have {size[1]}x{size[0]}"
-    if kind == MASK and len(unknown := label[(label >= classes) & (label != IGNORE)]):
-        return f"mask holds class {int(unknown[0])} of {classes}"
+        what = f"{kind} has {label.shape[1]}x{label.shape[0]} px, the histograms have {size[1]}x{size[0]}"
+        return what, "give labels in px of the histograms"
+    if kind == MASK and len(wrong := label[(label >= classes) & (label != IGNORE)]):
+        return f"mask holds class {wrong[0]} of {classes}", "name all classes, or give 255 where there is no label"
     if kind == DEPTH and len(wrong := label[~(np.isnan(label) | ((label > 0) & (label < np.inf)))]):
-        return f"depth holds {wrong[0]:g} m"
-    return ""
+        return f"depth holds {wrong[0]:g} m", "give m above 0, and NaN where there is none"
+    return None
 
 
-def _box_problem(label: Any, kind: str, size: Size, classes: int) -> str:
-    """Fault of boxes in px of histograms of `size` (H, W), which may reach a pixel beyond them."""
+def _box_fault(label: Any, kind: str, size: Size, classes: int) -> tuple[str, str] | None:
+    """What is wrong with boxes in px of histograms of `size` (H, W), and the remedy."""
     if not isinstance(label, Boxes):
-        return f"{kind} are {_described(label)}"
+        return f"{kind} are {_described(label)}", "give tespec.core.boxes.make_boxes(corners, classes)"
     (left, top, right, bottom), numbers = label.corners.T, label.label
     # Downsampling to whole pixels leaves up to one beyond the border.
     inside = (left >= 0) & (top >= 0) & (right <= size[1] + 1) & (bottom <= size[0] + 1)
-    for wrong, what in (
-        (~inside, f"is outside of {size[1]}x{size[0]} px"),
-        ((right < left) | (bottom < top), "is turned around"),
-        ((numbers < 0) | (numbers >= (classes or np.inf)), f"is not of the {classes} classes"),
+    for wrong, what, remedy in (
+        (~inside, f"is outside of {size[1]}x{size[0]} px", "give corners in px of the histograms"),
+        ((right < left) | (bottom < top), "is turned around", "give left, top, right, bottom"),
+        ((numbers < 0) | (numbers >= (classes or np.inf)), f"is not of the {classes} classes", "name all classes"),
     ):
         if wrong.any():
             number = int(np.argmax(wrong))
             box = ", ".join(f"{value:g}" for value in label.corners[number])
-            return f"box {number} ({box}; class {numbers[number]}) {what}"
-    return ""
+            return f"box {number} ({box}; class {numbers[number]}) {what}", remedy
+    return None
 
 
 def _described(value: Any) -> str:

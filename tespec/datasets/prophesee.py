@@ -1,4 +1,4 @@
-"""Gen1 and 1Mpx: recordings with boxes, from raw files, RVT's intermediate .h5 or RVT's archives of histograms.
+"""Gen1 and 1Mpx: recordings with boxes, from raw files or RVT's archives of histograms.
 
 Whatever is missing, damaged or does not fit together on disk is a `UserError`.
 """
@@ -9,7 +9,6 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -25,33 +24,21 @@ from tespec.core.settings import Flag, NonNegativeFloat, PositiveFloat, Share, S
 from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import speed_at
 from tespec.datasets.recording import LabelledRecording, reduced
-from tespec.datasets.sources import EventSource, Windows
-from tespec.events import PackedEvents
-from tespec.events.packing import quick_hash
+from tespec.datasets.sources import REPRESENTATIONS, ArchiveSource, EventSource
 from tespec.events.readers import hdf5
 from tespec.events.readers.arrays import load_array, load_arrays
-from tespec.events.spatial import Region, View, apply_maps
 from tespec.events.store import HEADER, STORE, store_of
-from tespec.events.stream import Reader, resolve_size
+from tespec.events.stream import Reader
 
-DAT, H5, ARCHIVE = "Prophesee .dat", "RVT's intermediate .h5", "RVT's preprocessed archive"
-BOX_FILE = "_bbox.npy"
-# What event files end with, by layout; each may have been replaced by its packed store.
-ENDINGS = {"_td.dat": DAT, "_td.dat.h5": H5, "_td.h5": H5}
-PROPHESEE_H5 = "CD/events"  # of Prophesee's own HDF5 files, whose codec nothing here reads
+DAT, ARCHIVE = "Prophesee .dat", "RVT's preprocessed archive"  # layouts
+EVENT_FILE, BOX_FILE = "_td.dat", "_bbox.npy"
+LABELS = Path("labels_v2") / "labels.npz"  # of a recording of RVT's archives
 EVERY = ("*",)  # names of a split that stand for every recording in its folder
 
 FIRST_LABEL_US = 100_000  # earlier label frames are left out (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py)
 LATEST_FIRST_US = 1_000_000  # first events of recordings whose clock starts at 0 come before
 TOLERANCE_US = 2_000  # by which a label frame may miss its place in the period
 LARGEST_PX = 1e6  # no place or size is larger; a damaged one may be close to what float32 can hold
-
-# RVT's archives: one HDF5 chunk a window of 50 ms (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py).
-REPRESENTATIONS = Path("event_representations_v2") / "stacked_histogram_dt=50_nbins=10"
-FACTORS = {"event_representations.h5": 1, "event_representations_ds2_nearest.h5": 2}  # of Gen1 and 1Mpx
-LABELS = Path("labels_v2") / "labels.npz"
-BINS, RULE, WINDOW_US = 10, "rvt", 50_000
-SPACING_US = (45_000, 55_000)  # between windows; they are laid between labels, so that it varies a little
 
 
 class RawBoxes(NamedTuple):
@@ -189,103 +176,19 @@ class BoxLabels:
         return [zlib.crc32(self[index].corners.tobytes() + self[index].label.tobytes()) for index in range(len(self))]
 
 
-def is_archive(folder: Path) -> bool:
-    """Whether a folder is a recording of one of RVT's archives."""
-    return any((folder / REPRESENTATIONS / name).is_file() for name in FACTORS)
-
-
-@dataclass(frozen=True)
-class ArchiveSource:
-    """Histograms of one recording of RVT's archives, in folder `path`; see `tespec.datasets.sources.Source`."""
-
-    path: Path
-
-    @property
-    def file(self) -> Path:
-        """The HDF5 file of the histograms."""
-        folder = self.path / REPRESENTATIONS
-        found = next((folder / name for name in FACTORS if (folder / name).is_file()), None)
-        if found is None:
-            raise UserError(folder, f"holds neither {' nor '.join(FACTORS)}", "unpack the archive again")
-        return found
-
-    @property
-    def factor(self) -> int:
-        """By which the sensor's size is divided in the histograms."""
-        return FACTORS[self.file.name]
-
-    @property
-    def stream(self) -> PackedEvents:
-        """Refused: the archive has no events."""
-        raise UserError(self.path, "holds histograms, not events", "give the raw recordings")
-
-    @property
-    def region(self) -> Region:
-        """Size of the stored histograms."""
-        return Region(*hdf5.dataset(self.file, "data", "u", 4).shape[2:])
-
-    def identity(self) -> list[dict[str, Any]]:
-        """Name, size and sampled SHA-256 of the histograms and of their times."""
-        return [quick_hash(file) for file in (self.file, self.path / REPRESENTATIONS / "timestamps_us.npy")]
-
-    @cached_property
-    def windows(self) -> Windows:
-        """(N, 2) windows in us that the histograms are of, border events included on both sides."""
-        path, count = self.path / REPRESENTATIONS / "timestamps_us.npy", len(hdf5.dataset(self.file, "data", "u", 4))
-        ends = load_array(path)
-        if ends.dtype.kind not in "iu" or ends.shape != (count,) or (ends[1:] <= ends[:-1]).any():
-            raise UserError(path, f"does not hold {count} times that rise, one for each histogram", hdf5.AGAIN)
-        # Gen1 archives that are made again with RVT's public script have 50 ms of each 125 ms: 60 % of events are lost.
-        spacing = float(np.median(np.diff(ends))) if count > 1 else WINDOW_US
-        if not SPACING_US[0] <= spacing <= SPACING_US[1]:
-            what = f"windows of 50 ms are {spacing / 1000:g} ms apart, so that events between them are missing"
-            remedy = "give RVT's own archive, or the raw recordings; its public script makes this one"
-            raise UserError(path, what, remedy)
-        return ends.astype(np.int64)[:, None] - (WINDOW_US, 0)
-
-    def require_window(self, length_ms: float | None) -> None:
-        """Refuse windows of another length than the stored ones."""
-        if length_ms is None or length_ms * 1000 != WINDOW_US:
-            asked = "of all events since the previous label" if length_ms is None else f"{length_ms:g}"
-            remedy = f"give --set window_ms={WINDOW_US // 1000}, or the raw recordings"
-            raise UserError(self.path, f"holds windows of {WINDOW_US / 1000:g} ms, not {asked}", remedy)
-
-    def fill(
-        self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: View | None
-    ) -> None:
-        """Write stored histograms; see `Source`. Other bins and another rule than theirs are refused."""
-        if (bins, rule) != (BINS, RULE):
-            what = f"holds histograms of {BINS} bins by rule {RULE}, not of {bins} by rule {rule}"
-            raise UserError(self.path, what, f"give --set bins={BINS} and --set rule={RULE}, or the raw recordings")
-        with hdf5.translate_errors(self.file, "a histogram"):
-            data = hdf5.part(self.file, "data")
-            for histogram, place in zip(out, np.searchsorted(self.windows[:, 1], windows[:, 1]).tolist(), strict=True):
-                histogram[...] = data[place] if view is None else apply_maps(data[place], view, 0)
-
-    def boxes(self, known_classes: int) -> tuple[RawBoxes, NDArray[np.int64]]:
-        """Boxes (M,) in px of the sensor, and the window (K,) that ends at each time that has some."""
-        path, ends = self.path / LABELS, self.windows[:, 1]
-        (stored,) = load_arrays(path, ("labels",))
-        boxes = raw_boxes(stored, path, known_classes)
-        if not np.isin(boxes.t, ends).all():
-            raise UserError(path, "has boxes at other times than the ends of the histograms", "unpack it again")
-        return boxes, np.searchsorted(ends, np.unique(boxes.t))
-
-
-def recordings_in(folder: Path) -> dict[str, tuple[Path, str]]:
-    """Event file, or folder of an archive, and layout of each recording of a split, by name, in order.
+def recordings_in(folder: Path) -> dict[str, Path]:
+    """Event file, or folder of an archive, of each recording of a split, by name, in order.
 
     A folder that has the histograms of an archive, or the labels, counts: opening it says that the other is missing.
     """
-    found: dict[str, tuple[Path, str]] = {}
+    found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         file = path.with_name(path.name.removesuffix(STORE))
-        ending = next((each for each in ENDINGS if file.name.endswith(each)), "")
-        if not ending and not (path / REPRESENTATIONS).is_dir() and not (path / LABELS).is_file():
-            continue
-        other, _ = found.setdefault(file.name.removesuffix(ending), (file, ENDINGS.get(ending, ARCHIVE)))
-        if other != file:
-            raise UserError(file, f"is there as {other.name} as well", "keep one of them")
+        raw = file.name.endswith(EVENT_FILE)
+        if raw or (path / REPRESENTATIONS).is_dir() or (path / LABELS).is_file():
+            other = found.setdefault(file.name.removesuffix(EVENT_FILE), file)
+            if raw != other.name.endswith(EVENT_FILE):
+                raise UserError(file, f"is there as {other.name} as well", "keep one of them")
     return dict(sorted(found.items()))
 
 
@@ -313,28 +216,22 @@ class PropheseeDataset(LabelledDataset):
         if self.splits.get(HELD_OUT) == EVERY and not self._found[HELD_OUT]:
             self.splits = {split: names for split, names in self.splits.items() if split != HELD_OUT}
         self._refuse_shared({split: found.keys() - set(self.protocol.skip) for split, found in self._found.items()})
-        layouts = {layout for found in self._found.values() for _, layout in found.values()}
-        self.layout = " and ".join(sorted(layouts)) or "no recordings"
+        paths = (path for found in self._found.values() for path in found.values())
+        layouts = {DAT if path.name.endswith(EVENT_FILE) else ARCHIVE for path in paths}
+        if len(layouts) > 1:
+            raise UserError(self.root, f"holds recordings as {DAT} and others as {ARCHIVE}", "keep those of one kind")
+        self.layout = "".join(layouts) or "no recordings"
 
     @classmethod
     def reads(cls, path: Path) -> bool:
-        """Whether an HDF5 file has events as RVT's preprocessing starts from, or as Prophesee's own recorders write."""
-        if path.suffix.lower() not in hdf5.SUFFIXES:
-            return False
-        return hdf5.holds(path, PROPHESEE_H5) or (
-            hdf5.holds(path, *hdf5.COLUMNS) and not hdf5.holds(path, "t_offset", "ms_to_idx")
-        )
+        """Whether an HDF5 file has events of Prophesee's recorders or RVT's preprocessing, which `reader` refuses."""
+        return path.suffix.lower() in hdf5.SUFFIXES and hdf5.holds(path, "CD/events", *hdf5.COLUMNS)
 
     @classmethod
     def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
-        """What reads RVT's intermediate HDF5: x, y, t, p in us, polarities 0 and 1 or -1 and 1."""
-        if hdf5.holds(path, PROPHESEE_H5):
-            raise UserError(
-                path, "is Prophesee's own HDF5 format, whose codec is not read", "convert it to .raw or .dat"
-            )
-        count = hdf5.number_of_events(path)
-        size = resolve_size(path, height, width, _named_size(path))
-        return Reader(path, *size, count, lambda: hdf5.read_events(path, size, count))
+        """Refused: the codec of the first is not at hand, and the second is an intermediate format."""
+        what = "is Prophesee's own HDF5 format or RVT's intermediate one, which are not read"
+        raise UserError(path, what, "convert it to .raw or .dat")
 
     def names(self, split: str) -> tuple[str, ...]:
         """Names of the recordings of a split; those with faulty labels are left out."""
@@ -353,9 +250,9 @@ class PropheseeDataset(LabelledDataset):
         if name not in self._found.get(split, {}):
             where = self.root / split / f"{name}_td.dat"
             raise UserError(where, f"recording of the {split} split is missing", "copy it into the folder")
-        path, layout = self._found[split][name]
-        if layout == ARCHIVE:
-            return RecordingFiles(name, split, ArchiveSource(path), ())
+        path = self._found[split][name]
+        if self.layout == ARCHIVE:
+            return RecordingFiles(name, split, ArchiveSource(path, self.given_sensor), ())
         boxes = path.with_name(name + BOX_FILE)
         if not boxes.is_file():
             raise UserError(boxes, "no such file, but there are events", "copy the recording's boxes beside its events")
@@ -387,13 +284,16 @@ class PropheseeDataset(LabelledDataset):
 
     def _open_archive(self, files: RecordingFiles, source: ArchiveSource, count: int) -> LabelledRecording:
         source.require_window(self.rule.length_ms)
-        boxes, places = source.boxes(count)
-        windows, times = source.windows, source.windows[places, 1]
-        labels, start = BoxLabels(boxes.downsampled(source.factor), times), start_of(max(0, int(windows[0, 0])))
+        region, windows, path = source.region, source.windows, source.path / LABELS
+        boxes = raw_boxes(load_arrays(path, ("labels",))[0], path, count)
+        times = np.unique(boxes.t)
+        if not np.isin(times, windows[:, 1]).all():
+            raise UserError(path, "has boxes at other times than the ends of the histograms", "unpack it again")
+        places, start = np.searchsorted(windows[:, 1], times), start_of(max(0, int(windows[0, 0])))
         if not self.rule.recurrent:
             windows, places = windows[places], np.arange(len(places), dtype=np.int64)
-        speed = speed_at(self.root, files.name, times)
-        return LabelledRecording(files.name, source, source.region, windows, labels, places, speed, start=start)
+        labels, speed = BoxLabels(boxes.downsampled(source.factor), times), speed_at(self.root, files.name, times)
+        return LabelledRecording(files.name, source, region, windows, labels, places, speed, start=start)
 
     @classmethod
     def split_of(cls, path: Path, splits: Mapping[str, Sequence[str]]) -> str | None:
@@ -414,18 +314,6 @@ def _folder_of_splits(root: Path) -> Path:
     raise UserError(root, what, "give the folder that holds them")
 
 
-def _named_size(path: Path) -> Size | None:
-    """(height, width) as RVT's intermediate HDF5 file states them."""
-    names = ("events/height", "events/width")
-    if not all(hdf5.holds(path, name) for name in names):
-        return None
-    sides = [hdf5.part(path, name) for name in names]
-    if any(side.dtype.kind not in "iu" or side.size != 1 for side in sides):
-        raise UserError(path, "its height and width are no whole numbers", hdf5.AGAIN)
-    with hdf5.translate_errors(path, "the sensor's size"):
-        return int(sides[0][()].item()), int(sides[1][()].item())
-
-
 @DATASETS.register_module()
 class Gen1(PropheseeDataset):
     """Gen1 Automotive Detection: events of 304x240 px, boxes of cars and pedestrians at 1, 2 or 4 Hz.
@@ -440,8 +328,8 @@ class Gen1(PropheseeDataset):
         gen1/train/<name>_td.dat   gen1/train/<name>_bbox.npy
         gen1/val/...               gen1/test/...
 
-    Also read: RVT's intermediate .h5 in place of the .dat, and RVT's preprocessed archive, whose histograms need
-    --set rule=rvt. Recordings with faulty labels are left out (protocol.skip).
+    Also read: RVT's preprocessed archive, whose histograms need --set rule=rvt. Recordings with faulty labels are left
+    out (protocol.skip).
     """
 
     title = "Gen1"
@@ -463,8 +351,8 @@ class OneMpx(PropheseeDataset):
         1mpx/train/<name>_td.dat   1mpx/train/<name>_bbox.npy
         1mpx/val/...               1mpx/test/...
 
-    Also read: RVT's intermediate .h5 in place of the .dat, and RVT's preprocessed archive, whose histograms need
-    --set rule=rvt. Of the classes pedestrian, two-wheeler and car count.
+    Also read: RVT's preprocessed archive, whose histograms need --set rule=rvt. Of the classes pedestrian, two-wheeler
+    and car count.
     """
 
     title = "1Mpx"

@@ -20,8 +20,8 @@ from tespec.core.progress import say
 from tespec.core.settings import Finetuning
 from tespec.datasets.base import TEST, TRAIN
 from tespec.datasets.batches import EvaluationBatches
-from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
+from tespec.datasets.sources import pack_missing
 from tespec.models.backbone import execute, reset
 from tespec.models.layers import with_exact_pools
 from tespec.pretraining.method import Method, evaluating, stage_spreads

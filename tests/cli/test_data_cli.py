@@ -4,20 +4,20 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from twins import copied, opened
 from twins.broken import damage
 from twins.layouts import relayout
 
 from tespec.datasets.recording import fingerprint
 from tespec.events import load_events, open_events
-from tespec.events.store import verify_store
-from tespec.runs.data import Data, settings_of
-from tespec.tasks import build_task
+from tespec.events.store import store_of
 
 ROOT = Path(__file__).parents[2]
 DATASETS = ["ddd17", "1mpx", "gen1", "dsec", "mvsec"]
@@ -31,22 +31,21 @@ def data(call):
 
 @pytest.fixture
 def twin(tiny_world, tmp_path):
-    def copy(dataset):
-        target = tmp_path / "eigene Daten" / dataset
-        shutil.copytree(tiny_world / dataset, target, ignore=shutil.ignore_patterns("imgs"))
-        return target
-
-    return copy
+    return partial(copied, tiny_world, tmp_path)
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_a_sound_dataset_passes(data, tiny_world, dataset):
-    code, out, _ = data("check", dataset, tiny_world / dataset)
+def test_a_sound_dataset_passes(data, tiny_world, tmp_path, dataset):
+    path = tmp_path / "figures" / "a.csv"
+    code, out, _ = data("check", dataset, tiny_world / dataset, "--out", path)
     assert code == 0, out
     assert out.splitlines()[-1].startswith("fine: ")
     assert "needed by `prepare`" in out
+    table = pd.read_csv(path)
+    assert set(table["split"]) == {"train", "val", "test"}
+    assert (table[["events_count", "labels_count"]] > 0).all(axis=None)
     quick, shorter, _ = data("check", dataset, tiny_world / dataset, "--quick")
-    assert (quick, shorter.splitlines()[-1]) == (0, out.splitlines()[-1])
+    assert (quick, shorter.splitlines()[-2:-1]) == (0, out.splitlines()[-3:-2])
 
 
 @pytest.mark.parametrize(
@@ -77,37 +76,17 @@ def test_one_recording_in_two_splits_fails_under_any_name(data, twin, dataset):
     assert out.splitlines()[-1].startswith("1 problem in ")
 
 
-def test_one_name_in_two_splits_is_refused(data, twin):
-    root = twin("gen1")
-    path = min((root / "train").glob("*_td.dat"))
-    for file in path, path.with_name(path.name.replace("_td.dat", "_bbox.npy")):
-        shutil.copy(file, root / "test")
-    code, _, err = data("check", "gen1", root)
-    assert code == 2
-    assert f"{path.name.removesuffix('_td.dat')} is a recording of both train and test" in err
-
-
-def evaluated(root, dataset):
-    settings = settings_of(
-        Data(root, "sample"), dataset, "recurrent", None, ["downsample.factor=1"] * (dataset != "mvsec")
-    )
-    task = build_task(settings, root)
-    return fingerprint(task.train, task.scored), [recording.histograms(2, 3, 10, "edges") for recording in task.scored]
-
-
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_packed_data_is_the_same_data(data, twin, dataset):
     root = twin(dataset)
-    before = evaluated(root, dataset)
+    before = opened(root, dataset).recordings("test")
+    known, histograms = fingerprint(before), before[0].histograms(2, 3, 10, "edges")
     code, text, _ = data("prepare", dataset, root)
     assert (code, text.startswith("packed: ")) == (0, True)
-    stores = [path.parent for path in root.rglob("events.u32")]
-    assert stores
-    for store in stores:
-        verify_store(store)
-    after = evaluated(root, dataset)
-    assert after[0] == before[0]
-    np.testing.assert_array_equal(after[1][0], before[1][0])
+    after = opened(root, dataset).recordings("test")
+    assert all((store_of(each.path) / "header.json").is_file() for each in after)
+    assert fingerprint(after) == known
+    np.testing.assert_array_equal(after[0].histograms(2, 3, 10, "edges"), histograms)
     assert data("check", dataset, root)[0] == 0
 
 
@@ -166,15 +145,6 @@ def test_a_picture_does_not_replace_an_older_one(data, tiny_world, tmp_path, mon
     assert {path.name for path in tmp_path.glob("preview-*")} >= set(written)
 
 
-def test_figures_are_written_as_csv(data, tiny_world, tmp_path):
-    path = tmp_path / "figures" / "a.csv"
-    assert data("check", "gen1", tiny_world / "gen1", "--out", path)[0] == 0
-    table = pd.read_csv(path)
-    assert table["split"].tolist() == ["train", "train", "val", "test"]
-    assert (table["events_count"] > 1000).all()
-    assert (table["class_car"] + table["class_pedestrian"] > 0).all()
-
-
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_a_guide_for_every_dataset(data, dataset):
     code, out, _ = data("download-guide", dataset)
@@ -184,15 +154,22 @@ def test_a_guide_for_every_dataset(data, dataset):
     assert "Nothing is downloaded" in out
 
 
-def test_chosen_moments_of_a_recording_that_does_not_name_its_sensor(data, tmp_path, monkeypatch):
+def test_a_recording_that_does_not_name_its_sensor_is_read_with_a_given_size(data, call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     content = (REAL / "evt3_640x480_2.08s.raw").read_bytes()
     (tmp_path / "drive.raw").write_bytes(b"% evt 3.0\n" + content[content.index(b"% end\n") + 6 :])
-    given = ("preview", "recordings", "drive.raw", "--at", 1, 1.35, "--high-pass")
-    code, _, err = data(*given)
-    assert (code, "give --sensor WIDTHxHEIGHT" in err) == (2, True)
-    assert data(*given, "--sensor", "640x480") == (0, "written: preview-recordings.png\n", "")
-    code, _, err = data(*given, "--set", "bins=5")
+    drive, size = ("recordings", "drive.raw"), ("--sensor", "640x480")
+    pretraining = "pretrain", "--method", "tespec", "--profile", "tiny", "--data", "drive.raw", "--dry-run"
+    for words, said in (
+        (("data", "check", *drive), " 640x480 "),
+        (("data", "preview", *drive, "--at", 1, 1.35, "--high-pass"), "written: preview-recordings.png\n"),
+        (pretraining, "120 x 160 px"),
+    ):
+        code, out, err = call(*words)
+        assert (code, "give --sensor WIDTHxHEIGHT" in out + err) == (2, True)
+        code, out, _ = call(*words, *size)
+        assert (code, said in out) == (0, True), out
+    code, _, err = data("preview", *drive, "--set", "bins=5")
     assert (code, err) == (2, "error: --set changes settings of a data set, and recordings have none; see --help\n")
 
 

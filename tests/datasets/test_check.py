@@ -1,60 +1,25 @@
 import numpy as np
 import pytest
 from ddd17_copies import copy_archive, extract, png
+from twins import opened
 
-from tespec.core.boxes import make_boxes
 from tespec.datasets import sources
-from tespec.datasets.check import check, label_facts, problems, table
-from tespec.datasets.recording import LabelledRecording
+from tespec.datasets.check import check, problems, table
 from tespec.events import load_events
-from tespec.events.spatial import Region
-from tespec.runs.data import Data, settings_of
-from tespec.tasks import import_tasks
-from tespec.tasks.base import open_dataset
-
-
-def dataset_in(root, task="ddd17"):
-    import_tasks()
-    return open_dataset(settings_of(Data(root, "sample"), task, "recurrent"), root)
 
 
 @pytest.mark.parametrize("task", ["ddd17", "gen1", "dsec", "mvsec"])
 def test_a_recording_that_is_not_packed_is_read_through_and_not_held(tiny_world, monkeypatch, task):
     monkeypatch.setattr(sources, "load_events", None)
-    for each in check(dataset_in(tiny_world / task, task)):
+    for each in check(opened(tiny_world / task, task)):
         assert each.problems == ()
-        stream = load_events(dataset_in(tiny_world / task, task).find(each.split, each.name).source.path)
+        stream = load_events(opened(tiny_world / task, task).find(each.split, each.name).source.path)
         found = {name: each.facts[f"events_{name}"] for name in ("height", "width", "count", "t_first", "t_last")}
         assert found == {name: getattr(stream, name) for name in found}
 
 
-class Listed(list):
-    def checksums(self):
-        return [0] * len(self)
-
-
-def labelled(labels):
-    windows = np.stack([np.arange(len(labels)), np.arange(1, len(labels) + 1)], axis=1) * 50_000
-    return LabelledRecording("r", None, Region(4, 5), windows, Listed(labels), np.arange(len(labels)))
-
-
-def test_labels_of_each_kind():
-    mask = np.full((4, 5), 255, np.uint8)
-    mask[0] = 1
-    depth = np.full((4, 5), np.nan, np.float32)
-    depth[0, :2] = (3, 70)
-    boxes = make_boxes(np.array([[0, 0, 2, 3], [1, 1, 5, 2]]), np.array([1, 1]))
-    of_masks = label_facts(labelled([mask, mask, np.full_like(mask, 255)]), ("a", "b"))
-    of_depths = label_facts(labelled([depth]), ())
-    of_boxes = label_facts(labelled([boxes, boxes.keep(np.zeros(2, bool))]), ("a", "b"))
-    names = ("count", "empty", "spacing_ms", "unlabelled")
-    figures = [[facts[f"labels_{name}"] for name in names] for facts in (of_masks, of_depths, of_boxes)]
-    assert figures == [[3, 1, 50, pytest.approx(50 / 60)], [1, 0, 0, 18 / 20], [2, 1, 50, 0]]
-    assert [(facts["class_a"], facts["class_b"]) for facts in (of_masks, of_boxes)] == [(0, 10), (0, 2)]
-
-
 def test_a_whole_data_set(tiny_world):
-    dataset = dataset_in(tiny_world / "ddd17")
+    dataset = opened(tiny_world / "ddd17", "ddd17")
     found = list(check(dataset))
     assert [(each.split, each.name) for each in found] == [
         ("train", "dir0"), ("train", "dir1"), ("test", "dir2"), ("val", "dir3"),
@@ -70,7 +35,7 @@ def test_a_whole_data_set(tiny_world):
 def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
     root = copy_archive(tiny_world, tmp_path / "drive: the second; again", ("dir0", "dir2", "dir3"))
     min(extract(root / "dir2").iterdir()).write_bytes(png(np.zeros((3, 3), np.uint8)))
-    found = list(check(dataset_in(root)))
+    found = list(check(opened(root, "ddd17")))
     missing, size = problems(found)
     assert missing.startswith(f"{root / 'dir1'}: recording of the train split is missing; ")
     assert "mask has 3x3 px, the histograms have 96x64; " in size

@@ -154,6 +154,15 @@ def test_recordings_of_ones_own_are_left_out_by_no_name(tmp_path):
     assert not division.excluded_test
 
 
+def test_what_lies_beside_the_folders_of_splits_is_left_out(tmp_path):
+    for place in ("train/one.dat", "test/two.dat", "testing/three.dat", "extra/train/four.dat", "five.dat"):
+        write_recording(tmp_path / place)
+    division = divide(tmp_path, 50, WHOLE)
+    assert {recording.path for recording in division.train + division.held_out} == {tmp_path / "train" / "one.dat"}
+    assert division.excluded_test == ("test/two.dat",)
+    assert divide(tmp_path / "extra", 50, WHOLE).train
+
+
 def test_folders_of_images_may_have_the_names_of_splits_and_recordings(tmp_path):
     for folder in ("train", "dir1", "bus"):
         (tmp_path / "classes" / folder).mkdir(parents=True)
@@ -218,6 +227,8 @@ UNREADABLE = [
     ("a.h5", Path.touch, r"a\.h5: not a whole HDF5 file"),
     ("a.h5", PROPHESEE, r"a\.h5: is Prophesee.s own HDF5 format"),
     ("dir9", without_times, r"dir9.events\.dat\.t: no such file"),
+    ("link.dat", lambda path: path.symlink_to("gone.dat"), r"link\.dat: no such file"),
+    ("drive", lambda path: path.symlink_to("gone"), r"drive: no such file"),
 ]
 
 
@@ -305,3 +316,5 @@ def test_an_archive_of_histograms_is_pretrained_on_as_it_is(tiny_world, tmp_path
     assert division.train[0].histograms(1, 2, 10, "rvt").max() > 0
     with pytest.raises(UserError, match=r"holds windows of 50 ms, not 40; give --set window_ms=50"):
         divide(root, 40, WHOLE)
+    with pytest.raises(UserError, match=r"its sensor is 80x64 px, not 640x480; leave --sensor out"):
+        divide(root, 50, WHOLE, (480, 640))

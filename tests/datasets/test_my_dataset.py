@@ -58,15 +58,6 @@ def settings():
         yield config.finetuning_settings("drives", "recurrent", "tiny")
 
 
-def test_a_config_says_what_differs_from_its_base(settings):
-    own, base = (config.finetuning_settings(task, "recurrent", "paper") for task in ("drives", "ddd17"))
-    own, base = map(config.as_facts, (own, base))
-    differs = {key for key in base if own[key] != base[key]}
-    assert differs == {"task", "title", "dataset", "protocol"}
-    assert (own["task"], own["protocol"]) == ("drives", {})
-    assert len(PROGRAM.with_name("drives.yaml").read_text().splitlines()) <= 10
-
-
 def test_it_is_checked_and_looked_at(drives, tmp_path):
     check, _, guide = (
         follow(f"python benchmarks/data.py {command}", tmp_path, *OWN)[0]

@@ -2,34 +2,24 @@
 
 import shutil
 from collections import namedtuple
+from functools import partial
 
 import numpy as np
 import pytest
+from twins import copied, opened
 
-from tespec.core.config import finetuning_settings
-from tespec.core.description import read_description
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
-from tespec.datasets import prepare as prepare_module
 from tespec.datasets import sources
 from tespec.datasets.check import check, problems
 from tespec.datasets.folder import EventFolder, divide
-from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
-from tespec.datasets.sources import EventSource
+from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import load_events, open_events
 from tespec.events.readers.prophesee import write_dat
 from tespec.events.store import store_of, verify_store
-from tespec.tasks import import_tasks
-from tespec.tasks.base import open_dataset
 
 Usage = namedtuple("Usage", "total used free")
-
-
-def opened(root, dataset):
-    import_tasks()
-    settings = finetuning_settings(dataset, "recurrent", "sample", (), read_description(root).overrides())
-    return open_dataset(settings, root)
 
 
 def recording(path, count=20_000, seed=0):
@@ -54,18 +44,14 @@ def everything(stream):
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     """Of one test alone, in which nothing is open."""
-    sources._packed.cache_clear()
+    sources.packed_events.cache_clear()
     monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "stores"
 
 
 @pytest.fixture
 def twin(tiny_world, tmp_path):
-    return lambda dataset: shutil.copytree(tiny_world / dataset, tmp_path / "data" / dataset)
-
-
-def damage(path):
-    path.write_bytes(path.read_bytes().replace(b"Height 60", b"Height 20"))
+    return partial(copied, tiny_world, tmp_path)
 
 
 def test_what_is_not_packed_is_packed_once_with_one_bar(cache, tmp_path, capsys, monkeypatch):
@@ -86,32 +72,15 @@ def test_room_for_all_is_asked_for_before_anything_is_written(cache, tmp_path, m
     paths = [recording(tmp_path / "in" / f"{number}.dat", seed=number) for number in range(3)]
     prepare(EventFolder(paths[0]))
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(prepare_module.shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 159_999))
+    monkeypatch.setattr(sources.shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 159_999))
     what = "has 159,999 bytes free, the packed events of 2 recordings need about 160,000; make room"
     with pytest.raises(UserError, match=f"stores: {what}"):
         pack_missing(map(EventSource, paths))
     with pytest.raises(UserError, match=f"in: {what}"):
         prepare(EventFolder(tmp_path / "in"))
     assert sorted(tmp_path.rglob("*")) == before
-    monkeypatch.setattr(prepare_module.shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 160_000))
+    monkeypatch.setattr(sources.shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 160_000))
     pack_missing(map(EventSource, paths))
-
-
-def test_a_damaged_recording_ends_it_or_is_left_to_those_who_open_it(cache, tmp_path):
-    paths = [recording(tmp_path / "in" / f"{number}.dat", seed=number) for number in range(3)]
-    damage(paths[1])
-    for asked, remedy in ((None, "give its true size$"), (False, "true size, or leave it out with --skip-damaged")):
-        with pytest.raises(UserError, match=rf"1\.dat: has events on \d+x\d+ px, its sensor is 80x20 px; .*{remedy}"):
-            pack_missing(map(EventSource, paths), skip_damaged=asked)
-    pack_missing(map(EventSource, paths), skip_damaged=True)
-    assert [open_events(paths[number]).count for number in (0, 2)] == [20_000] * 2
-    assert len(list(cache.iterdir())) == 2
-    with pytest.raises(UserError, match=r"1\.dat: .*, or leave it out with --skip-damaged"):
-        prepare(EventFolder(tmp_path / "in"), skip_damaged=False)
-    (problem,) = prepare(EventFolder(tmp_path / "in"), skip_damaged=True)
-    assert "1.dat" in problem.where
-    assert [store_of(path).is_dir() for path in paths] == [True, False, True]
-    assert not list(cache.iterdir())  # what lies beside the files is not kept twice
 
 
 def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_alone(twin, cache, tmp_path):
@@ -177,5 +146,5 @@ def test_preparing_what_is_packed_already_changes_nothing_nor_does_losing_the_or
     if dataset == "gen1":
         for path in root.glob("*/*_td.dat"):
             path.unlink()
-        sources._packed.cache_clear()
+        sources.packed_events.cache_clear()
         assert fingerprint(opened(root, dataset).recordings("test")) == before

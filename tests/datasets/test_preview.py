@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tespec.core.errors import UserError
+from tespec.datasets.check import choose, moment, windows_at
 from tespec.datasets.folder import ALL, EventFolder
-from tespec.datasets.preview import choose, moment, windows_at
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 
 REAL = Path(__file__).parents[1] / "data" / "evt3_640x480_2.08s.raw"

@@ -4,6 +4,7 @@ import dataclasses
 import shutil
 from types import SimpleNamespace
 
+import h5py
 import numpy as np
 import pytest
 from twins.layouts import without_size
@@ -14,13 +15,13 @@ from tespec.core.errors import UserError
 from tespec.datasets.augment import FlipZoom
 from tespec.datasets.prophesee import (
     LABELS,
-    REPRESENTATIONS,
     BoxLabels,
     PropheseeProtocol,
     choose_boxes,
     choose_frames,
     raw_boxes,
 )
+from tespec.datasets.sources import ENDS, REPRESENTATIONS
 from tespec.events import load_events
 from tespec.events.readers.prophesee import write_dat
 from tespec.tasks import import_tasks
@@ -285,8 +286,22 @@ def without_boxes(folder):
         np.savez(folder / LABELS, labels=content["labels"][:0])
 
 
-ENDS = REPRESENTATIONS / "timestamps_us.npy"
+def stored(change):
+    def spoil(folder):
+        with h5py.File(folder / REPRESENTATIONS / "event_representations.h5", "a") as file:
+            data = change(file["data"][()])
+            del file["data"]
+            file["data"] = data
+
+    return spoil
+
+
 BROKEN_ARCHIVES = {
+    "no bytes": (stored(lambda data: data.astype("u2")), r"data is uint16 \(24, 20, 240, 304\) instead of uint8"),
+    "18 channels": (stored(lambda data: data[:, :18]), r"data is uint8 \(24, 18, 240, 304\) instead of uint8"),
+    "large counts": (stored(lambda data: data * 11), r"event_representations\.h5: holds counts above 10"),
+    "a window beyond the end": (str, "has no histogram of one of the windows"),
+    "another sensor": (str, "its sensor is 304x240 px, not 640x480; leave --sensor out"),
     "other windows": (str, "holds windows of 50 ms, not 40; give --set window_ms=50"),
     "no ends": (lambda folder: (folder / ENDS).unlink(), r"timestamps_us\.npy: not a readable \.npy file"),
     "an end too few": (replaced(ENDS, lambda times: times[:-1]), "does not hold 24 times that rise"),
@@ -304,7 +319,13 @@ def test_what_is_wrong_with_an_archive_is_said(made, tmp_path, case):
     spoil, message = BROKEN_ARCHIVES[case]
     folder = shutil.copytree(made, tmp_path / "archive" / "test" / "a")
     spoil(folder)
-    found = opened(folder.parents[1], "gen1", "rule=rvt", f"window_ms={40 if case == 'other windows' else 50}")
+    changes = {"other windows": ["window_ms=40"], "another sensor": ["sensor_px=640x480"]}.get(case, [])
     asked = (5 if case == "other bins" else 10), ("edges" if case == "other rule" else "rvt")
+
+    def read():
+        recording = opened(folder.parents[1], "gen1", "rule=rvt", "window_ms=50", *changes).recordings("test")[0]
+        later = 50_000 * (case == "a window beyond the end")
+        dataclasses.replace(recording, windows=recording.windows + later).histograms(0, 24, *asked)
+
     with pytest.raises(UserError, match=message):
-        found.recordings("test")[0].histograms(0, 24, *asked)
+        read()

@@ -153,7 +153,7 @@ def columns_of(events, kinds):
     return {f"events/{name}": np.asarray(events[i], kinds[i]) for i, name in enumerate("xytp")}
 
 
-def dsec(path, *events, **changes):
+def dsec(path, *events, codec=BLOSC, **changes):
     """`changes`: datasets that replace the right ones, None for those that are left out."""
     milliseconds = np.arange(int(max(events[2], default=0)) // 1000 + 2)
     content = columns_of(events, ("<u2", "<u2", "<u4", "u1"))
@@ -161,12 +161,6 @@ def dsec(path, *events, **changes):
         "ms_to_idx": np.searchsorted(events[2], 1000 * milliseconds).astype("<u8"),
         "t_offset": np.int64(OFFSET),
     }
-    return write_h5(path, content | {name.replace("__", "/"): value for name, value in changes.items()})
-
-
-def rvt(path, *events, height=48, width=64, codec=BLOSC, **changes):
-    content = columns_of(events, ("<u2", "<u2", "<i8", "i1"))
-    content |= {"events/height": np.int64(height), "events/width": np.int64(width)}
     return write_h5(path, content | {name.replace("__", "/"): value for name, value in changes.items()}, codec)
 
 

@@ -23,7 +23,6 @@ from event_files import (
     evt3_time,
     random_events,
     reader_of,
-    rvt,
     whole,
 )
 
@@ -33,9 +32,8 @@ from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets.folder import divide
-from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
-from tespec.datasets.sources import EventSource
+from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import PackedEvents, load_events, open_events
 from tespec.events.opening import cache_path, open_reader
 from tespec.events.packing import pack
@@ -194,7 +192,6 @@ def nameless(tmp_path):
 WITHOUT_SIZE = {
     "raw": lambda path: evt3(path, *evt3_time(5), (ADDR_Y, 3), (ADDR_X, 7), header=b"% evt 3.0\n"),
     "dat": lambda path: dat(path, [(3, 2, 1, 1)], header="% Version 2\n"),
-    "h5": lambda path: rvt(path, *random_events(50), events__height=None),
 }
 
 
@@ -211,8 +208,7 @@ def test_the_user_goes_before_a_description_beside_the_recording_and_nothing_is_
 
 
 def test_a_size_that_contradicts_the_file_is_refused(tmp_path):
-    named = rvt(tmp_path / "a.h5", *random_events(50), height=48, width=64)
-    for path, own in ((named, "64x48"), (REAL / "davis.aedat4", "346x260"), (RAW, "640x480")):
+    for path, own in ((REAL / "davis.aedat4", "346x260"), (RAW, "640x480")):
         assert_refused(path, f"its sensor is {own} px, not 1280x720; leave --sensor out", 720, 1280)
     with pytest.raises(UserError, match="its sensor is 346x260 px, not 640x480"):
         open_events(FORMATS["store"](tmp_path), 480, 640)

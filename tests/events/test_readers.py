@@ -38,7 +38,6 @@ from event_files import (
     parts_of,
     random_events,
     read,
-    rvt,
     write_h5,
 )
 
@@ -218,16 +217,13 @@ def test_every_coding_of_arrays_gives_the_same_events(tmp_path, monkeypatch, wri
 
 
 @pytest.mark.parametrize("block", [1 << 20, 700])
-def test_hdf5_of_dsec_rvt_and_mvsec(tmp_path, monkeypatch, block):
+def test_hdf5_of_dsec_and_mvsec(tmp_path, monkeypatch, block):
     for module in ("tespec.events.readers.hdf5", "tespec.datasets.mvsec"):
         monkeypatch.setattr(f"{module}.AT_ONCE", block)
     epoch_us = np.array([round((EPOCH + t / 1e6) * 1e6) for t in EVENTS.t.tolist()], np.int64)
     rows = np.stack([EVENTS.x, EVENTS.y, EPOCH + EVENTS.t / 1e6, EVENTS.p], axis=1)
-    signed = 2 * EVENTS.p.astype("i1") - 1
     for path, wanted, size in (
         (dsec(tmp_path / "a.h5", *EVENTS), EVENTS._replace(t=EVENTS.t + OFFSET), (480, 640)),
-        (rvt(tmp_path / "b_td.dat.h5", *EVENTS), EVENTS, SIZE),
-        (rvt(tmp_path / "c.h5", *EVENTS, events__p=signed), EVENTS, SIZE),
         (mvsec(tmp_path / "d_data.hdf5", *EVENTS), EVENTS._replace(t=epoch_us), (260, 346)),
         (mvsec(tmp_path / "e.hdf5", *EVENTS, rows=rows), EVENTS._replace(t=epoch_us), (260, 346)),
     ):
@@ -242,11 +238,12 @@ def test_hdf5_of_dsec_rvt_and_mvsec(tmp_path, monkeypatch, block):
     ids=["gzip", "lzf", "zstd", "lz4", "bitshuffle"],
 )
 def test_hdf5_of_every_codec(tmp_path, codec):
-    assert_same_events(read(rvt(tmp_path / "a.h5", *EVENTS, codec=codec)), EVENTS)
+    path = dsec(tmp_path / "a.h5", *EVENTS, codec=codec)
+    assert_same_events(read(path), EVENTS._replace(t=EVENTS.t + OFFSET))
 
 
 def test_a_forked_process_reads_by_itself_and_a_file_that_changed_is_opened_again(tmp_path):
-    path = rvt(tmp_path / "a.h5", *EVENTS)
+    path = dsec(tmp_path / "a.h5", *EVENTS)
     part(path, "events/t")[:1_000]
     reader, writer = os.pipe()
     child = os.fork()
@@ -256,14 +253,14 @@ def test_a_forked_process_reads_by_itself_and_a_file_that_changed_is_opened_agai
     part(path, "events/t")[100:2_000]
     os.waitpid(child, 0)
     assert np.frombuffer(os.read(reader, 8), np.int64)[0] == EVENTS.t[500:].sum()
-    shutil.move(rvt(tmp_path / "b.h5", *(column[:500] for column in EVENTS)), path)
+    shutil.move(dsec(tmp_path / "b.h5", *(column[:500] for column in EVENTS)), path)
     assert len(read(path).t) == 500
 
 
 def test_damaged_files_in_a_folder_are_found_and_other_content_is_left_alone(tmp_path):
     (tmp_path / "empty.h5").touch()
     found = [tmp_path / "empty.h5", write_h5(tmp_path / "metavision.hdf5", {"CD/events": np.zeros(3)})]
-    found += [rvt(tmp_path / "column.h5", *EVENTS, events__p=None), cut(rvt(tmp_path / "cut.h5", *EVENTS), 0.4)]
+    found += [dsec(tmp_path / "column.h5", *EVENTS, events__p=None), cut(dsec(tmp_path / "cut.h5", *EVENTS), 0.4)]
     found += [structured(tmp_path / "a.npy", EVENTS._asdict()), archive(tmp_path / "b", EVENTS._asdict())]
     found += [cut(structured(tmp_path / "torn.npy", EVENTS._asdict()), 5)]
     np.save(tmp_path / "a_bbox.npy", np.zeros(3, [("t", "<i8"), ("x", "<f4"), ("y", "<f4"), ("class_id", "u1")]))
@@ -309,7 +306,7 @@ def saved(array):
     return lambda path: np.save(path, array)
 
 
-def made_anew(put, name="events/x", writer=rvt):
+def made_anew(put, name="events/x", writer=dsec):
     """A recording of which `put` makes a dataset anew, from its values or from another file that has them."""
 
     def make(path):
@@ -358,7 +355,7 @@ AROUND = [*evt3_time(5), (BASE_X, 0), *[(VECT_12, 0)] * ((1 << 16) // 12 + 2), (
 NANOSECONDS = EVENTS.t + 1_790_000_000 * 10**9
 BOMB = struct.pack("<ii", 3, 100) + lz4.frame.compress(bytes(1 << 29))[:100]
 HALF, NONE = r"was never written whole \([12] of [167] chunks", r"was never written whole \(0 of 1 chunks"
-WRITTEN = [(dsec, "events/t"), (rvt, "events/x"), (rvt, "events/p"), (mvsec, "davis/left/events")]
+WRITTEN = [(dsec, "events/t"), (dsec, "events/x"), (dsec, "events/p"), (mvsec, "davis/left/events")]
 BAD = {
     "empty.dat": (Path.touch, "the file is empty; copy it again"),
     "text.raw": (lambda path: path.write_text("hello"), "does not begin with a header"),
@@ -406,7 +403,7 @@ BAD = {
     "floats.h5": (lambda path: dsec(path, *EVENTS, events__x=EVENTS.x / 2), "events/x is float64 of shape"),
     "axes.h5": (lambda path: dsec(path, *EVENTS, events__x=np.zeros((3000, 2), "u2")), r"shape \(3000, 2\)"),
     "beyond.h5": (lambda path: dsec(path, *EVENTS, t_offset=np.int64(2**62)), "t_offset is 46116860"),
-    "tall.h5": (lambda path: rvt(path, *EVENTS, events__height="tall"), "its height and width are no whole"),
+    "rvt.h5": (lambda path: write_h5(path, {"events/p": EVENTS.p}), "or RVT's intermediate one, which are not read"),
     "nan.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.full((50, 4), np.nan)), "x from nan to nan on a"),
     "half.hdf5": (lambda path: mvsec(path, EVENTS.x + 0.5, *EVENTS[1:]), "that are no whole numbers"),
     "five.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.zeros((50, 5))), r"shape \(50, 5\) instead of"),

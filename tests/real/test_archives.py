@@ -16,7 +16,8 @@ from tespec.core.config import finetuning_settings
 from tespec.datasets.ddd17 import image_times
 from tespec.datasets.labels import DepthMaps, MaskFiles, mask_names, read_stamps
 from tespec.datasets.mvsec import DEPTH_MAPS, read_times
-from tespec.datasets.prophesee import ArchiveSource, raw_boxes, recordings_in
+from tespec.datasets.prophesee import raw_boxes, recordings_in
+from tespec.datasets.sources import ArchiveSource
 from tespec.events.opening import open_reader
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.hdf5 import part

@@ -58,6 +58,11 @@ def content(change: Change, name: Any = None) -> Spoil:
     return spoil
 
 
+def shortened(kind: str, columns: int) -> Spoil:
+    """Leaves out the last hundredth of the rows."""
+    return content(lambda values: values.reshape(-1, columns)[: -(len(values) // columns // 100)], kind)
+
+
 def describe(**changes: Any) -> Spoil:
     return at("dataset.json", lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | changes)))
 
@@ -101,6 +106,10 @@ TIMES, XYP, ZIP = "dir3/events.dat.t", "dir3/events.dat.xyp", "dir3/segmentation
 ROWS = "dir3/index/index_50ms.npy"
 DDD17 = {
     "truncated": Way(at(XYP, cut(0.5)), "events.dat.xyp: has"),
+    "truncated alike": Way(
+        lambda root: (at(TIMES, shortened("<i8", 1))(root), at(XYP, shortened("<i2", 3))(root)), "truncated: "
+    ),
+    "other classes": Way(describe(classes=["road", "car"]), "names the classes road, car, not flat, "),
     "no events": Way(at(TIMES, cut(0)), "the file is empty"),
     "no times": Way(at(TIMES, Path.unlink), "events.dat.t: no such file"),
     "unsorted": Way(at(TIMES, content(stepping_back, "<i8"))),
@@ -172,6 +181,13 @@ MVSEC = {
 DAT, BOXES = "test/*_td.dat", "test/*_bbox.npy"
 
 
+def archived(path: Path, folder: Path | None = None) -> None:
+    """Labels of an archive in a folder, by default that of the recording itself."""
+    labels = (folder or path.with_name(path.name.removesuffix("_td.dat"))) / "labels_v2" / "labels.npz"
+    labels.parent.mkdir(parents=True)
+    labels.touch()
+
+
 def boxes(field: str, change: Change) -> Spoil:
     return at(BOXES, content(column(field, change)))
 
@@ -193,7 +209,8 @@ PROPHESEE = {
     "all boxes outside": Way(boxes("x", lambda x: 0 * x + 9999), "no label frame left after the filters"),
     "box partly outside": Way(boxes("x", first_with(-2))),
     "missing split": Way(at("test", shutil.rmtree), "recording of the test split is missing"),
-    "events twice": Way(at(DAT, lambda path: shutil.copy(path, path.with_suffix(".h5"))), "_td.dat as well; keep one"),
+    "as an archive as well": Way(at(DAT, archived), "_td.dat: is there as "),
+    "another as an archive": Way(at(DAT, lambda path: archived(path, path.with_name("a"))), "others as RVT's"),
     "in two splits": Way(
         at("test", lambda test: shutil.copytree(test, test.with_name("train"), dirs_exist_ok=True)),
         "is a recording of both train and test",

@@ -8,11 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import h5py
 import numpy as np
 
-from tespec.events import load_events
-from tespec.sample.layouts import BLOSC, DSEC_MASKS
+from tespec.sample.layouts import DSEC_MASKS
 from twins.rvt_archive import GEN1, ONE_MPX, archive
 
 EVENT_TYPE = b"\x0c\x08"
@@ -89,26 +87,10 @@ def older(root: Path) -> None:
         np.save(path, boxes)
 
 
-def rvt_files(root: Path, ending: str, sized: bool = True) -> None:
-    """RVT's intermediate HDF5 files, which need not name the sensor's size."""
-    for path in root.glob("*/*_td.dat"):
-        stream = load_events(path)
-        columns = stream.slice(stream.t_first, stream.t_last + 1)._asdict()
-        with h5py.File(path.with_name(path.name.replace("_td.dat", ending)), "w") as file:
-            for name, values in (columns | {"p": columns["p"].astype("i1")}).items():
-                file.create_dataset(f"events/{name}", data=values, chunks=True, **BLOSC)
-            if sized:
-                file["events/height"], file["events/width"] = np.int64(stream.height), np.int64(stream.width)
-        path.unlink()
-
-
 PROPHESEE: dict[str, Relayout] = {
     "dat": str,
     "dat-no-size": without_size,
     "older": older,
-    "rvt-h5": partial(rvt_files, ending="_td.h5"),
-    "rvt-dat-h5": partial(rvt_files, ending="_td.dat.h5"),
-    "rvt-h5-no-size": partial(rvt_files, ending="_td.h5", sized=False),
     "nested": lambda root: into(root, "detection_dataset_duration_60s_ratio_1.0", "dataset.json"),
 }
 LAYOUTS: dict[str, dict[str, Relayout]] = {
