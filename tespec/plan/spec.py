@@ -100,7 +100,7 @@ def read_plan(name: str) -> Plan:
     except ValidationError as error:
         raise _mistake(path, error) from error
     except (*UNREADABLE, TypeError) as error:
-        raise UserError(path, f"not a readable YAML file of settings ({error})", "see docs/plan.md") from error
+        raise UserError(path, f"not a readable YAML file of settings ({error})", "see docs/running.md") from error
 
 
 def _mistake(path: Path, error: ValidationError) -> UserError:
@@ -109,6 +109,6 @@ def _mistake(path: Path, error: ValidationError) -> UserError:
     place = first["loc"]
     where = f"{path}, {'.'.join(map(str, place))}"
     if first["type"] != "extra_forbidden":
-        return UserError(where, first["msg"].removeprefix("Input "), "see docs/plan.md")
+        return UserError(where, first["msg"].removeprefix("Input "), "see docs/running.md")
     groups: dict[int | str, type[Spec]] = {"cells": Cells, "ablations": Ablations, "references": References}
     return UserError(where, "no such setting", suggest(str(place[-1]), groups.get(place[0], Plan).model_fields))

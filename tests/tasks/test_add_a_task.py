@@ -2,7 +2,7 @@
 
 import re
 
-from guides import follow
+from guides import follow, section
 from PIL import Image
 
 from tespec.comparison.records import read_records
@@ -10,7 +10,7 @@ from tespec.core.paths import REPOSITORY
 
 
 def test_the_guide_leads_to_a_scored_run_with_a_picture(tiny_world, tmp_path):
-    (command,) = re.findall(r"```sh\n(.*?)\n```", (REPOSITORY / "docs" / "add_a_task.md").read_text(), re.DOTALL)
+    _, (command,) = section("A kind of task")
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     (tmp_path / "data").symlink_to(tiny_world)
     extra = ["--profile", "tiny", "--device", "cpu", "--runs", "runs", "--results", "results"]
