@@ -14,14 +14,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLES = ("detection", "segmentation", "depth")
-PLAIN = "plain"  # the tables of settings and costs
 PAPER, BEYOND = "paper", "beyond"  # where a published number comes from
 REMEDY = "restore it from the repository"
 
 
 @cache
 def read_published(name: str) -> dict[str, Any]:
-    """Content of a YAML file of published numbers: one of `TABLES`, `PLAIN` or `BEYOND`.
+    """Content of a YAML file of published numbers: one of `TABLES` or `BEYOND`.
 
     Raises:
         UserError: it cannot be read.

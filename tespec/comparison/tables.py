@@ -13,16 +13,7 @@ import pandas as pd
 
 from tespec.comparison.ablations import DECIMALS, METHOD, METRICS, Ablation, read_ablations, variant_name
 from tespec.comparison.frame import COLUMNS
-from tespec.comparison.published import (
-    BEYOND,
-    PAPER,
-    PLAIN,
-    TABLES,
-    published_frame,
-    read_published,
-    table_of,
-    titles_of,
-)
+from tespec.comparison.published import BEYOND, PAPER, TABLES, published_frame, read_published, table_of, titles_of
 from tespec.comparison.selection import DEFAULTS, MEASURED, ROW, SETTING, as_text, column_names, near, select
 from tespec.comparison.statistics import ALPHA, holm, paired_gain
 from tespec.core.errors import UserError
@@ -116,18 +107,17 @@ def make_tables(
         **{name: partial(_comparison, name, published, chosen, scores, by) for name in TABLES},
         **{f"ablation_{name}": partial(_ablation, one, varied, ablated, by) for name, one in read_ablations().items()},
         **{OWN + re.sub(r"[^\w-]+", "_", task): partial(_own_table, task, chosen, scores, by) for task in own},
-        **{name: partial(_plain, one) for name, one in read_published(PLAIN).items()},
     }
     for name in only:
         if name not in makers:
             raise UserError(f"--only {name}", "no such table", near(name, makers))
     remedy = f"use `tespec run` first{''.join(f' ({note})' for note in left_out)}"
     found = []
-    for name in only or (name for name in makers if name not in read_published(PLAIN)):
+    for name in only or makers:
         table = makers[name]()
         table = table.measured() if table and measured else table
         if table:
-            notes = table.notes if name in read_published(PLAIN) else (*table.notes, *left_out)
+            notes = (*table.notes, *left_out)
             found.append(table._replace(name=name, notes=notes, data=table.data.assign(table=name)))
         elif only:
             raise UserError(f"--only {name}", "nothing was measured of it", remedy)
@@ -312,14 +302,6 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by
     cells.index = bold.index = pd.Index(names, name=ablation.variable)
     title = f"Ablation: {ablation.title}"
     return Table(title, cells, bold, tuple(notes), _data(numbers, measured), titles[METRICS[0]])
-
-
-def _plain(table: Mapping[str, Any]) -> Table:
-    """A table of the paper's settings or costs."""
-    rows = [(group["heading"] or "", *row) for group in table["groups"] for row in group["rows"]]
-    headers = [" ".join(column) for column in table["columns"]]
-    cells = pd.DataFrame(rows, columns=["Group", *headers]).set_index(["Group", headers[0]])
-    return Table(table["title"], cells, cells == "", ("As published; nothing here is measured.",), cells.reset_index())
 
 
 def _scores(measured: pd.DataFrame, by: str) -> pd.DataFrame:

@@ -103,4 +103,3 @@ def test_without_records_the_published_numbers_are_written(tables, tmp_path):
     assert (code, out.startswith("Object detection"), "62.774" in out) == (0, True, True)
     assert "Nothing measured: ablation_masking" in out
     assert "62.774" in (tmp_path / "tables" / "segmentation.md").read_text()
-    assert "155.2" in tables("--results", tmp_path, "--only", "runtime")[1]

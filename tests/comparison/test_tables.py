@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import tespec
 from tespec.comparison.ablations import read_ablations
 from tespec.comparison.export import to_csv
 from tespec.comparison.frame import to_frame
-from tespec.comparison.published import PLAIN, published_frame, read_published, titles_of
+from tespec.comparison.published import published_frame, read_published, titles_of
 from tespec.comparison.records import RESULTS_VERSION, Record
 from tespec.comparison.selection import select
 from tespec.comparison.tables import NONE, PARTIAL, Table, gains_table, make_tables
@@ -75,18 +73,6 @@ def test_every_published_number_of_the_ablations_is_in_its_table(sample: pd.Data
     wanted = [f"{value:.3f}" for each in read_ablations().values() for row in each.rows for value in row.paper if value]
     assert sorted(texts) == sorted(wanted)
     assert len(texts) == 48
-
-
-@pytest.mark.parametrize("name", read_published(PLAIN))
-def test_every_text_of_a_settings_table_is_in_its_csv(sample: pd.DataFrame, name: str) -> None:
-    (table,) = make_tables(sample, only=[name])
-    found = list(csv.reader(io.StringIO(to_csv(table))))[1:]
-    wanted = [
-        [text if text != NONE else "" for text in row]
-        for group in read_published(PLAIN)[name]["groups"]
-        for row in group["rows"]
-    ]
-    assert [row[1:] for row in found] == wanted
 
 
 def test_measured_numbers_are_those_of_the_golden_file(sample: pd.DataFrame) -> None:
