@@ -130,8 +130,8 @@ def test_an_incomplete_row_is_refused_in_one_line(
     assert "\n" not in str(refused.value)
 
 
-# The appendix's tables of settings: batch size, peak learning rate, schedule, steps, warm-up steps, sequence length, T in
-# ms (None: not compared, since windows end at labels of another rate).
+# The appendix's tables of settings: batch size, peak learning rate, schedule, steps, warm-up steps, sequence length, T
+# in ms (None: not compared, since windows end at labels of another rate).
 SETTINGS: dict[tuple[str, str], tuple[Any, ...]] = {
     ("gen1", "recurrent"): (8, 2e-4, "linear", 400_000, 2000, 21, 50),
     ("1mpx", "recurrent"): (24, 3.46e-4, "linear", 400_000, 2000, 5, 50),
