@@ -15,7 +15,14 @@ from tespec.comparison.ablations import DECIMALS, METHOD, METRICS, Ablation, rea
 from tespec.comparison.frame import COLUMNS
 from tespec.comparison.published import BEYOND, PAPER, TABLES, published_frame, read_published, table_of, titles_of
 from tespec.comparison.selection import DEFAULTS, MEASURED, ROW, SETTING, as_text, column_names, near, select
-from tespec.comparison.statistics import ALPHA, holm, paired_gain
+from tespec.comparison.statistics import (
+    ALPHA,
+    NO_PRETRAINING,
+    holm,
+    paired_gain,
+    scores_by_pretraining,
+    spread_of,
+)
 from tespec.core.errors import UserError
 
 OWN = "task_"  # prefix of the table of a task that the paper does not have
@@ -26,13 +33,18 @@ LABELS = {"group": "Group", "title": "Method", "backbone": "Backbone", "arch": "
 RECURRENT = {"recurrent": "yes", "feedforward": "no"}
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 SIGNS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"  # of machines
-CELLS = "Measured: mean ± standard deviation over seeds, in brackets their number. Bold: the best measured mean."
+CELLS = "Measured: mean ± standard deviation over {}, in brackets their number. Bold: the best measured mean."
+SEEDS, RUNS = "seeds", "runs (seeds of fine-tuning times those of pre-training)"
 UNHEALTHY = "low rank"
 LOW_RANK = "low rank: in a pre-training that it started from, the rank of the last stage's features fell or stayed low."
 PARTIAL = "Means that leave out classes, recordings or frames name in brackets how many they are over."
 GAINS = (
     "Gain: mean difference over seeds, paired by seed; above 0 is better, also of errors. n: number of pairs.",
     "p: paired t-test, two-sided; Holm: corrected for all tests of this table. Bold: p (Holm) below 0.05.",
+)
+SINGLE = "All seeds of a method start from one pre-training: intervals leave out how much another one would differ."
+SEVERAL = (
+    "Several pre-trainings: intervals and p take in the variance between them, pooled over the methods of a column."
 )
 
 
@@ -129,8 +141,8 @@ def make_tables(
 def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | None = None) -> Table:
     """Gains of all methods over one on the main metric of each task, from above 0 on better.
 
-    Differences are paired by seed, and by pre-training seed where both have one, within architecture, backbone and
-    column of the comparison tables; p is Holm-corrected over the table.
+    Differences are paired by seed, within architecture, backbone and column of the comparison tables; p is
+    Holm-corrected over the table. Several pre-trainings of a method are averaged; the variance between them counts.
 
     Raises:
         UserError: there is no evaluation of such a method.
@@ -141,20 +153,37 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
     chosen = chosen.sort_values(["task", "column", "arch", "title", "variant"], kind="stable")
     if baseline not in set(chosen["method"]):
         raise UserError(f"--gains {baseline}", "no evaluation of such a method", near(baseline, chosen["method"]))
-    # A variant of a method's pre-training is compared with a baseline without one.
-    is_base = (chosen["method"] == baseline) & (chosen["variant"] == "")
-    setting = [name for name in SETTING if name not in ("variant", "pretraining_overrides")]
-    pair = ["task", *setting, "arch", "backbone", "tta"]
-    bases = dict(list(chosen[is_base].groupby(pair)))
-    rows = []
-    for key, members in chosen[~is_base].groupby([*pair, "method", "variant"], sort=False):
-        first, base = members.iloc[0], bases.get(key[: len(pair)])
+    setting = ["task", *(name for name in SETTING if name not in ("variant", "pretraining_overrides"))]
+    pair = [*setting, "arch", "backbone", "tta"]
+    cells_of = dict(list(chosen.groupby([*pair, "method", "variant"], sort=False)))
+    scores = {key: scores_by_pretraining(members) for key, members in cells_of.items()}
+    spreads = {
+        place: spread_of(each for key, each in scores.items() if key[: len(setting)] == place)
+        for place in {key[: len(setting)] for key in scores}
+    }
+    rows, has_single = [], False
+    for key, members in cells_of.items():
+        # A variant of a method's pre-training is compared with a baseline without one.
+        base = (*key[: len(pair)], baseline, "")
+        if key == base:
+            continue
+        first, compared = members.iloc[0], [scores[each] for each in (key, base) if each in scores]
+        spread, pretrainings = spreads[key[: len(setting)]], max(each.shape[1] for each in compared)
+        # Pre-trainings that all seeds of a method start from.
+        shared = [each.shape[1] for each in compared if NO_PRETRAINING not in each]
+        has_single |= spread is None and len(compared) == 2 and len(shared) > 0
+        ours, *others = (each.mean(axis=1, skipna=False) for each in compared)
         sign = -1.0 if first["better"] == "lower" else 1.0
-        gain = paired_gain(() if base is None else [sign * each for each in _differences(members, base)])
-        if base is None:
+        common = ours.index.intersection(others[0].index) if others else ()
+        differences = [sign * (ours[seed] - theirs[seed]) for theirs in others for seed in common]
+        gain = paired_gain(differences, spread, sum(1 / count for count in shared))
+        if base not in scores:
             gain = gain._replace(note=f"no {baseline} with {first['backbone']}")
-        elif set(members["machine"]) != set(base["machine"]):
-            gain = gain._replace(note="another machine")
+        else:
+            machines = "another machine" * (set(members["machine"]) != set(cells_of[base]["machine"]))
+            several = f"{pretrainings} pre-trainings" * (pretrainings > 1)
+            note = machines or gain.note
+            gain = gain._replace(n=gain.n * pretrainings, note=", ".join(filter(None, [several, note])))
         facts = {name: first[name] for name in ("task", "column", "method", "variant", "title", "arch", "backbone")}
         rows.append(facts | {"baseline": baseline, "metric": first["metric"], **gain._asdict()})
     if not rows:
@@ -182,16 +211,8 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
     bold = pd.DataFrame(False, cells.index, cells.columns).assign(gain=data["p_holm"] < ALPHA)
     cells.index = bold.index = pd.MultiIndex.from_frame(pd.DataFrame(index))
     title = f"Gains over {chosen.loc[chosen['method'] == baseline, 'title'].iloc[0]}"
-    return Table(title, cells, bold, (*GAINS, *left_out), data, rules=_rules(data["task"]), name=f"gains_{baseline}")
-
-
-def _differences(members: pd.DataFrame, base: pd.DataFrame) -> list[float]:
-    both = members["pretraining_seed"].notna().all() and base["pretraining_seed"].notna().all()
-    keys = ["seed", "pretraining_seed"] if both else ["seed"]
-    # Pre-training seeds that only one of them has are averaged: a seed is one pair.
-    ours, theirs = (each.groupby(keys)["value"].mean() for each in (members, base))
-    paired = pd.concat([ours, theirs], axis=1, join="inner", keys=["ours", "theirs"])
-    return (paired["ours"] - paired["theirs"]).tolist()
+    notes = [*GAINS, *([SINGLE] * has_single), *([SEVERAL] * any(spreads.values())), *left_out]
+    return Table(title, cells, bold, tuple(notes), data, rules=_rules(data["task"]), name=f"gains_{baseline}")
 
 
 def _comparison(
@@ -313,6 +334,8 @@ def _scores(measured: pd.DataFrame, by: str) -> pd.DataFrame:
         mean=("value", "mean"),
         std=("value", "std"),
         n=("value", "size"),
+        seeds=("seed", "nunique"),
+        pretrainings=("pretraining_seed", "nunique"),
         finite=("value", "count"),
         partial=("partial", "max"),
         unhealthy=("unhealthy", "max"),
@@ -325,7 +348,11 @@ def _ranked(scores: pd.DataFrame, by: str) -> tuple[pd.DataFrame, list[str]]:
     """Scores of one table with `source`, `text` and `bold` of their cells, and the notes that explain them."""
     is_ranked = scores["kind"] == "evaluation"
     columns = [scores[name] for name in ("task", "metric", "column", *([by] if by else []))]
-    most = scores["n"].where(is_ranked).groupby(columns).transform("max").where(is_ranked, scores["n"])
+    # A method without pre-training has a run for each seed, others one for each seed and pre-training.
+    kinds = [*columns, scores["pretrainings"] > 0]
+    most = scores["n"].where(is_ranked).groupby(kinds).transform("max")
+    most = most.clip(lower=scores["seeds"].where(is_ranked).groupby(columns).transform("max"))
+    most = most.where(is_ranked, scores["n"])
     means = scores["mean"].where(is_ranked & (scores["finite"] == scores["n"]))
     means = means.where(scores["better"] != "lower", -means).where(scores["better"] != "")
     groups = means.groupby(columns)
@@ -336,7 +363,7 @@ def _ranked(scores: pd.DataFrame, by: str) -> tuple[pd.DataFrame, list[str]]:
         _cell(score, seeds) + "".join(signs.get(name, "") for name in score.machines)
         for score, seeds in zip(_rows(scores), most, strict=True)
     ]
-    notes = [CELLS] if len(scores) else []
+    notes = [CELLS.format(RUNS if (scores["n"] > scores["seeds"]).any() else SEEDS)] if len(scores) else []
     if signs:
         said = "; ".join(f"{sign} {name}" for name, sign in signs.items())
         notes.append(f"Measured on different machines: {said.strip()}; without a sign {names[0]}.")

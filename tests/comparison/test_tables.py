@@ -14,7 +14,7 @@ from tespec.comparison.frame import to_frame
 from tespec.comparison.published import published_frame, read_published, titles_of
 from tespec.comparison.records import RESULTS_VERSION, Record
 from tespec.comparison.selection import select
-from tespec.comparison.tables import NONE, PARTIAL, Table, gains_table, make_tables
+from tespec.comparison.tables import NONE, PARTIAL, SEVERAL, SINGLE, Table, gains_table, make_tables
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 
@@ -343,18 +343,35 @@ def test_gains_are_paired_by_seed_and_turned_for_errors(record: Make) -> None:
         gains_table(to_frame(made), "scrach")
 
 
-def test_pretraining_seeds_are_pairs_where_both_have_them_and_averaged_otherwise(record: Make) -> None:
-    def made(name: str, seed: int, pretraining: int, miou: float) -> Record:
-        return record(
-            name, seed=seed, miou=miou, weights={"recipe": {"seed": pretraining}}, start_sha256=str(pretraining)
-        )
+def test_runs_of_several_pretrainings_are_one_cell_and_its_gain_averages_over_them(record: Make) -> None:
+    def made(name: str, seed: int, start: int | None, miou: float | None) -> Record:
+        weights = {} if start is None else {"recipe": {"seed": start}}
+        return record(name, seed=seed, miou=miou, weights=weights, start_sha256=str(start))
 
-    ours = [made("tespec", seed, number, 50.0 + 10 * seed + number) for seed in (0, 1) for number in (0, 1)]
-    theirs = [made("moby", seed, number, 40.0 + 10 * seed + 3 * number) for seed in (0, 1) for number in (0, 1)]
-    with_seeds = gains_table(to_frame([*ours, *theirs]), "moby").data.iloc[0]
-    assert (with_seeds["mean"], with_seeds["n"]) == (9.0, 4)
-    without = gains_table(to_frame([*ours, *(record(seed=seed, miou=40.0 + seed) for seed in (0, 1))]), "scratch")
-    assert without.data.iloc[0][["mean", "n"]].tolist() == [15.0, 2]
+    tespec = [made("tespec", seed, start, 50 + 10 * seed + start) for seed in (0, 1) for start in (0, 1)]
+    moby = [made("moby", seed, start, 40 + 13 * seed + 3 * start) for seed in (0, 1) for start in (0, 1)]
+    scratch = [made("scratch", seed, None, 40 + seed) for seed in (0, 1)]
+    table = one([*tespec, *scratch], measured=True)
+    # A method without pre-training lacks no run.
+    assert table.cells["DDD17", "mIoU ↑", MEASURED].tolist() == ["40.50 ± 0.71 (2)", "55.50 ± 5.80 (4)"]
+    assert "over runs (seeds of fine-tuning times those of pre-training)" in table.notes[0]
+
+    def gain(*records: Record, over: str = "scratch") -> Any:
+        table = gains_table(to_frame(records), over)
+        return table.data.set_index("method").loc["tespec", ["mean", "n", "note"]].tolist(), table.notes
+
+    several = "2 pre-trainings"
+    assert gain(*tespec, *scratch)[0] == [15.0, 4, several]
+    assert gain(*tespec, *moby, over="moby")[0] == [pytest.approx(7.5), 4, several]
+    assert SEVERAL in gain(*tespec, *scratch)[1]
+    # A pre-training that not all seeds ran from is left out; one for each seed is no second level.
+    assert gain(*tespec[:3], *scratch)[0] == [14.5, 2, ""]
+    assert SINGLE in gain(*tespec[:3], *scratch)[1]
+    own = gain(tespec[0], tespec[3], *scratch)
+    assert own[0] == [15.0, 2, ""]
+    assert SINGLE not in own[1]
+    lost = [*tespec[:3], made("tespec", 1, 1, None)]
+    assert gain(*lost, *scratch)[0][1:] == [4, f"{several}, a score is not finite"]
 
 
 def test_the_selection_keeps_the_frame_and_says_what_it_left_out(sample: pd.DataFrame) -> None:
