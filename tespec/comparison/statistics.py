@@ -29,6 +29,9 @@ class Gain(NamedTuple):
     note: str = ""
 
 
+UNKNOWN = Gain(math.nan, math.nan, math.nan, math.nan, 0)
+
+
 class Spread(NamedTuple):
     """Variance of mean scores over pre-trainings, pooled over methods, and the part that fine-tunings explain."""
 
@@ -71,6 +74,18 @@ def spread_of(cells: Iterable[pd.DataFrame]) -> Spread | None:
     return Spread(observed / dof, noise / dof, dof, noise_dof) if dof else None
 
 
+def gain_over(ours: pd.DataFrame, theirs: pd.DataFrame, spread: Spread | None) -> Gain:
+    """Gain of one cell over another (see `scores_by_pretraining`), on the seeds that both have; `n` counts all runs."""
+    ours, theirs = ours.align(theirs, join="inner", axis=0)
+    differences = ours.mean(axis=1, skipna=False) - theirs.mean(axis=1, skipna=False)
+    shares = [1 / cell.shape[1] for cell in (ours, theirs) if NO_PRETRAINING not in cell]
+    gain, most = paired_gain(differences.tolist(), spread, sum(shares)), max(ours.shape[1], theirs.shape[1])
+    if most > 1:
+        note = ", ".join(filter(None, [f"{most} pre-trainings", gain.note]))
+        gain = gain._replace(n=gain.n * most, note=note)
+    return gain
+
+
 def paired_gain(differences: Sequence[float], spread: Spread | None = None, share: float = 0.0) -> Gain:
     """Mean, interval and p of differences of independent pairs.
 
@@ -83,7 +98,7 @@ def paired_gain(differences: Sequence[float], spread: Spread | None = None, shar
     from scipy.special import stdtr, stdtrit
 
     n = len(differences)
-    unknown = Gain(math.nan, math.nan, math.nan, math.nan, n)
+    unknown = UNKNOWN._replace(n=n)
     if not n:
         return unknown._replace(note="no common seed")
     if not all(math.isfinite(each) for each in differences):

@@ -11,19 +11,33 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tespec.comparison.ablations import DECIMALS, METHOD, METRICS, Ablation, read_ablations, variant_name
 from tespec.comparison.frame import COLUMNS
-from tespec.comparison.published import BEYOND, PAPER, TABLES, published_frame, read_published, table_of, titles_of
-from tespec.comparison.selection import DEFAULTS, MEASURED, ROW, SETTING, as_text, column_names, near, select
+from tespec.comparison.published import (
+    ABLATED,
+    BEYOND,
+    DECIMALS,
+    METRICS,
+    PAPER,
+    TABLES,
+    Ablation,
+    published_frame,
+    read_ablations,
+    read_published,
+    table_of,
+    titles_of,
+)
+from tespec.comparison.selection import DEFAULTS, MEASURED, ROW, SETTING, as_text, column_names, select
 from tespec.comparison.statistics import (
     ALPHA,
     NO_PRETRAINING,
+    UNKNOWN,
+    gain_over,
     holm,
-    paired_gain,
     scores_by_pretraining,
     spread_of,
 )
 from tespec.core.errors import UserError
+from tespec.core.settings import suggest
 
 OWN = "task_"  # prefix of the table of a task that the paper does not have
 PUBLISHED = "published"
@@ -79,7 +93,8 @@ class Table(NamedTuple):
             return None
         if not alone:
             # Of the same tasks; an ablation may have been measured on another one than the paper's.
-            beside = [column for column in self.cells.columns if column[0] in {measured[0] for measured in columns}]
+            tasks = {column[0] for column in columns}
+            beside = [column for column in self.cells.columns if column[0] in tasks]
             columns = beside if len(beside) > len(columns) else list(self.cells.columns)
         rules = {int(rows[:rule].sum()) for rule in self.rules} - {0, int(rows.sum())}
         cells, bold = self.cells.loc[rows, columns], self.bold.loc[rows, columns]
@@ -109,7 +124,7 @@ def make_tables(
     """
     chosen, left_out = select(frame, where or {}, by)
     varied = select(frame, where or {}, by, ("variant", "pretraining_overrides")).frame
-    varied = varied[(varied["method"] == METHOD) & varied["metric"].isin(METRICS)]
+    varied = varied[(varied["method"] == ABLATED) & varied["metric"].isin(METRICS)]
     scores, ablated, published = _scores(chosen, by), _scores(varied, by), published_frame()
     for key in ("label_fraction", "frozen"):
         if key != by:
@@ -120,17 +135,16 @@ def make_tables(
         **{f"ablation_{name}": partial(_ablation, one, varied, ablated, by) for name, one in read_ablations().items()},
         **{OWN + re.sub(r"[^\w-]+", "_", task): partial(_own_table, task, chosen, scores, by) for task in own},
     }
-    for name in only:
-        if name not in makers:
-            raise UserError(f"--only {name}", "no such table", near(name, makers))
+    for name in set(only) - set(makers):
+        raise UserError(f"--only {name}", "no such table", suggest(name, makers))
     remedy = f"use `tespec run` first{''.join(f' ({note})' for note in left_out)}"
     found = []
     for name in only or makers:
         table = makers[name]()
         table = table.measured() if table and measured else table
         if table:
-            notes = (*table.notes, *left_out)
-            found.append(table._replace(name=name, notes=notes, data=table.data.assign(table=name)))
+            data = table.data.assign(table=name)
+            found.append(table._replace(name=name, notes=(*table.notes, *left_out), data=data))
         elif only:
             raise UserError(f"--only {name}", "nothing was measured of it", remedy)
     if not found:
@@ -149,10 +163,12 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
     """
     chosen, left_out = select(frame, where or {})
     chosen = chosen[(chosen["kind"] == "evaluation") & chosen["main"]]
-    chosen = chosen.assign(column=column_names(chosen, ("variant", "pretraining_overrides")))
+    value = chosen["value"].where(chosen["better"] != "lower", -chosen["value"])
+    chosen = chosen.assign(column=column_names(chosen, ("variant", "pretraining_overrides")), value=value)
     chosen = chosen.sort_values(["task", "column", "arch", "title", "variant"], kind="stable")
     if baseline not in set(chosen["method"]):
-        raise UserError(f"--gains {baseline}", "no evaluation of such a method", near(baseline, chosen["method"]))
+        known = [*chosen["method"].unique()]
+        raise UserError(f"--gains {baseline}", "no evaluation of such a method", suggest(baseline, known))
     setting = ["task", *(name for name in SETTING if name not in ("variant", "pretraining_overrides"))]
     pair = [*setting, "arch", "backbone", "tta"]
     cells_of = dict(list(chosen.groupby([*pair, "method", "variant"], sort=False)))
@@ -164,26 +180,16 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
     rows, has_single = [], False
     for key, members in cells_of.items():
         # A variant of a method's pre-training is compared with a baseline without one.
-        base = (*key[: len(pair)], baseline, "")
+        base, first = (*key[: len(pair)], baseline, ""), members.iloc[0]
         if key == base:
             continue
-        first, compared = members.iloc[0], [scores[each] for each in (key, base) if each in scores]
-        spread, pretrainings = spreads[key[: len(setting)]], max(each.shape[1] for each in compared)
-        # Pre-trainings that all seeds of a method start from.
-        shared = [each.shape[1] for each in compared if NO_PRETRAINING not in each]
-        has_single |= spread is None and len(compared) == 2 and len(shared) > 0
-        ours, *others = (each.mean(axis=1, skipna=False) for each in compared)
-        sign = -1.0 if first["better"] == "lower" else 1.0
-        common = ours.index.intersection(others[0].index) if others else ()
-        differences = [sign * (ours[seed] - theirs[seed]) for theirs in others for seed in common]
-        gain = paired_gain(differences, spread, sum(1 / count for count in shared))
-        if base not in scores:
-            gain = gain._replace(note=f"no {baseline} with {first['backbone']}")
-        else:
-            machines = "another machine" * (set(members["machine"]) != set(cells_of[base]["machine"]))
-            several = f"{pretrainings} pre-trainings" * (pretrainings > 1)
-            note = machines or gain.note
-            gain = gain._replace(n=gain.n * pretrainings, note=", ".join(filter(None, [several, note])))
+        gain = UNKNOWN._replace(note=f"no {baseline} with {first['backbone']}")
+        if base in scores:
+            spread = spreads[key[: len(setting)]]
+            gain = gain_over(scores[key], scores[base], spread)
+            has_single |= spread is None and any(NO_PRETRAINING not in scores[each] for each in (key, base))
+            if set(members["machine"]) != set(cells_of[base]["machine"]):
+                gain = gain._replace(note=", ".join(filter(None, [gain.note, "another machine"])))
         facts = {name: first[name] for name in ("task", "column", "method", "variant", "title", "arch", "backbone")}
         rows.append(facts | {"baseline": baseline, "metric": first["metric"], **gain._asdict()})
     if not rows:
@@ -225,9 +231,8 @@ def _comparison(
     texts, cut = (
         _texts(published["value"], f".{digits}f") for digits in (paper["decimals"], min(2, paper["decimals"]))
     )
-    table = _methods(
-        paper["title"], *titles_of(name), published.assign(text=texts.mask(fewer, cut)), chosen, scores, by
-    )
+    published = published.assign(text=texts.mask(fewer, cut))
+    table = _methods(paper["title"], *titles_of(name), published, chosen, scores, by)
     if table is None:
         return None
     used = "".join(table.cells.index.get_level_values("Method"))
@@ -293,13 +298,14 @@ def _placed(scores: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
 
 def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table | None:
     """An ablation: published rows, and measured ones by the name of their variant; None without either."""
-    variants = {variant_name(ablation, row): position for position, row in enumerate(ablation.rows)}
+    variants = {variant: position for position, variant in enumerate(ablation.variants)}
     scores = scores[scores["variant"].isin(variants)]
     scores = scores[(scores["variant"] != "") | (scores["pretraining_overrides"] == "")]
     # The default row is shown where another row was measured; other tasks where the ablation's own was not.
     places = scores.loc[scores["variant"] != "", ["task", "arch", "column"]].drop_duplicates()
     places = places[places["task"] == ablation.task] if ablation.task in set(places["task"]) else places
-    if places.empty and not ablation.has_published:
+    is_published = any(value is not None for row in ablation.rows for value in row.paper)
+    if places.empty and not is_published:
         return None
     measured = varied[varied["variant"].isin(variants)].merge(places)
     scores = scores.merge(places)
@@ -309,11 +315,11 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by
         {"row": position, "variant": variant, "task": ablation.task, "metric": metric, "value": value}
         for (variant, position), row in zip(variants.items(), ablation.rows, strict=True)
         for metric, value in zip(METRICS, row.paper, strict=True)
-        if ablation.has_published
+        if is_published
     ]
     numbers = pd.DataFrame(published, columns=["row", "variant", "task", "metric", "value"])
     numbers = numbers.assign(
-        method=METHOD, source=PUBLISHED, bold=numbers["variant"] == "", text=_texts(numbers["value"], f".{DECIMALS}f")
+        method=ABLATED, source=PUBLISHED, bold=numbers["variant"] == "", text=_texts(numbers["value"], f".{DECIMALS}f")
     )
     long = _stacked(numbers, scores.assign(row=scores["variant"].map(variants)), by)
     titles = titles_of("segmentation")[1]
@@ -359,10 +365,8 @@ def _ranked(scores: pd.DataFrame, by: str) -> tuple[pd.DataFrame, list[str]]:
     bold = means.eq(groups.transform("max")) & (groups.transform("count") > 1)
     names = [name for name, _ in Counter(scores["machines"].explode().dropna()).most_common()]
     signs = {name: SIGNS[n] if n < len(SIGNS) else f" [{n + 1}]" for n, name in enumerate(names[1:])}
-    texts = [
-        _cell(score, seeds) + "".join(signs.get(name, "") for name in score.machines)
-        for score, seeds in zip(_rows(scores), most, strict=True)
-    ]
+    rows: Any = scores.assign(most=most).itertuples()
+    texts = [_cell(row) + "".join(signs.get(name, "") for name in row.machines) for row in rows]
     notes = [CELLS.format(RUNS if (scores["n"] > scores["seeds"]).any() else SEEDS)] if len(scores) else []
     if signs:
         said = "; ".join(f"{sign} {name}" for name, sign in signs.items())
@@ -372,11 +376,11 @@ def _ranked(scores: pd.DataFrame, by: str) -> tuple[pd.DataFrame, list[str]]:
     return scores.assign(source=scores["column"], text=texts, bold=bold), notes
 
 
-def _cell(score: Any, most: float) -> str:
+def _cell(score: Any) -> str:
     """As "34.47 ± 0.25 (5)", with the number of seeds of other cells where it has fewer, and what its mean is over."""
     if score.finite < score.n:
         return f"not finite ({score.n - score.finite} of {score.n})"
-    count = str(score.n) if score.n == most else f"{score.n} of {most:.0f}"
+    count = str(score.n) if score.n == score.most else f"{score.n} of {score.most:.0f}"
     count = ", ".join(filter(None, [count, score.partial, UNHEALTHY * score.unhealthy]))
     digits = ".2f" if score.unit == "%" else ".3f" if abs(score.mean) >= 0.01 or score.mean == 0 else ".2e"
     return f"{score.mean:{digits}}{f' ± {score.std:{digits}}' if score.n > 1 else ''} ({count})"
@@ -429,10 +433,6 @@ def _task_title(task: str) -> str:
 def _rules(groups: pd.Series[Any]) -> tuple[int, ...]:
     """Positions at which another group begins."""
     return tuple(int(place) for place in np.flatnonzero(groups.ne(groups.shift())) if place)
-
-
-def _rows(frame: pd.DataFrame) -> Iterable[Any]:
-    return frame.itertuples()
 
 
 def _texts(values: pd.Series[float], digits: str) -> pd.Series[str]:

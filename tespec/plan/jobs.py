@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tespec.comparison.ablations import read_ablations, variant_name
+from tespec.comparison.published import ABLATED, read_ablations
 from tespec.comparison.records import Record
 from tespec.core.config import (
     as_facts,
@@ -30,7 +30,6 @@ from tespec.core.registry import pretrained_methods
 from tespec.plan.spec import Plan
 
 EVALUATION, PRETRAINING, REFERENCE = "evaluation", "pretraining", "reference"
-ABLATED = "tespec"  # method of the ablations
 SAMPLE = "sample"
 PREFIX = "pretraining."
 WEIGHTS = "backbone.safetensors"
@@ -183,9 +182,8 @@ def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
                 )
             task = group.task or known[name].task
             default = as_facts(pretraining_settings(ABLATED, _profile(plan, task), _split(plan.set)[1]))
-            for row in known[name].rows:
+            for row, variant in zip(known[name].rows, known[name].variants, strict=True):
                 changes = (*plan.set, *(PREFIX + change for change in row.changes(default)))
-                variant = variant_name(known[name], row)
                 for seed in seeds or group.seeds or plan.seeds:
                     for job in _jobs(plan, EVALUATION, ABLATED, task, "recurrent", seed, changes):
                         upstream = replace(job.upstream, variant=variant) if job.upstream else None

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tespec.comparison import provenance as module
-from tespec.comparison.provenance import environment, plugin_sha256
-from tespec.comparison.records import Record
+from tespec.comparison import records as module
+from tespec.comparison.records import Record, environment, plugin_sha256
 
 
 def test_versions_are_those_installed() -> None:

@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 
 import tespec
-from tespec.comparison.ablations import read_ablations
 from tespec.comparison.export import to_csv
 from tespec.comparison.frame import to_frame
-from tespec.comparison.published import published_frame, read_published, titles_of
+from tespec.comparison.published import published_frame, read_ablations, read_published, titles_of
 from tespec.comparison.records import RESULTS_VERSION, Record
 from tespec.comparison.selection import select
 from tespec.comparison.tables import NONE, PARTIAL, SEVERAL, SINGLE, Table, gains_table, make_tables
@@ -297,12 +296,12 @@ def test_an_ablation_finds_its_rows_by_their_variant(record: Make) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"only": ["sgmentation"]}, "did you mean segmentation"),
+        ({"only": ["sgmentation"]}, "did you mean 'segmentation'"),
         ({"only": ["ablation_steps"], "measured": True}, "nothing was measured"),
-        ({"where": {"metod": "x"}}, "did you mean method"),
-        ({"where": {"method": "scrath"}}, "did you mean scratch"),
+        ({"where": {"metod": "x"}}, "did you mean 'method'"),
+        ({"where": {"method": "scrath"}}, "did you mean 'scratch'"),
         ({"where": {"data": "dsec"}}, "choose from sample"),
-        ({"by": "lable_fraction"}, "did you mean label_fraction"),
+        ({"by": "lable_fraction"}, "did you mean 'label_fraction'"),
         ({"by": "metric"}, "cannot be a level of columns"),
     ],
 )
@@ -339,7 +338,7 @@ def test_gains_are_paired_by_seed_and_turned_for_errors(record: Make) -> None:
         ("mvsec", "tespec"): "",
     }
     assert table.cells["gain"].tolist() == [NONE, NONE, "+0.500", "+2.000"]
-    with pytest.raises(UserError, match="did you mean scratch"):
+    with pytest.raises(UserError, match="did you mean 'scratch'"):
         gains_table(to_frame(made), "scrach")
 
 

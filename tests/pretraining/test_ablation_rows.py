@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tespec.comparison.ablations import read_ablations
+from tespec.comparison.published import read_ablations
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.datasets.recording import reduced
 from tespec.events import Events, window_histograms
