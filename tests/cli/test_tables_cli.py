@@ -72,6 +72,8 @@ def test_gains_are_one_table(tables, tmp_path):
         (["--where", "method"], "write KEY=VALUE"),
         (["--where", "frozen=False", "--frozen"], "given twice"),
         (["--by", "label_frction"], "did you mean 'label_fraction'"),
+        (["--by", "metric"], "cannot be a level of columns"),
+        (["--only", "ablation_steps", "--measured"], "nothing was measured"),
         (["--gains", "scrach"], "did you mean 'scratch'"),
         (["--gains", "scratch", "--measured"], "--gains is a table of its own"),
         (["--where", "data=dsec"], "choose from sample"),

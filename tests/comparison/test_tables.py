@@ -293,31 +293,6 @@ def test_an_ablation_finds_its_rows_by_their_variant(record: Make) -> None:
     assert "ablation_memory" not in [table.name for table in make_tables(to_frame(made))]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"only": ["sgmentation"]}, "did you mean 'segmentation'"),
-        ({"only": ["ablation_steps"], "measured": True}, "nothing was measured"),
-        ({"where": {"metod": "x"}}, "did you mean 'method'"),
-        ({"where": {"method": "scrath"}}, "did you mean 'scratch'"),
-        ({"where": {"data": "dsec"}}, "choose from sample"),
-        ({"by": "lable_fraction"}, "did you mean 'label_fraction'"),
-        ({"by": "metric"}, "cannot be a level of columns"),
-    ],
-)
-def test_unknown_names_are_told_with_the_near_ones(record: Make, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make_tables(to_frame([record()]), **options)
-    with pytest.raises(UserError, match="no evaluation to show"):
-        make_tables(to_frame([]), measured=True)
-
-
-def test_without_records_the_papers_tables_are_there() -> None:
-    tables = make_tables(to_frame([]))
-    assert [table.name for table in tables][:3] == ["detection", "segmentation", "depth"]
-    assert all(column[2] == "published" for table in tables for column in table.cells.columns)
-
-
 def test_gains_are_paired_by_seed_and_turned_for_errors(record: Make) -> None:
     scores = {"abs": {"title": "Abs ↓", "better": "lower", "unit": "m"}}
     values = {"scratch": [5.0, 6.0, 7.0, 9.0], "tespec": [4.0, 4.0, 4.0]}  # a fourth seed of one of them

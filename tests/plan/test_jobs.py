@@ -99,21 +99,6 @@ def test_the_committed_study_is_complete(study: list[Job], records: list[Record]
     assert missing_jobs(study, records, RUNS) == []
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["reference-prior-gen1", "evaluation-scratch-ddd17-recurrent-s3", "evaluation-tespec-mvsec", "masking: 25%"],
-)
-def test_a_record_that_is_gone_is_exactly_one_missing_job(study: list[Job], records: list[Record], words: str) -> None:
-    cells = [each for each in records if each.kind != "pretraining"]
-    gone = next(each for each in cells if words == each.variant or each.name.startswith(words))
-    left = [each for each in records if each.id != gone.id]
-    *first, missing = missing_jobs(study, left, RUNS)
-    assert (missing.kind, missing.method, missing.task) == (gone.kind, gone.method, gone.task)
-    assert (missing.arch, missing.seed, missing.variant) == (gone.arch, gone.seed, gone.variant)
-    # Its weights are on another machine.
-    assert first == ([missing.upstream] if missing.upstream else [])
-
-
 def changed(record: Record, **fields: Any) -> Record:
     recipe = fields.pop("recipe", None)
     if recipe is not None:
