@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import pandas as pd
@@ -10,8 +12,8 @@ import pytest
 import tespec
 from tespec.comparison.export import to_csv
 from tespec.comparison.frame import to_frame
-from tespec.comparison.published import published_frame, read_ablations, read_published, titles_of
-from tespec.comparison.records import RESULTS_VERSION, Record
+from tespec.comparison.published import published_frame, read_ablations, read_published, table_of, titles_of
+from tespec.comparison.records import RESULTS_VERSION, Record, read_records
 from tespec.comparison.selection import select
 from tespec.comparison.tables import NONE, PARTIAL, SEVERAL, SINGLE, Table, gains_table, make_tables
 from tespec.core.errors import UserError
@@ -74,30 +76,32 @@ def test_every_published_number_of_the_ablations_is_in_its_table(sample: pd.Data
     assert len(texts) == 48
 
 
-def test_measured_numbers_are_those_of_the_golden_file(sample: pd.DataFrame) -> None:
-    """Means, deviations and numbers of seeds, computed independently of this code."""
-    golden = pd.read_csv(Path(__file__).parent / "data" / "measured.csv")
-    tables = {table.name: table for table in make_tables(sample)}
-    keys = ["arch", "task", "metric"]
-    for name, wanted in golden.groupby("table"):
-        data = tables[str(name)].data
-        data = data[data["source"] == "measured"]
-        if str(name).startswith("ablation"):
-            names = data["variant"].str.partition(": ")[2]
-            default = tables[str(name)].cells.index[tables[str(name)].cells.index.str.endswith("(default)")][0]
-            data = data.assign(row=names.where(names != "", default.removesuffix(" (default)")))
-        else:
-            data = data.assign(row=data["method"])
-        found = data.groupby(["row", *keys])["value"].agg(["mean", "std", "size"])
-        wanted = wanted.set_index(["row", *keys])
-        assert len(found) == len(wanted)
-        found = found.loc[wanted.index]
-        for theirs, ours in (("mean", "mean"), ("std", "std"), ("n", "size")):
-            assert found[ours].to_numpy() == pytest.approx(wanted[theirs].to_numpy(), abs=1e-6, nan_ok=True)
-        shown = set(tables[str(name)].cells.to_numpy().ravel())
-        digits = ".3f" if name == "depth" else ".2f"
-        for score in wanted[wanted["n"] > 1].itertuples():
-            assert any(text.startswith(f"{score.mean:{digits}} ± {score.std:{digits}} (") for text in shown)
+def test_measured_cells_are_means_and_deviations_of_the_records(sample: pd.DataFrame) -> None:
+    values = defaultdict(list)
+    for each in read_records(REPOSITORY / "results" / "sample")[0]:
+        if each.kind != "pretraining" and not each.variant and "label_share" not in each.overrides:
+            for metric, value in each.metrics.items():
+                values[each.task, metric, each.method, each.arch].append(value)
+    tables = {table.name: table.cells for table in make_tables(sample)}
+    seen = Counter[str]()
+    for (task, metric, *_), found in values.items():
+        name = table_of(task)
+        tasks, metrics = titles_of(name)
+        if metric in metrics:
+            digits = ".3f" if name == "depth" else ".2f"
+            spread = f" ± {stdev(found):{digits}}" if len(found) > 1 else ""
+            (header,) = (
+                each
+                for each in tables[name].columns
+                if each[:2] == (tasks[task], metrics[metric]) and each[2] != "published"
+            )
+            column = tables[name][header]
+            assert column.str.startswith(f"{mean(found):{digits}}{spread} ({len(found)})").any()
+            seen[name] += 1
+    for name, count in seen.items():
+        measured = [column for column in tables[name].columns if column[2] != "published"]
+        assert (tables[name][measured] != NONE).to_numpy().sum() == count
+    assert sum(seen.values()) > 100
 
 
 def test_a_cell_is_mean_deviation_and_seeds_and_says_what_it_lacks(record: Make) -> None:
