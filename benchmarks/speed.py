@@ -40,7 +40,7 @@ from torch import Tensor
 from torch.utils.benchmark import Measurement, Timer
 
 from tespec.cli.command import call, new_app, run
-from tespec.comparison.provenance import environment
+from tespec.comparison.records import environment
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -14,9 +15,16 @@ import pytest
 
 from tespec.cli.main import main
 from tespec.core import config
+from tespec.core.paths import REPOSITORY
 from tespec.core.registry import BACKBONES, DATASETS, METHODS, MODELS, PLUGIN, TASKS
 
 REGISTRIES = (BACKBONES, DATASETS, METHODS, MODELS, TASKS)
+
+
+def section(title: str) -> tuple[str, list[str]]:
+    """A section of docs/extending.md, and the commands in it."""
+    text = (REPOSITORY / "docs" / "extending.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
+    return text, [line for block in re.findall(r"```sh\n(.*?)\n```", text, re.DOTALL) for line in block.splitlines()]
 
 
 @contextmanager

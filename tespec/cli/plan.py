@@ -74,7 +74,7 @@ def plan(
     """Run the missing cells of a plan, several at once, each after its pre-training.
 
     A run is done if --results holds a record of the same choices. Ctrl-C stops the runs after their checkpoints; the
-    same command continues. `plan demo` takes some minutes. docs/plan.md describes the files.
+    same command continues. `plan demo` takes some minutes. docs/running.md describes the files.
 
     Returns:
         The exit code: 1 if a run failed.

@@ -37,11 +37,12 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
 
     Returns:
         Columns `COLUMNS`. `CELL` are those that make a cell of a table: `df.groupby(CELL).value.mean()` averages over
-        seeds only. `frames` is "all" for overall numbers; `value` is NaN where a number was not finite; `main` says
-        whether the task is judged by the metric. `weights` says what a network started from: data set, data and profile
-        of a pre-training, or the hash of a file from elsewhere. `classes` and `recordings` count those with a score;
-        `partial` says that a mean is over "2 of 3 classes", or of recordings or frames, and is "" where it is over all.
-        `unhealthy` says that the pre-training it started from has a low or falling rank, see `healthy`.
+        seeds only, of fine-tuning and pre-training. `frames` is "all" for overall numbers; `value` is NaN where a
+        number was not finite; `main` says whether the task is judged by the metric. `weights` says what a network
+        started from: data set, data and profile of a pre-training, or the hash of a file from elsewhere. `classes` and
+        `recordings` count those with a score; `partial` says that a mean is over "2 of 3 classes", or of recordings or
+        frames, and is "" where it is over all. `unhealthy` says that the pre-training it started from has a low or
+        falling rank, see `healthy`.
         Files that are no records are named in `attrs["left_out"]`.
 
     Raises:

@@ -1,27 +1,100 @@
-"""The paper's numbers: `results/paper/*.yaml` as one tidy DataFrame, and how its tables are laid out."""
+"""The paper's numbers and ablations: `results/paper/*.yaml` as one tidy DataFrame, and how its tables are laid out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_yaml
-from tespec.core.paths import PUBLISHED
+from tespec.core.paths import CONFIGS, PUBLISHED
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TABLES = ("detection", "segmentation", "depth")
-PLAIN = "plain"  # the tables of settings and costs
 PAPER, BEYOND = "paper", "beyond"  # where a published number comes from
 REMEDY = "restore it from the repository"
+ABLATED = "tespec"  # the method of the ablations
+METRICS = ("miou", "mean_class_acc")  # of their published numbers
+DECIMALS = 3
+
+
+class AblationRow(BaseModel):
+    """A row of an ablation.
+
+    Attributes:
+        name: as in the paper's table.
+        paper: published mIoU and mAcc in percent; None: not published.
+        set: settings that differ from the default pre-training.
+        scale: factors of settings, relative to those of the profile.
+        default: whether it is the default pre-training.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    name: str
+    paper: list[float | None] = Field(default=[None, None], min_length=len(METRICS), max_length=len(METRICS))
+    set: dict[str, Any] = {}
+    scale: dict[str, float] = {}
+    default: bool = False
+
+    def changes(self, facts: Mapping[str, Any]) -> list[str]:
+        """What it changes of a recipe whose resolved settings are `facts`, as `KEY=VALUE`.
+
+        Raises:
+            KeyError: there is no such setting, as when the objective is another one.
+        """
+        from tespec.core.config import flattened  # brings mmengine, which tables do without
+
+        known = flattened(facts)
+        scaled = {key: known[key] * factor for key, factor in self.scale.items()}
+        values = self.set | {key: round(new) if isinstance(known[key], int) else new for key, new in scaled.items()}
+        return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in values.items()]
+
+
+class Ablation(BaseModel):
+    """One table: its title, its label in the paper's source, what varies, and the task that it is measured on."""
+
+    model_config = AblationRow.model_config
+
+    name: str = ""
+    title: str
+    label: str
+    variable: str
+    task: str
+    rows: Annotated[list[AblationRow], Field(min_length=1)]
+
+    @property
+    def variants(self) -> list[str]:
+        """What a record's `variant` says, for each row: "masking: 25%"; "" for the default, which every table shares.
+
+        An ablation on a second task ("target_ddd17") shares the names of the first one's rows ("target: Eq. 6").
+        """
+        table = self.name.removesuffix(f"_{self.task}")
+        return ["" if row.default else f"{table}: {row.name}" for row in self.rows]
+
+
+@cache
+def read_ablations() -> dict[str, Ablation]:
+    """All of the paper's ablations by name, and those of this project behind them."""
+    found: dict[str, Ablation] = {}
+    for path in (PUBLISHED / "ablations.yaml", CONFIGS / "ablations.yaml"):
+        try:
+            found |= TypeAdapter(dict[str, Ablation]).validate_python(read_yaml(path))
+        except UNREADABLE as error:  # a ValidationError is a ValueError
+            said = " ".join(str(error).splitlines()[1:3])
+            raise UserError(path, f"is no table of ablations ({said})", "see results/paper/ablations.yaml") from error
+    return {name: each.model_copy(update={"name": name}) for name, each in found.items()}
 
 
 @cache
 def read_published(name: str) -> dict[str, Any]:
-    """Content of a YAML file of published numbers: one of `TABLES`, `PLAIN` or `BEYOND`.
+    """Content of a YAML file of published numbers: one of `TABLES`, or `BEYOND`.
 
     Raises:
         UserError: it cannot be read.
@@ -63,20 +136,13 @@ def published_frame() -> pd.DataFrame:
 
     numbers: list[dict[str, Any]] = []
     for name in TABLES:
-        table, order = read_published(name), 0
+        table, order = read_published(name), count(1)
         others = {"heading": "Other publications", "rows": read_published(BEYOND)["rows"].get(name, ())}
         for block, group in enumerate([*table["groups"], others]):
             source = BEYOND if group is others else PAPER
+            place = {"table": name, "source": source, "block": block, "group": group["heading"] or ""}
             for row in group["rows"]:
-                order += 1
-                place = {
-                    "table": name,
-                    "source": source,
-                    "block": block,
-                    "group": group["heading"] or "",
-                    "order": order,
-                }
-                place["ranked"] = source == PAPER and row.get("ranked", True)
+                place |= {"order": next(order), "ranked": source == PAPER and row.get("ranked", True)}
                 try:
                     if not row["scores"].keys() <= titles_of(name)[0].keys():
                         raise ValueError("scores of a task that the table has not")

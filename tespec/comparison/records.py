@@ -1,23 +1,30 @@
-"""One JSON file per result: its name is known before the result is computed, and it is written in one step."""
+"""One JSON file per result, named before the result is computed and written in one step; and what made it."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import inspect
 import json
+import os
+import platform
+import re
+import subprocess
 import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
+import tespec
 from tespec.core.errors import UserError
 from tespec.core.files import whole_file, write_whole
-from tespec.core.paths import RESULTS
+from tespec.core.paths import REPOSITORY, RESULTS
 
 FORMAT: Literal[4] = 4  # of the files
 # Raised by hand when the same choices give other numbers; golden tests (tests/golden) say when. Results of different
@@ -28,6 +35,8 @@ ARCHIVE = "records.jsonl.gz"  # finished records in one file, one a line
 Kind = Literal["evaluation", "pretraining", "probe", "reference"]
 Split = Literal["test", "val"]
 TEST: Split = "test"
+LIBRARIES = ("torch", "timm", "mmengine", "numpy", "numba")
+PACKAGES = ("tespec", "baselines")
 Numbers = dict[str, float | None]  # None: the number was not finite
 
 
@@ -219,6 +228,32 @@ def write_archive(records: Iterable[Record], path: Path) -> Path:
     return path
 
 
+def environment(device: str = "") -> dict[str, Any]:
+    """Versions and machine for a record; `device` is the name of the one the run used."""
+    return {
+        "tespec": tespec.__version__,
+        **_revision(REPOSITORY),
+        "python": platform.python_version(),
+        "packages": {name: version(name) for name in LIBRARIES},
+        "device": device,
+        "cpu": _cpu(),
+        "cores": os.cpu_count() or 1,
+        "platform": platform.platform(),
+    }
+
+
+def plugin_sha256(kinds: Iterable[type], files: Iterable[Path] = ()) -> str:
+    """Hash of the files from outside of the package that a run uses, "" for none.
+
+    Args:
+        kinds: classes that the run uses; those of the package's own do not count.
+        files: settings of the user's own that it uses.
+    """
+    sources = {Path(inspect.getfile(kind)) for kind in kinds if kind.__module__.partition(".")[0] not in PACKAGES}
+    contents = sorted(path.read_bytes() for path in {*sources, *files})
+    return hashlib.sha256(b"\0".join(contents)).hexdigest()[:12] if contents else ""
+
+
 def _flat(choices: Mapping[str, Any]) -> dict[str, Any]:
     plain = {name: choices[name] for name in CHOICES if name != "overrides"}
     return plain | {f"--set {key}": value for key, value in choices["overrides"].items()}
@@ -242,3 +277,24 @@ def _validated(text: str, where: object) -> Record:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "file"
         raise UserError(where, f"not a record: {place}: {first['msg']}", "remove it, or run again") from error
+
+
+def _revision(repository: Path) -> dict[str, Any]:
+    """Git revision and whether sources differ from it; "" and None where git does not say."""
+    revision = _git(repository, "rev-parse", "HEAD") if (repository / ".git").exists() else None
+    changes = None if revision is None else _git(repository, "status", "--porcelain", "--", *PACKAGES, "configs")
+    return {"revision": revision or "", "modified": None if changes is None else bool(changes)}
+
+
+def _git(repository: Path, *arguments: str) -> str | None:
+    command = ["git", "-C", str(repository), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _cpu() -> str:
+    information = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*:(.*)", information.read_text(), re.MULTILINE) if information.is_file() else ()
+    return " ".join(names[0].split()) if names else platform.processor() or platform.machine()

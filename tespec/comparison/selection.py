@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Hashable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from tespec.comparison.ablations import read_ablations, variant_name
 from tespec.comparison.frame import ALL_FRAMES, COLUMNS
+from tespec.comparison.published import read_ablations
 from tespec.comparison.records import RESULTS_VERSION, TEST
 from tespec.core.errors import UserError
+from tespec.core.settings import suggest
 
 # What tables show unless a filter or `by` names the column.
 DEFAULTS = {
@@ -50,17 +50,17 @@ def select(frame: pd.DataFrame, where: Mapping[str, str], by: str = "", free: It
     """
     for key in where:
         if key not in COLUMNS:
-            raise UserError(f"column {key}", "no such column of the frame", near(key, COLUMNS))
+            raise UserError(f"column {key}", "no such column of the frame", suggest(key, COLUMNS))
     if by and by not in LEVELS:
-        raise UserError(f"column {by}", "cannot be a level of columns", near(by, LEVELS))
+        raise UserError(f"column {by}", "cannot be a level of columns", suggest(by, LEVELS))
     chosen = frame[frame["kind"].isin(["evaluation", "reference"])]
     for key, wanted in where.items():
         texts = chosen[key].map(as_text)
         fits = [text for text in texts.unique() if text == wanted or fnmatchcase(text, wanted)]
         if not fits:
-            raise UserError(f"{key}={wanted}", "no such evaluation", near(wanted, filter(None, texts)))
+            raise UserError(f"{key}={wanted}", "no such evaluation", suggest(wanted, [*filter(None, texts.unique())]))
         chosen = chosen[texts.isin(fits)]
-    ablated = {variant_name(each, row) for each in read_ablations().values() for row in each.rows} - {""}
+    ablated = {variant for each in read_ablations().values() for variant in each.variants} - {""}
     named = {*where, by, *free}
     left_out: list[str] = []
     for key, value in DEFAULTS.items():
@@ -98,13 +98,6 @@ def column_names(frame: pd.DataFrame, said: Iterable[str], more: Iterable[str] =
                 settings.loc[alike.index, "column"] += f", {key} " + texts.str[:8]
     names = frame[["task", *keys]].merge(settings, how="left")["column"]
     return pd.Series([f"{MEASURED} ({name})" for name in names], index=frame.index, dtype=object)
-
-
-def near(given: str, known: Iterable[str]) -> str:
-    """The known names nearest to one, or some of all, as a remedy."""
-    names = list(dict.fromkeys(known))
-    close = difflib.get_close_matches(given, names, n=3) or [each for each in names if given in each]
-    return f"did you mean {' or '.join(close[:3])}?" if close else f"choose from {', '.join(names[:20]) or 'none'}"
 
 
 def as_text(value: Any) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,7 @@ import pandas as pd
 LEVEL = 0.95  # of intervals
 ALPHA = 1 - LEVEL
 ROUNDING = 1e-9  # of the largest difference; a smaller deviation is rounding
+NO_PRETRAINING = -1  # in place of a seed
 
 
 class Gain(NamedTuple):
@@ -28,17 +29,76 @@ class Gain(NamedTuple):
     note: str = ""
 
 
-def paired_gain(differences: Sequence[float]) -> Gain:
+UNKNOWN = Gain(math.nan, math.nan, math.nan, math.nan, 0)
+
+
+class Spread(NamedTuple):
+    """Variance of mean scores over pre-trainings, pooled over methods, and the part that fine-tunings explain."""
+
+    observed: float
+    noise: float
+    dof: int
+    noise_dof: int
+
+
+def scores_by_pretraining(runs: pd.DataFrame) -> pd.DataFrame:
+    """Scores of a cell by fine-tuning seed (rows) and pre-training seed (columns), NaN where one was not finite.
+
+    Columns are the pre-trainings that all fine-tuning seeds ran from. There is one, `NO_PRETRAINING`, without them or
+    where each fine-tuning seed has a pre-training of its own.
+    """
+    groups = runs.fillna({"pretraining_seed": NO_PRETRAINING}).groupby(["seed", "pretraining_seed"])["value"]
+    ran = groups.size().unstack(fill_value=0) > 0
+    scores = _means(groups)
+    if ran.all().any():
+        return scores.unstack()[ran.columns[ran.all()]]
+    return _means(scores.groupby("seed")).to_frame(NO_PRETRAINING)
+
+
+def spread_of(cells: Iterable[pd.DataFrame]) -> Spread | None:
+    """Variance between the pre-trainings of several cells (see `scores_by_pretraining`), taken to be the same for all.
+
+    Pre-trainings and fine-tuning seeds are crossed random effects. None where no cell has two of both.
+    """
+    observed, noise, dof, noise_dof = 0.0, 0.0, 0, 0
+    for cell in cells:
+        scores = cell.to_numpy()
+        seeds, pretrainings = scores.shape
+        if min(seeds, pretrainings) > 1 and np.isfinite(scores).all():
+            means = scores.mean(axis=0)
+            rest = scores - means - scores.mean(axis=1, keepdims=True) + scores.mean()
+            observed += (pretrainings - 1) * means.var(ddof=1)
+            noise += (rest**2).sum() / (seeds - 1) / seeds
+            dof += pretrainings - 1
+            noise_dof += (pretrainings - 1) * (seeds - 1)
+    return Spread(observed / dof, noise / dof, dof, noise_dof) if dof else None
+
+
+def gain_over(ours: pd.DataFrame, theirs: pd.DataFrame, spread: Spread | None) -> Gain:
+    """Gain of one cell over another (see `scores_by_pretraining`), on the seeds that both have; `n` counts all runs."""
+    ours, theirs = ours.align(theirs, join="inner", axis=0)
+    differences = ours.mean(axis=1, skipna=False) - theirs.mean(axis=1, skipna=False)
+    shares = [1 / cell.shape[1] for cell in (ours, theirs) if NO_PRETRAINING not in cell]
+    gain, most = paired_gain(differences.tolist(), spread, sum(shares)), max(ours.shape[1], theirs.shape[1])
+    if most > 1:
+        note = ", ".join(filter(None, [f"{most} pre-trainings", gain.note]))
+        gain = gain._replace(n=gain.n * most, note=note)
+    return gain
+
+
+def paired_gain(differences: Sequence[float], spread: Spread | None = None, share: float = 0.0) -> Gain:
     """Mean, interval and p of differences of independent pairs.
 
     Args:
-        differences: one for each pair, NaN where a score was not finite.
+        differences: one for each fine-tuning seed, mean over pre-trainings; NaN where a score was not finite.
+        spread: between pre-trainings, whose variance is added to that over fine-tuning seeds.
+        share: part of that variance that the mean has: 1 / number of pre-trainings, a sum for two methods with them.
     """
     # Not scipy.stats, which takes a second to import.
     from scipy.special import stdtr, stdtrit
 
     n = len(differences)
-    unknown = Gain(math.nan, math.nan, math.nan, math.nan, n)
+    unknown = UNKNOWN._replace(n=n)
     if not n:
         return unknown._replace(note="no common seed")
     if not all(math.isfinite(each) for each in differences):
@@ -49,12 +109,22 @@ def paired_gain(differences: Sequence[float]) -> Gain:
     deviation = math.sqrt(math.fsum((each - mean) ** 2 for each in differences) / (n - 1))
     if deviation <= ROUNDING * max(map(abs, differences)):
         return unknown._replace(mean=mean, note="all seeds differ by the same")
-    error = deviation / math.sqrt(n)
-    margin = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * error
-    return Gain(mean, mean - margin, mean + margin, 2 * float(stdtr(n - 1, -abs(mean) / error)), n)
+    error, dof = deviation / math.sqrt(n), float(n - 1)
+    if spread and share and spread.observed > spread.noise:
+        # Satterthwaite's degrees of freedom of a sum of variances.
+        parts = ((error**2, dof), (share * spread.observed, spread.dof), (-share * spread.noise, spread.noise_dof))
+        variance = math.fsum(each for each, _ in parts)
+        error, dof = math.sqrt(variance), variance**2 / math.fsum(each**2 / freedom for each, freedom in parts)
+    margin = float(stdtrit(dof, (1 + LEVEL) / 2)) * error
+    return Gain(mean, mean - margin, mean + margin, 2 * float(stdtr(dof, -abs(mean) / error)), n)
 
 
 def holm(ps: pd.Series[float]) -> pd.Series[float]:
     """P-values adjusted by Holm's step-down rule, in the order given; NaN stays and does not count as a test."""
     tested = ps.dropna().sort_values(kind="stable")
     return (tested * np.arange(len(tested), 0, -1)).cummax().clip(upper=1.0).reindex(ps.index)
+
+
+def _means(groups: Any) -> Any:
+    """Means in which a value that is not finite counts: it makes them NaN."""
+    return groups.mean().where(groups.count() == groups.size())

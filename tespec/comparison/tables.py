@@ -11,21 +11,33 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tespec.comparison.ablations import DECIMALS, METHOD, METRICS, Ablation, read_ablations, variant_name
 from tespec.comparison.frame import COLUMNS
 from tespec.comparison.published import (
+    ABLATED,
     BEYOND,
+    DECIMALS,
+    METRICS,
     PAPER,
-    PLAIN,
     TABLES,
+    Ablation,
     published_frame,
+    read_ablations,
     read_published,
     table_of,
     titles_of,
 )
-from tespec.comparison.selection import DEFAULTS, MEASURED, ROW, SETTING, as_text, column_names, near, select
-from tespec.comparison.statistics import ALPHA, holm, paired_gain
+from tespec.comparison.selection import DEFAULTS, MEASURED, ROW, SETTING, as_text, column_names, select
+from tespec.comparison.statistics import (
+    ALPHA,
+    NO_PRETRAINING,
+    UNKNOWN,
+    gain_over,
+    holm,
+    scores_by_pretraining,
+    spread_of,
+)
 from tespec.core.errors import UserError
+from tespec.core.settings import suggest
 
 OWN = "task_"  # prefix of the table of a task that the paper does not have
 PUBLISHED = "published"
@@ -35,13 +47,18 @@ LABELS = {"group": "Group", "title": "Method", "backbone": "Backbone", "arch": "
 RECURRENT = {"recurrent": "yes", "feedforward": "no"}
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 SIGNS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"  # of machines
-CELLS = "Measured: mean ± standard deviation over seeds, in brackets their number. Bold: the best measured mean."
+CELLS = "Measured: mean ± standard deviation over {}, in brackets their number. Bold: the best measured mean."
+SEEDS, RUNS = "seeds", "runs (seeds of fine-tuning times those of pre-training)"
 UNHEALTHY = "low rank"
 LOW_RANK = "low rank: in a pre-training that it started from, the rank of the last stage's features fell or stayed low."
 PARTIAL = "Means that leave out classes, recordings or frames name in brackets how many they are over."
 GAINS = (
     "Gain: mean difference over seeds, paired by seed; above 0 is better, also of errors. n: number of pairs.",
     "p: paired t-test, two-sided; Holm: corrected for all tests of this table. Bold: p (Holm) below 0.05.",
+)
+SINGLE = "All seeds of a method start from one pre-training: intervals leave out how much another one would differ."
+SEVERAL = (
+    "Several pre-trainings: intervals and p take in the variance between them, pooled over the methods of a column."
 )
 
 
@@ -76,7 +93,8 @@ class Table(NamedTuple):
             return None
         if not alone:
             # Of the same tasks; an ablation may have been measured on another one than the paper's.
-            beside = [column for column in self.cells.columns if column[0] in {measured[0] for measured in columns}]
+            tasks = {column[0] for column in columns}
+            beside = [column for column in self.cells.columns if column[0] in tasks]
             columns = beside if len(beside) > len(columns) else list(self.cells.columns)
         rules = {int(rows[:rule].sum()) for rule in self.rules} - {0, int(rows.sum())}
         cells, bold = self.cells.loc[rows, columns], self.bold.loc[rows, columns]
@@ -106,7 +124,7 @@ def make_tables(
     """
     chosen, left_out = select(frame, where or {}, by)
     varied = select(frame, where or {}, by, ("variant", "pretraining_overrides")).frame
-    varied = varied[(varied["method"] == METHOD) & varied["metric"].isin(METRICS)]
+    varied = varied[(varied["method"] == ABLATED) & varied["metric"].isin(METRICS)]
     scores, ablated, published = _scores(chosen, by), _scores(varied, by), published_frame()
     for key in ("label_fraction", "frozen"):
         if key != by:
@@ -116,19 +134,17 @@ def make_tables(
         **{name: partial(_comparison, name, published, chosen, scores, by) for name in TABLES},
         **{f"ablation_{name}": partial(_ablation, one, varied, ablated, by) for name, one in read_ablations().items()},
         **{OWN + re.sub(r"[^\w-]+", "_", task): partial(_own_table, task, chosen, scores, by) for task in own},
-        **{name: partial(_plain, one) for name, one in read_published(PLAIN).items()},
     }
-    for name in only:
-        if name not in makers:
-            raise UserError(f"--only {name}", "no such table", near(name, makers))
+    for name in set(only) - set(makers):
+        raise UserError(f"--only {name}", "no such table", suggest(name, makers))
     remedy = f"use `tespec run` first{''.join(f' ({note})' for note in left_out)}"
     found = []
-    for name in only or (name for name in makers if name not in read_published(PLAIN)):
+    for name in only or makers:
         table = makers[name]()
         table = table.measured() if table and measured else table
         if table:
-            notes = table.notes if name in read_published(PLAIN) else (*table.notes, *left_out)
-            found.append(table._replace(name=name, notes=notes, data=table.data.assign(table=name)))
+            data = table.data.assign(table=name)
+            found.append(table._replace(name=name, notes=(*table.notes, *left_out), data=data))
         elif only:
             raise UserError(f"--only {name}", "nothing was measured of it", remedy)
     if not found:
@@ -139,32 +155,41 @@ def make_tables(
 def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | None = None) -> Table:
     """Gains of all methods over one on the main metric of each task, from above 0 on better.
 
-    Differences are paired by seed, and by pre-training seed where both have one, within architecture, backbone and
-    column of the comparison tables; p is Holm-corrected over the table.
+    Differences are paired by seed, within architecture, backbone and column of the comparison tables; p is
+    Holm-corrected over the table. Several pre-trainings of a method are averaged; the variance between them counts.
 
     Raises:
         UserError: there is no evaluation of such a method.
     """
     chosen, left_out = select(frame, where or {})
     chosen = chosen[(chosen["kind"] == "evaluation") & chosen["main"]]
-    chosen = chosen.assign(column=column_names(chosen, ("variant", "pretraining_overrides")))
+    value = chosen["value"].where(chosen["better"] != "lower", -chosen["value"])
+    chosen = chosen.assign(column=column_names(chosen, ("variant", "pretraining_overrides")), value=value)
     chosen = chosen.sort_values(["task", "column", "arch", "title", "variant"], kind="stable")
     if baseline not in set(chosen["method"]):
-        raise UserError(f"--gains {baseline}", "no evaluation of such a method", near(baseline, chosen["method"]))
-    # A variant of a method's pre-training is compared with a baseline without one.
-    is_base = (chosen["method"] == baseline) & (chosen["variant"] == "")
-    setting = [name for name in SETTING if name not in ("variant", "pretraining_overrides")]
-    pair = ["task", *setting, "arch", "backbone", "tta"]
-    bases = dict(list(chosen[is_base].groupby(pair)))
-    rows = []
-    for key, members in chosen[~is_base].groupby([*pair, "method", "variant"], sort=False):
-        first, base = members.iloc[0], bases.get(key[: len(pair)])
-        sign = -1.0 if first["better"] == "lower" else 1.0
-        gain = paired_gain(() if base is None else [sign * each for each in _differences(members, base)])
-        if base is None:
-            gain = gain._replace(note=f"no {baseline} with {first['backbone']}")
-        elif set(members["machine"]) != set(base["machine"]):
-            gain = gain._replace(note="another machine")
+        known = [*chosen["method"].unique()]
+        raise UserError(f"--gains {baseline}", "no evaluation of such a method", suggest(baseline, known))
+    setting = ["task", *(name for name in SETTING if name not in ("variant", "pretraining_overrides"))]
+    pair = [*setting, "arch", "backbone", "tta"]
+    cells_of = dict(list(chosen.groupby([*pair, "method", "variant"], sort=False)))
+    scores = {key: scores_by_pretraining(members) for key, members in cells_of.items()}
+    spreads = {
+        place: spread_of(each for key, each in scores.items() if key[: len(setting)] == place)
+        for place in {key[: len(setting)] for key in scores}
+    }
+    rows, has_single = [], False
+    for key, members in cells_of.items():
+        # A variant of a method's pre-training is compared with a baseline without one.
+        base, first = (*key[: len(pair)], baseline, ""), members.iloc[0]
+        if key == base:
+            continue
+        gain = UNKNOWN._replace(note=f"no {baseline} with {first['backbone']}")
+        if base in scores:
+            spread = spreads[key[: len(setting)]]
+            gain = gain_over(scores[key], scores[base], spread)
+            has_single |= spread is None and any(NO_PRETRAINING not in scores[each] for each in (key, base))
+            if set(members["machine"]) != set(cells_of[base]["machine"]):
+                gain = gain._replace(note=", ".join(filter(None, [gain.note, "another machine"])))
         facts = {name: first[name] for name in ("task", "column", "method", "variant", "title", "arch", "backbone")}
         rows.append(facts | {"baseline": baseline, "metric": first["metric"], **gain._asdict()})
     if not rows:
@@ -192,16 +217,8 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
     bold = pd.DataFrame(False, cells.index, cells.columns).assign(gain=data["p_holm"] < ALPHA)
     cells.index = bold.index = pd.MultiIndex.from_frame(pd.DataFrame(index))
     title = f"Gains over {chosen.loc[chosen['method'] == baseline, 'title'].iloc[0]}"
-    return Table(title, cells, bold, (*GAINS, *left_out), data, rules=_rules(data["task"]), name=f"gains_{baseline}")
-
-
-def _differences(members: pd.DataFrame, base: pd.DataFrame) -> list[float]:
-    both = members["pretraining_seed"].notna().all() and base["pretraining_seed"].notna().all()
-    keys = ["seed", "pretraining_seed"] if both else ["seed"]
-    # Pre-training seeds that only one of them has are averaged: a seed is one pair.
-    ours, theirs = (each.groupby(keys)["value"].mean() for each in (members, base))
-    paired = pd.concat([ours, theirs], axis=1, join="inner", keys=["ours", "theirs"])
-    return (paired["ours"] - paired["theirs"]).tolist()
+    notes = [*GAINS, *([SINGLE] * has_single), *([SEVERAL] * any(spreads.values())), *left_out]
+    return Table(title, cells, bold, tuple(notes), data, rules=_rules(data["task"]), name=f"gains_{baseline}")
 
 
 def _comparison(
@@ -214,9 +231,8 @@ def _comparison(
     texts, cut = (
         _texts(published["value"], f".{digits}f") for digits in (paper["decimals"], min(2, paper["decimals"]))
     )
-    table = _methods(
-        paper["title"], *titles_of(name), published.assign(text=texts.mask(fewer, cut)), chosen, scores, by
-    )
+    published = published.assign(text=texts.mask(fewer, cut))
+    table = _methods(paper["title"], *titles_of(name), published, chosen, scores, by)
     if table is None:
         return None
     used = "".join(table.cells.index.get_level_values("Method"))
@@ -282,13 +298,14 @@ def _placed(scores: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
 
 def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table | None:
     """An ablation: published rows, and measured ones by the name of their variant; None without either."""
-    variants = {variant_name(ablation, row): position for position, row in enumerate(ablation.rows)}
+    variants = {variant: position for position, variant in enumerate(ablation.variants)}
     scores = scores[scores["variant"].isin(variants)]
     scores = scores[(scores["variant"] != "") | (scores["pretraining_overrides"] == "")]
     # The default row is shown where another row was measured; other tasks where the ablation's own was not.
     places = scores.loc[scores["variant"] != "", ["task", "arch", "column"]].drop_duplicates()
     places = places[places["task"] == ablation.task] if ablation.task in set(places["task"]) else places
-    if places.empty and not ablation.has_published:
+    is_published = any(value is not None for row in ablation.rows for value in row.paper)
+    if places.empty and not is_published:
         return None
     measured = varied[varied["variant"].isin(variants)].merge(places)
     scores = scores.merge(places)
@@ -298,11 +315,11 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by
         {"row": position, "variant": variant, "task": ablation.task, "metric": metric, "value": value}
         for (variant, position), row in zip(variants.items(), ablation.rows, strict=True)
         for metric, value in zip(METRICS, row.paper, strict=True)
-        if ablation.has_published
+        if is_published
     ]
     numbers = pd.DataFrame(published, columns=["row", "variant", "task", "metric", "value"])
     numbers = numbers.assign(
-        method=METHOD, source=PUBLISHED, bold=numbers["variant"] == "", text=_texts(numbers["value"], f".{DECIMALS}f")
+        method=ABLATED, source=PUBLISHED, bold=numbers["variant"] == "", text=_texts(numbers["value"], f".{DECIMALS}f")
     )
     long = _stacked(numbers, scores.assign(row=scores["variant"].map(variants)), by)
     titles = titles_of("segmentation")[1]
@@ -314,14 +331,6 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by
     return Table(title, cells, bold, tuple(notes), _data(numbers, measured), titles[METRICS[0]])
 
 
-def _plain(table: Mapping[str, Any]) -> Table:
-    """A table of the paper's settings or costs."""
-    rows = [(group["heading"] or "", *row) for group in table["groups"] for row in group["rows"]]
-    headers = [" ".join(column) for column in table["columns"]]
-    cells = pd.DataFrame(rows, columns=["Group", *headers]).set_index(["Group", headers[0]])
-    return Table(table["title"], cells, cells == "", ("As published; nothing here is measured.",), cells.reset_index())
-
-
 def _scores(measured: pd.DataFrame, by: str) -> pd.DataFrame:
     """A row for each measured cell: mean, std, n, how many values are finite, machines and facts of the method."""
     keys = [*ROW, "variant", "pretraining_overrides", "task", "metric", "column", by]
@@ -331,6 +340,8 @@ def _scores(measured: pd.DataFrame, by: str) -> pd.DataFrame:
         mean=("value", "mean"),
         std=("value", "std"),
         n=("value", "size"),
+        seeds=("seed", "nunique"),
+        pretrainings=("pretraining_seed", "nunique"),
         finite=("value", "count"),
         partial=("partial", "max"),
         unhealthy=("unhealthy", "max"),
@@ -343,18 +354,20 @@ def _ranked(scores: pd.DataFrame, by: str) -> tuple[pd.DataFrame, list[str]]:
     """Scores of one table with `source`, `text` and `bold` of their cells, and the notes that explain them."""
     is_ranked = scores["kind"] == "evaluation"
     columns = [scores[name] for name in ("task", "metric", "column", *([by] if by else []))]
-    most = scores["n"].where(is_ranked).groupby(columns).transform("max").where(is_ranked, scores["n"])
+    # A method without pre-training has a run for each seed, others one for each seed and pre-training.
+    kinds = [*columns, scores["pretrainings"] > 0]
+    most = scores["n"].where(is_ranked).groupby(kinds).transform("max")
+    most = most.clip(lower=scores["seeds"].where(is_ranked).groupby(columns).transform("max"))
+    most = most.where(is_ranked, scores["n"])
     means = scores["mean"].where(is_ranked & (scores["finite"] == scores["n"]))
     means = means.where(scores["better"] != "lower", -means).where(scores["better"] != "")
     groups = means.groupby(columns)
     bold = means.eq(groups.transform("max")) & (groups.transform("count") > 1)
     names = [name for name, _ in Counter(scores["machines"].explode().dropna()).most_common()]
     signs = {name: SIGNS[n] if n < len(SIGNS) else f" [{n + 1}]" for n, name in enumerate(names[1:])}
-    texts = [
-        _cell(score, seeds) + "".join(signs.get(name, "") for name in score.machines)
-        for score, seeds in zip(_rows(scores), most, strict=True)
-    ]
-    notes = [CELLS] if len(scores) else []
+    rows: Any = scores.assign(most=most).itertuples()
+    texts = [_cell(row) + "".join(signs.get(name, "") for name in row.machines) for row in rows]
+    notes = [CELLS.format(RUNS if (scores["n"] > scores["seeds"]).any() else SEEDS)] if len(scores) else []
     if signs:
         said = "; ".join(f"{sign} {name}" for name, sign in signs.items())
         notes.append(f"Measured on different machines: {said.strip()}; without a sign {names[0]}.")
@@ -363,11 +376,11 @@ def _ranked(scores: pd.DataFrame, by: str) -> tuple[pd.DataFrame, list[str]]:
     return scores.assign(source=scores["column"], text=texts, bold=bold), notes
 
 
-def _cell(score: Any, most: float) -> str:
+def _cell(score: Any) -> str:
     """As "34.47 ± 0.25 (5)", with the number of seeds of other cells where it has fewer, and what its mean is over."""
     if score.finite < score.n:
         return f"not finite ({score.n - score.finite} of {score.n})"
-    count = str(score.n) if score.n == most else f"{score.n} of {most:.0f}"
+    count = str(score.n) if score.n == score.most else f"{score.n} of {score.most:.0f}"
     count = ", ".join(filter(None, [count, score.partial, UNHEALTHY * score.unhealthy]))
     digits = ".2f" if score.unit == "%" else ".3f" if abs(score.mean) >= 0.01 or score.mean == 0 else ".2e"
     return f"{score.mean:{digits}}{f' ± {score.std:{digits}}' if score.n > 1 else ''} ({count})"
@@ -420,10 +433,6 @@ def _task_title(task: str) -> str:
 def _rules(groups: pd.Series[Any]) -> tuple[int, ...]:
     """Positions at which another group begins."""
     return tuple(int(place) for place in np.flatnonzero(groups.ne(groups.shift())) if place)
-
-
-def _rows(frame: pd.DataFrame) -> Iterable[Any]:
-    return frame.itertuples()
 
 
 def _texts(values: pd.Series[float], digits: str) -> pd.Series[str]:

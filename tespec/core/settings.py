@@ -72,8 +72,10 @@ def merge(
 
 def suggest(key: str, known: Iterable[str]) -> str:
     """What to do about a name that is not among the known ones."""
-    close = difflib.get_close_matches(key, list(known), n=1)
-    return f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}"
+    names = list(known)
+    close = difflib.get_close_matches(key, names, n=1)
+    shown = ", ".join(names[:20]) + ", ..." * (len(names) > 20)
+    return f"did you mean {close[0]!r}?" if close else f"choose from {shown or 'none'}"
 
 
 PositiveInt = Annotated[int, Field(strict=True, gt=0)]

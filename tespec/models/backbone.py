@@ -1,6 +1,6 @@
 """The interface of every backbone for events: four stages, each with a ConvLSTM behind it or without.
 
-A new kind is a class registered in `BACKBONES`: see docs/add_a_backbone.md.
+A new kind is a class registered in `BACKBONES`: see docs/extending.md.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from tespec.comparison.ablations import read_ablations, variant_name
+from tespec.comparison.published import ABLATED, read_ablations
 from tespec.comparison.records import Record
 from tespec.core.config import (
     as_facts,
@@ -30,7 +30,6 @@ from tespec.core.registry import pretrained_methods
 from tespec.plan.spec import Plan
 
 EVALUATION, PRETRAINING, REFERENCE = "evaluation", "pretraining", "reference"
-ABLATED = "tespec"  # method of the ablations
 SAMPLE = "sample"
 PREFIX = "pretraining."
 WEIGHTS = "backbone.safetensors"
@@ -77,7 +76,8 @@ class Job:
         """For people, and for the log."""
         changes = self.set + tuple(PREFIX + change for change in (self.upstream.set if self.upstream else ()))
         split = "" if self.split == "test" else self.split
-        parts = (self.kind, self.method, self.task, self.arch, *changes, split, f"s{self.seed}")
+        start = f"p{self.upstream.seed}" if self.upstream and self.upstream.seed != self.seed else ""
+        parts = (self.kind, self.method, self.task, self.arch, *changes, split, start, f"s{self.seed}")
         text = re.sub(r"[^A-Za-z0-9.=_-]+", "_", "-".join(filter(None, parts)))
         return text if len(text) < 200 else f"{text[:180]}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
@@ -172,7 +172,7 @@ def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
             cells.label_share, cells.methods, tasks, cells.architectures, of
         ):
             few = () if share == 1 else (f"label_share={share:g}",)
-            yield _job(plan, EVALUATION, method, task, arch, seed, (*plan.set, *cells.set, *few))
+            yield from _jobs(plan, EVALUATION, method, task, arch, seed, (*plan.set, *cells.set, *few))
     known = read_ablations()
     for group in plan.ablations:
         for name in group.tables:
@@ -182,31 +182,35 @@ def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
                 )
             task = group.task or known[name].task
             default = as_facts(pretraining_settings(ABLATED, _profile(plan, task), _split(plan.set)[1]))
-            for row in known[name].rows:
+            for row, variant in zip(known[name].rows, known[name].variants, strict=True):
                 changes = (*plan.set, *(PREFIX + change for change in row.changes(default)))
-                variant = variant_name(known[name], row)
                 for seed in seeds or group.seeds or plan.seeds:
-                    job = _job(plan, EVALUATION, ABLATED, task, "recurrent", seed, changes)
-                    upstream = replace(job.upstream, variant=variant) if job.upstream else None
-                    yield replace(job, upstream=upstream, variant=variant, ablations=(name,))
+                    for job in _jobs(plan, EVALUATION, ABLATED, task, "recurrent", seed, changes):
+                        upstream = replace(job.upstream, variant=variant) if job.upstream else None
+                        yield replace(job, upstream=upstream, variant=variant, ablations=(name,))
     for task in (task for group in plan.references for task in group.tasks):
-        yield _job(plan, REFERENCE, "prior", task, "feedforward", (*seeds, *plan.seeds)[0], plan.set)
+        yield from _jobs(plan, REFERENCE, "prior", task, "feedforward", (*seeds, *plan.seeds)[0], plan.set)
 
 
-def _job(plan: Plan, kind: str, method: str, task: str, arch: str, seed: int, changes: Iterable[str]) -> Job:
+def _jobs(plan: Plan, kind: str, method: str, task: str, arch: str, seed: int, changes: Iterable[str]) -> Iterator[Job]:
+    """A job for each pre-training that a method starts from here, otherwise one."""
     if task not in names("tasks"):
         raise UserError(f"plan {plan.name}, task {task}", "no such task", f"choose from {', '.join(names('tasks'))}")
     profile, (own, pretraining) = _profile(plan, task), _split(changes)
-    checkpoint, upstream = plan.checkpoints.get(method) if kind == EVALUATION else None, None
+    checkpoint = plan.checkpoints.get(method) if kind == EVALUATION else None
+    upstreams: list[Job | None] = [None]
     if kind == EVALUATION and checkpoint is None and method in pretrained_methods():
         dataset, overrides = _pretraining(method, profile, pretraining, plan.accumulate)
-        first = seed if plan.pretraining_seed is None else plan.pretraining_seed
-        made = (PRETRAINING, method, dataset, "", first, profile, "test", *_place(plan, dataset))
-        upstream = Job(*made, pretraining, overrides)
+        upstreams = [
+            Job(
+                PRETRAINING, method, dataset, "", first, profile, "test", *_place(plan, dataset), pretraining, overrides
+            )
+            for first in plan.pretraining_seeds or (seed,)
+        ]
     data, label = _place(plan, task)
     overrides, version = _cell(task, arch, profile, own, data, plan.accumulate)
     made = (kind, method, task, arch, seed, profile, plan.split, data, label)
-    return Job(*made, own, overrides, version, checkpoint, upstream)
+    yield from (Job(*made, own, overrides, version, checkpoint, upstream) for upstream in upstreams)
 
 
 @cache

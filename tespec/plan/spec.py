@@ -54,7 +54,7 @@ class Plan(Spec):
     Attributes:
         data: "sample", or a folder that holds a folder for each data set; default: `$TESPEC_DATA`, else ./data.
         profile: default: "sample" on the sample world, else "paper".
-        pretraining_seed: of one pre-training that all seeds start from; default: each seed has its own.
+        pretraining_seeds: of the pre-trainings that every seed starts from; default: each seed has its own.
         set: changed settings of all cells and, behind "pretraining.", of all pre-trainings, `KEY=VALUE`.
         checkpoints: weights by method, which is then not pre-trained.
         accumulate: gradient accumulation steps of all runs.
@@ -70,7 +70,7 @@ class Plan(Spec):
     profile: str | None = None
     split: Literal["test", "val"] = "test"
     seeds: Seeds = (0,)
-    pretraining_seed: NonNegativeInt | None = None
+    pretraining_seeds: Seeds | None = None
     cells: tuple[Cells, ...] = ()
     ablations: tuple[
         Annotated[Ablations, BeforeValidator(lambda each: {"tables": [each]} if isinstance(each, str) else each)], ...
@@ -100,7 +100,7 @@ def read_plan(name: str) -> Plan:
     except ValidationError as error:
         raise _mistake(path, error) from error
     except (*UNREADABLE, TypeError) as error:
-        raise UserError(path, f"not a readable YAML file of settings ({error})", "see docs/plan.md") from error
+        raise UserError(path, f"not a readable YAML file of settings ({error})", "see docs/running.md") from error
 
 
 def _mistake(path: Path, error: ValidationError) -> UserError:
@@ -109,6 +109,6 @@ def _mistake(path: Path, error: ValidationError) -> UserError:
     place = first["loc"]
     where = f"{path}, {'.'.join(map(str, place))}"
     if first["type"] != "extra_forbidden":
-        return UserError(where, first["msg"].removeprefix("Input "), "see docs/plan.md")
+        return UserError(where, first["msg"].removeprefix("Input "), "see docs/running.md")
     groups: dict[int | str, type[Spec]] = {"cells": Cells, "ablations": Ablations, "references": References}
     return UserError(where, "no such setting", suggest(str(place[-1]), groups.get(place[0], Plan).model_fields))

@@ -183,8 +183,10 @@ def score_points(frame: pd.DataFrame) -> pd.DataFrame:
     """
     shown = with_labels(frame[frame.main & frame.value.notna()])
     shown = shown[is_compared(shown) | ((shown.kind == "reference") & (shown.method == "prior"))]
-    groups = shown.groupby([*SETTING, "kind", "label", "arch", "metric", "unit", "better"])
-    points = groups.value.agg(mean="mean", error="sem", n="count").reset_index()
+    keys = [*SETTING, "kind", "label", "arch", "metric", "unit", "better"]
+    # Runs of one seed from several pre-trainings are not independent.
+    groups = shown.groupby([*keys, "seed"]).value.mean().groupby(keys)
+    points = groups.agg(mean="mean", error="sem", n="count").reset_index()
     half = points.pop("error") * stdtrit((points.n - 1).clip(lower=1), 0.975)
     return points.assign(low=points["mean"] - half, high=points["mean"] + half)
 

@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tespec.comparison.provenance import plugin_sha256
-from tespec.comparison.records import Record, similar_records
+from tespec.comparison.records import Record, plugin_sha256, similar_records
 from tespec.core.config import as_facts, changed_finetuning, own_files, pretraining_settings
 from tespec.core.distributed import broadcast, is_first, rank_zero_first
 from tespec.core.errors import UserError

@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tespec.comparison.provenance import plugin_sha256
-from tespec.comparison.records import Record
+from tespec.comparison.records import Record, plugin_sha256
 from tespec.core.config import as_facts, changed_pretraining, own_files
 from tespec.core.distributed import broadcast, is_first, rank_zero_first, single_rank
 from tespec.core.errors import UserError

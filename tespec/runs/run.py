@@ -20,13 +20,13 @@ import torch
 from torch import nn
 
 import tespec
-from tespec.comparison.provenance import environment
 from tespec.comparison.records import (
     RESULTS_VERSION,
     TEST,
     Numbers,
     Record,
     differing,
+    environment,
     find_record,
     new_record,
     record_name,

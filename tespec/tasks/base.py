@@ -75,7 +75,7 @@ BOXES_PER_FRAME = 16  # where the cost of a step is counted
 class Task(ABC):
     """A kind of task: data with labels, a head on the backbone, scores, and pictures; registered in `TASKS`.
 
-    docs/add_a_task.md says how to add one.
+    docs/extending.md says how to add one.
 
     Args:
         settings: the cell's settings.

@@ -5,16 +5,15 @@ import re
 from pathlib import Path
 
 import pytest
-from guides import follow
+from guides import follow, section
 
 from tespec.comparison.records import read_records
+from tespec.core.paths import REPOSITORY
 
-REPOSITORY = Path(__file__).parents[2]
-GUIDE = (REPOSITORY / "docs" / "add_a_method.md").read_text()
+GUIDE, COMMANDS = section("A method")
 PROGRAMS = {"byol.py": (REPOSITORY / "examples" / "my_method.py").read_text()} | dict(
     re.findall(r"Save this as `(\w+\.py)`:\n\n```python\n(.*?)```", GUIDE, re.DOTALL)
 )
-COMMANDS = [line for block in re.findall(r"```sh\n(.*?)\n```", GUIDE, re.DOTALL) for line in block.splitlines()]
 DATA = {"pretrain.py": "1mpx", "run.py": "ddd17"}
 
 

@@ -65,14 +65,16 @@ def test_gains_are_one_table(tables, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--only", "sgmentation"], "did you mean segmentation"),
-        (["--only", "depth", "segmentatoin"], "did you mean segmentation"),
-        (["--where", "metod=tespec"], "did you mean method"),
-        (["--where", "metric=moiu"], "did you mean miou?"),
+        (["--only", "sgmentation"], "did you mean 'segmentation'"),
+        (["--only", "depth", "segmentatoin"], "did you mean 'segmentation'"),
+        (["--where", "metod=tespec"], "did you mean 'method'"),
+        (["--where", "metric=moiu"], "did you mean 'miou'"),
         (["--where", "method"], "write KEY=VALUE"),
         (["--where", "frozen=False", "--frozen"], "given twice"),
-        (["--by", "label_frction"], "did you mean label_fraction?"),
-        (["--gains", "scrach"], "did you mean scratch?"),
+        (["--by", "label_frction"], "did you mean 'label_fraction'"),
+        (["--by", "metric"], "cannot be a level of columns"),
+        (["--only", "ablation_steps", "--measured"], "nothing was measured"),
+        (["--gains", "scrach"], "did you mean 'scratch'"),
         (["--gains", "scratch", "--measured"], "--gains is a table of its own"),
         (["--where", "data=dsec"], "choose from sample"),
         (["--contrasts"], "Unknown option: --contrasts"),
@@ -103,4 +105,3 @@ def test_without_records_the_published_numbers_are_written(tables, tmp_path):
     assert (code, out.startswith("Object detection"), "62.774" in out) == (0, True, True)
     assert "Nothing measured: ablation_masking" in out
     assert "62.774" in (tmp_path / "tables" / "segmentation.md").read_text()
-    assert "155.2" in tables("--results", tmp_path, "--only", "runtime")[1]

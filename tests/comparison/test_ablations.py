@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tespec.comparison import ablations as module
-from tespec.comparison.ablations import read_ablations, variant_name
+from tespec.comparison import published as module
+from tespec.comparison.published import read_ablations
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
 
@@ -66,8 +66,8 @@ def flat(facts: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 @pytest.mark.parametrize("name", read_ablations())
 def test_a_row_differs_from_the_default_in_the_setting_it_names_and_in_no_other(name: str, profile: str) -> None:
     default = as_facts(pretraining_settings("tespec", profile))
-    names = [variant_name(read_ablations()[name], row) for row in read_ablations()[name].rows]
-    assert len(set(names)) == len(names)
+    variants = read_ablations()[name].variants
+    assert len(set(variants)) == len(variants)
     for row in read_ablations()[name].rows:
         found, unchanged = flat(as_facts(pretraining_settings("tespec", profile, row.changes(default)))), flat(default)
         assert (found == unchanged) == row.default
@@ -101,10 +101,8 @@ def test_numbers_that_are_scaled_are_the_papers() -> None:
 
 
 def test_variants_are_named_by_table_and_row() -> None:
-    known = read_ablations()
-    names = {name: [variant_name(each, row) for row in each.rows] for name, each in known.items()}
-    assert names["masking"] == ["masking: 0%", "masking: 25%", "", "masking: 75%"]
-    assert names["target_ddd17"] == ["target: Eq. 6", ""]
+    assert read_ablations()["masking"].variants == ["masking: 0%", "masking: 25%", "", "masking: 75%"]
+    assert read_ablations()["target_ddd17"].variants == ["target: Eq. 6", ""]
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ def test_grouping_the_committed_records_by_cell_never_mixes() -> None:
     frame = tespec.results(REPOSITORY / "results" / "sample")
     assert list(frame.columns) == COLUMNS
     assert frame.attrs["left_out"] == []
-    cells = frame[frame["kind"] == "evaluation"].groupby(CELL)["seed"]
-    # A seed comes once, and each cell has the seeds that its plan lists.
-    assert (cells.size() == cells.nunique()).all()
-    assert set(cells.nunique()) == {3, 5}
+    runs = frame[frame["kind"] == "evaluation"]
+    # A seed comes once for each pre-training, and each cell has the seeds that its plan lists.
+    assert not runs.duplicated([*CELL, "seed", "pretraining_seed"]).any()
+    assert set(runs.groupby(CELL)["seed"].nunique()) == {3, 5}
 
 
 @pytest.mark.parametrize("column", [name for name in CELL if name not in ("kind", "metric", "frames", "backbone")])

@@ -3,10 +3,12 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pandas as pd
 import pytest
+import scipy.stats
 
-from tespec.comparison.statistics import holm, paired_gain
+from tespec.comparison.statistics import Spread, holm, paired_gain, spread_of
 
 
 def test_a_gain_computed_by_hand() -> None:
@@ -34,6 +36,44 @@ def test_what_cannot_be_tested_is_blank_and_says_so(differences: list[float], me
     assert gain.mean == pytest.approx(mean, nan_ok=True)
     assert all(math.isnan(each) for each in (gain.low, gain.high, gain.p))
     assert gain.note == note
+
+
+def test_a_gain_over_several_pretrainings_computed_by_hand() -> None:
+    """Two seeds (rows) of two pre-trainings each, in two cells; one with a single pre-training counts not."""
+    cells = [pd.DataFrame(scores) for scores in ([[1.0, 5.0], [2.0, 8.0]], [[4.0, 4.0], [6.0, 6.0]], [[1.0], [2.0]])]
+    # Means 1.5 and 6.5, variance 12.5; what seed and pre-training leave over is 0.5 four times, 1 / 1 / 2 seeds.
+    spread = spread_of(cells)
+    assert spread == pytest.approx(Spread(observed=12.5 / 2, noise=0.5 / 2, dof=2, noise_dof=2))
+    # Over seeds: mean 4, variance 2, by 2 seeds 1 at one degree of freedom; half of 6 is 3 between the pre-trainings.
+    gain = paired_gain([3.0, 5.0], spread, share=0.5)
+    dof = 4**2 / (1**2 / 1 + 3.125**2 / 2 + 0.125**2 / 2)
+    low, high = scipy.stats.t.interval(0.95, dof, 4, 2)
+    assert (gain.mean, gain.low, gain.high) == pytest.approx((4, low, high))
+    assert gain.p == pytest.approx(2 * scipy.stats.t.sf(4 / 2, dof))
+    # A variance below its noise adds nothing, and nothing is pooled of no cell.
+    assert paired_gain([3.0, 5.0], Spread(0.1, 0.2, 2, 2), share=0.5) == paired_gain([3.0, 5.0])
+    assert spread_of(cells[2:]) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("between", "baseline", "pretrainings", "over_pretrained"),
+    [(0.0, 1.0, 2, False), (0.5, 0.1, 2, False), (0.5, 3.0, 2, False), (3.0, 1.0, 3, False), (1.0, 0.0, 2, True)],
+)
+def test_intervals_of_several_pretrainings_cover_the_gain(
+    between: float, baseline: float, pretrainings: int, over_pretrained: bool
+) -> None:
+    """Ten methods, five seeds that shift all alike; deviations between pre-trainings and of the baseline's runs."""
+    rng, tables, covered = np.random.default_rng(0), 1000, 0
+    for _ in range(tables):
+        shift = rng.normal(0, 2, (5, 1))
+        starts = rng.normal(0, between, (10, 1, pretrainings))
+        cells = [pd.DataFrame(shift + of + rng.normal(0, 1, (5, pretrainings))) for of in starts]
+        scratch = pd.DataFrame(shift + rng.normal(0, baseline, (5, 1)))
+        base, share = (cells[1], 2 / pretrainings) if over_pretrained else (scratch, 1 / pretrainings)
+        gain = paired_gain((cells[0].mean(axis=1) - base.mean(axis=1)).tolist(), spread_of(cells), share)
+        covered += gain.low <= 0 <= gain.high
+    assert 0.93 < covered / tables < 0.985
 
 
 def test_holm_steps_down_over_what_was_tested() -> None:

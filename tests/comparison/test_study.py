@@ -14,7 +14,7 @@ from tespec.comparison.tables import gains_table, make_tables
 from tespec.core.paths import REPOSITORY
 
 STUDY = REPOSITORY / "results" / "sample"
-PAGE = (REPOSITORY / "docs" / "closed_world.md").read_text()
+PAGE = (REPOSITORY / "docs" / "study.md").read_text()
 METHODS = {"Label prior": "prior", "No pre-training": "scratch", "RGB supervised": "imagenet"}
 
 
@@ -43,7 +43,7 @@ def test_the_gains_of_the_page_are_those_of_the_records(frame: pd.DataFrame) -> 
     assert f"Of {len(tested)} gains" in PAGE
     assert len(significant) == 2
     for gain, interval, p in significant[["gain", "95 % interval", "p (Holm)"]].to_numpy():
-        assert f"{gain} mAP\n  {interval}, p = {p}" in PAGE or f"{gain} mAP {interval}, p = {p}" in PAGE
+        assert f"{gain} mAP {interval}, p = {p}" in " ".join(PAGE.split())
 
 
 def test_committed_tables_are_made_of_the_records(frame: pd.DataFrame, tmp_path: Path) -> None:

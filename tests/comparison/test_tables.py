@@ -1,22 +1,21 @@
 from __future__ import annotations
 
-import csv
-import io
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import pandas as pd
 import pytest
 
 import tespec
-from tespec.comparison.ablations import read_ablations
 from tespec.comparison.export import to_csv
 from tespec.comparison.frame import to_frame
-from tespec.comparison.published import PLAIN, published_frame, read_published, titles_of
-from tespec.comparison.records import RESULTS_VERSION, Record
+from tespec.comparison.published import published_frame, read_ablations, read_published, table_of, titles_of
+from tespec.comparison.records import RESULTS_VERSION, Record, read_records
 from tespec.comparison.selection import select
-from tespec.comparison.tables import NONE, PARTIAL, Table, gains_table, make_tables
+from tespec.comparison.tables import NONE, PARTIAL, SEVERAL, SINGLE, Table, gains_table, make_tables
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 
@@ -77,42 +76,32 @@ def test_every_published_number_of_the_ablations_is_in_its_table(sample: pd.Data
     assert len(texts) == 48
 
 
-@pytest.mark.parametrize("name", read_published(PLAIN))
-def test_every_text_of_a_settings_table_is_in_its_csv(sample: pd.DataFrame, name: str) -> None:
-    (table,) = make_tables(sample, only=[name])
-    found = list(csv.reader(io.StringIO(to_csv(table))))[1:]
-    wanted = [
-        [text if text != NONE else "" for text in row]
-        for group in read_published(PLAIN)[name]["groups"]
-        for row in group["rows"]
-    ]
-    assert [row[1:] for row in found] == wanted
-
-
-def test_measured_numbers_are_those_of_the_golden_file(sample: pd.DataFrame) -> None:
-    """Means, deviations and numbers of seeds, computed independently of this code."""
-    golden = pd.read_csv(Path(__file__).parent / "data" / "measured.csv")
-    tables = {table.name: table for table in make_tables(sample)}
-    keys = ["arch", "task", "metric"]
-    for name, wanted in golden.groupby("table"):
-        data = tables[str(name)].data
-        data = data[data["source"] == "measured"]
-        if str(name).startswith("ablation"):
-            names = data["variant"].str.partition(": ")[2]
-            default = tables[str(name)].cells.index[tables[str(name)].cells.index.str.endswith("(default)")][0]
-            data = data.assign(row=names.where(names != "", default.removesuffix(" (default)")))
-        else:
-            data = data.assign(row=data["method"])
-        found = data.groupby(["row", *keys])["value"].agg(["mean", "std", "size"])
-        wanted = wanted.set_index(["row", *keys])
-        assert len(found) == len(wanted)
-        found = found.loc[wanted.index]
-        for theirs, ours in (("mean", "mean"), ("std", "std"), ("n", "size")):
-            assert found[ours].to_numpy() == pytest.approx(wanted[theirs].to_numpy(), abs=1e-6, nan_ok=True)
-        shown = set(tables[str(name)].cells.to_numpy().ravel())
-        digits = ".3f" if name == "depth" else ".2f"
-        for score in wanted[wanted["n"] > 1].itertuples():
-            assert any(text.startswith(f"{score.mean:{digits}} ± {score.std:{digits}} (") for text in shown)
+def test_measured_cells_are_means_and_deviations_of_the_records(sample: pd.DataFrame) -> None:
+    values = defaultdict(list)
+    for each in read_records(REPOSITORY / "results" / "sample")[0]:
+        if each.kind != "pretraining" and not each.variant and "label_share" not in each.overrides:
+            for metric, value in each.metrics.items():
+                values[each.task, metric, each.method, each.arch].append(value)
+    tables = {table.name: table.cells for table in make_tables(sample)}
+    seen = Counter[str]()
+    for (task, metric, *_), found in values.items():
+        name = table_of(task)
+        tasks, metrics = titles_of(name)
+        if metric in metrics:
+            digits = ".3f" if name == "depth" else ".2f"
+            spread = f" ± {stdev(found):{digits}}" if len(found) > 1 else ""
+            (header,) = (
+                each
+                for each in tables[name].columns
+                if each[:2] == (tasks[task], metrics[metric]) and each[2] != "published"
+            )
+            column = tables[name][header]
+            assert column.str.startswith(f"{mean(found):{digits}}{spread} ({len(found)})").any()
+            seen[name] += 1
+    for name, count in seen.items():
+        measured = [column for column in tables[name].columns if column[2] != "published"]
+        assert (tables[name][measured] != NONE).to_numpy().sum() == count
+    assert sum(seen.values()) > 100
 
 
 def test_a_cell_is_mean_deviation_and_seeds_and_says_what_it_lacks(record: Make) -> None:
@@ -308,31 +297,6 @@ def test_an_ablation_finds_its_rows_by_their_variant(record: Make) -> None:
     assert "ablation_memory" not in [table.name for table in make_tables(to_frame(made))]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"only": ["sgmentation"]}, "did you mean segmentation"),
-        ({"only": ["ablation_steps"], "measured": True}, "nothing was measured"),
-        ({"where": {"metod": "x"}}, "did you mean method"),
-        ({"where": {"method": "scrath"}}, "did you mean scratch"),
-        ({"where": {"data": "dsec"}}, "choose from sample"),
-        ({"by": "lable_fraction"}, "did you mean label_fraction"),
-        ({"by": "metric"}, "cannot be a level of columns"),
-    ],
-)
-def test_unknown_names_are_told_with_the_near_ones(record: Make, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make_tables(to_frame([record()]), **options)
-    with pytest.raises(UserError, match="no evaluation to show"):
-        make_tables(to_frame([]), measured=True)
-
-
-def test_without_records_the_papers_tables_are_there() -> None:
-    tables = make_tables(to_frame([]))
-    assert [table.name for table in tables][:3] == ["detection", "segmentation", "depth"]
-    assert all(column[2] == "published" for table in tables for column in table.cells.columns)
-
-
 def test_gains_are_paired_by_seed_and_turned_for_errors(record: Make) -> None:
     scores = {"abs": {"title": "Abs ↓", "better": "lower", "unit": "m"}}
     values = {"scratch": [5.0, 6.0, 7.0, 9.0], "tespec": [4.0, 4.0, 4.0]}  # a fourth seed of one of them
@@ -353,22 +317,39 @@ def test_gains_are_paired_by_seed_and_turned_for_errors(record: Make) -> None:
         ("mvsec", "tespec"): "",
     }
     assert table.cells["gain"].tolist() == [NONE, NONE, "+0.500", "+2.000"]
-    with pytest.raises(UserError, match="did you mean scratch"):
+    with pytest.raises(UserError, match="did you mean 'scratch'"):
         gains_table(to_frame(made), "scrach")
 
 
-def test_pretraining_seeds_are_pairs_where_both_have_them_and_averaged_otherwise(record: Make) -> None:
-    def made(name: str, seed: int, pretraining: int, miou: float) -> Record:
-        return record(
-            name, seed=seed, miou=miou, weights={"recipe": {"seed": pretraining}}, start_sha256=str(pretraining)
-        )
+def test_runs_of_several_pretrainings_are_one_cell_and_its_gain_averages_over_them(record: Make) -> None:
+    def made(name: str, seed: int, start: int | None, miou: float | None) -> Record:
+        weights = {} if start is None else {"recipe": {"seed": start}}
+        return record(name, seed=seed, miou=miou, weights=weights, start_sha256=str(start))
 
-    ours = [made("tespec", seed, number, 50.0 + 10 * seed + number) for seed in (0, 1) for number in (0, 1)]
-    theirs = [made("moby", seed, number, 40.0 + 10 * seed + 3 * number) for seed in (0, 1) for number in (0, 1)]
-    with_seeds = gains_table(to_frame([*ours, *theirs]), "moby").data.iloc[0]
-    assert (with_seeds["mean"], with_seeds["n"]) == (9.0, 4)
-    without = gains_table(to_frame([*ours, *(record(seed=seed, miou=40.0 + seed) for seed in (0, 1))]), "scratch")
-    assert without.data.iloc[0][["mean", "n"]].tolist() == [15.0, 2]
+    tespec = [made("tespec", seed, start, 50 + 10 * seed + start) for seed in (0, 1) for start in (0, 1)]
+    moby = [made("moby", seed, start, 40 + 13 * seed + 3 * start) for seed in (0, 1) for start in (0, 1)]
+    scratch = [made("scratch", seed, None, 40 + seed) for seed in (0, 1)]
+    table = one([*tespec, *scratch], measured=True)
+    # A method without pre-training lacks no run.
+    assert table.cells["DDD17", "mIoU ↑", MEASURED].tolist() == ["40.50 ± 0.71 (2)", "55.50 ± 5.80 (4)"]
+    assert "over runs (seeds of fine-tuning times those of pre-training)" in table.notes[0]
+
+    def gain(*records: Record, over: str = "scratch") -> Any:
+        table = gains_table(to_frame(records), over)
+        return table.data.set_index("method").loc["tespec", ["mean", "n", "note"]].tolist(), table.notes
+
+    several = "2 pre-trainings"
+    assert gain(*tespec, *scratch)[0] == [15.0, 4, several]
+    assert gain(*tespec, *moby, over="moby")[0] == [pytest.approx(7.5), 4, several]
+    assert SEVERAL in gain(*tespec, *scratch)[1]
+    # A pre-training that not all seeds ran from is left out; one for each seed is no second level.
+    assert gain(*tespec[:3], *scratch)[0] == [14.5, 2, ""]
+    assert SINGLE in gain(*tespec[:3], *scratch)[1]
+    own = gain(tespec[0], tespec[3], *scratch)
+    assert own[0] == [15.0, 2, ""]
+    assert SINGLE not in own[1]
+    lost = [*tespec[:3], made("tespec", 1, 1, None)]
+    assert gain(*lost, *scratch)[0][1:] == [4, f"{several}, a score is not finite"]
 
 
 def test_the_selection_keeps_the_frame_and_says_what_it_left_out(sample: pd.DataFrame) -> None:

@@ -1,13 +1,12 @@
 """The example of a data set of one's own: checked, looked at, trained on, and never tested on what is trained on."""
 
 import io
-import re
 import shutil
 import zipfile
 
 import numpy as np
 import pytest
-from guides import follow, forgotten_afterwards
+from guides import follow, forgotten_afterwards, section
 from PIL import Image
 
 from tespec.core import config
@@ -96,10 +95,8 @@ def test_what_it_tests_on_is_known_wherever_it_lies(drives, settings, tmp_path):
 
 @pytest.mark.slow
 def test_the_guides_commands_lead_to_a_table(drives, tmp_path):
-    guide = (REPOSITORY / "docs" / "add_a_dataset.md").read_text()
-    commands = [line for block in re.findall(r"```sh\n(.*?)\n```", guide, re.DOTALL) for line in block.splitlines()]
     shutil.copytree(REPOSITORY / "examples", tmp_path / "examples")
-    for command in commands:
+    for command in section("A data set")[1]:
         script, more = command.split()[1], []
         if script.endswith(("run.py", "tables.py")):
             more += ["--results", "results"]

@@ -3,16 +3,15 @@
 import re
 import shutil
 
-from guides import follow, forgotten_afterwards
+from guides import follow, forgotten_afterwards, section
 
 from tespec.comparison.records import read_records
 from tespec.core.paths import REPOSITORY
 
 
 def test_the_guide_leads_to_weights_that_load_again(tiny_world, tmp_path, monkeypatch, capsys):
-    guide = (REPOSITORY / "docs" / "add_a_backbone.md").read_text()
+    guide, (pretrain, finetune) = section("A backbone")
     (again,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    pretrain, finetune = re.findall(r"```sh\n(.*?)\n```", guide, re.DOTALL)
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     short = ["--data", tiny_world / "ddd17", "--profile", "tiny", "--device", "cpu"]
     places = ["--runs", "runs", "--results", "results"]

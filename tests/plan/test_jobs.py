@@ -71,32 +71,32 @@ def test_seeds_of_the_command_line_replace_those_of_all_groups() -> None:
 
 def test_a_pretraining_is_shared_by_all_cells_that_start_from_it() -> None:
     cells = [{"methods": ["tespec", "scratch"], "tasks": ["ddd17", "gen1"]}]
-    shared = missing_jobs(expand(plan(cells=cells, seeds=[0, 1], pretraining_seed=5)), [], RUNS)
-    assert [job.name for job in shared[:2]] == ["pretraining-tespec-1mpx-s5", "evaluation-tespec-ddd17-recurrent-s0"]
+    shared = missing_jobs(expand(plan(cells=cells, seeds=[0, 1], pretraining_seeds=[5])), [], RUNS)
+    assert [job.name for job in shared[:2]] == ["pretraining-tespec-1mpx-s5", "evaluation-tespec-ddd17-recurrent-p5-s0"]
     assert len(shared) == 1 + 16
     own = missing_jobs(expand(plan(cells=cells, seeds=[0, 1])), [], RUNS)
     assert [job.name for job in own[:2]] == ["pretraining-tespec-1mpx-s0", "pretraining-tespec-1mpx-s1"]
     assert len({job.name for job in own}) == len(own) == 2 + 16
 
 
+def test_every_seed_runs_from_each_pretraining() -> None:
+    methods = ["scratch", "tespec"]
+    jobs = expand(plan(cells=[CELL | {"methods": methods}], seeds=[0, 1], pretraining_seeds=[0, 3]))
+    starts = [(job.method, job.seed, job.upstream and job.upstream.seed) for job in jobs]
+    of_seed = [("scratch", None), ("tespec", 0), ("tespec", 3)]
+    assert starts == [(method, seed, start) for seed in (0, 1) for method, start in of_seed]
+    missing = missing_jobs(jobs, [], RUNS)
+    assert len({job.name for job in missing}) == len(missing) == 2 + 6
+    assert "--pretraining-seed 3" in " ".join(command(jobs[2]))
+    rows = expand(plan(ablations=["memory"], pretraining_seeds=[0, 3]))
+    assert [(job.variant, job.upstream.seed) for job in rows if job.upstream] == [
+        ("memory: without", 0), ("memory: without", 3), ("", 0), ("", 3)
+    ]  # fmt: skip
+
+
 def test_the_committed_study_is_complete(study: list[Job], records: list[Record]) -> None:
     assert len(study) == 254
     assert missing_jobs(study, records, RUNS) == []
-
-
-@pytest.mark.parametrize(
-    "words",
-    ["reference-prior-gen1", "evaluation-scratch-ddd17-recurrent-s3", "evaluation-tespec-mvsec", "masking: 25%"],
-)
-def test_a_record_that_is_gone_is_exactly_one_missing_job(study: list[Job], records: list[Record], words: str) -> None:
-    cells = [each for each in records if each.kind != "pretraining"]
-    gone = next(each for each in cells if words == each.variant or each.name.startswith(words))
-    left = [each for each in records if each.id != gone.id]
-    *first, missing = missing_jobs(study, left, RUNS)
-    assert (missing.kind, missing.method, missing.task) == (gone.kind, gone.method, gone.task)
-    assert (missing.arch, missing.seed, missing.variant) == (gone.arch, gone.seed, gone.variant)
-    # Its weights are on another machine.
-    assert first == ([missing.upstream] if missing.upstream else [])
 
 
 def changed(record: Record, **fields: Any) -> Record:
@@ -125,14 +125,14 @@ ANOTHER: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("fields", ANOTHER, ids=str)
 def test_a_record_of_other_choices_is_not_the_job_s(records: list[Record], fields: dict[str, Any]) -> None:
-    (job,) = expand(plan(cells=[CELL | {"methods": ["tespec"]}], pretraining_seed=0))
+    (job,) = expand(plan(cells=[CELL | {"methods": ["tespec"]}], pretraining_seeds=[0]))
     (own,) = [each for each in records if missing_jobs([job], [each], RUNS) == []]
     assert (own.method, own.task, own.arch, own.seed, own.variant) == ("tespec", "ddd17", "recurrent", 0, "")
     assert job in missing_jobs([job], [changed(own, **fields)], RUNS)
 
 
 def test_a_row_whose_record_has_no_variant_yet_is_run_again(records: list[Record]) -> None:
-    rows = expand(plan(ablations=[{"tables": ["memory"], "task": "ddd17"}], pretraining_seed=0))
+    rows = expand(plan(ablations=[{"tables": ["memory"], "task": "ddd17"}], pretraining_seeds=[0]))
     assert missing_jobs(rows, records, RUNS) == []
     unnamed = [changed(each, variant="") for each in records]
     assert [job.variant for job in missing_jobs(rows, unnamed, RUNS) if job.kind == "evaluation"] == ["memory: without"]
@@ -163,7 +163,7 @@ def test_weights_given_in_a_file_count_by_their_content(records: list[Record], t
 
 def test_commands_name_all_choices() -> None:
     groups = {"cells": [CELL | {"methods": ["tespec"], "set": ["pretraining.recurrent=false", "batch_size=3"]}]}
-    (job,) = expand(plan(**groups, seeds=[1], pretraining_seed=0, split="val"))
+    (job,) = expand(plan(**groups, seeds=[1], pretraining_seeds=[0], split="val"))
     end = ["--split", "val", "--profile", "small", "--seed", "1", "--data", "sample"]
     start = ["run", "--method", "tespec", "--task", "ddd17", "--arch", "recurrent"]
     changes = ["--set", "batch_size=3", "--set", "pretraining.recurrent=false"]

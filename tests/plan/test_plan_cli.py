@@ -10,6 +10,7 @@ import pytest
 
 from tespec.cli import plan as plan_cli
 from tespec.cli.main import main
+from tespec.comparison.frame import to_frame
 from tespec.comparison.records import read_records
 
 
@@ -100,22 +101,27 @@ def test_options_reach_every_run_and_failures_the_user(
         assert words.endswith(f"{' '.join(places)} --threads 1")
 
 
-def test_a_plan_is_run_once(tmp_path: Path, tiny_world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_is_run_once_from_each_of_its_pretrainings(
+    tmp_path: Path, tiny_world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(
         "profile: tiny\nset: [pretraining.optimisation.steps=2, pretraining.optimisation.warmup_steps=1]\n"
+        "pretraining_seeds: [0, 1]\n"
         "cells:\n- {methods: [tespec], architectures: [feedforward], tasks: [ddd17], label_share: [0.5]}\n"
     )
     places = ["--data", str(tiny_world), "--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]
     assert main(["plan", str(file), *places]) == 0
     output = capsys.readouterr()
-    assert "mine: 0 of 1 runs done, 1 pre-trainings come first" in output.out
-    assert "1 of 1 runs done" in output.out
-    assert "[2/2] done: evaluation-tespec-ddd17-feedforward-label_share=0.5" in output.err
+    assert "mine: 0 of 2 runs done, 2 pre-trainings come first" in output.out
+    assert "2 of 2 runs done" in output.out
+    assert "[4/4] done: evaluation-tespec-ddd17-feedforward-label_share=0.5" in output.err
     found, problems = read_records(tmp_path / "results")
     assert problems == []
-    cell, pretraining = found
-    assert cell.overrides == {"label_share": 0.5}
-    assert cell.weights["sha256"] == pretraining.weights["sha256"]
+    starts = {each.weights["sha256"]: each.seed for each in found if each.kind == "pretraining"}
+    cells = [each for each in found if each.kind == "evaluation"]
+    assert all((each.seed, each.overrides) == (0, {"label_share": 0.5}) for each in cells)
+    assert [starts[each.weights["sha256"]] for each in cells] == [each.weights["recipe"]["seed"] for each in cells]
+    assert sorted(starts.values()) == [0, 1] == sorted(to_frame(cells).pretraining_seed.unique())
     assert main(["plan", str(file), *places]) == 0
-    assert "mine: 1 of 1 runs done\n" in capsys.readouterr().out
+    assert "mine: 2 of 2 runs done\n" in capsys.readouterr().out

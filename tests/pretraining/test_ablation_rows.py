@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from tespec.comparison.ablations import read_ablations
+from tespec.comparison.published import read_ablations
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.datasets.recording import reduced
 from tespec.events.intensity import estimate_high_pass, estimate_intensity

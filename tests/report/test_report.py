@@ -125,6 +125,9 @@ def test_scores_are_means_with_t_intervals() -> None:
     np.testing.assert_allclose([scratch["mean"], scratch.low, scratch.high], [np.mean(values), *interval])
     assert points.n.to_dict() == {"scratch": 3, "mine": 1}  # the score that was not finite is in none
     assert np.isnan(points.loc["mine", "low"])
+    nested = [record(each + 9, seed=seed, start_sha256="other") for seed, each in enumerate(values)]
+    mean = score_points(to_frame([*made, *nested])).set_index("label").loc["scratch"]
+    assert (mean.n, mean["mean"] - mean.low) == (3, pytest.approx(scratch["mean"] - scratch.low))
 
 
 def test_figures_are_of_one_setting_and_name_their_axes() -> None:

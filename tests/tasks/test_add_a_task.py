@@ -2,14 +2,14 @@
 
 import re
 
-from guides import follow
+from guides import follow, section
 
 from tespec.comparison.records import read_records
 from tespec.core.paths import REPOSITORY
 
 
 def test_the_guide_leads_to_a_scored_run(tiny_world, tmp_path):
-    (command,) = re.findall(r"```sh\n(.*?)\n```", (REPOSITORY / "docs" / "add_a_task.md").read_text(), re.DOTALL)
+    _, (command,) = section("A kind of task")
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     (tmp_path / "data").symlink_to(tiny_world)
     extra = ["--profile", "tiny", "--device", "cpu", "--runs", "runs", "--results", "results"]

@@ -1,0 +1,24 @@
+"""Links of the pages lead somewhere."""
+
+import re
+
+import pytest
+
+from tespec.core.paths import REPOSITORY
+
+PAGES = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")]
+
+
+def anchors(text: str) -> set[str]:
+    """Anchors of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_to_files_and_headings(page):
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+        name, _, anchor = target.partition("#")
+        linked = page.parent / name if name else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked.read_text()), target
