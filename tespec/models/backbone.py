@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from tespec.core.distributed import nested
 from tespec.core.errors import UserError
 from tespec.core.registry import BACKBONES
-from tespec.models.layers import STRIDE, compute_dtype, pad_to, with_shared_draws
+from tespec.models.layers import STRIDE, DropPath, compute_dtype, pad_to, with_shared_draws
 
 State = TypeVar("State")
 LstmState = tuple[Tensor, Tensor]
@@ -67,7 +67,7 @@ class Backbone(nn.Module, ABC):
         recompute: whether the backward pass computes stages again; see `tespec.models.execution`.
 
     Raises:
-        UserError: unknown arch, or an img_size that is no multiple of 32.
+        UserError: unknown arch, an img_size that is no multiple of 32, or a drop_path that `build` makes nothing of.
     """
 
     architectures: ClassVar[Sequence[str]] = ()
@@ -100,6 +100,8 @@ class Backbone(nn.Module, ABC):
         self.build(drop_path)
         self.lstms = nn.ModuleList(ConvLstm(width) for width in self.channels if recurrent)
         with_shared_draws(self)
+        if drop_path and not any(isinstance(module, DropPath) for module in self.modules()):
+            raise UserError("drop_path", f"{arch} has no stochastic depth (timm's DropPath)", "set it to 0")
 
     @abstractmethod
     def build(self, drop_path: float) -> None:
@@ -252,8 +254,17 @@ def build_backbone(
 
 
 def architectures() -> dict[str, type[Backbone]]:
-    """The registered backbones by the names of their architectures, in alphabetical order."""
-    found = {name: kind for kind in BACKBONES.module_dict.values() for name in kind.architectures}
+    """The registered backbones by the names of their architectures, in alphabetical order.
+
+    Raises:
+        UserError: two backbones share a name.
+    """
+    found: dict[str, type[Backbone]] = {}
+    for kind in BACKBONES.module_dict.values():
+        for name in kind.architectures:
+            if found.setdefault(name, kind) is not kind:
+                what = f"{name!r} is one of {found[name].__name__}'s as well"
+                raise UserError(f"{kind.__name__}.architectures", what, "choose another name")
     return dict(sorted(found.items()))
 
 
