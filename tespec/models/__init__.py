@@ -1,4 +1,4 @@
-"""Backbones, ConvLSTM, the MiDaS head, and layers."""
+"""Backbones, ConvLSTM, and layers."""
 
 from __future__ import annotations
 
