@@ -38,7 +38,7 @@ from tespec.cli.command import call, new_app, run
 from tespec.core.config import finetuning_settings, names, pretraining_settings
 from tespec.core.errors import UserError, one_line
 from tespec.core.paths import RESULTS
-from tespec.models.backbone import execute
+from tespec.models.execution import Execution, execute
 from tespec.pretraining.method import new_network, open_pretraining
 from tespec.runs.cost import input_of
 from tespec.runs.data import Data, settings_of
@@ -138,7 +138,7 @@ def step(name: str, precision: str, device: torch.device, small: bool) -> Row:
         batch = kind.blank_batch(settings, size, settings.batch_size, device)
     batch["histograms"].random_(0, 3)
     be_deterministic(False, device)
-    execute(network, fast=is_fast(device, False))  # as a run computes by default
+    execute(network, Execution(), is_fast(device, False))  # as a run computes by default
     no_data: Any = []  # each step is given its batch
     loop = Trainer(network, no_data, replace(settings.optimisation, precision=precision), seed=0, device=device)
     loop.model.train()

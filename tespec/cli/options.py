@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from tespec.cli.command import refuse
-from tespec.core.config import add_file, names, threads_of
+from tespec.core.config import add_file, names, read_profiles
 from tespec.core.errors import UserError
 from tespec.core.registry import shipped_methods
 from tespec.core.settings import parse_size, suggest
@@ -120,7 +120,8 @@ def prepared(setup: Setup, given: Sequence[str], profile: str | None) -> Setup:
     from tespec.training.device import choose_device
 
     program = ["tespec"] if setup.launcher == "none" else [*starting(setup.launcher, os.environ), "-m", "tespec.cli"]
-    threads = setup.threads or (threads_of(profile) if profile else None)
+    stated = [each.threads for each in read_profiles(profile) if each.threads] if profile else []
+    threads = setup.threads or (stated[-1] if stated else None)
     taken = [] if threads or choose_device(setup.device).type != "cpu" else ["--threads", str(torch.get_num_threads())]
     words = [word for before, word in pairwise(("", *given)) if not {before, word.partition("=")[0]} & PLACES]
     kept = (word.replace(f"{setup.runs.absolute()}/", "runs/") for word in words)

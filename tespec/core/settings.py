@@ -304,8 +304,8 @@ class Finetuning(OfRecordings):
     profile: str
     width: str
     deviations: tuple[str, ...]
-    sensor_px: str | None = None
-    label_share: SomeShare = 1.0
+    sensor_px: str | None
+    label_share: SomeShare
 
     def check(self) -> None:
         """Refuse settings that do not go together."""

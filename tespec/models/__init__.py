@@ -1,4 +1,4 @@
-"""Backbones, ConvLSTM, and layers."""
+"""Backbones, ConvLSTM, the MiDaS head, and layers."""
 
 from __future__ import annotations
 

@@ -12,13 +12,12 @@ from typing import Any, ClassVar, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from tespec.core.distributed import nested
 from tespec.core.errors import UserError
 from tespec.core.registry import BACKBONES
-from tespec.models.layers import STRIDE, DropPath, compute_dtype, pad_to, with_shared_draws
+from tespec.models.layers import STRIDE, compute_dtype, pad_to, with_shared_draws
 
 State = TypeVar("State")
 LstmState = tuple[Tensor, Tensor]
@@ -65,10 +64,10 @@ class Backbone(nn.Module, ABC):
         channels: widths of the four features.
         lstms: one for each stage; none without memory.
         recipe: settings of the training, where the backbone was loaded from a file that names them.
-        recompute: whether the backward pass computes stages again; see `execute`.
+        recompute: whether the backward pass computes stages again; see `tespec.models.execution`.
 
     Raises:
-        UserError: unknown arch, an img_size that is no multiple of 32, or a drop_path that `build` makes nothing of.
+        UserError: unknown arch, or an img_size that is no multiple of 32.
     """
 
     architectures: ClassVar[Sequence[str]] = ()
@@ -101,8 +100,6 @@ class Backbone(nn.Module, ABC):
         self.build(drop_path)
         self.lstms = nn.ModuleList(ConvLstm(width) for width in self.channels if recurrent)
         with_shared_draws(self)
-        if drop_path and not any(isinstance(module, DropPath) for module in self.modules()):
-            raise UserError("drop_path", f"{arch} has no stochastic depth (timm's DropPath)", "set it to 0")
 
     @abstractmethod
     def build(self, drop_path: float) -> None:
@@ -255,50 +252,9 @@ def build_backbone(
 
 
 def architectures() -> dict[str, type[Backbone]]:
-    """The registered backbones by the names of their architectures, in alphabetical order.
-
-    Raises:
-        UserError: two backbones share a name.
-    """
-    found: dict[str, type[Backbone]] = {}
-    for kind in BACKBONES.module_dict.values():
-        for name in kind.architectures:
-            if found.setdefault(name, kind) is not kind:
-                what = f"{name!r} is one of {found[name].__name__}'s as well"
-                raise UserError(f"{kind.__name__}.architectures", what, "choose another name")
+    """The registered backbones by the names of their architectures, in alphabetical order."""
+    found = {name: kind for kind in BACKBONES.module_dict.values() for name in kind.architectures}
     return dict(sorted(found.items()))
-
-
-def execute(model: nn.Module, *, recompute: bool = False, compiled: bool = False, fast: bool = False) -> None:
-    """Choose how `model`, and every backbone within it, is computed: it changes results by rounding at most.
-
-    Args:
-        model: changed in place.
-        recompute: in the backward pass compute a stage again instead of keeping what is inside it: the same gradients
-            to the bit, less memory, a third more time.
-        compiled: compile stages, and the cells of ConvLSTMs, for their shapes; sums in another order.
-        fast: sum in another order where a GPU is faster so: torch's fused attention, and weights of convolutions with
-            their channels last; see `tespec.training.device.is_fast`.
-
-    Raises:
-        UserError: a backbone with batch normalisation is to be recomputed.
-    """
-    for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
-        if recompute and any(isinstance(module, _BatchNorm) for module in backbone.modules()):
-            what = "the backbone's batch normalisation would see every batch twice"
-            raise UserError("--recompute", what, "leave it out")
-        backbone.recompute = recompute
-        for module in backbone.modules():
-            if hasattr(module, "fused_attn"):  # what timm calls it
-                module.fused_attn = fast
-        if compiled:
-            for stage in backbone.stage_modules():
-                stage.compile(dynamic=False)
-            for lstm in backbone.lstms:
-                cast("ConvLstm", lstm).compile_cell()
-    if fast:
-        # mypy does not know this form of `to`.
-        cast("Any", model).to(memory_format=torch.channels_last)
 
 
 def resized(backbone: Backbone, img_size: tuple[int, int]) -> Backbone:

@@ -25,7 +25,7 @@ from tespec.core.paths import CONFIGS
 from tespec.core.registry import DATASETS
 from tespec.core.settings import Finetuning, Pretraining, Size
 from tespec.datasets.recording import reduced
-from tespec.models.backbone import execute
+from tespec.models.execution import Execution, execute
 from tespec.models.layers import AUTOCAST_ON_META
 from tespec.pretraining.data import ImageData
 from tespec.pretraining.method import new_network, open_pretraining
@@ -185,7 +185,7 @@ class TrainingEstimate:
             what = f"{lanes} lanes do not divide evenly into {parts} parts (GPUs x accumulation steps)"
             raise UserError("batch_size", what, f"choose a multiple of {parts}")
         model, batch = self.model.train(), self.batch(lanes // parts)
-        execute(model, recompute=setup.recompute, fast=not setup.deterministic)
+        execute(model, Execution(recompute=setup.recompute), fast=not setup.deterministic)
         counter = Counter([*model.parameters(), *model.buffers(), *batch.values()])
         before = counter.alive
         try:

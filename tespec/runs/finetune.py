@@ -23,7 +23,7 @@ from tespec.datasets.batches import EvaluationBatches
 from tespec.datasets.prepare import pack_missing
 from tespec.datasets.recording import fingerprint
 from tespec.models.backbone import reset
-from tespec.models.backbone import execute
+from tespec.models.execution import execute
 from tespec.models.layers import with_exact_pools
 from tespec.pretraining.health import evaluating, stage_spreads
 from tespec.pretraining.method import Method
@@ -218,7 +218,7 @@ def _trained_for_another_split(run: Run, model: Any) -> Trained | None:
     path = run.setup.runs / found.name / WEIGHTS
     model.load_state_dict(read_weights(path)[0])
     model.to(run.device)
-    execute(model, recompute=run.setup.recompute, compiled=run.setup.compiled)
+    execute(model, run.setup.execution)
     what = f"trained already, for the {found.split} split ({path}), so it is only evaluated; --overwrite trains again"
     say(f"{run.name}: {what}")
     seconds = found.time.get("train", 0.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
@@ -16,6 +16,9 @@ from cyclopts.validators import Number
 from tespec.comparison.records import require_results_folder
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
+
+if TYPE_CHECKING:
+    from tespec.models.execution import Execution
 
 ADVANCED = Group("Advanced", sort_key=2)
 
@@ -79,6 +82,13 @@ class Setup:
 
         return is_fast(choose_device(self.device), self.deterministic)
 
+    @property
+    def execution(self) -> Execution:
+        """How networks are computed."""
+        from tespec.models.execution import Execution
+
+        return Execution(recompute=self.recompute, compiled=self.compiled)
+
     def picture(self, run: str) -> Path:
         """Where the picture of a run belongs."""
         return self.results / "pictures" / f"{run}.png"
@@ -89,17 +99,13 @@ class Setup:
 
         from tespec.core.distributed import world_size
 
-        fast = self.fast
-        chosen = {
-            "recompute": self.recompute, "fused_attention": fast, "compiled": self.compiled, "channels_last": fast,
-            "count_on_device": self.count_on_device,
-        }  # fmt: skip
         return {
             "deterministic": self.deterministic,
             "processes": world_size(),
             "accumulate": self.accumulate,
             "threads": torch.get_num_threads(),
-            **{name: True for name, on in chosen.items() if on},
+            **self.execution.facts(self.fast),
+            **({"count_on_device": True} if self.count_on_device else {}),
         }
 
     def prepare(self) -> None:

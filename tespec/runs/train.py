@@ -12,7 +12,7 @@ from torch import nn
 from tespec.core.distributed import broadcast, is_first
 from tespec.core.errors import UserError
 from tespec.core.progress import say
-from tespec.models.backbone import execute
+from tespec.models.execution import execute
 from tespec.runs.run import Run, Trained
 from tespec.training.checkpoint import FAILED, PREEMPTED, RUNNING, newest_whole, read_checkpoint, tidy, write_status
 from tespec.training.hooks import CheckpointHook, CurveHook, TrackHook
@@ -54,7 +54,7 @@ def train(
     curve = CurveHook(interval=max(1, settings.steps // POINTS_ON_CURVE), probe_fn=probe_fn)
     save = CheckpointHook(folder, curve, SECONDS_BETWEEN_CHECKPOINTS)
     tracker = TrackHook(setup.track, run.name, folder, curve, run.config) if setup.track and is_first() else None
-    execute(model, recompute=setup.recompute, compiled=setup.compiled, fast=setup.fast)
+    execute(model, setup.execution, setup.fast)
     hooks = [curve, *([tracker] if tracker else []), save]
     trainer = Trainer(model, batches, settings, seed=run.seed, device=run.device, hooks=hooks, workers=setup.workers)
     _resume(trainer, curve, save, folder)

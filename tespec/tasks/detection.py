@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import tespec.core.compat  # noqa: F401  # before mmdet
 
@@ -13,7 +13,7 @@ import pydantic
 import torch
 from mmcv.ops import batched_nms
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy, binary_cross_entropy_with_logits
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.distributed import global_mean, rank_without_labels
@@ -28,6 +28,7 @@ from tespec.models import Backbone
 from tespec.models.layers import in_fp32
 from tespec.tasks.base import Task, groups_of
 from tespec.tasks.network import Network, dummy_labels, select_labelled
+from tespec.tasks.simota import assign, overlaps
 
 STAGES = (1, 2, 3)  # of the backbone that reach the neck, at 1/8, 1/16 and 1/32
 STRIDES = (8, 16, 32)

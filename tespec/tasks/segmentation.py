@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -107,8 +108,8 @@ class SegmentationModel(Network):
 
     def outputs(self, features: list[Tensor], size: Sequence[int]) -> Tensor:
         """Logits (L, classes, H, W)."""
-        padded = [4 * side for side in features[0].shape[-2:]]  # at stride 4
-        return crop(interpolate(self.head(features).float(), padded, mode="bilinear", align_corners=False), size)
+        maps = interpolate(self.head(features).float(), self.backbone.img_size, mode="bilinear", align_corners=False)
+        return crop(maps, size)
 
     def answer(self, outputs: Tensor) -> Tensor:
         """Class (B, H, W) uint8 of each pixel."""
@@ -127,8 +128,8 @@ VIEWS: Mapping[str, tuple[float, ...]] = {
 class AveragedViews:
     """A segmentation network that is asked once for each view; logits are averaged.
 
-    Histograms are scaled bilinearly. Each view plays the recording with a state of its own; each size has a backbone
-    with the same weights, and all share the head.
+    Histograms are scaled bilinearly. Each view plays the recording with a state, and a network, of its own: the same
+    weights built for the scaled size.
 
     Args:
         model: the trained network.
@@ -137,29 +138,30 @@ class AveragedViews:
     """
 
     def __init__(self, model: SegmentationModel, scales: Sequence[float], size: Size) -> None:
-        self._model, self._views = model, list[tuple[Backbone, Size, bool]]()  # backbone, size in px, mirrored
+        self._views: list[tuple[SegmentationModel, Size, bool]] = []  # network, size in px, mirrored
         for scale in scales:
             seen = (round(scale * size[0]), round(scale * size[1]))
-            backbone = resized(model.backbone, padded_size(*seen))
-            self._views += [(backbone, seen, mirrored) for mirrored in (False, True)]
-
-    def _played(self, histograms: Tensor, state: States | None) -> list[tuple[list[Tensor], BackboneState | None]]:
-        """Features and state of each view."""
-        views = zip(self._views, state or [None] * len(self._views), strict=True)
-        return [backbone(_seen(histograms, *view), before) for (backbone, *view), before in views]
+            network = copy.deepcopy(model)
+            network.backbone = resized(model.backbone, padded_size(*seen))
+            self._views += [(network, seen, mirrored) for mirrored in (False, True)]
 
     def update_state(self, histograms: Tensor, state: States | None = None) -> States:
         """The states of the views after segments (B, T, 2 * bins, H, W) that nothing is predicted for."""
-        return tuple(after for _, after in self._played(histograms, state))
+        views = zip(self._views, state or [None] * len(self._views), strict=True)
+        return tuple(
+            network.update_state(_seen(histograms, size, mirrored), before)
+            for (network, size, mirrored), before in views
+        )
 
     def predict(self, histograms: Tensor, state: States | None, label_place: Tensor) -> tuple[Tensor, States]:
         """Mean logits (L, classes, H, W) of the segments at label_place (L, 2) lane and segment, and the states."""
-        logits, played = [], self._played(histograms, state)
-        for (_, size, mirrored), (features, _) in zip(self._views, played, strict=True):
-            maps = self._model.outputs(select_labelled(features, label_place), size)
+        logits, states = [], []
+        for (network, size, mirrored), before in zip(self._views, state or [None] * len(self._views), strict=True):
+            maps, after = network.predict(_seen(histograms, size, mirrored), before, label_place)
             maps = interpolate(maps, size=histograms.shape[-2:], mode="bilinear", align_corners=False)
             logits.append(maps.flip(-1) if mirrored else maps)
-        return torch.stack(logits).mean(dim=0), tuple(after for _, after in played)
+            states.append(after)
+        return torch.stack(logits).mean(dim=0), tuple(states)
 
 
 def _seen(histograms: Tensor, size: Size, mirrored: bool) -> Tensor:

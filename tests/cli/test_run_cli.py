@@ -39,7 +39,8 @@ def test_lists_and_describes(call):
     code, out, _ = call("run", "--list")
     assert (code, "scratch" in out, "ddd17" in out, "sample" in out) == (0, True, True, True)
     out = call("run", "--describe", "ddd17", "--profile", "small", "--set", "batch_size=3")[1]
-    for setting in ("batch_size: 3 +# --set", "rule: edges +# task ddd17", "labels_per_chunk: 2 +# profile sample",
+    for setting in ("batch_size: 3 +# --set", "rule: edges +# default",
+                    "head.channels: 48 +# profile sample, task ddd17", "labels_per_chunk: 2 +# profile sample",
                     "sensor_px: null +# default", "width: micro +# profile small"):  # fmt: skip
         assert re.search(rf"^  {setting}$", out, re.MULTILINE), setting
     out = call("run", "--describe", "tespec", "--profile", "sample", "--set", "objective.mask.ratio=0.3")[1]

@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tespec.core.errors import UserError
-from tespec.core.registry import BACKBONES
-from tespec.core.registry import BACKBONES
 from tespec.models import EventMaxViT, EventResNet, EventSwin, build_backbone
 from tespec.models.backbone import detach, reset
 from tespec.models.event_maxvit import partition_of
@@ -101,48 +99,6 @@ def test_gradients_reach_every_parameter_and_the_state_is_float32_under_autocast
 def test_unknown_names_and_sizes_are_refused(make, message):
     with pytest.raises(UserError, match=message):
         make()
-
-
-class Plain(EventSwin):
-    """Makes nothing of the rate of stochastic depth."""
-
-    architectures = ("micro",)
-
-    def build(self, drop_path):
-        super().build(0.0)
-
-
-def test_a_backbone_that_ignores_stochastic_depth_is_refused():
-    assert Plain(drop_path=0.0)
-    with pytest.raises(UserError, match="drop_path: micro has no stochastic depth"):
-        Plain(drop_path=0.1)
-
-
-def test_two_backbones_of_one_name_are_refused(monkeypatch):
-    monkeypatch.setitem(BACKBONES.module_dict, "Plain", Plain)
-    with pytest.raises(UserError, match=r"Plain\.architectures: 'micro' is one of EventSwin's as well"):
-        build_backbone("tiny", True, 10, SIZE)
-
-
-class Plain(EventSwin):
-    """Makes nothing of the rate of stochastic depth."""
-
-    architectures = ("micro",)
-
-    def build(self, drop_path):
-        super().build(0.0)
-
-
-def test_a_backbone_that_ignores_stochastic_depth_is_refused():
-    assert Plain(drop_path=0.0)
-    with pytest.raises(UserError, match="drop_path: micro has no stochastic depth"):
-        Plain(drop_path=0.1)
-
-
-def test_two_backbones_of_one_name_are_refused(monkeypatch):
-    monkeypatch.setitem(BACKBONES.module_dict, "Plain", Plain)
-    with pytest.raises(UserError, match=r"Plain\.architectures: 'micro' is one of EventSwin's as well"):
-        build_backbone("tiny", True, 10, SIZE)
 
 
 # State.

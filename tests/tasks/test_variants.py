@@ -29,24 +29,6 @@ def test_flip_is_the_mean_with_the_mirrored_image(model, histograms):
     torch.testing.assert_close(seen, (straight + mirrored.flip(-1)) / 2)
 
 
-@torch.no_grad()
-def test_all_views_share_the_head_of_the_model(histograms):
-    model = SegmentationModel(EventSwin("micro", True, img_size=(64, 96)), 5, channels=16).eval()
-    views = AveragedViews(model, VIEWS["ecddp"], SIZE)
-    for parameter in model.head.conv_seg.parameters():
-        parameter.zero_()
-    assert not views.predict(histograms, None, PLACE)[0].any()
-
-
-@torch.no_grad()
-def test_all_views_share_the_head_of_the_model(histograms):
-    model = SegmentationModel(EventSwin("micro", True, img_size=(64, 96)), 5, channels=16).eval()
-    views = AveragedViews(model, VIEWS["ecddp"], SIZE)
-    for parameter in model.head.conv_seg.parameters():
-        parameter.zero_()
-    assert not views.predict(histograms, None, PLACE)[0].any()
-
-
 @pytest.mark.parametrize("name", ["flip", "ecddp"])
 @torch.no_grad()
 def test_a_mirrored_image_has_the_mirrored_prediction(model, histograms, name):
