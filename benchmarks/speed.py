@@ -25,7 +25,7 @@ from cyclopts import Parameter
 from torch.utils.benchmark import Measurement, Timer
 
 from benchmarks.stages import STAGES, Case
-from tespec.cli.command import call, new_app, run
+from tespec.cli.main import call, new_app, run
 from tespec.comparison.provenance import environment
 from tespec.core.errors import UserError
 from tespec.core.files import write_whole

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.types import PositiveFloat
 
-from tespec.cli.command import new_app, refuse
+from tespec.cli.main import new_app, refuse
 from tespec.cli.options import Changes, Plugins, Sensor, read_config, with_sensor
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS, find_registered, import_file

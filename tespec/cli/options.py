@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from tespec.cli.command import refuse
+from tespec.cli.main import refuse
 from tespec.core.config import add_file, names, read_profiles
 from tespec.core.errors import UserError
 from tespec.core.registry import shipped_methods

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from tespec.cli.command import new_app, refuse
+from tespec.cli.main import new_app, refuse
 from tespec.cli.options import Changes, Plugins, read_config
 from tespec.comparison.records import Record, read_records
 from tespec.core.config import names

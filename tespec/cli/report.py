@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from tespec.cli.command import new_app
+from tespec.cli.main import new_app
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS
 from tespec.core.progress import say

@@ -12,7 +12,7 @@ from cyclopts.types import PositiveFloat
 
 # What imports torch stands inside the functions: mistakes on the command line are answered at once, and what a broken
 # installation raises on import is answered in one line.
-from tespec.cli.command import new_app, refuse
+from tespec.cli.main import new_app, refuse
 from tespec.cli.options import Choices, Given, Plugins, prepared, read_config, require_known
 from tespec.core.config import refuse_unknown_changes
 from tespec.core.errors import UserError, one_line

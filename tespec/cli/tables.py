@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from tespec.cli.command import new_app, refuse
+from tespec.cli.main import new_app, refuse
 from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS

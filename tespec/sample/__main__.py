@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tespec.cli.command import run
+from tespec.cli.main import run
 from tespec.sample.make import DEFAULT, make_world
 from tespec.sample.recordings import CONTENTS, DATASETS
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks import speed, stages
-from tespec.cli.command import run
+from tespec.cli.main import run
 
 
 def call(monkeypatch, *arguments):

@@ -11,7 +11,7 @@ import tespec.core.compat  # noqa: F401  # before mmengine
 import pytest
 import torch
 
-from tespec.cli.command import VERBS, run
+from tespec.cli.main import VERBS, run
 from tespec.cli.options import prepared
 from tespec.core import config
 from tespec.core.config import names
