@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from cyclopts.types import PositiveFloat
 
 from tespec.cli.main import new_app, refuse
-from tespec.cli.options import Changes, Plugins, Sensor, read_config, with_sensor
+from tespec.cli.options import Changed, Plugins, read_config
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS, find_registered, import_file
 from tespec.core.settings import parse_size
@@ -35,11 +35,9 @@ Processes = Annotated[PositiveInt, Parameter(help="recordings at once")]
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class Reading(Changed):
     """How a data set is read."""
 
-    changes: Changes = ()
-    sensor: Sensor = None
     plugins: Plugins = ()
 
     def dataset(self, name: str, path: Path) -> tuple[LabelledDataset, str]:
@@ -60,9 +58,9 @@ class Reading:
         from tespec.tasks.base import open_dataset
 
         import_tasks()
-        task, changes = str(read_config("tasks", name)), with_sensor(self.changes, self.sensor)
+        task = str(read_config("tasks", name))
         data = find_data(task, path).made()
-        settings = settings_of(data, task, "recurrent", None, changes)
+        settings = settings_of(data, task, "recurrent", None, self.all_changes)
         return open_dataset(settings, data.root), settings.rule
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -29,7 +29,6 @@ Plugins = Annotated[
     tuple[Path, ...],
     Parameter(name="--import", group=ADVANCED, help="Python file that registers a method, ...; repeatable"),
 ]
-Sensor = Annotated[str | None, Parameter(group=ADVANCED, help="WIDTHxHEIGHT in px of recordings that do not name it")]
 Changes = Annotated[tuple[str, ...], Parameter(name="--set", help="KEY=VALUE: change a setting; repeatable")]
 
 
@@ -52,30 +51,45 @@ def require_known(plugins: Sequence[Path], **given: str | None) -> None:
             raise UserError(f"--{option} {name[:100]}", f"unknown {option}", suggest(name, known[option]))
 
 
+def _size(kind: type, tokens: Any) -> str:
+    parse_size(tokens[0].value)
+    return str(tokens[0].value)
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Choices:
+class Changed:
+    """Settings that the user changes."""
+
+    changes: Changes = ()
+    sensor: Annotated[
+        str | None,
+        Parameter(group=ADVANCED, converter=_size, help="WIDTHxHEIGHT in px of recordings that do not name it"),
+    ] = None
+
+    @property
+    def all_changes(self) -> tuple[str, ...]:
+        """The changed settings, the size of the sensor included."""
+        return (*self.changes, f"sensor_px={self.sensor}") if self.sensor else self.changes
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Choices(Changed):
     """Settings that `run` and `pretrain` are called with."""
 
     profile: Annotated[
         str | None,
         Parameter(help=f"{', '.join(names('profiles'))}, or FILE.yaml (default: sample on sample data, else paper)"),
     ] = None
-    changes: Changes = ()
     backbone: Annotated[
         str | None, Parameter(help="tiny, micro, resnet50, maxvit-base or a plug-in's (default: the method's)")
     ] = None
     dry_run: Annotated[bool, Parameter(help="print settings, FLOPs, memory and GPU hours; train nothing")] = False
     gpus: Annotated[PositiveInt, Parameter(group=ADVANCED, help="of --dry-run: split the batch over so many GPUs")] = 1
-    sensor: Sensor = None
 
     def __post_init__(self) -> None:
         refuse(self.gpus > 1 and not self.dry_run, "--gpus goes with --dry-run; --launcher starts several processes")
-
-    @property
-    def all_changes(self) -> tuple[str, ...]:
-        """The changed settings, the size of the sensor included."""
-        return with_sensor(self.changes, self.sensor)
 
     def network(self, method: type[Method]) -> str:
         """What decides the network: the architecture that --backbone names, else the kind of network of the method.
@@ -96,18 +110,6 @@ class Choices:
             swins = ", ".join(each for each in known if issubclass(known[each], EventSwin))
             raise UserError(f"--backbone {name}", what, f"choose from {swins}")
         return name
-
-
-def with_sensor(changes: Sequence[str], sensor: str | None) -> tuple[str, ...]:
-    """Changed settings with that of the sensor's size.
-
-    Raises:
-        UserError: it is no size.
-    """
-    if sensor is None:
-        return tuple(changes)
-    parse_size(sensor)
-    return (*changes, f"sensor_px={sensor}")
 
 
 def prepared(setup: Setup, given: Sequence[str], profile: str | None) -> Setup:

@@ -214,32 +214,20 @@ def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -
     swaps = [change for change in changes if change.startswith("objective=")]
     objective = str(parse_change(swaps[-1])[1]["objective"]) if swaps else method
     own = recipe_of(objective)
+    for name in {*kind.profiles, *own.profiles} - {*names("profiles")}:
+        remedy = f"choose from {', '.join(names('profiles'))}"
+        raise UserError(f"method {method}", f"there is no profile {name!r} for it to change", remedy)
     # What the method says of a profile wins over what the profile says of all methods, that of its base as well.
     layers = [
         (f"recipe of {method}", as_facts(kind.recipe)),
         (f"recipe of {objective}", {"objective": {"type": objective, **as_facts(own.recipe)["objective"]}}),
         *((f"profile {each.name}", each.pretraining) for each in every),
     ]
-    for each in every:
-        general = {key: value for key, value in _differences(kind, each.name).items() if key != "objective"}
-        loss = {"objective": _differences(own, each.name).get("objective", {})}
-        layers += [(f"profile {each.name}, method {method}", general)]
-        layers += [(f"profile {each.name}, method {objective}", loss)]
+    for name in (each.name for each in every):
+        general = {key: value for key, value in kind.profiles.get(name, {}).items() if key != "objective"}
+        loss = {"objective": own.profiles.get(name, {}).get("objective", {})}
+        layers += [(f"profile {name}, method {method}", general), (f"profile {name}, method {objective}", loss)]
     return [*layers, *(parse_change(change) for change in changes if change not in swaps)]
-
-
-def _differences(method: Any, profile: str) -> Mapping[str, Any]:
-    """What a method says of a profile.
-
-    Raises:
-        UserError: it names a profile that does not exist.
-    """
-    for name in method.profiles:
-        if name not in names("profiles"):
-            remedy = f"choose from {', '.join(names('profiles'))}"
-            raise UserError(f"{method.__name__}.profiles", f"there is no profile {name!r}", remedy)
-    differs: Mapping[str, Any] = method.profiles.get(profile, {})
-    return differs
 
 
 def recipe_of(method: str) -> Any:
