@@ -62,7 +62,6 @@ UNSUPPORTED = r"error: no Python 3.10 to 3.13 among.*Python 3.14.0.*make PYTHON=
 @pytest.mark.parametrize(
     ("chosen", "python3", "said"),
     [
-        ("", PYTHON_314, UNSUPPORTED),
         ("python3", PYTHON_314, UNSUPPORTED),
         ("", WITHOUT_VENV_AND_PIP, "error: python3: .*apt install python3-venv"),
     ],
