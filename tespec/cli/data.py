@@ -41,11 +41,7 @@ class Reading(Changed):
     plugins: Plugins = ()
 
     def dataset(self, name: str, path: Path) -> tuple[LabelledDataset, str]:
-        """The data set, or the recordings of any kind, in `path`; and its rule of histograms.
-
-        Raises:
-            UserError: it cannot be read, or a setting is changed that recordings of any kind have not.
-        """
+        """The data set, or the recordings of any kind, in `path`; and its rule of histograms."""
         for file in self.plugins:
             import_file(file)
         if name == RECORDINGS:

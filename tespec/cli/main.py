@@ -34,13 +34,7 @@ WIDTH = 120  # of help, where it is not shown in a terminal
 
 
 def new_app(name: str, text: str = "", **more: Any) -> App:
-    """A command line without its functions.
-
-    Args:
-        name: of the verb.
-        text: description, in place of the docstring of its function.
-        more: of `App`.
-    """
+    """A command line without its functions; `text` describes it in place of the docstring of its function."""
     return App(
         name=name,
         help=text or None,
@@ -70,13 +64,10 @@ def call(app: App, given: Sequence[str]) -> int | None:
 
 
 def run(main: Callable[[], int | None]) -> int:
-    """Run a command line and return its exit code.
-
-    That of `main`, 2 after a mistake, 130 after Ctrl-C, 75 where a scheduler took the machine away.
+    """Run a command line; its exit code is that of `main`, 2 after a mistake, 130 after Ctrl-C, 75 after a preemption.
 
     A mistake on the command line, a `UserError`, or an `OSError` that is no defect of the harness becomes one line
-    `error: ...` on stderr. Other exceptions pass through. Signs that the terminal cannot show are replaced. A reader
-    that has seen enough (`| head`) ends the program silently.
+    `error: ...` on stderr; other exceptions pass through. A reader that has seen enough (`| head`) ends it silently.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -114,11 +105,7 @@ def _mistake(text: Any) -> int:
 
 
 def refuse(wrong: bool, what: str) -> None:
-    """Refuse options that do not go together, `what` being how and why.
-
-    Raises:
-        CycloptsError: `wrong` is true.
-    """
+    """Raise a `CycloptsError` if options do not go together, `what` being how and why."""
     if wrong:
         raise CycloptsError(msg=what)
 

@@ -23,6 +23,7 @@ from tespec.training.launch import starting
 if TYPE_CHECKING:
     from tespec.pretraining.method import Method
 
+PROFILES = ", ".join(names("profiles"))
 PLACES = {"--results", "--runs", "--workers"}  # options that decide nothing about a result, each with a value
 Given = Annotated[Sequence[str], Parameter(parse=False)]  # the words of the command line
 Plugins = Annotated[
@@ -38,11 +39,7 @@ def read_config(kind: str, name: str | None) -> str | None:
 
 
 def require_known(plugins: Sequence[Path], **given: str | None) -> None:
-    """Refuse a task, a profile or a method that does not exist, before torch is imported.
-
-    Raises:
-        UserError: names the nearest, or all of them.
-    """
+    """Refuse a task, a profile or a method that does not exist, before torch is imported."""
     if plugins:
         return  # which may bring any of them
     known = {"task": names("tasks"), "profile": names("profiles"), "method": shipped_methods()}
@@ -79,8 +76,7 @@ class Choices(Changed):
     """Settings that `run` and `pretrain` are called with."""
 
     profile: Annotated[
-        str | None,
-        Parameter(help=f"{', '.join(names('profiles'))}, or FILE.yaml (default: sample on sample data, else paper)"),
+        str | None, Parameter(help=f"{PROFILES}, or FILE.yaml (default: sample on sample data, else paper)")
     ] = None
     backbone: Annotated[
         str | None, Parameter(help="tiny, micro, resnet50, maxvit-base or a plug-in's (default: the method's)")
@@ -92,11 +88,7 @@ class Choices(Changed):
         refuse(self.gpus > 1 and not self.dry_run, "--gpus goes with --dry-run; --launcher starts several processes")
 
     def network(self, method: type[Method]) -> str:
-        """What decides the network: the architecture that --backbone names, else the kind of network of the method.
-
-        Raises:
-            UserError: no backbone has this architecture, or the method masks patches that it does not have.
-        """
+        """What decides the network: the architecture that --backbone names, else the kind of network of the method."""
         if self.backbone is None:
             return method.network
         from tespec.models import EventSwin

@@ -14,7 +14,7 @@ from cyclopts.types import PositiveFloat
 # installation raises on import is answered in one line.
 from tespec.cli.main import new_app, refuse
 from tespec.cli.options import Choices, Given, Plugins, prepared, read_config, require_known
-from tespec.core.config import refuse_unknown_changes
+from tespec.core import config
 from tespec.core.errors import UserError, one_line
 from tespec.core.progress import say
 from tespec.core.registry import METHODS, register_methods
@@ -113,7 +113,7 @@ def run(
     recipe = tuple(each.removeprefix("pretraining.") for each in choices.changes if each.startswith("pretraining."))
     require_known(plugins, method=method, task=task, profile=profile)
     arch = "feedforward" if reference else arch
-    refuse_unknown_changes(task, arch, profile, changes, recipe)
+    config.refuse_unknown_changes(task, arch, profile, changes, recipe)
     register_methods(plugins)
     if list_:
         print_list()
@@ -219,20 +219,17 @@ def draw_strip_of(weights: Path, root: Path, setup: Setup, picture: Path, split:
 
 def print_list() -> None:
     """Print methods and tasks, a line each."""
-    from tespec.core.config import names
-
     print("methods")
     for name, method in sorted(METHODS.module_dict.items()):
         print(f"  {name:13} {method.title}: {method.summary}")
-    print("tasks\n  " + "\n  ".join(names("tasks")))
-    print("profiles\n  " + "\n  ".join(names("profiles")))
+    for kind in ("tasks", "profiles"):
+        print(f"{kind}\n  " + "\n  ".join(config.names(kind)))
 
 
 def print_settings(name: str, arch: str, profile: str, changes: Sequence[str]) -> None:
     """Print the resulting settings of a task or a method, and where each of them comes from."""
     import yaml
 
-    from tespec.core import config
     from tespec.pretraining.method import find_method
 
     settings: Finetuning | Pretraining

@@ -132,20 +132,12 @@ def _of_task(name: str, key: str) -> Any:
 
 
 def dataset_of_task(task: str) -> str:
-    """Registered name of a task's data set.
-
-    Raises:
-        UserError: there is no such task.
-    """
+    """Registered name of a task's data set."""
     return str(_of_task(task, "dataset"))
 
 
 def splits_of_tasks() -> list[tuple[str, dict[str, list[str]]]]:
-    """Registered name of the data set of each task, and the splits that its config names in place of the official ones.
-
-    Raises:
-        UserError: a config cannot be read.
-    """
+    """Registered name of the data set of each task, and the splits that its config names in place of official ones."""
     found = []
     for name in names("tasks"):
         splits = _group({"splits": _of_task(name, "splits") or {}}, "splits", f"task {name}")
@@ -173,11 +165,7 @@ def _scale(profile: str, network: str) -> dict[str, Any]:
 def cell_layers(
     task: str, arch: str, profile: str, changes: Sequence[str] = (), of_data: Mapping[str, Any] | None = None
 ) -> list[Layer]:
-    """What task, profile, data and user state of a cell, in this order; arguments as of `finetuning_settings`.
-
-    Raises:
-        UserError: there is no such task, profile or architecture, or a change is none.
-    """
+    """What task, profile, data and user state of a cell, in this order; as `finetuning_settings`."""
     layers = _task_layers(task)
     known = [name for source, facts in layers for name in _group(facts, "architectures", source)]
     if arch not in known:
@@ -205,11 +193,7 @@ def _of_architecture(layer: Mapping[str, Any], arch: str, known: Iterable[str], 
 
 
 def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -> list[Layer]:
-    """What recipe, profile and user state of a pre-training, in this order; arguments as of `pretraining_settings`.
-
-    Raises:
-        UserError: there is no such method or profile, or a change is none.
-    """
+    """What recipe, profile and user state of a pre-training, in this order; as `pretraining_settings`."""
     kind, every = recipe_of(method), read_profiles(profile)
     swaps = [change for change in changes if change.startswith("objective=")]
     objective = str(parse_change(swaps[-1])[1]["objective"]) if swaps else method
@@ -231,22 +215,14 @@ def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -
 
 
 def recipe_of(method: str) -> Any:
-    """The class of a method that is pre-trained here.
-
-    Raises:
-        UserError: there is none of that name, or it has no recipe.
-    """
+    """The class of a method that is pre-trained here; a `UserError` if it has no recipe."""
     if method not in (known := pretrained_methods()):
         raise UserError(f"method {method[:100]}", "has no pre-training", f"choose from {', '.join(known)}")
     return METHODS.module_dict[method]
 
 
 def parse_change(change: str) -> Layer:
-    """The layer of a `KEY=VALUE` of the user, whose key is a dotted name.
-
-    Raises:
-        UserError: it is none.
-    """
+    """The layer of a `KEY=VALUE` of the user, whose key is a dotted name; a `UserError` if it is none."""
     path, equals, text = change.partition("=")
     if not equals:
         raise UserError(f"--set {change}", "no '='", "write --set optimisation.steps=100")
@@ -260,11 +236,7 @@ def parse_change(change: str) -> Layer:
 
 
 def _merged(defaults: Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, Any]:
-    """Settings of layers, of which a later one wins over an earlier one, and over the defaults.
-
-    Raises:
-        UserError: a layer states something that neither the first one nor the defaults have.
-    """
+    """Settings of layers, of which a later one wins; it states nothing that the first one and the defaults have not."""
     facts = dict(defaults)
     for number, (source, layer) in enumerate(layers):
         replaced = () if source.startswith("--set") else ("splits",)
@@ -338,11 +310,7 @@ def pretraining_settings(
 def refuse_unknown_changes(
     task: str | None, arch: str, profile: str | None, changes: Sequence[str], of_pretraining: Sequence[str] = ()
 ) -> None:
-    """Refuse changes of settings that a cell, or a pre-training by whatever method, has not, without torch.
-
-    Raises:
-        UserError: names the nearest setting.
-    """
+    """Refuse changes of settings that a cell, or a pre-training by whatever method, has not, without torch."""
     profile = profile or "paper"
     if task in names("tasks") and profile in names("profiles"):  # others come with a file that is not imported yet
         _merged(TASK_DEFAULTS, cell_layers(task, arch, profile, changes))
