@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import torch
 from mmengine import dist
 from torch import Tensor, distributed
-from torch.utils._pytree import tree_map_only
 
 Value = TypeVar("Value")
 # One rank may work alone for long, on a sample world or on held-out data; if one dies, the launcher stops the rest.
@@ -177,4 +176,10 @@ class _Gathered(torch.autograd.Function):
 
 def nested(value: Any, change: Callable[[Tensor], Any]) -> Any:
     """Nested tuples, lists and dicts of tensors and other values with every tensor changed."""
-    return tree_map_only(Tensor, change, value)
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: nested(each, change) for key, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(nested(each, change) for each in value)
+    return value
