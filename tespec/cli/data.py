@@ -147,13 +147,10 @@ def preview(
     split: Annotated[str, Parameter(help="which recordings")] = "test",
     count: Annotated[PositiveInt, Parameter(help="moments to show")] = 3,
     at: Annotated[
-        tuple[float, ...],
-        Parameter(consume_multiple=True, help="these moments of the first recording, in s since its first event"),
+        tuple[float, ...], Parameter(consume_multiple=True, help="moments of the first recording, in s since its start")
     ] = (),
     high_pass: Annotated[bool, Parameter(help="intensity of Eq. 6 beside that of Eq. 7")] = False,
-    norm_events: Annotated[
-        PositiveFloat, Parameter(help="N of Eq. 7, as for 1Mpx; less for bins of fewer events")
-    ] = 5000.0,
+    norm_events: Annotated[PositiveFloat, Parameter(help="N of Eq. 7; less for bins of fewer events")] = 5000.0,
     reading: Reading = Reading(),
 ) -> None:
     """Draw events, histogram, intensity and labels of a few moments."""

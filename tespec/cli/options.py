@@ -78,9 +78,7 @@ class Choices(Changed):
     profile: Annotated[
         str | None, Parameter(help=f"{PROFILES}, or FILE.yaml (default: sample on sample data, else paper)")
     ] = None
-    backbone: Annotated[
-        str | None, Parameter(help="tiny, micro, resnet50, maxvit-base or a plug-in's (default: the method's)")
-    ] = None
+    backbone: Annotated[str | None, Parameter(help="tiny, micro, resnet50, maxvit-base (default: the method's)")] = None
     dry_run: Annotated[bool, Parameter(help="print settings, FLOPs, memory and GPU hours; train nothing")] = False
     gpus: Annotated[PositiveInt, Parameter(group=ADVANCED, help="of --dry-run: split the batch over so many GPUs")] = 1
 

@@ -20,9 +20,7 @@ app, report_app = new_app("tables"), new_app("report")
 @app.default
 def tables(
     *,
-    only: Annotated[
-        tuple[str, ...], Parameter(consume_multiple=True, help="these tables, e.g. segmentation depth")
-    ] = (),
+    only: Annotated[tuple[str, ...], Parameter(consume_multiple=True, help="tables, e.g. segmentation depth")] = (),
     measured: Annotated[bool, Parameter(help="measured rows and columns alone")] = False,
     gains: Annotated[str | None, Parameter(help="one table of gains over this method, paired by seed")] = None,
     frozen: Annotated[bool, Parameter(help="trained on a frozen backbone")] = False,
