@@ -35,9 +35,10 @@ Processes = Annotated[PositiveInt, Parameter(help="recordings at once")]
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Reading(Changed):
+class Reading:
     """How a data set is read."""
 
+    changed: Changed = Changed()
     plugins: Plugins = ()
 
     def dataset(self, name: str, path: Path) -> tuple[LabelledDataset, str]:
@@ -47,8 +48,8 @@ class Reading(Changed):
         if name == RECORDINGS:
             from tespec.datasets.folder import EventFolder
 
-            refuse(bool(self.changes), f"--set changes settings of a data set, and {RECORDINGS} have none")
-            return EventFolder(path, parse_size(self.sensor) if self.sensor else None), RULE
+            refuse(bool(self.changed.changes), f"--set changes settings of a data set, and {RECORDINGS} have none")
+            return EventFolder(path, parse_size(self.changed.sensor) if self.changed.sensor else None), RULE
         from tespec.runs.data import find_data, settings_of
         from tespec.tasks import import_tasks
         from tespec.tasks.base import open_dataset
@@ -56,7 +57,7 @@ class Reading(Changed):
         import_tasks()
         task = str(read_config("tasks", name))
         data = find_data(task, path).made()
-        settings = settings_of(data, task, "recurrent", None, self.all_changes)
+        settings = settings_of(data, task, "recurrent", None, self.changed.all_changes)
         return open_dataset(settings, data.root), settings.rule
 
 

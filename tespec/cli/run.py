@@ -52,7 +52,7 @@ def run(
     method: Annotated[str | None, Parameter(help="how the backbone starts; --list names them")] = None,
     task: Annotated[str | None, Parameter(help="what it is fine-tuned on; --list names them, or FILE.yaml")] = None,
     arch: Annotated[Literal["recurrent", "feedforward"], Parameter(help="of the backbone")] = "recurrent",
-    data: Annotated[Path | None, Parameter(help="or sample (default: $TESPEC_DATA/<task>, ./data/<task>)")] = None,
+    data: Annotated[Path | None, Parameter(help="DIR or sample (default: $TESPEC_DATA/<task>, ./data/<task>)")] = None,
     split: Annotated[Literal["test", "val"], Parameter(help="what is scored; val is for choosing settings")] = "test",
     seeds: Annotated[
         tuple[NonNegativeInt, ...],

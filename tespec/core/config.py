@@ -167,10 +167,10 @@ def cell_layers(
 ) -> list[Layer]:
     """What task, profile, data and user state of a cell, in this order; as `finetuning_settings`."""
     layers = _task_layers(task)
-    known = [name for source, facts in layers for name in _group(facts, "architectures", source)]
+    source, first = layers[0]
+    known = _group(first, "architectures", source)
     if arch not in known:
-        choices = ", ".join(map(str, dict.fromkeys(known)))
-        raise UserError(f"task {task}", f"no architecture {arch!r}", f"choose from {choices}")
+        raise UserError(source, f"no architecture {arch!r}", f"choose from {', '.join(map(str, known))}")
     for each in read_profiles(profile):
         layers += [(f"profile {each.name}", each.finetuning)]
         layers += [(f"profile {each.name}, task {task}", each.tasks.get(task, {}))]

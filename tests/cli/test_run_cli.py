@@ -110,8 +110,9 @@ def test_mistakes_are_answered_in_one_line(
     assert not world_folder().exists()
 
 
-@pytest.mark.parametrize("option", ["--results", "--runs"])
-@pytest.mark.parametrize("given", ["run --method tespec --task ddd17", "pretrain --method tespec"])
+@pytest.mark.parametrize(
+    ("given", "option"), [("run --method tespec --task ddd17", "--results"), ("pretrain --method tespec", "--runs")]
+)
 def test_a_folder_that_cannot_be_written_to_is_named_before_data_is_made(call, tmp_path, without_data, given, option):
     (tmp_path / "file").touch()
     (tmp_path / "docs").mkdir()

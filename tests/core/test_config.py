@@ -140,6 +140,23 @@ def test_a_task_wins_over_its_base_in_all_that_it_states(own):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        (
+            "architectures: {recurent: {segments: 2}}",
+            "task own: unknown architecture 'recurent'; did you mean 'recurrent'",
+        ),
+        ("optimisation: {stepps: 2}", "task own: unknown setting 'stepps'; did you mean 'steps'"),
+        ("splits: 3", "task own: splits holds no settings by name"),
+    ],
+)
+def test_mistakes_in_a_task_with_a_base_are_named(own, text, said):
+    own(f"base: ddd17\n{text}", "tasks")
+    with pytest.raises(UserError, match=said):
+        finetuning_settings("own", "feedforward", "paper")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
         ("base: small", "base: small: has a base itself"),
         ("base: sample\nfinetuning: {stepps: 3}", "unknown setting 'stepps'"),
         ("base: sample\ndeviations: 3", r"profile own, deviations: 3 is not allowed"),
