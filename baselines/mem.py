@@ -371,12 +371,12 @@ class Mem(EventMethod):
     def upstream_settings(cls, settings: cfg.Pretraining, name: str) -> cfg.Pretraining:
         """Settings of the tokenizer's pre-training on the same data; its batch is changed in proportion as well."""
         first, usual = super().upstream_settings(settings, name), pretraining_settings(settings.name, settings.profile)
-        how, same = settings.optimisation, ("dataset", "bins", "rule", "window_ms", "downsample", "sensor_px")
+        same = ("dataset", "bins", "rule", "window_ms", "downsample", "sensor_px")
         return replace(
             first,
             objective={"type": name} | settings.objective["tokenizer"],
             batch_size=max(1, round(first.batch_size * settings.batch_size / usual.batch_size)),
-            optimisation=replace(first.optimisation, precision=how.precision, non_finite=how.non_finite),
+            optimisation=replace(first.optimisation, precision=settings.optimisation.precision),
             **{name: getattr(settings, name) for name in same},
         )
 

@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.utils.benchmark import Timer
 
 from benchmarks.speed import machine_name, save
-from tespec.cli.command import call, new_app, run
+from tespec.cli.main import call, new_app, run
 from tespec.core.config import finetuning_settings, names, pretraining_settings
 from tespec.core.errors import one_line
 from tespec.core.paths import RESULTS

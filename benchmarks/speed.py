@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.benchmark import Measurement, Timer
 
-from tespec.cli.command import call, new_app, run
+from tespec.cli.main import call, new_app, run
 from tespec.comparison.records import environment
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.config import pretraining_settings

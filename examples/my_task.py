@@ -12,9 +12,8 @@ from tespec.core.boxes import Boxes
 from tespec.core.config import add_file
 from tespec.core.distributed import global_mean
 from tespec.core.registry import TASKS
-from tespec.core.scores import Score
 from tespec.datasets.batches import pad_boxes
-from tespec.metrics.frames import FrameScorer, Scores
+from tespec.metrics.frames import FrameScorer, Score, Scores
 from tespec.models.layers import in_fp32
 from tespec.tasks.base import Task
 from tespec.tasks.network import Network, select_labelled

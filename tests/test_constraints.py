@@ -21,16 +21,10 @@ CUDA = re.compile(r"(nvidia|cuda)-|triton$")
 
 def pins(python: str) -> dict[str, SpecifierSet]:
     """Name -> specifier of every line of constraints.txt that holds for one Python version."""
-    found: dict[str, SpecifierSet] = {}
-    for line in (ROOT / "constraints.txt").read_text().splitlines():
-        text = line.split("#")[0].strip()
-        if not text:
-            continue
-        requirement = Requirement(text)
-        if applies(requirement.marker, python):
-            name = canonicalize_name(requirement.name)
-            assert name not in found, f"{name} is pinned twice for Python {python}"
-            found[name] = requirement.specifier
+    texts = [line.split("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
+    held = [each for each in map(Requirement, filter(None, texts)) if applies(each.marker, python)]
+    found = {canonicalize_name(each.name): each.specifier for each in held}
+    assert len(found) == len(held), f"a name is pinned twice for Python {python}"
     return found
 
 

@@ -6,13 +6,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-Setup = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def test_opencv_needs_no_display_libraries() -> None:
@@ -23,63 +21,38 @@ def test_opencv_needs_no_display_libraries() -> None:
     assert not re.findall(r"lib(?:GL|EGL|glib|gthread|X11|xcb)[-.\w]*", result.stdout)
 
 
-@pytest.fixture
-def setup(tmp_path: Path) -> Setup:
-    """Runs the set-up script of an empty clone with a PATH that holds only the given interpreters."""
-
-    def run(python: str = "", **interpreters: str) -> subprocess.CompletedProcess[str]:
-        clone, path = tmp_path / "a clone", tmp_path / "bin"
-        (clone / "tools").mkdir(parents=True)
-        shutil.copy(ROOT / "tools" / "setup.sh", clone / "tools")
-        path.mkdir()
-        for tool in ("bash", "dirname", "tail"):
-            (path / tool).symlink_to(str(shutil.which(tool)))
-        for name, script in interpreters.items():
-            program = path / name.replace("_", ".")
-            program.write_text(f"#!{shutil.which('sh')}\n{script}\n")
-            program.chmod(0o755)
-        result = subprocess.run(
-            [str(path / "bash"), str(clone / "tools" / "setup.sh")],
-            env={"PATH": str(path), "PYTHON": python},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert not (clone / ".venv").exists()
-        return result
-
-    return run
-
-
 BROKEN_SHIM = "echo 'python: command not found' >&2; exit 127"
 PYTHON_314 = 'if [ "$1" = --version ]; then echo "Python 3.14.0"; else exit 1; fi'
 WITHOUT_VENV_AND_PIP = 'case "$*" in *version_info*) exit 0;; *) exit 1;; esac'
-
-
-UNSUPPORTED = r"error: no Python 3.10 to 3.13 among.*Python 3.14.0.*make PYTHON="
+GOOD = 'case "$*" in *"-m venv"*) echo "making it" >&2; exit 5;; *) exit 0;; esac'
 
 
 @pytest.mark.parametrize(
-    ("chosen", "python3", "said"),
+    ("name", "script", "code", "said"),
     [
-        ("", PYTHON_314, UNSUPPORTED),
-        ("python3", PYTHON_314, UNSUPPORTED),
-        ("", WITHOUT_VENV_AND_PIP, "error: python3: .*apt install python3-venv"),
+        ("python3", PYTHON_314, 2, r"error: no Python 3.10 to 3.13 among.*Python 3.14.0.*make PYTHON=.*\n"),
+        ("python3", WITHOUT_VENV_AND_PIP, 2, "error: python3: .*apt install python3-venv.*\n"),
+        ("python3.12", GOOD, 5, "making it\n"),
     ],
 )
-def test_a_python_that_does_not_serve_is_refused_in_one_line(
-    setup: Setup, chosen: str, python3: str, said: str
+def test_a_python_that_serves_is_found_or_what_is_wrong_is_told_in_one_line(
+    tmp_path: Path, name: str, script: str, code: int, said: str
 ) -> None:
-    result = setup(chosen, python3_11=BROKEN_SHIM, python3=python3)
-    assert result.returncode == 2
-    (line,) = result.stderr.splitlines()
-    assert re.match(said, line)
-
-
-def test_a_broken_shim_is_passed_over(setup: Setup) -> None:
-    reached = 'case "$*" in *"-m venv"*) echo "making it" >&2; exit 5;; *) exit 0;; esac'
-    result = setup(python3_11=BROKEN_SHIM, python3_12=reached)
-    assert (result.returncode, result.stderr) == (5, "making it\n")
+    """In an empty clone, with a PATH of a broken python3.11 and one other."""
+    clone, path = tmp_path / "a clone", tmp_path / "bin"
+    (clone / "tools").mkdir(parents=True)
+    shutil.copy(ROOT / "tools" / "setup.sh", clone / "tools")
+    path.mkdir()
+    for tool in ("bash", "dirname", "tail"):
+        (path / tool).symlink_to(str(shutil.which(tool)))
+    for each, text in (("python3.11", BROKEN_SHIM), (name, script)):
+        (path / each).write_text(f"#!{shutil.which('sh')}\n{text}\n")
+        (path / each).chmod(0o755)
+    called = [str(path / "bash"), str(clone / "tools" / "setup.sh")]
+    result = subprocess.run(called, env={"PATH": str(path)}, capture_output=True, text=True, check=False)
+    assert result.returncode == code
+    assert re.fullmatch(said, result.stderr)
+    assert not (clone / ".venv").exists()
 
 
 def test_help_names_every_target() -> None:

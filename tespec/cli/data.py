@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.types import PositiveFloat
 
-from tespec.cli.command import new_app, refuse
-from tespec.cli.options import Changes, Plugins, Sensor, read_config, with_sensor
+from tespec.cli.main import new_app, refuse
+from tespec.cli.options import Changed, Plugins, read_config
 from tespec.core.errors import UserError
 from tespec.core.registry import DATASETS, find_registered, import_file
 from tespec.core.settings import parse_size
@@ -38,31 +38,26 @@ Processes = Annotated[PositiveInt, Parameter(help="recordings at once")]
 class Reading:
     """How a data set is read."""
 
-    changes: Changes = ()
-    sensor: Sensor = None
+    changed: Changed = Changed()
     plugins: Plugins = ()
 
     def dataset(self, name: str, path: Path) -> tuple[LabelledDataset, str]:
-        """The data set, or the recordings of any kind, in `path`; and its rule of histograms.
-
-        Raises:
-            UserError: it cannot be read, or a setting is changed that recordings of any kind have not.
-        """
+        """The data set, or the recordings of any kind, in `path`; and its rule of histograms."""
         for file in self.plugins:
             import_file(file)
         if name == RECORDINGS:
             from tespec.datasets.folder import EventFolder
 
-            refuse(bool(self.changes), f"--set changes settings of a data set, and {RECORDINGS} have none")
-            return EventFolder(path, parse_size(self.sensor) if self.sensor else None), RULE
+            refuse(bool(self.changed.changes), f"--set changes settings of a data set, and {RECORDINGS} have none")
+            return EventFolder(path, parse_size(self.changed.sensor) if self.changed.sensor else None), RULE
         from tespec.runs.data import find_data, settings_of
         from tespec.tasks import import_tasks
         from tespec.tasks.base import open_dataset
 
         import_tasks()
-        task, changes = str(read_config("tasks", name)), with_sensor(self.changes, self.sensor)
+        task = str(read_config("tasks", name))
         data = find_data(task, path).made()
-        settings = settings_of(data, task, "recurrent", None, changes)
+        settings = settings_of(data, task, "recurrent", None, self.changed.all_changes)
         return open_dataset(settings, data.root), settings.rule
 
 
@@ -151,13 +146,10 @@ def preview(
     split: Annotated[str, Parameter(help="which recordings")] = "test",
     count: Annotated[PositiveInt, Parameter(help="moments to show")] = 3,
     at: Annotated[
-        tuple[float, ...],
-        Parameter(consume_multiple=True, help="these moments of the first recording, in s since its first event"),
+        tuple[float, ...], Parameter(consume_multiple=True, help="moments of the first recording, in s since its start")
     ] = (),
     high_pass: Annotated[bool, Parameter(help="intensity of Eq. 6 beside that of Eq. 7")] = False,
-    norm_events: Annotated[
-        PositiveFloat, Parameter(help="N of Eq. 7, as for 1Mpx; less for bins of fewer events")
-    ] = 5000.0,
+    norm_events: Annotated[PositiveFloat, Parameter(help="N of Eq. 7; less for bins of fewer events")] = 5000.0,
     reading: Reading = Reading(),
 ) -> None:
     """Draw events, histogram, intensity and labels of a few moments."""

@@ -1,25 +1,126 @@
-"""The command `tespec VERB ...`; the scripts in benchmarks/ call it with their verb."""
+"""The command `tespec VERB ...`, and what every verb shares: help on one screen, one-line errors, exit codes."""
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cyclopts import App, CycloptsError, Group, Parameter
 
 import tespec
-from tespec.cli.command import VERBS, call, new_app, run
-from tespec.core.errors import UserError
+from tespec.core.errors import Preempted, UserError, one_line
+from tespec.core.progress import say
 from tespec.core.settings import suggest
+
+MISTAKE = 2
+INTERRUPTED = 130
+PREEMPTED = 75  # EX_TEMPFAIL: try again
+VERBS = {
+    "run": "fine-tune and evaluate one cell of the tables",
+    "pretrain": "pre-train a backbone without labels",
+    "plan": "run what is missing of a set of runs, several at once",
+    "tables": "print and write the comparison tables",
+    "report": "write all results as one HTML page",
+    "data": "check, pack and preview data sets",
+    "weights": "inspect and convert weights",
+}
+HARNESS = ("tespec", "baselines", "benchmarks")
+OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
+WIDTH = 120  # of help, where it is not shown in a terminal
+
+
+def new_app(name: str, text: str = "", **more: Any) -> App:
+    """A command line without its functions; `text` describes it in place of the docstring of its function."""
+    return App(
+        name=name,
+        help=text or None,
+        version=f"tespec {tespec.__version__}",
+        help_format="plaintext",
+        help_formatter="plain",
+        group_parameters=Group("Options", sort_key=0),
+        default_parameter=Parameter(negative=(), show_default=_shown_default),
+        **more,
+    )
+
+
+def _shown_default(value: Any) -> Any:
+    return None if value is False or value in ((), "") else value
+
+
+def call(app: App, given: Sequence[str]) -> int | None:
+    """Call what the words of a command line name; a parameter `given` of it gets the words themselves."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else WIDTH
+    command, bound, ignored = app.parse_args(
+        given, console=Console(width=width, file=sys.stdout), exit_on_error=False, print_error=False
+    )
+    result: int | None = command(*bound.args, **bound.kwargs, **({"given": given} if "given" in ignored else {}))
+    return result
+
+
+def run(main: Callable[[], int | None]) -> int:
+    """Run a command line; its exit code is that of `main`, 2 after a mistake, 130 after Ctrl-C, 75 after a preemption.
+
+    A mistake on the command line, a `UserError`, or an `OSError` that is no defect of the harness becomes one line
+    `error: ...` on stderr; other exceptions pass through. A reader that has seen enough (`| head`) ends it silently.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    try:
+        code = main()
+        sys.stdout.flush()
+        return code or 0
+    except BrokenPipeError:
+        # What is still buffered has nowhere to go, also when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except CycloptsError as error:
+        what = one_line(str(error)).rstrip(".")
+        return _mistake(what if "?" in what else f"{what}; see --help")
+    except UserError as error:
+        return _mistake(str(error))
+    except OSError as error:
+        if error.filename is None and error.errno not in OF_THE_MACHINE:
+            raise
+        return _mistake(f"{error.filename or 'writing'}: {error.strerror}; name another place or fix this one")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in HARNESS:
+            raise
+        return _mistake(f"{sys.executable}: the package {error.name} is not installed; run `make setup`")
+    except KeyboardInterrupt as interruption:
+        if message := one_line(str(interruption)):
+            say(message)
+        return PREEMPTED if isinstance(interruption, Preempted) else INTERRUPTED
+
+
+def _mistake(text: Any) -> int:
+    say(f"error: {one_line(text)}")
+    return MISTAKE
+
+
+def refuse(wrong: bool, what: str) -> None:
+    """Raise a `CycloptsError` if options do not go together, `what` being how and why."""
+    if wrong:
+        raise CycloptsError(msg=what)
+
 
 lines = [f"  {name:9} {what}" for name, what in VERBS.items()]
 app = new_app(
     "tespec", f"{tespec.__doc__}\n\n" + "\n".join(lines), usage="tespec VERB ...  (tespec VERB --help tells more)"
 )
 for name in VERBS:
-    app.command(f"tespec.cli.{name}:app", name=name, show=False)  # imported when it is called
+    place = "tables:report_app" if name == "report" else f"{name}:app"
+    app.command(f"tespec.cli.{place}", name=name, show=False)  # imported when it is called
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the verb that the arguments begin with; returns the exit code."""
+    """Run the verb that the arguments begin with, and return the exit code; the scripts in benchmarks/ name theirs."""
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
 
     def called() -> int | None:

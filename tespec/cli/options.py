@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from tespec.cli.command import refuse
-from tespec.core.config import add_file, names, threads_of
+from tespec.cli.main import refuse
+from tespec.core.config import add_file, names, read_profiles
 from tespec.core.errors import UserError
 from tespec.core.registry import shipped_methods
 from tespec.core.settings import parse_size, suggest
@@ -23,13 +23,13 @@ from tespec.training.launch import starting
 if TYPE_CHECKING:
     from tespec.pretraining.method import Method
 
+PROFILES = ", ".join(names("profiles"))
 PLACES = {"--results", "--runs", "--workers"}  # options that decide nothing about a result, each with a value
 Given = Annotated[Sequence[str], Parameter(parse=False)]  # the words of the command line
 Plugins = Annotated[
     tuple[Path, ...],
     Parameter(name="--import", group=ADVANCED, help="Python file that registers a method, ...; repeatable"),
 ]
-Sensor = Annotated[str | None, Parameter(group=ADVANCED, help="WIDTHxHEIGHT in px of recordings that do not name it")]
 Changes = Annotated[tuple[str, ...], Parameter(name="--set", help="KEY=VALUE: change a setting; repeatable")]
 
 
@@ -39,11 +39,7 @@ def read_config(kind: str, name: str | None) -> str | None:
 
 
 def require_known(plugins: Sequence[Path], **given: str | None) -> None:
-    """Refuse a task, a profile or a method that does not exist, before torch is imported.
-
-    Raises:
-        UserError: names the nearest, or all of them.
-    """
+    """Refuse a task, a profile or a method that does not exist, before torch is imported."""
     if plugins:
         return  # which may bring any of them
     known = {"task": names("tasks"), "profile": names("profiles"), "method": shipped_methods()}
@@ -52,37 +48,45 @@ def require_known(plugins: Sequence[Path], **given: str | None) -> None:
             raise UserError(f"--{option} {name[:100]}", f"unknown {option}", suggest(name, known[option]))
 
 
+def _size(kind: type, tokens: Any) -> str:
+    parse_size(tokens[0].value)
+    return str(tokens[0].value)
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Choices:
-    """Settings that `run` and `pretrain` are called with."""
+class Changed:
+    """Settings that the user changes."""
 
-    profile: Annotated[
-        str | None,
-        Parameter(help=f"{', '.join(names('profiles'))}, or FILE.yaml (default: sample on sample data, else paper)"),
-    ] = None
     changes: Changes = ()
-    backbone: Annotated[
-        str | None, Parameter(help="tiny, micro, resnet50, maxvit-base or a plug-in's (default: the method's)")
+    sensor: Annotated[
+        str | None,
+        Parameter(group=ADVANCED, converter=_size, help="WIDTHxHEIGHT in px of recordings that do not name it"),
     ] = None
-    dry_run: Annotated[bool, Parameter(help="print settings, FLOPs, memory and GPU hours; train nothing")] = False
-    gpus: Annotated[PositiveInt, Parameter(group=ADVANCED, help="of --dry-run: split the batch over so many GPUs")] = 1
-    sensor: Sensor = None
-
-    def __post_init__(self) -> None:
-        refuse(self.gpus > 1 and not self.dry_run, "--gpus goes with --dry-run; --launcher starts several processes")
 
     @property
     def all_changes(self) -> tuple[str, ...]:
         """The changed settings, the size of the sensor included."""
-        return with_sensor(self.changes, self.sensor)
+        return (*self.changes, f"sensor_px={self.sensor}") if self.sensor else self.changes
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Choices(Changed):
+    """Settings that `run` and `pretrain` are called with."""
+
+    profile: Annotated[
+        str | None, Parameter(help=f"{PROFILES}, or FILE.yaml (default: sample on sample data, else paper)")
+    ] = None
+    backbone: Annotated[str | None, Parameter(help="tiny, micro, resnet50, maxvit-base (default: the method's)")] = None
+    dry_run: Annotated[bool, Parameter(help="print settings, FLOPs, memory and GPU hours; train nothing")] = False
+    gpus: Annotated[PositiveInt, Parameter(group=ADVANCED, help="of --dry-run: split the batch over so many GPUs")] = 1
+
+    def __post_init__(self) -> None:
+        refuse(self.gpus > 1 and not self.dry_run, "--gpus goes with --dry-run; --launcher starts several processes")
 
     def network(self, method: type[Method]) -> str:
-        """What decides the network: the architecture that --backbone names, else the kind of network of the method.
-
-        Raises:
-            UserError: no backbone has this architecture, or the method masks patches that it does not have.
-        """
+        """What decides the network: the architecture that --backbone names, else the kind of network of the method."""
         if self.backbone is None:
             return method.network
         from tespec.models import EventSwin
@@ -98,18 +102,6 @@ class Choices:
         return name
 
 
-def with_sensor(changes: Sequence[str], sensor: str | None) -> tuple[str, ...]:
-    """Changed settings with that of the sensor's size.
-
-    Raises:
-        UserError: it is no size.
-    """
-    if sensor is None:
-        return tuple(changes)
-    parse_size(sensor)
-    return (*changes, f"sensor_px={sensor}")
-
-
 def prepared(setup: Setup, given: Sequence[str], profile: str | None) -> Setup:
     """The setup with its command for records, checked and with its threads set; `profile` may set the CPU threads.
 
@@ -120,7 +112,8 @@ def prepared(setup: Setup, given: Sequence[str], profile: str | None) -> Setup:
     from tespec.training.device import choose_device
 
     program = ["tespec"] if setup.launcher == "none" else [*starting(setup.launcher, os.environ), "-m", "tespec.cli"]
-    threads = setup.threads or (threads_of(profile) if profile else None)
+    stated = [each.threads for each in read_profiles(profile) if each.threads] if profile else []
+    threads = setup.threads or (stated[-1] if stated else None)
     taken = [] if threads or choose_device(setup.device).type != "cpu" else ["--threads", str(torch.get_num_threads())]
     words = [word for before, word in pairwise(("", *given)) if not {before, word.partition("=")[0]} & PLACES]
     kept = (word.replace(f"{setup.runs.absolute()}/", "runs/") for word in words)

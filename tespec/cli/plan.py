@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from tespec.cli.command import new_app, refuse
-from tespec.cli.options import Changes, Plugins, read_config
+from tespec.cli.main import new_app, refuse
+from tespec.cli.options import PROFILES, Changes, Plugins, read_config
 from tespec.comparison.records import Record, read_records
 from tespec.core.config import names
 from tespec.core.errors import UserError
@@ -38,9 +38,7 @@ class Options:
     only: Annotated[tuple[str, ...], Words, Parameter(help="tasks, methods, ablations or kinds of run")] = ()
     seeds: Annotated[tuple[NonNegativeInt, ...], Words, Parameter(help="in place of the plan's")] = ()
     data: Annotated[str | None, Parameter(help="holds a folder for each data set; or sample: the sample world")] = None
-    profile: Annotated[
-        str | None, Parameter(help=f"{', '.join(names('profiles'))}, or FILE.yaml (default: the plan's)")
-    ] = None
+    profile: Annotated[str | None, Parameter(help=f"{PROFILES}, or FILE.yaml (default: the plan's)")] = None
     checkpoints: Annotated[tuple[str, ...], Words, Parameter(help="METHOD=FILE ...: weights of methods")] = ()
     changes: Changes = ()
     processes: Annotated[PositiveInt | None, Parameter(help="runs at once (default: as the plan says)")] = None
@@ -124,11 +122,7 @@ def changed(plan: Plan, options: Options) -> Plan:
 
 
 def check_methods(plan: Plan, jobs: Sequence[Job]) -> None:
-    """Refuse cells that cannot be run.
-
-    Raises:
-        UserError: an unknown method, an architecture that it has not, or no weights to start from.
-    """
+    """Refuse cells of an unknown method, an architecture that it has not, or without weights to start from."""
     from tespec.pretraining.method import find_method
 
     for job in (job for job in jobs if job.kind == "evaluation"):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from tespec.cli.command import new_app
+from tespec.cli.main import new_app
 from tespec.cli.options import Choices, Given, Plugins, prepared, read_config, require_known
 from tespec.core.config import refuse_unknown_changes
 from tespec.core.errors import UserError

@@ -12,9 +12,9 @@ from cyclopts.types import PositiveFloat
 
 # What imports torch stands inside the functions: mistakes on the command line are answered at once, and what a broken
 # installation raises on import is answered in one line.
-from tespec.cli.command import new_app, refuse
+from tespec.cli.main import new_app, refuse
 from tespec.cli.options import Choices, Given, Plugins, prepared, read_config, require_known
-from tespec.core.config import refuse_unknown_changes
+from tespec.core import config
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.registry import METHODS, register_methods
@@ -52,12 +52,8 @@ def run(
     method: Annotated[str | None, Parameter(help="how the backbone starts; --list names them")] = None,
     task: Annotated[str | None, Parameter(help="what it is fine-tuned on; --list names them, or FILE.yaml")] = None,
     arch: Annotated[Literal["recurrent", "feedforward"], Parameter(help="of the backbone")] = "recurrent",
-    data: Annotated[
-        Path | None, Parameter(help="the task's data, or sample (default: $TESPEC_DATA/<task>, ./data/<task>)")
-    ] = None,
-    split: Annotated[
-        Literal["test", "val"], Parameter(help="recordings that are scored; val is there to choose settings")
-    ] = "test",
+    data: Annotated[Path | None, Parameter(help="DIR or sample (default: $TESPEC_DATA/<task>, ./data/<task>)")] = None,
+    split: Annotated[Literal["test", "val"], Parameter(help="what is scored; val is for choosing settings")] = "test",
     seeds: Annotated[
         tuple[NonNegativeInt, ...],
         Parameter(
@@ -70,14 +66,10 @@ def run(
     checkpoint: Annotated[Path | None, Parameter(help="weights the method starts from, or timm:NAME")] = None,
     choices: Choices = Choices(),
     freeze: Annotated[bool, Parameter(help="train the head alone, on a frozen backbone")] = False,
-    label_fraction: Annotated[
-        PositiveFloat | None, Parameter(help="share of the training labels, evenly over each recording (default: 1)")
-    ] = None,
+    label_fraction: Annotated[PositiveFloat | None, Parameter(help="share of training labels (default: 1)")] = None,
     probe: Annotated[bool, Parameter(help="linear and k-NN probe of the frozen backbone")] = False,
     list_: Annotated[bool, Parameter(name="--list", help="list methods, tasks and profiles")] = False,
-    describe: Annotated[
-        str | None, Parameter(help="print settings of a task or method, and where each comes from")
-    ] = None,
+    describe: Annotated[str | None, Parameter(help="print settings of a task or method, each with its source")] = None,
     setup: Setup = Setup(),
     drawing: Drawing = Drawing(),
     reference: Annotated[
@@ -94,14 +86,9 @@ def run(
     Settings: the task's config, then --profile, then --set; the later one wins (--describe TASK shows them).
     """
     starts = method or probe or checkpoint or freeze or choices.dry_run or choices.backbone
-    refuse(
-        bool(reference and starts),
-        "--reference goes without --method, --checkpoint, --backbone, --probe, --freeze, --dry-run",
-    )
-    refuse(
-        bool(drawing.model and (starts or task or reference)),
-        "--model goes with no method or task",
-    )
+    beside = "--method, --checkpoint, --backbone, --probe, --freeze, --dry-run"
+    refuse(bool(reference and starts), f"--reference goes without {beside}")
+    refuse(bool(drawing.model and (starts or task or reference)), "--model goes with no method or task")
     refuse(freeze and probe, "--freeze and --probe: give one of them")
     task, describe = read_config("tasks", task), read_config("tasks", describe)
     profile = read_config("profiles", choices.profile)
@@ -112,7 +99,7 @@ def run(
     recipe = tuple(each.removeprefix("pretraining.") for each in choices.changes if each.startswith("pretraining."))
     require_known(plugins, method=method, task=task, profile=profile)
     arch = "feedforward" if reference else arch
-    refuse_unknown_changes(task, arch, profile, changes, recipe)
+    config.refuse_unknown_changes(task, arch, profile, changes, recipe)
     register_methods(plugins)
     if list_:
         print_list()
@@ -203,20 +190,17 @@ def draw(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) 
 
 def print_list() -> None:
     """Print methods and tasks, a line each."""
-    from tespec.core.config import names
-
     print("methods")
     for name, method in sorted(METHODS.module_dict.items()):
         print(f"  {name:13} {method.title}: {method.summary}")
-    print("tasks\n  " + "\n  ".join(names("tasks")))
-    print("profiles\n  " + "\n  ".join(names("profiles")))
+    for kind in ("tasks", "profiles"):
+        print(f"{kind}\n  " + "\n  ".join(config.names(kind)))
 
 
 def print_settings(name: str, arch: str, profile: str, changes: Sequence[str]) -> None:
     """Print the resulting settings of a task or a method, and where each of them comes from."""
     import yaml
 
-    from tespec.core import config
     from tespec.pretraining.method import find_method
 
     settings: Finetuning | Pretraining

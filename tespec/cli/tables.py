@@ -1,28 +1,26 @@
-"""Print and write the comparison tables."""
+"""Print and write the comparison tables; write all results as one HTML page."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from tespec.cli.command import new_app, refuse
+from tespec.cli.main import new_app, refuse
 from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS
+from tespec.core.progress import say
 
 BRIEF = ("Measured on different machines", "Not shown", "p:")  # beginnings of the notes that are printed
-app = new_app("tables")
+app, report_app = new_app("tables"), new_app("report")
 
 
 @app.default
 def tables(
     *,
-    only: Annotated[
-        tuple[str, ...], Parameter(consume_multiple=True, help="these tables, e.g. segmentation depth")
-    ] = (),
+    only: Annotated[tuple[str, ...], Parameter(consume_multiple=True, help="tables, e.g. segmentation depth")] = (),
     measured: Annotated[bool, Parameter(help="measured rows and columns alone")] = False,
     gains: Annotated[str | None, Parameter(help="one table of gains over this method, paired by seed")] = None,
     frozen: Annotated[bool, Parameter(help="trained on a frozen backbone")] = False,
@@ -35,9 +33,6 @@ def tables(
 
     Without filters, tables show the test split, all labels, default settings and the newest results version.
     `tables --by label_fraction --where method=tespec` compares numbers of labels.
-
-    Raises:
-        UserError: no record can be read, or none fits what was asked for.
     """
     refuse(bool(gains and (only or measured or by)), "--gains is a table of its own, without --only, --measured, --by")
     wanted = {"frozen": "True"} if frozen else {}
@@ -49,7 +44,7 @@ def tables(
 
     records, problems = read_records(results)
     for problem in problems:
-        sys.stderr.write(f"left out: {problem}\n")
+        say(f"left out: {problem}")
     if problems and not records:
         raise UserError(results, "holds no readable record", "remove the damaged files or run again")
     # Half a second, which a mistake need not wait for.
@@ -77,3 +72,26 @@ def tables(
         print(note)
     print(f"Written: {len(written)} files in {written[0].parent}")
     return 0
+
+
+@report_app.default
+def report(
+    *,
+    results: Annotated[Path, Parameter(help="folder of runs/ and pictures/", show_default=False)] = RESULTS,
+    out: Annotated[Path | None, Parameter(help="the file (default: report.html in --results)")] = None,
+) -> int:
+    """Write all results as one HTML page: what was run, tables, figures of scores and losses, pictures.
+
+    Returns:
+        The exit code: 1 if files of the folder were left out.
+    """
+    out = out or results / "report.html"
+    if out.is_dir():
+        raise UserError(f"--out {out}", "is a folder", "name a file")
+    from tespec.report.page import write_report  # imports pandas and matplotlib, which take a second
+
+    count, problems = write_report(results, out)
+    for problem in problems:
+        say(f"left out: {problem}")
+    print(f"Written: {out} ({count} records, {out.stat().st_size / 1e6:.2f} MB)")
+    return 1 if problems else 0

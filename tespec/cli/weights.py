@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from tespec.cli.command import new_app
+from tespec.cli.main import new_app
 from tespec.cli.options import Plugins
 from tespec.core.errors import UserError
 from tespec.core.registry import import_file

@@ -18,7 +18,33 @@ from tespec.core.settings import Finetuning, Pretraining, Profile, build, merge,
 Layer = tuple[str, Mapping[str, Any]]  # who states settings, and the settings
 OFFICIAL_SPLITS = dict.fromkeys(("train", "val", "test"))  # as the data set's class names them
 # Of a fine-tuning, what a task's config need not say.
-UNSAID = {"label_share": 1.0, "sensor_px": None, "splits": OFFICIAL_SPLITS}
+TASK_DEFAULTS: dict[str, Any] = {
+    "splits": OFFICIAL_SPLITS,
+    "sensor_px": None,
+    "downsample": {"factor": 1, "keep": "nearest", "to_width": None},
+    "bins": 10,
+    "rule": "edges",  # bins between the borders of the window, Eq. 3; rvt: as RVT's archives hold them
+    "head": {},
+    "drop_path": 0.0,  # RVT has none, the paper is silent
+    "optimisation": {
+        "optimizer": "Adam",  # RVT: AdamW without weight decay, which is the same update
+        "start_divisor": 25,  # c1 of the paper
+        "end_divisor": 1000,  # c2
+        "clip": {"by": "value", "at": 1.0},  # as RVT does; the paper is silent
+        "weight_decay": {"start": 0.0, "end": 0.0, "exempt": []},  # RVT's 0
+        "patch_embed_lr": 1.0,
+        "precision": "auto",  # RVT: fp16; the paper is silent
+    },
+    "augmentation": {"flip": 0.0, "zoom": 0.0, "zoom_in_share": 0.8, "zoom_in": [1.0, 1.5], "zoom_out": [1.0, 1.2]},
+    "peak_lr_after": {},
+    # As RVT mixes them (data/genx_utils, modules/detection.py), whose loading the paper takes for pre-training and
+    # detection; it is silent on the other tasks.
+    "sampling": "mixed",
+    "labels_per_chunk": None,
+    "label_share": 1.0,
+    "evaluation_lanes": 1,
+    "test_time_augmentation": "none",
+}
 _added: dict[str, dict[str, Path]] = {}  # files of the user's own by kind ("tasks", "profiles") and name
 
 
@@ -31,7 +57,7 @@ def add_file(kind: str, path: Path) -> str:
     path = path.absolute()
     if path.suffix != ".yaml" or not path.is_file():
         raise UserError(path, "no such config", "give a file that ends in .yaml")
-    before = file_of(kind, path.stem)
+    before = files(kind).get(path.stem)
     if before is None:
         _added.setdefault(kind, {})[path.stem] = path
     elif before != path:
@@ -44,18 +70,14 @@ def own_files(**named: str) -> list[Path]:
     return [_added[kind][name] for kind, name in named.items() if name in _added.get(kind, {})]
 
 
-def _files(kind: str) -> dict[str, Path]:
+def files(kind: str) -> dict[str, Path]:
+    """Files of the configs of one kind, such as "tasks" or "profiles", by name."""
     return {path.stem: path for path in (CONFIGS / kind).glob("*.yaml")} | _added.get(kind, {})
 
 
 def names(kind: str) -> list[str]:
-    """Names of the configs of one kind, such as "tasks" or "profiles"."""
-    return sorted(_files(kind))
-
-
-def file_of(kind: str, name: str) -> Path | None:
-    """The file of a config; None where there is none of that name."""
-    return _files(kind).get(name)
+    """Names of the configs of one kind."""
+    return sorted(files(kind))
 
 
 @lru_cache
@@ -65,7 +87,7 @@ def _parsed(path: Path, changed: int) -> Any:
 
 
 def _read(kind: str, name: str) -> dict[str, Any]:
-    path = file_of(kind, name)
+    path = files(kind).get(name)
     if path is None:
         raise UserError(name[:100], f"no such file in configs/{kind}", f"choose from {', '.join(names(kind))}")
     try:
@@ -77,12 +99,15 @@ def _read(kind: str, name: str) -> dict[str, Any]:
     return facts | {"name": name}
 
 
-def _read_base(kind: str, name: str) -> dict[str, Any]:
-    """The config that another one names as its base."""
-    facts = _read(kind, name)
-    if "base" in facts:
-        raise UserError(f"base: {name}", "has a base itself", "name one that has none")
-    return facts
+def _with_base(kind: str, name: str) -> list[dict[str, Any]]:
+    """The config that a config names as its base, if any, and the config itself, which wins."""
+    own = _read(kind, name)
+    if "base" not in own:
+        return [own]
+    base = _read(kind, str(own["base"]))
+    if "base" in base:
+        raise UserError(f"base: {own['base']}", "has a base itself", "name one that has none")
+    return [base, own]
 
 
 def _group(facts: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:
@@ -93,15 +118,31 @@ def _group(facts: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]
     return group
 
 
-def _task(name: str) -> dict[str, Any]:
-    """A task's config over that of the task it names as its base, if any; another data set has its own protocol."""
-    own = _read("tasks", name)
-    if "base" not in own:
-        return own
-    base = UNSAID | _read_base("tasks", str(own.pop("base")))
-    if own.get("dataset", base.get("dataset")) != base.get("dataset"):
-        base |= {"protocol": own.get("protocol", {}), "splits": OFFICIAL_SPLITS}
-    return merge(base, own, f"task {name}", replaced=("splits",))
+def _task_layers(name: str) -> list[Layer]:
+    """A task's config behind that of the task it names as its base; another data set has its own protocol."""
+    *bases, own = _with_base("tasks", name)
+    for base in bases:
+        if own.get("dataset", base.get("dataset")) != base.get("dataset"):
+            base |= {"protocol": own.get("protocol", {}), "splits": OFFICIAL_SPLITS}
+    return [(f"task {each.pop('name')}", each) for each in (*bases, own)]
+
+
+def _of_task(name: str, key: str) -> Any:
+    return next((facts[key] for _, facts in reversed(_task_layers(name)) if key in facts), None)
+
+
+def dataset_of_task(task: str) -> str:
+    """Registered name of a task's data set."""
+    return str(_of_task(task, "dataset"))
+
+
+def splits_of_tasks() -> list[tuple[str, dict[str, list[str]]]]:
+    """Registered name of the data set of each task, and the splits that its config names in place of official ones."""
+    found = []
+    for name in names("tasks"):
+        splits = _group({"splits": _of_task(name, "splits") or {}}, "splits", f"task {name}")
+        found += [(dataset_of_task(name), {split: each for split, each in splits.items() if each})]
+    return found
 
 
 def read_profiles(name: str) -> list[Profile]:
@@ -110,19 +151,7 @@ def read_profiles(name: str) -> list[Profile]:
     Raises:
         UserError: there is no such profile, or it says something that profiles do not have.
     """
-    own = build(Profile, _read("profiles", name), f"profile {name}")
-    if not own.base:
-        return [own]
-    return [build(Profile, _read_base("profiles", own.base), f"profile {own.base}"), own]
-
-
-def threads_of(profile: str) -> int | None:
-    """CPU threads that a profile states; None: torch's.
-
-    Raises:
-        UserError: as of `read_profiles`.
-    """
-    return next((each.threads for each in reversed(read_profiles(profile)) if each.threads), None)
+    return [build(Profile, each, f"profile {each['name']}") for each in _with_base("profiles", name)]
 
 
 def _scale(profile: str, network: str) -> dict[str, Any]:
@@ -133,45 +162,20 @@ def _scale(profile: str, network: str) -> dict[str, Any]:
     return {"profile": profile, "width": networks.get(network, network), "deviations": deviations}
 
 
-def dataset_of_task(task: str) -> str:
-    """Registered name of a task's data set.
-
-    Raises:
-        UserError: there is no such task.
-    """
-    return str(_task(task).get("dataset"))
-
-
-def splits_of_tasks() -> list[tuple[str, dict[str, list[str]]]]:
-    """Registered name of the data set of each task, and the splits that its config names in place of the official ones.
-
-    Raises:
-        UserError: a config cannot be read.
-    """
-    splits = {name: _group(_task(name), "splits", f"task {name}") for name in names("tasks")}
-    return [(dataset_of_task(name), {split: each for split, each in of.items() if each}) for name, of in splits.items()]
-
-
 def cell_layers(
     task: str, arch: str, profile: str, changes: Sequence[str] = (), of_data: Mapping[str, Any] | None = None
 ) -> list[Layer]:
-    """What task, profile, data and user state of a cell, in this order; arguments as of `finetuning_settings`.
-
-    Raises:
-        UserError: there is no such task, profile or architecture, or a change is none.
-    """
-    facts = _task(task)
-    known = _group(facts, "architectures", f"task {task}")
+    """What task, profile, data and user state of a cell, in this order; as `finetuning_settings`."""
+    layers = _task_layers(task)
+    source, first = layers[0]
+    known = _group(first, "architectures", source)
     if arch not in known:
-        raise UserError(f"task {task}", f"no architecture {arch!r}", f"choose from {', '.join(map(str, known))}")
-    layers: dict[str, Mapping[str, Any]] = {f"task {task}": facts}
+        raise UserError(source, f"no architecture {arch!r}", f"choose from {', '.join(map(str, known))}")
     for each in read_profiles(profile):
-        layers |= {
-            f"profile {each.name}": each.finetuning,
-            f"profile {each.name}, task {task}": each.tasks.get(task, {}),
-        }
-    layers["dataset.json"] = of_data or {}
-    of_arch = [(source, _of_architecture(layer, arch, known, source)) for source, layer in layers.items()]
+        layers += [(f"profile {each.name}", each.finetuning)]
+        layers += [(f"profile {each.name}, task {task}", each.tasks.get(task, {}))]
+    layers += [("dataset.json", of_data or {})]
+    of_arch = [(source, _of_architecture(layer, arch, known, source)) for source, layer in layers]
     return [*of_arch, *map(parse_change, changes)]
 
 
@@ -181,7 +185,7 @@ def _of_architecture(layer: Mapping[str, Any], arch: str, known: Iterable[str], 
     for name in groups:
         if name not in known:
             raise UserError(source, f"unknown architecture {name!r}", suggest(str(name), known))
-    both = {key: value for key, value in layer.items() if key not in ("architectures", "name")}
+    both = {key: value for key, value in layer.items() if key not in ("architectures", "base")}
     if "splits" in both:
         splits = _group(both, "splits", source)
         both["splits"] = {**splits, "val": splits.get("val", [])}
@@ -189,60 +193,36 @@ def _of_architecture(layer: Mapping[str, Any], arch: str, known: Iterable[str], 
 
 
 def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -> list[Layer]:
-    """What recipe, profile and user state of a pre-training, in this order; arguments as of `pretraining_settings`.
-
-    Raises:
-        UserError: there is no such method or profile, or a change is none.
-    """
+    """What recipe, profile and user state of a pre-training, in this order; as `pretraining_settings`."""
     kind, every = recipe_of(method), read_profiles(profile)
     swaps = [change for change in changes if change.startswith("objective=")]
     objective = str(parse_change(swaps[-1])[1]["objective"]) if swaps else method
     own = recipe_of(objective)
+    for name in {*kind.profiles, *own.profiles} - {*names("profiles")}:
+        remedy = f"choose from {', '.join(names('profiles'))}"
+        raise UserError(f"method {method}", f"there is no profile {name!r} for it to change", remedy)
     # What the method says of a profile wins over what the profile says of all methods, that of its base as well.
     layers = [
         (f"recipe of {method}", as_facts(kind.recipe)),
         (f"recipe of {objective}", {"objective": {"type": objective, **as_facts(own.recipe)["objective"]}}),
         *((f"profile {each.name}", each.pretraining) for each in every),
     ]
-    for each in every:
-        general = {key: value for key, value in _differences(kind, each.name).items() if key != "objective"}
-        loss = {"objective": _differences(own, each.name).get("objective", {})}
-        layers += [(f"profile {each.name}, method {method}", general)]
-        layers += [(f"profile {each.name}, method {objective}", loss)]
+    for name in (each.name for each in every):
+        general = {key: value for key, value in kind.profiles.get(name, {}).items() if key != "objective"}
+        loss = {"objective": own.profiles.get(name, {}).get("objective", {})}
+        layers += [(f"profile {name}, method {method}", general), (f"profile {name}, method {objective}", loss)]
     return [*layers, *(parse_change(change) for change in changes if change not in swaps)]
 
 
-def _differences(method: Any, profile: str) -> Mapping[str, Any]:
-    """What a method says of a profile.
-
-    Raises:
-        UserError: it names a profile that does not exist.
-    """
-    for name in method.profiles:
-        if name not in names("profiles"):
-            remedy = f"choose from {', '.join(names('profiles'))}"
-            raise UserError(f"{method.__name__}.profiles", f"there is no profile {name!r}", remedy)
-    differs: Mapping[str, Any] = method.profiles.get(profile, {})
-    return differs
-
-
 def recipe_of(method: str) -> Any:
-    """The class of a method that is pre-trained here.
-
-    Raises:
-        UserError: there is none of that name, or it has no recipe.
-    """
+    """The class of a method that is pre-trained here; a `UserError` if it has no recipe."""
     if method not in (known := pretrained_methods()):
         raise UserError(f"method {method[:100]}", "has no pre-training", f"choose from {', '.join(known)}")
     return METHODS.module_dict[method]
 
 
 def parse_change(change: str) -> Layer:
-    """The layer of a `KEY=VALUE` of the user, whose key is a dotted name.
-
-    Raises:
-        UserError: it is none.
-    """
+    """The layer of a `KEY=VALUE` of the user, whose key is a dotted name; a `UserError` if it is none."""
     path, equals, text = change.partition("=")
     if not equals:
         raise UserError(f"--set {change}", "no '='", "write --set optimisation.steps=100")
@@ -256,14 +236,11 @@ def parse_change(change: str) -> Layer:
 
 
 def _merged(defaults: Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, Any]:
-    """Settings of layers, of which a later one wins over an earlier one.
-
-    Raises:
-        UserError: a layer states something that neither the first one nor the defaults have.
-    """
-    facts = {**defaults, **layers[0][1]}
-    for source, layer in layers[1:]:
-        facts = merge(facts, layer, source, replaced=() if source.startswith("--set") else ("splits",))
+    """Settings of layers, of which a later one wins; it states nothing that the first one and the defaults have not."""
+    facts = dict(defaults)
+    for number, (source, layer) in enumerate(layers):
+        replaced = () if source.startswith("--set") else ("splits",)
+        facts = merge(facts, layer, source, replaced, strict=number > 0)
     return facts
 
 
@@ -296,7 +273,7 @@ def finetuning_settings(
     Raises:
         UserError: there is no such task or setting, or a value that it cannot have.
     """
-    facts = _merged(UNSAID, cell_layers(task, arch, profile, changes, of_data))
+    facts = _merged(TASK_DEFAULTS, cell_layers(task, arch, profile, changes, of_data))
     facts |= {"task": task, "arch": arch} | _scale(profile, network)
     settings = build(Finetuning, facts, f"task {task}")
     settings.check()
@@ -333,14 +310,10 @@ def pretraining_settings(
 def refuse_unknown_changes(
     task: str | None, arch: str, profile: str | None, changes: Sequence[str], of_pretraining: Sequence[str] = ()
 ) -> None:
-    """Refuse changes of settings that a cell, or a pre-training by whatever method, has not, without torch.
-
-    Raises:
-        UserError: names the nearest setting.
-    """
+    """Refuse changes of settings that a cell, or a pre-training by whatever method, has not, without torch."""
     profile = profile or "paper"
     if task in names("tasks") and profile in names("profiles"):  # others come with a file that is not imported yet
-        _merged(UNSAID, cell_layers(task, arch, profile, changes))
+        _merged(TASK_DEFAULTS, cell_layers(task, arch, profile, changes))
     for source, layer in map(parse_change, of_pretraining):
         refuse_unknown(Pretraining, layer, source)
 

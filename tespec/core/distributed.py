@@ -13,12 +13,15 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
+from mmengine import dist
 from torch import Tensor, distributed
 
 Value = TypeVar("Value")
 # One rank may work alone for long, on a sample world or on held-out data; if one dies, the launcher stops the rest.
 PATIENCE = timedelta(days=7)
 _group: distributed.ProcessGroup | None = None
+rank, world_size = dist.get_rank, dist.get_world_size
+is_first = dist.is_main_process  # writes files and speaks to the user
 
 
 def open_group() -> None:
@@ -33,25 +36,9 @@ def close_group() -> None:
     _group = None
 
 
-def rank() -> int:
-    """Number of this process, from 0 on."""
-    return distributed.get_rank() if distributed.is_initialized() else 0
-
-
-def world_size() -> int:
-    """Number of processes."""
-    return distributed.get_world_size() if distributed.is_initialized() else 1
-
-
-def is_first() -> bool:
-    """Whether this is rank 0, which writes files and speaks to the user."""
-    return rank() == 0
-
-
 def barrier() -> None:
     """Wait until all ranks are here."""
-    if world_size() > 1:
-        distributed.barrier(group=_group)
+    dist.barrier(_group)
 
 
 @contextmanager
@@ -66,20 +53,15 @@ def rank_zero_first() -> Iterator[None]:
 
 def broadcast(value: Value) -> Value:
     """The value of rank 0, on every rank."""
-    if world_size() == 1:
-        return value
     box = [value]
-    distributed.broadcast_object_list(box, src=0, group=_group)
+    dist.broadcast_object_list(box, 0, _group)
     return box[0]
 
 
 def all_gather(value: Value) -> list[Value]:
     """The values of all ranks in their order, on every rank."""
-    if world_size() == 1:
-        return [value]
-    found: list[Value] = [value] * distributed.get_world_size()
-    distributed.all_gather_object(found, value, group=_group)
-    return found
+    values: list[Value] = dist.all_gather_object(value, _group)
+    return values
 
 
 @dataclass(frozen=True)

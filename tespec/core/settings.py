@@ -179,7 +179,6 @@ class Optimisation:
     """How weights are updated; learning rates start at peak/start_divisor and end at peak/end_divisor.
 
     `betas` are those of Adam. `patch_embed_lr` is the share of the learning rate that the patch embedding gets.
-    `non_finite` says what is done about a step whose loss or gradients are not finite: "stop" or "skip".
     """
 
     peak_lr: PositiveFloat
@@ -194,7 +193,6 @@ class Optimisation:
     weight_decay: Decay = Decay(0.0, 0.0, ())
     patch_embed_lr: PositiveFloat = 1.0
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    non_finite: Literal["stop", "skip"] = "stop"
 
 
 @dataclass(frozen=True)
@@ -308,8 +306,8 @@ class Finetuning(OfRecordings):
     profile: str
     width: str
     deviations: tuple[str, ...]
-    sensor_px: str | None = None
-    label_share: SomeShare = 1.0
+    sensor_px: str | None
+    label_share: SomeShare
 
     def check(self) -> None:
         """Refuse settings that do not go together."""

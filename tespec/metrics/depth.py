@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.core.scores import Score
-from tespec.metrics.frames import FrameScorer, Scores, fewer, members
+from tespec.metrics.frames import FrameScorer, Score, Scores, fewer, members
 
 CUT_OFFS = (10, 20, 30)  # m
 SCORES = {

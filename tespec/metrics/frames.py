@@ -1,13 +1,32 @@
-"""Frames of a test set by recording and by named group, and means over fewer members than there are."""
+"""Names of scores; frames of a test set by recording and by group, and means over fewer members than there are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 Kind = Literal["recording", "group"]
 F = TypeVar("F", bound=Any)  # a frame, with `recording` and `groups`
+
+
+@dataclass(frozen=True)
+class Score:
+    """One score of a kind of task, as tables show it.
+
+    Attributes:
+        title: heading of its column.
+        better: whether the higher or the lower number is better.
+        unit: "%" or "m"; empty for shares and the like.
+    """
+
+    title: str
+    better: Literal["higher", "lower"]
+    unit: str = ""
+
+    def facts(self) -> dict[str, str]:
+        """What a record says of it."""
+        return asdict(self)
 
 
 @dataclass(frozen=True)

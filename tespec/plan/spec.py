@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
 
-from tespec.core.config import file_of, names
+from tespec.core.config import files, names
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_yaml
 from tespec.core.settings import suggest
@@ -91,7 +91,7 @@ def read_plan(name: str) -> Plan:
     Raises:
         UserError: no such plan, unreadable YAML, an unknown name or a wrong value.
     """
-    path = Path(name) if name.endswith(".yaml") else file_of("plans", name)
+    path = Path(name) if name.endswith(".yaml") else files("plans").get(name)
     if path is None:
         raise UserError(f"plan {name}", "no such plan", f"{suggest(name, names('plans'))}, or give FILE.yaml")
     try:

@@ -220,8 +220,7 @@ def _trained_for_another_split(run: Run, model: Any) -> Trained | None:
     say(f"{run.name}: {what}")
     seconds = found.time.get("train", 0.0)
     said = {"trained_by": found.name} | ({"modified": True} if found.environment.get("modified") else {})
-    skipped = int(found.metrics.get("skipped_steps") or 0)
-    return Trained(found.curve, seconds=seconds, before=seconds, skipped=skipped, environment=said)
+    return Trained(found.curve, seconds=seconds, before=seconds, environment=said)
 
 
 def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}, *, trains: bool = False) -> PreparedRun:

@@ -143,7 +143,6 @@ class Trained:
         probed: what was measured beside them.
         seconds: that the training took, those before it was resumed included.
         before: seconds of those up to the checkpoint that it went on from.
-        skipped: steps that were skipped, since their numbers were not finite.
         tracker: takes the result, where there is one.
         environment: what the record's environment says of it besides.
     """
@@ -152,7 +151,6 @@ class Trained:
     probed: Sequence[Mapping[str, float]] = ()
     seconds: float = 0.0
     before: float = 0.0
-    skipped: int = 0
     tracker: TrackHook | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
 
@@ -258,7 +256,6 @@ def _evaluating(run: Run, trained: Trained) -> Iterator[None]:
 
 def _record(run: Run, trained: Trained, outcome: Outcome, times: Mapping[str, float]) -> Record:
     setup = run.setup
-    skipped = {"skipped_steps": float(trained.skipped)} if trained.skipped else {}
     return new_record(
         run.choices,
         facts=run.method.facts() | ({"backbone": run.settings.width} if "width" in run.overrides else {}),
@@ -269,7 +266,7 @@ def _record(run: Run, trained: Trained, outcome: Outcome, times: Mapping[str, fl
         training=run.training,
         protocol=outcome.protocol,
         scores=outcome.scores,
-        metrics=_finite({**outcome.metrics, **skipped}),
+        metrics=_finite(outcome.metrics),
         groups={name: _finite(numbers) for name, numbers in outcome.groups.items()},
         recordings={name: _finite(numbers) for name, numbers in outcome.recordings.items()},
         classes=_finite(outcome.classes),
@@ -286,7 +283,7 @@ def _finite(numbers: Mapping[str, float]) -> Numbers:
 
 
 def _finite_points(curve: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
-    # A skipped step (non_finite=skip) leaves an interval without a mean.
+    # A number beside the loss, which alone is checked, may have no mean.
     return [point for point in curve if all(map(math.isfinite, point.values()))]
 
 

@@ -59,7 +59,7 @@ def train(
     with _status(folder, trainer):
         trainer.run()
     seconds = save.before + time.monotonic() - began
-    return Trained(curve.curve, curve.probed, seconds, save.before, trainer.skipped, tracker)
+    return Trained(curve.curve, curve.probed, seconds, save.before, tracker)
 
 
 @contextmanager

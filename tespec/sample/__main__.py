@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from tespec.cli.command import call, new_app, run
+from tespec.cli.main import call, new_app, run
 from tespec.runs.setup import NonNegativeInt, PositiveInt
 from tespec.sample.make import DEFAULT, make_world
 

@@ -16,7 +16,6 @@ from tespec.core.distributed import all_gather, rank, world_size
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.registry import DATASETS, TASKS, find_registered
-from tespec.core.scores import Score
 from tespec.core.settings import Finetuning, Size, build
 from tespec.datasets.base import TEST, TRAIN, LabelledDataset
 from tespec.datasets.batches import (
@@ -32,7 +31,7 @@ from tespec.datasets.batches import (
 )
 from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
 from tespec.datasets.recording import LabelledRecording, WindowRule, with_label_share
-from tespec.metrics.frames import partial_means
+from tespec.metrics.frames import Score, partial_means
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import reset
 from tespec.models.layers import padded_size

@@ -18,10 +18,10 @@ from torch.nn.functional import cross_entropy, interpolate
 from tespec.core.distributed import global_mean, rank_without_labels
 from tespec.core.errors import UserError
 from tespec.core.registry import MODELS, TASKS
-from tespec.core.scores import Score
 from tespec.core.settings import Finetuning, Share, Size, Width, build
 from tespec.datasets.base import TEST
 from tespec.datasets.batches import stack_masks
+from tespec.metrics.frames import Score
 from tespec.metrics.segmentation import IGNORE, SegmentationScorer
 from tespec.models import Backbone
 from tespec.models.backbone import BackboneState, resized

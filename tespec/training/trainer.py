@@ -58,7 +58,6 @@ class Trainer:
     Attributes:
         step: number of optimizer steps done.
         states: recurrent state after them, of each micro-batch.
-        skipped: how many of them were skipped, by the setting `non_finite`.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class Trainer:
         self.model = model.to(device)
         self.settings = with_precision(settings, device)
         self.device = device
-        self.step = self.skipped = 0
+        self.step = 0
         self._steps = steps if isinstance(steps, MicroBatches) else MicroBatches([steps])
         self.accumulate = self._steps.accumulate
         self.states: list[Any] = [None] * self.accumulate
@@ -92,7 +91,7 @@ class Trainer:
         """Train until the last step of the settings.
 
         Raises:
-            UserError: a loss or a gradient is not finite, and the settings say stop; data cannot be read any more; or a
+            UserError: a loss or a gradient is not finite; data cannot be read any more; or a
                 process that prepares batches died.
         """
         self.model.train()
@@ -120,20 +119,11 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["lr_share"]
             group["weight_decay"] = decay if group["decays"] else 0.0
-        skipping = self.settings.non_finite == "skip"
-        buffers = [each.clone() for each in self.model.buffers()] if skipping else []
         found = [self._backward(batch, number) for number, batch in enumerate(batches)]
         require_gradients(self.model)
         losses = mean_losses([each for each, _ in found])
         # Scaled gradients may overflow: the scaler then skips the step and scales less.
         wrong = not_finite(losses["loss"], () if self.scaler.is_enabled() else self._trained)
-        if skipping and wrong.item():
-            with torch.no_grad():
-                for each, before in zip(self.model.buffers(), buffers, strict=True):
-                    each.copy_(before)
-            self.optimizer.zero_grad()
-            self.skipped += 1
-            return losses
         self._first_wrong = self._first_wrong.masked_fill((wrong > 0) & (self._first_wrong == NONE_YET), self.step)
         self._found_wrong = torch.maximum(self._found_wrong, wrong)
         if self.scaler.is_enabled():
@@ -190,8 +180,7 @@ class Trainer:
         recordings = sorted({name for names in all_gather(self._steps.names(step)) for name in names})
         on = f" on {', '.join(recordings)}" if recordings else ""
         what = f"the loss or a gradient is not finite{on}; no weight was changed by it, and older checkpoints are kept"
-        remedy = "lower optimisation.peak_lr, or skip such steps with --set optimisation.non_finite=skip"
-        raise UserError(f"step {step}", what, remedy)
+        raise UserError(f"step {step}", what, "lower optimisation.peak_lr")
 
     def _call(self, point: str, *arguments: Any) -> None:
         for hook in self._hooks:
@@ -202,7 +191,6 @@ class Trainer:
         own = [nested(state, lambda tensor: tensor.cpu()) for state in self.states]
         return {
             "step": self.step,
-            "skipped": self.skipped,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
@@ -211,7 +199,7 @@ class Trainer:
 
     def load_state_dict(self, content: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken, with any number of ranks and gradient accumulation steps."""
-        self.step, self.skipped = content["step"], content["skipped"]
+        self.step = content["step"]
         self.model.load_state_dict(content["model"])
         self.optimizer.load_state_dict(content["optimizer"])
         self.scaler.load_state_dict(content["scaler"])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks import gpu, speed
-from tespec.cli.command import run
+from tespec.cli.main import run
 from tespec.core.paths import REPOSITORY
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ import tespec.core.compat  # noqa: F401  # before mmengine
 import pytest
 import torch
 
-from tespec.cli.command import VERBS, run
+from tespec.cli.main import VERBS, run
 from tespec.cli.options import prepared
 from tespec.core import config
 from tespec.core.config import names
@@ -36,15 +36,10 @@ def ended_with(error):
 
 ENDS = [
     (UserError("a.yaml", "two\n  lines", "write\none"), 2, "error: a.yaml: two lines; write one\n"),
-    (KeyboardInterrupt(), 130, ""),
     (KeyboardInterrupt("stopped at step 3"), 130, "stopped at step 3\n"),
     (Preempted("stopped at step 3"), 75, "stopped at step 3\n"),
     (OSError(28, "No space left on device", "a.json"), 2, "error: a.json: No space left on device; name another place"),
-    (
-        ModuleNotFoundError("No module", name="timm.layers"),
-        2,
-        f"error: {sys.executable}: the package timm.layers",
-    ),
+    (ModuleNotFoundError("No", name="timm.layers"), 2, f"error: {sys.executable}: the package timm.layers"),
 ]
 
 
@@ -87,11 +82,9 @@ def test_help_fits_a_screen_says_how_settings_are_found_and_imports_no_torch(cal
     ("given", "message"),
     [
         (["tabels"], "error: tabels: unknown verb; did you mean 'tables'?\n"),
-        (["x"], f"error: x: unknown verb; choose from {', '.join(VERBS)}\n"),
         (["data", "chek", "dsec", "."], 'error: Unknown command "chek". Did you mean "check"?'),
         (["run", "--result", "x"], "error: Unknown option: --result. Did you mean --results?\n"),  # no abbreviations
         (["run", "--threads", "1.5"], "error: Invalid value for --threads"),
-        (["run", "--method", "scratch", "--list", "ddd17"], "error: Unused Tokens: ['ddd17']"),
     ],
 )
 def test_a_typo_is_answered_with_the_nearest(given, message, call):
@@ -113,7 +106,6 @@ def test_a_python_without_the_harness_is_told_in_one_line(script):
 @pytest.mark.parametrize(
     ("launcher", "profile", "threads", "program"),
     [
-        ("none", None, None, "tespec"),
         ("none", "small", 1, "tespec"),
         ("pytorch", "sample", None, "torchrun --nproc-per-node 2 -m tespec.cli"),
     ],

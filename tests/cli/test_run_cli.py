@@ -39,7 +39,8 @@ def test_lists_and_describes(call):
     code, out, _ = call("run", "--list")
     assert (code, "scratch" in out, "ddd17" in out, "sample" in out) == (0, True, True, True)
     out = call("run", "--describe", "ddd17", "--profile", "small", "--set", "batch_size=3")[1]
-    for setting in ("batch_size: 3 +# --set", "rule: edges +# task ddd17", "labels_per_chunk: 2 +# profile sample",
+    for setting in ("batch_size: 3 +# --set", "rule: edges +# default",
+                    "head.channels: 48 +# profile sample, task ddd17", "labels_per_chunk: 2 +# profile sample",
                     "sensor_px: null +# default", "width: micro +# profile small"):  # fmt: skip
         assert re.search(rf"^  {setting}$", out, re.MULTILINE), setting
     out = call("run", "--describe", "tespec", "--profile", "sample", "--set", "objective.mask.ratio=0.3")[1]
@@ -66,10 +67,8 @@ MISTAKES = [
     ("run", "--method and --task are needed"),
     ("run --method tespek --task ddd17", "unknown method; did you mean 'tespec'"),
     ("run --method scratch --task ddd71", "--task ddd71: unknown task; did you mean 'ddd17'?"),
-    (CELL + "--arch recurent", 'Did you mean "recurrent"?'),
     (CELL + "--data /nowhere/at/all", "/nowhere/at/all: no such"),
     (CELL + "--set peak_lr=5e-4", "unknown setting 'peak_lr'; did you mean 'optimisation.peak_lr'?"),
-    (CELL + "--profile papre", "--profile papre: unknown profile; did you mean 'paper'?"),
     (CELL + "--profile paper", "--profile paper: no ddd17 data given"),
     (CELL + "--reference prior", "--reference goes without --method"),
     (CELL + "--freeze --probe", "give one of them"),
@@ -80,22 +79,15 @@ MISTAKES = [
     ("run --method tespec --task ddd17 --backbone microo", "unknown backbone; did you mean 'micro'"),
     ("run --method tespec --task ddd17 --backbone resnet-micro", "has no patches that TESPEC could mask"),
     (CELL + "--set pretraining.batch_size=3", "--set pretraining.batch_size=3: this run does no pre-train"),
-    (CELL + "--pretraining-seed 3", "--pretraining-seed 3: this run does no pre-training; leave it out"),
     (CELL + "--checkpoint x.pth", "--method scratch: takes no --checkpoint"),
     ("run --method tespec --task ddd17 --checkpoint OTHER", "written for arch 'tiny'"),
-    ("run --method ecdp --task ddd17", "ECDP with ResNet50 is feedforward alone; give --arch feedforward"),
     ("run --method scratch --task mvsec --probe", "--probe --task mvsec: probes are only for segmentation"),
     (CELL + "--dry-run --gpus 3", "batch_size: 4 lanes do not divide evenly into 3 parts"),
-    (CELL + "--gpus 3", "--gpus goes with --dry-run"),
     (ON_DATA + "--set dataset=Foo", "dataset: unknown dataset 'Foo'; choose from Ddd17, Dsec, Gen1, Mvsec"),
-    (ON_DATA + "--set segments=5000", "or fewer"),
     (ON_DATA + "--split val --set splits.val=[]", "DDD17 has no validation split: no recordings are named"),
-    (ON_DATA + "--accumulate 3", "4 lanes do not divide evenly among 1 processes with 3 gradient accumulation"),
     (ON_DATA + "--set batch_size=1 --set labels_per_chunk=1 --set sampling=streams", "normalisation needs two"),
     ("pretrain --method scratch", "--method scratch: has no pre-training; choose a method with a recipe"),
     (PRETRAINING + "--set objective.decoder.type=Foo", "objective.decoder.type: unknown model 'Foo'; choo"),
-    (PRETRAINING + "--set segments=1000", "give --set segments="),
-    (PRETRAINING + "--set objective.mask.ratio=0.001", "objective.mask.ratio: 0.001 of"),
 ]
 
 
@@ -118,8 +110,9 @@ def test_mistakes_are_answered_in_one_line(
     assert not world_folder().exists()
 
 
-@pytest.mark.parametrize("option", ["--results", "--runs"])
-@pytest.mark.parametrize("given", ["run --method tespec --task ddd17", "pretrain --method tespec"])
+@pytest.mark.parametrize(
+    ("given", "option"), [("run --method tespec --task ddd17", "--results"), ("pretrain --method tespec", "--runs")]
+)
 def test_a_folder_that_cannot_be_written_to_is_named_before_data_is_made(call, tmp_path, without_data, given, option):
     (tmp_path / "file").touch()
     (tmp_path / "docs").mkdir()

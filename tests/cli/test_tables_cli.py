@@ -76,8 +76,6 @@ def test_gains_are_one_table(tables, tmp_path):
         (["--only", "ablation_steps", "--measured"], "nothing was measured"),
         (["--gains", "scrach"], "did you mean 'scratch'"),
         (["--gains", "scratch", "--measured"], "--gains is a table of its own"),
-        (["--where", "data=dsec"], "choose from sample"),
-        (["--contrasts"], "Unknown option: --contrasts"),
         (["--results", REPOSITORY / "docs"], "is not a results folder"),
         (["--results", "nowhere"], "--results nowhere: no such folder; name a folder that holds runs/"),
     ],

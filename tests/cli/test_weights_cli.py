@@ -86,14 +86,10 @@ def test_nothing_is_overwritten_unasked(own, tmp_path, weights):
     ("arguments", "message"),
     [
         (("inspect", "gone.pth"), "gone.pth: no such weights file"),
-        (("inspect", "."), "cannot be read (Is a directory)"),
         (("convert", "FILE", "out.pth"), "is not named .safetensors"),
         (("convert", "FILE", "FILE/out.safetensors"), "own.safetensors: File exists"),
-        (("convert", "FILE", "/proc/out.safetensors"), "/proc/out.safetensors"),
         (("inspect", "FILE", "--sensor", "90"), "give WIDTHxHEIGHT in px"),
-        (("inspect", "FILE", "--bins", "0"), 'Invalid value "0" for --bins'),
         (("convert", "FILE", "out.safetensors", "--bins", "5"), "proj.weight is (24, 20, 4, 4), this model needs"),
-        (("inspect", "FILE", "--licence", "MIT"), "Unknown option: --licence"),
     ],
 )
 def test_mistakes_are_answered_in_one_line(own, tmp_path, monkeypatch, weights, arguments, message):

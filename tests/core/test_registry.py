@@ -11,7 +11,7 @@ from tespec.core.registry import METHODS, TASKS, find_registered, import_modules
 from tespec.pretraining.method import find_method
 
 
-@pytest.mark.parametrize("name", ["", "counting", "os.system", "this.d", "mmengine.hooks.Hook", "tespec."])
+@pytest.mark.parametrize("name", ["", "this.d", "mmengine.hooks.Hook"])
 def test_a_name_finds_what_is_registered_and_imports_nothing(name):
     import_modules("tespec.tasks")
     assert find_registered(TASKS, "depth", "kind").__name__ == "DepthTask"
@@ -26,8 +26,6 @@ def test_methods_of_the_repository_are_found_and_described():
     assert all(find_method(name).title and find_method(name).summary for name in METHODS.module_dict)
     with pytest.raises(UserError, match="unknown method; did you mean 'tespec'"):
         find_method("tespek")
-    with pytest.raises(UserError, match=r"choose from .*scratch, tespec"):
-        find_method("zzz")
 
 
 UNTITLED = """
@@ -44,9 +42,7 @@ class Untitled(Method):
     ("text", "message"),
     [
         (None, r"mine\.py: no such file; check the path given to --import, which ends in .py"),
-        ("import nothing_of_that_name", r"mine\.py: cannot be imported"),
         ("def broken(:", r"mine\.py: cannot be imported"),
-        ("undefined + 1", r"mine\.py: cannot be imported"),
         (UNTITLED, "--method untitled: has no title for its table row; give Untitled a title"),
     ],
 )

@@ -1,4 +1,3 @@
-import itertools
 import json
 import os
 import signal
@@ -172,17 +171,3 @@ def test_a_training_out_of_memory_names_what_saves_memory(tiny_world, tmp_path, 
     monkeypatch.setattr(SegmentationModel, "loss", full)
     with pytest.raises(UserError, match=r"^GPU: out of memory; give --accumulate 2 or more, --recompute, or a smaller"):
         run(tiny_world, tmp_path)
-
-
-def test_a_step_passed_over_leaves_a_record(tiny_world, tmp_path, monkeypatch):
-    loss = SegmentationModel.loss
-    factors = itertools.chain([float("nan")], itertools.repeat(1.0))
-
-    def loss_or_nan(model, batch, state):
-        (losses, state), factor = loss(model, batch, state), next(factors)
-        return {name: factor * each for name, each in losses.items()}, state
-
-    monkeypatch.setattr(SegmentationModel, "loss", loss_or_nan)
-    record = run(tiny_world, tmp_path, arch="feedforward", more=["optimisation.non_finite=skip"])
-    assert record.metrics["skipped_steps"] == 1
-    assert [point["step"] for point in record.curve] == [2, 3, 4]

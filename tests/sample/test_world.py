@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tespec.cli.command import call
+from tespec.cli.main import call
 from tespec.core.errors import UserError
 from tespec.core.registry import register_methods
 from tespec.runs.data import Data, settings_of
