@@ -6,18 +6,16 @@ import json
 from dataclasses import replace
 
 import pytest
-from once_runs import trained_runs
 from short_runs import cell_spec
 
 from tespec.comparison.frame import results
-from tespec.comparison.records import read_records, write_record
+from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
 from tespec.models import EventSwin
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data
 from tespec.runs.finetune import finetune, prepare_run
-from tespec.runs.probe import probe
-from tespec.runs.references import label_prior, prior_of
+from tespec.runs.references import label_prior, prior_of, probe
 from tespec.tasks import build_task
 from tespec.tasks.segmentation import SegmentationTask
 from tespec.weights.files import write_weights
@@ -31,10 +29,6 @@ def spec_of(world, folder, split="test", changes=(), **more):
 
 def prior(world, folder, task="ddd17", **more):
     return label_prior(cell_spec(world, folder, task, "feedforward", "prior", **more))
-
-
-def numbers(record):
-    return {part: getattr(record, part) for part in ("name", "metrics", "groups", "recordings", "classes", "curve")}
 
 
 @pytest.fixture(scope="module")
@@ -52,38 +46,7 @@ def test_records_say_on_what_they_stand(alone, tiny_world):
         assert set(record.protocol) & {"test", "val"} == {split}
         assert record.protocol["scored"].startswith(f"every {split} label once")
     assert alone["test"].id != alone["val"].id
-    assert alone["test"].training == alone["val"].training != ""
     assert alone["test"].metrics != alone["val"].metrics
-
-
-def test_one_training_serves_both_splits_while_its_weights_are_there(alone, tiny_world, tmp_path, capsys):
-    with trained_runs() as trained:
-        finetune(spec_of(tiny_world, tmp_path, "val"))
-        assert len(trained) == 1
-        other = finetune(spec_of(tiny_world, tmp_path, "test"))
-        assert len(trained) == 1
-        assert numbers(other) == numbers(alone["test"])
-        assert "trained already, for the val split" in capsys.readouterr().err
-        assert other.environment["trained_by"] == alone["val"].name
-        assert other.time["total"] >= other.time["train"] > 0
-        assert finetune(spec_of(tiny_world, tmp_path, "test")) == other
-        (tmp_path / "results" / "runs" / f"{alone['val'].name}.json").unlink()
-        write_record(other.model_copy(update={"environment": {"modified": True}}), tmp_path / "results")
-        again = finetune(spec_of(tiny_world, tmp_path, "val"))
-        assert again.environment["modified"] is True  # as that of the training
-        assert len(trained) == 1
-        finetune(spec_of(tiny_world, tmp_path, "val", overwrite=True))
-        assert len(trained) == 2
-        (tmp_path / "results" / "runs" / f"{alone['val'].name}.json").unlink()
-        (tmp_path / "runs" / alone["test"].name / "model.safetensors").unlink()
-        finetune(spec_of(tiny_world, tmp_path, "val"))
-        assert len(trained) == 3
-
-
-def test_another_training_serves_no_other_split(alone, tiny_world, tmp_path):
-    for more in ({"changes": ["optimisation.peak_lr=1e-4"]}, {"changes": ["splits.train=[dir0]"]}, {"accumulate": 2}):
-        other = prepare_run("evaluation", spec_of(tiny_world, tmp_path, "val", **more), trains=True)
-        assert other.run.training != alone["test"].training, more
 
 
 def test_a_probe_and_the_label_prior_are_scored_on_a_split_and_taken_up_again(tiny_world, tmp_path, capsys):
@@ -92,7 +55,6 @@ def test_a_probe_and_the_label_prior_are_scored_on_a_split_and_taken_up_again(ti
     for of_test, of_val in zip(*found.values(), strict=True):
         assert (of_test.split, of_val.split) == ("test", "val")
         assert of_test.metrics != of_val.metrics
-        assert of_test.training == of_val.training == ""
     assert {"linear_miou", "knn_miou", "linear_pixel_acc"} < set(found["test"][0].metrics)
     assert len(read_records(tmp_path / "results")[0]) == 4
     assert probe(spec_of(tiny_world, tmp_path)) == found["test"][0]
