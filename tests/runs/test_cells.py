@@ -31,14 +31,9 @@ def prior(world, folder, task="ddd17", **more):
     return label_prior(cell_spec(world, folder, task, "feedforward", "prior", **more))
 
 
-@pytest.fixture(scope="module")
-def alone(tiny_world, tmp_path_factory):
-    """The record of each split, trained for it alone."""
-    return {split: finetune(spec_of(tiny_world, tmp_path_factory.mktemp(split), split)) for split in ("test", "val")}
-
-
-def test_records_say_on_what_they_stand(alone, tiny_world):
+def test_each_split_is_a_run_of_its_own(tiny_world, tmp_path):
     splits = json.loads((tiny_world / "ddd17" / "dataset.json").read_text())["splits"]
+    alone = {split: finetune(spec_of(tiny_world, tmp_path, split)) for split in ("test", "val")}
     for split, record in alone.items():
         assert record.split == split
         assert list(record.recordings) == splits[split]
@@ -47,6 +42,7 @@ def test_records_say_on_what_they_stand(alone, tiny_world):
         assert record.protocol["scored"].startswith(f"every {split} label once")
     assert alone["test"].id != alone["val"].id
     assert alone["test"].metrics != alone["val"].metrics
+    assert alone["test"].curve == alone["val"].curve
 
 
 def test_a_probe_and_the_label_prior_are_scored_on_a_split_and_taken_up_again(tiny_world, tmp_path, capsys):
@@ -55,20 +51,13 @@ def test_a_probe_and_the_label_prior_are_scored_on_a_split_and_taken_up_again(ti
     for of_test, of_val in zip(*found.values(), strict=True):
         assert (of_test.split, of_val.split) == ("test", "val")
         assert of_test.metrics != of_val.metrics
-    assert {"linear_miou", "knn_miou", "linear_pixel_acc"} < set(found["test"][0].metrics)
+    of_test = found["test"]
+    assert {"linear_miou", "knn_miou", "linear_pixel_acc"} < set(of_test[0].metrics)
+    assert (of_test[1].kind, of_test[1].facts["backbone"], of_test[1].curve) == ("reference", "-", [])
     assert len(read_records(tmp_path / "results")[0]) == 4
     assert probe(spec_of(tiny_world, tmp_path)) == found["test"][0]
     assert "complete already" in capsys.readouterr().err
     assert probe(spec_of(tiny_world, tmp_path, overwrite=True)).metrics == found["test"][0].metrics
-
-
-@pytest.mark.parametrize(("task", "metric"), [("ddd17", "miou"), ("gen1", "map"), ("mvsec", "abs")])
-def test_the_prior_is_counted_on_the_training_labels(tiny_world, tmp_path, task, metric):
-    record = prior(tiny_world, tmp_path, task)
-    assert (record.kind, record.method, record.facts["backbone"], record.curve) == ("reference", "prior", "-", [])
-    assert next(iter(record.scores)) == metric
-    assert record.protocol["input"].startswith("none")
-    assert read_records(tmp_path / "results") == ([record], [])
 
 
 def test_the_prior_is_right_where_training_and_test_are_the_same(tiny_world, tmp_path):

@@ -50,6 +50,7 @@ def test_the_record_says_what_was_done(straight, tiny_world):
     assert set(record.classes) == set(record.config["classes"])
     assert set(record.overrides) == {name.partition("=")[0] for name in [*FEW, "segments"]}
     assert record.protocol["test"].startswith("dir2 (")
+    assert all(record.protocol[name] for name in ("train", "layout", "events", "protocol", "scores", "histograms"))
     facts = json.loads((tiny_world / "ddd17" / "dataset.json").read_text())
     assert list(record.recordings) == facts["splits"]["test"]
 

@@ -17,7 +17,8 @@ from tespec.runs import run as runs
 from tespec.runs.run import Outcome, Run, Trained, run_or_load
 from tespec.training.checkpoint import checkpoints
 
-spawn = multiprocessing.get_context("spawn")
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["short_runs"])  # whose imports take seconds
 
 
 def compute(folder: Path, said: Any, found: Any, meet: Any = None, pause: Any = None, **changes: Any) -> None:
@@ -52,8 +53,8 @@ class Started:
     """A process that computes the run; killed at the end of the test if it still runs."""
 
     def __init__(self, folder: Path, **how: Any) -> None:
-        self.said, self.found = spawn.Queue(), spawn.Queue()
-        self.process = spawn.Process(target=compute, args=(folder, self.said, self.found), kwargs=how, daemon=True)
+        self.said, self.found = processes.Queue(), processes.Queue()
+        self.process = processes.Process(target=compute, args=(folder, self.said, self.found), kwargs=how, daemon=True)
         self.process.start()
 
     def said_until(self, wanted: str) -> str:
@@ -83,13 +84,13 @@ def start(tmp_path):
 
 
 def test_two_that_want_it_at_the_same_moment_compute_it_once(start):
-    meet = spawn.Barrier(2)
+    meet = processes.Barrier(2)
     first, second = start(meet=meet), start(meet=meet)
     assert first.score() == second.score() in (first.process.pid, second.process.pid)
 
 
 def test_who_waits_for_a_killed_maker_goes_on_from_its_checkpoint(start):
-    reached, never = spawn.Event(), spawn.Event()
+    reached, never = processes.Event(), processes.Event()
     maker = start(pause=(reached, never))
     assert reached.wait(300)
     waiter = start()
@@ -104,7 +105,7 @@ def test_who_waits_for_a_killed_maker_goes_on_from_its_checkpoint(start):
 
 def test_overwriting_twice_at_once_computes_once_and_readers_do_not_wait(start, tmp_path):
     before = start().score()
-    reached, go_on = spawn.Event(), spawn.Event()
+    reached, go_on = processes.Event(), processes.Event()
     maker = start(pause=(reached, go_on), overwrite=True)
     assert reached.wait(300)
     # The record of before is whole, and the checkpoints of who makes it again stay.
