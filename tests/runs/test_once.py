@@ -18,7 +18,7 @@ from tespec.runs.run import Outcome, Run, Trained, run_or_load
 from tespec.training.checkpoint import checkpoints
 
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["short_runs"])  # whose imports take seconds
+processes.set_forkserver_preload(["tespec.runs.run"])  # which takes seconds to import
 
 
 def compute(folder: Path, said: Any, found: Any, meet: Any = None, pause: Any = None, **changes: Any) -> None:
