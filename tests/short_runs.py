@@ -18,7 +18,7 @@ from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import CellSpec
 from tespec.runs.references import PRIOR, Prior
 from tespec.runs.setup import Setup
-from tespec.training.hooks import CheckpointHook
+from tespec.runs.train import CheckpointHook
 
 DRAW = Tespec.draw
 

@@ -33,8 +33,7 @@ from torch import Tensor, nn
 from tespec.core.config import finetuning_settings
 from tespec.core.files import write_whole
 from tespec.runs import train as training
-from tespec.runs.lock import locked
-from tespec.runs.run import finish
+from tespec.runs.run import finish, locked
 from tespec.runs.setup import Setup
 from tespec.training.loading import MicroBatches
 from tespec.weights.files import write_weights

@@ -18,7 +18,6 @@ from tespec.core.errors import UserError
 from tespec.core.registry import shipped_methods
 from tespec.core.settings import parse_size, suggest
 from tespec.runs.setup import ADVANCED, PositiveInt, Setup
-from tespec.training.launch import starting
 
 if TYPE_CHECKING:
     from tespec.pretraining.method import Method
@@ -109,7 +108,7 @@ def prepared(setup: Setup, given: Sequence[str], profile: str | None) -> Setup:
     """
     import torch
 
-    from tespec.training.device import choose_device
+    from tespec.training.device import choose_device, starting
 
     program = ["tespec"] if setup.launcher == "none" else [*starting(setup.launcher, os.environ), "-m", "tespec.cli"]
     stated = [each.threads for each in read_profiles(profile) if each.threads] if profile else []

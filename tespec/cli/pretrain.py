@@ -62,8 +62,7 @@ def pretrain(
     from tespec.comparison.frame import healthy
     from tespec.core.distributed import is_first
     from tespec.runs.pretrain import pretrain
-    from tespec.training.device import denormals_flushed
-    from tespec.training.launch import launched
+    from tespec.training.device import denormals_flushed, launched
 
     with launched(setup.launcher, setup.device), denormals_flushed():
         setup = prepared(setup, given, profile)

@@ -111,10 +111,10 @@ def run(
         return
 
     from tespec.pretraining.method import find_method
-    from tespec.runs import probe as probes
     from tespec.runs.data import find_data, settings_of
     from tespec.runs.finetune import CellSpec, finetune
-    from tespec.runs.references import PRIOR, Prior, label_prior
+    from tespec.runs.references import PRIOR, Prior, label_prior, require_masks
+    from tespec.runs.references import probe as probe_cell
     from tespec.weights.load import fetch
 
     assert task
@@ -135,9 +135,9 @@ def run(
         pretraining_seed=pretraining_seed,
         freeze=freeze,
     )
-    measure = label_prior if reference else probes.probe if probe else finetune
+    measure = label_prior if reference else probe_cell if probe else finetune
     if probe:
-        probes.require_masks(settings)
+        require_masks(settings)
     if choices.dry_run:
         from tespec.runs.cost import estimate_cell, input_of
 
@@ -149,8 +149,7 @@ def run(
         return
     from tespec.core.distributed import is_first
     from tespec.runs.run import WEIGHTS
-    from tespec.training.device import denormals_flushed
-    from tespec.training.launch import launched
+    from tespec.training.device import denormals_flushed, launched
 
     with launched(setup.launcher, setup.device), denormals_flushed():
         setup = prepared(setup, given, profile)

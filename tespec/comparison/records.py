@@ -61,7 +61,7 @@ class Record(BaseModel):
         config: all settings.
         start_sha256: hash of the backbone's weights before training, "" for a pre-training.
         weights: where the weights come from; `recipe` holds the settings of their pre-training.
-        training: shared by runs that differ only in the split they are scored on; "" where nothing is trained.
+        training: of older records alone, which shared one training among the splits that they were scored on.
         protocol: how the scores are made, in words.
         scores: facts of each metric; the first is the main one.
         metrics: overall numbers.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from tespec.core.config import as_facts, dataset_of_task, names
@@ -107,8 +107,7 @@ class AsOnCuda(TorchFunctionMode):
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
         if torch.is_autocast_enabled(AUTOCAST_ON_META) and name in IN_HALF | IN_FP32:
             dtype = torch.bfloat16 if name in IN_HALF else torch.float32
-            args = tuple(self._cast(each, dtype) for each in args)
-            kwargs = {key: self._cast(each, dtype) for key, each in kwargs.items()}
+            args, kwargs = tree_map(lambda each: self._cast(each, dtype), (args, kwargs))
         return (_attention if func is scaled_dot_product_attention else func)(*args, **kwargs)
 
     def _cast(self, value: Any, dtype: torch.dtype) -> Any:
@@ -121,13 +120,11 @@ class AsOnCuda(TorchFunctionMode):
         return self._weights[id(value)]
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Tensor:
+def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Any:
     """`scaled_dot_product_attention` by the kernel's own operator; torch would keep the matrices of attention."""
-    if attn_mask is not None:
-        attn_mask = attn_mask.expand(*query.shape[:-1], attn_mask.shape[-1])
+    mask = None if attn_mask is None else attn_mask.expand(*query.shape[:-1], attn_mask.shape[-1])
     kernel = torch.ops.aten._scaled_dot_product_efficient_attention
-    out: Tensor = kernel(query, key, value, attn_mask, torch.is_grad_enabled(), **options)[0]
-    return out
+    return kernel(query, key, value, mask, torch.is_grad_enabled(), **options)[0]
 
 
 def backward(loss: Tensor) -> None:

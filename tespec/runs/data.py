@@ -74,7 +74,8 @@ class Data:
     def made(self) -> Data:
         """Itself, once it is there."""
         if self.root == world_folder() / self.root.name:
-            make_sample(self.root.name)
+            with rank_zero_first():
+                make_world(datasets=(self.root.name,))
         return self
 
 
@@ -144,22 +145,13 @@ def settings_of(
     return finetuning_settings(task, arch, profile or data.profile, changes, data.description.overrides(), network)
 
 
-def make_sample(dataset: str, worlds: Path | None = None, size: str = "small", seed: int = 0) -> None:
-    """Make a data set of a sample world where it is not there yet.
-
-    Raises:
-        UserError: the world has no such data set.
-    """
-    with rank_zero_first():
-        make_world(size, seed, worlds, datasets=(dataset,))
-
-
 def sibling(data: Data, dataset: str) -> Data:
     """Another data set of the same sample world, made where it is not there yet."""
     root = data.root.parent / dataset
     if not root.is_dir():
         world = read_description(data.root).world
-        make_sample(dataset, data.root.parent.parent, str(world["size"]), int(world["seed"]))
+        with rank_zero_first():
+            make_world(str(world["size"]), int(world["seed"]), data.root.parent.parent, datasets=(dataset,))
     return Data(root, SAMPLE)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tespec.comparison.records import Record, plugin_sha256, similar_records
-from tespec.core.config import as_facts, changed_finetuning, own_files, pretraining_settings
-from tespec.core.distributed import broadcast, is_first, rank_zero_first
+from tespec.comparison.records import Record
+from tespec.core.config import as_facts, changed_finetuning, pretraining_settings
+from tespec.core.distributed import is_first, rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning
@@ -21,19 +21,19 @@ from tespec.datasets.base import TEST, TRAIN
 from tespec.datasets.batches import EvaluationBatches
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import pack_missing
-from tespec.models.backbone import execute, reset
+from tespec.models.backbone import reset
 from tespec.models.layers import with_exact_pools
 from tespec.pretraining.method import Method, evaluating, stage_spreads
 from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import pretrain
-from tespec.runs.run import WEIGHTS, Outcome, Run, Trained, imported_parts, run_or_load
+from tespec.runs.run import WEIGHTS, Outcome, Run, plugin_of, run_or_load
 from tespec.runs.setup import Setup
 from tespec.runs.train import train
 from tespec.tasks import build_task, import_tasks
 from tespec.tasks.base import Evaluation, fresh_backbone, open_dataset
 from tespec.training.device import choose_device, derive, seed_everything, with_precision
 from tespec.training.loading import deal
-from tespec.weights.files import read_weights, state_sha256, write_weights
+from tespec.weights.files import state_sha256, write_weights
 from tespec.weights.load import SEED, SENSOR, TRAINED_ON, Origin, origin_of, require_other_labels
 
 FRAMES = 256  # whose features are looked at after a training
@@ -142,14 +142,14 @@ class PreparedRun:
         """What the task's evaluation found, for the record; `said` adds to the protocol."""
         scores = getattr(self.task, "scores", {})
         partial = {"partial means": evaluation.partial} if evaluation.partial else {}
-        return Outcome(
-            protocol=self.task.protocol() | {"scores": evaluation.definition} | partial | dict(said),
-            metrics=evaluation.metrics,
-            groups=evaluation.groups,
-            recordings=evaluation.recordings,
-            classes=evaluation.classes,
-            scores={name: {"title": s.title, "better": s.better, "unit": s.unit} for name, s in scores.items()},
-        )
+        return {
+            "protocol": self.task.protocol() | {"scores": evaluation.definition} | partial | dict(said),
+            "metrics": evaluation.metrics,
+            "groups": evaluation.groups,
+            "recordings": evaluation.recordings,
+            "classes": evaluation.classes,
+            "scores": {name: {"title": s.title, "better": s.better, "unit": s.unit} for name, s in scores.items()},
+        }
 
 
 def finetune(spec: CellSpec) -> Record:
@@ -158,22 +158,19 @@ def finetune(spec: CellSpec) -> Record:
     Raises:
         UserError: data or weights that cannot be used.
     """
-    prepared = prepare_run("evaluation", spec, trains=True)
+    prepared = prepare_run("evaluation", spec)
     run, task, model = prepared.run, prepared.task, prepared.model
     batches = deal(task.steps, run.seed, run.settings.batch_size, run.setup.accumulate)
-
-    def trained() -> Trained:
-        return _trained_for_another_split(run, model) or train(run, model, batches)
 
     def evaluate() -> Outcome:
         evaluation = task.evaluate(model, run.device, run.setup.workers)
         if is_first():
-            beside = {SENSOR: list(task.size), SEED: run.seed, TRAINED_ON: run.trained_on}
+            beside = {SENSOR: list(task.size), SEED: run.seed, TRAINED_ON: fingerprint(task.train)}
             write_weights(run.folder / WEIGHTS, model.state_dict(), as_facts(run.settings) | beside)
             evaluation = replace(evaluation, groups=evaluation.groups | _stages(prepared))
         return prepared.outcome(evaluation, {"stages": FEATURES})
 
-    return run_or_load(run, evaluate, trained)
+    return run_or_load(run, evaluate, lambda: train(run, model, batches))
 
 
 def _stages(prepared: PreparedRun) -> dict[str, dict[str, float]]:
@@ -198,39 +195,13 @@ def _stages(prepared: PreparedRun) -> dict[str, dict[str, float]]:
         return stage_spreads(features())
 
 
-def _trained_for_another_split(run: Run, model: Any) -> Trained | None:
-    """The complete training of a run of another split, with its weights in `model`; None where there is none.
-
-    Raises:
-        UserError: the weights are not what such a run writes.
-    """
-    found: Record | None = None
-    if is_first() and not run.setup.overwrite:
-        others = similar_records(run.setup.results, run.choices)
-        same = (each for each in others if each.training == run.training and each.name != run.name)
-        found = next((each for each in same if (run.setup.runs / each.name / WEIGHTS).is_file()), None)
-    found = broadcast(found)
-    if found is None:
-        return None
-    path = run.setup.runs / found.name / WEIGHTS
-    model.load_state_dict(read_weights(path)[0])
-    model.to(run.device)
-    execute(model, recompute=run.setup.recompute, compiled=run.setup.compiled)
-    what = f"trained already, for the {found.split} split ({path}), so it is only evaluated; --overwrite trains again"
-    say(f"{run.name}: {what}")
-    seconds = found.time.get("train", 0.0)
-    said = {"trained_by": found.name} | ({"modified": True} if found.environment.get("modified") else {})
-    return Trained(found.curve, seconds=seconds, before=seconds, environment=said)
-
-
-def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}, *, trains: bool = False) -> PreparedRun:
+def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}) -> PreparedRun:
     """Open data, build the model and start its backbone, pre-training it first where need be.
 
     Args:
         kind: of its record.
         spec: what is measured.
         extra: what else determines the result, for the record's settings.
-        trains: whether it is trained on the task.
 
     Raises:
         UserError: data or weights that cannot be used.
@@ -254,8 +225,8 @@ def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}, *, tra
     model = task.model()
     if setup.deterministic:
         with_exact_pools(model)
-    weights, labels = method.initialise(model.backbone, checkpoint, seed), fingerprint(task.train)
-    require_other_labels(weights, labels, checkpoint)
+    weights = method.initialise(model.backbone, checkpoint, seed)
+    require_other_labels(weights, fingerprint(task.train), checkpoint)
     if weights.loaded:
         say(weights.summary())
     frozen = {"freeze": True} if spec.freeze else {}
@@ -275,14 +246,15 @@ def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}, *, tra
         data_fingerprint=fingerprint(task.train, task.scored),
         seed=seed,
         setup=setup,
-        plugin=plugin_sha256(
-            {method, type(task), type(task.dataset), type(model.backbone), *imported_parts(model)},
-            own_files(tasks=settings.task, profiles=settings.profile),
+        plugin=plugin_of(
+            model,
+            {method, type(task), type(task.dataset), type(model.backbone)},
+            tasks=settings.task,
+            profiles=settings.profile,
         ),
         # Whatever the method did to it, the backbone training starts from is part of the result's identity.
         start=weights.facts() | {"start_sha256": state_sha256(model.backbone.state_dict())},
         began=began,
         split=spec.split,
-        trained_on=labels if trains else "",
     )
     return PreparedRun(run, task, model)

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tespec.comparison.records import Record, plugin_sha256
-from tespec.core.config import as_facts, changed_pretraining, own_files
+from tespec.comparison.records import Record
+from tespec.core.config import as_facts, changed_pretraining
 from tespec.core.distributed import broadcast, is_first, rank_zero_first, single_rank
 from tespec.core.errors import UserError
 from tespec.core.progress import say
@@ -27,7 +27,7 @@ from tespec.pretraining.method import (
     pretrain_method,
 )
 from tespec.runs.data import Data, sibling
-from tespec.runs.run import Outcome, Run, Trained, imported_parts, run_or_load
+from tespec.runs.run import Outcome, Run, plugin_of, run_or_load
 from tespec.runs.setup import Setup
 from tespec.runs.train import train
 from tespec.training.device import choose_device, derive, seed_everything, with_precision
@@ -95,22 +95,28 @@ def pretrain(
         seed=seed,
         setup=setup,
         start={"start_sha256": sha256_of(upstream)} if upstream else {},
-        plugin=plugin_sha256(
-            {method, type(model.backbone), *imported_parts(model)},
-            own_files(profiles=settings.profile),
-        ),
+        plugin=plugin_of(model, {method, type(model.backbone)}, profiles=settings.profile),
         began=began,
     )
     if setup.deterministic:
         with_exact_pools(model)
     batches = deal(learned.steps, seed, settings.batch_size, setup.accumulate)
 
-    def trained() -> Trained:
-        probe_fn = partial(_last_stage, run, learned, model) if isinstance(model.backbone, Backbone) else None
-        return train(run, model, batches, probe_fn)
+    weights = run.folder / WEIGHTS
 
-    record = run_or_load(run, partial(_validated, run, learned, model), trained, partial(_missing, setup))
-    return Pretrained(setup.runs / record.name / WEIGHTS, record)
+    def last_stage() -> dict[str, float]:
+        """Spread and rank of the last stage's features, on a small part of the data held out, by this rank alone."""
+        with single_rank(), evaluating(model):
+            return dict(model.stage_spreads(learned, run.device, [3])["stage 4"])
+
+    def missing_files(record: Record) -> str:
+        if not weights.is_file():
+            return f"its weights {weights} are gone"
+        return "" if sha256_of(weights) == record.weights["sha256"] else f"{weights} is not the file its record names"
+
+    probe_fn = last_stage if isinstance(model.backbone, Backbone) else None
+    evaluate, trained = partial(_validated, run, learned, model), partial(train, run, model, batches, probe_fn)
+    return Pretrained(weights, run_or_load(run, evaluate, trained, missing_files))
 
 
 def _upstream(name: str, settings: Pretraining, data: Data, seed: int, setup: Setup, skip_damaged: bool) -> Path | None:
@@ -123,19 +129,11 @@ def _upstream(name: str, settings: Pretraining, data: Data, seed: int, setup: Se
     same = pretrain_method(recipe).data_type is method.data_type
     if not same and not data.is_sample:
         what = f"needs a network that {first} has pre-trained on other data"
-        raise UserError(
-            f"--method {name}", what, f"run pretrain.py --method {first}, and give its backbone.safetensors"
-        )
+        remedy = f"run pretrain.py --method {first}, and give its backbone.safetensors"
+        raise UserError(f"--method {name}", what, remedy)
     say(f"{name} needs the network of {first}, which is pre-trained first")
     where = data if same else sibling(data, recipe.dataset)
     return pretrain(first, recipe, where, seed, replace(setup, variant=""), skip_damaged=skip_damaged).weights
-
-
-def _last_stage(run: Run, data: PretrainData, model: PretrainMethod) -> dict[str, float]:
-    """Spread and rank of the last stage's features, on a small part of the validation data, by this rank alone."""
-    with single_rank(), evaluating(model):
-        (found,) = model.stage_spreads(data, run.device, [3]).values()
-    return found
 
 
 def _validated(run: Run, data: PretrainData, model: PretrainMethod) -> Outcome:
@@ -157,18 +155,10 @@ def _validated(run: Run, data: PretrainData, model: PretrainMethod) -> Outcome:
         }
         sha256 = write_weights(run.folder / WEIGHTS, model.backbone.state_dict(), recipe)
     metrics, stages, sha256 = broadcast((metrics, stages, sha256))
-    return Outcome(
-        weights={"source": WEIGHTS, "sha256": sha256, **run.start},
-        protocol=model.protocol(data),
-        metrics=metrics,
-        groups=stages,
-        recordings=data.recordings(),
-    )
-
-
-def _missing(setup: Setup, record: Record) -> str:
-    """What is wrong with the weights that a record names, "" for nothing."""
-    weights = setup.runs / record.name / WEIGHTS
-    if not weights.is_file():
-        return f"its weights {weights} are gone"
-    return "" if sha256_of(weights) == record.weights["sha256"] else f"{weights} is not the file its record names"
+    return {
+        "weights": {"source": WEIGHTS, "sha256": sha256, **run.start},
+        "protocol": model.protocol(data),
+        "metrics": metrics,
+        "groups": stages,
+        "recordings": data.recordings(),
+    }

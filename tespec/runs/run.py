@@ -5,7 +5,9 @@ Pre-training, fine-tuning, probes and the label prior say how they train and eva
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,39 +16,43 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypedDict
+
+import tespec.core.compat  # before mmengine
 
 import torch
+from filelock import FileLock, Timeout
+from mmengine.visualization import BaseVisBackend
 from torch import nn
 
-import tespec
 from tespec.comparison.records import (
     RESULTS_VERSION,
     TEST,
-    Numbers,
     Record,
+    Score,
     differing,
     environment,
     find_record,
     new_record,
+    plugin_sha256,
     record_name,
     similar_records,
     write_record,
 )
-from tespec.core.config import flattened
+from tespec.core.config import flattened, own_files
 from tespec.core.distributed import barrier, broadcast, is_first
 from tespec.core.errors import Preempted
 from tespec.core.progress import say
 from tespec.core.registry import PLUGIN
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.pretraining.method import Method
-from tespec.runs.lock import locked, locked_if_free
 from tespec.runs.setup import Setup
 from tespec.training.checkpoint import DONE, FAILED, PREEMPTED, checkpoints, clear, write_status
 from tespec.training.device import choose_device, describe, out_of_memory_named
-from tespec.training.hooks import TrackHook
 
 WEIGHTS = "model.safetensors"  # that a run of a task leaves in its folder
+SECONDS_BETWEEN_TRIES = 0.5  # after the first one the holder of a lock had time to write who it is
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)  # of a file system, some NFS for one
 
 
 @dataclass(frozen=True)
@@ -65,12 +71,11 @@ class Run:
         data_fingerprint: hash of the recordings.
         seed: decides everything random.
         setup: where and how.
-        plugin: see `plugin_sha256`.
+        plugin: see `plugin_of`.
         start: what records say of the weights that the backbone starts from, their hash included; of a pre-training:
             the hash of the other network that it needs.
         began: when work on it began, by `time.monotonic`.
         split: "test" or "val", on which it is scored.
-        trained_on: hash of the recordings that it is trained on, where others are scored on; else "".
     """
 
     kind: str
@@ -88,7 +93,6 @@ class Run:
     start: Mapping[str, Any] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
     split: str = TEST
-    trained_on: str = ""
 
     @property
     def device(self) -> torch.device:
@@ -120,14 +124,6 @@ class Run:
         """Name of its record and of its folder; runs that differ in what determines the result differ in it."""
         return record_name(self.choices)
 
-    @cached_property
-    def training(self) -> str:
-        """Name of what is trained, which runs share that are scored on other splits; "" where nothing is trained."""
-        if not self.trained_on:
-            return ""
-        shared = {"kind": "training", "data_fingerprint": self.trained_on, "split": TEST}
-        return record_name({**self.choices, **shared})
-
     @property
     def folder(self) -> Path:
         """Of its checkpoints and weights."""
@@ -144,36 +140,34 @@ class Trained:
         seconds: that the training took, those before it was resumed included.
         before: seconds of those up to the checkpoint that it went on from.
         tracker: takes the result, where there is one.
-        environment: what the record's environment says of it besides.
     """
 
     curve: Sequence[Mapping[str, float]] = ()
     probed: Sequence[Mapping[str, float]] = ()
     seconds: float = 0.0
     before: float = 0.0
-    tracker: TrackHook | None = None
-    environment: Mapping[str, Any] = field(default_factory=dict)
+    tracker: BaseVisBackend | None = None
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What the evaluation of a run found; the attributes are those of a record.
+class Outcome(TypedDict, total=False):
+    """Fields of a record that the evaluation of a run found; without weights, it names those that the run starts from.
 
-    Without weights of its own, the record says which ones the run started from.
+    Numbers that are not finite are recorded as missing.
     """
 
     protocol: Mapping[str, str]
     metrics: Mapping[str, float]
-    groups: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    recordings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    classes: Mapping[str, float] = field(default_factory=dict)
-    weights: Mapping[str, Any] = field(default_factory=dict)
-    scores: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    groups: Mapping[str, Mapping[str, float]]
+    recordings: Mapping[str, Mapping[str, float]]
+    classes: Mapping[str, float]
+    weights: Mapping[str, Any]
+    scores: Mapping[str, Score]
 
 
-def imported_parts(model: nn.Module) -> set[type]:
-    """Classes of a network's modules that stand in files named with `--import`."""
-    return {type(each) for each in model.modules() if type(each).__module__.startswith(PLUGIN)}
+def plugin_of(model: nn.Module, kinds: set[type], **configs: str) -> str:
+    """Hash of files from outside of the package: of classes, of the network's parts, and of configs by their kind."""
+    parts = {type(each) for each in model.modules() if type(each).__module__.startswith(PLUGIN)}
+    return plugin_sha256(kinds | parts, own_files(**configs))
 
 
 def run_or_load(
@@ -203,8 +197,7 @@ def run_or_load(
     before = existing()
     if before is not None and not setup.overwrite:
         return _taken(run, before)
-    # One process at a time works on a training, of which runs on several splits may be scored.
-    with locked(setup.runs, run.training or run.name) as holder:
+    with locked(setup.runs, run.name) as holder:
         found = existing()
         if found is not None and (not setup.overwrite or found != before):
             return _taken(run, found)
@@ -227,10 +220,52 @@ def run_or_load(
         if is_first():
             write_record(record, setup.results)
         if trained.tracker is not None:
-            trained.tracker.result(outcome.metrics)
+            scores = {f"result/{name}": value for name, value in outcome["metrics"].items()}
+            trained.tracker.add_scalars(scores, step=run.settings.optimisation.steps)
+            trained.tracker.close()
         finish(run)
         barrier()
         return record
+
+
+@contextmanager
+def locked(runs: Path, run: str) -> Iterator[str]:
+    """Hold the lock of a run in the folder of runs, after waiting for its holder; yields who that was, "" for nobody.
+
+    Of several processes of a run the first one takes the lock. While it waits, it tells the others so every now and
+    then: no exchange of theirs lasts so long that it could run into its time limit.
+    """
+    lock, holder = _lock(runs, run), ""
+    while not broadcast(is_first() and _acquired(lock)):
+        time.sleep(SECONDS_BETWEEN_TRIES)
+        if is_first() and not holder:
+            holder = Path(lock.lock_file).read_text(encoding="utf-8").strip() or "another process"
+            say(f"{run}: waiting for {holder}, which is computing it")
+    try:
+        yield broadcast(holder)
+    finally:
+        lock.release()
+
+
+def _lock(runs: Path, run: str) -> FileLock:
+    path = runs.absolute() / ".locks" / run
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path, is_singleton=True)  # one process may take it several times
+
+
+def _acquired(lock: FileLock) -> bool:
+    path = Path(lock.lock_file)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        say(f"{path.parent}: this file system has no locks; start each run only once at a time")
+        return True
+    path.write_text(f"process {os.getpid()} on {os.uname().nodename}", encoding="utf-8")
+    return True
 
 
 @contextmanager
@@ -255,31 +290,25 @@ def _evaluating(run: Run, trained: Trained) -> Iterator[None]:
 
 
 def _record(run: Run, trained: Trained, outcome: Outcome, times: Mapping[str, float]) -> Record:
-    setup = run.setup
     return new_record(
         run.choices,
         facts=run.method.facts() | ({"backbone": run.settings.width} if "width" in run.overrides else {}),
-        variant=setup.variant,
+        variant=run.setup.variant,
         config=run.config,
         data=run.data,
-        weights=outcome.weights or run.start,
-        training=run.training,
-        protocol=outcome.protocol,
-        scores=outcome.scores,
-        metrics=_finite(outcome.metrics),
-        groups={name: _finite(numbers) for name, numbers in outcome.groups.items()},
-        recordings={name: _finite(numbers) for name, numbers in outcome.recordings.items()},
-        classes=_finite(outcome.classes),
-        command=setup.command,
-        environment={**environment(describe(run.device)), **setup.facts(), **trained.environment},
+        command=run.setup.command,
+        environment={**environment(describe(run.device)), **run.setup.facts()},
         time=times,
         curve=_finite_points(trained.curve),
         curves={"last_stage": _finite_points(trained.probed)} if trained.probed else {},
+        **_finite({"weights": run.start, **outcome}),
     )
 
 
-def _finite(numbers: Mapping[str, float]) -> Numbers:
-    return {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _finite_points(curve: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
@@ -307,10 +336,10 @@ def _taken(run: Run, record: Record) -> Record:
         record = record.model_copy(update={"variant": run.setup.variant})
         if is_first():
             write_record(record, run.setup.results)
-    if is_first() and checkpoints(run.folder):  # of a run that was killed right behind its record
-        with locked_if_free(run.setup.runs, run.training or run.name) as free:
-            if free:
-                finish(run)
+    # Checkpoints of a run that was killed right behind its record, unless another process computes it again.
+    if is_first() and checkpoints(run.folder) and _acquired(lock := _lock(run.setup.runs, run.name)):
+        finish(run)
+        lock.release()
     return record
 
 

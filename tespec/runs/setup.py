@@ -6,6 +6,7 @@ Read by the command line, which imports no torch before it knows what to do.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Annotated, Any, Literal
@@ -103,9 +104,10 @@ class Setup:
         import torch
 
         from tespec.training.device import be_deterministic, choose_device
-        from tespec.training.hooks import check_tracker
 
-        check_tracker(self.track)
+        if self.track not in (None, "files") and find_spec(self.track) is None:
+            what = f"the package {self.track} is not installed"
+            raise UserError(f"--track {self.track}", what, f"pip install {self.track}")
         be_deterministic(self.deterministic, choose_device(self.device))
         if self.threads:
             torch.set_num_threads(self.threads)

@@ -1,26 +1,53 @@
-"""Training within a run: it saves checkpoints, keeps a status, and goes on where it stopped."""
+"""Training within a run: it keeps a curve, checkpoints and a status, and goes on where it stopped."""
 
 from __future__ import annotations
 
+import logging
+import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
-from torch import nn
+import tespec.core.compat  # noqa: F401  # before mmengine
 
-from tespec.core.distributed import broadcast, is_first
-from tespec.core.errors import UserError
+import torch
+from mmengine import visualization
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from torch import Tensor, nn
+
+from tespec.core.distributed import all_gather, barrier, broadcast, is_first, world_size
+from tespec.core.errors import Preempted, UserError
 from tespec.core.progress import say
 from tespec.models.backbone import execute
 from tespec.runs.run import Run, Trained
-from tespec.training.checkpoint import FAILED, PREEMPTED, RUNNING, newest_whole, read_checkpoint, tidy, write_status
-from tespec.training.hooks import CheckpointHook, CurveHook, TrackHook
+from tespec.training.checkpoint import (
+    FAILED,
+    PREEMPTED,
+    RUNNING,
+    newest_whole,
+    read_checkpoint,
+    save_checkpoint,
+    tidy,
+    write_status,
+)
 from tespec.training.loading import MicroBatches
 from tespec.training.trainer import Trainer
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 POINTS_ON_CURVE = 200
+PROBES = 4  # times that `probe_fn` is called in a training
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+TRACKERS = {
+    "files": "LocalVisBackend",
+    "tensorboard": "TensorboardVisBackend",
+    "wandb": "WandbVisBackend",
+    "mlflow": "MLflowVisBackend",
+}
 
 
 def train(
@@ -48,38 +75,31 @@ def train(
     if batches.has_no_continuation:
         what = f"no stretch with labels has two chunks of {batches.segments} windows in a row"
         say(f"{what}, so that no state is carried in training; set more segments, or sampling: clips")
-    curve = CurveHook(interval=max(1, settings.steps // POINTS_ON_CURVE), probe_fn=probe_fn)
+    tracker = _open_tracker(setup.track, run) if setup.track and is_first() else None
+    curve = CurveHook(max(1, settings.steps // POINTS_ON_CURVE), probe_fn, tracker)
     save = CheckpointHook(folder, curve, SECONDS_BETWEEN_CHECKPOINTS)
-    tracker = TrackHook(setup.track, run.name, folder, curve, run.config) if setup.track and is_first() else None
     execute(model, recompute=setup.recompute, compiled=setup.compiled, fast=setup.fast)
-    hooks = [curve, *([tracker] if tracker else []), save]
+    hooks = [curve, save]
     trainer = Trainer(model, batches, settings, seed=run.seed, device=run.device, hooks=hooks, workers=setup.workers)
     _resume(trainer, curve, save, folder)
-    began = time.monotonic()
-    with _status(folder, trainer):
-        trainer.run()
-    seconds = save.before + time.monotonic() - began
-    return Trained(curve.curve, curve.probed, seconds, save.before, tracker)
 
-
-@contextmanager
-def _status(folder: Path, trainer: Trainer) -> Iterator[None]:
-    """Keep the run's status."""
-
-    def write(state: str, reason: str = "") -> None:
+    def status(state: str, reason: str = "") -> None:
         if is_first():
             with suppress(OSError):  # a full disk has no room for a status either
                 write_status(folder, state, trainer.step, reason)
 
-    write(RUNNING)
+    began = time.monotonic()
+    status(RUNNING)
     try:
-        yield
-    except KeyboardInterrupt as stop:
-        write(PREEMPTED, str(stop))
+        trainer.run()
+    except (KeyboardInterrupt, Exception) as error:
+        stopped = isinstance(error, KeyboardInterrupt)
+        status(PREEMPTED if stopped else FAILED, str(error) if stopped else f"{type(error).__name__}: {error}")
+        if tracker is not None:
+            tracker.close()
         raise
-    except Exception as error:
-        write(FAILED, f"{type(error).__name__}: {error}")
-        raise
+    seconds = save.before + time.monotonic() - began
+    return Trained(curve.curve, curve.probed, seconds, save.before, tracker)
 
 
 def _resume(trainer: Trainer, curve: CurveHook, save: CheckpointHook, folder: Path) -> None:
@@ -102,3 +122,132 @@ def _resume(trainer: Trainer, curve: CurveHook, save: CheckpointHook, folder: Pa
         remedy = "give --overwrite to start the run again"
         raise UserError(folder, f"its checkpoint does not fit this version ({error})", remedy) from error
     say(f"resuming at step {trainer.step} (--overwrite starts again)")
+
+
+def _open_tracker(name: str, run: Run) -> visualization.BaseVisBackend:
+    """Start mmengine's back end of a tracker, which takes each point of the curve, and the scores at the end."""
+    options: dict[str, Any] = {
+        "wandb": {"init_kwargs": {"project": "tespec", "name": run.name}},
+        "mlflow": {"exp_name": "tespec", "run_name": run.name},
+    }
+    folder = run.folder / "tracking"
+    folder.mkdir(parents=True, exist_ok=True)
+    # mmengine and the trackers announce themselves on the root logger.
+    logging.getLogger("mmengine").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tracker: visualization.BaseVisBackend = getattr(visualization, TRACKERS[name])(
+            str(folder), **options.get(name, {})
+        )
+    tracker.add_config(Config(dict(run.config)))
+    return tracker
+
+
+class CurveHook(Hook):
+    """Keeps the mean of every loss over intervals of steps, and what is measured beside the training.
+
+    Args:
+        interval: in steps.
+        probe_fn: measures numbers by name, and leaves the network as it was; the first process calls it `PROBES` times,
+            evenly over the training and at its end.
+        tracker: takes each new point.
+
+    Attributes:
+        curve: {"step", name: mean} of each interval.
+        probed: {"step", name: number} of each time.
+    """
+
+    def __init__(
+        self,
+        interval: int,
+        probe_fn: Callable[[], Mapping[str, float]] | None = None,
+        tracker: visualization.BaseVisBackend | None = None,
+    ) -> None:
+        self.curve: list[dict[str, float]] = []
+        self.probed: list[dict[str, float]] = []
+        self._interval, self._probe_fn, self._tracker = interval, probe_fn, tracker
+        self._sums: dict[str, Tensor] = {}
+        self._count = 0
+
+    def after_train_iter(self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None) -> None:
+        """Add the losses of one step."""
+        for name, value in outputs.items():
+            self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
+        self._count += 1
+        steps = trainer.settings.steps
+        if trainer.step % self._interval == 0 or trainer.step == steps:
+            means = {name: (total / self._count).item() for name, total in self._sums.items()}
+            self.curve.append({"step": trainer.step, **means})
+            self._sums, self._count = {}, 0
+            if self._tracker is not None:
+                self._tracker.add_scalars({f"train/{name}": mean for name, mean in means.items()}, step=trainer.step)
+        due = trainer.step in {-(-steps * time // PROBES) for time in range(1, PROBES + 1)}
+        if self._probe_fn and due and is_first():
+            self.probed.append({"step": trainer.step, **self._probe_fn()})
+
+    def state_dict(self) -> dict[str, Any]:
+        """The curves so far and the sums of the interval that is open."""
+        return {"curve": self.curve, "probed": self.probed, "sums": self._sums, "count": self._count}
+
+    def load_state_dict(self, content: dict[str, Any], device: torch.device) -> None:
+        """Go on where `state_dict` was taken."""
+        self.curve, self.probed, self._count = content["curve"], content["probed"], content["count"]
+        self._sums = {name: value.to(device) for name, value in content["sums"].items()}
+
+
+class CheckpointHook(Hook):
+    """Saves a checkpoint every `seconds`, at the last step, and when a stop is asked for; writes the step into status.
+
+    A stop is asked for by Ctrl-C, by SIGTERM, or by SIGUSR1, which SLURM sends before it takes a job away; the step
+    under way is finished first.
+
+    Attributes:
+        before: seconds of training up to the checkpoint that the run goes on from.
+    """
+
+    def __init__(self, folder: Path, curve: CurveHook, seconds: float) -> None:
+        self._folder, self._curve, self._seconds = folder, curve, seconds
+        self.before = 0.0
+        self._began = self._last = time.monotonic()
+        self._signals: dict[int, Any] = {}
+        self._stop: int | None = None
+
+    def before_run(self, trainer: Trainer) -> None:
+        """Take over the signals until the training ends."""
+        self._began = time.monotonic()
+        self._signals = {number: signal.signal(number, self._request_stop) for number in STOPS}
+
+    def after_train_iter(self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None) -> None:
+        """Save if the last checkpoint is older than the interval, a stop was asked for, or this step is the last."""
+        # All ranks save the same step, whichever of them was asked to stop; a single one need not wait to hear of it.
+        if world_size() > 1 and not trainer.is_sync_step:
+            return
+        due = time.monotonic() - self._last >= self._seconds
+        save, stop = map(max, zip(*all_gather((due and is_first(), self._stop or 0)), strict=True))
+        if not (save or stop or trainer.step == trainer.settings.steps):
+            return
+        trainer.require_finite()
+        self._last = time.monotonic()
+        content = {
+            "run": self._folder.name,
+            "trainer": trainer.state_dict(),
+            "curve": self._curve.state_dict(),
+            "seconds": self.before + self._last - self._began,
+        }
+        if is_first():
+            path = save_checkpoint(self._folder, trainer.step, content)
+            write_status(self._folder, RUNNING, trainer.step)
+        barrier()
+        if stop:
+            said = f"stopped after step {trainer.step}, saved as {path}; the same command goes on" if is_first() else ""
+            raise KeyboardInterrupt(said) if stop == signal.SIGINT else Preempted(said)
+
+    def after_run(self, trainer: Trainer) -> None:
+        """Give the signals back."""
+        for number, previous in self._signals.items():
+            signal.signal(number, previous)
+
+    def _request_stop(self, number: int, frame: FrameType | None) -> None:
+        if self._stop is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt("stopped at once; the checkpoints saved before are whole")
+        self._stop = number

@@ -13,6 +13,7 @@ import torch
 from mmengine.hooks import Hook
 from torch import Tensor, distributed, nn
 from torch.nn.utils import get_total_norm
+from torch.utils._pytree import tree_map
 from torch.utils.data import Dataset
 
 from tespec.core.distributed import all_gather, batch_part, nested, rank, world_size
@@ -80,9 +81,8 @@ class Trainer:
         self.states: list[Any] = [None] * self.accumulate
         self.optimizer = build_optimizer(model, self.settings)
         self.scaler = torch.amp.GradScaler("cuda", enabled=self.settings.precision == "fp16")
-        # The first step that was not finite, and whether one was: on the device, so that no step waits for it.
+        # The first step that was not finite: on the device, so that no step waits for it.
         self._first_wrong = torch.full((), NONE_YET, dtype=torch.int64, device=device)
-        self._found_wrong = torch.zeros((), device=device)
         self._seed, self._hooks, self._workers = seed, hooks, workers
         self._trained = [each for each in model.parameters() if each.requires_grad]
         self._replica: Any = wrap_ddp(model)
@@ -125,12 +125,11 @@ class Trainer:
         # Scaled gradients may overflow: the scaler then skips the step and scales less.
         wrong = not_finite(losses["loss"], () if self.scaler.is_enabled() else self._trained)
         self._first_wrong = self._first_wrong.masked_fill((wrong > 0) & (self._first_wrong == NONE_YET), self.step)
-        self._found_wrong = torch.maximum(self._found_wrong, wrong)
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
         elif self.device.type != "meta":  # where no optimizer is fused
             # A fused optimizer then leaves weights and moments as they are.
-            self.optimizer.found_inf = self._found_wrong  # type: ignore[attr-defined]
+            self.optimizer.found_inf = (self._first_wrong != NONE_YET).float()  # type: ignore[attr-defined]
         clip(self._trained, self.settings.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -194,7 +193,8 @@ class Trainer:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "state": joined([state for states in all_gather(own) for state in states]),
+            # Tensors are concatenated along the lanes.
+            "state": tree_map(_joined, *(state for states in all_gather(own) for state in states)),
         }
 
     def load_state_dict(self, content: Mapping[str, Any]) -> None:
@@ -224,13 +224,5 @@ def mean_losses(found: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     return dict(zip(names, table.unbind(), strict=True))
 
 
-def joined(states: Sequence[Any]) -> Any:
-    """States of the same structure, their tensors concatenated along the lanes."""
-    first = states[0]
-    if isinstance(first, Tensor):
-        return torch.cat(list(states))
-    if isinstance(first, dict):
-        return {key: joined([state[key] for state in states]) for key in first}
-    if isinstance(first, (tuple, list)):
-        return type(first)(joined(part) for part in zip(*states, strict=True))
-    return first
+def _joined(first: Any, *others: Any) -> Any:
+    return torch.cat([first, *others]) if isinstance(first, Tensor) else first

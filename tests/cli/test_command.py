@@ -18,8 +18,8 @@ from tespec.core.config import names
 from tespec.core.errors import Preempted, UserError
 from tespec.core.paths import REPOSITORY
 from tespec.runs.setup import Setup
-from tespec.training.hooks import TRACKERS
-from tespec.training.launch import LAUNCHERS
+from tespec.runs.train import TRACKERS
+from tespec.training.device import LAUNCHERS
 
 SCRIPTS = sorted(path for path in (REPOSITORY / "benchmarks").glob("*.py") if "__main__" in path.read_text())
 COMMANDS = [[verb] for verb in VERBS if verb not in ("data", "weights")]

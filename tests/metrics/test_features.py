@@ -12,7 +12,7 @@ from tespec.metrics.features import (
     nearest_neighbours,
     sample_features,
 )
-from tespec.runs.probe import patch_classes
+from tespec.runs.references import patch_classes
 
 SHAPES = ((4, 24, 40), (8, 12, 20), (16, 6, 10), (32, 3, 5))  # of stages: channels, rows and columns
 

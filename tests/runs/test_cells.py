@@ -6,18 +6,16 @@ import json
 from dataclasses import replace
 
 import pytest
-from once_runs import trained_runs
 from short_runs import cell_spec
 
 from tespec.comparison.frame import results
-from tespec.comparison.records import read_records, write_record
+from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
 from tespec.models import EventSwin
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data
 from tespec.runs.finetune import finetune, prepare_run
-from tespec.runs.probe import probe
-from tespec.runs.references import label_prior, prior_of
+from tespec.runs.references import label_prior, prior_of, probe
 from tespec.tasks import build_task
 from tespec.tasks.segmentation import SegmentationTask
 from tespec.weights.files import write_weights
@@ -33,18 +31,9 @@ def prior(world, folder, task="ddd17", **more):
     return label_prior(cell_spec(world, folder, task, "feedforward", "prior", **more))
 
 
-def numbers(record):
-    return {part: getattr(record, part) for part in ("name", "metrics", "groups", "recordings", "classes", "curve")}
-
-
-@pytest.fixture(scope="module")
-def alone(tiny_world, tmp_path_factory):
-    """The record of each split, trained for it alone."""
-    return {split: finetune(spec_of(tiny_world, tmp_path_factory.mktemp(split), split)) for split in ("test", "val")}
-
-
-def test_records_say_on_what_they_stand(alone, tiny_world):
+def test_each_split_is_a_run_of_its_own(tiny_world, tmp_path):
     splits = json.loads((tiny_world / "ddd17" / "dataset.json").read_text())["splits"]
+    alone = {split: finetune(spec_of(tiny_world, tmp_path, split)) for split in ("test", "val")}
     for split, record in alone.items():
         assert record.split == split
         assert list(record.recordings) == splits[split]
@@ -52,38 +41,8 @@ def test_records_say_on_what_they_stand(alone, tiny_world):
         assert set(record.protocol) & {"test", "val"} == {split}
         assert record.protocol["scored"].startswith(f"every {split} label once")
     assert alone["test"].id != alone["val"].id
-    assert alone["test"].training == alone["val"].training != ""
     assert alone["test"].metrics != alone["val"].metrics
-
-
-def test_one_training_serves_both_splits_while_its_weights_are_there(alone, tiny_world, tmp_path, capsys):
-    with trained_runs() as trained:
-        finetune(spec_of(tiny_world, tmp_path, "val"))
-        assert len(trained) == 1
-        other = finetune(spec_of(tiny_world, tmp_path, "test"))
-        assert len(trained) == 1
-        assert numbers(other) == numbers(alone["test"])
-        assert "trained already, for the val split" in capsys.readouterr().err
-        assert other.environment["trained_by"] == alone["val"].name
-        assert other.time["total"] >= other.time["train"] > 0
-        assert finetune(spec_of(tiny_world, tmp_path, "test")) == other
-        (tmp_path / "results" / "runs" / f"{alone['val'].name}.json").unlink()
-        write_record(other.model_copy(update={"environment": {"modified": True}}), tmp_path / "results")
-        again = finetune(spec_of(tiny_world, tmp_path, "val"))
-        assert again.environment["modified"] is True  # as that of the training
-        assert len(trained) == 1
-        finetune(spec_of(tiny_world, tmp_path, "val", overwrite=True))
-        assert len(trained) == 2
-        (tmp_path / "results" / "runs" / f"{alone['val'].name}.json").unlink()
-        (tmp_path / "runs" / alone["test"].name / "model.safetensors").unlink()
-        finetune(spec_of(tiny_world, tmp_path, "val"))
-        assert len(trained) == 3
-
-
-def test_another_training_serves_no_other_split(alone, tiny_world, tmp_path):
-    for more in ({"changes": ["optimisation.peak_lr=1e-4"]}, {"changes": ["splits.train=[dir0]"]}, {"accumulate": 2}):
-        other = prepare_run("evaluation", spec_of(tiny_world, tmp_path, "val", **more), trains=True)
-        assert other.run.training != alone["test"].training, more
+    assert alone["test"].curve == alone["val"].curve
 
 
 def test_a_probe_and_the_label_prior_are_scored_on_a_split_and_taken_up_again(tiny_world, tmp_path, capsys):
@@ -92,21 +51,13 @@ def test_a_probe_and_the_label_prior_are_scored_on_a_split_and_taken_up_again(ti
     for of_test, of_val in zip(*found.values(), strict=True):
         assert (of_test.split, of_val.split) == ("test", "val")
         assert of_test.metrics != of_val.metrics
-        assert of_test.training == of_val.training == ""
-    assert {"linear_miou", "knn_miou", "linear_pixel_acc"} < set(found["test"][0].metrics)
+    of_test = found["test"]
+    assert {"linear_miou", "knn_miou", "linear_pixel_acc"} < set(of_test[0].metrics)
+    assert (of_test[1].kind, of_test[1].facts["backbone"], of_test[1].curve) == ("reference", "-", [])
     assert len(read_records(tmp_path / "results")[0]) == 4
     assert probe(spec_of(tiny_world, tmp_path)) == found["test"][0]
     assert "complete already" in capsys.readouterr().err
     assert probe(spec_of(tiny_world, tmp_path, overwrite=True)).metrics == found["test"][0].metrics
-
-
-@pytest.mark.parametrize(("task", "metric"), [("ddd17", "miou"), ("gen1", "map"), ("mvsec", "abs")])
-def test_the_prior_is_counted_on_the_training_labels(tiny_world, tmp_path, task, metric):
-    record = prior(tiny_world, tmp_path, task)
-    assert (record.kind, record.method, record.facts["backbone"], record.curve) == ("reference", "prior", "-", [])
-    assert next(iter(record.scores)) == metric
-    assert record.protocol["input"].startswith("none")
-    assert read_records(tmp_path / "results") == ([record], [])
 
 
 def test_the_prior_is_right_where_training_and_test_are_the_same(tiny_world, tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from short_runs import cell_spec, stopped_after
+from short_runs import cell_spec, setup_in, stopped_after
 
 from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
@@ -49,6 +49,7 @@ def test_the_record_says_what_was_done(straight, tiny_world):
     assert set(record.classes) == set(record.config["classes"])
     assert set(record.overrides) == {name.partition("=")[0] for name in [*FEW, "segments"]}
     assert record.protocol["test"].startswith("dir2 (")
+    assert all(record.protocol[name] for name in ("train", "layout", "events", "protocol", "scores", "histograms"))
     facts = json.loads((tiny_world / "ddd17" / "dataset.json").read_text())
     assert list(record.recordings) == facts["splits"]["test"]
 
@@ -96,21 +97,34 @@ def test_a_method_without_weights_is_pretrained_first(tiny_world, tmp_path):
 
 def test_the_same_command_goes_on_where_it_stopped(straight, tiny_world, tmp_path, capsys):
     with stopped_after(1, trained=1000.0), pytest.raises(KeyboardInterrupt):
-        run(tiny_world, tmp_path)
+        run(tiny_world, tmp_path, track="files")
     (saved,) = (tmp_path / "runs").glob("*/step-000000001.pt")
     for step in (8, 9):  # of another start, torn
         (later := saved.with_name(f"step-{step:09d}.pt")).write_bytes(b"half")
     with stopped_after(3), pytest.raises(KeyboardInterrupt) as stop:
-        run(tiny_world, tmp_path)
+        run(tiny_world, tmp_path, track="files")
     assert f"{later}: incomplete checkpoint, skipped\n" in capsys.readouterr().err
     saved = saved.with_name("step-000000003.pt")
     assert f"saved as {saved};" in str(stop.value)
     assert saved.is_file()
-    resumed = run(tiny_world, tmp_path)
+    resumed = run(tiny_world, tmp_path, track="files")
     assert "resuming at step 3 (--overwrite starts again)" in capsys.readouterr().err
     for part in ("id", "metrics", "recordings", "classes", "curve"):
         assert getattr(resumed, part) == getattr(straight[1], part), part
     assert all(1000 <= resumed.time[name] < 2000 for name in ("train", "total"))
+    tracking = tmp_path / "runs" / resumed.name / "tracking"
+    *points, result = [json.loads(line) for line in (tracking / "scalars.json").read_text().splitlines()]
+    assert [(point["step"], point["train/loss"]) for point in points] == [
+        (point["step"], point["loss"]) for point in resumed.curve
+    ]
+    assert result == {f"result/{name}": value for name, value in resumed.metrics.items()} | {"step": 4}
+    assert "peak_lr" in (tracking / "config.py").read_text()
+
+
+def test_a_tracker_is_refused_at_once_where_it_is_not_installed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tespec.runs.setup.find_spec", lambda package: None)
+    with pytest.raises(UserError, match="--track wandb: the package wandb is not installed; pip install wandb"):
+        setup_in(tmp_path, track="wandb").prepare()
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused_and_overwriting_starts_again(straight, tiny_world, tmp_path, capsys):

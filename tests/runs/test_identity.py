@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 from guides import forgotten_afterwards
-from once_runs import trained_runs
 from short_runs import cell_spec, setup_in
 
 import tespec
@@ -78,17 +77,15 @@ def made(cell, tmp_path_factory):
 
 
 def name_of(wanted):
-    return prepare_run("evaluation", wanted, trains=True).run.name
+    return prepare_run("evaluation", wanted).run.name
 
 
 def test_an_edited_method_file_or_a_raised_version_voids_that_method_alone(made, methods, cell, monkeypatch):
     folder, records = made
     file = methods / "mine.py"
     file.write_text(file.read_text() + "# edited\n")
-    with trained_runs() as trained:
-        assert finetune(cell(folder)) == records["scratch"]
-        assert name_of(cell(folder, "mine")) != records["mine"].name
-        assert trained == []
+    assert finetune(cell(folder)) == records["scratch"]  # that of before, written at another time than a new one
+    assert name_of(cell(folder, "mine")) != records["mine"].name
     file.write_text(METHOD.format(name="mine"))
     monkeypatch.setattr(find_method("scratch"), "version", 2)
     assert name_of(cell(folder)) != records["scratch"].name
@@ -135,53 +132,38 @@ def test_every_choice_is_in_the_name(made, cell, tmp_path, monkeypatch):
     assert len(names - {records["scratch"].name}) == len(others) + 2
 
 
-@pytest.fixture
-def name_of_pretraining(tiny_world, tmp_path, monkeypatch):
-    """The name of TESPEC's pre-training by some settings, which is not done."""
-
+def test_settings_and_parts_of_a_pretraining_are_in_its_name(tiny_world, tmp_path, monkeypatch):
     class Named(Exception):
         pass
 
     def stop(run, *arguments):
         raise Named(run.name)
 
-    def name_of_pretraining(settings):
+    def name_of(settings):
         data = Data(tiny_world / "1mpx", "sample")
         with pytest.raises(Named) as named:
             pretrain.pretrain("tespec", settings, data, 0, setup_in(tmp_path))
         return str(named.value)
 
-    register_methods()
     monkeypatch.setattr(pretrain, "run_or_load", stop)
-    return name_of_pretraining
-
-
-def test_settings_of_a_pretraining_are_in_its_name(name_of_pretraining):
+    file = tmp_path / "mine.py"
+    file.write_text(DECODER)
     usual = pretraining_settings("tespec", "tiny")
-    name, same, *others = map(
-        name_of_pretraining,
-        (
-            usual,
-            pretraining_settings("tespec", "tiny", [f"batch_size={usual.batch_size}"]),
+    with forgotten_afterwards():
+        register_methods([file])
+        of_own_part = pretraining_settings("tespec", "tiny", ["objective.decoder={type: Mine}"])
+        others = [
             pretraining_settings("tespec", "tiny", ["objective.mask.ratio=0.3"]),
             pretraining_settings("tespec", "tiny", ["objective=cpc"]),
             replace(usual, segments=usual.segments + 1),
             replace(usual, objective=usual.objective | {"target": usual.objective["target"] | {"kind": "high_pass"}}),
-        ),
-    )
-    assert name == same
-    assert len({name, *others}) == 1 + len(others)
-
-
-def test_an_edited_part_of_a_network_is_another_choice(name_of_pretraining, tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text(DECODER)
-    with forgotten_afterwards():
-        register_methods([file])
-        settings = pretraining_settings("tespec", "tiny", ["objective.decoder={type: Mine}"])
-        before = name_of_pretraining(settings)
+            of_own_part,
+        ]
+        names = [name_of(usual), *map(name_of, others)]
+        assert name_of(pretraining_settings("tespec", "tiny", [f"batch_size={usual.batch_size}"])) == names[0]
         file.write_text(f"{DECODER}# edited\n")
-        assert name_of_pretraining(settings) != before
+        names.append(name_of(of_own_part))
+    assert len(set(names)) == len(names)
 
 
 def prior(cell, folder, changes=(), **how):

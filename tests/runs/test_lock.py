@@ -6,20 +6,23 @@ import threading
 
 import pytest
 
-from tespec.runs.lock import locked, locked_if_free
+from tespec.runs.run import locked
 
 HOLD = """
-import sys, time
+import os, sys, time
 from pathlib import Path
-from tespec.runs.lock import locked
+from tespec.runs.run import locked
 with locked(Path(sys.argv[1]), "run"):
+    if "fork" in sys.argv and os.fork():
+        time.sleep(60)
     print("held", flush=True)
-    time.sleep(60)
+    os.close(1)
+    time.sleep(20)
 """
 
 
-def holding(folder, script=HOLD):
-    holder = subprocess.Popen([sys.executable, "-c", script, str(folder)], stdout=subprocess.PIPE, text=True)
+def holding(folder, *how):
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(folder), *how], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
     return holder
@@ -27,10 +30,8 @@ def holding(folder, script=HOLD):
 
 def test_a_second_process_waits_until_the_first_ends_even_by_a_kill(tmp_path, capsys):
     with holding(tmp_path) as holder:
-        with locked_if_free(tmp_path, "run") as free:
-            assert not free
-        with locked(tmp_path, "another run") as nobody:
-            assert nobody == ""
+        with locked(tmp_path, "another run") as nobody, locked(tmp_path, "another run") as held_already:
+            assert nobody == held_already == ""
         killing = threading.Timer(1.5, holder.kill)
         killing.start()
         named = f"process {holder.pid} on {os.uname().nodename}"
@@ -40,16 +41,8 @@ def test_a_second_process_waits_until_the_first_ends_even_by_a_kill(tmp_path, ca
     assert capsys.readouterr().err == f"run: waiting for {named}, which is computing it\n"
 
 
-def test_its_holder_may_take_it_again(tmp_path):
-    with locked(tmp_path, "run"), locked_if_free(tmp_path, "run") as held:
-        assert held
-
-
 def test_children_of_a_killed_holder_do_not_keep_it(tmp_path):
-    script = "import os\n" + HOLD.replace(
-        'print("held", flush=True)', 'os.fork() or (print("held", flush=True), os.close(1), time.sleep(20))'
-    )
-    with holding(tmp_path, script) as holder:
+    with holding(tmp_path, "fork") as holder:
         holder.kill()
         holder.wait()
         with locked(tmp_path, "run") as nobody:

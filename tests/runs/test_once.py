@@ -4,98 +4,115 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
-from once_runs import cell, paused, pretraining, said_until, trained_at_once, waiting
+from short_runs import setup_in
 
-from tespec.comparison.records import read_records
+from tespec.core.config import finetuning_settings
 from tespec.core.registry import register_methods
+from tespec.pretraining.method import find_method
+from tespec.runs import run as runs
+from tespec.runs.run import Outcome, Run, Trained, run_or_load
+from tespec.training.checkpoint import checkpoints
 
-spawn = multiprocessing.get_context("spawn")
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["tespec.runs.run"])  # which takes seconds to import
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(monkeypatch):
-    for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
-        monkeypatch.setenv(name, "1")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def compute(folder: Path, said: Any, found: Any, meet: Any = None, pause: Any = None, **changes: Any) -> None:
+    """A run whose score tells who computed it; tells what is logged, its checkpoints as it trains, and its score."""
+    register_methods()
+    runs.say = said.put  # type: ignore[attr-defined]
+    settings = finetuning_settings("ddd17", "feedforward", "tiny")
+    run = Run(
+        kind="evaluation", method_name="scratch", method=find_method("scratch"), task="ddd17", settings=settings,
+        config={}, overrides={}, data="sample", data_fingerprint="x", seed=0, setup=setup_in(folder, **changes),
+    )  # fmt: skip
+
+    def train() -> Trained:
+        said.put(f"trains, {len(checkpoints(run.folder))} there")
+        run.folder.mkdir(parents=True, exist_ok=True)
+        (run.folder / "step-000000005.pt").touch()
+        if pause:
+            reached, go_on = pause
+            reached.set()
+            assert go_on.wait(300)
+        return Trained(curve=[{"step": 5, "loss": 1.0}])
+
+    def evaluate() -> Outcome:
+        return {"protocol": {}, "metrics": {"by": float(os.getpid())}}
+
+    if meet:
+        meet.wait(300)
+    found.put(run_or_load(run, evaluate, train).metrics["by"])
+
+
+class Started:
+    """A process that computes the run; killed at the end of the test if it still runs."""
+
+    def __init__(self, folder: Path, **how: Any) -> None:
+        self.said, self.found = processes.Queue(), processes.Queue()
+        self.process = processes.Process(target=compute, args=(folder, self.said, self.found), kwargs=how, daemon=True)
+        self.process.start()
+
+    def said_until(self, wanted: str) -> str:
+        """What it says, up to the first line that holds some words."""
+        lines = []
+        while not lines or wanted not in lines[-1]:
+            lines.append(self.said.get(timeout=300))
+        return "\n".join(lines)
+
+    def score(self) -> float:
+        score: float = self.found.get(timeout=300)
+        return score
 
 
 @pytest.fixture
-def start():
-    """Starts processes; those that still run at the end of the test are killed."""
+def start(tmp_path):
     started = []
 
-    def started_process(target, *arguments, **more):
-        process = spawn.Process(target=target, args=arguments, kwargs=more, daemon=True)
-        process.start()
-        started.append(process)
-        return process
+    def start(**how):
+        started.append(Started(tmp_path, **how))
+        return started[-1]
 
-    yield started_process
-    for process in started:
-        process.kill()
-        process.join()
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.join()
 
 
-def run_of(folder):
-    (run,) = (path.name for path in (folder / "runs").iterdir() if path.name.startswith("pretraining-"))
-    return run
+def test_two_that_want_it_at_the_same_moment_compute_it_once(start):
+    meet = processes.Barrier(2)
+    first, second = start(meet=meet), start(meet=meet)
+    assert first.score() == second.score() in (first.process.pid, second.process.pid)
 
 
-def test_two_cells_need_one_pretraining_at_the_same_moment(tiny_world, tmp_path, start):
-    barrier, found = spawn.Barrier(2), spawn.Queue()
-    for arch in ("recurrent", "feedforward"):
-        start(trained_at_once, tiny_world, tmp_path, arch, barrier, found)
-    trained = [name for _ in range(2) for name in found.get(timeout=300)]
-    assert sum(name.startswith("pretraining-") for name in trained) == 1
-    assert len(trained) == len(set(trained)) == 3
-    made = {record.name: record for record in read_records(tmp_path / "results")[0]}
-    assert sorted(record.kind for record in made.values()) == ["evaluation", "evaluation", "pretraining"]
-    # Whoever came first, the results are the same.
-    for arch in ("recurrent", "feedforward"):
-        alone = cell(tiny_world, tmp_path / "alone", arch)
-        assert made[alone.name].metrics == alone.metrics
-
-
-@pytest.mark.slow
-def test_who_waits_for_a_killed_maker_goes_on_from_its_checkpoint(tiny_world, tmp_path, start):
-    register_methods()
-    straight = pretraining(tiny_world, tmp_path / "straight")
-    folder = tmp_path / "killed"
-    reached, go_on, made, said, found = spawn.Event(), spawn.Event(), spawn.Queue(), spawn.Queue(), spawn.Queue()
-    maker = start(paused, tiny_world, folder, 5, reached, go_on, made)
+def test_who_waits_for_a_killed_maker_goes_on_from_its_checkpoint(start):
+    reached, never = processes.Event(), processes.Event()
+    maker = start(pause=(reached, never))
     assert reached.wait(300)
-    start(waiting, tiny_world, folder, said, found)
-    holder = f"process {maker.pid} on {os.uname().nodename}"
-    assert said_until(said, "waiting") == f"{run_of(folder)}: waiting for {holder}, which is computing it"
-    maker.kill()
-    ended = f"{run_of(folder)}: {holder} ended without a result; this process goes on with it"
-    assert said_until(said, "ended") == ended
-    assert said_until(said, "resuming at") == "resuming at step 5 (--overwrite starts again)"
-    sha256, trained = found.get(timeout=300)
-    assert len(trained) == 1
-    assert sha256 == straight
+    waiter = start()
+    holder = f"process {maker.process.pid} on {os.uname().nodename}"
+    assert f"waiting for {holder}, which is computing it" in waiter.said_until("waiting")
+    maker.process.kill()
+    said = waiter.said_until("trains")
+    assert f"{holder} ended without a result; this process goes on with it" in said
+    assert "trains, 1 there" in said
+    assert waiter.score() == waiter.process.pid
 
 
-@pytest.mark.slow
-def test_overwriting_twice_at_once_computes_once_and_readers_do_not_wait(tiny_world, tmp_path, start):
-    register_methods()
-    before = pretraining(tiny_world, tmp_path)
-    reached, go_on, made, said, found = spawn.Event(), spawn.Event(), spawn.Queue(), spawn.Queue(), spawn.Queue()
-    start(paused, tiny_world, tmp_path, 5, reached, go_on, made, overwrite=True)
+def test_overwriting_twice_at_once_computes_once_and_readers_do_not_wait(start, tmp_path):
+    before = start().score()
+    reached, go_on = processes.Event(), processes.Event()
+    maker = start(pause=(reached, go_on), overwrite=True)
     assert reached.wait(300)
-    # The record and the weights of before are whole, and the checkpoints of who makes them again stay.
-    assert pretraining(tiny_world, tmp_path) == before
-    assert list((tmp_path / "runs" / run_of(tmp_path)).glob("step-*"))
-    start(waiting, tiny_world, tmp_path, said, found, overwrite=True)
-    said_until(said, "waiting")
+    # The record of before is whole, and the checkpoints of who makes it again stay.
+    assert start().score() == before
+    assert list(tmp_path.glob("runs/evaluation-*/step-*"))
+    waiter = start(overwrite=True)
+    waiter.said_until("waiting")
     go_on.set()
-    assert "is complete already" in said_until(said, "complete")
-    sha256, trained = found.get(timeout=300)
-    assert trained == []
-    assert sha256 == made.get(timeout=300) == before
+    assert "trains" not in waiter.said_until("is complete already")
+    assert waiter.score() == maker.score() == maker.process.pid

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tespec.runs.data import Data, settings_of
+from tespec.runs.train import CurveHook
 from tespec.sample import make_world
 from tespec.tasks import build_task
-from tespec.training.hooks import CurveHook
 from tespec.training.trainer import Trainer
 
 COMMON = [

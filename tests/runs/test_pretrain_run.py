@@ -8,9 +8,9 @@ from tespec.comparison.frame import healthy
 from tespec.comparison.records import read_records
 from tespec.core.config import pretraining_settings
 from tespec.core.registry import register_methods
+from tespec.runs import train as training
 from tespec.runs.data import Data
 from tespec.runs.pretrain import pretrain
-from tespec.training import hooks
 from tespec.weights.files import sha256_of
 
 CHANGES = ["optimisation.steps=6", "optimisation.warmup_steps=2", "batch_size=2", "segments=3"]
@@ -98,7 +98,7 @@ def test_the_last_stage_is_watched_and_every_stage_measured(straight):
 
 
 def test_weights_that_are_not_those_of_the_record_are_made_again(straight, tiny_world, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(hooks, "PROBES", 1)  # how often a training is watched changes no weight
+    monkeypatch.setattr(training, "PROBES", 1)  # how often a training is watched changes no weight
     folder = shutil.copytree(straight[0], tmp_path / "copied")
     (path,) = folder.glob("runs/*/backbone.safetensors")
     whole = path.read_bytes()

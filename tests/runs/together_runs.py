@@ -22,7 +22,7 @@ from tespec.datasets.batches import LabelledBatches
 from tespec.runs.data import Data
 from tespec.runs.finetune import finetune
 from tespec.runs.pretrain import pretrain
-from tespec.training.launch import launched
+from tespec.training.device import launched
 
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=4"]
 STILL = ["head.dropout=0.0"]  # processes draw dropout of their own

@@ -7,7 +7,7 @@ import torch
 from torch import distributed
 
 from tespec.core.errors import UserError
-from tespec.training.launch import check_launch, first_host, launched, starting, torch_environment
+from tespec.training.device import first_host, launched, starting, torch_environment
 
 MET = {"MASTER_ADDR": "head", "MASTER_PORT": "1234"}
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", **MET}
@@ -82,7 +82,7 @@ def without(environment, name):
 
 REFUSED = [
     ("none", None, TORCHRUN, "torchrun started several processes"),
-    ("slurm", None, {}, "did not start this process; start with srun"),
+    ("slurm", None, {}, "SLURM_PROCID is not set; start with srun"),
     ("slurm", "cuda:1", SRUN, "each process takes a GPU of its own; leave --device out"),
     ("slurm", None, SRUN, "there is no GPU here; ask for GPUs, or give --device cpu"),
     ("pytorch", "cpu", without(TORCHRUN, "WORLD_SIZE"), "WORLD_SIZE is not set; start with torchrun"),
@@ -93,13 +93,10 @@ REFUSED = [
 ]
 
 
-def start(launcher, device, environment):
-    check_launch(launcher, device, environment)
-    torch_environment(launcher, environment)
-
-
 @pytest.mark.parametrize(("launcher", "device", "environment", "message"), REFUSED)
 def test_launches_that_cannot_be_are_refused(monkeypatch, launcher, device, environment, message):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match=rf"^--(launcher {launcher}|device {device}): {message}"):
-        start(launcher, device, environment)
+    monkeypatch.setattr(os, "environ", environment)
+    refused = pytest.raises(UserError, match=rf"^--(launcher {launcher}|device {device}): {message}")
+    with refused, launched(launcher, device):
+        pass

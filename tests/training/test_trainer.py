@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
+from tespec.runs.train import CurveHook
 from tespec.training.checkpoint import newest_whole, read_checkpoint, save_checkpoint
-from tespec.training.hooks import CurveHook
 from tespec.training.trainer import Trainer, not_finite
 
 SETTINGS = dataclasses.replace(

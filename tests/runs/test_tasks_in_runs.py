@@ -1,49 +1,11 @@
-"""Every task, recurrent and feed-forward, from data to record."""
-
-import json
+"""Tasks within runs: what an evaluation remembers, and settings that do not go together."""
 
 import pytest
 import torch
-from short_runs import cell_spec
 
-from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
 from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import finetune
 from tespec.tasks import build_task
-
-FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=2"]
-METRICS = {
-    "ddd17": {"miou", "mean_class_acc", "pixel_acc"},
-    "dsec": {"miou", "mean_class_acc", "pixel_acc"},
-    "gen1": {"map", "ap50", "ap75"},
-    "1mpx": {"map", "ap50", "ap75"},
-    "mvsec": {"delta_1", "delta_2", "delta_3", "abs", "rms", "rms_log"},
-}
-
-
-def run(world, folder, task, arch="recurrent"):
-    few = [*FEW, *(["segments=4"] if arch == "recurrent" else [])]
-    return finetune(cell_spec(world, folder, task, arch, changes=few))
-
-
-FAST = {"dsec": "feedforward", "gen1": "recurrent", "mvsec": "recurrent"}
-CELLS = [(task, arch) for task in METRICS for arch in ("recurrent", "feedforward")]
-
-
-@pytest.mark.parametrize(
-    ("task", "arch"), [pytest.param(*cell, marks=() if cell in FAST.items() else pytest.mark.slow) for cell in CELLS]
-)
-def test_from_data_to_record(tiny_world, tmp_path, task, arch):
-    record = run(tiny_world, tmp_path, task, arch)
-    assert read_records(tmp_path / "results") == ([record], [])
-    assert METRICS[task] <= set(record.metrics)
-    assert set(record.scores) <= set(record.metrics)
-    splits = json.loads((tiny_world / task / "dataset.json").read_text())["splits"]
-    assert set(record.recordings) <= set(splits["test"])
-    assert record.config["splits"] == {split: splits[split] for split in ("train", "test")}
-    for name in ("train", "test", "layout", "events", "protocol", "scores", "histograms"):
-        assert record.protocol[name]
 
 
 def played_one_by_one(task, model, *, carried):
