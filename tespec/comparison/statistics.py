@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -42,17 +42,18 @@ class Spread(NamedTuple):
 
 
 def scores_by_pretraining(runs: pd.DataFrame) -> pd.DataFrame:
-    """Scores of a cell by fine-tuning seed (rows) and pre-training seed (columns), NaN where one was not finite.
+    """Scores of a cell by fine-tuning seed (rows) and pre-training seed (columns).
 
-    Columns are the pre-trainings that all fine-tuning seeds ran from. There is one, `NO_PRETRAINING`, without them or
-    where each fine-tuning seed has a pre-training of its own.
+    NaN where a seed did not run from a pre-training, or a score was not finite. There is one column, `NO_PRETRAINING`,
+    without pre-trainings or where each fine-tuning seed has one of its own.
     """
     groups = runs.fillna({"pretraining_seed": NO_PRETRAINING}).groupby(["seed", "pretraining_seed"])["value"]
-    ran = groups.size().unstack(fill_value=0) > 0
-    scores = _means(groups)
-    if ran.all().any():
-        return scores.unstack()[ran.columns[ran.all()]]
-    return _means(scores.groupby("seed")).to_frame(NO_PRETRAINING)
+    # A value that is not finite counts: it makes a mean NaN.
+    scores = groups.mean().where(groups.count() == groups.size())
+    seeds, pretrainings = (scores.index.get_level_values(level) for level in ("seed", "pretraining_seed"))
+    if len(scores) > 1 and seeds.is_unique and pretrainings.is_unique:
+        return scores.droplevel("pretraining_seed").to_frame(NO_PRETRAINING)
+    return scores.unstack()
 
 
 def spread_of(cells: Iterable[pd.DataFrame]) -> Spread | None:
@@ -75,22 +76,21 @@ def spread_of(cells: Iterable[pd.DataFrame]) -> Spread | None:
 
 
 def gain_over(ours: pd.DataFrame, theirs: pd.DataFrame, spread: Spread | None) -> Gain:
-    """Gain of one cell over another (see `scores_by_pretraining`), on the seeds that both have; `n` counts all runs."""
+    """Gain of one cell over another (see `scores_by_pretraining`), on the seeds that both have."""
     ours, theirs = ours.align(theirs, join="inner", axis=0)
     differences = ours.mean(axis=1, skipna=False) - theirs.mean(axis=1, skipna=False)
-    shares = [1 / cell.shape[1] for cell in (ours, theirs) if NO_PRETRAINING not in cell]
-    gain, most = paired_gain(differences.tolist(), spread, sum(shares)), max(ours.shape[1], theirs.shape[1])
-    if most > 1:
-        note = ", ".join(filter(None, [f"{most} pre-trainings", gain.note]))
-        gain = gain._replace(n=gain.n * most, note=note)
-    return gain
+    several = [cell.shape[1] for cell in (ours, theirs) if cell.shape[1] > 1]
+    gain = paired_gain(differences.tolist(), spread, sum(1 / each for each in several))
+    if not several:
+        return gain
+    return gain._replace(note=", ".join(filter(None, [f"{max(several)} pre-trainings", gain.note])))
 
 
 def paired_gain(differences: Sequence[float], spread: Spread | None = None, share: float = 0.0) -> Gain:
     """Mean, interval and p of differences of independent pairs.
 
     Args:
-        differences: one for each fine-tuning seed, mean over pre-trainings; NaN where a score was not finite.
+        differences: one for each fine-tuning seed, mean over pre-trainings; NaN where a score is missing or not finite.
         spread: between pre-trainings, whose variance is added to that over fine-tuning seeds.
         share: part of that variance that the mean has: 1 / number of pre-trainings, a sum for two methods with them.
     """
@@ -102,7 +102,7 @@ def paired_gain(differences: Sequence[float], spread: Spread | None = None, shar
     if not n:
         return unknown._replace(note="no common seed")
     if not all(math.isfinite(each) for each in differences):
-        return unknown._replace(note="a score is not finite")
+        return unknown._replace(note="a score is missing or not finite")
     mean = math.fsum(differences) / n
     if n == 1:
         return unknown._replace(mean=mean, note="a single seed")
@@ -114,7 +114,9 @@ def paired_gain(differences: Sequence[float], spread: Spread | None = None, shar
         # Satterthwaite's degrees of freedom of a sum of variances.
         parts = ((error**2, dof), (share * spread.observed, spread.dof), (-share * spread.noise, spread.noise_dof))
         variance = math.fsum(each for each, _ in parts)
-        error, dof = math.sqrt(variance), variance**2 / math.fsum(each**2 / freedom for each, freedom in parts)
+        found = variance**2 / math.fsum(each**2 / freedom for each, freedom in parts)
+        # A small difference of two large variances would leave next to none.
+        error, dof = math.sqrt(variance), max(found, min(dof, spread.dof))
     margin = float(stdtrit(dof, (1 + LEVEL) / 2)) * error
     return Gain(mean, mean - margin, mean + margin, 2 * float(stdtr(dof, -abs(mean) / error)), n)
 
@@ -123,8 +125,3 @@ def holm(ps: pd.Series[float]) -> pd.Series[float]:
     """P-values adjusted by Holm's step-down rule, in the order given; NaN stays and does not count as a test."""
     tested = ps.dropna().sort_values(kind="stable")
     return (tested * np.arange(len(tested), 0, -1)).cummax().clip(upper=1.0).reindex(ps.index)
-
-
-def _means(groups: Any) -> Any:
-    """Means in which a value that is not finite counts: it makes them NaN."""
-    return groups.mean().where(groups.count() == groups.size())

@@ -56,9 +56,11 @@ GAINS = (
     "Gain: mean difference over seeds, paired by seed; above 0 is better, also of errors. n: number of pairs.",
     "p: paired t-test, two-sided; Holm: corrected for all tests of this table. Bold: p (Holm) below 0.05.",
 )
-SINGLE = "All seeds of a method start from one pre-training: intervals leave out how much another one would differ."
+SINGLE = (
+    "Where all seeds of a method start from one pre-training, its interval leaves out how much another would differ."
+)
 SEVERAL = (
-    "Several pre-trainings: intervals and p take in the variance between them, pooled over the methods of a column."
+    "Where they start from several, interval and p take in the variance between them, pooled over a column's methods."
 )
 
 
@@ -185,9 +187,8 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
             continue
         gain = UNKNOWN._replace(note=f"no {baseline} with {first['backbone']}")
         if base in scores:
-            spread = spreads[key[: len(setting)]]
-            gain = gain_over(scores[key], scores[base], spread)
-            has_single |= spread is None and any(NO_PRETRAINING not in scores[each] for each in (key, base))
+            gain = gain_over(scores[key], scores[base], spreads[key[: len(setting)]])
+            has_single |= any(scores[each].shape[1] == 1 and NO_PRETRAINING not in scores[each] for each in (key, base))
             if set(members["machine"]) != set(cells_of[base]["machine"]):
                 gain = gain._replace(note=", ".join(filter(None, [gain.note, "another machine"])))
         facts = {name: first[name] for name in ("task", "column", "method", "variant", "title", "arch", "backbone")}
