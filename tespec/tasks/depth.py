@@ -21,8 +21,7 @@ from tespec.datasets.batches import stack_depths
 from tespec.metrics.depth import SCORES, DepthScorer
 from tespec.models import Backbone
 from tespec.models.layers import crop, in_fp32, sent
-from tespec.tasks.base import Task
-from tespec.tasks.network import Network, dummy_labels, select_labelled
+from tespec.tasks.base import Network, Task, dummy_labels, select_labelled
 
 SOBEL = ((1.0, 0.0, -1.0), (2.0, 0.0, -2.0), (1.0, 0.0, -1.0))
 

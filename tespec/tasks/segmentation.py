@@ -26,8 +26,7 @@ from tespec.metrics.segmentation import IGNORE, SegmentationScorer
 from tespec.models import Backbone
 from tespec.models.backbone import BackboneState, resized
 from tespec.models.layers import crop, in_fp32, padded_size
-from tespec.tasks.base import Task
-from tespec.tasks.network import Network, dummy_labels, select_labelled
+from tespec.tasks.base import Network, Task, dummy_labels, select_labelled
 
 SMOOTH = 1.0
 
