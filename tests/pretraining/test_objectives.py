@@ -5,8 +5,8 @@ import shutil
 import pytest
 import torch
 from loss_cases import CASES as NETWORKS
+from loss_cases import moby, views
 from short_runs import setup_in
-from small_networks import momentum_contrast, views
 
 from tespec.comparison.records import read_records
 from tespec.core.config import names, pretraining_settings
@@ -66,7 +66,7 @@ def made(world, tmp_path_factory):
 
 @pytest.mark.parametrize("name", [*(name for name in NETWORKS if name not in TASKS), "moby, resnet"])
 def test_a_few_steps_lower_the_loss_and_train_the_backbone(name):
-    model, data = NETWORKS[name]() if name in NETWORKS else (momentum_contrast(arch="resnet-micro"), {"views": views()})
+    model, data = NETWORKS[name]() if name in NETWORKS else (moby(arch="resnet-micro"), {"views": views()})
     optimizer = torch.optim.Adam([each for each in model.parameters() if each.requires_grad], 1e-3)
     losses = []
     for step in range(12):
