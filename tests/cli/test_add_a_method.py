@@ -1,7 +1,10 @@
 """The guide, block by block as it stands."""
 
 import hashlib
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +51,20 @@ def test_its_method_is_listed_run_and_in_the_table(outputs):
     assert tuning.startswith("byol on ddd17 (recurrent, data: sample): miou")
     (row,) = re.findall(r"^ *BYOL .*", table, re.MULTILINE)
     assert f"{tuned.metrics['miou']:.2f} (1" in row
+
+
+def test_an_installed_package_offers_it_by_its_entry_point(tiny_world, tmp_path):
+    for name, text in {
+        "offered/byol.py": PROGRAM,
+        "offered-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: offered\nVersion: 1.0\n",
+        "offered-1.0.dist-info/entry_points.txt": "[tespec.methods]\nbyol = offered.byol\n",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    command = [sys.executable, REPOSITORY / "benchmarks" / "pretrain.py", "--method", "byol", "--profile", "tiny"]
+    command += ["--data", tiny_world / "1mpx", "--device", "cpu", "--results", tmp_path / "results"]
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
+    subprocess.run([*map(str, command), "--runs", str(tmp_path / "runs")], env=environment, check=True, timeout=300)
+    (record,), _ = read_records(tmp_path / "results")
+    assert (record.method, record.plugin) == ("byol", hashlib.sha256(PROGRAM.encode()).hexdigest()[:12])
