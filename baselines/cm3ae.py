@@ -19,7 +19,7 @@ from timm.layers import build_sincos2d_pos_embed
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
-from baselines import SAMPLE
+from baselines import COUNTS, SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.distributed import all_gather_rows, global_mean, shard_slice
 from tespec.core.errors import UserError
@@ -75,16 +75,14 @@ class Cm3ae(PairMethod):
     backbone: EventSwin
     deviations = (  # from Event-AHU/CM3AE, models/mae.py
         "CM3AE's voxels are left out, and so are the frame reconstructed with them and their contrast with the frame",
-        "CM3AE's backbones are Swins, which see a learned patch where patches are hidden, instead of ViTs that leave "
-        "them out",
-        "CM3AE's events go in as histograms, and what is reconstructed of them is where events of each polarity were, "
-        "instead of an image of events for both",
+        "CM3AE's backbones are Swins, which see a learned patch where ViTs leave patches out",
+        f"CM3AE's {COUNTS}, and reconstructed is where each polarity was, instead of an image of both",
         "CM3AE's decoders are TESPEC's, of one block or of convolutions, instead of eight blocks",
         "CM3AE's fusion joins all tokens of the last stage, instead of the frame's with half of those that the events "
         "show, and has the fused tokens drawn at the frame's places, where the published code has them drawn at those "
         "of events",
-        "CM3AE's contrast compares means of the encoders' last stages, as its decoders here have no tokens of 512 "
-        "dimensions, instead of learned sums over these, and is over the whole batch, instead of each GPU's 128",
+        "CM3AE's contrast compares means of the encoders' last stages, instead of learned sums over decoders' tokens",
+        "CM3AE's contrast is over the whole batch, instead of each GPU's 128",
     )
     # Values: Event-AHU/CM3AE, main.py, unless another of its files is named; 4 GPUs as in README.md's command.
     recipe = cfg.Pretraining(

@@ -23,7 +23,7 @@ from timm.layers import Mlp
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize, scaled_dot_product_attention
 
-from baselines import SAMPLE
+from baselines import COUNTS, SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.distributed import global_mean, shard_slice
 from tespec.core.registry import METHODS
@@ -219,10 +219,8 @@ class Ecddp(EventMethod):
     loss_is = "weighted sum of patch, context and image loss"
     masks_patches = True
     deviations = (  # from Yan98/Event-Camera-Data-Dense-Pre-training
-        "the square of 320 px that ECDDP's views are of is cut from the data's frame, 360x640 px for 1Mpx halved, "
-        "instead of 480x640: the data's size",
-        "ECDDP's tokens are rolled before they are padded to whole windows of attention, instead of after: the "
-        "backbone is timm's",
+        "the square of 320 px that ECDDP's views are of is cut from the data's frame, instead of from 480x640 px",
+        "ECDDP's tokens are rolled before they are padded to whole windows, as timm does, instead of after",
         "the norms of the four stages belong to ECDDP's pyramid and are not handed on: the backbone has none",
         "of a sequence ECDDP sees each segment by itself, so that ConvLSTMs are trained from a state of zeros",
     )
@@ -247,9 +245,8 @@ class Ecddp(EventMethod):
         ),
         deviations=(
             "ECDDP on any recordings instead of the synthetic E-TartanAir, for a number of steps of this project",
-            "ECDDP's input has 10 bins for each polarity instead of 6 for both together",
-            "ECDDP's prototypes learn from the first step on, instead of from the second epoch on: each step "
-            "here has a gradient for every weight",
+            f"ECDDP's {COUNTS}, instead of in 6 for both together",
+            "ECDDP's prototypes learn from the first step on, instead of from the second epoch on",
             "ECDDP's patch embedding has no weight decay on its biases and norm, as no vector of the network has",
         ),
     )

@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize
 
-from baselines import SAMPLE
+from baselines import COUNTS, SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.distributed import all_gather_rows
 from tespec.core.registry import METHODS
@@ -70,14 +70,12 @@ class Ecdp(PairMethod):
     summary = "Events and the image of their moment find each other; a feed-forward ResNet-50, there is no Swin."
     loss_is = "contrast of two views of events, contrast of events with images and back, and alignment"
     deviations = (  # from Yan98/Event-Camera-Data-Pre-training, model/hub_model.py
-        "ECDP's image network, CLIP's and frozen there, is trained along, as its weights cannot be shipped: by the "
-        "contrast, which is therefore taken both ways",
-        "ECDP's ResNet has one mean feature for both of its heads, instead of a token for each, and sees events whole, "
-        "as it cannot leave out patches, instead of half of them",
+        "ECDP's image network, CLIP's and frozen there, is trained along, by the contrast, which is taken both ways",
+        "ECDP's ResNet has one mean feature for both of its heads, instead of a token for each",
+        "ECDP's ResNet sees events whole, as it cannot leave out patches, instead of half of them",
         "ECDP's alignment is over the whole batch, so that n GPUs compute what one does, instead of each GPU's 64",
         "ECDP's loss on ImageNet's classes, which reaches its own linear layer alone, is left out: no classes here",
-        "ECDP's events are counts up to 10 in 10 bins for each polarity, as in every fine-tuning here, instead of one "
-        "count for each, scaled to -1 to 1",
+        f"ECDP's {COUNTS}, instead of one for each polarity, scaled to -1 to 1",
     )
     # Values: Yan98/Event-Camera-Data-Pre-training, config/ours/pr_vits.yml and its base ours_pretraining_base.yml,
     # which are those of ViT-S: of a ResNet-50 none are published. Of the loss: model/hub_model.py.

@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax, pad, softmax
 
-from baselines import SAMPLE
+from baselines import COUNTS, SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import all_reduce_sum, global_mean, shard_slice
@@ -194,10 +194,8 @@ def augmented(histograms: Tensor, shift: float, in_time: bool = True) -> Tensor:
 
 
 DEVIATIONS = (  # from tum-vision/mem, of the tokenizer as well
-    "MEM on any recordings instead of N-ImageNet, in windows of 50 ms, and in the size of their frames, instead of "
-    "30,000 events in frames reduced to 256 px along the shorter side",
-    "MEM's events are not altered by RandAugment and by jitter of brightness and saturation, which act on 8-bit "
-    "images, since the backbone sees counts in 10 bins for each polarity",
+    "MEM on any recordings in windows of 50 ms, instead of on 30,000 events of N-ImageNet in frames of 256 px",
+    f"MEM's {COUNTS}; RandAugment and jitter of brightness and saturation, which act on 8-bit images, are left out",
 )
 
 
@@ -319,12 +317,9 @@ class Mem(EventMethod):
     loss_is = "cross-entropy in nats of the tokens at masked patches"
     masks_patches = True
     deviations = (
-        "MEM's network is a Swin that sees 10 bins for each polarity and the whole frame, instead of a ViT-B/16 that "
-        "sees one and squares of 224 px; its tokens are of the sum over the bins, as published",
-        "MEM names all tokens that lie within a place of the Swin's last stage, which has one for several, instead of "
-        "one at each place of a ViT",
-        "MEM hides pixels by a learned patch of pixels before they are embedded, since a Swin embeds none of 16 px, "
-        "instead of by a learned token after it",
+        "MEM's network is a Swin that sees the whole frame, instead of a ViT-B/16 that sees squares of 224 px",
+        "MEM names all tokens that lie within a place of the Swin's last stage, instead of one at each place of a ViT",
+        "MEM masks by a learned patch of pixels before they are embedded, instead of by a learned token after it",
         "in memory (recurrent true) MEM hides the same patches in all segments of a step, carries the state, and plays "
         "nothing backwards",
     )

@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, interpolate, normalize
 
-from baselines import SAMPLE
+from baselines import COUNTS, SAMPLE
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
@@ -62,11 +62,10 @@ class ScaleEvent(PairMethod):
     loss_is = "distance to the image network's features and to their likeness, where there are events"
     min_batch_size = 1
     deviations = (  # from zhiwen-xdu/ScaleEvent, scale_event/
-        "ScaleEvent's encoder is a Swin that starts at random, and a linear layer takes its last two stages to the "
-        "teacher's width; theirs is the teacher's own ViT, and starts from its weights",
-        "ScaleEvent's events go in as histograms, instead of images of three bins",
-        "ScaleEvent's tokens count by the paper's Eq. 2, 64 events of the histograms; the code looks for any event in "
-        "a reduced image",
+        "ScaleEvent's encoder is a Swin from random weights and a linear layer on its last two stages, instead of the "
+        "teacher's own ViT from its weights",
+        f"ScaleEvent's {COUNTS}, instead of images of three bins",
+        "ScaleEvent's tokens count by the paper's Eq. 2, from 64 events on, instead of by any in a reduced image",
     )
     # Values: zhiwen-xdu/ScaleEvent, pretrain/pretrain_ddp.py and pretrain/criterion.py (DistillLoss_With_CrossGram_V2),
     # and the paper, Secs. 3.1 to 4.1.

@@ -15,8 +15,7 @@ from tespec.core.registry import TASKS
 from tespec.datasets.batches import pad_boxes
 from tespec.metrics.frames import FrameScorer, Score, Scores
 from tespec.models.layers import in_fp32
-from tespec.tasks.base import Task
-from tespec.tasks.network import Network, select_labelled
+from tespec.tasks.base import Network, Task, select_labelled
 
 add_file("tasks", Path(__file__).with_name("cars.yaml"))
 

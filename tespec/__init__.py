@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pandas
 
     from tespec.models import Backbone
-    from tespec.tasks.network import Network
+    from tespec.tasks.base import Network
 
 __version__ = "0.1.0"
 

@@ -1,4 +1,4 @@
-"""A small network of every objective and task with the losses that it is trained with, and a batch for it."""
+"""A small network of every objective and task with the losses that it is trained with, and batches for them."""
 
 import torch
 
@@ -21,33 +21,42 @@ from tespec.tasks.segmentation import SegmentationHead, SegmentationModel
 SIZE = (64, 96)
 
 
-def backbone(recurrent=False, channels=None, seed=0):
+def backbone(recurrent=False, channels=None, seed=0, arch="micro"):
     torch.manual_seed(seed)
-    return build_backbone("micro", recurrent, 2, SIZE, channels)
-
-
-def histograms(lanes=2, segments=3):
-    generator = torch.Generator().manual_seed(0)
-    return {
-        "histograms": torch.randint(0, 4, (lanes, segments, 4, *SIZE), generator=generator, dtype=torch.uint8),
-        "fresh": torch.ones(lanes, dtype=torch.bool),
-    }
-
-
-def labelled(**labels):
-    return histograms() | {"label_place": torch.tensor([(0, 1), (0, 2), (1, 0)])} | labels
-
-
-def views(count):
-    return torch.randn(8, count, 1, *SIZE, generator=torch.Generator().manual_seed(0))
-
-
-def pairs():
-    return histograms(8, 1) | {"images": torch.randn(8, 1, 1, *SIZE, generator=torch.Generator().manual_seed(1))}
+    return build_backbone(arch, recurrent, 2, SIZE, channels)
 
 
 def images():
     return backbone(channels=1, seed=1)
+
+
+def own(objective, profile="paper", **changes):
+    """Settings of an objective as a profile has them, but for the changes; seeds what follows."""
+    torch.manual_seed(0)
+    return own_settings(pretraining_settings(objective, profile).objective | changes)
+
+
+def histograms(lanes=2, segments=3, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 4, (lanes, segments, 4, *SIZE), generator=generator, dtype=torch.uint8)
+
+
+def events(lanes=2, segments=3):
+    return {"histograms": histograms(lanes, segments), "fresh": torch.ones(lanes, dtype=torch.bool)}
+
+
+def labelled(**labels):
+    return events() | {"label_place": torch.tensor([(0, 1), (0, 2), (1, 0)])} | labels
+
+
+def views(count=2, lanes=8):
+    return torch.randn(lanes, count, 1, *SIZE, generator=torch.Generator().manual_seed(0))
+
+
+def pairs(lanes=8, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 256, (lanes, 1, 1, *SIZE), generator=generator, dtype=torch.uint8)
+    return {"histograms": histograms(lanes, 1, seed), "images": images}
 
 
 def smooth(low, high):
@@ -56,47 +65,54 @@ def smooth(low, high):
     return (low + (high - low) * ramp / 2).expand(3, -1, -1).clone()
 
 
-def own(objective, **changes):
-    """Settings of an objective as the paper's profile has them, but for what makes it small; seeds what follows."""
-    torch.manual_seed(0)
-    return own_settings(pretraining_settings(objective, "paper").objective | changes)
+def ecddp(**changes):
+    small = {"hidden": 32, "bottleneck": 16, "prototypes": 24, "clusters": 3, "mask_ratio": (0.1, 0.5)}
+    sides = {"local_views": 1, "crop": 64, "large": 64, "small": 32}
+    return Ecddp(own("ecddp", **(small | sides | changes)), backbone())
 
 
-TOKENIZER = {
-    "unit": 16, "crop": 32, "tokens": 24, "width": 8, "hidden": 16, "blocks": 1, "hot": 10.0, "gamma": 0.5,
-    "shift": 0.03, "temperature": (1.0, 0.5), "kl_weight": 0.1,
-}  # fmt: skip
+TOKENIZER = {"crop": 64, "tokens": 24, "width": 8, "hidden": 16, "blocks": 1, "gamma": 0.5, "kl_weight": 0.1}
+
+
+def mem(recurrent=False, unit=16, **changes):
+    """With a tokenizer that has learned nothing."""
+    tokenizer = pretraining_settings("mem", "paper").objective["tokenizer"] | TOKENIZER | {"unit": unit}
+    return Mem(own("mem", **({"smallest_block": 1, "tokenizer": tokenizer} | changes)), backbone(recurrent))
+
+
+def moby(queue=8, arch="micro"):
+    return Moby(own("moby", hidden=32, out=16, queue=queue), backbone(channels=1, arch=arch))
+
+
+def ecdp(arch="micro"):
+    return Ecdp(own("ecdp", hidden=32, out=16), backbone(arch=arch), backbone(channels=1, seed=1, arch=arch))
+
+
+def cm3ae():
+    decoder = {"type": "LastStageDecoder", "width": 32}
+    return Cm3ae(own("cm3ae", mask={"unit": 16, "ratio": 0.75}, decoder=decoder, out=16), backbone(), images())
 
 
 # The objective or task, and a batch.
 CASES = {
     "tespec": lambda: (
         Tespec(own("tespec", decoder={"type": "LastStageDecoder", "width": 32}), backbone(True), 0.025),
-        histograms() | {"mask": torch.tensor([[[1, 0, 1], [0, 1, 0]], [[0, 1, 1], [0, 0, 1]]], dtype=torch.bool)},
+        events() | {"mask": torch.tensor([[[1, 0, 1], [0, 1, 0]], [[0, 1, 1], [0, 0, 1]]], dtype=torch.bool)},
     ),
     "cpc": lambda: (
         Cpc(own("cpc", width=16, ahead=2, places=32, temperature=0.02), backbone(True)),
-        histograms(segments=4),
+        events(segments=4),
     ),
-    "ecddp": lambda: (
-        Ecddp(
-            own("ecddp", hidden=32, bottleneck=16, prototypes=24, clusters=3, local_views=1, mask_ratio=(0.1, 0.5)),
-            backbone(),
-        ),
-        histograms(4, 1),
-    ),
-    "mem-tokenizer": lambda: (MemTokenizer(own("mem-tokenizer", **TOKENIZER)), histograms()),
-    "mem": lambda: (Mem(own("mem", smallest_block=1, tokenizer=TOKENIZER), backbone(True)), histograms()),
-    "moby": lambda: (Moby(own("moby", hidden=32, out=16, queue=8), backbone(channels=1)), {"views": views(2)}),
+    "ecddp": lambda: (ecddp(), events(4, 1)),
+    "mem-tokenizer": lambda: (MemTokenizer(own("mem-tokenizer", **TOKENIZER)), events()),
+    "mem": lambda: (mem(True), events()),
+    "moby": lambda: (moby(), {"views": views()}),
     "imagenet": lambda: (
         Imagenet(own("imagenet"), backbone(channels=1), 3),
         {"views": views(1), "labels": torch.arange(8) % 3},
     ),
-    "ecdp": lambda: (Ecdp(own("ecdp", hidden=32, out=16), backbone(), images()), pairs()),
-    "cm3ae": lambda: (
-        Cm3ae(own("cm3ae", decoder={"type": "LastStageDecoder", "width": 32}, out=16), backbone(), images()),
-        pairs(),
-    ),
+    "ecdp": lambda: (ecdp(), pairs()),
+    "cm3ae": lambda: (cm3ae(), pairs()),
     "scaleevent": lambda: (
         ScaleEvent(own("scaleevent", activation=1), backbone(), Teacher(images(), 1, SIZE)),
         pairs(),

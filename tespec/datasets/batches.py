@@ -40,13 +40,7 @@ def stack_masks(labels: Sequence[tuple[NDArray[np.uint8], FlipZoom]], size: tupl
 
 
 def stack_depths(labels: Sequence[tuple[NDArray[np.float32], FlipZoom]], size: tuple[int, int]) -> dict[str, Tensor]:
-    """`labels` (L, H, W) float32 depth in m, NaN where there is none.
-
-    Raises:
-        UserError: the augmentation zooms, which changes the size of things but not their depth.
-    """
-    if any(abs(side) != 1.0 for _, view in labels for side in view.scale):
-        raise UserError("augmentation.zoom", "zoom augmentation is not supported for depth", "set it to 0")
+    """`labels` (L, H, W) float32 depth in m, NaN where there is none; of views that do not zoom (`Task`)."""
     seen = [apply_maps(depth, view, np.nan) for depth, view in labels]
     return {"labels": torch.from_numpy(np.array(seen, np.float32).reshape(-1, *size))}
 

@@ -18,8 +18,7 @@ from tespec.datasets.recording import Recording
 from tespec.models.backbone import Backbone, resized
 from tespec.models.layers import padded_size
 from tespec.tasks import find_task
-from tespec.tasks.base import Task, fresh_backbone
-from tespec.tasks.network import Network
+from tespec.tasks.base import Network, Task, fresh_backbone
 from tespec.weights.files import problem_of, read_recipe, read_tensors
 from tespec.weights.load import BESIDE, SENSOR, read_backbone
 

@@ -148,13 +148,6 @@ def with_shared_draws(model: nn.Module) -> None:
     _replace(model, TimmDropPath, lambda drop: DropPath(drop.drop_prob))
 
 
-def without_drop_path(model: nn.Module) -> None:
-    """Turn stochastic depth off for good, as in teachers."""
-    for module in model.modules():
-        if isinstance(module, DropPath):
-            module.drop_prob = 0.0
-
-
 def _replace(model: nn.Module, kind: type[nn.Module], make: Callable[[Any], nn.Module]) -> None:
     for name, child in model.named_children():
         if isinstance(child, kind):

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, log_softmax, normalize
 
 from tespec.core.distributed import all_reduce_sum, global_max
 from tespec.models.backbone import Backbone
-from tespec.models.layers import in_fp32, without_drop_path
+from tespec.models.layers import DropPath, in_fp32
 
 Module = TypeVar("Module", bound=nn.Module)
 SINKHORN_ROUNDS = 3
@@ -22,7 +22,9 @@ SMALLEST = torch.finfo(torch.float32).tiny  # of a sum that is divided by
 def momentum_copy(student: Module) -> Module:
     """A copy of `student` that is not trained and drops nothing."""
     teacher = copy.deepcopy(student)
-    without_drop_path(teacher)
+    for module in teacher.modules():
+        if isinstance(module, DropPath):
+            module.drop_prob = 0.0
     return teacher.requires_grad_(False)
 
 

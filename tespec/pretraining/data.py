@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,8 +40,8 @@ VAL_BATCH = 64  # images or pairs at once; of 260 x 346 px a ResNet-50 takes und
 Batch = dict[str, Tensor]
 
 
-class PretrainData(ABC):
-    """Batches of a pre-training, and the validation part of its data.
+class _Data:
+    """What all kinds of data of a pre-training share.
 
     Args:
         settings: of the pre-training.
@@ -78,49 +77,8 @@ class PretrainData(ABC):
             what = f"{settings.batch_size} is too few for what is compared or normalised over the batch"
             raise UserError("batch_size", what, f"give {method.min_batch_size} or more")
 
-    @abstractmethod
-    def open(self, root: Path, skip_damaged: bool = False) -> None:
-        """Open the data in `root`, a folder or file, without recordings that cannot be read if they may be skipped.
 
-        Raises:
-            UserError: it cannot be read, or is too little.
-        """
-
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """Hash of the data."""
-
-    @abstractmethod
-    def recordings(self) -> dict[str, dict[str, float]]:
-        """Windows, pairs or images of each recording or folder that are in "train" or "held_out"."""
-
-    @abstractmethod
-    def counts(self) -> dict[str, str]:
-        """How much data there is, in words."""
-
-    @abstractmethod
-    def steps(self, seed: int, shard: Shard = WHOLE) -> Any:
-        """Training batches by step, or a shard of each: see `tespec.datasets.batches.StepBatches`."""
-
-    @abstractmethod
-    def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Shape of a lane, an image or a pair in a batch, and its dtype, by name."""
-
-    def blank_batch(self, lanes: int, device: torch.device) -> Batch:
-        """A batch of so many lanes, images or pairs, all zero, to count what a step costs."""
-        shapes = self.shapes().items()
-        return {name: torch.zeros(lanes, *shape, dtype=dtype, device=device) for name, (shape, dtype) in shapes}
-
-    @abstractmethod
-    def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
-        """Validation batches in order, the same for every run; `frames`: about so many frames of them, else all."""
-
-    @abstractmethod
-    def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
-        """Features (B, T, C, h, w) of the backbone's four stages, and its state."""
-
-
-class EventData(PretrainData):
+class EventData(_Data):
     """Histograms of recordings.
 
     A batch holds `histograms` (B, T, 2 * bins, H, W) uint8, `fresh` (B,) bool, whether a lane starts a recording, and,
@@ -135,7 +93,7 @@ class EventData(PretrainData):
     held_out: Sequence[Recording]
 
     def open(self, root: Path, skip_damaged: bool = False) -> None:
-        """Divide the recordings into training and validation recordings."""
+        """Divide the recordings in `root`, unreadable ones left out if they may be skipped; too few are refused."""
         split, segments = self.split(root, skip_damaged), self.settings.segments
         self.train, self.held_out = split.train, split.held_out
         least = min(self.method.min_batch_size, self.method.val_batch_size(self.settings))
@@ -166,7 +124,7 @@ class EventData(PretrainData):
         return fingerprint(self.train, self.held_out)
 
     def recordings(self) -> dict[str, dict[str, float]]:
-        """Windows of each recording."""
+        """Windows, or pairs, of each recording that are in "train" or "held_out"."""
         return lengths_by_split(self.train, self.held_out)
 
     def counts(self) -> dict[str, str]:
@@ -180,14 +138,15 @@ class EventData(PretrainData):
         """Training batches by step."""
         return PretrainBatches(self.train, self.settings, seed, shard, self.method.mask(self.own))
 
-    def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Histograms, whether a lane starts a recording, and masks where the method has some."""
+    def blank_batch(self, lanes: int, device: torch.device) -> Batch:
+        """A batch of so many lanes, all zero, to count what a step costs."""
         settings, mask = self.settings, self.method.mask(self.own)
+        zeros = partial(torch.zeros, lanes, device=device)
         shape = (settings.segments, 2 * settings.bins, *self.size)
-        shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {"histograms": (shape, torch.uint8)}
+        batch = {"histograms": zeros(*shape, dtype=torch.uint8), "fresh": zeros(dtype=torch.bool)}
         if mask is not None:
-            shapes["mask"] = tuple(-(-side // mask.unit) for side in self.size), torch.bool
-        return shapes | {"fresh": ((), torch.bool)}
+            batch["mask"] = zeros(*(-(-side // mask.unit) for side in self.size), dtype=torch.bool)
+        return batch
 
     def _val_places(self, frames: int | None = None) -> Iterator[tuple[int, Recording, int]]:
         """Number of a validation recording, the recording, and first window of each chunk of it, in order."""
@@ -225,11 +184,11 @@ class EventData(PretrainData):
             yield {name: torch.cat([each[name] for each in several]).to(device) for name in several[0]}
 
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
-        """Features of events, the state carried along each recording."""
-        return backbone(batch["histograms"], reset(state, batch["fresh"]))
+        """Features (B, T, C, h, w) of the four stages, and the state, carried along each recording; pairs have none."""
+        return backbone(batch["histograms"], reset(state, batch["fresh"]) if "fresh" in batch else None)
 
 
-class ImageData(PretrainData):
+class ImageData(_Data):
     """Views of images, which a feed-forward backbone sees in 1 or 3 channels.
 
     A batch holds `views` (B, views, C, H, W), uint8 or float32, of which `tespec.datasets.images.as_input` makes the
@@ -270,23 +229,21 @@ class ImageData(PretrainData):
         """Training batches by step."""
         return ImageBatches(self.images, self.method.views(self.own), self.settings.batch_size, seed, shard)
 
-    def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Views and labels."""
-        views = (len(self.method.views(self.own)), self.own.channels, *self.size)
-        return {"views": (views, torch.uint8), "labels": ((), torch.int64)}
+    def blank_batch(self, lanes: int, device: torch.device) -> Batch:
+        """A batch of so many images, all zero, to count what a step costs."""
+        shape, zeros = (len(self.method.views(self.own)), self.own.channels, *self.size), partial(torch.zeros, lanes)
+        views, labels = zeros(*shape, dtype=torch.uint8, device=device), zeros(dtype=torch.int64, device=device)
+        return {"views": views, "labels": labels}
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
         """Batches of validation images, of every class as many, as the method sees images that it does not train on.
 
         The loss of an image does not depend on the others.
         """
-        seen: Counter[int] = Counter()
-        turns = []
-        for path in self.images.held_out:
-            label = self.images.label(path)
-            turns.append((seen[label], label, path))
-            seen[label] += 1
-        paths = [path for _, _, path in sorted(turns)[: frames or max(VAL_IMAGES, len(seen))]]
+        numbers: defaultdict[int, count[int]] = defaultdict(count)  # of the images of each class
+        labelled = [(self.images.label(path), path) for path in self.images.held_out]
+        turns = sorted((next(numbers[label]), label, path) for label, path in labelled)
+        paths = [path for _, _, path in turns[: frames or max(VAL_IMAGES, len(numbers))]]
         views, least = self.method.views(self.own, training=False), self.method.min_batch_size
         size = min(max(self.settings.batch_size, least), VAL_BATCH)
         for first in range(0, len(paths) - least + 1, size):
@@ -334,10 +291,10 @@ class PairData(EventData):
         """Training batches by step."""
         return PairBatches(self.train, self.settings, seed, shard, partial(self.method.augment, self.own))
 
-    def shapes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Histograms and images."""
-        histograms, images = (1, 2 * self.settings.bins, *self.size), (1, 1, *self.size)
-        return {"histograms": (histograms, torch.uint8), "images": (images, torch.uint8)}
+    def blank_batch(self, lanes: int, device: torch.device) -> Batch:
+        """A batch of so many pairs, all zero, to count what a step costs."""
+        shapes = {"histograms": (1, 2 * self.settings.bins, *self.size), "images": (1, 1, *self.size)}
+        return {name: torch.zeros(lanes, *each, dtype=torch.uint8, device=device) for name, each in shapes.items()}
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
         """Even batches of validation pairs, no larger than a training batch and than `VAL_BATCH`."""
@@ -348,9 +305,8 @@ class PairData(EventData):
         for step in range(min(pairs, frames or pairs) // size):
             yield {name: value.to(device) for name, value in steps[step].items()}
 
-    def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
-        """Features of events."""
-        return backbone(batch["histograms"])
+
+PretrainData = EventData | ImageData
 
 
 def _excluded(names: Sequence[str]) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -209,18 +208,12 @@ class PretrainMethod(Method, nn.Module):
             found[f"{name}_std"], found[f"{name}_rank"] = feature_std_and_rank(reservoir.features())
         return found
 
-    def stage_spreads(
-        self, data: PretrainData, device: torch.device, stages: Sequence[int] = range(4)
-    ) -> dict[str, dict[str, float]]:
-        """Std and rank of some stages' features on about `FRAMES` validation frames; see `stage_spreads`."""
-
-        def features() -> Iterator[list[Tensor]]:
-            state = None
-            for batch in data.val_batches(device, FRAMES):
-                maps, state = data.features(self.backbone, batch, state)
-                yield maps
-
-        return stage_spreads(features(), stages)
+    def val_features(self, data: PretrainData, device: torch.device) -> Iterator[list[Tensor]]:
+        """Features of the four stages on about `FRAMES` validation frames, batch by batch, for `stage_spreads`."""
+        state = None
+        for batch in data.val_batches(device, FRAMES):
+            features, state = data.features(self.backbone, batch, state)
+            yield features
 
     def draw(self, data: PretrainData, device: torch.device, path: Path) -> None:  # most draw nothing
         """Write a picture of what the network does on the validation data, if the method has one to show."""
@@ -243,18 +236,6 @@ def stage_spreads(batches: Iterable[Sequence[Tensor]], stages: Sequence[int] = r
             reservoir.add(features[index : index + 1], features[index].shape[-2:])
     spreads = {index: feature_std_and_rank(reservoir.features()) for index, reservoir in seen.items()}
     return {f"stage {index + 1}": spread._asdict() for index, spread in spreads.items()}
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is evaluated; afterwards each part of it is trained or evaluated as it was before."""
-    before = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in before:
-            module.training = training
 
 
 class EventMethod(PretrainMethod):

@@ -49,9 +49,7 @@ class ReconstructedSegment(NamedTuple):
 
 
 @torch.no_grad()
-def draw_moments(
-    model: Tespec, batches: Callable[[], Iterable[dict[str, Tensor]]], path: Path, titles: tuple[str, str]
-) -> None:
+def draw_moments(model: Tespec, batches: Callable[[], Iterable[dict[str, Tensor]]], path: Path) -> None:
     """Draw a busy moment and a quiet one, the network's state carried from the start of their recordings.
 
     The busy one is the segment at the 80th percentile of events. The quiet one is, of the tenth of the segments with
@@ -61,7 +59,6 @@ def draw_moments(
         model: the network.
         batches: gives the validation batches, of one lane each, as often as it is asked.
         path: the PNG to write.
-        titles: what the two rows are called.
     """
     model.eval()
     own, chosen = model.own.target, _choose(model, batches())
@@ -74,7 +71,7 @@ def draw_moments(
         high_pass, filtered = estimate_high_pass(
             batch["histograms"], filtered, alpha=own.alpha, contrast=own.contrast, bin_seconds=model.bin_seconds
         )
-        for title, moment in zip(titles, chosen, strict=True):
+        for title, moment in zip(("busy", "quiet"), chosen, strict=True):
             if moment.batch == number:
                 prediction = drawn.prediction * drawn.deviation + drawn.mean
                 images = (_image(each[0, moment.segment]) for each in (drawn.video, prediction, high_pass.unsqueeze(2)))

@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from tespec.core import settings as cfg
-from tespec.core.description import read_description
 from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
 from tespec.core.registry import METHODS
@@ -282,9 +281,7 @@ class Tespec(EventMethod):
         """Two moments of the validation recordings."""
         from tespec.pretraining.picture import draw_moments  # matplotlib takes half a second
 
-        sample = data.root.is_dir() and read_description(data.root).data == "sample"
-        titles = ("moving", "standing") if sample else ("busy", "quiet")
-        draw_moments(self, lambda: data.val_batches(device), path, titles)
+        draw_moments(self, lambda: data.val_batches(device), path)
 
 
 def _mean(values: Tensor, pixels: Tensor) -> Tensor:

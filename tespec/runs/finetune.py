@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tespec.comparison.records import Record
@@ -23,7 +22,7 @@ from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import pack_missing
 from tespec.models.backbone import reset
 from tespec.models.layers import with_exact_pools
-from tespec.pretraining.method import Method, evaluating, stage_spreads
+from tespec.pretraining.method import Method, stage_spreads
 from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import pretrain
 from tespec.runs.run import WEIGHTS, Outcome, Run, plugin_of, run_or_load
@@ -191,8 +190,7 @@ def _stages(prepared: PreparedRun) -> dict[str, dict[str, float]]:
             if seen >= FRAMES:
                 return
 
-    with evaluating(backbone), torch.no_grad():
-        return stage_spreads(features())
+    return stage_spreads(features())
 
 
 def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}) -> PreparedRun:

@@ -32,7 +32,7 @@ from tespec.models.backbone import reset
 from tespec.pretraining.method import Method
 from tespec.runs.finetune import CellSpec, PreparedRun, prepare_run
 from tespec.runs.run import Outcome, run_or_load
-from tespec.tasks.network import select_labelled
+from tespec.tasks.base import select_labelled
 
 PRIOR = "prior"  # name in records
 STRIDE = 8  # px of a patch

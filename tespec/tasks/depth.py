@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import ClassVar
 
 import pydantic
@@ -16,13 +15,11 @@ from tespec.core.distributed import global_mean, has_no_labels, rank_without_lab
 from tespec.core.errors import UserError
 from tespec.core.registry import TASKS
 from tespec.core.settings import Finetuning, NonNegativeFloat, PositiveFloat, PositiveInt, Share, Width, build
-from tespec.datasets.base import TEST
 from tespec.datasets.batches import stack_depths
 from tespec.metrics.depth import SCORES, DepthScorer
 from tespec.models import Backbone
 from tespec.models.layers import crop, in_fp32, sent
-from tespec.tasks.base import Task
-from tespec.tasks.network import Network, dummy_labels, select_labelled
+from tespec.tasks.base import Network, Task, dummy_labels, select_labelled
 
 SOBEL = ((1.0, 0.0, -1.0), (2.0, 0.0, -2.0), (1.0, 0.0, -1.0))
 
@@ -211,11 +208,6 @@ class DepthTask(Task):
 
     collate, head = stack_depths, DepthHead
     scores: ClassVar = SCORES
-
-    def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
-        if settings.augmentation.zoom:
-            raise UserError("augmentation.zoom", "zoom augmentation is not supported for depth", "set it to 0")
-        super().__init__(settings, root, split)
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> DepthModel:

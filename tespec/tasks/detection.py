@@ -24,8 +24,7 @@ from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.metrics.frames import Score
 from tespec.models import Backbone
 from tespec.models.layers import in_fp32
-from tespec.tasks.base import Task, groups_of
-from tespec.tasks.network import Network, dummy_labels, select_labelled
+from tespec.tasks.base import Network, Task, dummy_labels, groups_of, select_labelled
 
 STAGES = (1, 2, 3)  # of the backbone that reach the neck, at 1/8, 1/16 and 1/32
 STRIDES = (8, 16, 32)

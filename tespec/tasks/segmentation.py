@@ -26,8 +26,7 @@ from tespec.metrics.segmentation import IGNORE, SegmentationScorer
 from tespec.models import Backbone
 from tespec.models.backbone import BackboneState, resized
 from tespec.models.layers import crop, in_fp32, padded_size
-from tespec.tasks.base import Task
-from tespec.tasks.network import Network, dummy_labels, select_labelled
+from tespec.tasks.base import Network, Task, dummy_labels, select_labelled
 
 SMOOTH = 1.0
 
@@ -157,22 +156,17 @@ class AveragedViews:
         """Mean logits (L, classes, H, W) of the segments at label_place (L, 2) lane and segment, and the states."""
         logits, states = [], []
         for (backbone, size, mirrored), before in zip(self._views, state or [None] * len(self._views), strict=True):
-            features, after = backbone(_seen(histograms, size, mirrored), before)
+            seen = histograms.flip(-1) if mirrored else histograms
+            if histograms.shape[-2:] != size:
+                scaled = interpolate(seen.flatten(0, 1).float(), size=size, mode="bilinear", align_corners=False)
+                seen = scaled.unflatten(0, histograms.shape[:2])
+            features, after = backbone(seen, before)
             states.append(after)
             if len(label_place):
                 maps = self._model.outputs(select_labelled(features, label_place), size)
                 maps = interpolate(maps, size=histograms.shape[-2:], mode="bilinear", align_corners=False)
                 logits.append(maps.flip(-1) if mirrored else maps)
         return torch.stack(logits).mean(dim=0) if logits else None, tuple(states)
-
-
-def _seen(histograms: Tensor, size: Size, mirrored: bool) -> Tensor:
-    """Histograms (B, T, 2 * bins, H, W) scaled to a size in px, and mirrored."""
-    frames = histograms.flip(-1) if mirrored else histograms
-    if frames.shape[-2:] == size:
-        return frames
-    scaled = interpolate(frames.flatten(0, 1).float(), size=size, mode="bilinear", align_corners=False)
-    return scaled.unflatten(0, histograms.shape[:2])
 
 
 @TASKS.register_module(name="segmentation")

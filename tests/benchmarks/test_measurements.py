@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 
@@ -64,20 +63,6 @@ def test_a_window_that_is_not_rectified_differs():
     for case in speed.rectified(quick=True):
         assert case.same(case.ours(), case.plain())
         assert not case.same(case.plain(), case.plain())
-
-
-def test_only_a_whole_run_at_full_size_goes_to_the_results(tmp_path, monkeypatch):
-    def stage(quick):
-        yield speed.Case("metric", "a number", lambda: 1, lambda: 1, "the same", np.array_equal, 1, "numbers")
-
-    monkeypatch.setattr(speed, "STAGES", {"metric": stage})
-    monkeypatch.setattr(speed, "RESULTS", tmp_path)
-    monkeypatch.setattr(speed, "SECONDS", 0.0)
-    assert [call(monkeypatch, speed, *given) for given in (["--quick"], ["--only", "metric"])] == [0, 0]
-    assert not list(tmp_path.iterdir())
-    assert call(monkeypatch, speed) == 0
-    (written,) = (tmp_path / "speed").iterdir()
-    assert written.name == f"{speed.machine_name()}.json"
 
 
 @pytest.mark.slow

@@ -173,9 +173,6 @@ def test_images_of_labels_are_stacked_as_their_lane_sees_them(stack, label):
     assert labels.dtype == label.dtype
     np.testing.assert_array_equal(labels, np.stack([label, label[:, ::-1]]))
     assert stack([], (2, 3))["labels"].shape == (0, 2, 3)
-    if stack is stack_depths:
-        with pytest.raises(UserError, match=r"augmentation.zoom: zoom augmentation is not supported for depth"):
-            stack([(label, PLAIN._replace(scale=(1.5, 1.5)))], (2, 3))
 
 
 def test_boxes_of_each_label_are_filled_up_to_the_most():

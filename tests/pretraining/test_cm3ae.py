@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from small_networks import SIZE, autoencoder, histograms, own, pairs
+from loss_cases import SIZE, histograms, own, pairs
+from loss_cases import cm3ae as network
 
 from baselines import cm3ae
 from baselines.cm3ae import Fusion, draw_masks, event_frame
@@ -34,7 +35,7 @@ def test_half_of_what_events_show_is_masked_in_the_frame(kept):
     # What else the frame shows is drawn from all other patches alike.
     both = (~events & ~frame).sum(1).double().mean().item()
     assert both == pytest.approx(kept * (kept - kept // 2) / (24 - kept // 2), abs=0.15)
-    assert own("cm3ae", "paper").kept(196) == 49  # int(196 * (1 - 0.75))
+    assert own("cm3ae").kept(196) == 49  # int(196 * (1 - 0.75))
 
 
 def test_an_event_frame_says_where_events_of_each_polarity_were():
@@ -47,20 +48,20 @@ def test_an_event_frame_says_where_events_of_each_polarity_were():
 
 def test_each_loss_sees_what_it_may_see():
     """Pixels of the frame that are masked are wanted and no input; events help to draw it in the fused loss alone."""
-    model, given = autoencoder(), pairs(LANES)
+    model, given = network(), pairs(LANES)
     pixels = masked_pixels(model, given, 1)[:, None, None]
     unseen = {"images": torch.where(pixels, pairs(LANES, 1)["images"], given["images"])}
     before = losses_of(model, given)
     for other, changed in (
         (unseen, {"loss_frame", "loss_fused"}),
-        ({"histograms": histograms(LANES, seed=1)}, {"loss_events", "loss_fused", "loss_contrast"}),
+        ({"histograms": histograms(LANES, 1, seed=1)}, {"loss_events", "loss_fused", "loss_contrast"}),
     ):
         after = losses_of(model, given | other)
         assert {name for name in before if after[name] != before[name]} - {"loss", "found"} == changed
 
 
 def test_the_loss_is_the_published_sum_of_means_over_masked_pixels():
-    model, given, said = autoencoder(), pairs(LANES), {}
+    model, given, said = network(), pairs(LANES), {}
     model.of_events.register_forward_hook(lambda _, __, out: said.update(events=out.double()))
     model.of_frame.register_forward_hook(lambda _, __, out: said.update(frames=out.double()))
     drawn = torch.randn(LANES, 1, 2, *SIZE, generator=torch.Generator().manual_seed(2))
@@ -68,7 +69,7 @@ def test_the_loss_is_the_published_sum_of_means_over_masked_pixels():
     found = losses_of(model, given)
     expected = 4 * found["loss_frame"] + 0.5 * (found["loss_events"] + found["loss_fused"])
     assert found["loss"].item() == pytest.approx((expected + 0.1 * found["loss_contrast"]).item(), rel=1e-5)
-    scale = own("cm3ae", "paper").logit_scale
+    scale = own("cm3ae").logit_scale
     assert scale == pytest.approx(2.659, abs=1e-3)
     squares = (drawn - event_frame(given["histograms"]))[:, 0].double().square().mean(1)
     masked, errors = masked_pixels(model, given, 0), []
@@ -109,21 +110,21 @@ def test_the_fusion_is_the_published_one():
 
 
 def test_events_and_frame_are_cropped_alike(monkeypatch):
-    model, seen, drawn, looked_at = autoencoder().train(), {}, cm3ae.random_views, cm3ae._seen
+    model, seen, drawn, looked_at = network().train(), {}, cm3ae.random_views, cm3ae._seen
     monkeypatch.setattr(cm3ae, "as_input", lambda frame: frame.float())
     monkeypatch.setattr(cm3ae, "random_views", lambda *args: seen.setdefault("args", args) and drawn(*args))
     monkeypatch.setattr(
         cm3ae, "_seen", lambda net, frames, *more: seen.update({net: frames}) or looked_at(net, frames, *more)
     )
     ramp = torch.arange(SIZE[1], dtype=torch.uint8).expand(LANES, 1, 1, *SIZE)
-    model.loss({"histograms": ramp.expand(-1, -1, 20, -1, -1), "images": ramp}, None)
+    model.loss({"histograms": ramp.expand(-1, -1, 4, -1, -1), "images": ramp}, None)
     assert seen["args"][1:] == (1, SIZE, (0.2, 1.0))
-    assert torch.equal(seen[model.images].expand(-1, -1, 20, -1, -1), seen[model.backbone])
+    assert torch.equal(seen[model.images].expand(-1, -1, 4, -1, -1), seen[model.backbone])
     assert not torch.equal(seen[model.images], ramp.float())
 
 
 def test_every_parameter_is_trained_and_the_events_network_is_exported():
-    model = autoencoder().train()
+    model = network().train()
     model.loss(pairs(LANES), None)[0]["loss"].backward()
     assert all(each.grad is not None and each.grad.abs().sum() > 0 for each in model.parameters())
-    assert model.backbone.in_channels == 20
+    assert model.backbone.in_channels == 4

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from small_networks import distillation, histograms, own
+from loss_cases import ecddp, histograms, own
 from torch.nn.functional import log_softmax
 
 from baselines.ecddp import AttentionPool, Ecddp, cluster
@@ -57,7 +57,7 @@ def plain_context_loss(model, seen, whole, members, inside):
 
 def taught_otherwise():
     """A model whose teacher is another network than its student."""
-    model = distillation()
+    model = ecddp()
     for parameter in model.teacher.parameters():
         parameter.data += 0.02 * torch.randn(parameter.shape)
     return model
@@ -96,7 +96,7 @@ def test_context_loss_is_that_of_the_clusters_that_a_view_shows(monkeypatch):
 
 def test_the_student_sees_masked_views_and_the_teacher_the_whole_square(monkeypatch):
     torch.manual_seed(0)
-    settings = own("ecddp", "paper", hidden=32, bottleneck=16, prototypes=24)
+    settings = own("ecddp", hidden=32, bottleneck=16, prototypes=24)
     model, calls = Ecddp(settings, build_backbone("micro", True, 10, (384, 640))), []
     original = type(model.student).forward
 
@@ -125,7 +125,7 @@ def test_prototypes_start_short():
 
 def test_masks_are_blocks_in_half_of_the_views():
     torch.manual_seed(0)
-    model = distillation(mask_ratio=own("ecddp", "paper").mask_ratio)
+    model = ecddp(mask_ratio=own("ecddp").mask_ratio)
     masks = model._masks(500, 12).flatten(0, 1).double()
     shares = masks.mean((1, 2))
     assert (shares > 0).sum() == 500
@@ -137,10 +137,10 @@ def test_masks_are_blocks_in_half_of_the_views():
 
 
 def test_the_student_is_trained_and_handed_on_and_the_teachers_temperature_rises():
-    model = distillation()
+    model = ecddp()
     assert model.backbone is model.student.backbone
     torch.manual_seed(0)
-    model.loss({"histograms": histograms()}, None)[0]["loss"].backward()
+    model.loss({"histograms": histograms(3, 1)}, None)[0]["loss"].backward()
     assert all(parameter.grad is None for parameter in model.teacher.parameters())
     assert all(parameter.grad is not None for parameter in model.student.parameters())
     assert not model.student.mask_token.any()

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from small_networks import SIZE, backbone, own, pairs
+from loss_cases import SIZE, own, pairs
+from loss_cases import ecdp as small
 from torch import nn
 from torch.nn.functional import normalize
 
@@ -18,8 +19,7 @@ EVENTS, KEYS, IMAGES = torch.randn(3, 6, 5, dtype=torch.float64, generator=torch
 
 
 def network():
-    small = own("ecdp", "paper", hidden=32, out=16)
-    return Ecdp(small, backbone(arch="resnet-micro"), backbone(channels=1, arch="resnet-micro", seed=1))
+    return small("resnet-micro")
 
 
 def plain_contrast(queries, keys):
@@ -75,7 +75,7 @@ def test_each_loss_weighs_and_trains_as_published():
 
 
 def test_heads_are_the_published_ones():
-    settings, model = own("ecdp", "paper"), network()
+    settings, model = own("ecdp"), network()
     assert (settings.hidden, settings.out) == (4096, 256)
     for layers, count in ((model.event_head, 3), (model.image_head, 3), (model.event_predictor, 2)):
         linear = [each.bias for each in layers if isinstance(each, nn.Linear)]
@@ -101,7 +101,7 @@ def test_both_networks_see_views_of_their_own_and_images_stay_whole(monkeypatch)
 
 
 def test_events_are_flipped_in_time_shifted_and_added_to():
-    settings = own("ecdp", "paper")
+    settings = own("ecdp")
     assert settings.shift * 224 == pytest.approx(20)
     counts = np.zeros((1, 20, 112, 120), np.uint8)
     counts[0, 3, 50, 60] = 1  # negative, fourth bin

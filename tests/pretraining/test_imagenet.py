@@ -5,8 +5,8 @@ import os
 import numpy as np
 import pytest
 import torch
+from loss_cases import backbone, own
 from PIL import Image
-from small_networks import backbone, own
 from timm.data.auto_augment import RandAugment
 from timm.data.random_erasing import RandomErasing
 
@@ -58,7 +58,7 @@ def test_every_class_is_among_the_validation_images(tmp_path):
 
 
 def network(**changes):
-    return Imagenet(own("imagenet", "paper", channels=1, **changes), backbone(channels=1), 5)
+    return Imagenet(own("imagenet", channels=1, **changes), backbone(channels=1), 5)
 
 
 def test_the_loss_is_cross_entropy_with_the_label_smoothed_and_the_norm_comes_before_the_mean():
@@ -116,7 +116,7 @@ def test_ranks_mix_what_one_mixes(count):
 
 
 def test_views_are_those_of_the_publication():
-    (view,) = Imagenet.views(own("imagenet", "paper"))
+    (view,) = Imagenet.views(own("imagenet"))
     crop, flip, augment, _, _, erasing = view.transforms
     assert (crop.interpolation.value, crop.scale) == ("bicubic", (0.08, 1.0))
     assert flip.p == 0.5

@@ -7,8 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from loss_cases import SIZE, TOKENIZER, events, histograms, own
+from loss_cases import mem as network
 from short_runs import setup_in
-from small_networks import SIZE, event_modelling, histograms, own
 
 from baselines import mem
 from baselines.mem import Mem, MemTokenizer, event_image, gumbel_noise
@@ -23,22 +24,17 @@ from tespec.runs.pretrain import pretrain
 from tespec.weights.files import read_weights
 
 
-def batch(size=SIZE):
-    return {"histograms": histograms()[..., : size[0], : size[1]], "fresh": torch.ones(3, dtype=torch.bool)}
-
-
 def tokenizer(**changes):
-    torch.manual_seed(0)
-    return MemTokenizer(own("mem-tokenizer", unit=16, crop=64, tokens=24, **changes))
+    return MemTokenizer(own("mem-tokenizer", **(TOKENIZER | changes)))
 
 
 def test_the_tokenizers_loss_is_the_published_one(monkeypatch):
     """Up to the factor 1.5: there the squared error is a mean over three planes, one of which is zero."""
-    weight = own("mem-tokenizer", "paper").kl_weight
+    weight = own("mem-tokenizer").kl_weight
     assert weight == pytest.approx(1.5 * 1e-10 * 384 * 196)
     said, real = [], mem.tokenizer_losses
     monkeypatch.setattr(mem, "tokenizer_losses", lambda *given: said.extend(given) or real(*given))
-    found = tokenizer(kl_weight=weight).eval().loss(batch(), None)[0]
+    found = tokenizer(kl_weight=weight).eval().loss(events(3, 1), None)[0]
     drawn, images, logits = (each.double() for each in said)
     error = sum(((drawn - images) ** 2).flatten().tolist()) / (3 * 3 * 64 * 64)
     divergence = 0.0
@@ -51,7 +47,7 @@ def test_the_tokenizers_loss_is_the_published_one(monkeypatch):
 
 def test_the_temperature_falls_as_published():
     """eventvae/train_vae.py, whose loop changes it at the first step of each epoch."""
-    model, temperature, step = tokenizer(temperature=own("mem-tokenizer", "paper").temperature), 1.0, 0
+    model, temperature, step = tokenizer(temperature=own("mem-tokenizer").temperature), 1.0, 0
     for epoch in range(100):
         temperature = max(temperature * math.exp(-1e-6 * step), 0.5)
         model.after_step((epoch + 0.5) / 100)
@@ -90,7 +86,7 @@ def test_event_images_are_counts_of_each_polarity_and_hot_pixels_are_cleared_in_
 
 
 def test_half_of_the_windows_are_played_backwards_and_all_are_shifted():
-    assert own("mem-tokenizer", "paper").shift * 256 == 8
+    assert own("mem-tokenizer").shift * 256 == 8
     counts = torch.zeros(400, 2, 6, 20, 30, dtype=torch.uint8)
     counts[:, 0, 1, 10, 15] = 1  # first segment, negative, second of three bins
     flipped = random_time_flips(counts)
@@ -104,7 +100,7 @@ def test_half_of_the_windows_are_played_backwards_and_all_are_shifted():
 
 
 def test_blocks_mask_the_published_share():
-    settings = own("mem", "paper")
+    settings = own("mem")
     most = round(settings.ratio * 196)
     masks = np.stack([block_mask(np.random.default_rng(seed), 14, 14, most, 16) for seed in range(1000)])
     masked = masks.sum((1, 2))
@@ -120,13 +116,13 @@ def test_blocks_mask_the_published_share():
 
 def test_what_is_named_is_what_is_masked_in_every_segment(monkeypatch):
     """Where a frame is smaller than what the backbone sees, places and masks count in rows of another length."""
-    model, seen, grid = event_modelling(smallest_block=1).eval(), {}, (2, 2, 4, 6)  # lanes, segments, rows, columns
+    model, seen, grid = network().eval(), {}, (2, 2, 4, 6)  # lanes, segments, rows, columns
     logits = torch.randn(*grid, 24, generator=torch.Generator().manual_seed(0))
     tokens = (7 * torch.arange(logits[..., 0].numel()) % 24).view(grid)
     monkeypatch.setattr(mem, "replace_masked", lambda tokens, mask, patch: seen.update(mask=mask) or tokens)
     model.head.forward = lambda features, places: logits.flatten(0, 3)[places]
     model.tokenizer.tokens = lambda images: tokens.flatten(0, 1)
-    given = {"histograms": histograms(2, 2)[..., :50, :72], "fresh": torch.ones(2, dtype=torch.bool)}
+    given = events(2, 2) | {"histograms": histograms(2, 2)[..., :50, :72]}
     torch.manual_seed(1)
     losses, _ = model.loss(given, None)
     assert seen["mask"].shape == (2, 4, 5)
@@ -143,7 +139,7 @@ def test_what_is_named_is_what_is_masked_in_every_segment(monkeypatch):
 @pytest.mark.parametrize("of", ["last", "all"])
 def test_a_head_names_the_patch_at_each_place(unit, of):
     """Features of one patch alone reach the logits of that patch alone, at every stride of the tokens."""
-    model, grid, side = event_modelling(unit=unit, features=of), [side // unit for side in SIZE], 32 // unit
+    model, grid, side = network(unit=unit, features=of), [side // unit for side in SIZE], 32 // unit
     strides = zip(model.backbone.channels, (4, 8, 16, 32), strict=True)
     features = [torch.zeros(1, 1, width, *(side // stride for side in SIZE)) for width, stride in strides]
     everywhere = torch.arange(math.prod(grid))
@@ -169,8 +165,8 @@ def test_the_tokenizer_is_pre_trained_first_and_stays_as_it_is(tiny_world, tmp_p
         assert set(first.metrics) == {"loss", "perplexity", "drawn_error"}
         names.add(record.name)
     assert len(names) == 2
-    model = event_modelling()
-    model = Mem(dataclasses.replace(model.own, tokenizer=own("mem-tokenizer", tokens=16)), model.backbone)
+    model = network()
+    model = Mem(dataclasses.replace(model.own, tokenizer=own("mem-tokenizer", "sample", tokens=16)), model.backbone)
     model.load_upstream(first.weights)
     for name, tensor in read_weights(first.weights)[0].items():
         assert torch.equal(model.tokenizer.state_dict()[name], tensor)
@@ -179,7 +175,7 @@ def test_the_tokenizer_is_pre_trained_first_and_stays_as_it_is(tiny_world, tmp_p
 
 def test_a_tokenizer_that_collapsed_is_reported_and_tokens_count_over_all_batches(monkeypatch, capsys):
     model, data = tokenizer(), open_pretraining(pretraining_settings("mem-tokenizer", "sample"), None, SIZE)
-    monkeypatch.setattr(type(data), "val_batches", lambda self, device: iter([batch()] * 2))
+    monkeypatch.setattr(type(data), "val_batches", lambda self, device: iter([events(3, 1)] * 2))
     numbers = iter([0, 1] * 2)
     real = model.backbone.tokens
     model.backbone.tokens = lambda images: torch.full_like(real(images), next(numbers))

@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from loss_cases import moby, own, views
 from PIL import Image
-from small_networks import momentum_contrast, own, views
 from torch.nn.functional import normalize
 from torchvision.transforms import v2
 
@@ -27,7 +27,7 @@ def plain_loss(queries, keys, queues, temperature=0.2):
 
 
 def test_the_loss_is_the_published_formula_and_the_queues_keep_the_newest_keys():
-    model, batch = momentum_contrast(queue=6).eval(), {"views": views()}
+    model, batch = moby(queue=6).eval(), {"views": views(lanes=4)}
     for name, parameter in model.named_parameters():
         if name.startswith("slow"):  # which are not trained
             parameter.add_(0.05 * torch.randn(parameter.shape))
@@ -63,7 +63,7 @@ def test_augmentations_come_as_often_and_as_strong_as_published(monkeypatch):
         monkeypatch.setattr(kind, "transform", transform)
     image = Image.fromarray(np.zeros((16, 16, 3), np.uint8))
     published = ((0.8, 0.2, 1.0, 0.0), (0.8, 0.2, 0.1, 0.2))
-    for view, shares in zip(Moby.views(own("moby", "paper", size=8)), published, strict=True):
+    for view, shares in zip(Moby.views(own("moby", size=8)), published, strict=True):
         seen.clear()
         torch.manual_seed(0)
         for _ in range(1000):
@@ -73,5 +73,5 @@ def test_augmentations_come_as_often_and_as_strong_as_published(monkeypatch):
     ranges = [*jitter.brightness, *jitter.contrast, *jitter.saturation, *jitter.hue]
     assert ranges == pytest.approx([0.6, 1.4, 0.6, 1.4, 0.8, 1.2, -0.1, 0.1])
     assert strength["GaussianBlur"].sigma == [0.1, 2.0]
-    settings = own("moby", "paper")
+    settings = own("moby")
     assert (settings.temperature, settings.queue, settings.momentum) == (0.2, 4096, 0.99)

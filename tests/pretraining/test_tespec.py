@@ -142,13 +142,6 @@ def test_a_step_trains_everything_and_hands_on_a_detached_state():
     assert not any(part.requires_grad for part in (hidden, cell, intensity))
 
 
-def test_a_feed_forward_backbone_carries_the_intensity_alone():
-    losses, (state, intensity) = objective(recurrent=False).loss(masked_batch(), None)
-    assert state is None
-    assert intensity.shape == (2, HEIGHT, WIDTH)
-    assert torch.isfinite(losses["loss"])
-
-
 def test_an_autoencoders_loss_is_the_plain_error_over_all_pixels():
     model, batch = objective(patch_norm=False, ratio=0.0, visible_weight=0.5), masked_batch(ratio=0.0)
     losses, _ = model.loss(batch, None)
