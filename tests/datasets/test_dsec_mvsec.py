@@ -13,7 +13,7 @@ from tespec.datasets.recording import WindowRule
 from tespec.datasets.sources import read_rectification
 from tespec.events import Events, load_events
 from tespec.events.packing import load
-from tespec.events.stream import Reader
+from tespec.events.readers import Reader
 
 SPLITS = {"train": ("zurich_city_00_a",), "test": ("zurich_city_13_a",)}
 CLASSES = tuple("abcdefghijk")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tespec.datasets.lanes import Lanes, balance_lanes, shuffled
+from tespec.datasets.batches import Lanes, balance_lanes, shuffled
 
 
 @st.composite

@@ -32,7 +32,7 @@ from tespec.core.boxes import make_boxes
 from tespec.core.config import as_facts, finetuning_settings, pretraining_settings
 from tespec.core.registry import pretrained_methods, register_methods
 from tespec.core.settings import ARCHITECTURES, Finetuning, Pretraining
-from tespec.datasets.lanes import Lanes
+from tespec.datasets.batches import Lanes
 from tespec.events import load_events
 from tespec.events.histogram import event_histogram
 from tespec.events.intensity import estimate_intensity
