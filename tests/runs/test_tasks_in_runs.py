@@ -51,7 +51,6 @@ MISTAKES = [
     ("gen1", "head.score=best", r"head.score: 'best' is not allowed; it should be 'class' or 'objectness_x_class'"),
     ("mvsec", "protocol.depth=rect", r"protocol.depth: 'rect' is not allowed; it should be 'raw'"),
     ("dsec", "classes=[a, b]", r"classes: 2 are named, DSEC has masks of 11 and 19"),
-    ("gen1", "protocol.frames=some", r"protocol.frames: 'some' is not allowed; it should be 'rvt' or 'all'"),
     ("mvsec", "head.min_depth=90.0", r"head.min_depth: 90 m is not below head.max_depth, 80 m"),
     ("ddd17", "head.dropout=2", r"head\.dropout: 2 is not allowed; it should be less than or equal to 1"),
     ("dsec", "protocol.labels=some", r"protocol\.labels: 'some' is not allowed; it should be 'all' or 'ess'"),
