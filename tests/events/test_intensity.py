@@ -95,14 +95,6 @@ def test_it_equals_going_bin_by_bin_whole_and_cut_in_two(estimate, dtype, histog
     assert state is None or torch.equal(state, given)
 
 
-def test_one_pixel_by_hand():
-    histograms = torch.tensor([3, 0, 0, 2], dtype=torch.uint8).view(1, 1, 4, 1, 1)  # 3 negative, then 2 positive
-    video, _ = estimate_intensity(histograms, alpha=5.0, norm_events=100.0, contrast=2.0, bin_seconds=0.1)
-    assert video.item() == pytest.approx(-6 * math.exp(-5 * 0.1 * 2 / 100) + 4)
-    video, _ = estimate_high_pass(histograms, alpha=5.0, contrast=2.0, bin_seconds=0.1)
-    assert video.item() == pytest.approx(-6 * math.exp(-5 * 0.1) + 4)
-
-
 @BOTH
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_without_events_the_image_stays_the_same_to_the_bit(estimate, dtype):

@@ -82,11 +82,8 @@ def test_a_naming_that_cannot_be_told_is_refused(stages):
 @pytest.mark.parametrize(
     ("content", "beside", "source"),
     [
-        (published.moby, "encoder_k.", "moby"),
         (published.moby, "projector.", "moby"),
-        (published.moby, "queue", "moby"),
         (published.simmim, "encoder.mask_token", "simmim"),
-        (published.simmim, "decoder.", "simmim"),
     ],
 )
 def test_names_beside_an_encoder_tell_whose_it_is(content, beside, source):
