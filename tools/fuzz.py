@@ -54,7 +54,6 @@ from tespec.sample import make_world
 from tespec.sample.make import DATASETS
 from tespec.tasks import base, find_task, import_tasks
 from tespec.training import checkpoint
-from tespec.weights import export as weights_export
 from tespec.weights import files, load
 
 SECONDS = 20  # a case may take
@@ -260,7 +259,7 @@ def write_backbone(path: Path) -> None:
 
 
 def read_backbone(path: Path) -> None:
-    weights_export.inspect(path)
+    load.inspect(path)
     load.read_backbone(path)
 
 
