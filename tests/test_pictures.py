@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from PIL import Image
@@ -19,7 +18,6 @@ from tespec.pictures import (
     event_image,
     make_panels,
     reach_of,
-    show_counts,
     show_grey,
 )
 from tespec.pretraining import picture
@@ -68,16 +66,6 @@ def test_grey_is_zero_and_the_bar_names_black_and_white():
     assert reach_of(np.zeros((2, 2), np.float32)) == 1
 
 
-def test_the_bar_of_counts_ends_at_the_largest():
-    histogram = np.zeros((20, 2, 3), np.uint8)
-    histogram[3:5, 0, 0], histogram[0, 1, 1] = 17, 1
-    axis = Figure().subplots()
-    show_counts(axis, histogram)
-    (bar,) = axis.child_axes
-    assert (bar.get_yticks().tolist(), bar.get_ylabel()) == ([1, 2, 5, 10, 20, 34], "events at a pixel")
-    show_counts(Figure().subplots(), np.zeros((20, 2, 3), np.uint8))
-
-
 def test_a_depth_is_drawn_plain_and_says_its_unit():
     depth = np.array([[2.0, 80.0, np.nan, 0.0, -1.0]], np.float32)
     axis = Figure().subplots()
@@ -108,26 +96,16 @@ def test_a_picture_has_a_row_for_each_segment_and_is_the_same_each_time(tmp_path
         assert tall.height > 1.5 * short.height
 
 
-@pytest.mark.parametrize(
-    ("target", "title", "unit"),
-    [
-        ("intensity", "intensity, Eq. 7", "log intensity"),
-        ("high_pass", "intensity, Eq. 6", "log intensity"),
-        ("histograms", "positive minus negative events", "events"),
-    ],
-)
-def test_masked_pixels_are_replaced_on_the_targets_scale_and_columns_name_target_and_unit(
-    monkeypatch, tmp_path, target, title, unit
-):
+def test_masked_pixels_are_replaced_on_the_targets_scale_and_columns_name_target_and_unit(monkeypatch, tmp_path):
     figures = []
     monkeypatch.setattr(picture, "save_figure", lambda figure, path, dpi: figures.append(figure))
     shown = segment()._replace(reconstruction=5 * segment().reconstruction)
     whole = shown._replace(mask=np.zeros((24, 32), bool))  # as of an autoencoder
     for each in (shown, whole):
-        draw_segments([each], tmp_path / "x.png", target)
+        draw_segments([each], tmp_path / "x.png", "histograms")
     masked, unmasked = (figure.axes[:5] for figure in figures)
-    assert masked[2].get_title() == f"target: {title}"
-    assert [bar.get_ylabel() for axis in masked for bar in axis.child_axes] == [unit, unit, "log intensity"]
+    assert masked[2].get_title() == "target: positive minus negative events"
+    assert [bar.get_ylabel() for axis in masked for bar in axis.child_axes] == ["events", "events", "log intensity"]
     seen, expected, result = (masked[place].images[0] for place in (1, 2, 3))
     np.testing.assert_allclose(np.asarray(seen.get_array())[shown.mask], MASKED[0], rtol=1e-6)
     assert list(legend_of(figures[0]))[2] == "masked"

@@ -35,7 +35,7 @@ class Drawing:
 
     model: Annotated[Path | None, Parameter(help="model.safetensors of a run")] = None
     predict: Annotated[str | None, Parameter(help="recording of the task's data, or a path")] = None
-    out: Annotated[Path | None, Parameter(help="folder of a figure (PNG) and a video (GIF)")] = None
+    out: Annotated[Path | None, Parameter(help="folder of the figure (PNG)")] = None
     clip: Annotated[tuple[float, float], Parameter(show_default=False, help="FROM TO: seconds (default: 0 10)")] = (
         0.0,
         10.0,
@@ -184,7 +184,7 @@ def draw(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) 
         trained = read_settings(drawing.model)
         root = find_data(trained.task, data, trained.profile).made().root
     drawn = predict(drawing.model, drawing.predict, drawing.out, device, root=root, clip=drawing.clip, sensor_px=sensor)
-    print(f"{drawn.moments} windows, {drawn.labelled} of them labelled: {drawn.figure}, {drawn.video}")
+    print(f"{drawn.windows} windows, {drawn.labelled} of them labelled: {drawn.figure}")
 
 
 def print_list() -> None:

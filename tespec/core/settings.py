@@ -334,9 +334,9 @@ class Finetuning(OfRecordings):
 
     @property
     def most_labels(self) -> int:
-        """The most labels of a chunk that reach the head; with `frames: rvt` they are `period_ms` apart."""
+        """The most labels of a chunk that reach the head; with a `period_ms` of the protocol they are so far apart."""
         most, period = min(self.labels_per_chunk or self.segments, self.segments), self.protocol.get("period_ms")
-        if self.protocol.get("frames") != "rvt" or not period or not self.window_ms:
+        if not period or not self.window_ms:
             return most
         return min(most, math.ceil(self.segments * self.window_ms / period))
 

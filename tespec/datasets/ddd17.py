@@ -19,10 +19,10 @@ from tespec.datasets.labels import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.events.packing import EVENTS, TIMES
+from tespec.events.readers import Events, Reader, read_records, resolve_size
 from tespec.events.readers.arrays import as_events, load_array
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER, STORE
-from tespec.events.stream import Events, Reader, read_records, resolve_size
 
 INDEX, IMAGES = "index", "imgs"  # folders: when images were taken, and the images where the archive has them
 INDICES = ("index_50ms.npy", "index_10ms.npy", "index_250ms.npy")  # one row per image, in any of them
@@ -44,19 +44,7 @@ class Ddd17Protocol:
 
 @DATASETS.register_module()
 class Ddd17(LabelledDataset):
-    """DDD17 with EV-SegNet's labels: events of 346x260 px, masks of 6 classes.
-
-    Get it: https://github.com/Shathe/Ev-SegNet (labels and events as ESS reads them; links have died before, ask the
-    authors of https://github.com/uzh-rpg/ess if they do). The recordings are those of DDD17 (Binas et al. 2017), the
-    labels those of EV-SegNet (Alonso and Murillo 2019). Licence: on its pages. Size: not measured here; `check` prints
-    what the files and packing take.
-
-    Layout:
-        ddd17/dir0/events.dat.t   ddd17/dir0/events.dat.xyp   ddd17/dir0/index/index_*.npy
-        ddd17/dir0/segmentation_masks.zip (or the folder that is in it)
-        and likewise dir1 dir3 dir4 dir6 dir7; dir5 holds a single mask and is not used
-
-    Also read: the recordings below data/ in the folder.
+    """DDD17 (Binas et al. 2017) with EV-SegNet's labels (Alonso and Murillo 2019): events of 346x260 px, 6 classes.
 
     The mask numbered n belongs to image n - 1 and has its time. Events add up where masks are missing; the events of
     the first mask are those since the image before it. Every mask is used. 200 of the 260 rows carry labels; below them

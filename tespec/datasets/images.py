@@ -23,10 +23,9 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining
 from tespec.datasets.augment import sample_flip_zoom
 from tespec.datasets.base import HELD_OUT, TEST, TRAIN
-from tespec.datasets.batches import WHOLE, Shard, lanes_of
+from tespec.datasets.batches import WHOLE, Shard, lanes_of, shuffled
 from tespec.datasets.ddd17 import IMAGES, image_times
 from tespec.datasets.folder import split_recordings
-from tespec.datasets.lanes import shuffled
 from tespec.datasets.recording import Recording
 from tespec.events.spatial import apply_maps
 

@@ -16,10 +16,10 @@ from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import DepthMaps
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, is_there
+from tespec.events.readers import Events, Reader, resolve_size
 from tespec.events.readers.arrays import as_events
 from tespec.events.readers.hdf5 import AGAIN, AT_ONCE, SUFFIXES, dataset, holds, part, translate_errors
 from tespec.events.spatial import Region
-from tespec.events.stream import Events, Reader, resolve_size
 
 DATA, TRUTH = "_data.hdf5", "_gt.hdf5"
 EVENTS, DEPTH_MAPS = "davis/left/events", "davis/left/depth_image_raw"
@@ -36,15 +36,6 @@ class MvsecProtocol:
 @DATASETS.register_module()
 class Mvsec(LabelledDataset):
     """MVSEC: events of 346x260 px, depth at 20 Hz.
-
-    Get it: https://daniilidis-group.github.io/mvsec/download/ (no registration), HDF5 files, "outdoor_day" and
-    "outdoor_night". Licence: on its pages. Size: not measured here; `check` prints what the files and packing take.
-
-    Layout:
-        mvsec/outdoor_day2_data.hdf5     mvsec/outdoor_day2_gt.hdf5
-        and likewise outdoor_day1, outdoor_night1, outdoor_night2, outdoor_night3
-
-    Also read: the same files one folder down. They are read as they are.
 
     The depth maps' own times are the clock; images, which differ in number, are not used. The truth is
     depth_image_raw; depth_image_rect lies at rectified pixels, the events do not. A map's events are those since the

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pydantic
@@ -25,10 +25,9 @@ from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDatas
 from tespec.datasets.labels import speed_at
 from tespec.datasets.recording import LabelledRecording, reduced
 from tespec.datasets.sources import REPRESENTATIONS, ArchiveSource, EventSource
-from tespec.events.readers import hdf5
+from tespec.events.readers import Reader, hdf5
 from tespec.events.readers.arrays import load_array, load_arrays
 from tespec.events.store import HEADER, STORE, store_of
-from tespec.events.stream import Reader
 
 DAT, ARCHIVE = "Prophesee .dat", "RVT's preprocessed archive"  # layouts
 EVENT_FILE, BOX_FILE = "_td.dat", "_bbox.npy"
@@ -80,11 +79,9 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class PropheseeProtocol:
-    """Which recordings, frames and boxes count; sizes in px of the sensor.
+    """Which recordings, frames and boxes count, by the rules of uzh-rpg/RVT; sizes in px of the sensor.
 
     Attributes:
-        boxes: "rvt" for the filters of uzh-rpg/RVT, "all" for none but the crop to the sensor.
-        frames: "rvt" for one label frame each period, "all" for every time that has boxes.
         period_ms: between label frames.
         period_from_labels: whether the period is that whole number of the labels' median spacing which is closest to
             `period_ms`; where none is within 2 ms of it, it stays as it is.
@@ -94,8 +91,6 @@ class PropheseeProtocol:
         skip: recordings left out for faulty labels.
     """
 
-    boxes: Literal["rvt", "all"]
-    frames: Literal["rvt", "all"]
     period_ms: PositiveFloat
     period_from_labels: Flag
     min_diagonal: NonNegativeFloat
@@ -108,18 +103,17 @@ def choose_boxes(boxes: RawBoxes, rules: PropheseeProtocol, classes: int, sensor
     """Boxes that count: of the first `classes` classes, cropped to the sensor (height, width), of the right size.
 
     The order, and the limits of the crop, which are the last pixel and not its far edge, are those of uzh-rpg/RVT
-    (scripts/genx/preprocess_dataset.py, `apply_filters`); with rule "all" boxes are cropped at the far edge.
+    (scripts/genx/preprocess_dataset.py, `apply_filters`).
     """
     kept = boxes.keep(boxes.label < classes)
-    rvt, (height, width) = rules.boxes == "rvt", sensor
-    corners = np.clip(kept.corners, 0, np.array([width, height, width, height], np.float32) - np.float32(rvt))
+    height, width = sensor
+    corners = np.clip(kept.corners, 0, np.array([width - 1, height - 1] * 2, np.float32))
     kept = kept._replace(corners=corners)
     sides = corners[:, 2:] - corners[:, :2]
-    fits = np.all(sides > 0, axis=1)
-    if rvt:
-        fits &= np.all(sides >= rules.min_side, axis=1) & (np.square(sides).sum(axis=1) >= rules.min_diagonal**2)
-        if training:
-            fits &= sides[:, 0] <= int(rules.max_width_share * width)
+    fits = np.all((sides > 0) & (sides >= rules.min_side), axis=1)
+    fits &= np.square(sides).sum(axis=1) >= rules.min_diagonal**2
+    if training:
+        fits &= sides[:, 0] <= int(rules.max_width_share * width)
     return kept.keep(fits)
 
 
@@ -135,13 +129,10 @@ def start_of(first: int) -> int:
 def choose_frames(times: NDArray[np.int64], rules: PropheseeProtocol, start: int = 0) -> NDArray[np.int64]:
     """Times of the label frames, of the sorted times (N,) in us at which there are boxes.
 
-    By rule "rvt" the first one at 100 ms or later after the `start` (us) counts, and each whose distance to the last
-    one that counts is a whole number of periods, give or take 2 ms, as in uzh-rpg/RVT
-    (scripts/genx/preprocess_dataset.py).
+    The first one at 100 ms or later after the `start` (us) counts, and each whose distance to the last one that counts
+    is a whole number of periods, give or take 2 ms, as in uzh-rpg/RVT (scripts/genx/preprocess_dataset.py).
     """
     times = np.unique(times)
-    if rules.frames == "all":
-        return times
     period = max(1, round(rules.period_ms * 1000))  # us
     if rules.period_from_labels and len(times) > 1:
         median = float(np.median(np.diff(times)))
@@ -276,7 +267,7 @@ class PropheseeDataset(LabelledDataset):
         times = choose_frames(kept.t, self.protocol, start)
         if not len(times):
             what = f"has no label frame left after the filters, of those from {boxes.t[0]} to {boxes.t[-1]} us"
-            raise UserError(path, what, "leave the recording out (protocol.skip), or set protocol.boxes=all")
+            raise UserError(path, what, "leave the recording out (protocol.skip)")
         region = reduced(stream.height, stream.width, self.downsample)
         left_out = len(np.unique(boxes.t)) - len(times)
         labels, begin = BoxLabels(kept.downsampled(region.factor), times), min(start, int(times[0]) - 1)
@@ -316,21 +307,7 @@ def _folder_of_splits(root: Path) -> Path:
 
 @DATASETS.register_module()
 class Gen1(PropheseeDataset):
-    """Gen1 Automotive Detection: events of 304x240 px, boxes of cars and pedestrians at 1, 2 or 4 Hz.
-
-    Get it: https://www.prophesee.ai/2020/01/24/prophesee-gen1-automotive-detection-dataset/ (free of charge, after
-    registration). RVT's preprocessed archive (histograms of 50 ms):
-    https://download.ifi.uzh.ch/rpg/RVT/datasets/preprocessed/gen1.tar, crc32 5acab6f3. Licence: Prophesee's terms for
-    research, shown at the download; it may not be passed on. Size: not measured here (raw events, recordings of 60 s);
-    `check` prints what packing takes.
-
-    Layout:
-        gen1/train/<name>_td.dat   gen1/train/<name>_bbox.npy
-        gen1/val/...               gen1/test/...
-
-    Also read: RVT's preprocessed archive, whose histograms need --set rule=rvt. Recordings with faulty labels are left
-    out (protocol.skip).
-    """
+    """Gen1 Automotive Detection: events of 304x240 px, boxes of cars and pedestrians at 1, 2 or 4 Hz."""
 
     title = "Gen1"
     sensor = (240, 304)
@@ -340,20 +317,7 @@ class Gen1(PropheseeDataset):
 
 @DATASETS.register_module()
 class OneMpx(PropheseeDataset):
-    """1Mpx Automotive Detection: events of 1280x720 px, boxes of seven classes at 30 or 60 Hz; three classes count.
-
-    Get it: https://www.prophesee.ai/2020/11/24/automotive-megapixel-event-based-dataset/ (free of charge, after
-    registration). RVT's preprocessed archive (histograms of 50 ms at half size):
-    https://download.ifi.uzh.ch/rpg/RVT/datasets/preprocessed/gen4.tar, crc32 c5ec7c38. Licence: Prophesee's terms for
-    research, shown at the download; it may not be passed on. Size: about 1 TB, as its users report.
-
-    Layout:
-        1mpx/train/<name>_td.dat   1mpx/train/<name>_bbox.npy
-        1mpx/val/...               1mpx/test/...
-
-    Also read: RVT's preprocessed archive, whose histograms need --set rule=rvt. Of the classes pedestrian, two-wheeler
-    and car count.
-    """
+    """1Mpx Automotive Detection: events of 1280x720 px, boxes of seven classes at 30 or 60 Hz; three classes count."""
 
     title = "1Mpx"
     sensor = (720, 1280)

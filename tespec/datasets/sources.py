@@ -26,11 +26,11 @@ from tespec.core.settings import Size
 from tespec.events import PackedEvents, load_events, open_events, window_histograms
 from tespec.events.opening import NotPacked, cache_path, open_reader, require_same
 from tespec.events.packing import disk_needed, files_of, is_of, is_recorded, pack, quick_hash
+from tespec.events.readers import Reader, resolve_size
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
 from tespec.events.spatial import Region, View, apply_maps
 from tespec.events.store import CLIP, HEADER, header_of, is_complete, store_of
-from tespec.events.stream import Reader, resolve_size
 
 RECTIFY_MAP = "rectify_map"
 Windows = NDArray[np.int64]  # (N, 2) first time and end of each, in us, end exclusive

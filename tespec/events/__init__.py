@@ -2,8 +2,8 @@
 
 from tespec.events.histogram import event_histogram, window_histograms
 from tespec.events.opening import load_events, open_events
+from tespec.events.readers import Events
 from tespec.events.store import PackedEvents
-from tespec.events.stream import Events
 
 __all__ = [
     "Events",

@@ -6,9 +6,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from tespec.events.readers import Column, check_events
 from tespec.events.spatial import Region, View
 from tespec.events.store import CLIP, PackedEvents
-from tespec.events.stream import Column, check_events
 
 RULES = ("edges", "rvt")
 BLOCK = 1 << 12  # events counted together, whose places stay in the first-level cache

@@ -15,7 +15,7 @@ def estimate_intensity(
     state: Tensor | None = None,
     *,
     alpha: float = 5.0,
-    norm_events: float | None = 5000.0,
+    norm_events: float = 5000.0,
     contrast: float = 1.0,
     bin_seconds: float | Tensor = 0.005,
 ) -> tuple[Tensor, Tensor]:
@@ -29,8 +29,7 @@ def estimate_intensity(
         histograms: (B, T, 2*bins, H, W) counts, negative polarity first.
         state: (B, H, W) image before the first segment; None is zero everywhere.
         alpha: decay in 1/s.
-        norm_events: N, in events; None is the uniform decay: exp(-alpha * bin_seconds) in every bin, with or without
-            events (Eq. 7 without n / N, which the paper speaks of and does not measure).
+        norm_events: N, in events.
         contrast: C, the log-intensity step of one event.
         bin_seconds: length of a bin in s, one for all or (B, T).
 
@@ -40,13 +39,10 @@ def estimate_intensity(
     lanes, segments, channels, height, width = _checked(histograms, state, ())
     bins, compiled = channels // 2, histograms.device.type == "cpu" and histograms.dtype is torch.uint8
     counts = histograms.flatten(-2)
-    rates = (-alpha / (norm_events or 1.0) * _seconds(bin_seconds, histograms)).unsqueeze(-1)
-    if norm_events is None:
-        exponents = rates.expand(-1, -1, bins)
-    else:
-        # NumPy takes a tenth of torch's time.
-        events = torch.from_numpy(counts.numpy().sum(-1, dtype=np.int64)) if compiled else counts.sum(-1)
-        exponents = rates * (events[..., :bins] + events[..., bins:])
+    rates = (-alpha / norm_events * _seconds(bin_seconds, histograms)).unsqueeze(-1)
+    # NumPy takes a tenth of torch's time.
+    events = torch.from_numpy(counts.numpy().sum(-1, dtype=np.int64)) if compiled else counts.sum(-1)
+    exponents = rates * (events[..., :bins] + events[..., bins:])
     # What a bin adds decays by the events of the bins after it.
     after = exponents.flip(-1).cumsum(-1).flip(-1)
     weights = (contrast * torch.nn.functional.pad(after[..., 1:], (0, 1)).exp()).float()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,17 @@ from typing import Any
 from tespec.core.errors import UserError
 from tespec.core.paths import cache_root
 from tespec.events.packing import files_of, is_of, is_recorded, load, quick_hash
-from tespec.events.readers import READERS
+from tespec.events.readers import Reader, aedat4, arrays, prophesee, resolve_size
 from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.store import HEADER, PackedEvents, header_of, open_store, store_of
-from tespec.events.stream import Reader, resolve_size
 
+READERS: dict[str, Callable[[Path, int | None, int | None], Reader]] = {
+    ".dat": prophesee.open_dat,
+    ".raw": prophesee.open_raw,
+    ".aedat4": aedat4.open_aedat4,
+    ".npy": arrays.open_arrays,
+    ".npz": arrays.open_arrays,
+}
 NAME_LETTERS = 40  # of a recording, in the name of its store in the cache
 
 

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.files import one_at_a_time
 from tespec.events import store
+from tespec.events.readers import Events, Reader
 from tespec.events.store import MILLISECOND, PackedEvents
-from tespec.events.stream import Events, Reader
 
 LATEST = 10**17  # us since 1970, the year 5138; today in nanoseconds is later
 NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)

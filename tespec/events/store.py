@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_json
+from tespec.events.readers import Events
 from tespec.events.spatial import Seen
-from tespec.events.stream import Events
 
 VERSION, FORMAT = 2, "tespec packed events"
 HEADER, WORDS, INDEX = "header.json", "events.u32", "index.i64"

@@ -1,24 +1,20 @@
-"""Run inference on a recording and draw the predictions beside its events: a figure, and a video."""
+"""Run inference on a recording and draw the predictions beside its events."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from PIL import Image
-from PIL.GifImagePlugin import getdata, getheader
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
-from tespec.core.files import whole_file
 from tespec.core.progress import progress
 from tespec.core.settings import Finetuning, parse_size
 from tespec.datasets.recording import LabelledRecording, Recording
@@ -30,7 +26,7 @@ ROWS = 4  # of the figure
 MIN_SCORE = 0.3  # of boxes that are drawn
 COLUMNS = ("events", "prediction", "ground truth")
 PANEL = 4.0  # inches
-FIGURE_DPI, VIDEO_DPI = 100, 80
+DPI = 100
 
 
 @dataclass(frozen=True)
@@ -45,11 +41,10 @@ class Prediction:
 
 
 class Drawn(NamedTuple):
-    """Paths of the pictures, number of windows drawn, and how many of those have a label."""
+    """Path of the figure, number of windows in the clip, and how many of those have a label."""
 
     figure: Path
-    video: Path
-    moments: int
+    windows: int
     labelled: int
 
 
@@ -63,12 +58,12 @@ def predict(
     clip: tuple[float, float] = (0.0, 10.0),
     sensor_px: str | None = None,
 ) -> Drawn:
-    """Run the network of `weights` on a recording and draw its predictions; memory does not grow with the clip.
+    """Run the network of `weights` on a recording and draw `ROWS` of its predictions.
 
     Args:
         weights: `model.safetensors` of a fine-tuning.
         wanted: name of one of the data set's recordings, which comes with its labels, or path of any other.
-        out: folder for the pictures.
+        out: folder for the figure.
         device: where the network runs.
         root: folder of the task's data, in which names are looked up, if there is one.
         clip: first and last second.
@@ -87,25 +82,14 @@ def predict(
         raise UserError(recording.path, lasts, "give another --clip")
     labelled = np.intersect1d(windows, getattr(recording, "labelled", [])).tolist()
     shown = labelled or windows
-    in_figure = {shown[place] for place in np.linspace(0, len(shown) - 1, ROWS).round().astype(int)}
+    drawn = sorted({shown[place] for place in np.linspace(0, len(shown) - 1, ROWS).round().astype(int)})
     network = load_trained(weights)
     model = for_size(network.model, (recording.region.height, recording.region.width))
     network = network._replace(model=model.to(device))
-    name = re.sub(r"[^\w.-]+", "_", recording.name)
-    figure, video = out / f"{name}.png", out / f"{name}.gif"
-    # Not below what viewers of GIF files can show.
-    milliseconds = max(20, round(1000 * float(np.median(np.diff(ends[windows]))))) if windows[1:] else round(SEGMENT_MS)
-    kept: list[Prediction] = []
-
-    def drawn() -> Iterator[Figure]:
-        for window, prediction in zip(windows, run_inference(network, recording, windows), strict=True):
-            if window in in_figure:
-                kept.append(prediction)
-            yield draw([prediction], network, bool(labelled))
-
-    write_video(drawn(), video, milliseconds)
-    save_figure(draw(kept, network, bool(labelled)), figure, FIGURE_DPI)
-    return Drawn(figure, video, len(windows), len(labelled))
+    predictions = list(run_inference(network, recording, drawn))
+    figure = out / (re.sub(r"[^\w.-]+", "_", recording.name) + ".png")
+    save_figure(draw(predictions, network, bool(labelled)), figure, DPI)
+    return Drawn(figure, len(windows), len(labelled))
 
 
 @torch.no_grad()
@@ -159,21 +143,6 @@ def draw(shown: Sequence[Prediction], network: TrainedNetwork, has_truth: bool) 
         if images:
             add_bar(axes[-1], images[-1], str(images[-1].get_label()))
     return figure
-
-
-def write_video(figures: Iterable[Figure], path: Path, milliseconds: int) -> None:
-    """Write an animated GIF with a frame of `milliseconds` for each figure as it comes; at least one."""
-    with whole_file(path) as unfinished, unfinished.open("wb") as file:
-        for number, figure in enumerate(figures):
-            figure.set_dpi(VIDEO_DPI)
-            canvas = FigureCanvasAgg(figure)
-            canvas.draw()
-            pixels = np.asarray(canvas.buffer_rgba())[..., :3].copy()
-            frame = Image.fromarray(pixels).quantize(dither=Image.Dither.NONE)
-            if number == 0:
-                file.writelines(getheader(frame, info={"loop": 0})[0])
-            file.writelines(getdata(frame, duration=milliseconds, include_color_table=True))
-        file.write(b";")
 
 
 def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | None = None) -> Recording:

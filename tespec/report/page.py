@@ -18,7 +18,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from PIL import Image
 from scipy.special import stdtrit
 
@@ -30,12 +29,10 @@ from tespec.core.errors import UserError
 from tespec.core.files import write_whole
 
 INK = "#010203"  # takes the colour of the theme
-# Okabe and Ito's colours, which colour-blind readers tell apart, without yellow, which is hard to see on white.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", INK)
 ARCHITECTURES: dict[Any, str] = {"recurrent": "recurrent", "feedforward": "feed-forward"}
-MARKERS: tuple[dict[str, Any], ...] = (
-    {"marker": "o", "color": COLOURS[0]},
-    {"marker": "s", "color": COLOURS[1], "mfc": "none"},
+MARKERS: tuple[dict[str, Any], ...] = (  # Okabe and Ito's colours, which colour-blind readers tell apart
+    {"marker": "o", "color": "#0072b2"},
+    {"marker": "s", "color": "#d55e00", "mfc": "none"},
 )
 APART = 0.14  # of a row, between the points of one method
 WIDTH = 4.6  # inches: letters stay readable on a phone
@@ -90,7 +87,7 @@ def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
     except UserError as error:  # such as pre-trainings alone, or another split than the test split
         tables = []
         left_out.append(str(error))
-    figures = {"Scores": score_figures(frame), "Training losses": loss_figures(loss_points(records, frame))}
+    figures = {"Scores": score_figures(frame)}
     figures[RECONSTRUCTIONS] = reconstructions(frame, results / "pictures", left_out)
     loader = PackageLoader("tespec.report", "")
     template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template("report.html")
@@ -165,11 +162,6 @@ def with_labels(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(label=title + change.where(change != ", ", "") + share)
 
 
-def is_compared(frame: pd.DataFrame) -> pd.Series[bool]:
-    """Which rows are evaluations with all labels and outside of ablations."""
-    return (frame.kind == "evaluation") & (frame.label_fraction == 1) & (frame.variant == "")
-
-
 def score_points(frame: pd.DataFrame) -> pd.DataFrame:
     """Mean main scores over seeds with their 95 % Student-t intervals.
 
@@ -182,7 +174,8 @@ def score_points(frame: pd.DataFrame) -> pd.DataFrame:
         seed).
     """
     shown = with_labels(frame[frame.main & frame.value.notna()])
-    shown = shown[is_compared(shown) | ((shown.kind == "reference") & (shown.method == "prior"))]
+    compared = (shown.kind == "evaluation") & (shown.label_fraction == 1) & (shown.variant == "")
+    shown = shown[compared | ((shown.kind == "reference") & (shown.method == "prior"))]
     keys = [*SETTING, "kind", "label", "arch", "metric", "unit", "better"]
     # Runs of one seed from several pre-trainings are not independent.
     groups = shown.groupby([*keys, "seed"]).value.mean().groupby(keys)
@@ -225,48 +218,6 @@ def _scores(points: pd.DataFrame, prior: pd.DataFrame) -> str:
         panel.set_xlabel(f"{metric}{f' ({unit})' if unit else ''}{f', {better} is better' if better else ''}")
         panel.grid(axis="x", alpha=0.25)
         figure.legend(loc="outside lower center", ncols=3, frameon=False)
-        return _source(figure)
-
-
-def loss_points(records: Sequence[Record], frame: pd.DataFrame) -> pd.DataFrame:
-    """Training losses, a row for each point of a record's curve: columns title, label, arch, seed, step, loss."""
-    shown = with_labels(frame[is_compared(frame) | (frame.kind == "pretraining")])
-    labels = shown.drop_duplicates("name").set_index("name").label
-    rows = []
-    for record in records:
-        if record.name in labels:
-            name = record.facts.get("title") or record.method
-            training = f"Pre-training, {name}" if record.kind == "pretraining" else f"Fine-tuning, {record.task}"
-            title = f"{training}: data {record.data}, profile {record.profile}"
-            of = title, labels[record.name], record.arch, record.seed
-            rows += [(*of, point["step"], point["loss"]) for point in record.curve if "loss" in point]
-    return pd.DataFrame(rows, columns=["title", "label", "arch", "seed", "step", "loss"])
-
-
-def loss_figures(points: pd.DataFrame) -> list[Picture]:
-    """A figure for each task and each pre-training method: a line for each cell, the mean over its seeds."""
-    return [Picture(str(title), _losses(shown), "Mean over seeds.") for title, shown in points.groupby("title")]
-
-
-def _losses(points: pd.DataFrame) -> str:
-    labels = sorted(points.label.unique())
-    lines = points.groupby(["label", "arch"])
-    with rc_context(LOOK):
-        figure = Figure(figsize=(WIDTH, 2.9 + 0.18 * len(lines)), layout="constrained")
-        panel = figure.subplots()
-        for (label, arch), line in lines:
-            again, colour = divmod(labels.index(label), len(COLOURS))
-            marker, style = ["", *"o^sv"][again % 5], "-" if arch == "recurrent" else "--"
-            look: Any = {"ls": style, "color": COLOURS[colour], "marker": marker, "markevery": 0.1, "lw": 1.3, "ms": 4}
-            panel.plot(line.groupby("step").loss.mean(), label=f"{label}, {ARCHITECTURES[arch]}", **look)
-        panel.set(xlabel="training step", ylabel="training loss")
-        if points.loss.min() > 0:
-            panel.set_yscale("log")
-            panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            panel.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-            panel.yaxis.set_minor_formatter(NullFormatter())
-        panel.grid(alpha=0.25)
-        figure.legend(loc="outside lower center", frameon=False, fontsize=8)
         return _source(figure)
 
 

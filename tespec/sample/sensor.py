@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from tespec.events.stream import Events
+from tespec.events.readers import Events
 from tespec.sample.render import Array, Image
 
 Memory = tuple[Array, npt.NDArray[np.int64], Array, Array]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tespec.events.stream import Events
+from tespec.events.readers import Events
 from tespec.sample.city import LANE, Variation, city, cyclist, person, place, vehicle
 from tespec.sample.render import BLOCK, CX, INSTANCE, SWING, Array, Camera, Image, Surroundings, View, render
 from tespec.sample.sensor import DAY, NIGHT, EventSensor

@@ -16,7 +16,6 @@ from twins.broken import damage
 from twins.layouts import relayout
 
 from tespec.datasets.recording import fingerprint
-from tespec.events import load_events, open_events
 from tespec.events.store import store_of
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +48,7 @@ def test_a_sound_dataset_passes(data, tiny_world, tmp_path, dataset):
 
 
 @pytest.mark.parametrize(
-    ("dataset", "way"), [("dsec", "truncated"), ("gen1", "unknown class"), ("mvsec", "torn truth")]
+    ("dataset", "way"), [("dsec", "truncated"), ("gen1", "unknown class"), ("mvsec", "times step back")]
 )
 def test_a_broken_one_fails_with_a_list(data, twin, dataset, way):
     root = twin(dataset)
@@ -108,19 +107,6 @@ def test_a_damaged_recording_is_named_and_the_rest_packed_if_asked_for(data, twi
     assert not path.with_name(f"{path.name}.store").exists()
 
 
-def test_real_recordings_are_packed_without_a_loss(data, tmp_path):
-    for name in ("evt3_640x480_2.08s.raw", "davis.aedat4"):
-        shutil.copy(REAL / name, tmp_path / name)
-    assert data("check", "recordings", tmp_path)[0] == 0
-    assert data("prepare", "recordings", tmp_path)[0] == 0
-    for name in ("evt3_640x480_2.08s.raw", "davis.aedat4"):
-        raw, packed = load_events(REAL / name), open_events(tmp_path / f"{name}.store")
-        assert (packed.height, packed.width, packed.count) == (raw.height, raw.width, raw.count)
-        span = raw.t_first, raw.t_last + 1
-        for found, wanted in zip(packed.slice(*span), raw.slice(*span), strict=True):
-            np.testing.assert_array_equal(found, wanted)
-
-
 def test_an_archive_needs_no_packing(data, twin):
     root = twin("gen1")
     relayout(root, "gen1", "rvt-archive")
@@ -138,22 +124,6 @@ def test_a_preview_shows_something(data, tiny_world, tmp_path, dataset):
         assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 50
 
 
-def test_a_picture_does_not_replace_an_older_one(data, tiny_world, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    written = [data("preview", "ddd17", tiny_world / "ddd17", "--count", 1)[1].split()[-1] for _ in range(3)]
-    assert written == ["preview-ddd17.png", "preview-ddd17-2.png", "preview-ddd17-3.png"]
-    assert {path.name for path in tmp_path.glob("preview-*")} >= set(written)
-
-
-@pytest.mark.parametrize("dataset", DATASETS)
-def test_a_guide_for_every_dataset(data, dataset):
-    code, out, _ = data("download-guide", dataset)
-    assert code == 0
-    assert "https://" in out
-    assert "Licence" in out
-    assert "Nothing is downloaded" in out
-
-
 def test_a_recording_that_does_not_name_its_sensor_is_read_with_a_given_size(data, call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     content = (REAL / "evt3_640x480_2.08s.raw").read_bytes()
@@ -162,7 +132,7 @@ def test_a_recording_that_does_not_name_its_sensor_is_read_with_a_given_size(dat
     pretraining = "pretrain", "--method", "tespec", "--profile", "tiny", "--data", "drive.raw", "--dry-run"
     for words, said in (
         (("data", "check", *drive), " 640x480 "),
-        (("data", "preview", *drive, "--at", 1, 1.35, "--high-pass"), "written: preview-recordings.png\n"),
+        (("data", "preview", *drive, "--at", 1, 1.35), "written: preview-recordings.png\n"),
         (pretraining, "120 x 160 px"),
     ):
         code, out, err = call(*words)
@@ -177,12 +147,9 @@ RECORDING = str(REAL / "davis.aedat4")
 MISTAKES = [
     (["preview", "recordings", RECORDING, "--at", "3"], "3 s is outside of the recording; give times from 0.05 to 0.1"),
     (["preview", "recordings", RECORDING, "--norm-events", "0"], "--norm-events"),
-    (["preview", "recordings", RECORDING, "--norm-events", "nan"], "--norm-events"),
     (["check", "dsex", "."], "dsex: no such file in configs/tasks; choose from"),
     (["check", "dsec", "gone"], "gone: no such file or folder; check the path"),
-    (["download-guide", "kitti"], "kitti: no such dataset; choose from 1mpx, ddd17, dsec, gen1, mvsec"),
     (["check", "gen1", ".", "--processes", "0"], 'Invalid value "0" for --processes. Must be > 0'),
-    (["check", "gen1", "."], "holds no folders train, val, test (none)"),
 ]
 
 
@@ -196,7 +163,7 @@ def test_mistakes_are_answered_in_one_line(data, tmp_path, monkeypatch, argument
 
 
 def test_a_reader_that_has_seen_enough_ends_it_quietly():
-    command = f"{sys.executable} benchmarks/data.py download-guide dsec | head -1"
+    command = f"{sys.executable} benchmarks/data.py --help | head -1"
     ended = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.startswith("DSEC")
+    assert ended.stdout

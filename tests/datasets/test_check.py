@@ -1,11 +1,21 @@
+"""What a check says of each recording, which moments a preview shows, and what it shows of them."""
+
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
 from ddd17_copies import copy_archive, extract, png
 from twins import opened
 
+from tespec.core.errors import UserError
 from tespec.datasets import sources
-from tespec.datasets.check import check, problems, table
+from tespec.datasets.check import check, choose, moment, problems, table, windows_at
+from tespec.datasets.folder import ALL, EventFolder
 from tespec.events import load_events
+from tespec.events.intensity import estimate_intensity
+
+REAL = Path(__file__).parents[1] / "data" / "evt3_640x480_2.08s.raw"
 
 
 @pytest.mark.parametrize("task", ["ddd17", "gen1", "dsec", "mvsec"])
@@ -18,20 +28,6 @@ def test_a_recording_that_is_not_packed_is_read_through_and_not_held(tiny_world,
         assert found == {name: getattr(stream, name) for name in found}
 
 
-def test_a_whole_data_set(tiny_world):
-    dataset = opened(tiny_world / "ddd17", "ddd17")
-    found = list(check(dataset))
-    assert [(each.split, each.name) for each in found] == [
-        ("train", "dir0"), ("train", "dir1"), ("test", "dir2"), ("val", "dir3"),
-    ]  # fmt: skip
-    assert problems(found) == []
-    for each in found:
-        stamps = np.fromfile(tiny_world / "ddd17" / each.name / "events.dat.t", "<i8")
-        assert (each.facts["events_count"], each.facts["labels_count"] > 50) == (len(stamps), True)
-    assert len({len(line) for line in table(found).splitlines()}) == 1
-    assert list(check(dataset, processes=2)) == found
-
-
 def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
     root = copy_archive(tiny_world, tmp_path / "drive: the second; again", ("dir0", "dir2", "dir3"))
     min(extract(root / "dir2").iterdir()).write_bytes(png(np.zeros((3, 3), np.uint8)))
@@ -42,3 +38,29 @@ def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
     assert found[2].facts["events_count"] > 0
     assert "labels_count" not in found[2].facts
     assert len(table(found).splitlines()) == 5
+
+
+@pytest.fixture(scope="module")
+def recording():
+    return EventFolder(REAL).recordings(ALL)[0]
+
+
+def test_no_moment_is_shown_twice_while_there_are_others(recording):
+    for count in (2, 3, len(recording)):
+        assert len({window for _, window in choose([recording], count, "edges")}) == count
+    assert len(choose([recording], len(recording) + 2, "edges")) == len(recording) + 2
+
+
+def test_moments_are_windows_that_have_ended(recording):
+    assert windows_at(recording, [0.05, 0.1, 0.149, 2.0]) == [0, 1, 39]
+    for outside in (0.04, 2.2):
+        with pytest.raises(UserError, match=r"s is outside of the recording; give times from 0.05 to 2.05 s"):
+            windows_at(recording, [outside])
+
+
+def test_the_intensity_is_that_of_the_recording_from_its_start(recording):
+    shown = moment(recording, 20, "edges", 500.0)
+    counts = torch.from_numpy(recording.histograms(0, 21, 10, "edges"))[None]
+    video, _ = estimate_intensity(counts, norm_events=500.0)
+    np.testing.assert_allclose(shown.intensity, video[0, -1], rtol=1e-4, atol=1e-5)
+    assert shown.title.splitlines()[1].startswith("1.05 s: ")

@@ -7,14 +7,12 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
-from twins.layouts import without_size
 from twins.rvt_archive import archive
 
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.datasets.augment import FlipZoom
 from tespec.datasets.prophesee import (
-    LABELS,
     BoxLabels,
     PropheseeProtocol,
     choose_boxes,
@@ -22,7 +20,6 @@ from tespec.datasets.prophesee import (
     raw_boxes,
 )
 from tespec.datasets.sources import ENDS, REPRESENTATIONS
-from tespec.events import load_events
 from tespec.events.readers.prophesee import write_dat
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
@@ -63,58 +60,56 @@ def opened(root, task="gen1", *changes, arch="recurrent"):
     return open_dataset(finetuning_settings(task, arch, "paper", changes), root)
 
 
-GEN1 = PropheseeProtocol("rvt", "rvt", 250, False, 30, 10, 0.9, ())
-ONE_MPX = PropheseeProtocol("rvt", "rvt", 100, True, 0, 5, 0.9, ())
-ALL = dataclasses.replace(GEN1, boxes="all", frames="all")
+GEN1 = PropheseeProtocol(250, False, 30, 10, 0.9, ())
+ONE_MPX = PropheseeProtocol(100, True, 0, 5, 0.9, ())
 HOUR = 3_600_000_000
 SKIPPED = "17-04-06_09-57-37_6344500000_6404500000"
 TIMES = list(range(0, 1_250_001, 250_000))
 
-# Boxes (x, y, width, height, class), and their corners by RVT's rules in tests and in training, and without rules: RVT
-# crops at the last pixel, wants sides of 10 and a diagonal of 30, in training a width of 273 = int(0.9 * 304) at most.
+# Boxes (x, y, width, height, class), and their corners by RVT's rules in tests and in training: RVT crops at the
+# last pixel, wants sides of 10 and a diagonal of 30, in training a width of 273 = int(0.9 * 304) at most.
 COUNTED = [
-    ((10, 20, 30, 40, 1), [10, 20, 40, 60], [10, 20, 40, 60], [10, 20, 40, 60]),
-    ((-20.5, -9.5, 60, 50, 0), [0, 0, 39.5, 40.5], [0, 0, 39.5, 40.5], [0, 0, 39.5, 40.5]),
-    ((260, 200, 80, 80, 0), [260, 200, 303, 239], [260, 200, 303, 239], [260, 200, 304, 240]),
-    ((293.5, 0, 24, 90, 0), None, None, [293.5, 0, 304, 90]),
-    ((0, 0, 9.75, 90, 0), None, None, [0, 0, 9.75, 90]),
-    ((0, 0, 10, 90, 0), [0, 0, 10, 90], [0, 0, 10, 90], [0, 0, 10, 90]),
-    ((0, 0, 18, 24, 0), [0, 0, 18, 24], [0, 0, 18, 24], [0, 0, 18, 24]),
-    ((0, 0, 18, 23.5, 0), None, None, [0, 0, 18, 23.5]),
-    ((0, 0, 273, 50, 0), [0, 0, 273, 50], [0, 0, 273, 50], [0, 0, 273, 50]),
-    ((0, 0, 273.5, 50, 0), [0, 0, 273.5, 50], None, [0, 0, 273.5, 50]),
-    ((304, 0, 40, 40, 0), None, None, None),
-    ((0, 50, 40, 0, 0), None, None, None),
-    ((0, 0, 50, 50, 2), None, None, None),
+    ((10, 20, 30, 40, 1), [10, 20, 40, 60], [10, 20, 40, 60]),
+    ((-20.5, -9.5, 60, 50, 0), [0, 0, 39.5, 40.5], [0, 0, 39.5, 40.5]),
+    ((260, 200, 80, 80, 0), [260, 200, 303, 239], [260, 200, 303, 239]),
+    ((293.5, 0, 24, 90, 0), None, None),
+    ((0, 0, 9.75, 90, 0), None, None),
+    ((0, 0, 10, 90, 0), [0, 0, 10, 90], [0, 0, 10, 90]),
+    ((0, 0, 18, 24, 0), [0, 0, 18, 24], [0, 0, 18, 24]),
+    ((0, 0, 18, 23.5, 0), None, None),
+    ((0, 0, 273, 50, 0), [0, 0, 273, 50], [0, 0, 273, 50]),
+    ((0, 0, 273.5, 50, 0), [0, 0, 273.5, 50], None),
+    ((304, 0, 40, 40, 0), None, None),
+    ((0, 50, 40, 0, 0), None, None),
+    ((0, 0, 50, 50, 2), None, None),
 ]
 
 
 def test_which_boxes_count():
     stored = raw_boxes(boxes(*((0, *row) for row, *_ in COUNTED)), "a", 4)
-    for number, (rules, training) in enumerate(((GEN1, False), (GEN1, True), (ALL, False))):
-        kept = choose_boxes(stored, rules, 2, (240, 304), training)
+    for number, training in enumerate((False, True)):
+        kept = choose_boxes(stored, GEN1, 2, (240, 304), training)
         expected = [(corners, row[4]) for row, *found in COUNTED if (corners := found[number]) is not None]
         assert list(zip(kept.corners.tolist(), kept.label.tolist(), strict=True)) == expected
 
 
 FRAMES = {
-    "4 Hz": (GEN1, range(0, 2_000_000, 250_000), range(250_000, 2_000_000, 250_000)),
-    "the first from 100 ms on": (GEN1, [99_999, 100_000, 349_999, 350_000], [100_000, 349_999]),
-    "1 Hz": (GEN1, [500_000, 1_500_000, 2_500_000], [500_000, 1_500_000, 2_500_000]),
-    "2 ms late or early": (GEN1, [200_000, 452_000, 700_000, 948_000], [200_000, 452_000, 700_000, 948_000]),
-    "3 ms late": (GEN1, [200_000, 453_000, 700_000], [200_000, 700_000]),
-    "off the period": (GEN1, [200_000, 300_000, 450_000, 575_000], [200_000, 450_000]),
-    "two at once": (GEN1, [200_000, 200_900, 450_000, 450_900], [200_000, 450_000]),
-    "none late enough": (GEN1, [0, 99_999], []),
-    "none": (GEN1, [], []),
-    "every one": (ALL, [0, 0, 3, 99_999], [0, 3, 99_999]),
+    "4 Hz": (range(0, 2_000_000, 250_000), range(250_000, 2_000_000, 250_000)),
+    "the first from 100 ms on": ([99_999, 100_000, 349_999, 350_000], [100_000, 349_999]),
+    "1 Hz": ([500_000, 1_500_000, 2_500_000], [500_000, 1_500_000, 2_500_000]),
+    "2 ms late or early": ([200_000, 452_000, 700_000, 948_000], [200_000, 452_000, 700_000, 948_000]),
+    "3 ms late": ([200_000, 453_000, 700_000], [200_000, 700_000]),
+    "off the period": ([200_000, 300_000, 450_000, 575_000], [200_000, 450_000]),
+    "two at once": ([200_000, 200_900, 450_000, 450_900], [200_000, 450_000]),
+    "none late enough": ([0, 99_999], []),
+    "none": ([], []),
 }
 
 
 @pytest.mark.parametrize("case", FRAMES)
 def test_label_frames(case):
-    rules, times, expected = FRAMES[case]
-    assert choose_frames(np.array(times, np.int64), rules).tolist() == list(expected)
+    times, expected = FRAMES[case]
+    assert choose_frames(np.array(times, np.int64), GEN1).tolist() == list(expected)
 
 
 @pytest.mark.parametrize(("spacing", "each"), [(16_666, 6), (16_683, 6), (33_333, 3), (33_367, 3)])
@@ -194,11 +189,7 @@ def test_a_clock_that_starts_late_changes_nothing_but_the_times(root, tmp_path_f
     assert seen == TIMES[1:]
 
 
-def test_boxes_as_wide_as_the_sensor_are_left_out_of_training_alone_and_every_frame_counts_if_asked_for(root):
-    (recording,) = opened(root, "gen1", "protocol.frames=all", "protocol.boxes=all").recordings("test")
-    assert (recording.label_times.tolist(), recording.left_out) == (TIMES, 0)
-    assert recording.windows[0].tolist() == [-50_000, 0]
-    assert recording.histograms(0, 1, 10, "edges").sum() == 0
+def test_boxes_as_wide_as_the_sensor_are_left_out_of_training_alone(root):
     for path in root.glob("*/*_bbox.npy"):
         np.save(path, np.concatenate([frames_at(TIMES[:3]), frames_at(TIMES[3:], size=(280, 50))]))
     found = opened(root)
@@ -206,23 +197,16 @@ def test_boxes_as_wide_as_the_sensor_are_left_out_of_training_alone_and_every_fr
     assert [recording.label_times.tolist() for recording in found.recordings("train")] == [TIMES[1:3]] * 2
 
 
-def test_a_description_names_the_size_where_headers_do_not(root):
-    without_size(root)
-    (root / "dataset.json").write_text('{"sensor": {"height": 260, "width": 346}}')
-    (recording,) = opened(root).recordings("test")
-    assert (recording.region.height, recording.region.width) == (260, 346)
-
-
 # 1Mpx: three classes of seven, ten frames a second, half the size.
 
 
-def one_mpx(root, stored, count=4000):
-    path = write_recording(root / "test", "a", stored, task="1mpx", end=1_000_000, count=count)
-    return path, opened(root, "1mpx").recordings("test")[0]
+def one_mpx(root, stored):
+    write_recording(root / "test", "a", stored, task="1mpx", end=1_000_000)
+    return opened(root, "1mpx").recordings("test")[0]
 
 
 def test_labels_of_1mpx_at_60_hz_give_ten_frames_a_second(tmp_path):
-    _, recording = one_mpx(tmp_path, frames_at(range(16_667, 1_000_000, 16_667)))
+    recording = one_mpx(tmp_path, frames_at(range(16_667, 1_000_000, 16_667)))
     np.testing.assert_array_equal(recording.label_times, 16_667 * np.arange(6, 60, 6))
     np.testing.assert_array_equal(np.diff(recording.labelled), 2)
     assert np.abs(np.diff(recording.windows, axis=1) - 50_000).max() <= 1
@@ -232,23 +216,11 @@ def test_labels_of_1mpx_at_60_hz_give_ten_frames_a_second(tmp_path):
 def test_three_of_seven_classes_count_and_boxes_are_halved(tmp_path):
     rows = [(100_000, 40 + 100 * label, 30, 60, 50, label) for label in range(7)]
     small = [(100_000, 8, 8, 5, 6, 0), (200_000, 8, 8, 4.5, 90, 0), (300_000, 8, 8, 80, 80, 6)]
-    _, recording = one_mpx(tmp_path, boxes(*rows, (100_000, 1200, 700, 300, 300, 2), *small))
+    recording = one_mpx(tmp_path, boxes(*rows, (100_000, 1200, 700, 300, 300, 2), *small))
     assert (recording.label_times.tolist(), recording.left_out) == ([100_000], 2)
     assert recording.labels[0].label.tolist() == [0, 1, 2, 2, 0]
     halved = [[20, 15, 50, 40], [70, 15, 100, 40], [120, 15, 150, 40], [600, 350, 639.5, 359.5], [4, 4, 6.5, 7]]
     assert recording.labels[0].corners.tolist() == halved
-
-
-def test_histograms_of_1mpx_keep_the_events_of_odd_rows_and_columns(tmp_path):
-    path, recording = one_mpx(tmp_path, frames_at([200_000]), count=200_000)
-    found = recording.histograms(3, 1, 10, "edges")
-    x, y, _, p = load_events(path).slice(150_000, 200_000)
-    expected = np.zeros((2, 360, 640), np.int64)
-    kept = (x % 2 == 1) & (y % 2 == 1)
-    np.add.at(expected, (p[kept].astype(int), y[kept] // 2, x[kept] // 2), 1)
-    assert found.shape == (1, 20, 360, 640)
-    assert expected.sum() > 1000
-    np.testing.assert_array_equal(found[0].reshape(2, 10, 360, 640).sum(axis=1), expected)
 
 
 # RVT's archives of histograms; the twins hold that they are those of the raw recordings.
@@ -281,11 +253,6 @@ def replaced(name, change):
     return lambda folder: np.save(folder / name, change(np.load(folder / name)))
 
 
-def without_boxes(folder):
-    with np.load(folder / LABELS) as content:
-        np.savez(folder / LABELS, labels=content["labels"][:0])
-
-
 def stored(change):
     def spoil(folder):
         with h5py.File(folder / REPRESENTATIONS / "event_representations.h5", "a") as file:
@@ -298,19 +265,13 @@ def stored(change):
 
 BROKEN_ARCHIVES = {
     "no bytes": (stored(lambda data: data.astype("u2")), r"data is uint16 \(24, 20, 240, 304\) instead of uint8"),
-    "18 channels": (stored(lambda data: data[:, :18]), r"data is uint8 \(24, 18, 240, 304\) instead of uint8"),
     "large counts": (stored(lambda data: data * 11), r"event_representations\.h5: holds counts above 10"),
     "a window beyond the end": (str, "has no histogram of one of the windows"),
     "another sensor": (str, "its sensor is 304x240 px, not 640x480; leave --sensor out"),
     "other windows": (str, "holds windows of 50 ms, not 40; give --set window_ms=50"),
-    "no ends": (lambda folder: (folder / ENDS).unlink(), r"timestamps_us\.npy: not a readable \.npy file"),
     "an end too few": (replaced(ENDS, lambda times: times[:-1]), "does not hold 24 times that rise"),
-    "ends fall": (replaced(ENDS, lambda times: times[::-1]), "does not hold 24 times that rise"),
     "other ends": (replaced(ENDS, lambda times: times + 7), r"labels\.npz: has boxes at other times than the ends of"),
-    "no labels": (lambda folder: (folder / LABELS).unlink(), r"labels\.npz: no such file; copy it again"),
-    "no boxes": (without_boxes, r"labels\.npz: holds no boxes"),
     "other bins": (str, r"holds histograms of 10 bins by rule rvt, not of 5 by rule rvt; give --set bins=10"),
-    "other rule": (str, r"not of 10 by rule edges; give --set bins=10 and --set rule=rvt, or the raw"),
 }
 
 
@@ -319,13 +280,13 @@ def test_what_is_wrong_with_an_archive_is_said(made, tmp_path, case):
     spoil, message = BROKEN_ARCHIVES[case]
     folder = shutil.copytree(made, tmp_path / "archive" / "test" / "a")
     spoil(folder)
+    bins = 5 if case == "other bins" else 10
     changes = {"other windows": ["window_ms=40"], "another sensor": ["sensor_px=640x480"]}.get(case, [])
-    asked = (5 if case == "other bins" else 10), ("edges" if case == "other rule" else "rvt")
 
     def read():
         recording = opened(folder.parents[1], "gen1", "rule=rvt", "window_ms=50", *changes).recordings("test")[0]
         later = 50_000 * (case == "a window beyond the end")
-        dataclasses.replace(recording, windows=recording.windows + later).histograms(0, 24, *asked)
+        dataclasses.replace(recording, windows=recording.windows + later).histograms(0, 24, bins, "rvt")
 
     with pytest.raises(UserError, match=message):
         read()

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tespec.core.errors import UserError
 from tespec.events import Events, load_events
 from tespec.events.packing import load
+from tespec.events.readers import Reader
 from tespec.events.readers.aedat4 import EVENT, MAGIC
-from tespec.events.stream import Reader
 
 HEIGHT, WIDTH = 6, 8
 # Kinds of EVT3 words, in their upper four bits.

@@ -77,9 +77,7 @@ def command(text):
 
 LOOKS = {
     "check": command("data check dsec {world}/dsec"),
-    "check --quick": command("data check mvsec {world}/mvsec --quick --out {out}/a.csv"),
     "preview": command("data preview gen1 {world}/gen1 --out {out}/a.png"),
-    "preview recordings": command("data preview recordings {real}/davis.aedat4 --at 0.08 --out {out}/a.png"),
     "run --dry-run": command("run --method tespec --task gen1 --data {world} --dry-run"),
     "pretrain --dry-run": command("pretrain --method tespec --data {world} --dry-run"),
     "tespec.stream": play,
@@ -166,10 +164,8 @@ def test_a_store_beside_the_recording_is_read_in_its_place(cache, tmp_path, kind
     ("name", "make", "message"),
     [
         ("gone.raw", lambda path: None, "no such file or folder; check the path"),
-        ("pipe.h5", os.mkfifo, "no such file or folder"),
         ("pipe.dat", os.mkfifo, "no such file or folder"),
         ("notes.txt", Path.touch, r"holds no events in a known format; give a file of \.dat, \.raw, "),
-        ("empty.raw", Path.touch, "the file is empty; copy it again"),
         ("folder.dat", Path.mkdir, "holds no events in a known format"),
     ],
 )

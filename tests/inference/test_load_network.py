@@ -51,12 +51,9 @@ def test_files_that_are_not_whole_are_refused(tiny_world, tmp_path):
     for change, message in (
         (lambda t, _: t.pop("head.conv_seg.weight"), "head.conv_seg.weight is missing"),
         (lambda t, _: t.update({BIAS: torch.zeros(9)}), r"head.conv_seg.bias is \(9,\), this model needs \(6,\)"),
-        (lambda t, _: t.update({BIAS: torch.zeros(6, dtype=torch.complex64)}), "holds torch.complex64, which are no"),
-        (lambda t, _: t.update({BIAS: torch.full((6,), torch.nan)}), "holds values that are not finite"),
         (lambda _, r: r.pop("sensor"), "does not say what size"),
         (lambda _, r: r.update(kind="counting"), "kind: unknown task .counting."),
         (lambda _, r: r["head"].update(channels=10**9), "head.channels: 1000000000 is not allowed"),
-        (lambda _, r: r.pop("splits"), "setting 'splits' is missing"),
     ):
         changed, said = dict(tensors), deepcopy(recipe)
         change(changed, said)
@@ -126,11 +123,9 @@ FACTS = recipe()
 MISTAKES = [
     ({"window_ms": ..., "rule": ...}, 20, "", {}, r"does not say how .* \(window_ms, rule\); load weights"),
     ({"rule": "sum"}, 20, "", {}, r"rule: 'sum' is not allowed; it should be 'edges' or 'rvt'"),
-    ({"window_ms": "long"}, 20, "", {}, "window_ms: 'long' is not allowed; it should be a valid"),
     ({"window_ms": 1000.0}, 20, "", {}, r"is shorter than a window of 1000 ms; give a longer"),
     ({}, 3, "", {}, r"was trained on images of 3 channels, not on events; give a network trained on events"),
     ({}, 20, "1mpx", {}, r"1mpx: holds 3 recordings; name one of them"),
-    ({}, 20, "nothing.raw", {}, r"nothing\.raw: "),
     ({}, 20, "", {"height": 2, "width": 2}, r"davis\.aedat4: "),
 ]
 

@@ -14,8 +14,8 @@ from tespec.datasets.batches import draw_mask
 from tespec.events import Events, window_histograms
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.events.packing import load
+from tespec.events.readers import Reader
 from tespec.events.spatial import Region
-from tespec.events.stream import Reader
 from tespec.models import EventSwin
 from tespec.pretraining.method import own_settings
 from tespec.pretraining.tespec import Tespec, normalise_patches

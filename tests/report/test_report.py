@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from tespec.cli.main import main
 from tespec.comparison.frame import to_frame
 from tespec.comparison.records import Record, new_record, write_record
 from tespec.core.paths import REPOSITORY
-from tespec.report.page import loss_figures, loss_points, score_figures, score_points
+from tespec.report.page import score_figures, score_points
 
 HOSTILE = "<b>a&b</b><script>x</script>$"
 CHOICES = {
@@ -29,7 +28,7 @@ CHOICES = {
 }  # fmt: skip
 
 
-def record(miou: float | None = 40.0, title: str = "", curve: Sequence[float] = (), **changes: Any) -> Record:
+def record(miou: float | None = 40.0, title: str = "", **changes: Any) -> Record:
     choices = CHOICES | {key: value for key, value in changes.items() if key in CHOICES}
     fields = {
         "facts": {"title": title or choices["method"], "group": "Methods", "backbone": "Swin-T/7"},
@@ -40,19 +39,18 @@ def record(miou: float | None = 40.0, title: str = "", curve: Sequence[float] = 
         "command": "python benchmarks/run.py",
         "environment": {"tespec": "0.1.0", "packages": {"torch": "2.13.0"}, "cpu": "a processor", "threads": 1},
         "time": {"total": 1.0},
-        "curve": [{"step": 10.0 * (place + 1), "loss": loss} for place, loss in enumerate(curve)],
     }
     return new_record(choices, **(fields | {key: value for key, value in changes.items() if key not in CHOICES}))
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """Two methods and the label prior with curves, pictures, and a name that is mark-up."""
+    """Two methods and the label prior with pictures, and a name that is mark-up."""
     folder = tmp_path / "results"
     (folder / "pictures").mkdir(parents=True)
-    made = [record(seed=seed, miou=40.0 + seed, curve=(2.0, 1.0 + seed)) for seed in range(3)]
-    made += [record(seed=0, method="mine", miou=52.5, title=HOSTILE, curve=(3.0, 1.5))]
-    made += [record(kind="pretraining", method="mine", task="sample", title=HOSTILE, curve=(0.5, 0.25))]
+    made = [record(seed=seed, miou=40.0 + seed) for seed in range(3)]
+    made += [record(seed=0, method="mine", miou=52.5, title=HOSTILE)]
+    made += [record(kind="pretraining", method="mine", task="sample", title=HOSTILE)]
     made += [record(kind="reference", method="prior", arch="feedforward", miou=30.5, title="Label prior")]
     for each in made:
         write_record(each, folder)
@@ -76,7 +74,7 @@ def test_the_page_holds_numbers_figures_and_pictures_and_loads_nothing(
     text = written(results)
     assert re.search(r"41\.00.* ± 1\.00.*52\.50", text, re.DOTALL)
     assert all(each in text for each in ("evaluation (4)", "torch 2.13.0", "a processor, 1 threads", "sample world"))
-    assert [len(re.findall(f"image/{kind}", text)) for kind in ("svg", "webp")] == [3, 1]
+    assert [len(re.findall(f"image/{kind}", text)) for kind in ("svg", "webp")] == [1, 1]
     links = re.findall('href="#([^"]*)"', text)
     assert links
     assert set(links) <= set(re.findall('id="([^"]*)"', text))
@@ -92,7 +90,6 @@ def test_the_sample_worlds_results_fit_a_megabyte(tmp_path: Path) -> None:
     assert main(["report", "--results", str(REPOSITORY / "results" / "sample"), "--out", str(out)]) == 0
     text = out.read_text(encoding="utf-8")
     assert len(text) < 1_000_000
-    assert "Training losses" not in text  # committed records have no curves
     frame = tespec.results(REPOSITORY / "results" / "sample")
     main_cells = score_points(frame)
     means = main_cells.loc[main_cells.kind == "evaluation", "mean"]
@@ -143,22 +140,6 @@ def test_figures_are_of_one_setting_and_name_their_axes() -> None:
     assert "label prior" not in svg_of(paper.source)
     assert "&lt;b&gt;a&amp;b" in svg_of(paper.source)
     assert score_figures(to_frame(made))[0].source == paper.source
-
-
-def test_losses_are_means_over_seeds_for_each_method() -> None:
-    made = [record(seed=seed, curve=(2.0, 1.0 + seed)) for seed in range(2)]
-    made += [
-        record(kind="pretraining", task="sample", curve=(5.0, -1.0)),
-        record(seed=7, variant="masking: 25%", curve=(9.0,)),
-    ]
-    points = loss_points(made, to_frame(made))
-    assert points.groupby(["title", "step"]).loss.mean().tolist() == [2.0, 1.5, 5.0, -1.0]
-    tuned, pretrained = loss_figures(points)
-    assert (tuned.title, pretrained.title) == (
-        "Fine-tuning, ddd17: data sample, profile sample",
-        "Pre-training, scratch: data sample, profile sample",
-    )
-    assert all(each in svg_of(tuned.source) for each in ("training step", "training loss", "scratch, recurrent"))
 
 
 def test_a_folder_without_records_is_refused_and_a_broken_file_named(

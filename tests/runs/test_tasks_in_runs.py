@@ -50,7 +50,6 @@ MISTAKES = [
     ("mvsec", "augmentation.zoom=0.5", r"augmentation.zoom: zoom augmentation is not supported for depth; set it to 0"),
     ("mvsec", "protocol.depth=rect", r"protocol.depth: 'rect' is not allowed; it should be 'raw'"),
     ("dsec", "classes=[a, b]", r"classes: 2 are named, DSEC has masks of 11 and 19"),
-    ("gen1", "protocol.frames=some", r"protocol.frames: 'some' is not allowed; it should be 'rvt' or 'all'"),
     ("mvsec", "head.min_depth=90.0", r"head.min_depth: 90 m is not below head.max_depth, 80 m"),
     ("dsec", "protocol.labels=some", r"protocol\.labels: 'some' is not allowed; it should be 'all' or 'ess'"),
     (

@@ -1,19 +1,97 @@
-"""One file per on-disk format, and the function that opens files of each suffix.
+"""One file per on-disk format, and what they share: a recording's events, read once, and the size of its sensor.
 
-It takes a path, and the sensor's height and width in px where the file does not name them. Files that are empty,
-truncated, damaged or of another kind are a `UserError`.
+The function that opens a format takes a path, and the sensor's height and width in px where the file does not name
+them. Files that are empty, truncated, damaged or of another kind are a `UserError`.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from tespec.events.readers import aedat4, arrays, prophesee
-from tespec.events.stream import Reader
+import numpy as np
+from numpy.typing import NDArray
 
-READERS: dict[str, Callable[[Path, int | None, int | None], Reader]] = {
-    ".dat": prophesee.open_dat,
-    ".raw": prophesee.open_raw,
-    ".aedat4": aedat4.open_aedat4,
-    ".npy": arrays.open_arrays,
-    ".npz": arrays.open_arrays,
-}
+from tespec.core.description import FILE, described_size
+from tespec.core.errors import UserError
+from tespec.core.settings import LARGEST, Size, is_size
+
+NO_SIZE = (
+    "give --sensor WIDTHxHEIGHT, or name the size in the file's header (% geometry WIDTHxHEIGHT), or write "
+    f'{{"sensor": {{"width": WIDTH, "height": HEIGHT}}}} into a {FILE} beside it'
+)
+
+Column = NDArray[np.integer[Any]]
+
+
+class Events(NamedTuple):
+    """Events in time order: x and y (N,) uint16 in px, t (N,) int64 in us, p (N,) uint8 in {0, 1}."""
+
+    x: NDArray[np.uint16]
+    y: NDArray[np.uint16]
+    t: NDArray[np.int64]
+    p: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A recording in any format, which can be read from front to back.
+
+    Attributes:
+        path: file or folder, for messages.
+        height: rows of the sensor in px.
+        width: columns of the sensor in px.
+        events: their number; an estimate from the file's size where the format does not state it.
+        chunks: reads the events some at a time, in the order of the file: x and y (N,) uint16, which may lie outside
+            of the sensor; t (N,) int64 in us, which may step back; p (N,) uint8 in {0, 1}.
+    """
+
+    path: Path
+    height: int
+    width: int
+    events: int
+    chunks: Callable[[], Iterator[Events]]
+
+
+def check_events(x: Column, y: Column, t: Column, p: Column, height: int, width: int) -> None:
+    """Raise `ValueError` unless four arrays are (N,) whole numbers, x and y inside of the sensor and p 0 or 1."""
+    if not x.shape == y.shape == t.shape == p.shape == (t.size,):
+        raise ValueError(f"x, y, t and p have the shapes {x.shape}, {y.shape}, {t.shape} and {p.shape}, not (N,)")
+    if any(values.dtype.kind not in "iub" for values in (x, y, t, p)):
+        raise ValueError(f"x, y, t and p are {x.dtype}, {y.dtype}, {t.dtype} and {p.dtype}, not whole numbers")
+    for name, values, limit in (("x", x, width), ("y", y, height), ("p", p, 2)):
+        signed = values.dtype.kind == "i"
+        if values.size and (int(values.max()) >= limit or (signed and int(values.min()) < 0)):
+            raise ValueError(f"{name} has values outside of 0 to {limit - 1}")
+
+
+def resolve_size(
+    path: Path, height: int | None, width: int | None, named: Size | None = None, default: Size | None = None
+) -> Size:
+    """(height, width) of a recording's sensor in px: as the user gives it, else as its file names it.
+
+    Else the nearest `dataset.json` above the recording says it, and at last the `default` of cameras of one size.
+    """
+    if (height is None) != (width is None):
+        raise ValueError("give both height and width, or neither")
+    given = None if height is None or width is None else (height, width)
+    if given and named and given != named:
+        raise UserError(path, f"its sensor is {named[1]}x{named[0]} px, not {width}x{height}", "leave --sensor out")
+    size = given or named or described_size(path) or default
+    if size is None:
+        raise UserError(path, "does not name the sensor's size", NO_SIZE)
+    if not is_size(size):
+        raise UserError(path, f"cannot have a sensor of {size[1]}x{size[0]} px", f"give 1 to {LARGEST} px a side")
+    return size
+
+
+def read_records(path: Path, dtype: np.dtype[Any], offset: int, count: int, at_once: int) -> Iterator[NDArray[Any]]:
+    """The `count` records of a file that begin after `offset` bytes, `at_once` at a time."""
+    for begin in range(0, count, at_once):
+        wanted = min(at_once, count - begin)
+        found = np.fromfile(path, dtype, wanted, offset=offset + begin * dtype.itemsize)
+        if len(found) < wanted:
+            raise UserError(path, "has become shorter since it was opened", "copy it again")
+        yield found

@@ -15,7 +15,7 @@ import numpy as np
 import zstandard
 
 from tespec.core.errors import UserError
-from tespec.events.stream import Events, Reader, resolve_size
+from tespec.events.readers import Events, Reader, resolve_size
 
 MAGIC = b"#!AER-DAT4.0\r\n"
 NONE, LZ4, ZSTD = 0, (1, 2), (3, 4)  # ways of compression, the second of each at a higher level

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.events.stream import Events, Reader, resolve_size
+from tespec.events.readers import Events, Reader, resolve_size
 
 # What NumPy raises on a damaged header, which it parses as Python text, and on a damaged archive.
 DAMAGED = (ValueError, EOFError, OSError, SyntaxError, TokenError, OverflowError, MemoryError, TypeError, Warning)

@@ -13,8 +13,8 @@ import h5py
 import hdf5plugin  # noqa: F401  # registers the filters that official files are compressed with
 
 from tespec.core.errors import UserError
+from tespec.events.readers import Events
 from tespec.events.readers.arrays import as_events
-from tespec.events.stream import Events
 
 OPEN = 256  # files and datasets kept open, each dataset with 1 MB of chunks at most
 AT_ONCE = 1 << 18  # events read together

@@ -16,7 +16,7 @@ from numba import njit
 
 from tespec.core.errors import UserError
 from tespec.core.files import whole_file
-from tespec.events.stream import Column, Events, Reader, check_events, read_records, resolve_size
+from tespec.events.readers import Column, Events, Reader, check_events, read_records, resolve_size
 
 LONGEST_HEADER = 1 << 16  # bytes; real headers have a few hundred
 BLOCK = 1 << 16  # events or words read together: they stay in the processor's cache
