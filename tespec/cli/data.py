@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from cyclopts.types import PositiveFloat
 from tespec.cli.main import new_app, refuse
 from tespec.cli.options import Changed, Plugins, read_config
 from tespec.core.errors import UserError
-from tespec.core.registry import import_file
+from tespec.core.registry import DATASETS, find_registered, import_file
 from tespec.core.settings import parse_size
 from tespec.runs.setup import PositiveInt
 
@@ -25,7 +26,7 @@ WRONG = 2  # exit code where something was found wrong or left out
 RULE = "edges"  # of histograms of recordings that belong to no data set
 TEXT = """Check, pack and preview data sets.
 
-data check dsec /data/dsec; data prepare 1mpx /data/1mpx; data preview recordings drive.raw --at 1.1 2"""
+data check dsec /data/dsec; data prepare 1mpx /data/1mpx; data preview recordings drive.raw --at 1.1 2 --high-pass"""
 app = new_app("data", TEXT)
 Dataset = Annotated[str, Parameter(help="gen1, 1mpx, dsec, ddd17, mvsec, FILE.yaml; or recordings: files of any kind")]
 Place = Annotated[Path, Parameter(help="folder of the data set, or a recording")]
@@ -141,12 +142,13 @@ def preview(
     path: Place,
     /,
     *,
-    out: Annotated[Path | None, Parameter(help="the PNG (default: preview-<dataset>.png)")] = None,
+    out: Annotated[Path | None, Parameter(help="the PNG (default: preview-<dataset>.png, or -2 and so on)")] = None,
     split: Annotated[str, Parameter(help="which recordings")] = "test",
     count: Annotated[PositiveInt, Parameter(help="moments to show")] = 3,
     at: Annotated[
         tuple[float, ...], Parameter(consume_multiple=True, help="moments of the first recording, in s since its start")
     ] = (),
+    high_pass: Annotated[bool, Parameter(help="intensity of Eq. 6 beside that of Eq. 7")] = False,
     norm_events: Annotated[PositiveFloat, Parameter(help="N of Eq. 7; less for bins of fewer events")] = 5000.0,
     reading: Reading = Reading(),
 ) -> None:
@@ -161,6 +163,28 @@ def preview(
     else:
         chosen = choose(recordings, count, rule)
     shown = [moment(recording, window, rule, norm_events) for recording, window in chosen]
-    out = out or Path(f"preview-{dataset}.png")
-    draw(shown, opened.classes, out, norm_events)
+    out = out or _unused(f"preview-{dataset}")
+    draw(shown, opened.classes, out, norm_events, high_pass)
     print(f"written: {out}")
+
+
+def _unused(name: str) -> Path:
+    """A PNG of this name, with a number where there is one already."""
+    paths = (Path(f"{name}{number}.png") for number in ("", *(f"-{each}" for each in range(2, 10_000))))
+    return next(path for path in paths if not path.exists())
+
+
+@app.command(name="download-guide")
+def guide(
+    dataset: Annotated[str, Parameter(help="gen1, 1mpx, dsec, ddd17 or mvsec")], /, *, plugins: Plugins = ()
+) -> None:
+    """Print where to get a data set, its licence, size and layout."""
+    for file in plugins:
+        import_file(file)
+    import tespec.datasets  # noqa: F401  # registers them
+    from tespec.core.config import dataset_of_task, names
+
+    if dataset not in names("tasks"):
+        raise UserError(dataset, "no such dataset", f"choose from {', '.join(names('tasks'))}")
+    print(inspect.getdoc(find_registered(DATASETS, dataset_of_task(dataset), "dataset")))
+    print("\nNothing is downloaded: the archives are gated or large, and their owners' pages say how to get them.")

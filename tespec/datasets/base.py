@@ -47,7 +47,7 @@ class NoProtocol:
 
 
 class LabelledDataset(ABC):
-    """Base of data sets with labels. Subclasses are registered in `DATASETS`.
+    """Base of data sets with labels. Subclasses are registered in `DATASETS`, and their docstring is the guide to them.
 
     Args:
         root: its folder.

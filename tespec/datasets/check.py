@@ -21,7 +21,7 @@ from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import BINS, ArchiveSource, EventSource, packed_events, read_rectification
 from tespec.datasets.sources import RULE as STORED_RULE
 from tespec.events import PackedEvents
-from tespec.events.intensity import estimate_intensity
+from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.events.opening import NotPacked, require_same
 from tespec.events.packing import SourceHash, disk_needed, in_order, is_recorded
 from tespec.events.store import header_of, store_of, verify_store
@@ -227,6 +227,7 @@ class Moment(NamedTuple):
 
     title: str  # recording and time
     histogram: NDArray[np.uint8]  # (2*bins, H, W) of the window
+    high_pass: Image  # (H, W) intensity of Eq. 6 at its end
     intensity: Image  # (H, W) intensity of Eq. 7 at its end
     label: Any  # a mask, boxes or a depth; None where the window has none
 
@@ -235,18 +236,20 @@ def moment(recording: LabelledRecording, window: int, rule: str, norm_events: fl
     """What is to be seen at the end of a window."""
     windows, end = recording.windows[: window + 1], int(recording.windows[window, 1])
     image: Any = None
+    filtered: Any = None
     for each in range(min(int(np.searchsorted(windows[:, 0], end - SETTLING_US)), window), window + 1):
         histogram = _histogram(recording, each, rule)
         seconds = float(windows[each, 1] - windows[each, 0]) / 1e6 / BINS
         counts = torch.from_numpy(histogram)[None]
         _, image = estimate_intensity(counts, image, norm_events=norm_events, bin_seconds=seconds)
+        _, filtered = estimate_high_pass(counts, filtered, bin_seconds=seconds)
     since, length = (end - windows[[0, window], 0]) / 1e6
     name = recording.name
     name = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 9]}...{name[-6:]}"
     events = int(histogram.sum(dtype=np.int64))
     title = f"{name}\n{since:.2f} s: {events:,} events in {1000 * length:.0f} ms"
     label = next((recording.labels[number] for number in recording.labels_in(window, 1)), None)
-    return Moment(title, histogram[0], image[0].numpy(), label)
+    return Moment(title, histogram[0], filtered[0, 0].numpy(), image[0].numpy(), label)
 
 
 def choose(recordings: Sequence[LabelledRecording], count: int, rule: str) -> list[tuple[LabelledRecording, int]]:
@@ -287,10 +290,14 @@ def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[i
     return sorted({int(np.searchsorted(ends, each + 1e-9, side="right")) - 1 for each in seconds})
 
 
-def draw(shown: Sequence[Moment], classes: Sequence[str], path: Path, norm_events: float) -> None:
-    """Write a row of pictures for each moment as a PNG: events, histogram, intensity, and labels if there are any."""
+def draw(shown: Sequence[Moment], classes: Sequence[str], path: Path, norm_events: float, high_pass: bool) -> None:
+    """Write a row of pictures for each moment as a PNG: events, histogram, intensity, and labels where there are any.
+
+    `high_pass` shows the intensity of Eq. 6 in place of the histogram.
+    """
     labels = [each.label for each in shown if each.label is not None]
-    columns = ["events of the window", "histogram: events at each pixel", f"intensity, Eq. 7, N = {norm_events:g}"]
+    second = "intensity, Eq. 6" if high_pass else "histogram: events at each pixel"
+    columns = ["events of the window", second, f"intensity, Eq. 7, N = {norm_events:g}"]
     columns += ["labels; events grey or dark"] if labels else []
     size = shown[0].intensity.shape
     colours = POLARITIES | colours_of(labels, classes)
@@ -298,7 +305,10 @@ def draw(shown: Sequence[Moment], classes: Sequence[str], path: Path, norm_event
     for axes, each in zip(panels, shown, strict=True):
         axes[0].set_ylabel(each.title, fontsize=9)
         show_events(axes[0], each.histogram)
-        show_counts(axes[1], each.histogram)
+        if high_pass:
+            show_grey(axes[1], each.high_pass)
+        else:
+            show_counts(axes[1], each.histogram)
         show_grey(axes[2], each.intensity)
         if labels:
             _show_label(axes[3], each)

@@ -44,7 +44,19 @@ class Ddd17Protocol:
 
 @DATASETS.register_module()
 class Ddd17(LabelledDataset):
-    """DDD17 (Binas et al. 2017) with EV-SegNet's labels (Alonso and Murillo 2019): events of 346x260 px, 6 classes.
+    """DDD17 with EV-SegNet's labels: events of 346x260 px, masks of 6 classes.
+
+    Get it: https://github.com/Shathe/Ev-SegNet (labels and events as ESS reads them; links have died before, ask the
+    authors of https://github.com/uzh-rpg/ess if they do). The recordings are those of DDD17 (Binas et al. 2017), the
+    labels those of EV-SegNet (Alonso and Murillo 2019). Licence: on its pages. Size: not measured here; `check` prints
+    what the files and packing take.
+
+    Layout:
+        ddd17/dir0/events.dat.t   ddd17/dir0/events.dat.xyp   ddd17/dir0/index/index_*.npy
+        ddd17/dir0/segmentation_masks.zip (or the folder that is in it)
+        and likewise dir1 dir3 dir4 dir6 dir7; dir5 holds a single mask and is not used
+
+    Also read: the recordings below data/ in the folder.
 
     The mask numbered n belongs to image n - 1 and has its time. Events add up where masks are missing; the events of
     the first mask are those since the image before it. Every mask is used. 200 of the 260 rows carry labels; below them

@@ -53,8 +53,22 @@ class DsecProtocol:
 class Dsec(LabelledDataset):
     """DSEC-Semantic: events of 640x480 px, masks of 11 or 19 classes at 20 Hz.
 
-    The number of `classes` in the settings decides which masks are read. Events are moved to the nearest rectified
-    pixel, where the labels are. 440 of the 480 rows carry labels.
+    Get it: https://dsec.ifi.uzh.ch/dsec-datasets/download/ (no registration), labels at
+    https://dsec.ifi.uzh.ch/dsec-semantic/. Licence: on its pages. Size: events of the whole training set 125 GB; of it
+    11 sequences have labels; labels 89 MB.
+
+    Layout:
+        dsec/train/zurich_city_00_a/events/left/events.h5
+        dsec/train/zurich_city_00_a/events/left/rectify_map.h5
+        dsec/train/zurich_city_00_a/semantic/left/11classes/*.png
+        dsec/train/zurich_city_00_a/semantic/timestamps.txt
+        and likewise 01_a 02_a 04_a 05_a 06_a 07_a 08_a below train, 13_a 14_c 15_a below test
+
+    Also read: the layout of the ESS code (semantic/11classes/data), the label archive's own (<sequence>/11classes with
+    <sequence>_semantic_timestamps.txt), and sequences directly below the folder. The number of `classes` in the
+    settings, 11 or 19, decides which masks are read.
+
+    Events are moved to the nearest rectified pixel, where the labels are. 440 of the 480 rows carry labels.
     """
 
     title = "DSEC"

@@ -37,6 +37,15 @@ class MvsecProtocol:
 class Mvsec(LabelledDataset):
     """MVSEC: events of 346x260 px, depth at 20 Hz.
 
+    Get it: https://daniilidis-group.github.io/mvsec/download/ (no registration), HDF5 files, "outdoor_day" and
+    "outdoor_night". Licence: on its pages. Size: not measured here; `check` prints what the files and packing take.
+
+    Layout:
+        mvsec/outdoor_day2_data.hdf5     mvsec/outdoor_day2_gt.hdf5
+        and likewise outdoor_day1, outdoor_night1, outdoor_night2, outdoor_night3
+
+    Also read: the same files one folder down. They are read as they are.
+
     The depth maps' own times are the clock; images, which differ in number, are not used. The truth is
     depth_image_raw; depth_image_rect lies at rectified pixels, the events do not. A map's events are those since the
     map before it; maps of which this period begins before the first event or after the last are left out and counted.

@@ -307,7 +307,21 @@ def _folder_of_splits(root: Path) -> Path:
 
 @DATASETS.register_module()
 class Gen1(PropheseeDataset):
-    """Gen1 Automotive Detection: events of 304x240 px, boxes of cars and pedestrians at 1, 2 or 4 Hz."""
+    """Gen1 Automotive Detection: events of 304x240 px, boxes of cars and pedestrians at 1, 2 or 4 Hz.
+
+    Get it: https://www.prophesee.ai/2020/01/24/prophesee-gen1-automotive-detection-dataset/ (free of charge, after
+    registration). RVT's preprocessed archive (histograms of 50 ms):
+    https://download.ifi.uzh.ch/rpg/RVT/datasets/preprocessed/gen1.tar, crc32 5acab6f3. Licence: Prophesee's terms for
+    research, shown at the download; it may not be passed on. Size: not measured here (raw events, recordings of 60 s);
+    `check` prints what packing takes.
+
+    Layout:
+        gen1/train/<name>_td.dat   gen1/train/<name>_bbox.npy
+        gen1/val/...               gen1/test/...
+
+    Also read: RVT's preprocessed archive, whose histograms need --set rule=rvt. Recordings with faulty labels are left
+    out (protocol.skip).
+    """
 
     title = "Gen1"
     sensor = (240, 304)
@@ -317,7 +331,20 @@ class Gen1(PropheseeDataset):
 
 @DATASETS.register_module()
 class OneMpx(PropheseeDataset):
-    """1Mpx Automotive Detection: events of 1280x720 px, boxes of seven classes at 30 or 60 Hz; three classes count."""
+    """1Mpx Automotive Detection: events of 1280x720 px, boxes of seven classes at 30 or 60 Hz; three classes count.
+
+    Get it: https://www.prophesee.ai/2020/11/24/automotive-megapixel-event-based-dataset/ (free of charge, after
+    registration). RVT's preprocessed archive (histograms of 50 ms at half size):
+    https://download.ifi.uzh.ch/rpg/RVT/datasets/preprocessed/gen4.tar, crc32 c5ec7c38. Licence: Prophesee's terms for
+    research, shown at the download; it may not be passed on. Size: about 1 TB, as its users report.
+
+    Layout:
+        1mpx/train/<name>_td.dat   1mpx/train/<name>_bbox.npy
+        1mpx/val/...               1mpx/test/...
+
+    Also read: RVT's preprocessed archive, whose histograms need --set rule=rvt. Of the classes pedestrian, two-wheeler
+    and car count.
+    """
 
     title = "1Mpx"
     sensor = (720, 1280)

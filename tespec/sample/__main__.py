@@ -1,4 +1,4 @@
-"""`python -m tespec.sample`: make a sample world and print where it lies."""
+"""`python -m tespec.sample`: make a sample world, print its label priors and where it lies."""
 
 from __future__ import annotations
 
@@ -24,8 +24,25 @@ def make(
     processes: Annotated[PositiveInt | None, Parameter(help="recordings made at once (default: one per core)")] = None,
     datasets: Annotated[tuple[str, ...], Parameter(help="layouts to make", consume_multiple=True)] = DEFAULT,
 ) -> None:
-    """Make a sample world and print its folder."""
-    sys.stdout.write(f"{make_world(size, seed, root, processes, datasets)}\n")
+    """Make a sample world; print the label prior of each data set, which any network has to beat, and the folder."""
+    made = make_world(size, seed, root, processes, datasets)
+    for dataset in datasets:
+        if dataset != "objects":
+            sys.stdout.write(f"label prior, {dataset}: {label_prior(made / dataset, dataset)}\n")
+    sys.stdout.write(f"{made}\n")
+
+
+def label_prior(root: Path, dataset: str) -> str:
+    """Scores on the test split of the most frequent labels of the training split, whatever the input."""
+    import torch  # here, since each process that makes recordings imports this file
+
+    from tespec.runs.data import SAMPLE, Data, settings_of
+    from tespec.runs.references import Constant, prior_of
+    from tespec.tasks import build_task
+
+    task = build_task(settings_of(Data(root, SAMPLE), dataset, "feedforward", SAMPLE), root)
+    metrics = task.evaluate(Constant(prior_of(task)), torch.device("cpu")).metrics
+    return ", ".join(f"{name} {value:.2f}" for name, value in metrics.items())
 
 
 if __name__ == "__main__":

@@ -90,8 +90,22 @@ FORMATS = (
                      ((r"(?!fc\.)(.*)", r"resnet.\1"),), stem=RESNET_STEM),
 )  # fmt: skip
 
-VIT = r"(?!.*layers[._]\d)(.*[._])?blocks\.\d+\.attn\.qkv\.weight"
-IS_VIT = "is a vision transformer without stages; the links of DeiT-S and Swin-T in MoBY's README are swapped"
+# Unsupported networks: a pattern of one of their names, and what the file is.
+VIT = r"blocks\.\d+\.attn\.qkv\.weight"
+SWAPPED = "; the links of DeiT-S and Swin-T in MoBY's README are swapped"
+UNSUPPORTED = (
+    (r"(.*\.)?swin_block\.\d+\..*", "is EventPretrain's Swin Transformer, whose blocks are laid out differently"),
+    (r"(.*\.)?temporal_block\d\..*", "is STP's: a stem before an image network that stayed frozen, no backbone"),
+    (rf"encoder\.{BLOCK}", "holds a Swin Transformer as its encoder, and nothing that tells whose it is"),
+    (r"(.*\.)?event_head\.weight", "is ECDP's ViT-S, not its ResNet-50"),
+    (rf"encoder\.{VIT}", f"is MoBY's DeiT-S{SWAPPED}"),
+    (r"rel_pos_bias\.relative_position_bias_table|blocks\.\d+\.attn\.q_bias", "is a ViT as MEM and BEiT have it"),
+    (r"codebook\.weight", "is MEM's tokenizer, an autoencoder and no backbone"),
+    (rf"(.*\.)?(event|rgb)_{VIT}", "is CM3AE's pair of ViTs for events and frames"),
+    (rf"(?!.*layers[._]\d)(.*\.)?{VIT}", f"is a vision transformer without stages (ViT, DeiT){SWAPPED}"),
+    (r".*\.attn\.w_msa\..*", "is a Swin Transformer in OpenMMLab's naming, whose order of channels differs"),
+    (r"(swin\.)?encoder\.layers\..*", "is a Swin Transformer in the naming of transformers"),
+)
 # Variants that would fill the network here and compute something else; by the names here.
 VARIANTS = (
     (r"swin\..*\.(cpb_mlp\..*|logit_scale)", "is a Swin Transformer V2"),
@@ -134,7 +148,7 @@ def convert(
     else:
         tensors, found = recognise(tensors)
         if found is None:
-            _refuse([(VIT, IS_VIT)], tensors, where)
+            _refuse(UNSUPPORTED, tensors, where)
             what = f"its format is not known (the first name is {next(iter(tensors))!r})"
             raise UserError(where, what, KNOWN)
         converted, stem = _rename(tensors, found, where), found.stem

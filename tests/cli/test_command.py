@@ -23,7 +23,7 @@ from tespec.training.device import LAUNCHERS
 
 SCRIPTS = sorted(path for path in (REPOSITORY / "benchmarks").glob("*.py") if "__main__" in path.read_text())
 COMMANDS = [[verb] for verb in VERBS if verb not in ("data", "weights")]
-COMMANDS += [["data", each] for each in ("check", "prepare", "preview")]
+COMMANDS += [["data", each] for each in ("check", "prepare", "preview", "download-guide")]
 COMMANDS += [["weights", "inspect"], ["weights", "convert"]]
 
 
@@ -135,6 +135,7 @@ def test_a_task_and_a_profile_of_ones_own_are_files(tmp_path, monkeypatch, call)
     out = call("run", "--describe", task, "--profile", profile)[1]
     assert out.startswith("mine, recurrent, profile quick\n")
     assert re.search(r"^  optimisation.steps: 33 +# profile quick$", out, re.MULTILINE)
+    assert call("data", "download-guide", "mine")[1].startswith("DDD17 with EV-SegNet's labels")
     planned = call("plan", "demo", "--profile", profile, "--dry-run", "--results", tmp_path / "none")[1]
     assert f" --profile {profile} " in planned
     plugin = tmp_path / "plugin.py"

@@ -124,6 +124,22 @@ def test_a_preview_shows_something(data, tiny_world, tmp_path, dataset):
         assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 50
 
 
+def test_a_picture_does_not_replace_an_older_one(data, tiny_world, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written = [data("preview", "ddd17", tiny_world / "ddd17", "--count", 1)[1].split()[-1] for _ in range(3)]
+    assert written == ["preview-ddd17.png", "preview-ddd17-2.png", "preview-ddd17-3.png"]
+    assert {path.name for path in tmp_path.glob("preview-*")} >= set(written)
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_a_guide_for_every_dataset(data, dataset):
+    code, out, _ = data("download-guide", dataset)
+    assert code == 0
+    assert "https://" in out
+    assert "Licence" in out
+    assert "Nothing is downloaded" in out
+
+
 def test_a_recording_that_does_not_name_its_sensor_is_read_with_a_given_size(data, call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     content = (REAL / "evt3_640x480_2.08s.raw").read_bytes()
@@ -132,7 +148,7 @@ def test_a_recording_that_does_not_name_its_sensor_is_read_with_a_given_size(dat
     pretraining = "pretrain", "--method", "tespec", "--profile", "tiny", "--data", "drive.raw", "--dry-run"
     for words, said in (
         (("data", "check", *drive), " 640x480 "),
-        (("data", "preview", *drive, "--at", 1, 1.35), "written: preview-recordings.png\n"),
+        (("data", "preview", *drive, "--at", 1, 1.35, "--high-pass"), "written: preview-recordings.png\n"),
         (pretraining, "120 x 160 px"),
     ):
         code, out, err = call(*words)
@@ -149,6 +165,7 @@ MISTAKES = [
     (["preview", "recordings", RECORDING, "--norm-events", "0"], "--norm-events"),
     (["check", "dsex", "."], "dsex: no such file in configs/tasks; choose from"),
     (["check", "dsec", "gone"], "gone: no such file or folder; check the path"),
+    (["download-guide", "kitti"], "kitti: no such dataset; choose from 1mpx, ddd17, dsec, gen1, mvsec"),
     (["check", "gen1", ".", "--processes", "0"], 'Invalid value "0" for --processes. Must be > 0'),
 ]
 
@@ -163,7 +180,7 @@ def test_mistakes_are_answered_in_one_line(data, tmp_path, monkeypatch, argument
 
 
 def test_a_reader_that_has_seen_enough_ends_it_quietly():
-    command = f"{sys.executable} benchmarks/data.py --help | head -1"
+    command = f"{sys.executable} benchmarks/data.py download-guide dsec | head -1"
     ended = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout
+    assert ended.stdout.startswith("DSEC")

@@ -13,7 +13,7 @@ from tespec.datasets import sources
 from tespec.datasets.check import check, choose, moment, problems, table, windows_at
 from tespec.datasets.folder import ALL, EventFolder
 from tespec.events import load_events
-from tespec.events.intensity import estimate_intensity
+from tespec.events.intensity import estimate_high_pass, estimate_intensity
 
 REAL = Path(__file__).parents[1] / "data" / "evt3_640x480_2.08s.raw"
 
@@ -58,9 +58,11 @@ def test_moments_are_windows_that_have_ended(recording):
             windows_at(recording, [outside])
 
 
-def test_the_intensity_is_that_of_the_recording_from_its_start(recording):
+def test_both_intensities_are_those_of_the_recording_from_its_start(recording):
     shown = moment(recording, 20, "edges", 500.0)
     counts = torch.from_numpy(recording.histograms(0, 21, 10, "edges"))[None]
     video, _ = estimate_intensity(counts, norm_events=500.0)
+    filtered, _ = estimate_high_pass(counts)
     np.testing.assert_allclose(shown.intensity, video[0, -1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(shown.high_pass, filtered[0, -1], rtol=1e-4, atol=1e-5)
     assert shown.title.splitlines()[1].startswith("1.05 s: ")

@@ -1,7 +1,13 @@
 import pytest
 
-from tespec.core.description import described_size, descriptions_above
+from tespec.core.description import Description, described_size, descriptions_above, read_description
 from tespec.core.errors import UserError
+
+
+def test_official_archives_have_none(tmp_path):
+    assert read_description(tmp_path) == Description()
+    assert list(descriptions_above(tmp_path)) == []
+    assert described_size(tmp_path) is None
 
 
 def test_the_nearest_one_that_states_a_sensor_within_five_folders_gives_its_size(tmp_path):
@@ -19,7 +25,9 @@ def test_the_nearest_one_that_states_a_sensor_within_five_folders_gives_its_size
 
 
 BROKEN = {
+    "": "",
     "{": "",
+    "3": "content: ",
     '{"splits": {"train": 1}}': "splits.train: ",
     '{"sensor": {"height": 80, "width": 1000000}}': "sensor.width: ",
     # Names which lead out of the folder, or are none.

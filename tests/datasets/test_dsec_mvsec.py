@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
+from tespec.core.errors import UserError
 from tespec.datasets.dsec import Dsec
 from tespec.datasets.mvsec import Mvsec
 from tespec.datasets.recording import WindowRule
@@ -23,9 +24,9 @@ def dsec(root, classes=CLASSES, rule=None, **protocol):
     return Dsec(root, SPLITS, classes, rule, protocol=chosen)
 
 
-def mvsec(root):
+def mvsec(root, rule=None, **protocol):
     splits = {"train": ("outdoor_day2",), "test": ("outdoor_day1",)}
-    return Mvsec(root, splits, protocol={"depth": "raw"})
+    return Mvsec(root, splits, (), rule, protocol={"depth": "raw"} | protocol)
 
 
 def test_rectified_events_are_those_of_the_map(tmp_path):
@@ -104,3 +105,9 @@ def test_one_rule_says_which_depths_have_events(tiny_world, tmp_path, later, kep
     assert after.left_out == (2 if kept else 4)
     assert (after.windows[after.labelled, 0] >= stream.t_first).all()
     assert (after.windows[after.labelled, 0] <= stream.t_last).all()
+
+
+def test_depth_at_rectified_pixels_is_refused(tiny_world):
+    """Events of MVSEC lie at raw pixels (hamarh/HMNet_pth, hmnet/dataset/mvsec.py)."""
+    with pytest.raises(UserError, match=r"protocol.depth: 'rect' is not allowed; it should be 'raw'"):
+        mvsec(tiny_world / "mvsec", depth="rect")

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -221,7 +222,10 @@ def without_times(path):
     (path / "events.dat.xyp").write_bytes(bytes(60))
 
 
+PROPHESEE = hdf5("CD/events", np.zeros(3, [("x", "<u2"), ("y", "<u2"), ("p", "<i2"), ("t", "<i8")]))
 UNREADABLE = [
+    ("a.h5", Path.touch, r"a\.h5: not a whole HDF5 file"),
+    ("a.h5", PROPHESEE, r"a\.h5: is Prophesee.s own HDF5 format"),
     ("dir9", without_times, r"dir9.events\.dat\.t: no such file"),
     ("link.dat", lambda path: path.symlink_to("gone.dat"), r"link\.dat: no such file"),
     ("drive", lambda path: path.symlink_to("gone"), r"drive: no such file"),
@@ -250,12 +254,14 @@ def one_without_events(root):
 
 
 BROKEN = {
+    "nothing there": (shutil.rmtree, "data: no such file or folder; check the path"),
     "no recordings": (lambda root: [path.unlink() for path in root.iterdir()], "data: holds no recording"),
     "a split's recording": (spoil_description, "data: recording r7 of its dataset.json is missing"),
     "different sizes": (lambda root: write_recording(root / "z.dat", height=13),
                         r"different sizes: 16x12 \(r2.dat\), 16x13 \(z.dat\) px"),
     "too short": (lambda root: [write_recording(path, 0.03) for path in root.iterdir()],
                   "lasts 0.030 s, less than one window of 50 ms"),
+    "torn file": (one_without_events, "r1.dat: "),
 }  # fmt: skip
 
 
@@ -286,6 +292,13 @@ def test_damaged_recordings_are_left_out_if_asked_for_and_recorded(tmp_path):
         divide(tmp_path, 50, WHOLE, skip_damaged=True)
 
 
+def test_too_few_windows_held_out_are_counted(tmp_path):
+    """Of 2 s in windows of 50 ms the last quarter, 10 windows, is held out."""
+    path = write_recording(tmp_path / "one.dat", height=48, width=64)
+    with pytest.raises(UserError, match="longest has 10 windows of 50 ms; give --set segments=10, or"):
+        open_pretraining(pretraining_settings("tespec", "sample", ["segments=15"]), path)
+
+
 def test_times_that_step_back_are_counted(tmp_path):
     path = write_recording(tmp_path / "stepping_td.dat")
     content = bytearray(path.read_bytes())
@@ -301,3 +314,7 @@ def test_an_archive_of_histograms_is_pretrained_on_as_it_is(tiny_world, tmp_path
     division = divide(root, 50, WHOLE)
     assert (len(division.train), len(division.held_out), division.size) == (2, 1, (64, 80))
     assert division.train[0].histograms(1, 2, 10, "rvt").max() > 0
+    with pytest.raises(UserError, match=r"holds windows of 50 ms, not 40; give --set window_ms=50"):
+        divide(root, 40, WHOLE)
+    with pytest.raises(UserError, match=r"its sensor is 80x64 px, not 640x480; leave --sensor out"):
+        divide(root, 50, WHOLE, (480, 640))

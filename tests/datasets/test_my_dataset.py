@@ -58,9 +58,17 @@ def settings():
 
 
 def test_it_is_checked_and_looked_at(drives, tmp_path):
-    assert "fine: 3 recordings" in follow(f"python benchmarks/data.py check drives {drives}", tmp_path, *OWN)[0]
-    follow(f"python benchmarks/data.py preview drives {drives} --count 1 --out a.png", tmp_path, *OWN)
+    check, _, guide = (
+        follow(f"python benchmarks/data.py {command}", tmp_path, *OWN)[0]
+        for command in (
+            f"check drives {drives}",
+            f"preview drives {drives} --count 1 --out a.png",
+            "download-guide drives",
+        )
+    )
+    assert "fine: 3 recordings" in check
     assert (tmp_path / "a.png").stat().st_size > 10_000
+    assert "drives/train/alley/events.dat" in guide
 
 
 def test_labels_are_those_on_disk_and_trained_on_and_scored(drives, settings):

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from fractions import Fraction
 from math import floor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,12 +26,13 @@ from hypothesis import strategies as st
 from tespec.core.errors import UserError
 from tespec.core.settings import Augmentation
 from tespec.datasets.augment import FlipZoom, sample_flip_zoom
-from tespec.events import Events, event_histogram, window_histograms
+from tespec.events import Events, event_histogram, load_events, window_histograms
 from tespec.events.histogram import bin_times, rvt_bin_times
 from tespec.events.packing import pack
 from tespec.events.spatial import Region, apply_maps
 from tespec.events.store import WORDS, open_store
 
+DATA = Path(__file__).parents[1] / "data"
 WINDOW = {"t_start": 0, "t_end": 3_000, "height": HEIGHT, "width": WIDTH}
 RULES = st.sampled_from(["edges", "rvt"])
 SIZE = ROWS, COLUMNS = 20, 30
@@ -79,11 +81,21 @@ def test_it_counts_as_the_plain_way_does(events, bins, rule):
     np.testing.assert_array_equal(found, plain_histogram(*events, **options))
 
 
+@pytest.mark.parametrize("dtype", [np.int16, np.int64, np.uint32])
+def test_any_integer_type_and_any_stride_is_taken(dtype):
+    events = random_events(9_000, height=60, width=80)  # more than a block
+    options = {"t_start": 0, "t_end": 50_000, "bins": 1, "height": 60, "width": 80}
+    table = np.stack([events.x, events.y, events.p], axis=1).astype(dtype)
+    found = event_histogram(table[:, 0], table[:, 1], events.t, table[:, 2], **options)
+    np.testing.assert_array_equal(found, plain_histogram(*events, **options))
+
+
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
         ({"x": [0, WIDTH]}, {}, "x has values outside of 0 to 7"),
-        ({"y": [-1, 0]}, {}, "y has values"),
+        ({"x": [0, -1]}, {}, "x has values"),
+        ({"y": [HEIGHT, 0]}, {}, "y has values"),
         ({"p": [0, 2]}, {}, "p has values"),
         ({"t": [5, 4]}, {}, "not sorted"),
         ({"t": [5]}, {}, "shapes"),
@@ -102,6 +114,25 @@ def test_what_cannot_be_counted_is_refused(change, options, message):
 def test_importing_events_does_not_import_torch():
     code = "import sys, tespec.events; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def real():
+    return load_events(DATA / "evt3_640x480_2.08s.raw")
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_bins_are_those_of_tonic(real, number):
+    """tonic 1.6.0 (tests/data/tonic_frames.py), which cuts the window at the same borders."""
+    with np.load(DATA / "tonic_frames.npz") as frames:
+        start, shape = int(frames[f"start_{number}"]), tuple(frames[f"shape_{number}"])
+        wanted = np.zeros(np.prod(shape), np.uint8)
+        wanted[frames[f"places_{number}"]] = frames[f"counts_{number}"]
+    window = {"t_start": start, "t_end": start + 50_000, "bins": 10, "height": 480, "width": 640}
+    found = event_histogram(*real.slice(start, start + 50_000), **window)
+    assert shape == (10, 2, 480, 640)
+    assert wanted.sum() == len(real.slice(start, start + 50_000).t) > 1_000
+    np.testing.assert_array_equal(found.reshape(2, 10, 480, 640).swapaxes(0, 1), wanted.clip(max=10).reshape(shape))
 
 
 def recording(seed=0, count=4_000, span_us=5_000, start_us=0):
@@ -197,8 +228,10 @@ def test_keeping_the_nearest_equals_nearest_exact_sub_sampling():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda stream: window_histograms(stream, [5], 2), "windows have the shape"),
         (lambda stream: window_histograms(stream, [[1, 2, 3]], 2), "windows have the shape"),
         (lambda stream: window_histograms(stream, [[20, 20]], 2), "is empty"),
+        (lambda stream: window_histograms(stream, [[0, 9]], 2, out=np.zeros((1, 4, 20, 31), np.uint8)), "out must be"),
         (lambda stream: window_histograms(stream, [[0, 9]], 2, out=np.zeros((1, 4, 20, 30), np.int8)), "out must be"),
     ],
 )

@@ -166,6 +166,7 @@ def test_blocks_of_any_length_give_the_same_events(monkeypatch):
         (b"% format EVT3;height=480;width=640\n", (480, 640)),
         (b"% date 2020-01-01\n% geometry 640x480\n% evt 3.0\n", (480, 640)),
         (b"% evt 3.0\n% geometry 640\n% height 480\n", None),
+        *((b"% evt 3.0\n% " + each + b"\n", None) for each in (b"Height 9" + b"9" * 999, "geometry ٣x٣".encode())),
     ],
 )
 def test_headers_of_several_recorders(tmp_path, header, size):
@@ -269,9 +270,9 @@ def test_damaged_files_in_a_folder_are_found_and_other_content_is_left_alone(tmp
     assert find_recordings(tmp_path) == sorted(found)
 
 
-def described(dtype, shape, content):
+def described(dtype, shape, content=b"", length=None):
     text = f"{{'descr': {dtype!r}, 'fortran_order': False, 'shape': {shape}}}\n".encode()
-    return b"\x93NUMPY\2\0" + struct.pack("<I", len(text)) + text + content
+    return b"\x93NUMPY\2\0" + struct.pack("<I", length or len(text)) + text + content
 
 
 @pytest.mark.parametrize(
@@ -280,7 +281,11 @@ def described(dtype, shape, content):
         b"",
         b"hello",
         described("<i8", "(1000000000000,)", bytes(80)),
+        described("<i8", "(11,)", bytes(80)),
+        described("<i8", f"({10**30},)", bytes(80)),
+        described("|V2147483647", "(4,)", bytes(80)),
         described("|O", "(1,)", b"cos\nsystem\n(S'true'\ntR."),
+        described("<i8", "(1,)", b" " * 100_000, 2**32 - 1),
     ],
 )
 def test_arrays_that_files_do_not_hold_are_refused(tmp_path, content):
@@ -295,6 +300,10 @@ def test_arrays_that_files_do_not_hold_are_refused(tmp_path, content):
 
 def changed(**columns):
     return lambda path: structured(path, EVENTS._asdict() | columns)
+
+
+def saved(array):
+    return lambda path: np.save(path, array)
 
 
 def made_anew(put, name="events/x", writer=dsec):
@@ -346,20 +355,27 @@ AROUND = [*evt3_time(5), (BASE_X, 0), *[(VECT_12, 0)] * ((1 << 16) // 12 + 2), (
 NANOSECONDS = EVENTS.t + 1_790_000_000 * 10**9
 BOMB = struct.pack("<ii", 3, 100) + lz4.frame.compress(bytes(1 << 29))[:100]
 HALF, NONE = r"was never written whole \([12] of [167] chunks", r"was never written whole \(0 of 1 chunks"
-WRITTEN = [(dsec, "events/t"), (mvsec, "davis/left/events")]
+WRITTEN = [(dsec, "events/t"), (dsec, "events/x"), (dsec, "events/p"), (mvsec, "davis/left/events")]
 BAD = {
     "empty.dat": (Path.touch, "the file is empty; copy it again"),
     "text.raw": (lambda path: path.write_text("hello"), "does not begin with a header"),
+    "endless.dat": (lambda path: path.write_bytes(b"% Height 480"), "its header does not end"),
     "old.dat": (lambda path: dat(path, DAT, header=f"% Version 1\n{SIZED}"), "is version 1 of the format; give .* 2"),
     "other.dat": (lambda path: dat(path, DAT, kind=(14, 8)), "event type is 14 of 8 bytes"),
+    "untyped.dat": (lambda path: dat(path, [], kind=()), "event type is missing"),
+    "flat.dat": (lambda path: dat(path, [], header="% Height 480\n% Width 0\n"), "a sensor of 0x480 px"),
     "outside.dat": (lambda path: dat(path, DAT, header="% Height 9\n% Width 2\n"), "events on 4x3 px, its sensor is"),
     "none.dat": (lambda path: dat(path, []), "holds no events"),
     "torn.dat": (lambda path: cut(dat(path, DAT * 5), 3), "truncated: 5 bytes after the last whole event or word"),
     "evt21.raw": (lambda path: evt3(path, header=b"% evt 2.1\n"), "names the encoding '2.1'; give an EVT2 or EVT3 rec"),
+    "unknown.raw": (lambda path: evt3(path, header=b"% geometry 9x9\n"), "does not name an encoding"),
     "around.raw": (lambda path: evt3(path, *AROUND), "its sensor is 640x480"),  # and not back onto it
     "older.aedat4": (lambda path: path.write_bytes(b"#!AER-DAT3.1\r\n" + bytes(99)), "not begin like an AEDAT 4"),
     "head.aedat4": (lambda path: path.write_bytes(MAGIC + b"\x10\0\0\0abc"), "its header is damaged"),
+    "vast.aedat4": (lambda path: path.write_bytes(MAGIC + b"\xff\xff\xff\x7f"), "its header is damaged"),
+    "stream.aedat4": (lambda path: aedat4(path, xml="<dv/>"), "has no stream of events"),
     "entity.aedat4": (lambda path: aedat4(path, xml="<!DOCTYPE a [<!ENTITY b 'c'>]><dv/>"), "its header is damaged"),
+    "method.aedat4": (lambda path: aedat4(path, packet(EVENTS), compression=9), "unknown method 9"),
     "torn.aedat4": (lambda path: aedat4(path, packet(EVENTS)[:-9]), r"truncated or damaged: a packet of \d+ bytes"),
     "mixed.aedat4": (lambda path: aedat4(path, packet(EVENTS, compression=3)), r"packet at byte \d+ is damaged"),
     "bomb.aedat4": (lambda path: aedat4(path, BOMB), r"packet at byte \d+ is damaged"),
@@ -369,18 +385,28 @@ BAD = {
     "half.npy": (changed(p=EVENTS.p / 2), "polarities from 0.0 to 0.5"),
     "outside.npy": (changed(x=EVENTS.x + 9), r"x from 9 to \d+ on a sensor of 64x48 px"),
     "pixels.npy": (changed(x=EVENTS.x * 0.5), "holds coordinates x that are no whole numbers"),
+    "nan.npy": (changed(x=np.where(EVENTS.x, EVENTS.x, np.nan)), "x from nan to nan"),
     "us.npy": (changed(t=EVENTS.t.astype("f8")), "whole numbers stored as floats.*; write microseconds as"),
     "times.npy": (changed(t=EVENTS.t * np.nan), "holds times that are none"),
     "ns.npy": (changed(t=NANOSECONDS), "after the year 5138"),
+    "text.npy": (changed(p=EVENTS.p.astype("S1")), "its x, y, t, p are uint16 "),
+    "five.npy": (saved(np.zeros((9, 5))), "holds neither fields x, y, t, p nor four columns"),
     "lacks.npz": (lambda path: np.savez(path, x=np.zeros(3)), "lacks one of the arrays x, y, t, p; give a file"),
+    "unlike.npz": (lambda path: archive(path, EVENTS._asdict() | {"x": EVENTS.x[:9]}), r"uint16 \(9,\), uint16 \(3000"),
     "torn.h5": (lambda path: cut(dsec(path, *EVENTS), 0.4), "not a whole HDF5 file"),
     "other.h5": (lambda path: write_h5(path, {"a": np.zeros(3)}), "holds no events in a known format"),
+    "codec.h5": (lambda path: write_h5(path, {"CD/events": np.zeros(3)}), "is Prophesee's own HDF5 format.*; convert"),
+    "none.h5": (lambda path: dsec(path, *([[]] * 4)), "holds no events; give a recording"),
     "column.h5": (lambda path: dsec(path, *EVENTS, events__p=None), "has no dataset events/p"),
+    "offset.h5": (lambda path: dsec(path, *EVENTS, t_offset=None), "has no dataset t_offset"),
     "lengths.h5": (lambda path: dsec(path, *EVENTS, events__x=EVENTS.x[:9]), r"different lengths \[9, 3000,"),
     "floats.h5": (lambda path: dsec(path, *EVENTS, events__x=EVENTS.x / 2), "events/x is float64 of shape"),
+    "axes.h5": (lambda path: dsec(path, *EVENTS, events__x=np.zeros((3000, 2), "u2")), r"shape \(3000, 2\)"),
     "beyond.h5": (lambda path: dsec(path, *EVENTS, t_offset=np.int64(2**62)), "t_offset is 46116860"),
     "rvt.h5": (lambda path: write_h5(path, {"events/p": EVENTS.p}), "or RVT's intermediate one, which are not read"),
     "nan.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.full((50, 4), np.nan)), "x from nan to nan on a"),
+    "half.hdf5": (lambda path: mvsec(path, EVENTS.x + 0.5, *EVENTS[1:]), "that are no whole numbers"),
+    "five.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.zeros((50, 5))), r"shape \(50, 5\) instead of"),
     "filter.h5": (unknown_codec, "cannot be read; copy it again, or install the HDF5 plugin"),
     **{f"{put.__name__}.h5": (made_anew(put), "events/x lies in another file") for put in (link, virtual, external)},
     **{f"half{i}.h5": (made_anew(half_written, name, put), f"{name} {HALF}") for i, (put, name) in enumerate(WRITTEN)},

@@ -2,20 +2,22 @@
 
 import errno
 import hashlib
+import io
 import json
 import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from event_files import assert_same_events, event_arrays, in_memory, random_events, reader_of, whole
+from event_files import assert_same_events, event_arrays, in_memory, parts_of, random_events, reader_of, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
-from tespec.events import Events, packing
+from tespec.events import Events, packing, store
 from tespec.events.opening import open_reader
 from tespec.events.packing import load, pack
 from tespec.events.readers import prophesee
@@ -95,6 +97,28 @@ def recording(tmp_path, monkeypatch):
     return path, content(pack(open_reader(path), tmp_path / "whole"))
 
 
+def test_a_recording_is_hashed_while_it_is_decoded_and_read_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(packing, "BLOCK", 1 << 12)
+    path, content, hashed, before, opened = tmp_path / "a", bytes(range(256)) * 4096, [], [], Path.open
+    chunks = parts_of(random_events(1_000), 10)
+    reader = replace(reader_of(path, *chunks), chunks=lambda: (before.append(sum(hashed)) or each for each in chunks))
+    path.write_bytes(content)
+
+    class Watched(io.BufferedReader):
+        def read(self, count):
+            hashed.append(len(block := super().read(count)))
+            return block
+
+    def watched(path_, *mode, **options):
+        return Watched(io.FileIO(path_)) if path_ == path else opened(path_, *mode, **options)
+
+    monkeypatch.setattr(Path, "open", watched)
+    header = json.loads((pack(reader, tmp_path / "store") / "header.json").read_text())
+    assert header["source"]["sha256"] == hashlib.sha256(content).hexdigest()
+    assert sum(hashed) == len(content) + 2 * packing.SAMPLED  # once, and the samples
+    assert all(before[number] >= len(content) * (number - 1) // 10 for number in range(2, 10))
+
+
 @pytest.mark.parametrize("shape", ["jumps", "silence"])
 def test_chunks_of_any_length_give_the_same_store(tmp_path, shape):
     events = random_events(1_000, end=5_000)
@@ -151,12 +175,20 @@ LOST, TORN, HEADER = "is missing or truncated; pack", "do not fit each other", r
     ("damage", "message"),
     [
         (lambda f: (f / "events.u32").unlink(), LOST),
+        (lambda f: (f / "events.u32").write_bytes(b"abc"), LOST),
         (lambda f: (f / "events.u32").write_bytes(b"abcd"), TORN),
         (lambda f: (f / "header.json").write_text("{"), HEADER),
+        (lambda f: (f / "header.json").unlink(), HEADER),
         (lambda f: write_header(f, version=1), f"{HEADER} of format version 2; pack the recording again"),
-        (lambda f: write_header(f, source={"name": "a", "sha256": "", "files": ["a"]}), HEADER),
+        (lambda f: write_header(f, width="8"), HEADER),
+        (lambda f: write_header(f, source=None), HEADER),
+        *(
+            (lambda f, files=files: write_header(f, source={"name": "a", "sha256": "", "files": files}), HEADER)
+            for files in (None, 5, [["a"]], ["a"])
+        ),
         (lambda f: write_header(f, first_ms=10**30), HEADER),
         (lambda f: write_header(f, count=999), TORN),
+        (lambda f: write_array(f, "index.i64", 0, 1), TORN),
         (lambda f: write_array(f, "index.i64", 3, 10**6), TORN),
         (lambda f: write_array(f, "index.i64", slice(1, 3), 0), TORN),
         (lambda f: write_array(f, "index.i64", slice(3, 5), [8 * 10**18, -8 * 10**18]), TORN),  # differences wrap
@@ -177,6 +209,14 @@ def test_a_store_whose_bytes_changed_is_found(tmp_path):
     write_array(folder, "events.u32", 500, np.fromfile(folder / "events.u32", "<u4")[500] ^ 1 << 21)
     with pytest.raises(UserError, match=r"events\.u32: is not what was written"):
         verify_store(folder)
+
+
+def test_open_stores_are_mapped_anew_so_that_open_files_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "_mapped", store.lru_cache(maxsize=2)(store._mapped.__wrapped__))
+    streams = [open_store(stored(tmp_path / str(seed), seed=seed)) for seed in range(5)]
+    for seed in (0, 1, 2, 3, 4, 0):
+        assert_same_events(whole(streams[seed]), random_events(1_000, seed=seed))
+    assert store._mapped.cache_info().currsize == 2
 
 
 def test_a_complete_store_of_the_same_recording_stays_and_any_other_is_replaced(recording, tmp_path):

@@ -28,6 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import tespec
 from tespec.cli.main import main
+from tespec.core.boxes import make_boxes
 from tespec.core.config import as_facts, finetuning_settings, pretraining_settings
 from tespec.core.registry import pretrained_methods, register_methods
 from tespec.core.settings import ARCHITECTURES, Finetuning, Pretraining
@@ -35,6 +36,9 @@ from tespec.datasets.batches import Lanes
 from tespec.events import load_events
 from tespec.events.histogram import event_histogram
 from tespec.events.intensity import estimate_intensity
+from tespec.metrics.depth import DepthScorer
+from tespec.metrics.detection import BoxFilter, DetectionScorer
+from tespec.metrics.segmentation import SegmentationScorer
 from tespec.models import build_backbone
 from tespec.plan.jobs import expand, missing_jobs
 from tespec.plan.spec import read_plan
@@ -56,6 +60,7 @@ ONE_MPX = "1mpx/train/moorea_2019-02-19_000_td_500000_8500000_td.dat"
 # Relative and absolute tolerance of floats by family/case/name, the first that matches; other values are exact.
 # A processor's vector instructions and its number of threads decide the order of sums, hence the last digits.
 TOLERANCES: Sequence[tuple[str, float, float]] = (
+    ("metrics/*", 1e-6, 1e-9),
     ("settings/*", 1e-7, 0.0),
     ("tables/*", 0.0, 2e-5),  # six decimals are written
     ("events/intensity*", 1e-4, 1e-5),
@@ -272,6 +277,78 @@ FEATURES: dict[str, Case] = {
 }
 
 
+# Scores of fixed predictions.
+
+
+def scored(scorer: Any) -> Values:
+    """All that a scorer says: overall, of each class, of each recording and of each group."""
+    overall = scorer.overall()
+    parts = {f"{name}, ": each for kind in ("recording", "group") for name, each in scorer.by(kind).items()}
+    found = {
+        f"{part}{name}": value
+        for part, each in {"": overall, **parts}.items()
+        for name, value in each.metrics().items()
+    }
+    classes = overall.classes
+    if isinstance(scorer, SegmentationScorer):
+        classes = dict(enumerate(classes.values()))
+    return found | {f"class {name}": value for name, value in classes.items()}
+
+
+def detection_scores(world: Path, folder: Path) -> Values:
+    """Average precision of boxes near the truth, of wrong classes, repeated, small, and of equal scores."""
+    rng = np.random.default_rng(11)
+    scorer = DetectionScorer(("car", "pedestrian", "bus"), BoxFilter(30.0, 10.0), "given")
+    for frame in range(24):
+        count = int(rng.integers(0, 7))
+        corners = np.sort(rng.random((count, 2, 2)) * [[200, 140]], axis=1).reshape(count, 4)
+        labels = rng.integers(0, 2, count)  # no bus in the truth
+        moved = corners + (rng.random((count, 4)) - 0.5) * 16
+        extra = np.sort(rng.random((3, 2, 2)) * [[200, 140]], axis=1).reshape(3, 4)
+        guessed = np.where(rng.random(count) < 0.2, rng.integers(0, 3, count), labels)
+        boxes = np.concatenate([moved, moved[: count // 2] + 2, extra])
+        classes = np.concatenate([guessed, guessed[: count // 2], rng.integers(0, 3, 3)])
+        scores = np.round(rng.random(len(boxes)), 1)
+        scorer.update(
+            make_boxes(boxes, classes, scores),
+            make_boxes(corners, labels),
+            f"recording {frame % 3}",
+            100_000 * (1 + frame),
+            ("moving",) if frame % 2 else ("standing",),
+        )
+    return scored(scorer)
+
+
+def segmentation_scores(world: Path, folder: Path) -> Values:
+    """Scores of masks of eleven classes, one of which occurs nowhere, with pixels to ignore."""
+    rng = np.random.default_rng(12)
+    scorer = SegmentationScorer([f"class {number}" for number in range(11)])
+    for frame in range(4):
+        labels = rng.integers(0, 10, (20, 30))
+        predicted = np.where(rng.random((20, 30)) < 0.6, labels, rng.integers(0, 11, (20, 30)))
+        labels = np.where(rng.random((20, 30)) < 0.1, 255, labels)
+        scorer.update(predicted, labels, f"recording {frame % 2}", ("moving",) if frame < 3 else ("standing",))
+    return scored(scorer)
+
+
+def depth_scores(world: Path, folder: Path) -> Values:
+    """Errors of depths, some of them unknown, too near or too far."""
+    rng = np.random.default_rng(13)
+    scorer = DepthScorer()
+    for frame in range(5):
+        truth = np.exp(rng.random((20, 30)) * 5).astype(np.float32)  # 1 to 148 m
+        truth[rng.random((20, 30)) < 0.2] = np.nan
+        truth[:] = np.nan if frame == 4 else truth
+        predicted = (np.exp(rng.random((20, 30)) * 5) * 0.3 + np.nan_to_num(truth, nan=9) * 0.7).astype(np.float32)
+        scorer.update(predicted, truth, f"recording {frame % 3}", ("moving",) if frame % 2 else ("standing",))
+    return scored(scorer)
+
+
+METRICS: dict[str, Case] = {
+    "detection": detection_scores, "segmentation": segmentation_scores, "depth": depth_scores
+}  # fmt: skip
+
+
 # Events.
 
 
@@ -475,6 +552,7 @@ FAMILIES: dict[str, dict[str, Case]] = {
     "finetuning": FINETUNINGS,
     "prior": {task: partial(prior, task) for task in TASKS},
     "features": FEATURES,
+    "metrics": METRICS,
     "events": EVENTS,
     "settings": SETTINGS,
     "plans": {name: partial(plan, name) for name in ("demo", "small")},

@@ -15,7 +15,7 @@ from pycocotools.cocoeval import COCOeval
 
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.errors import UserError
-from tespec.metrics.detection import BoxFilter, DetectionScorer
+from tespec.metrics.detection import MAX_DETECTIONS, BoxFilter, DetectionScorer
 from tespec.metrics.frames import partial_means
 
 NAMES = ("car", "pedestrian", "two-wheeler")
@@ -114,6 +114,23 @@ def test_scores_are_those_of_pycocotools(seed, count, classes, most):
     assert scores.metrics() | {"classes": of_class} == {name: pytest.approx(each) for name, each in expected.items()}
 
 
+def test_by_hand():
+    """An overlap of 80 of 100 px is found up to a threshold of 0.80, 7 of 10; half recalled is 51 of 101 points."""
+    truth, share = boxes((0, 0, 10, 10), (50, 50, 60, 60)), 100 * 51 / 101
+    found = scorer_of(Frame(boxes((0, 0, 8, 10), score=[0.9]), truth)).overall()
+    assert found.metrics() == pytest.approx({"map": 0.7 * share, "ap50": share, "ap75": share})
+    wrong = boxes((0, 0, 10, 10), (70, 70, 90, 90), score=[0.5, 0.6])
+    assert scorer_of(Frame(wrong, boxes((0, 0, 10, 10)))).overall().values["map"] == pytest.approx(50)
+
+
+def test_of_a_class_in_a_frame_the_100_boxes_of_highest_score_count():
+    corners = np.vstack([[0, 0, 10, 10], np.tile([70, 70, 90, 90], (MAX_DETECTIONS, 1))])
+    score = np.r_[0.1, np.full(MAX_DETECTIONS, 0.9)]
+    for label, expected in ((0, 0), (np.r_[0, np.ones(MAX_DETECTIONS, int)], 100)):
+        found = boxes(*corners, label=label, score=score)
+        assert scorer_of(Frame(found, boxes((0, 0, 10, 10)))).overall().values["map"] == pytest.approx(expected)
+
+
 def test_means_over_fewer_classes_say_so():
     frames = [each._replace(truth=each.truth.keep(each.truth.label != 1)) for each in random_frames(3, 30)]
     scorer = scorer_of(*frames)
@@ -146,9 +163,11 @@ def test_only_frames_with_ground_truth_after_the_filters_count():
     frames = [Frame(right, right), Frame(wrong, boxes(), time_us=2 * LATE), Frame(wrong, wrong, time_us=500_000)]
     scorer = scorer_of(*frames, filters=GEN1)
     assert scorer.overall().values["map"] == pytest.approx(100)
+    text = scorer.definition()
     limits = "time > 0.5 s, diagonal >= 30 px, width and height >= 10 px"
-    assert limits in scorer.definition()
-    assert "; 1 of 3 labelled frames scored, with 1 boxes" in scorer.definition()
+    counted = "; 1 of 3 labelled frames scored, with 1 boxes"
+    for part in ("IoU 0.50 to 0.95", limits, ", ".join(NAMES), "confidence from 0.001 on", counted):
+        assert part in text
     for empty in (scorer_of(*frames[1:], filters=GEN1), scorer_of(filters=GEN1)):
         with pytest.raises(UserError, match=rf"no labelled frame is left after the filters \({limits}\)"):
             empty.overall()
@@ -175,7 +194,9 @@ def test_sizes_at_the_limits_are_decided_in_float32_as_the_protocol_decides(plac
     [
         (Frame(boxes((0, 0, 9, 9), label=3), boxes()), "predicted boxes of a at 1000000 us: a label that is none of 3"),
         (Frame(boxes(), boxes((0, 0, 9, 9), label=-1)), "truth boxes of a at 1000000 us: a label"),
+        (Frame(boxes((0, 0, 9, 9), score=[np.nan]), boxes()), "predicted boxes of a .* or a wrong number"),
         (Frame(boxes((0, 0, 9, 9), score=[-0.1]), boxes()), "predicted boxes of a .* or a wrong number"),
+        (Frame(boxes(), boxes((0, 0, np.inf, 9))), "truth boxes of a .* or a wrong number"),
     ],
 )
 def test_what_is_no_box_is_refused(frame, message):

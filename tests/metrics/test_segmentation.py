@@ -74,6 +74,7 @@ def test_counts_beyond_32_bits_are_exact():
     ("predicted", "labels", "message"),
     [
         ([0, 4], [0, 1], "predictions from 0 to 4 for 4 classes"),
+        ([0, -1], [0, 1], "predictions from -1 to 0 for 4 classes"),
         ([0, 1], [0, 7], "labels from 0 to 7 for 4 classes"),
         ([0, 1], [0, 1, 2], "different shapes"),
     ],

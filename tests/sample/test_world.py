@@ -77,9 +77,11 @@ def test_mistakes_are_named(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_prints_the_folder(tiny_world, capsys):
+def test_the_command_prints_the_label_prior_and_the_folder(tiny_world, capsys):
     call(app, ["--size", "tiny", "--root", str(tiny_world.parent), "--datasets", "ddd17"])
-    assert capsys.readouterr().out == f"{tiny_world}\n"
+    prior, folder = capsys.readouterr().out.splitlines()
+    assert folder == str(tiny_world)
+    assert 0 < float(prior.removeprefix("label prior, ddd17: miou ").split(",")[0]) < 20
 
 
 def test_ddd17_is_written_as_in_the_archive(tiny_world):

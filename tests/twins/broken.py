@@ -92,6 +92,7 @@ def column(name: Any, change: Change) -> Change:
 MASKS = {
     "mask of another size": (content(lambda _: Image.new("L", (3, 3))), "mask has 3x3 px"),
     "unknown class": (content(lambda old: Image.new("L", old.size, 77)), "mask holds class 77 of"),
+    "coloured mask": (content(lambda old: old.convert("RGB")), "is an image of mode RGB"),
     "nothing labelled": (content(lambda old: Image.new("L", old.size, 255)), ""),
     "torn mask": (cut(0.5), "not a readable PNG"),
 }
@@ -110,6 +111,7 @@ DDD17 = {
     ),
     "other classes": Way(describe(classes=["road", "car"]), "names the classes road, car, not flat, "),
     "no events": Way(at(TIMES, cut(0)), "the file is empty"),
+    "no times": Way(at(TIMES, Path.unlink), "events.dat.t: no such file"),
     "unsorted": Way(at(TIMES, content(stepping_back, "<i8"))),
     "times in another unit": Way(at(TIMES, content(lambda t: t // 1000, "<i8")), "its labels lie at"),
     "x and y swapped": Way(at(XYP, content(lambda xyp: xyp.reshape(-1, 3)[:, [1, 0, 2]], "<i2")), " on a sensor of "),
@@ -117,6 +119,7 @@ DDD17 = {
     "missing recording": Way(at("dir3", shutil.rmtree), "recording of the val split is missing"),
     "too many rows": Way(describe(label_rows=81), "has 80 rows, of which 81 cannot carry labels"),
     "no index": Way(at("dir3/index", shutil.rmtree), "index: holds none of"),
+    "torn index": Way(at(ROWS, cut(0.5)), "not a readable .npy file"),
     "index of two columns": Way(at(ROWS, content(lambda rows: rows[:, :2])), "not numbers (images, 3)"),
     "index steps back": Way(at(ROWS, content(lambda t: np.concatenate([t[:-2], t[:-3:-1]]))), "step back or repeat"),
     "a mask without an image": Way(
@@ -165,6 +168,9 @@ MVSEC = {
     "labels without events": Way(at(DATA, Path.unlink), "recording of the test split is missing"),
     "events without labels": Way(at(TRUTH, Path.unlink), "outdoor_day1_gt.hdf5: no such file"),
     "twice": Way(lambda root: shutil.copytree(root, root / "again"), "data.hdf5: is there more than once"),
+    "torn truth": Way(at(TRUTH, cut(0.5)), "not a whole HDF5 file"),
+    "no depth": Way(depths(lambda _: None), "has no dataset"),
+    "depth of another size": Way(depths(lambda maps: maps[:, :-1]), "px, the histograms have"),
     "depth in whole mm": Way(depths(lambda maps: np.nan_to_num(maps).astype("i4")), "raw is int32"),
     "depth below zero": Way(depths(lambda maps: 0 * maps - 1), "depths below zero"),
     "depth 0 for none": Way(depths(np.nan_to_num)),
@@ -187,14 +193,17 @@ def boxes(field: str, change: Change) -> Spoil:
 
 
 PROPHESEE = {
+    "empty": Way(at(DAT, cut(0)), "the file is empty"),
     "labels without events": Way(at(DAT, Path.unlink), "recording of the test split is missing"),
     "events without labels": Way(at(BOXES, Path.unlink), "no such file, but there are events"),
     "labels after the last event": Way(boxes("t", lambda times: times + 10**9), "the events at"),
     "no boxes": Way(at(BOXES, content(lambda stored: stored[:0])), "holds no boxes"),
+    "torn boxes": Way(at(BOXES, cut(0.5)), "not a readable .npy file"),
     "boxes without width": Way(
         at(BOXES, content(lambda old: old[["t", "x", "y", "h", "class_id"]])), "no field of name"
     ),
     "box with NaN": Way(boxes("x", first_with(float("nan"))), "box 0 has a place or size that is no number"),
+    "box of infinite size": Way(boxes("w", first_with(3e38)), "box 0 has a place or size that is no number"),
     "box of negative size": Way(boxes("w", first_with(-5)), "box 0 has a negative size"),
     "unknown class": Way(boxes("class_id", first_with(99)), "a class other than 0 to"),
     "all boxes outside": Way(boxes("x", lambda x: 0 * x + 9999), "no label frame left after the filters"),

@@ -32,7 +32,8 @@ def weights(path, recipe):
     ("recipe", "message"),
     [
         *((RECIPE | change, f"the recipe in it, {next(iter(change))}: ")
-          for change in ({"bins": 10**9}, {"in_channels": -1}, {"sensor": 3}, {"width": 3}, {"recurrent": "no"})),
+          for change in ({"bins": 0}, {"bins": 10**9}, {"bins": "1"}, {"in_channels": -1}, {"sensor": 3}, {"width": 3},
+                         {"sensor": ["a", "b"]}, {"recurrent": "no"})),
         *(({name: RECIPE[name] for name in RECIPE if name != setting}, f"the recipe in it does not name {setting}")
           for setting in ("sensor", "recurrent", "bins")),
         *((text, "not a readable safetensors file|is no mapping") for text in ("[" * 200_000, "[]", "{", '{"width": ')),

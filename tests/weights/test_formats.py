@@ -82,8 +82,11 @@ def test_a_naming_that_cannot_be_told_is_refused(stages):
 @pytest.mark.parametrize(
     ("content", "beside", "source"),
     [
+        (published.moby, "encoder_k.", "moby"),
         (published.moby, "projector.", "moby"),
+        (published.moby, "queue", "moby"),
         (published.simmim, "encoder.mask_token", "simmim"),
+        (published.simmim, "decoder.", "simmim"),
     ],
 )
 def test_names_beside_an_encoder_tell_whose_it_is(content, beside, source):
@@ -92,7 +95,7 @@ def test_names_beside_an_encoder_tell_whose_it_is(content, beside, source):
     found = converted(bare | {name: each for name, each in model.items() if name.startswith(beside)})
     assert found.format.name == source
     assert torch.equal(found.tensors[f"swin.layers.0.{QKV}"], model[f"encoder.layers.0.{QKV}"])
-    with pytest.raises(UserError, match="format is not known"):
+    with pytest.raises(UserError, match="holds a Swin Transformer as its encoder, and nothing that tells whose"):
         converted(bare)
 
 
@@ -150,10 +153,19 @@ def test_a_file_that_holds_one_tensor_under_two_names_is_refused():
         converted(state)
 
 
-UNKNOWN = [
-    ([QKV], "is a vision transformer without stages; the links of DeiT-S and Swin-T in MoBY's README are swapped"),
-    ([f"backbone.event_{QKV}"], "is a vision transformer"),
-    ([f"encoder.layers.0.{QKV}"], "format is not known"),
+VIT = "is a vision transformer without stages .*the links of DeiT-S and Swin-T in MoBY's README are swapped"
+UNSUPPORTED = [
+    (["event_head.weight", QKV], "is ECDP's ViT-S"),
+    ([f"encoder.{QKV}"], "is MoBY's DeiT-S"),
+    ([QKV], VIT),
+    ([f"backbone.{QKV}"], VIT),
+    (["rel_pos_bias.relative_position_bias_table", QKV], "is a ViT as MEM and BEiT have it"),
+    (["codebook.weight", "encoder.0.0.weight"], "is MEM's tokenizer, an autoencoder and no backbone"),
+    ([f"backbone.event_{QKV}", f"backbone.rgb_{QKV}"], "is CM3AE's pair of ViTs for events and frames"),
+    (["patch_embed.proj.weight", f"swin_block.0.{QKV}"], "is EventPretrain's Swin"),
+    (["temporal_block1.mlp.LTA.LTA_Block.weight", f"backbone.{QKV}"], "is STP's: a stem before an image network"),
+    (["stages.0.blocks.0.attn.w_msa.qkv.weight"], "in OpenMMLab's naming"),
+    (["swin.encoder.layers.0.blocks.0.attention.self.query.weight"], "naming of transformers"),
     (["conv.weight"], r"format is not known \(the first name is 'conv\.weight'\)"),
 ]
 VARIANTS = [
@@ -165,7 +177,7 @@ VARIANTS = [
 
 @pytest.mark.parametrize(
     ("state", "message"),
-    [(dict.fromkeys(names, torch.zeros(1)), message) for names, message in UNKNOWN]
+    [(dict.fromkeys(names, torch.zeros(1)), message) for names, message in UNSUPPORTED]
     + [(published.microsoft() | {name: torch.zeros(1)}, message) for name, message in VARIANTS],
 )
 def test_unsupported_networks_are_named(state, message, tmp_path):

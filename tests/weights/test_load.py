@@ -100,6 +100,8 @@ MISMATCHES = [
     (lambda: published.microsoft() | {TABLE: torch.zeros(23 * 23, 1)}, {},
      r"bias_table is \(529, 1\), this model needs \(169, 1\)"),
     (published.tespec_release, {"bins": 5}, r"proj\.weight is \(24, 20, 4, 4\), this model needs \(24, 10, 4, 4\)"),
+    (lambda: {"checkpoint": timm.create_model("resnet50", in_chans=2).state_dict()}, {},
+     r"swin\.patch_embed\.proj\.weight is missing, .* \(and 432 more\); the file is ResNet-50"),
     (lambda: published.microsoft("tiny"), {}, r"is \(96, 20, 4, 4\), this model needs \(24, 20, 4, 4\)"),
     (lambda: published.under("backbone.", published.timm_features()) , {}, "format is not known"),
     (lambda: changed(published.timm_new(), BIAS, lambda t: t * float("nan")), {}, f"{BIAS} holds values that are not"),

@@ -1,0 +1,51 @@
+"""Writes tonic_frames.npz: frames that tonic makes of a real recording, which our histograms are held against.
+
+tonic 1.6.0 needs NumPy below 2 and so has to be installed elsewhere:
+
+    python -m venv oracle && oracle/bin/pip install tonic==1.6.0 "numpy<2"
+    python tests/data/tonic_frames.py events.npy                     # in the project's environment
+    oracle/bin/python tests/data/tonic_frames.py events.npy frames   # in the oracle's
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).parent
+WINDOW_US, BINS, SIZE = 50_000, 10, (640, 480, 2)
+STARTS_US = (0, 50_000, 733_333, 1_900_001)  # after the first event
+
+
+def write_events(path):
+    from tespec.events import load_events
+
+    stream = load_events(HERE / "evt3_640x480_2.08s.raw")
+    x, y, t, p = stream.slice(stream.t_first, stream.t_last + 1)
+    events = np.zeros(len(t), [("x", "<i8"), ("y", "<i8"), ("t", "<i8"), ("p", "<i8")])
+    events["x"], events["y"], events["t"], events["p"] = x, y, t, p
+    np.save(path, events)
+
+
+def write_frames(path):
+    from tonic.functional import to_frame_numpy
+
+    events = np.load(path)
+    content = {}
+    for number, start in enumerate(STARTS_US):
+        first = int(events["t"][0]) + start
+        frames = to_frame_numpy(
+            events, SIZE, time_window=WINDOW_US // BINS, start_time=first, end_time=first + WINDOW_US
+        )
+        places = np.flatnonzero(frames)
+        content |= {
+            f"start_{number}": first,
+            f"shape_{number}": frames.shape,
+            f"places_{number}": places.astype(np.uint32),
+            f"counts_{number}": frames.ravel()[places].astype(np.uint8),
+        }
+    np.savez_compressed(HERE / "tonic_frames.npz", **content)
+
+
+if __name__ == "__main__":
+    (write_frames if sys.argv[2:] == ["frames"] else write_events)(Path(sys.argv[1]))
