@@ -17,9 +17,9 @@ from torch.utils.checkpoint import checkpoint
 
 from tespec.core.distributed import nested
 from tespec.core.errors import UserError
-from tespec.core.registry import BACKBONES
 from tespec.core.settings import Size
 from tespec.models.layers import STRIDE, DropPath, compute_dtype, pad_to, with_shared_draws
+from tespec.registry import BACKBONES
 
 State = TypeVar("State")
 LstmState = tuple[Tensor, Tensor]

@@ -14,13 +14,13 @@ from torch.nn.functional import avg_pool2d, conv2d, interpolate, relu
 
 from tespec.core.distributed import global_mean, has_no_labels, rank_without_labels
 from tespec.core.errors import UserError
-from tespec.core.registry import TASKS
 from tespec.core.settings import Finetuning, NonNegativeFloat, PositiveFloat, PositiveInt, Share, Width, build
 from tespec.datasets.base import TEST
 from tespec.datasets.batches import stack_depths
 from tespec.metrics.depth import SCORES, DepthScorer
 from tespec.models import Backbone
 from tespec.models.layers import crop, in_fp32, sent
+from tespec.registry import TASKS
 from tespec.tasks.base import Task
 from tespec.tasks.network import Network, dummy_labels, select_labelled
 

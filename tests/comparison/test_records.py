@@ -83,7 +83,6 @@ def test_a_record_survives_its_file_and_the_archive(record: Make, tmp_path: Path
         ({"seed": 0.5}, "seed"),
         ({"scores": {"miou": {"better": "more\nthan"}}}, "scores.miou"),
         ({"written": "yesterday"}, "written"),
-        ({"own": 1}, "own"),
         (None, "Invalid JSON"),
     ],
 )

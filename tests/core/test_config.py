@@ -7,8 +7,8 @@ from baselines.ecdp import Ecdp
 from tespec.core import config
 from tespec.core.config import changed_finetuning, changed_pretraining, finetuning_settings, names, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.registry import pretrained_methods
 from tespec.core.settings import ARCHITECTURES, merge
+from tespec.registry import pretrained_methods
 
 
 def test_every_profile_resolves_every_task_and_recipe():

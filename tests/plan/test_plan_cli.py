@@ -36,9 +36,9 @@ def test_status_counts_runs_by_method_and_task(capsys: pytest.CaptureFixture[str
 MISTAKES = [
     (["small", "--only", "kitti"], "--only kitti: not in this plan; choose from"),
     (["huge"], "plan huge: no such plan; choose from"),
-    (["tiny", "--checkpoints", "moby"], "checkpoints moby=.: is not METHOD=FILE of a file that exists"),
-    (["tiny", "--slurm", "partition=gpu"], "--slurm goes with --cluster slurm"),
-    (["tiny", "--cluster", "slurm", "--gpus", "0"], "--gpus are this machine's; say --slurm gpus_per_node=1"),
+    (["demo", "--checkpoints", "moby"], "checkpoints moby=.: is not METHOD=FILE of a file that exists"),
+    (["demo", "--slurm", "partition=gpu"], "--slurm goes with --cluster slurm"),
+    (["demo", "--cluster", "slurm", "--gpus", "0"], "--gpus are this machine's; say --slurm gpus_per_node=1"),
     (["tables", "--data", "/nowhere", "--only", "scratch", "ddd17"], "/nowhere/ddd17: the data of plan tables is not"),
     (["ablations", "--results", "."], "is not a results folder"),
     (["mine.yaml"], "--method scrach: unknown method; did you mean 'scratch'?"),

@@ -11,8 +11,8 @@ from small_networks import momentum_contrast, views
 from tespec.comparison.records import read_records
 from tespec.core.config import names, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.registry import METHODS, pretrained_methods, register_methods
 from tespec.pretraining.method import EventMethod, find_method, new_network, open_pretraining, own_settings
+from tespec.registry import METHODS, pretrained_methods, register_methods
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import CellSpec, prepare_run
 from tespec.runs.pretrain import pretrain

@@ -14,15 +14,15 @@ from tespec.comparison.records import RESULTS_VERSION, read_records, write_recor
 from tespec.core import config
 from tespec.core.config import pretraining_settings
 from tespec.core.paths import CONFIGS
-from tespec.core.registry import register_methods
 from tespec.pretraining.method import find_method
+from tespec.registry import register_methods
 from tespec.runs import pretrain, run
 from tespec.runs.data import Data
 from tespec.runs.finetune import finetune, prepare_run
 from tespec.runs.references import label_prior
 
 METHOD = """
-from tespec.core.registry import METHODS
+from tespec.registry import METHODS
 from tespec.pretraining.method import Method
 
 
@@ -32,7 +32,7 @@ class Mine(Method):
     summary = "Starts as every network does."
 """
 DECODER = """
-from tespec.core.registry import MODELS
+from tespec.registry import MODELS
 from tespec.pretraining.masking import LastStageDecoder
 
 
