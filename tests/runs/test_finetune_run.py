@@ -15,14 +15,11 @@ from tespec.tasks.segmentation import SegmentationModel, SegmentationTask
 from tespec.training.checkpoint import save_checkpoint
 from tespec.training.trainer import Trainer
 
-FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=2"]
-FEW_PRETRAINING = ("optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2", "segments=2")
+FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=2", "segments=4"]
 
 
-def run(world, folder, method="scratch", arch="recurrent", more=(), **changes):
-    few = [*FEW, *(["segments=4"] if arch == "recurrent" else []), *more]
-    own = FEW_PRETRAINING if method == "tespec" else ()
-    return finetune(cell_spec(world, folder, "ddd17", arch, method, changes=few, pretraining_changes=own, **changes))
+def run(world, folder, **changes):
+    return finetune(cell_spec(world, folder, changes=FEW, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -40,20 +37,11 @@ def test_the_record_says_what_was_done(straight, tiny_world):
     assert set(record.metrics) == set(record.scores) == {"miou", "mean_class_acc", "pixel_acc"}
     assert (record.scores["miou"]["better"], record.scores["miou"]["unit"]) == ("higher", "%")
     assert set(record.classes) == set(record.config["classes"])
-    assert set(record.overrides) == {name.partition("=")[0] for name in [*FEW, "segments"]}
+    assert set(record.overrides) == {name.partition("=")[0] for name in FEW}
     assert record.protocol["test"].startswith("dir2 (")
     assert all(record.protocol[name] for name in ("train", "layout", "events", "protocol", "scores", "histograms"))
     facts = json.loads((tiny_world / "ddd17" / "dataset.json").read_text())
     assert list(record.recordings) == facts["splits"]["test"]
-
-
-def test_a_method_without_weights_is_pretrained_first(tiny_world, tmp_path):
-    record = run(tiny_world, tmp_path, method="tespec")
-    assert (record.weights["coverage"], record.weights["unused"]) == (1, [])
-    assert record.weights["recipe"]["overrides"] == {"batch_size": 2, "segments": 2} | {
-        f"optimisation.{name}": value for name, value in (("steps", 2), ("warmup_steps", 1))
-    }
-    assert [each.kind for each in read_records(tmp_path / "results")[0]] == ["evaluation", "pretraining"]
 
 
 def test_the_same_command_goes_on_where_it_stopped(straight, tiny_world, tmp_path, capsys):
