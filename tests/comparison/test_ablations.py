@@ -57,13 +57,11 @@ def test_all_tables_of_the_source_are_there() -> None:
 @pytest.mark.parametrize("name", read_ablations())
 def test_a_row_differs_from_the_default_in_the_setting_it_names_and_in_no_other(name: str, profile: str) -> None:
     default = as_facts(pretraining_settings("tespec", profile))
+    unchanged = flattened(default)
     variants = read_ablations()[name].variants
     assert len(set(variants)) == len(variants)
     for row in read_ablations()[name].rows:
-        found, unchanged = (
-            flattened(as_facts(pretraining_settings("tespec", profile, row.changes(default)))),
-            flattened(default),
-        )
+        found = flattened(as_facts(pretraining_settings("tespec", profile, row.changes(default))))
         assert (found == unchanged) == row.default
         different = {key for key in found | unchanged if found.get(key) != unchanged.get(key)}
         named = {*row.set, *row.scale}
