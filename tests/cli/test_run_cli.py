@@ -74,7 +74,7 @@ MISTAKES = [
     (CELL + "--freeze --probe", "give one of them"),
     (CELL + "--seeds 0 -3", 'Invalid value "-3"'),
     (CELL + "--out pictures", "--model FILE, --predict RECORDING and --out DIR go together"),
-    (CELL + "--launcher pytorch", "--launcher pytorch: did not start this process; start with torchrun"),
+    (CELL + "--launcher pytorch", "--launcher pytorch: RANK is not set; start with torchrun"),
     ("run --model typo.safetensors --predict drive.raw --out out", "typo.safetensors: no such file; name a model"),
     ("run --method tespec --task ddd17 --backbone microo", "unknown backbone; did you mean 'micro'"),
     ("run --method tespec --task ddd17 --backbone resnet-micro", "has no patches that TESPEC could mask"),
