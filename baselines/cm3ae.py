@@ -23,7 +23,6 @@ from baselines import COUNTS, SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.distributed import all_gather_rows, global_mean, shard_slice
 from tespec.core.errors import UserError
-from tespec.core.registry import METHODS
 from tespec.datasets.images import GREY_DEVIATION, GREY_MEAN, as_input
 from tespec.models.event_swin import EventSwin
 from tespec.models.layers import STRIDE, crop, in_fp32, sent
@@ -32,6 +31,7 @@ from tespec.pretraining.data import PretrainData
 from tespec.pretraining.masking import MaskPatch, build_decoder, pixel_maps, replace_masked
 from tespec.pretraining.method import PairMethod
 from tespec.pretraining.views import random_views
+from tespec.registry import METHODS
 
 MLP_SCALE = 1e-5  # models/mae.py, init_values
 

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
-from tespec.core.registry import METHODS
 from tespec.core.settings import PositiveFloat, PositiveInt
 from tespec.models.backbone import Backbone, detach, reset
 from tespec.models.layers import sent
 from tespec.pretraining.contrast import info_nce, projector
 from tespec.pretraining.method import EventMethod
 from tespec.pretraining.tespec import Tespec
+from tespec.registry import METHODS
 
 
 @dataclass(frozen=True)

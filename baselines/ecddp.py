@@ -26,13 +26,13 @@ from torch.nn.functional import interpolate, normalize, scaled_dot_product_atten
 from baselines import COUNTS, SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.distributed import global_mean, shard_slice
-from tespec.core.registry import METHODS
 from tespec.models.event_swin import PATCH, EventSwin
 from tespec.models.layers import STRIDE, in_fp32, pad_to, padded_size, sent
 from tespec.pretraining.contrast import PrototypeHead, ema_update_, momentum_copy, sinkhorn, soft_cross_entropy
 from tespec.pretraining.masking import block_mask, replace_masked
 from tespec.pretraining.method import EventMethod
 from tespec.pretraining.views import random_crops, random_views, seen_in
+from tespec.registry import METHODS
 
 Side = Annotated[int, Field(strict=True, gt=0, multiple_of=STRIDE)]
 

@@ -20,7 +20,6 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize
 from baselines import COUNTS, SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.distributed import all_gather_rows
-from tespec.core.registry import METHODS
 from tespec.datasets.augment import FlipZoom
 from tespec.datasets.images import as_input
 from tespec.events.histogram import CLIP
@@ -30,6 +29,7 @@ from tespec.models.layers import in_fp32
 from tespec.pretraining.contrast import Projector, ema_update_, global_avg_pool, info_nce, momentum_copy
 from tespec.pretraining.method import PairMethod
 from tespec.pretraining.views import random_views
+from tespec.registry import METHODS
 
 ROUNDS = 3  # of Sinkhorn's algorithm (model/hub_model.py)
 ADDED = (100, 5000)  # fewest and most correlated events (data/imagenet_dataset.py, as the next three)

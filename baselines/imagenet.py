@@ -19,7 +19,6 @@ from torchvision.transforms import v2
 from baselines import SAMPLE
 from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
-from tespec.core.registry import METHODS
 from tespec.core.settings import Clip, Decay, NonNegativeFloat, Optimisation, Pretraining, Share
 from tespec.datasets.images import DEVIATION, GREY_DEVIATION, GREY_MEAN, MEAN, ViewOf, as_input, seeded
 from tespec.models.backbone import Backbone
@@ -27,6 +26,7 @@ from tespec.models.layers import in_fp32
 from tespec.pretraining.contrast import pooled
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import ImageMethod, ViewSettings
+from tespec.registry import METHODS
 
 IMAGENET_CLASSES = 1000  # without data
 MIXED = 128  # images that are mixed alike, those of a GPU (get_started.md)

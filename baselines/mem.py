@@ -24,7 +24,6 @@ from tespec.core import settings as cfg
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import all_reduce_sum, global_mean, shard_slice
 from tespec.core.progress import say
-from tespec.core.registry import METHODS
 from tespec.models.backbone import detach, reset
 from tespec.models.event_swin import PATCH, EventSwin
 from tespec.models.layers import crop, in_fp32, pad_to, padded_size, sent
@@ -32,6 +31,7 @@ from tespec.pretraining.data import PretrainData
 from tespec.pretraining.masking import MaskPatch, draw_blocks, replace_masked
 from tespec.pretraining.method import SEED, EventMethod
 from tespec.pretraining.views import random_crops, random_shifts, random_time_flips
+from tespec.registry import METHODS
 from tespec.weights.files import read_weights
 
 

@@ -19,13 +19,13 @@ from torchvision.transforms import v2
 from baselines import SAMPLE
 from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
-from tespec.core.registry import METHODS
 from tespec.core.settings import Clip, Decay, Optimisation, PositiveFloat, PositiveInt, Pretraining, Share
 from tespec.datasets.images import ViewOf, as_input
 from tespec.models.backbone import Backbone
 from tespec.pretraining.contrast import ema_update_, global_avg_pool, info_nce, momentum_copy, projector
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import ImageMethod, ViewSettings
+from tespec.registry import METHODS
 
 BLUR = 13  # px; of the kernel, three deviations on either side
 

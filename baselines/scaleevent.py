@@ -22,13 +22,13 @@ from baselines import COUNTS, SAMPLE
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
-from tespec.core.registry import METHODS
 from tespec.core.settings import Clip, Decay, NonNegativeFloat, Optimisation, PositiveInt, Pretraining, Share, Size
 from tespec.datasets.images import as_input
 from tespec.models.backbone import Backbone, build_backbone
 from tespec.models.layers import in_fp32, pad_to, padded_size
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import ImageMethod, PairMethod
+from tespec.registry import METHODS
 from tespec.weights.load import load_backbone
 
 TOKEN = 16  # px of a side; stride of a ViT's patches and of the third stage

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tespec.core.errors import UserError
-from tespec.core.registry import METHODS
 from tespec.models import Backbone
 from tespec.pretraining.method import Method
+from tespec.registry import METHODS
 from tespec.weights.load import WeightsReport
 
 

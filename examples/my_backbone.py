@@ -4,8 +4,8 @@ import tespec.core.compat  # noqa: F401  # before timm
 
 from timm.models.convnext import ConvNeXt
 
-from tespec.core.registry import BACKBONES
 from tespec.models.backbone import Backbone
+from tespec.registry import BACKBONES
 
 SIZES = {"convnext-tiny": ((3, 3, 9, 3), 96), "convnext-micro": ((1, 1, 2, 1), 24)}  # blocks per stage, first width
 

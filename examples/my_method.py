@@ -4,12 +4,12 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch.nn.functional import cosine_similarity
 
-from tespec.core.registry import METHODS
 from tespec.core.settings import Downsample, Optimisation, PositiveInt, Pretraining, Share
 from tespec.models.layers import in_fp32
 from tespec.pretraining.contrast import ema_update_, global_avg_pool, momentum_copy, projector
 from tespec.pretraining.method import EventMethod
 from tespec.pretraining.views import random_views
+from tespec.registry import METHODS
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from torch.nn.functional import softplus
 from tespec.core.boxes import Boxes
 from tespec.core.config import add_file
 from tespec.core.distributed import global_mean
-from tespec.core.registry import TASKS
 from tespec.datasets.batches import pad_boxes
 from tespec.metrics.frames import FrameScorer, Score, Scores
 from tespec.models.layers import in_fp32
+from tespec.registry import TASKS
 from tespec.tasks.base import Network, Task, select_labelled
 
 add_file("tasks", Path(__file__).with_name("cars.yaml"))

@@ -1,5 +1,117 @@
-"""The registries: how methods, tasks, networks and data sets are added to the harness."""
+"""The registries by which parts of the harness are found, and what fills them: its own files, packages, plug-ins."""
 
-from tespec.core.registry import BACKBONES, DATASETS, METHODS, MODELS, TASKS
+from __future__ import annotations
 
-__all__ = ["BACKBONES", "DATASETS", "METHODS", "MODELS", "TASKS"]
+import importlib
+import importlib.util
+import pkgutil
+import re
+import sys
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from mmengine.registry import DATASETS as ROOT_DATASETS
+from mmengine.registry import MODELS as ROOT_MODELS
+from mmengine.registry import Registry
+
+from tespec.core.errors import UserError
+from tespec.core.paths import BASELINES, PACKAGE
+
+ENTRY_POINTS = "tespec.methods"
+PLUGIN = "tespec_plugin_"  # begins the module name of a file that is named with --import
+
+METHODS = Registry("method", scope="tespec")
+TASKS = Registry("task", scope="tespec")
+BACKBONES = Registry("backbone", scope="tespec")
+MODELS = Registry("model", parent=ROOT_MODELS, scope="tespec")
+DATASETS = Registry("dataset", parent=ROOT_DATASETS, scope="tespec")
+
+
+def import_modules(package: str) -> None:
+    """Import every module that lies directly in a package, so that it registers what it holds."""
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        if not module.ispkg:
+            importlib.import_module(f"{package}.{module.name}")
+
+
+def find_registered(registry: Registry, name: str, setting: str) -> Any:
+    """What is registered under `name`, the value of a setting.
+
+    Raises:
+        UserError: nothing is; the message names what there is.
+    """
+    # Registry.get would import what a dotted name leads to, and the name may be a stranger's.
+    kind = registry.module_dict.get(name)
+    if kind is None:
+        there = ", ".join(sorted(registry.module_dict))
+        raise UserError(setting, f"unknown {registry.name} {name!r}", f"choose from {there}")
+    return kind
+
+
+def register_methods(files: Sequence[Path] = ()) -> None:
+    """Register every method: TESPEC, `baselines/`, entry points of group `tespec.methods`, then the given Python files.
+
+    A file is code: it is run as it is imported.
+
+    Raises:
+        UserError: a file is missing or cannot be imported.
+    """
+    _register_shipped()
+    for file in files:
+        import_file(file)
+
+
+def pretrained_methods() -> list[str]:
+    """Names of the registered methods that are pre-trained here, each by its recipe."""
+    register_methods()
+    return sorted(name for name, method in METHODS.module_dict.items() if method.recipe is not None)
+
+
+def shipped_methods() -> list[str]:
+    """Names of the methods of this repository, read from its files without running them; none beside installed ones."""
+    if entry_points(group=ENTRY_POINTS):
+        return []
+    files = [*BASELINES.glob("*.py"), *(PACKAGE / "pretraining").glob("*.py")]
+    found = (re.findall(r'^@METHODS\.register_module\(name="(.+)"\)', file.read_text(), re.MULTILINE) for file in files)
+    return sorted(name for names in found for name in names)
+
+
+@cache
+def _register_shipped() -> None:
+    """Import `baselines/` by where it lies, under the same name in a checkout and in an installation, and packages."""
+    import_modules("tespec.pretraining")
+    if "baselines" not in sys.modules:
+        _import("baselines", BASELINES / "__init__.py", [str(BASELINES)])
+    import_modules("baselines")
+    for entry in entry_points(group=ENTRY_POINTS):
+        entry.load()
+
+
+def import_file(file: Path) -> None:
+    """Import a Python file that lies outside of any package, under its name behind `PLUGIN`.
+
+    Raises:
+        UserError: it is missing or cannot be imported.
+    """
+    if file.suffix != ".py" or not file.is_file():
+        raise UserError(file, "no such file", "check the path given to --import, which ends in .py")
+    try:
+        _import(f"{PLUGIN}{file.stem}", file)
+    except (ImportError, SyntaxError, NameError, KeyError, AttributeError, TypeError) as error:
+        raise UserError(file, f"cannot be imported ({error})", "mend the file") from error
+
+
+def _import(name: str, file: Path, folders: list[str] | None = None) -> None:
+    place = importlib.util.spec_from_file_location(name, file, submodule_search_locations=folders)
+    assert place
+    assert place.loader
+    module = importlib.util.module_from_spec(place)
+    sys.modules[name] = module  # dataclasses look their module up there
+    try:
+        place.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise

@@ -16,7 +16,7 @@ import pytest
 from tespec.cli.main import main
 from tespec.core import config
 from tespec.core.paths import REPOSITORY
-from tespec.core.registry import BACKBONES, DATASETS, METHODS, MODELS, PLUGIN, TASKS
+from tespec.registry import BACKBONES, DATASETS, METHODS, MODELS, PLUGIN, TASKS
 
 REGISTRIES = (BACKBONES, DATASETS, METHODS, MODELS, TASKS)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tespec.core.registry import register_methods
 from tespec.pretraining.method import PretrainMethod, find_method
 from tespec.pretraining.tespec import Tespec
+from tespec.registry import register_methods
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import CellSpec
 from tespec.runs.references import PRIOR, Prior

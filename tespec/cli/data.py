@@ -14,8 +14,8 @@ from cyclopts.types import PositiveFloat
 from tespec.cli.main import new_app, refuse
 from tespec.cli.options import Changed, Plugins, read_config
 from tespec.core.errors import UserError
-from tespec.core.registry import DATASETS, find_registered, import_file
 from tespec.core.settings import parse_size
+from tespec.registry import DATASETS, find_registered, import_file
 from tespec.runs.setup import PositiveInt
 
 if TYPE_CHECKING:

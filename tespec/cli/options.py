@@ -15,8 +15,8 @@ from cyclopts import Parameter
 from tespec.cli.main import refuse
 from tespec.core.config import add_file, names, read_profiles
 from tespec.core.errors import UserError
-from tespec.core.registry import shipped_methods
 from tespec.core.settings import parse_size, suggest
+from tespec.registry import shipped_methods
 from tespec.runs.setup import ADVANCED, PositiveInt, Setup
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,10 +20,10 @@ from tespec.core.config import names
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
 from tespec.core.progress import say
-from tespec.core.registry import METHODS, register_methods
 from tespec.plan.execute import Task, execute, make_executor
 from tespec.plan.jobs import SAMPLE, Job, command, expand, missing_jobs, select, weights_of
 from tespec.plan.spec import Plan, read_plan
+from tespec.registry import METHODS, register_methods
 from tespec.runs.setup import ADVANCED, NonNegativeInt, PositiveInt
 
 Words = Parameter(consume_multiple=True)
@@ -118,7 +118,7 @@ def changed(plan: Plan, options: Options) -> Plan:
             raise UserError(f"checkpoints {method}={path}", what, "check the path")
     changes: dict[str, Any] = {"set": (*plan.set, *options.changes), "checkpoints": checkpoints}
     changes |= {name: value for name in ("data", "accumulate") if (value := getattr(options, name))}
-    return plan.model_copy(update=changes | {"profile": read_config("profiles", options.profile or plan.profile)})
+    return replace(plan, **changes, profile=read_config("profiles", options.profile or plan.profile))
 
 
 def check_methods(plan: Plan, jobs: Sequence[Job]) -> None:

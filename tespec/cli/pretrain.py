@@ -12,7 +12,7 @@ from tespec.cli.options import Choices, Given, Plugins, prepared, read_config, r
 from tespec.core.config import refuse_unknown_changes
 from tespec.core.errors import UserError
 from tespec.core.progress import say
-from tespec.core.registry import register_methods
+from tespec.registry import register_methods
 from tespec.runs.setup import ADVANCED, NonNegativeInt, Setup
 
 app = new_app("pretrain", usage="")

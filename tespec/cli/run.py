@@ -17,7 +17,7 @@ from tespec.cli.options import Choices, Given, Plugins, prepared, read_config, r
 from tespec.core import config
 from tespec.core.errors import UserError
 from tespec.core.progress import say
-from tespec.core.registry import METHODS, register_methods
+from tespec.registry import METHODS, register_methods
 from tespec.runs.setup import ADVANCED, NonNegativeInt, Setup
 
 if TYPE_CHECKING:
@@ -226,12 +226,7 @@ def print_result(record: Record) -> None:
     split = "" if record.split == "test" else f", {record.split} split"
     print(f"{record.method} on {record.task} ({record.arch}, data: {record.data}{split}): {_numbers(record.metrics)}")
     for name, each in record.groups.items():
-        if not name.startswith("stage "):
-            print(f"  {name}: {_numbers(each)}")
-    ranks = [each["rank"] or 0.0 for name, each in sorted(record.groups.items()) if name.startswith("stage ")]
-    if ranks:
-        said = ", ".join(f"{rank:.1f}" for rank in ranks)
-        print(f"  rank of the features of stages 1 to {len(ranks)} after training: {said}")
+        print(f"  {name}: {_numbers(each)}")
 
 
 def _numbers(metrics: Numbers) -> str:

@@ -12,8 +12,8 @@ from cyclopts import Parameter
 from tespec.cli.main import new_app
 from tespec.cli.options import Plugins
 from tespec.core.errors import UserError
-from tespec.core.registry import import_file
 from tespec.core.settings import parse_size
+from tespec.registry import import_file
 from tespec.runs.setup import PositiveInt
 
 if TYPE_CHECKING:

@@ -61,18 +61,17 @@ class Record(BaseModel):
         config: all settings.
         start_sha256: hash of the backbone's weights before training, "" for a pre-training.
         weights: where the weights come from; `recipe` holds the settings of their pre-training.
-        training: of older records alone, which shared one training among the splits that they were scored on.
         protocol: how the scores are made, in words.
         scores: facts of each metric; the first is the main one.
         metrics: overall numbers.
-        groups: numbers of groups of frames, and feature statistics of each stage ("stage 1" to "stage 4").
+        groups: numbers of groups of frames; of a pre-training, feature statistics of "stage 1" to "stage 4".
         recordings, classes: main numbers of each recording, score of each class.
         environment: versions, git revision, processor, device, threads.
-        time: in s. resources: bytes and joules.
+        time: in s.
         curve: mean losses over intervals of steps. curves: other quantities over the training.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
     format: Literal[4] = FORMAT
     results_version: int = Field(ge=1)
@@ -96,7 +95,6 @@ class Record(BaseModel):
     data_fingerprint: str
     start_sha256: str = ""
     weights: dict[str, Any] = {}
-    training: str = ""
     protocol: dict[str, str] = {}
     scores: dict[str, Score] = {}
     metrics: Numbers
@@ -107,7 +105,6 @@ class Record(BaseModel):
     written: datetime
     environment: dict[str, Any]
     time: dict[str, float]
-    resources: dict[str, float] = {}
     curve: list[dict[str, float]] = []
     curves: dict[str, list[dict[str, float]]] = {}
 

@@ -12,8 +12,8 @@ from pydantic_core import to_jsonable_python
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, parse_yaml, read_yaml
 from tespec.core.paths import CONFIGS
-from tespec.core.registry import METHODS, pretrained_methods
 from tespec.core.settings import Finetuning, Pretraining, Profile, build, merge, refuse_unknown, suggest
+from tespec.registry import METHODS, pretrained_methods
 
 Layer = tuple[str, Mapping[str, Any]]  # who states settings, and the settings
 OFFICIAL_SPLITS = dict.fromkeys(("train", "val", "test"))  # as the data set's class names them

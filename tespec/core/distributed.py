@@ -6,7 +6,7 @@ ranks is the loss of the whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -172,14 +172,3 @@ class _Gathered(torch.autograd.Function):
         total = gradients[0].clone()
         distributed.all_reduce(total)
         return total.chunk(world_size())[rank()]
-
-
-def nested(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """Nested tuples, lists and dicts of tensors and other values with every tensor changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        return {key: nested(each, change) for key, each in value.items()}
-    if isinstance(value, (tuple, list)):
-        return type(value)(nested(each, change) for each in value)
-    return value

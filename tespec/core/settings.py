@@ -108,8 +108,9 @@ def build(kind: type[T], facts: Mapping[str, Any], source: str) -> T:
         return TypeAdapter(kind).validate_python(dict(facts))
     except ValidationError as errors:
         error = errors.errors(include_url=False)[0]
-        # Pydantic names the members of a union as well, and counts the entries of a list.
-        path = ".".join(part for part in error["loc"] if isinstance(part, str) and part.isidentifier())
+        # Pydantic names the members of a union as well; the number of a value in a list says less than the value.
+        place = error["loc"][: -1 if isinstance(error["loc"][-1], int) else None]
+        path = ".".join(str(part) for part in place if isinstance(part, int) or part.isidentifier())
         if error["type"] == "missing" and isinstance(error["loc"][-1], str):
             raise UserError(source, f"setting {path!r} is missing", "add it to the config") from errors
         said = "it should be a list of two" if error["type"] in ("missing", "too_long") else error["msg"]
@@ -130,8 +131,13 @@ def refuse_unknown(kind: Any, facts: Mapping[str, Any], source: str) -> None:
     for key, value in facts.items():
         if key not in known:
             raise UserError(source, f"unknown setting {key!r}", suggest(str(key), known))
+        entry, *_ = typing.get_args(hints[key]) or (None,)
         if is_dataclass(hints[key]) and isinstance(value, Mapping):
             refuse_unknown(hints[key], value, _inside(source, key))
+        elif is_dataclass(entry) and isinstance(value, list):
+            for number, each in enumerate(value):
+                if isinstance(each, Mapping):
+                    refuse_unknown(entry, each, _inside(source, f"{key}.{number}"))
 
 
 def _inside(source: str, path: str) -> str:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
-from tespec.core.registry import DATASETS
 from tespec.core.settings import PositiveInt
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names
@@ -23,6 +22,7 @@ from tespec.events.readers import Events, Reader, read_records, resolve_size
 from tespec.events.readers.arrays import as_events, load_array
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER, STORE
+from tespec.registry import DATASETS
 
 INDEX, IMAGES = "index", "imgs"  # folders: when images were taken, and the images where the archive has them
 INDICES = ("index_50ms.npy", "index_10ms.npy", "index_250ms.npy")  # one row per image, in any of them

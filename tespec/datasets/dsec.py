@@ -10,7 +10,6 @@ import numpy as np
 import pydantic
 
 from tespec.core.errors import UserError
-from tespec.core.registry import DATASETS
 from tespec.core.settings import Flag, PositiveInt
 from tespec.datasets.base import SPLITS, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
@@ -18,6 +17,7 @@ from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.events.readers import Events, Reader, hdf5, resolve_size
 from tespec.events.spatial import Region
+from tespec.registry import DATASETS
 
 EVENTS, RECTIFY = "events/left/events.h5", "events/left/rectify_map.h5"
 INDEX, OFFSET = "ms_to_idx", "t_offset"

@@ -16,7 +16,6 @@ import numpy as np
 from tespec.core.config import splits_of_tasks
 from tespec.core.description import LEVELS, descriptions_above, read_description
 from tespec.core.errors import UserError
-from tespec.core.registry import DATASETS, find_registered
 from tespec.core.settings import Downsample, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles
@@ -34,6 +33,7 @@ from tespec.events.opening import READERS, dataset_of
 from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.store import HEADER, STORE, header_of
+from tespec.registry import DATASETS, find_registered
 
 ENDINGS = ("_td.dat", "_data.hdf5")  # of event files, after the name of the recording
 NO_LABELS = MaskFiles(Path(), ())

@@ -11,7 +11,6 @@ import pydantic
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.core.registry import DATASETS
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import DepthMaps
 from tespec.datasets.recording import LabelledRecording
@@ -20,6 +19,7 @@ from tespec.events.readers import Events, Reader, resolve_size
 from tespec.events.readers.arrays import as_events
 from tespec.events.readers.hdf5 import AGAIN, AT_ONCE, SUFFIXES, dataset, holds, part, translate_errors
 from tespec.events.spatial import Region
+from tespec.registry import DATASETS
 
 DATA, TRUTH = "_data.hdf5", "_gt.hdf5"
 EVENTS, DEPTH_MAPS = "davis/left/events", "davis/left/depth_image_raw"

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
-from tespec.core.registry import DATASETS
 from tespec.core.settings import Flag, NonNegativeFloat, PositiveFloat, Share, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import speed_at
@@ -28,6 +27,7 @@ from tespec.datasets.sources import REPRESENTATIONS, ArchiveSource, EventSource
 from tespec.events.readers import Reader, hdf5
 from tespec.events.readers.arrays import load_array, load_arrays
 from tespec.events.store import HEADER, STORE, store_of
+from tespec.registry import DATASETS
 
 DAT, ARCHIVE = "Prophesee .dat", "RVT's preprocessed archive"  # layouts
 EVENT_FILE, BOX_FILE = "_td.dat", "_bbox.npy"

@@ -33,7 +33,7 @@ class NotPacked(UserError):
 
 def dataset_of(path: Path) -> Any:
     """The registered data set whose own format a file or folder has, None where it has none of theirs."""
-    from tespec.core.registry import DATASETS
+    from tespec.registry import DATASETS
 
     import_module("tespec.datasets")  # registers those of the harness
     return next((kind for kind in DATASETS.module_dict.values() if kind.reads(path)), None)

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint
 
-from tespec.core.distributed import nested
 from tespec.core.errors import UserError
-from tespec.core.registry import BACKBONES
 from tespec.core.settings import Size
 from tespec.models.layers import STRIDE, DropPath, compute_dtype, pad_to, with_shared_draws
+from tespec.registry import BACKBONES
 
 State = TypeVar("State")
 LstmState = tuple[Tensor, Tensor]
@@ -37,12 +37,12 @@ def reset(state: State, is_first: Tensor) -> State:
     def zeroed(part: Tensor) -> Tensor:
         return part.masked_fill(is_first.to(part.device).view(-1, *[1] * (part.ndim - 1)), 0)
 
-    return cast("State", nested(state, zeroed))
+    return cast("State", tree_map_only(Tensor, zeroed, state))
 
 
 def detach(state: State) -> State:
     """The same values, detached from the graph that made them."""
-    return cast("State", nested(state, Tensor.detach))
+    return cast("State", tree_map_only(Tensor, Tensor.detach, state))
 
 
 class Backbone(nn.Module, ABC):

@@ -9,10 +9,10 @@ import tespec.core.compat  # noqa: F401  # before timm
 from timm.models.maxxvit import MaxxVitTransformerCfg, PartitionAttentionCl
 from torch import Tensor, nn
 
-from tespec.core.registry import BACKBONES
 from tespec.core.settings import Size
 from tespec.models.backbone import Backbone
 from tespec.models.layers import STRIDE, compute_dtype
+from tespec.registry import BACKBONES
 
 LAYER_SCALE, EPS = 1e-5, 1e-5  # uzh-rpg/RVT, config/model/maxvit_yolox/default.yaml
 LARGEST_PARTITION = 100  # tokens; larger ones are halved along both sides, as RVT does for 1Mpx

@@ -9,9 +9,9 @@ import tespec.core.compat  # noqa: F401  # before timm
 from timm.models.resnet import BasicBlock, Bottleneck, ResNet
 from torch import Tensor, nn
 
-from tespec.core.registry import BACKBONES
 from tespec.models.backbone import Backbone
 from tespec.models.layers import compute_dtype
+from tespec.registry import BACKBONES
 
 # Kind of block, blocks per stage, and width of the first stage before its expansion.
 ARCHITECTURES: dict[str, tuple[Any, tuple[int, ...], int]] = {

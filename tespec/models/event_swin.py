@@ -14,9 +14,9 @@ from timm.models.swin_transformer import SwinTransformer, SwinTransformerBlock
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from tespec.core.registry import BACKBONES
 from tespec.models.backbone import Backbone
 from tespec.models.layers import compute_dtype
+from tespec.registry import BACKBONES
 
 PATCH = 4  # px
 WINDOW = 7  # tokens

@@ -13,8 +13,9 @@ import torch
 from timm.layers import DropPath as TimmDropPath
 from torch import Tensor, nn
 from torch.nn.functional import pad
+from torch.utils._pytree import tree_map_only
 
-from tespec.core.distributed import nested, shard_slice
+from tespec.core.distributed import shard_slice
 
 STRIDE = 32  # px per token of the last stage, in both directions
 
@@ -63,7 +64,7 @@ def in_fp32(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
     @wraps(function)
     def computed(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), without_tf32():
-            return function(*nested(args, single), **nested(kwargs, single))
+            return function(*tree_map_only(Tensor, single, args), **tree_map_only(Tensor, single, kwargs))
 
     return computed
 

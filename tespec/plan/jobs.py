@@ -26,8 +26,8 @@ from tespec.core.config import (
 )
 from tespec.core.description import read_description
 from tespec.core.errors import UserError
-from tespec.core.registry import pretrained_methods
 from tespec.plan.spec import Plan
+from tespec.registry import pretrained_methods
 
 EVALUATION, PRETRAINING, REFERENCE = "evaluation", "pretraining", "reference"
 SAMPLE = "sample"

@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt, ValidationError
+from pydantic import BeforeValidator, Field, NonNegativeInt
+from pydantic.dataclasses import dataclass
 
 from tespec.core.config import files, names
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_yaml
-from tespec.core.settings import suggest
+from tespec.core.settings import PositiveInt, SomeShare, build, suggest
 
 Some = Field(min_length=1)
 Seeds = Annotated[tuple[NonNegativeInt, ...], Some]
 Names = Annotated[tuple[str, ...], Some]
 
 
-class Spec(BaseModel):
-    """A group of settings that refuses unknown names; `seeds`: default: the plan's, `tasks`: default: all."""
+@dataclass(frozen=True)
+class Cells:
+    """Cells of the tables: every method with every architecture, task, fraction of the training labels and seed.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Cells(Spec):
-    """Cells of the tables: every method with every architecture, task, fraction of the training labels and seed."""
+    `tasks`: default: all; `seeds`: default: the plan's.
+    """
 
     methods: Names
     architectures: Annotated[tuple[Literal["recurrent", "feedforward"], ...], Some] = ("recurrent", "feedforward")
     tasks: Names | None = None
     seeds: Seeds | None = None
-    label_share: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Some] = (1.0,)
+    label_share: Annotated[tuple[SomeShare, ...], Some] = (1.0,)
     set: tuple[str, ...] = ()
 
 
-class Ablations(Spec):
+@dataclass(frozen=True)
+class Ablations:
     """Ablations by the names of their tables: each row is pre-trained and fine-tuned; default task: the table's."""
 
     tables: Names
@@ -42,13 +43,15 @@ class Ablations(Spec):
     seeds: Seeds | None = None
 
 
-class References(Spec):
+@dataclass(frozen=True)
+class References:
     """Label-prior baselines of tasks."""
 
     tasks: Names
 
 
-class Plan(Spec):
+@dataclass(frozen=True, kw_only=True)
+class Plan:
     """A set of runs.
 
     Attributes:
@@ -77,7 +80,7 @@ class Plan(Spec):
     ] = ()
     references: tuple[References, ...] = ()
     set: tuple[str, ...] = ()
-    checkpoints: dict[str, Path] = {}
+    checkpoints: dict[str, Path] = field(default_factory=dict)
     accumulate: PositiveInt = 1
     threads: PositiveInt | None = None
     at_once: PositiveInt = 1
@@ -95,20 +98,7 @@ def read_plan(name: str) -> Plan:
     if path is None:
         raise UserError(f"plan {name}", "no such plan", f"{suggest(name, names('plans'))}, or give FILE.yaml")
     try:
-        facts = read_yaml(path)
-        return Plan.model_validate({"title": path.stem, **facts, "name": path.stem})
-    except ValidationError as error:
-        raise _mistake(path, error) from error
+        facts = {"title": path.stem, **read_yaml(path), "name": path.stem}
     except (*UNREADABLE, TypeError) as error:
         raise UserError(path, f"not a readable YAML file of settings ({error})", "see docs/running.md") from error
-
-
-def _mistake(path: Path, error: ValidationError) -> UserError:
-    """The first mistake in a plan; an unknown name before all others, since another may be missing because of it."""
-    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-    place = first["loc"]
-    where = f"{path}, {'.'.join(map(str, place))}"
-    if first["type"] != "extra_forbidden":
-        return UserError(where, first["msg"].removeprefix("Input "), "see docs/running.md")
-    groups: dict[int | str, type[Spec]] = {"cells": Cells, "ablations": Ablations, "references": References}
-    return UserError(where, "no such setting", suggest(str(place[-1]), groups.get(place[0], Plan).model_fields))
+    return build(Plan, facts, str(path))

@@ -17,9 +17,9 @@ from torch.nn.functional import avg_pool2d, gelu, interpolate, pixel_shuffle
 
 from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
-from tespec.core.registry import MODELS, find_registered
 from tespec.models.event_swin import WINDOW, EventSwin
 from tespec.models.layers import STRIDE, crop
+from tespec.registry import MODELS, find_registered
 
 INITIAL_DEVIATION = 0.02
 ASPECT = 0.3  # of a block, its least height over width, and the other way round (BEiT, and MEM's code)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -21,13 +22,13 @@ from torch import Tensor, nn
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
-from tespec.core.registry import METHODS, register_methods
 from tespec.core.settings import ARCHITECTURES, Mask, PositiveInt, Pretraining, Share, Size, build, suggest
 from tespec.datasets.images import ViewOf
 from tespec.metrics.features import PLACES, FeatureReservoir, feature_std_and_rank
 from tespec.models import Backbone, EventSwin, build_backbone
 from tespec.models.layers import padded_size
 from tespec.pretraining.data import Batch, EventData, ImageData, PairData, PretrainData
+from tespec.registry import METHODS, register_methods
 from tespec.weights.load import WeightsReport, load_backbone
 
 SEED = 0  # of random draws in validation, the same for every run
@@ -208,34 +209,33 @@ class PretrainMethod(Method, nn.Module):
             found[f"{name}_std"], found[f"{name}_rank"] = feature_std_and_rank(reservoir.features())
         return found
 
-    def val_features(self, data: PretrainData, device: torch.device) -> Iterator[list[Tensor]]:
-        """Features of the four stages on about `FRAMES` validation frames, batch by batch, for `stage_spreads`."""
-        state = None
+    @torch.no_grad()
+    def stage_spreads(
+        self, data: PretrainData, device: torch.device, stages: Sequence[int] = range(4)
+    ) -> dict[str, dict[str, float]]:
+        """Std and rank of the features of "stage 1" to "stage 4", or of some, on about `FRAMES` validation frames."""
+        seen, state = {index: FeatureReservoir(PLACES) for index in stages}, None
         for batch in data.val_batches(device, FRAMES):
             features, state = data.features(self.backbone, batch, state)
-            yield features
+            for index, reservoir in seen.items():
+                reservoir.add(features[index : index + 1], features[index].shape[-2:])
+        spreads = {index: feature_std_and_rank(reservoir.features()) for index, reservoir in seen.items()}
+        return {f"stage {index + 1}": spread._asdict() for index, spread in spreads.items()}
 
     def draw(self, data: PretrainData, device: torch.device, path: Path) -> None:  # most draw nothing
         """Write a picture of what the network does on the validation data, if the method has one to show."""
 
 
-@torch.no_grad()
-def stage_spreads(batches: Iterable[Sequence[Tensor]], stages: Sequence[int] = range(4)) -> dict[str, dict[str, float]]:
-    """How features of the stages differ.
-
-    Args:
-        batches: features (B, T, C, h, w) of the four stages, batch by batch.
-        stages: those that are measured.
-
-    Returns:
-        "std" and "rank" of "stage 1" to "stage 4".
-    """
-    seen = {index: FeatureReservoir(PLACES) for index in stages}
-    for features in batches:
-        for index, reservoir in seen.items():
-            reservoir.add(features[index : index + 1], features[index].shape[-2:])
-    spreads = {index: feature_std_and_rank(reservoir.features()) for index, reservoir in seen.items()}
-    return {f"stage {index + 1}": spread._asdict() for index, spread in spreads.items()}
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Inside, the model is evaluated; afterwards each part of it is trained or evaluated as it was before."""
+    before = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before:
+            module.training = training
 
 
 class EventMethod(PretrainMethod):

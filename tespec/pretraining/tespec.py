@@ -21,13 +21,13 @@ from torch.nn.functional import avg_pool2d
 from tespec.core import settings as cfg
 from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
-from tespec.core.registry import METHODS
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.event_swin import EventSwin
 from tespec.models.layers import crop, in_fp32
 from tespec.pretraining.masking import MaskPatch, build_decoder, pixel_maps, replace_masked
 from tespec.pretraining.method import EventMethod
+from tespec.registry import METHODS
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,13 @@ from tespec.core.config import as_facts, dataset_of_task, names
 from tespec.core.errors import UserError, one_line
 from tespec.core.files import read_yaml
 from tespec.core.paths import CONFIGS
-from tespec.core.registry import DATASETS
 from tespec.core.settings import Finetuning, Pretraining, Size
 from tespec.datasets.recording import reduced
 from tespec.models.backbone import execute
 from tespec.models.layers import AUTOCAST_ON_META
 from tespec.pretraining.data import ImageData
 from tespec.pretraining.method import new_network, open_pretraining
+from tespec.registry import DATASETS
 from tespec.runs.setup import Setup
 from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from tespec.comparison.records import Record
 from tespec.core.config import as_facts, changed_finetuning, pretraining_settings
@@ -17,12 +15,10 @@ from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning
 from tespec.datasets.base import TEST, TRAIN
-from tespec.datasets.batches import EvaluationBatches
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import pack_missing
-from tespec.models.backbone import reset
 from tespec.models.layers import with_exact_pools
-from tespec.pretraining.method import Method, stage_spreads
+from tespec.pretraining.method import Method
 from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import pretrain
 from tespec.runs.run import WEIGHTS, Outcome, Run, plugin_of, run_or_load
@@ -35,8 +31,6 @@ from tespec.training.loading import deal
 from tespec.weights.files import state_sha256, write_weights
 from tespec.weights.load import SEED, SENSOR, TRAINED_ON, Origin, origin_of, require_other_labels
 
-FRAMES = 256  # whose features are looked at after a training
-FEATURES = f"of each stage, after training, on about {FRAMES} frames at the beginning of the scored recordings"
 SIZE = (256, 320)  # px; of an input on which weights are tried
 
 
@@ -137,7 +131,7 @@ class PreparedRun:
     task: Any
     model: Any
 
-    def outcome(self, evaluation: Evaluation, said: Mapping[str, str]) -> Outcome:
+    def outcome(self, evaluation: Evaluation, said: Mapping[str, str] = {}) -> Outcome:
         """What the task's evaluation found, for the record; `said` adds to the protocol."""
         scores = getattr(self.task, "scores", {})
         partial = {"partial means": evaluation.partial} if evaluation.partial else {}
@@ -166,31 +160,9 @@ def finetune(spec: CellSpec) -> Record:
         if is_first():
             beside = {SENSOR: list(task.size), SEED: run.seed, TRAINED_ON: fingerprint(task.train)}
             write_weights(run.folder / WEIGHTS, model.state_dict(), as_facts(run.settings) | beside)
-            evaluation = replace(evaluation, groups=evaluation.groups | _stages(prepared))
-        return prepared.outcome(evaluation, {"stages": FEATURES})
+        return prepared.outcome(evaluation)
 
     return run_or_load(run, evaluate, lambda: train(run, model, batches))
-
-
-def _stages(prepared: PreparedRun) -> dict[str, dict[str, float]]:
-    """Spread and rank of each stage's features, of the network as it was trained.
-
-    It plays the scored recordings from their beginning, its state carried as in evaluation, until about `FRAMES` frames
-    have been seen. Where features of a deep stage hardly differ, what it had before the training was of no use.
-    """
-    steps, device = EvaluationBatches(prepared.task.settings, prepared.task.scored), prepared.run.device
-    backbone = prepared.model.backbone
-
-    def features() -> Iterator[list[Tensor]]:
-        state, seen = None, 0
-        for batch in steps:
-            maps, state = backbone(batch.histograms.to(device), reset(state, batch.fresh.to(device)))
-            yield maps
-            seen += batch.fresh.numel() * maps[0].shape[1]
-            if seen >= FRAMES:
-                return
-
-    return stage_spreads(features())
 
 
 def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}) -> PreparedRun:

@@ -19,12 +19,12 @@ from tespec.models.layers import with_exact_pools
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import (
     PretrainMethod,
+    evaluating,
     find_method,
     new_network,
     open_pretraining,
     own_settings,
     pretrain_method,
-    stage_spreads,
 )
 from tespec.runs.data import Data, sibling
 from tespec.runs.run import Outcome, Run, plugin_of, run_or_load
@@ -105,12 +105,9 @@ def pretrain(
     weights = run.folder / WEIGHTS
 
     def last_stage() -> dict[str, float]:
-        """Spread and rank of the last stage's features, on a small part of the data held out, by this rank alone."""
-        model.eval()
-        with single_rank():
-            spread = stage_spreads(model.val_features(learned, run.device), [3])["stage 4"]
-        model.train()
-        return spread
+        """Spread and rank of the last stage's features, on a small part of the validation data, by this rank alone."""
+        with single_rank(), evaluating(model):
+            return dict(model.stage_spreads(learned, run.device, [3])["stage 4"])
 
     def missing_files(record: Record) -> str:
         if not weights.is_file():
@@ -145,7 +142,7 @@ def _validated(run: Run, data: PretrainData, model: PretrainMethod) -> Outcome:
     if is_first():
         with single_rank():
             metrics = model.validate(data, run.device)
-            stages = stage_spreads(model.val_features(data, run.device)) if isinstance(model.backbone, Backbone) else {}
+            stages = model.stage_spreads(data, run.device) if isinstance(model.backbone, Backbone) else {}
             model.draw(data, run.device, run.setup.results / "pictures" / f"{run.name}.png")
         recipe = run.config | {
             "method": run.method_name,

@@ -43,11 +43,11 @@ from tespec.core.config import flattened, own_files
 from tespec.core.distributed import barrier, broadcast, is_first
 from tespec.core.errors import Preempted
 from tespec.core.progress import say
-from tespec.core.registry import PLUGIN
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.pretraining.method import Method
+from tespec.registry import PLUGIN
 from tespec.runs.setup import Setup
-from tespec.training.checkpoint import DONE, FAILED, PREEMPTED, checkpoints, clear, write_status
+from tespec.training.checkpoint import checkpoints, clear
 from tespec.training.device import choose_device, describe, out_of_memory_named
 
 WEIGHTS = "model.safetensors"  # that a run of a task leaves in its folder
@@ -219,11 +219,11 @@ def run_or_load(
         record = _record(run, trained, outcome, times)
         if is_first():
             write_record(record, setup.results)
+            clear(run.folder)
         if trained.tracker is not None:
             scores = {f"result/{name}": value for name, value in outcome["metrics"].items()}
             trained.tracker.add_scalars(scores, step=run.settings.optimisation.steps)
             trained.tracker.close()
-        finish(run)
         barrier()
         return record
 
@@ -270,7 +270,7 @@ def _acquired(lock: FileLock) -> bool:
 
 @contextmanager
 def _evaluating(run: Run, trained: Trained) -> Iterator[None]:
-    """Inside, a scheduler's signal raises `Preempted`; what ends the evaluation goes into the run's status."""
+    """Inside, a scheduler's signal raises `Preempted`; one line says that the training is kept."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise Preempted(f"stopped by {signal.Signals(number).name}; the same command evaluates again")
@@ -278,10 +278,8 @@ def _evaluating(run: Run, trained: Trained) -> Iterator[None]:
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGUSR1)}
     try:
         yield
-    except BaseException as error:
+    except BaseException:
         if trained.curve and is_first():
-            state = FAILED if isinstance(error, Exception) else PREEMPTED
-            write_status(run.folder, state, run.settings.optimisation.steps, f"evaluation: {error!r}")
             say(f"{run.name}: the training is complete and kept; the same command evaluates it again")
         raise
     finally:
@@ -316,13 +314,6 @@ def _finite_points(curve: Sequence[Mapping[str, float]]) -> list[Mapping[str, fl
     return [point for point in curve if all(map(math.isfinite, point.values()))]
 
 
-def finish(run: Run) -> None:
-    """Mark a run as done and remove its checkpoints, once its record is written; one without training has none."""
-    if is_first() and run.folder.is_dir():
-        write_status(run.folder, DONE, run.settings.optimisation.steps)
-        clear(run.folder)
-
-
 def _taken(run: Run, record: Record) -> Record:
     """A complete record in place of a new one, which gets the variant that this run belongs to."""
     version = record.environment.get("tespec", "")
@@ -338,7 +329,7 @@ def _taken(run: Run, record: Record) -> Record:
             write_record(record, run.setup.results)
     # Checkpoints of a run that was killed right behind its record, unless another process computes it again.
     if is_first() and checkpoints(run.folder) and _acquired(lock := _lock(run.setup.runs, run.name)):
-        finish(run)
+        clear(run.folder)
         lock.release()
     return record
 

@@ -1,4 +1,4 @@
-"""Training within a run: it keeps a curve, checkpoints and a status, and goes on where it stopped."""
+"""Training within a run: it keeps a curve and checkpoints, and goes on where it stopped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,16 +24,7 @@ from tespec.core.errors import Preempted, UserError
 from tespec.core.progress import say
 from tespec.models.backbone import execute
 from tespec.runs.run import Run, Trained
-from tespec.training.checkpoint import (
-    FAILED,
-    PREEMPTED,
-    RUNNING,
-    newest_whole,
-    read_checkpoint,
-    save_checkpoint,
-    tidy,
-    write_status,
-)
+from tespec.training.checkpoint import newest_whole, read_checkpoint, save_checkpoint, tidy
 from tespec.training.loading import MicroBatches
 from tespec.training.trainer import Trainer
 
@@ -82,19 +72,10 @@ def train(
     hooks = [curve, save]
     trainer = Trainer(model, batches, settings, seed=run.seed, device=run.device, hooks=hooks, workers=setup.workers)
     _resume(trainer, curve, save, folder)
-
-    def status(state: str, reason: str = "") -> None:
-        if is_first():
-            with suppress(OSError):  # a full disk has no room for a status either
-                write_status(folder, state, trainer.step, reason)
-
     began = time.monotonic()
-    status(RUNNING)
     try:
         trainer.run()
-    except (KeyboardInterrupt, Exception) as error:
-        stopped = isinstance(error, KeyboardInterrupt)
-        status(PREEMPTED if stopped else FAILED, str(error) if stopped else f"{type(error).__name__}: {error}")
+    except (KeyboardInterrupt, Exception):
         if tracker is not None:
             tracker.close()
         raise
@@ -196,7 +177,7 @@ class CurveHook(Hook):
 
 
 class CheckpointHook(Hook):
-    """Saves a checkpoint every `seconds`, at the last step, and when a stop is asked for; writes the step into status.
+    """Saves a checkpoint every `seconds`, at the last step, and when a stop is asked for.
 
     A stop is asked for by Ctrl-C, by SIGTERM, or by SIGUSR1, which SLURM sends before it takes a job away; the step
     under way is finished first.
@@ -236,7 +217,6 @@ class CheckpointHook(Hook):
         }
         if is_first():
             path = save_checkpoint(self._folder, trainer.step, content)
-            write_status(self._folder, RUNNING, trainer.step)
         barrier()
         if stop:
             said = f"stopped after step {trainer.step}, saved as {path}; the same command goes on" if is_first() else ""

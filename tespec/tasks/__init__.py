@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tespec.core.registry import TASKS, find_registered, import_modules
 from tespec.core.settings import Finetuning
 from tespec.datasets.base import TEST
+from tespec.registry import TASKS, find_registered, import_modules
 from tespec.tasks.base import Task
 
 

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from tespec.core.distributed import all_gather, rank, ranks_per_batch, world_size
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
-from tespec.core.registry import DATASETS, TASKS, find_registered
 from tespec.core.settings import Finetuning, Size, build
 from tespec.datasets.base import TEST, TRAIN, LabelledDataset
 from tespec.datasets.batches import (
@@ -35,6 +34,7 @@ from tespec.metrics.frames import Score, partial_means
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.layers import padded_size
+from tespec.registry import DATASETS, TASKS, find_registered
 from tespec.training.device import with_precision
 from tespec.training.loading import load_batches
 from tespec.training.trainer import HALF

@@ -13,12 +13,12 @@ from torch.nn.functional import avg_pool2d, conv2d, interpolate, relu
 
 from tespec.core.distributed import global_mean, has_no_labels, rank_without_labels
 from tespec.core.errors import UserError
-from tespec.core.registry import TASKS
 from tespec.core.settings import Finetuning, NonNegativeFloat, PositiveFloat, PositiveInt, Share, Width, build
 from tespec.datasets.batches import stack_depths
 from tespec.metrics.depth import SCORES, DepthScorer
 from tespec.models import Backbone
 from tespec.models.layers import crop, in_fp32, sent
+from tespec.registry import TASKS
 from tespec.tasks.base import Network, Task, dummy_labels, select_labelled
 
 SOBEL = ((1.0, 0.0, -1.0), (2.0, 0.0, -2.0), (1.0, 0.0, -1.0))

@@ -16,7 +16,6 @@ from torch.nn.functional import binary_cross_entropy, binary_cross_entropy_with_
 
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.distributed import global_mean, rank_without_labels
-from tespec.core.registry import MODELS, TASKS
 from tespec.core.settings import Depth, Finetuning, NonNegativeFloat, Share, Width, build
 from tespec.datasets.batches import NO_BOX, WHOLE, LabelledBatches, Shard, StepBatches, pad_boxes
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
@@ -24,6 +23,7 @@ from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.metrics.frames import Score
 from tespec.models import Backbone
 from tespec.models.layers import in_fp32
+from tespec.registry import MODELS, TASKS
 from tespec.tasks.base import Network, Task, dummy_labels, groups_of, select_labelled
 
 STAGES = (1, 2, 3)  # of the backbone that reach the neck, at 1/8, 1/16 and 1/32

@@ -17,7 +17,6 @@ from torch.nn.functional import cross_entropy, interpolate
 
 from tespec.core.distributed import global_mean, rank_without_labels
 from tespec.core.errors import UserError
-from tespec.core.registry import MODELS, TASKS
 from tespec.core.settings import Finetuning, Share, Size, Width, build
 from tespec.datasets.base import TEST
 from tespec.datasets.batches import stack_masks
@@ -26,6 +25,7 @@ from tespec.metrics.segmentation import IGNORE, SegmentationScorer
 from tespec.models import Backbone
 from tespec.models.backbone import BackboneState, resized
 from tespec.models.layers import crop, in_fp32, padded_size
+from tespec.registry import MODELS, TASKS
 from tespec.tasks.base import Network, Task, dummy_labels, select_labelled
 
 SMOOTH = 1.0

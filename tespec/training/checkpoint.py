@@ -1,6 +1,4 @@
-"""What a run keeps in its folder: checkpoints, and its status for people and schedulers.
-
-Checkpoints are one file each, written whole or not at all, and verified before one is used.
+"""Checkpoints of a run: one file each, written whole or not at all, and verified before one is used.
 
 A checkpoint is a file of `torch.save`: a zip archive whose members carry checksums, read with `weights_only=True`, so
 that nothing in it can run code. It is written under a hidden name and flushed, then takes its own; older ones go after
@@ -10,21 +8,18 @@ that.
 from __future__ import annotations
 
 import io
-import json
 import os
 import zipfile
 from contextlib import suppress
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tespec.core.errors import UserError
-from tespec.core.files import whole_file, write_whole
+from tespec.core.files import whole_file
 
 KEEP = 2
-RUNNING, PREEMPTED, FAILED, DONE = "running", "preempted", "failed", "done"
 
 
 def save_checkpoint(folder: Path, step: int, content: dict[str, Any]) -> Path:
@@ -95,10 +90,3 @@ def tidy(folder: Path) -> None:
     """Remove the hidden files that a killed process left half-written; only while holding the run's lock."""
     for path in folder.glob(".*"):
         path.unlink(missing_ok=True)
-
-
-def write_status(folder: Path, state: str, step: int, reason: str = "") -> None:
-    """Replace `status.json` of a run after `step` steps; `state` is one of this module's."""
-    written = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    content = {"state": state, "step": step, "reason": reason, "process": os.getpid(), "written": written}
-    write_whole(folder / "status.json", json.dumps(content, indent=1) + "\n")

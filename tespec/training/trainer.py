@@ -13,10 +13,10 @@ import torch
 from mmengine.hooks import Hook
 from torch import Tensor, distributed, nn
 from torch.nn.utils import get_total_norm
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map, tree_map_only
 from torch.utils.data import Dataset
 
-from tespec.core.distributed import all_gather, batch_part, nested, rank, world_size
+from tespec.core.distributed import all_gather, batch_part, rank, world_size
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Optimisation
@@ -187,7 +187,7 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that determines the steps to come; each rank calls it, since each holds a part of the state."""
-        own = [nested(state, lambda tensor: tensor.cpu()) for state in self.states]
+        own = tree_map_only(Tensor, Tensor.cpu, self.states)
         return {
             "step": self.step,
             "model": self.model.state_dict(),
@@ -206,7 +206,8 @@ class Trainer:
         first, parts = rank() * self.accumulate, world_size() * self.accumulate
 
         def rows(part: int) -> Any:
-            return nested(content["state"], lambda tensor: tensor.chunk(parts)[part].to(self.device, copy=True))
+            whole = content["state"]
+            return tree_map_only(Tensor, lambda each: each.chunk(parts)[part].to(self.device, copy=True), whole)
 
         self.states = [rows(first + number) for number in range(self.accumulate)]
 

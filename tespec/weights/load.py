@@ -12,9 +12,9 @@ from torch import Tensor
 
 from tespec.core.errors import UserError
 from tespec.core.paths import cache_root
-from tespec.core.registry import BACKBONES
 from tespec.models import Backbone, build_backbone
 from tespec.models.layers import padded_size
+from tespec.registry import BACKBONES
 from tespec.weights.files import problem_of, read_recipe, read_tensors, sha256_of, write_weights
 from tespec.weights.formats import FORMATS, IMAGENET, Converted, convert, recognise
 

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tespec.comparison import published as module
 from tespec.comparison.published import read_ablations
-from tespec.core.config import as_facts, pretraining_settings
+from tespec.core.config import as_facts, flattened, pretraining_settings
 from tespec.core.errors import UserError
 
 DATA = Path(__file__).parent / "data"
@@ -54,22 +53,15 @@ def test_all_tables_of_the_source_are_there() -> None:
     }
 
 
-def flat(facts: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by their dotted names."""
-    found: dict[str, Any] = {}
-    for key, value in facts.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
-
-
 @pytest.mark.parametrize("profile", ["paper", "sample"])
 @pytest.mark.parametrize("name", read_ablations())
 def test_a_row_differs_from_the_default_in_the_setting_it_names_and_in_no_other(name: str, profile: str) -> None:
     default = as_facts(pretraining_settings("tespec", profile))
+    unchanged = flattened(default)
     variants = read_ablations()[name].variants
     assert len(set(variants)) == len(variants)
     for row in read_ablations()[name].rows:
-        found, unchanged = flat(as_facts(pretraining_settings("tespec", profile, row.changes(default)))), flat(default)
+        found = flattened(as_facts(pretraining_settings("tespec", profile, row.changes(default))))
         assert (found == unchanged) == row.default
         different = {key for key in found | unchanged if found.get(key) != unchanged.get(key)}
         named = {*row.set, *row.scale}
@@ -88,16 +80,11 @@ def test_a_row_differs_from_the_default_in_the_setting_it_names_and_in_no_other(
 def test_numbers_that_are_scaled_are_the_papers() -> None:
     default = as_facts(pretraining_settings("tespec", "paper"))
     for name, key, numbers in (
-        ("steps", ("optimisation", "steps"), [200_000, 300_000, 400_000, 500_000]),
-        ("norm_events", ("objective", "target", "norm_events"), [500, 5_000, 50_000, 200_000]),
+        ("steps", "optimisation.steps", [200_000, 300_000, 400_000, 500_000]),
+        ("norm_events", "objective.target.norm_events", [500, 5_000, 50_000, 200_000]),
     ):
-        found = []
-        for row in read_ablations()[name].rows:
-            value = as_facts(pretraining_settings("tespec", "paper", row.changes(default)))
-            for part in key:
-                value = value[part]
-            found.append(value)
-        assert found == numbers
+        every = [pretraining_settings("tespec", "paper", row.changes(default)) for row in read_ablations()[name].rows]
+        assert [flattened(as_facts(each))[key] for each in every] == numbers
 
 
 def test_variants_are_named_by_table_and_row() -> None:

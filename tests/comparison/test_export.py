@@ -115,13 +115,6 @@ def test_latex_compiles(odd: Table, tmp_path: Path) -> None:
     assert not re.search(r"Overfull|Float too large", done.stdout)
 
 
-def test_nothing_is_written_where_one_file_cannot_be(odd: Table, tmp_path: Path) -> None:
-    (tmp_path / "segmentation.html").mkdir()
-    with pytest.raises(OSError):
-        write_tables([odd], tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["segmentation.html"]
-
-
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_terminal_shows_what_fits(
     odd: Table, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, whole: bool

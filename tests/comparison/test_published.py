@@ -81,22 +81,6 @@ def test_marks_are_explained_and_the_dagger_tells_test_time_augmentation(name: s
     assert [row.get("test_time_augmentation", False) for row in rows] == dagger
 
 
-def test_the_frame_holds_each_published_number_once() -> None:
-    frame = published_frame()
-    paper = frame[frame["source"] == "paper"]
-    assert paper.groupby("table")["order"].nunique().to_dict() == ROWS
-    assert len(paper) == sum(ROWS[name] * len(columns) for name, columns in COLUMNS.items())
-    assert not paper.duplicated(["table", "order", "task", "metric"]).any()
-    for name, columns in COLUMNS.items():
-        metrics = list(titles_of(name)[1])
-        rows = [row for group in read_published(name)["groups"] for row in group["rows"]]
-        wanted = [row["scores"][task][metrics.index(metric)] for row in rows for task, metric in columns]
-        found = paper[paper["table"] == name]["value"]
-        assert [None if value != value else value for value in found] == wanted
-    assert not frame.loc[frame["source"] == "beyond", "ranked"].any()
-    assert set(paper.loc[~paper["ranked"], "method"]) == {"pcdepth"}
-
-
 def test_bold_numbers_are_the_best_of_the_ranked_rows() -> None:
     for _, column in published_frame().groupby(["table", "task", "metric"]):
         ranked = column[column["ranked"]]["value"]

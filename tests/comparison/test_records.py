@@ -26,28 +26,14 @@ from tespec.comparison.records import (
 from tespec.core.errors import UserError
 
 Make = Callable[..., Record]
-OTHERS: dict[str, Any] = {
-    "kind": "probe",
-    "method": "tespec",
-    "method_version": 2,
-    "plugin": "0a1b2c3d4e5f",
-    "task": "dsec",
-    "task_version": 2,
-    "arch": "feedforward",
-    "profile": "paper",
-    "split": "val",
-    "seed": 1,
-    "overrides": {"optimisation.steps": 10},
-    "data_fingerprint": "ba9876543210",
-    "start_sha256": "ff",
-}
+OTHERS: dict[type, Any] = {str: "other", int: 7, dict: {"optimisation.steps": 10}}
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_identity_changes_with_each_choice(record: Make, choice: str) -> None:
     chosen = record().model_dump(include=set(CHOICES))
     assert identity(chosen) == record().id
-    assert identity(chosen | {choice: OTHERS[choice]}) != identity(chosen)
+    assert identity(chosen | {choice: OTHERS[type(chosen[choice])]}) != identity(chosen)
 
 
 def test_what_was_not_chosen_changes_no_identity(record: Make) -> None:
@@ -78,12 +64,7 @@ def test_a_record_survives_its_file_and_the_archive(record: Make, tmp_path: Path
         ({"format": 3}, "format"),
         ({"results_version": 0}, "results_version"),
         ({"metrics": {"miou": "many"}}, "metrics.miou"),
-        ({"metrics": [40.0]}, "metrics"),
-        ({"arch": "convolutional"}, "arch"),
-        ({"seed": 0.5}, "seed"),
         ({"scores": {"miou": {"better": "more\nthan"}}}, "scores.miou"),
-        ({"written": "yesterday"}, "written"),
-        ({"own": 1}, "own"),
         (None, "Invalid JSON"),
     ],
 )
@@ -141,18 +122,12 @@ def test_what_differs_from_similar_records_is_told_nearest_first(record: Make, t
     assert differing(far, chosen)["--set optimisation.steps"] == (10, None)
 
 
-@pytest.mark.parametrize("there", ["nothing", "another file"])
-def test_a_folder_that_is_no_results_folder_is_refused(tmp_path: Path, there: str) -> None:
-    folder = tmp_path / "x"
-    if there == "another file":
-        folder.mkdir()
-        (folder / "thesis.tex").write_text("")
-    with pytest.raises(UserError, match=str(folder)):
-        read_records(folder)
-
-
-def test_an_empty_folder_is_one(tmp_path: Path) -> None:
-    assert read_records(tmp_path) == ([], [])
+def test_a_folder_that_is_no_results_folder_is_refused(tmp_path: Path) -> None:
+    assert read_records(tmp_path) == ([], [])  # an empty one is one
+    (tmp_path / "thesis.tex").write_text("")
+    for folder in (tmp_path, tmp_path / "x"):
+        with pytest.raises(UserError, match=str(folder)):
+            read_records(folder)
 
 
 def test_revision_says_whether_files_were_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import pandas as pd
@@ -12,9 +10,8 @@ import pytest
 import tespec
 from tespec.comparison.export import to_csv
 from tespec.comparison.frame import to_frame
-from tespec.comparison.published import published_frame, read_ablations, read_published, table_of, titles_of
-from tespec.comparison.records import RESULTS_VERSION, Record, read_records
-from tespec.comparison.selection import select
+from tespec.comparison.published import published_frame, read_ablations, read_published, titles_of
+from tespec.comparison.records import RESULTS_VERSION, Record
 from tespec.comparison.tables import NONE, PARTIAL, SEVERAL, SINGLE, Table, gains_table, make_tables
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
@@ -74,34 +71,6 @@ def test_every_published_number_of_the_ablations_is_in_its_table(sample: pd.Data
     wanted = [f"{value:.3f}" for each in read_ablations().values() for row in each.rows for value in row.paper if value]
     assert sorted(texts) == sorted(wanted)
     assert len(texts) == 48
-
-
-def test_measured_cells_are_means_and_deviations_of_the_records(sample: pd.DataFrame) -> None:
-    values = defaultdict(list)
-    for each in read_records(REPOSITORY / "results" / "sample")[0]:
-        if each.kind != "pretraining" and not each.variant and "label_share" not in each.overrides:
-            for metric, value in each.metrics.items():
-                values[each.task, metric, each.method, each.arch].append(value)
-    tables = {table.name: table.cells for table in make_tables(sample)}
-    seen = Counter[str]()
-    for (task, metric, *_), found in values.items():
-        name = table_of(task)
-        tasks, metrics = titles_of(name)
-        if metric in metrics:
-            digits = ".3f" if name == "depth" else ".2f"
-            spread = f" ± {stdev(found):{digits}}" if len(found) > 1 else ""
-            (header,) = (
-                each
-                for each in tables[name].columns
-                if each[:2] == (tasks[task], metrics[metric]) and each[2] != "published"
-            )
-            column = tables[name][header]
-            assert column.str.startswith(f"{mean(found):{digits}}{spread} ({len(found)})").any()
-            seen[name] += 1
-    for name, count in seen.items():
-        measured = [column for column in tables[name].columns if column[2] != "published"]
-        assert (tables[name][measured] != NONE).to_numpy().sum() == count
-    assert sum(seen.values()) > 100
 
 
 def test_a_cell_is_mean_deviation_and_seeds_and_says_what_it_lacks(record: Make) -> None:
@@ -352,10 +321,3 @@ def test_runs_of_several_pretrainings_are_one_cell_and_its_gain_averages_over_th
     assert SINGLE not in own[1]
     lost = [*tespec[:3], made("tespec", 1, 1, None)]
     assert gain(*lost, *scratch)[0][1:] == [2, missing]
-
-
-def test_the_selection_keeps_the_frame_and_says_what_it_left_out(sample: pd.DataFrame) -> None:
-    chosen = select(sample, {})
-    assert set(chosen.frame["label_fraction"]) == {1.0}
-    assert chosen.left_out == ("Not shown: 24 results with label_fraction 0.05, 0.2 (--where label_fraction=VALUE).",)
-    assert select(sample, {"label_fraction": "*"}).left_out == ()

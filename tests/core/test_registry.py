@@ -7,8 +7,8 @@ import tespec.core.compat  # noqa: F401  # before mmengine
 import pytest
 
 from tespec.core.errors import UserError
-from tespec.core.registry import METHODS, TASKS, find_registered, import_modules, register_methods
 from tespec.pretraining.method import find_method
+from tespec.registry import METHODS, TASKS, find_registered, import_modules, register_methods
 
 
 @pytest.mark.parametrize("name", ["", "this.d", "mmengine.hooks.Hook"])
@@ -29,7 +29,7 @@ def test_methods_of_the_repository_are_found_and_described():
 
 
 UNTITLED = """
-from tespec.core.registry import METHODS
+from tespec.registry import METHODS
 from tespec.pretraining.method import Method
 
 @METHODS.register_module(name="untitled")

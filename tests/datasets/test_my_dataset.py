@@ -12,13 +12,13 @@ from PIL import Image
 from tespec.core import config
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
-from tespec.core.registry import import_file
 from tespec.core.settings import Downsample
 from tespec.datasets.ddd17 import image_times
 from tespec.datasets.folder import divide
 from tespec.datasets.labels import IGNORE
 from tespec.events import load_events
 from tespec.events.readers.prophesee import write_dat
+from tespec.registry import import_file
 from tespec.tasks import build_task, import_tasks
 from tespec.tasks.base import open_dataset
 

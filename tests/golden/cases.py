@@ -30,7 +30,6 @@ import tespec
 from tespec.cli.main import main
 from tespec.core.boxes import make_boxes
 from tespec.core.config import as_facts, finetuning_settings, pretraining_settings
-from tespec.core.registry import pretrained_methods, register_methods
 from tespec.core.settings import ARCHITECTURES, Finetuning, Pretraining
 from tespec.datasets.batches import Lanes
 from tespec.events import load_events
@@ -43,6 +42,7 @@ from tespec.models import build_backbone
 from tespec.plan.jobs import expand, missing_jobs
 from tespec.plan.spec import read_plan
 from tespec.pretraining.method import open_pretraining
+from tespec.registry import pretrained_methods, register_methods
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
 from tespec.training.optimizer import learning_rate, weight_decay

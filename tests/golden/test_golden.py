@@ -15,7 +15,7 @@ import pytest
 
 from golden.cases import FAMILIES, NUMBERS, PRETRAININGS, TASKS, Values, tolerance
 from tespec.core.config import names
-from tespec.core.registry import pretrained_methods
+from tespec.registry import pretrained_methods
 
 DATA = Path(__file__).parent / "data"
 WRITES = os.environ.get("GOLDEN") == "write"

@@ -8,11 +8,11 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tespec.core.errors import UserError
-from tespec.core.registry import BACKBONES
 from tespec.models import EventMaxViT, EventResNet, EventSwin, build_backbone
 from tespec.models.backbone import ConvLstm, detach, reset
 from tespec.models.event_maxvit import partition_of
 from tespec.models.layers import MatrixPool, crop, pad_to, padded_size, with_exact_pools
+from tespec.registry import BACKBONES
 
 SIZE = (64, 96)
 NAMES = ("micro", "resnet-micro", "maxvit-micro")

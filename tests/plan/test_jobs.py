@@ -12,6 +12,7 @@ import pytest
 from tespec.comparison.records import Record, read_records
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
+from tespec.core.settings import build
 from tespec.plan.jobs import Job, command, expand, missing_jobs, select
 from tespec.plan.spec import Plan, read_plan
 
@@ -31,7 +32,7 @@ def study() -> list[Job]:
 
 
 def plan(**groups: Any) -> Plan:
-    return Plan.model_validate({"name": "a", "title": "a", "data": "sample", "profile": "small", **groups})
+    return build(Plan, {"name": "a", "title": "a", "data": "sample", "profile": "small", **groups}, "a.yaml")
 
 
 CELL = {"methods": ["scratch"], "tasks": ["ddd17"], "architectures": ["recurrent"]}

@@ -10,8 +10,8 @@ from short_runs import setup_in
 
 from tespec.core.config import names, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.registry import METHODS, pretrained_methods, register_methods
 from tespec.pretraining.method import find_method, new_network, open_pretraining, own_settings
+from tespec.registry import METHODS, pretrained_methods, register_methods
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import CellSpec, prepare_run
 from tespec.runs.pretrain import pretrain

@@ -100,16 +100,6 @@ def test_a_run_takes_the_rate_that_its_weights_ask_for(tiny_world, tmp_path, dat
     assert prepared.run.settings.optimisation.peak_lr == prepared.run.config["optimisation"]["peak_lr"] == peak
 
 
-def test_runs_of_all_seeds_may_start_from_one_pretraining(tiny_world, tmp_path):
-    few = ("optimisation.steps=1", "optimisation.warmup_steps=0", "batch_size=2")
-    more = {"pretraining_changes": few, "pretraining_seed": 3}
-    specs = [cell_spec(tiny_world, tmp_path, "ddd17", "feedforward", "tespec", seed=seed, **more) for seed in (3, 4)]
-    first, other = (prepare_run("evaluation", spec).run for spec in specs)
-    assert [first.seed, other.seed] == [3, 4]
-    assert first.start["sha256"] == other.start["sha256"]
-    assert first.start["recipe"]["seed"] == other.start["recipe"]["seed"] == 3
-
-
 @pytest.mark.parametrize(
     ("label", "recipe", "message"),
     [

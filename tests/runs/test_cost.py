@@ -16,8 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from tespec.cli.main import main
 from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.registry import register_methods
 from tespec.pretraining.method import new_network, open_pretraining
+from tespec.registry import register_methods
 from tespec.runs.cost import META, TrainingEstimate, estimate_cell, estimate_pretraining
 from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone

@@ -4,9 +4,9 @@ import pytest
 from short_runs import cell_spec
 
 from tespec.core.config import names
-from tespec.core.registry import METHODS, register_methods
 from tespec.core.settings import ARCHITECTURES
 from tespec.pretraining.method import find_method
+from tespec.registry import METHODS, register_methods
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import finetune
 from tespec.sample import make_world

@@ -3,31 +3,23 @@ import os
 import signal
 import time
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from short_runs import cell_spec, setup_in, stopped_after
 
 from tespec.comparison.records import read_records
-from tespec.core.errors import UserError
-from tespec.datasets.batches import EvaluationBatches
-from tespec.models.backbone import reset
-from tespec.runs.data import Data, settings_of
-from tespec.runs.finetune import FRAMES, finetune
-from tespec.tasks import build_task
+from tespec.core.errors import Preempted, UserError
+from tespec.runs.finetune import finetune
 from tespec.tasks.segmentation import SegmentationModel, SegmentationTask
 from tespec.training.checkpoint import save_checkpoint
 from tespec.training.trainer import Trainer
 
-FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=2"]
-FEW_PRETRAINING = ("optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2", "segments=2")
+FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=2", "segments=4"]
 
 
-def run(world, folder, method="scratch", arch="recurrent", more=(), **changes):
-    few = [*FEW, *(["segments=4"] if arch == "recurrent" else []), *more]
-    own = FEW_PRETRAINING if method == "tespec" else ()
-    return finetune(cell_spec(world, folder, "ddd17", arch, method, changes=few, pretraining_changes=own, **changes))
+def run(world, folder, **changes):
+    return finetune(cell_spec(world, folder, changes=FEW, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -41,58 +33,15 @@ def test_the_record_says_what_was_done(straight, tiny_world):
     assert read_records(folder / "results") == ([record], [])
     assert record.data == "sample"
     assert record.weights["source"] == "random initialisation"
-    stages = {f"stage {number}" for number in range(1, 5)}
-    assert stages <= set(record.groups) <= {"moving", "standing", *stages}
-    assert all(1 <= record.groups[stage]["rank"] <= 192 for stage in stages)
+    assert set(record.groups) <= {"moving", "standing"}
     assert set(record.metrics) == set(record.scores) == {"miou", "mean_class_acc", "pixel_acc"}
     assert (record.scores["miou"]["better"], record.scores["miou"]["unit"]) == ("higher", "%")
     assert set(record.classes) == set(record.config["classes"])
-    assert set(record.overrides) == {name.partition("=")[0] for name in [*FEW, "segments"]}
+    assert set(record.overrides) == {name.partition("=")[0] for name in FEW}
     assert record.protocol["test"].startswith("dir2 (")
     assert all(record.protocol[name] for name in ("train", "layout", "events", "protocol", "scores", "histograms"))
     facts = json.loads((tiny_world / "ddd17" / "dataset.json").read_text())
     assert list(record.recordings) == facts["splits"]["test"]
-
-
-def test_ranks_are_those_of_the_trained_network_that_plays_the_scored_recordings(straight, tiny_world):
-    folder, record = straight
-    data = Data(tiny_world / "ddd17", "sample")
-    settings = settings_of(data, "ddd17", "recurrent", None, [*FEW, "segments=4"])
-    task = build_task(settings, data.root, "test")
-    model = task.model().eval()
-    untrained = last_features(model, settings, task)
-    model.load_state_dict(load_file(folder / "runs" / record.name / "model.safetensors"))
-    said = record.groups["stage 4"]
-    assert said["rank"] == pytest.approx(rank(last_features(model, settings, task)), rel=1e-4)
-    assert said["rank"] != pytest.approx(rank(untrained), rel=1e-2)
-
-
-def last_features(model, settings, task):
-    """(N, C) features of the last stage at every place of the first frames that are played, the state carried."""
-    found, state = [], None
-    with torch.no_grad():
-        for batch in EvaluationBatches(settings, task.scored):
-            maps, state = model.backbone(batch.histograms, reset(state, batch.fresh))
-            found.append(maps[3].movedim(2, -1).flatten(0, 1))
-            if sum(map(len, found)) >= FRAMES:
-                break
-    return torch.cat(found).flatten(0, -2).double().numpy()
-
-
-def rank(features):
-    """Effective rank: the exponential of the entropy of the singular values' shares."""
-    shares = np.linalg.svd(features, compute_uv=False)
-    shares = shares[shares > 0] / shares.sum()
-    return np.exp(-(shares * np.log(shares)).sum())
-
-
-def test_a_method_without_weights_is_pretrained_first(tiny_world, tmp_path):
-    record = run(tiny_world, tmp_path, method="tespec")
-    assert (record.weights["coverage"], record.weights["unused"]) == (1, [])
-    assert record.weights["recipe"]["overrides"] == {"batch_size": 2, "segments": 2} | {
-        f"optimisation.{name}": value for name, value in (("steps", 2), ("warmup_steps", 1))
-    }
-    assert [each.kind for each in read_records(tmp_path / "results")[0]] == ["evaluation", "pretraining"]
 
 
 def test_the_same_command_goes_on_where_it_stopped(straight, tiny_world, tmp_path, capsys):
@@ -143,39 +92,30 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_overwriting_starts_again(
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
-FAILURES = [
-    (UserError("a mask", "is damaged", "copy it again"), "failed", "evaluation: UserError"),
-    (torch.OutOfMemoryError("tried to allocate"), "failed", "--recompute"),
-    (KeyboardInterrupt(), "preempted", "evaluation: KeyboardInterrupt"),
-    (signal.SIGTERM, "preempted", "evaluation: Preempted('stopped by SIGTERM"),
-]
+def test_an_evaluation_that_fails_keeps_the_training(straight, tiny_world, tmp_path, monkeypatch, capsys):
+    failures = [
+        (signal.SIGTERM, Preempted, "stopped by SIGTERM; the same command evaluates again"),
+        (UserError("a mask", "is damaged", "copy it again"), UserError, "is damaged"),
+        (torch.OutOfMemoryError("tried to allocate"), UserError, "--recompute"),
+    ]
 
-
-@pytest.mark.parametrize(("failure", "state", "reason"), FAILURES, ids=["failed", "out of memory", "Ctrl-C", "SIGTERM"])
-def test_an_evaluation_that_fails_keeps_the_training(
-    straight, tiny_world, tmp_path, monkeypatch, failure, state, reason
-):
     def fail(*arguments):
         if isinstance(failure, int):
             os.kill(os.getpid(), failure)
             time.sleep(10)
         raise failure
 
-    with monkeypatch.context() as patch:
-        patch.setattr(SegmentationTask, "evaluate", fail)
-        with pytest.raises((UserError, KeyboardInterrupt)):
-            run(tiny_world, tmp_path)
-    (folder,) = (tmp_path / "runs").glob("evaluation-*")
-    status = json.loads((folder / "status.json").read_text())
-    assert (status["state"], status["step"]) == (state, 4)
-    assert reason in status["reason"]
-    assert not list((tmp_path / "results").glob("runs/*"))
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "train_step", fail)
-        resumed = run(tiny_world, tmp_path)
+    for failure, raised, reason in failures:  # noqa: B007  # read by `fail`
+        with monkeypatch.context() as patch:
+            patch.setattr(SegmentationTask, "evaluate", fail)
+            with pytest.raises(raised, match=reason):
+                run(tiny_world, tmp_path)
+        assert "the training is complete and kept; the same command evaluates it again" in capsys.readouterr().err
+        assert not list((tmp_path / "results").glob("runs/*"))
+        monkeypatch.setattr(Trainer, "train_step", fail)
+    resumed = run(tiny_world, tmp_path)
     assert resumed.metrics == straight[1].metrics
-    left = sorted(path.name for path in (tmp_path / "runs" / resumed.name).iterdir())
-    assert left == ["model.safetensors", "status.json"]
+    assert [path.name for path in (tmp_path / "runs" / resumed.name).iterdir()] == ["model.safetensors"]
 
 
 def test_a_training_out_of_memory_names_what_saves_memory(tiny_world, tmp_path, monkeypatch):

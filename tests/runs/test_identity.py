@@ -14,15 +14,15 @@ from tespec.comparison.records import RESULTS_VERSION, read_records, write_recor
 from tespec.core import config
 from tespec.core.config import pretraining_settings
 from tespec.core.paths import CONFIGS
-from tespec.core.registry import register_methods
 from tespec.pretraining.method import find_method
+from tespec.registry import register_methods
 from tespec.runs import pretrain, run
 from tespec.runs.data import Data
-from tespec.runs.finetune import finetune, prepare_run
+from tespec.runs.finetune import prepare_run
 from tespec.runs.references import label_prior
 
 METHOD = """
-from tespec.core.registry import METHODS
+from tespec.registry import METHODS
 from tespec.pretraining.method import Method
 
 
@@ -32,7 +32,7 @@ class Mine(Method):
     summary = "Starts as every network does."
 """
 DECODER = """
-from tespec.core.registry import MODELS
+from tespec.registry import MODELS
 from tespec.pretraining.masking import LastStageDecoder
 
 
@@ -69,41 +69,37 @@ def cell(tiny_world, methods):
     return cell
 
 
-@pytest.fixture(scope="module")
-def made(cell, tmp_path_factory):
-    """Records of an own method and of a built-in one, and their folder."""
-    folder = tmp_path_factory.mktemp("made")
-    return folder, {method: finetune(cell(folder, method)) for method in ("scratch", "mine")}
-
-
 def name_of(wanted):
     return prepare_run("evaluation", wanted).run.name
 
 
-def test_an_edited_method_file_or_a_raised_version_voids_that_method_alone(made, methods, cell, monkeypatch):
-    folder, records = made
+@pytest.fixture(scope="module")
+def names(cell, tmp_path_factory):
+    """Names of the runs of an own method and of a built-in one."""
+    return {method: name_of(cell(tmp_path_factory.mktemp("made"), method)) for method in ("scratch", "mine")}
+
+
+def test_an_edited_method_file_or_a_raised_version_voids_that_method_alone(names, methods, cell, tmp_path, monkeypatch):
     file = methods / "mine.py"
     file.write_text(file.read_text() + "# edited\n")
-    assert finetune(cell(folder)) == records["scratch"]  # that of before, written at another time than a new one
-    assert name_of(cell(folder, "mine")) != records["mine"].name
+    assert name_of(cell(tmp_path)) == names["scratch"]
+    assert name_of(cell(tmp_path, "mine")) != names["mine"]
     file.write_text(METHOD.format(name="mine"))
     monkeypatch.setattr(find_method("scratch"), "version", 2)
-    assert name_of(cell(folder)) != records["scratch"].name
-    assert name_of(cell(folder, "mine")) == records["mine"].name
+    assert name_of(cell(tmp_path)) != names["scratch"]
+    assert name_of(cell(tmp_path, "mine")) == names["mine"]
 
 
-def test_how_and_where_it_is_computed_is_no_choice(made, cell, tmp_path):
-    _, records = made
+def test_how_and_where_it_is_computed_is_no_choice(names, cell, tmp_path):
     default = cell(tmp_path).settings.head["dropout"]
     for wanted in (
         cell(tmp_path, device=None, workers=2, threads=1, variant="masking: 25%", track="files"),
         cell(tmp_path, changes=[f"head.dropout={default}", "optimisation.steps=1"]),
     ):
-        assert name_of(wanted) == records["scratch"].name
+        assert name_of(wanted) == names["scratch"]
 
 
-def test_every_choice_is_in_the_name(made, cell, tmp_path, monkeypatch):
-    folder, records = made
+def test_every_choice_is_in_the_name(names, cell, tmp_path, monkeypatch):
     monkeypatch.setattr(config, "_added", {})
     own = {}
     for kind, name, base in (("tasks", "my_task", "ddd17"), ("profiles", "my_profile", "tiny")):
@@ -111,25 +107,25 @@ def test_every_choice_is_in_the_name(made, cell, tmp_path, monkeypatch):
         own[kind] = tmp_path / f"{name}.yaml"
         own[kind].write_text(text)
         config.add_file(kind, own[kind])
-    usual = cell(folder).settings
+    usual = cell(tmp_path).settings
     others = [
-        cell(folder, changes=["head.dropout=0.3"]),
-        cell(folder, changes=["label_share=0.5"]),
-        cell(folder, settings=replace(usual, batch_size=usual.batch_size + 1)),
-        cell(folder, settings=replace(usual, optimisation=replace(usual.optimisation, peak_lr=1e-4))),
-        cell(folder, seed=1),
-        cell(folder, split="val"),
-        cell(folder, accumulate=2),
-        cell(folder, task="my_task"),
-        cell(folder, profile="my_profile"),
+        cell(tmp_path, changes=["head.dropout=0.3"]),
+        cell(tmp_path, changes=["label_share=0.5"]),
+        cell(tmp_path, settings=replace(usual, batch_size=usual.batch_size + 1)),
+        cell(tmp_path, settings=replace(usual, optimisation=replace(usual.optimisation, peak_lr=1e-4))),
+        cell(tmp_path, seed=1),
+        cell(tmp_path, split="val"),
+        cell(tmp_path, accumulate=2),
+        cell(tmp_path, task="my_task"),
+        cell(tmp_path, profile="my_profile"),
     ]
-    names = {name_of(other) for other in others}
+    found = {name_of(other) for other in others}
     for kind, file, setting in (("tasks", "my_task", "dropout"), ("profiles", "my_profile", "drop_path")):
         text = own[kind].read_text()
         changed = re.sub(rf"({setting}): [\d.]+", r"\1: 0.37", text)
         own[kind].write_text(changed if changed != text else f"{text}\n# edited {file}\n")
-        names.add(name_of(cell(folder, **{kind.removesuffix("s"): file})))
-    assert len(names - {records["scratch"].name}) == len(others) + 2
+        found.add(name_of(cell(tmp_path, **{kind.removesuffix("s"): file})))
+    assert len(found - {names["scratch"]}) == len(others) + 2
 
 
 def test_settings_and_parts_of_a_pretraining_are_in_its_name(tiny_world, tmp_path, monkeypatch):

@@ -2,7 +2,6 @@ import errno
 import os
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -13,7 +12,7 @@ import os, sys, time
 from pathlib import Path
 from tespec.runs.run import locked
 with locked(Path(sys.argv[1]), "run"):
-    if "fork" in sys.argv and os.fork():
+    if os.fork():
         time.sleep(60)
     print("held", flush=True)
     os.close(1)
@@ -21,28 +20,11 @@ with locked(Path(sys.argv[1]), "run"):
 """
 
 
-def holding(folder, *how):
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(folder), *how], stdout=subprocess.PIPE, text=True)
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "held\n"
-    return holder
-
-
-def test_a_second_process_waits_until_the_first_ends_even_by_a_kill(tmp_path, capsys):
-    with holding(tmp_path) as holder:
+def test_children_of_a_killed_holder_do_not_keep_it(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
         with locked(tmp_path, "another run") as nobody, locked(tmp_path, "another run") as held_already:
             assert nobody == held_already == ""
-        killing = threading.Timer(1.5, holder.kill)
-        killing.start()
-        named = f"process {holder.pid} on {os.uname().nodename}"
-        with locked(tmp_path, "run") as who:
-            assert who == named
-        killing.join()
-    assert capsys.readouterr().err == f"run: waiting for {named}, which is computing it\n"
-
-
-def test_children_of_a_killed_holder_do_not_keep_it(tmp_path):
-    with holding(tmp_path, "fork") as holder:
         holder.kill()
         holder.wait()
         with locked(tmp_path, "run") as nobody:

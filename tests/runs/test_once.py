@@ -11,8 +11,8 @@ import pytest
 from short_runs import setup_in
 
 from tespec.core.config import finetuning_settings
-from tespec.core.registry import register_methods
 from tespec.pretraining.method import find_method
+from tespec.registry import register_methods
 from tespec.runs import run as runs
 from tespec.runs.run import Outcome, Run, Trained, run_or_load
 from tespec.training.checkpoint import checkpoints

@@ -1,6 +1,5 @@
 """Two processes compute what one computes, whatever is trained, and go on where one stopped."""
 
-import json
 import os
 import signal
 import subprocess
@@ -107,7 +106,6 @@ def test_the_command_line_by_two_processes_and_a_stop(world, tmp_path):
     _, said = started.communicate()
     assert started.returncode != 0
     (run,) = (tmp_path / "runs").glob("evaluation-*")
-    assert json.loads((run / "status.json").read_text())["state"] == "preempted", said
     assert "error" not in said.splitlines()[0]
     (checkpoint,) = run.glob("step-*")
     assert f"stopped after step {int(checkpoint.stem[5:])}" in said

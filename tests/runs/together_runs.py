@@ -17,8 +17,8 @@ from short_runs import cell_spec, setup_in, short_pretrainings, stopped_after
 
 from baselines.mem import Mem
 from tespec.core.config import pretraining_settings
-from tespec.core.registry import register_methods
 from tespec.datasets.batches import LabelledBatches
+from tespec.registry import register_methods
 from tespec.runs.data import Data
 from tespec.runs.finetune import finetune
 from tespec.runs.pretrain import pretrain

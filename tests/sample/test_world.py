@@ -12,7 +12,7 @@ import pytest
 
 from tespec.cli.main import call
 from tespec.core.errors import UserError
-from tespec.core.registry import register_methods
+from tespec.registry import register_methods
 from tespec.runs.data import Data, settings_of
 from tespec.sample import make_world
 from tespec.sample.__main__ import app

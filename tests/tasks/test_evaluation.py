@@ -8,9 +8,9 @@ import yaml
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
-from tespec.core.registry import TASKS
 from tespec.datasets.recording import Recording
 from tespec.metrics.depth import NAMES
+from tespec.registry import TASKS
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task, import_tasks
 

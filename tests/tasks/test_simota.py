@@ -6,8 +6,8 @@ import pytest
 import torch
 from mmengine.structures import InstanceData
 
-from tespec.core.registry import MODELS
 from tespec.models import EventSwin
+from tespec.registry import MODELS
 from tespec.tasks.detection import STRIDES, DetectionHead, DetectionModel, assign
 
 SIZES = ((8, 12), (4, 6), (2, 3))  # rows and columns of the three levels: 64 x 96 px

@@ -13,9 +13,9 @@ import torch
 from loss_cases import CASES
 from torch import nn
 
-from tespec.core.registry import TASKS, import_modules, pretrained_methods
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
+from tespec.registry import TASKS, import_modules, pretrained_methods
 
 OURS = ("tespec.", "baselines.")
 

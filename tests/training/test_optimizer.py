@@ -15,10 +15,10 @@ from baselines.mem import Mem, MemTokenizer
 from baselines.moby import Moby
 from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.registry import pretrained_methods
 from tespec.core.settings import Clip, Decay
 from tespec.models import build_backbone
 from tespec.pretraining.method import own_settings
+from tespec.registry import pretrained_methods
 from tespec.training.optimizer import build_optimizer, learning_rate, parameter_groups, weight_decay
 from tespec.training.trainer import Trainer
 

@@ -9,9 +9,9 @@ from safetensors.torch import save_file
 
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
-from tespec.core.registry import register_methods
 from tespec.models import EventSwin
 from tespec.pretraining.method import find_method
+from tespec.registry import register_methods
 from tespec.runs.data import Data
 from tespec.runs.finetune import CellSpec
 from tespec.runs.setup import Setup
