@@ -77,8 +77,9 @@ def plan(
     Returns:
         The exit code: 1 if a run failed.
     """
+    read = read_plan(name)  # a mistake in it is answered before methods, and with them torch, are imported
     register_methods(options.plugins)
-    plan = changed(read_plan(name), options)
+    plan = changed(read, options)
     jobs = select(expand(plan, options.seeds), options.only)
     check_methods(plan, jobs)
     results = options.results or (RESULTS.parent / plan.results if plan.results else RESULTS)

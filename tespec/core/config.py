@@ -40,9 +40,11 @@ TASK_DEFAULTS: dict[str, Any] = {
     # As RVT mixes them (data/genx_utils, modules/detection.py), whose loading the paper takes for pre-training and
     # detection; it is silent on the other tasks.
     "sampling": "mixed",
-    "labels_per_chunk": None,
-    "label_share": 1.0,
-    "evaluation_lanes": 1,
+    "labels_per_chunk": None,  # labelled segments per lane and step that reach the head; None: all
+    "label_share": 1.0,  # of the training labels, spread evenly over each recording; the others are never seen
+    "evaluation_lanes": 1,  # recordings evaluated side by side: speed and memory, never a prediction
+    # "flip": mean of the logits with the mirrored image; "ecddp": also at scales 1.5 and 2, as ECDDP's own numbers were
+    # made (eval_seg.py); the paper uses none.
     "test_time_augmentation": "none",
 }
 _added: dict[str, dict[str, Path]] = {}  # files of the user's own by kind ("tasks", "profiles") and name

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import tespec.core.compat  # noqa: F401  # before mmengine
+
 import torch
 from mmengine import dist
 from torch import Tensor, distributed

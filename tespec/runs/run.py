@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypedDict
 
 import tespec.core.compat  # before mmengine
 
+import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from mmengine.visualization import BaseVisBackend
@@ -306,7 +307,8 @@ def _record(run: Run, trained: Trained, outcome: Outcome, times: Mapping[str, fl
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _finite(each) for name, each in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    # NumPy's float32 is no `float`.
+    return None if isinstance(value, (float, np.floating)) and not math.isfinite(value) else value
 
 
 def _finite_points(curve: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
@@ -329,8 +331,10 @@ def _taken(run: Run, record: Record) -> Record:
             write_record(record, run.setup.results)
     # Checkpoints of a run that was killed right behind its record, unless another process computes it again.
     if is_first() and checkpoints(run.folder) and _acquired(lock := _lock(run.setup.runs, run.name)):
-        clear(run.folder)
-        lock.release()
+        try:
+            clear(run.folder)
+        finally:
+            lock.release()
     return record
 
 

@@ -91,8 +91,8 @@ class Trainer:
         """Train until the last step of the settings.
 
         Raises:
-            UserError: a loss or a gradient is not finite; data cannot be read any more; or a
-                process that prepares batches died.
+            UserError: a loss or a gradient is not finite, data cannot be read any more, or a process that prepares
+                batches died.
         """
         self.model.train()
         self._call("before_run")

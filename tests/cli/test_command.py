@@ -72,6 +72,7 @@ def test_help_fits_a_screen_says_how_settings_are_found_and_imports_no_torch(cal
         f"assert not any(main([*command, '--help']) for command in {COMMANDS})\n"
         "assert main(['run', '--method', 'tespek', '--task', 'ddd17']) == 2\n"
         "assert main(['run', '--method', 'scratch', '--task', 'ddd17', '--set', 'peak_lr=1']) == 2\n"
+        "assert main(['plan', 'smal']) == 2\n"
         "assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=100)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from short_runs import cell_spec
 
@@ -78,7 +79,7 @@ def test_a_number_that_is_not_finite_is_recorded_as_missing(tiny_world, tmp_path
 
     def evaluate_to_nan(*arguments):
         found = evaluate(*arguments)
-        return replace(found, metrics=found.metrics | {"miou": float("nan")})
+        return replace(found, metrics=found.metrics | {"miou": np.float32("nan")})
 
     monkeypatch.setattr(SegmentationTask, "evaluate", evaluate_to_nan)
     record = prior(tiny_world, tmp_path)
