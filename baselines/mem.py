@@ -320,8 +320,9 @@ class Mem(EventMethod):
         "MEM's network is a Swin that sees the whole frame, instead of a ViT-B/16 that sees squares of 224 px",
         "MEM names all tokens that lie within a place of the Swin's last stage, instead of one at each place of a ViT",
         "MEM masks by a learned patch of pixels before they are embedded, instead of by a learned token after it",
-        "in memory (recurrent true) MEM hides the same patches in all segments of a step, carries the state, and plays "
+        "in memory (recurrent true) MEM masks the same patches in all segments of a step, carries the state, and plays "
         "nothing backwards",
+        "in memory MEM shifts events anew at each step, so that the state lies up to 16/256 of the side off them",
     )
     # Feed-forward, as published. Values: as of the tokenizer.
     recipe = cfg.Pretraining(

@@ -32,7 +32,7 @@ from torch.utils.benchmark import Timer
 from benchmarks.speed import machine_name, save
 from tespec.cli.main import call, new_app, run
 from tespec.core.config import finetuning_settings, names, pretraining_settings
-from tespec.core.errors import one_line
+from tespec.core.errors import UserError, one_line
 from tespec.core.paths import RESULTS
 from tespec.models.backbone import execute
 from tespec.pretraining.method import new_network, open_pretraining
@@ -164,7 +164,11 @@ def run_stages(
     path: Annotated[Path | None, Parameter(name="--json", help="where the results go (default: results/gpu)")] = None,
 ) -> int:
     """Run the stages, print, write."""
-    chosen, load, rows = choose_device(device), os.getloadavg()[0], list[Row]()
+    try:
+        chosen = choose_device(device)
+    except UserError as error:
+        raise UserError(error.where, "no such GPU", "use --device cpu --small to see that everything runs") from error
+    load, rows = os.getloadavg()[0], list[Row]()
     torch.set_num_threads(1)
     for name in [only] if only else STAGES:
         rows += run_stage(name, chosen, small)

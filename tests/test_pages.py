@@ -22,3 +22,8 @@ def test_links_lead_to_files_and_headings(page):
         linked = page.parent / name if name else page
         assert linked.exists(), target
         assert not anchor or anchor in anchors(linked.read_text()), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_page_holds_a_merge_marker(page):
+    assert not re.findall(r"^(?:<{7}|={7}|>{7})", page.read_text(), re.MULTILINE)

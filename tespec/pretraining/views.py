@@ -74,7 +74,7 @@ def random_crops(frames: Tensor, side: int) -> Tensor:
     whole, own = shard_slice(len(frames))
     top, left = (torch.rand(whole, 2)[own].double() * room).long().unsqueeze(-1).unbind(1)
     rows, columns = (sent(each, frames.device) for each in (top + torch.arange(height), left + torch.arange(width)))
-    return picked(frames.unsqueeze(0), rows, columns).squeeze(0)
+    return picked(frames, rows, columns)
 
 
 def random_views(
@@ -121,7 +121,7 @@ def random_shifts(frames: Tensor, most: int) -> Tensor:
 
 
 def picked(frames: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Pixels (..., B, T, C, h, w) of frames (..., B, T, C, H, W) at rows ([...,] B, h) and columns ([...,] B, w)."""
+    """Pixels (B, T, C, h, w) of frames (B, T, C, H, W) at rows (B, h) and columns (B, w)."""
     places = rows.unsqueeze(-1) * frames.shape[-1] + columns.unsqueeze(-2)
     shape = (*frames.shape[:-2], *places.shape[-2:])
     places = places.flatten(-2).unsqueeze(-2).unsqueeze(-2).expand(*frames.shape[:-2], -1)

@@ -107,3 +107,9 @@ def test_a_step_that_raises_is_named_and_the_next_one_runs(monkeypatch, capsys):
         "step (ddd17, fp32): FAILED; note ZeroDivisionError: division by zero\nstep (tespec, fp32): ok; note fine\n"
     )
     assert "failed: step (ddd17, fp32)\n" in printed
+
+
+def test_without_a_gpu_the_way_that_works_is_named(monkeypatch, capsys):
+    assert call(monkeypatch, gpu, "--device", "cuda:99") == 2
+    said = "error: --device cuda:99: no such GPU; use --device cpu --small to see that everything runs"
+    assert capsys.readouterr().err.startswith(said)

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from loss_cases import ecddp, histograms, own
-from torch.nn.functional import log_softmax
+from torch.nn.functional import log_softmax, normalize
 
+from baselines import ecddp as ecddp_file
 from baselines.ecddp import AttentionPool, Ecddp, cluster
 from tespec.models import build_backbone
 from tespec.pretraining.contrast import PrototypeHead, sinkhorn  # which test_contrast.py holds against SwAV's
@@ -104,12 +105,15 @@ def test_the_student_sees_masked_views_and_the_teacher_the_whole_square(monkeypa
         calls.append((network is model.student, mask is not None, frames.shape))
         return original(network, frames, mask)
 
+    sides, crops = [], ecddp_file.random_crops
+    monkeypatch.setattr(ecddp_file, "random_crops", lambda frames, side: sides.append(side) or crops(frames, side))
     monkeypatch.setattr(type(model.student), "forward", spy)
     with torch.no_grad():
         named, _ = model.loss({"histograms": torch.randint(0, 4, (1, 2, 20, 360, 640), dtype=torch.uint8)})
     weighed = 0.5 * named["loss_patch"] + 0.1 * named["loss_context"] + 0.9 * named["loss_image"]
     torch.testing.assert_close(named["loss"], weighed)
     square, large, small = ((2, 20, side, side) for side in (224, 192, 96))
+    assert sides == [320, 224]
     assert calls[:3] == [(False, False, each) for each in (square, large, large)]
     assert calls[3:] == [(True, True, large)] * 2 + [(True, False, small)] * 8
 
@@ -182,6 +186,18 @@ def test_clusters_find_groups_and_those_that_lose_all_tokens_stay_empty():
     assert members[0].tolist() == [[number // 4 == group for number in range(12)] for group in range(3)]
     members = cluster(tokens[:, :4].repeat(1, 2, 1), torch.tensor([[0, 4]]))  # two starts are one token
     assert members.sum(2).tolist() == [[8, 0]]
+
+
+def test_clusters_are_those_of_ten_rounds():
+    torch.manual_seed(0)
+    tokens, starts = torch.randn(2, 1000, 8), torch.randint(1000, (2, 5))
+    for lane, of_lane in enumerate(normalize(tokens, dim=-1)):
+        centres = of_lane[starts[lane]]
+        for _ in range(10):
+            nearest = (of_lane @ normalize(centres, dim=-1).T).argmax(1)
+            members = torch.stack([nearest == number for number in range(5)])
+            centres = members.float() @ of_lane
+        assert torch.equal(cluster(tokens, starts)[lane], members)
 
 
 def test_pooling_is_attention_of_each_vector_to_itself_and_its_tokens():

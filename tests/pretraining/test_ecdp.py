@@ -47,6 +47,18 @@ def test_contrasts_and_alignment_are_the_published_ones():
     assert likeness_divergence(EVENTS, IMAGES, 0.1).item() == pytest.approx(expected)
 
 
+def test_through_the_row_sums_of_the_alignment_alone_gradients_flow():
+    images = IMAGES.clone().requires_grad_()
+    wanted = (normalize(images, dim=1) @ normalize(images, dim=1).T / 0.1).exp()
+    for _ in range(3):
+        wanted = wanted / wanted.detach().sum(0)
+        wanted = wanted / wanted.sum(1, keepdim=True)
+    events = normalize(EVENTS, dim=1)
+    divergence = (wanted * (wanted.log() - (events @ events.T / 0.1).log_softmax(1))).sum() / 6
+    losses = (likeness_divergence(EVENTS, images, 0.1), divergence)
+    torch.testing.assert_close(*(torch.autograd.grad(each, images)[0] for each in losses))
+
+
 def test_each_loss_weighs_and_trains_as_published():
     """There the image network is frozen, and only the layer behind it learns by the alignment."""
     of_images = {"backbone", "image_head", "image_predictor", "to_event"}

@@ -103,6 +103,25 @@ def test_neighbours_are_mixed_by_mixup_or_cutmix_and_their_classes_alike():
         mixed(model, labels[:7])
 
 
+def test_images_are_mixed_in_training_alone(monkeypatch):
+    model, given = network(), {"views": torch.randn(4, 1, 1, 64, 96), "labels": torch.tensor([0, 3, 4, 1])}
+    shares, seen = torch.rand(4, 5).softmax(1), []
+    monkeypatch.setattr(Imagenet, "_mixed", lambda self, *both: seen.append(both) or (both[0], shares))
+    found = model.train().loss(given)[0]["loss"]
+    ((views, labels),) = seen
+    assert torch.equal(labels, given["labels"])
+    logits = model.classify(model.norm(model.backbone(views.unsqueeze(1))[0][-1][:, 0].flatten(2).mT).mean(1))
+    torch.testing.assert_close(found, -(shares * logits.log_softmax(1)).sum(1).mean(), rtol=1e-4, atol=1e-5)
+    model.eval().loss(given)
+    assert len(seen) == 1
+
+
+def test_each_128_images_are_mixed_by_a_ratio_of_their_own():
+    _, targets = mixed(network(smoothing=0.0), torch.arange(256) % 5)
+    greatest = targets.amax(1)
+    assert [len(part[part < 1].unique()) for part in (greatest[:128], greatest[128:], greatest)] == [1, 1, 2]
+
+
 @pytest.mark.parametrize("count", [8, 384])
 def test_ranks_mix_what_one_mixes(count):
     model, labels = network(), torch.arange(count) % 5

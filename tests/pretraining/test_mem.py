@@ -99,6 +99,14 @@ def test_half_of_the_windows_are_played_backwards_and_all_are_shifted():
     assert random_shifts(counts, 20).sum() < 400  # what leaves the frame is gone
 
 
+@pytest.mark.parametrize("recurrent", [True, False])
+def test_in_memory_nothing_is_played_backwards(monkeypatch, recurrent):
+    flipped = []
+    monkeypatch.setattr(mem, "random_time_flips", lambda frames: flipped.append(frames) or frames)
+    network(recurrent).train().loss(events(), None)
+    assert bool(flipped) != recurrent
+
+
 def test_blocks_mask_the_published_share():
     settings = own("mem")
     most = round(settings.ratio * 196)
