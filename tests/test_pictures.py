@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.colors import to_hex
+import pytest
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
+from scipy.spatial.distance import pdist
 
+from tespec.core.files import read_yaml
+from tespec.core.paths import REPOSITORY
 from tespec.metrics.segmentation import IGNORE
 from tespec.pictures import (
     NEGATIVE,
@@ -22,6 +26,40 @@ from tespec.pictures import (
 )
 from tespec.pretraining import picture
 from tespec.pretraining.picture import MASKED, ReconstructedSegment, draw_segments
+from tespec.report.page import MARKERS
+
+# What people see who lack one kind of cone, of linear RGB (Machado, Oliveira and Fernandes 2009, severity 1).
+EYES = {
+    "all cones": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+XYZ = np.array(
+    [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+)
+# CIE 1976 distances; two neighbouring patches differ at about 2.3.
+LEAST = {"ddd17": 28.0, "dsec": 18.0, "gen1": 45.0, "1mpx": 45.0}
+
+
+def least_distance(colours, eyes):
+    """Of sRGB colours (N, 3) as these eyes see them, in CIE L*a*b* of white D65."""
+    colours = np.asarray(colours, float)
+    linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
+    xyz = np.clip(linear @ np.asarray(eyes).T, 0, 1) @ XYZ.T / XYZ.sum(axis=1)
+    x, y, z = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116).T
+    return pdist(np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=1)).min()
+
+
+@pytest.mark.parametrize("eyes", EYES)
+def test_colours_are_told_apart(eyes):
+    for task, least in LEAST.items():
+        classes = read_yaml(REPOSITORY / "configs" / "tasks" / f"{task}.yaml")["classes"]
+        colours = list(colours_of([], classes).values())
+        assert least_distance(colours, EYES[eyes]) >= least
+        assert min(least_distance([each, UNKNOWN], EYES[eyes]) for each in colours) >= 20
+    assert least_distance([POSITIVE, NEGATIVE, MASKED, (1, 1, 1)], EYES[eyes]) >= 30
+    assert least_distance([to_rgb(marker["color"]) for marker in MARKERS], EYES[eyes]) >= 10
 
 
 def legend_of(figure):

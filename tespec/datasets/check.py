@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.datasets.base import LabelledDataset
+from tespec.datasets.labels import BOXES, DEPTH, IGNORE, MASK, CheckedLabels
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import BINS, ArchiveSource, EventSource, packed_events, read_rectification
 from tespec.datasets.sources import RULE as STORED_RULE
@@ -48,6 +49,7 @@ COLUMNS = {
     "raised": "{events_clamped:,}",  # timestamps that step back
     "length": "{events_seconds:.1f} s",
     "labels": "{labels_count:,}",
+    "empty": "{labels_empty:,}",  # labels that hold nothing
     "left out": "{labels_left_out:,}",  # by the protocol
     "every": "{labels_spacing_ms:g} ms",
     "size": "{size_mb:,.1f} MB",
@@ -139,6 +141,9 @@ def check_recording(dataset: LabelledDataset, split: str, name: str, quick: bool
             facts |= read(recording, quick)
         except UserError as error:
             problems.append(error)
+    if (number := facts.get("labels_read")) and facts["labels_empty"] == number:
+        where, what = f"{recording.path}, recording {name}", f"all of the {number:,} labels that were read are empty"
+        problems.append(UserError(where, what, "copy the labels again, or leave the recording out"))
     return Checked(split, name, facts, tuple(problems), content)
 
 
@@ -169,16 +174,24 @@ def _verify(store: Path, path: Path) -> None:
 
 
 def _label_facts(recording: LabelledRecording, quick: bool) -> dict[str, Any]:
-    """Number of labels, their median spacing, and how many are left out; every label is read, or a few of them."""
+    """Figures of the labels, of which every one is read, or a few of them."""
     count, times = len(recording.labelled), recording.label_times
     chosen = np.unique(np.linspace(0, count - 1, QUICK).astype(int)) if quick and count > QUICK else np.arange(count)
-    for index in chosen.tolist():
-        recording.labels[index]
+    kind = recording.labels.kind if isinstance(recording.labels, CheckedLabels) else ""
     return {
         "labels_count": count,
+        "labels_read": len(chosen),
+        "labels_empty": sum(_is_empty(recording.labels[index], kind) for index in chosen.tolist()),
         "labels_spacing_ms": float(np.median(np.diff(times))) / 1000 if count > 1 else 0.0,
         "labels_left_out": recording.left_out,
     }
+
+
+def _is_empty(label: Any, kind: str) -> bool:
+    """Whether boxes, a mask or a depth hold nothing to learn from; labels of other kinds never count as empty."""
+    if kind == BOXES:
+        return not len(label.label)
+    return bool((kind == MASK and (label == IGNORE).all()) or (kind == DEPTH and np.isnan(label).all()))
 
 
 def _size(path: Path) -> int:

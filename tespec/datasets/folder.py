@@ -23,6 +23,7 @@ from tespec.datasets.recording import LabelledRecording, Recording, contiguous_w
 from tespec.datasets.sources import (
     WINDOW_US,
     ArchiveSource,
+    EventSource,
     Source,
     is_archive,
     pack_missing,
@@ -209,12 +210,14 @@ class TrainValSplit(NamedTuple):
         train: to train on.
         held_out: to validate on.
         excluded_test: names of recordings that were left out since something is tested on them.
+        left_out: names of recordings in no split, beside those of splits.
         damaged: what is wrong with recordings that were left out for it, by name.
     """
 
     train: list[Recording]
     held_out: list[Recording]
     excluded_test: tuple[str, ...]
+    left_out: tuple[str, ...]
     damaged: dict[str, UserError]
 
     @property
@@ -225,7 +228,7 @@ class TrainValSplit(NamedTuple):
     @property
     def clamped(self) -> dict[Path, int]:
         """Number of events whose time stepped back and was raised, of each recording that has any."""
-        every = {each.path: each for each in (*self.train, *self.held_out) if each.has_words}
+        every = {each.path: each for each in (*self.train, *self.held_out) if isinstance(each.source, EventSource)}
         return {path: count for path, each in every.items() if (count := each.stream.clamped)}
 
 
@@ -285,7 +288,8 @@ def divide(
         train = sorted(by_hash[len(held_out) :], key=lambda each: each.name)
     elif not held_out:
         train, held_out = map(list, zip(*map(_halves, train), strict=True))
-    return TrainValSplit(train, held_out, tuple(name_of(root, path) for path in split[TEST]), damaged)
+    excluded_test, left_out = (tuple(name_of(root, path) for path in split[name]) for name in (TEST, LEFT_OUT))
+    return TrainValSplit(train, held_out, excluded_test, left_out, damaged)
 
 
 def _halves(recording: Recording) -> tuple[Recording, Recording]:

@@ -25,7 +25,7 @@ from tespec.datasets.augment import sample_flip_zoom
 from tespec.datasets.base import HELD_OUT, TEST, TRAIN
 from tespec.datasets.batches import WHOLE, Shard, lanes_of, shuffled
 from tespec.datasets.ddd17 import IMAGES, image_times
-from tespec.datasets.folder import split_recordings
+from tespec.datasets.folder import LEFT_OUT, split_recordings
 from tespec.datasets.recording import Recording
 from tespec.events.spatial import apply_maps
 
@@ -44,13 +44,17 @@ Augment = Callable[[NDArray[np.uint8], np.random.Generator], NDArray[np.uint8]]
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """Images to train on and those held out, by path, the names of the folders they lie in, and folders left alone."""
+    """Images to train on and those held out, by path, and the names of the folders they lie in.
+
+    Folders of test splits, `excluded_test`, and those beside the folders of splits, `left_out`, are left alone.
+    """
 
     root: Path
     train: tuple[Path, ...]
     held_out: tuple[Path, ...]
     classes: tuple[str, ...]
     excluded_test: tuple[str, ...]
+    left_out: tuple[str, ...]
 
     def label(self, path: Path) -> int:
         """Number of the class an image lies in."""
@@ -104,8 +108,8 @@ def open_images(root: Path) -> ImageFolder:
     if not train:
         raise UserError(root, "holds images below val alone", "put those to train on below train")
     classes = sorted({path.parent.name for path in (*train, *held_out)})
-    excluded_test = tuple(folder.relative_to(root).as_posix() for folder in splits[TEST])
-    return ImageFolder(root, tuple(train), tuple(held_out), tuple(classes), excluded_test)
+    unused = [tuple(folder.relative_to(root).as_posix() for folder in splits[name]) for name in (TEST, LEFT_OUT)]
+    return ImageFolder(root, tuple(train), tuple(held_out), tuple(classes), *unused)
 
 
 def _images_below(folder: str | Path) -> Iterator[Path]:
@@ -116,8 +120,10 @@ def _images_below(folder: str | Path) -> Iterator[Path]:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield from _images_below(entry.path)
-            # A link to nothing is listed as well: reading it says what is wrong.
-            elif entry.name.lower().endswith(ENDINGS) and (entry.is_file() or entry.is_symlink()):
+            # Broken links are listed too, so that reading them raises an error.
+            elif entry.name.lower().endswith(ENDINGS) and (
+                entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))
+            ):
                 yield Path(entry.path)
 
 

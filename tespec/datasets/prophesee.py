@@ -24,13 +24,15 @@ from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDatas
 from tespec.datasets.labels import speed_at
 from tespec.datasets.recording import LabelledRecording, reduced
 from tespec.datasets.sources import REPRESENTATIONS, ArchiveSource, EventSource
-from tespec.events.readers import Reader, hdf5
+from tespec.events.readers import Reader, SizeNotNamed, hdf5
 from tespec.events.readers.arrays import load_array, load_arrays
 from tespec.events.store import HEADER, STORE, store_of
 from tespec.registry import DATASETS
 
 DAT, ARCHIVE = "Prophesee .dat", "RVT's preprocessed archive"  # layouts
 EVENT_FILE, BOX_FILE = "_td.dat", "_bbox.npy"
+INTERMEDIATE = ("_td.dat.h5", "_td.h5")  # event files of RVT's preprocessing
+RECORDED = "CD/events"  # in HDF5 files of Prophesee's recorders
 LABELS = Path("labels_v2") / "labels.npz"  # of a recording of RVT's archives
 EVERY = ("*",)  # names of a split that stand for every recording in its folder
 
@@ -175,6 +177,9 @@ def recordings_in(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         file = path.with_name(path.name.removesuffix(STORE))
+        if file.name.endswith(INTERMEDIATE):
+            remedy = "give the .dat or RVT's preprocessed archive"
+            raise UserError(path, "is RVT's intermediate .h5, which is not read", remedy)
         raw = file.name.endswith(EVENT_FILE)
         if raw or (path / REPRESENTATIONS).is_dir() or (path / LABELS).is_file():
             other = found.setdefault(file.name.removesuffix(EVENT_FILE), file)
@@ -215,14 +220,17 @@ class PropheseeDataset(LabelledDataset):
 
     @classmethod
     def reads(cls, path: Path) -> bool:
-        """Whether an HDF5 file has events of Prophesee's recorders or RVT's preprocessing, which `reader` refuses."""
-        return path.suffix.lower() in hdf5.SUFFIXES and hdf5.holds(path, "CD/events", *hdf5.COLUMNS)
+        """Whether an HDF5 file has events of Prophesee's recorders or in plain columns, which `reader` refuses."""
+        return path.suffix.lower() in hdf5.SUFFIXES and hdf5.holds(path, RECORDED, *hdf5.COLUMNS)
 
     @classmethod
     def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
-        """Refused: the codec of the first is not at hand, and the second is an intermediate format."""
-        what = "is Prophesee's own HDF5 format or RVT's intermediate one, which are not read"
-        raise UserError(path, what, "convert it to .raw or .dat")
+        """Refused: the codec of the first is not available, and the units of others are not known."""
+        if hdf5.holds(path, RECORDED):
+            what = "is Prophesee's own HDF5 format, whose codec is not available"
+            raise UserError(path, what, "convert it to .raw or .dat")
+        what = "is an HDF5 file of events in no supported layout (DSEC, MVSEC)"
+        raise UserError(path, what, "save x, y, t, p as .npz")
 
     def names(self, split: str) -> tuple[str, ...]:
         """Names of the recordings of a split; those with faulty labels are left out."""
@@ -251,8 +259,10 @@ class PropheseeDataset(LabelledDataset):
         if self.given_sensor is None and not (store_of(path) / HEADER).is_file():
             try:
                 source.reader()
-            except UserError:  # older files do not name their size
+            except SizeNotNamed:  # older files
                 source = EventSource(path, self.sensor)
+            except UserError:
+                pass  # opening it says what is wrong
         return RecordingFiles(name, split, source, (boxes,))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:

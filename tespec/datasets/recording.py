@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.settings import Downsample
-from tespec.datasets.sources import EventSource, Source, Windows
+from tespec.datasets.sources import Source, Windows
 from tespec.events import PackedEvents
 from tespec.events.spatial import Region, View
 
@@ -103,11 +103,6 @@ class Recording:
     def stream(self) -> PackedEvents:
         """The open recording."""
         return self.source.stream
-
-    @property
-    def has_words(self) -> bool:
-        """Whether it holds events, not histograms from the beginning."""
-        return isinstance(self.source, EventSource)
 
     def histograms(self, first: int, count: int, bins: int, rule: str) -> NDArray[np.uint8]:
         """Histograms (count, 2*bins, H, W) of the windows from `first` on; a `UserError` if they cannot be read."""

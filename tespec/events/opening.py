@@ -32,11 +32,15 @@ class NotPacked(UserError):
 
 
 def dataset_of(path: Path) -> Any:
-    """The registered data set whose own format a file or folder has, None where it has none of theirs."""
+    """The registered data set whose own format a file or folder has, None where it has none of theirs.
+
+    Data sets of one's own are asked before those of the harness.
+    """
     from tespec.registry import DATASETS
 
     import_module("tespec.datasets")  # registers those of the harness
-    return next((kind for kind in DATASETS.module_dict.values() if kind.reads(path)), None)
+    kinds = sorted(DATASETS.module_dict.values(), key=lambda kind: kind.__module__.startswith("tespec.datasets."))
+    return next((kind for kind in kinds if kind.reads(path)), None)
 
 
 def open_events(path: str | Path, height: int | None = None, width: int | None = None) -> PackedEvents:

@@ -21,6 +21,7 @@ from tespec.datasets.batches import WHOLE, PretrainBatches, Shard, draw_mask
 from tespec.datasets.folder import TrainValSplit, divide, lengths_by_split
 from tespec.datasets.images import (
     ImageBatches,
+    ImageFolder,
     PairBatches,
     Paired,
     as_input,
@@ -110,7 +111,7 @@ class EventData(_Data):
         split = divide(root, settings.window_ms, settings.downsample, settings.sensor, skip_damaged)
         self.size, self.damaged = split.size, tuple(split.damaged)
         self.notes = (
-            *_excluded(split.excluded_test),
+            *_unused(split),
             *(f"left out as damaged: {error}" for error in split.damaged.values()),
             *(
                 f"{path}: {count:,} event times stepped back and were raised to the latest time before them"
@@ -207,7 +208,7 @@ class ImageData(_Data):
         if len(self.images.held_out) < self.method.min_batch_size:
             what = f"fewer than {self.method.min_batch_size} images are left for validation"
             raise UserError(root, what, "give more images")
-        self.notes = _excluded(self.images.excluded_test)
+        self.notes = tuple(_unused(self.images))
 
     def fingerprint(self) -> str:
         """Hash of the folder."""
@@ -309,7 +310,12 @@ class PairData(EventData):
 PretrainData = EventData | ImageData
 
 
-def _excluded(names: Sequence[str]) -> tuple[str, ...]:
-    """A line for the user about recordings of test splits; none where there are none."""
-    more = "" if len(names) <= SHOWN else f" and {len(names) - SHOWN} more"
-    return (f"of a test split, so left alone: {', '.join(names[:SHOWN])}{more}",) if names else ()
+def _unused(found: TrainValSplit | ImageFolder) -> Iterator[str]:
+    """Lines for the user about recordings, or folders of images, of test splits and of none."""
+    for why, names in (
+        ("of a test split, so left alone", found.excluded_test),
+        ("left out, beside the folders of splits or not named by dataset.json", found.left_out),
+    ):
+        more = "" if len(names) <= SHOWN else f" and {len(names) - SHOWN} more"
+        if names:
+            yield f"{why}: {', '.join(names[:SHOWN])}{more}"

@@ -126,9 +126,11 @@ def make_world(
         datasets: keys of `WRITERS`.
 
     Raises:
-        UserError: unknown size or data set.
+        UserError: unknown size or data set, or negative seed.
     """
     wanted = {dataset: recordings_of(size, seed, dataset) for dataset in datasets}
+    if seed < 0:
+        raise UserError(f"seed {seed} of the sample world", "is negative", "give 0 or more")
     folder = world_folder(size, seed, root)
     if all((folder / dataset).is_dir() for dataset in wanted):
         return folder

@@ -173,4 +173,8 @@ def state_sha256(tensors: Mapping[str, Tensor]) -> str:
 
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file's bytes, as hex."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()

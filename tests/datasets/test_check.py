@@ -31,10 +31,12 @@ def test_a_recording_that_is_not_packed_is_read_through_and_not_held(tiny_world,
 def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
     root = copy_archive(tiny_world, tmp_path / "drive: the second; again", ("dir0", "dir2", "dir3"))
     min(extract(root / "dir2").iterdir()).write_bytes(png(np.zeros((3, 3), np.uint8)))
+    min(extract(root / "dir0").iterdir()).write_bytes(png(np.full((64, 96), 255, np.uint8)))
     found = list(check(opened(root, "ddd17")))
     missing, size = problems(found)
     assert missing.startswith(f"{root / 'dir1'}: recording of the train split is missing; ")
     assert "mask has 3x3 px, the histograms have 96x64; " in size
+    assert found[0].facts["labels_empty"] == 1
     assert found[2].facts["events_count"] > 0
     assert "labels_count" not in found[2].facts
     assert len(table(found).splitlines()) == 5

@@ -160,6 +160,7 @@ def test_what_lies_beside_the_folders_of_splits_is_left_out(tmp_path):
     division = divide(tmp_path, 50, WHOLE)
     assert {recording.path for recording in division.train + division.held_out} == {tmp_path / "train" / "one.dat"}
     assert division.excluded_test == ("test/two.dat",)
+    assert division.left_out == ("extra/train/four.dat", "five.dat", "testing/three.dat")
     assert divide(tmp_path / "extra", 50, WHOLE).train
 
 
@@ -175,6 +176,8 @@ def test_folders_of_images_may_have_the_names_of_splits_and_recordings(tmp_path)
     images = open_images(tmp_path / "splits")
     assert (len(images.train), len(images.held_out), images.classes) == (9, 9, ("bus", "dir1", "train"))
     assert images.excluded_test == ("test/bus", "test/dir1", "test/train")
+    shutil.copytree(tmp_path / "classes", tmp_path / "splits" / "more")
+    assert open_images(tmp_path / "splits").left_out == ("more/bus", "more/dir1", "more/train")
 
 
 # Recordings without labels.
@@ -290,6 +293,16 @@ def test_damaged_recordings_are_left_out_if_asked_for_and_recorded(tmp_path):
         (tmp_path / name).unlink()
     with pytest.raises(UserError, match=r"r1\.dat: "):
         divide(tmp_path, 50, WHOLE, skip_damaged=True)
+
+
+def test_what_is_left_out_is_named_in_a_line(tmp_path):
+    for number in range(12):
+        write_recording(tmp_path / f"r{number:02d}.dat", height=48, width=64)
+    (tmp_path / "dataset.json").write_text(json.dumps({"splits": {"train": ["r00"], "val": ["r01"]}}))
+    task = open_pretraining(pretraining_settings("tespec", "sample", ["segments=5"]), tmp_path)
+    named = ", ".join(f"r{number:02d}.dat" for number in range(2, 10))
+    line = f"left out, beside the folders of splits or not named by dataset.json: {named} and 2 more"
+    assert task.notes == (line,)
 
 
 def test_too_few_windows_held_out_are_counted(tmp_path):

@@ -4,6 +4,7 @@ import io
 import shutil
 import zipfile
 
+import h5py
 import numpy as np
 import pytest
 from guides import follow, forgotten_afterwards, section
@@ -13,12 +14,14 @@ from tespec.core import config
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 from tespec.core.settings import Downsample
+from tespec.datasets.base import LabelledDataset
 from tespec.datasets.ddd17 import image_times
 from tespec.datasets.folder import divide
 from tespec.datasets.labels import IGNORE
-from tespec.events import load_events
+from tespec.events import Events, load_events
+from tespec.events.readers import Reader
 from tespec.events.readers.prophesee import write_dat
-from tespec.registry import import_file
+from tespec.registry import DATASETS, import_file
 from tespec.tasks import build_task, import_tasks
 from tespec.tasks.base import open_dataset
 
@@ -91,6 +94,28 @@ def test_what_it_tests_on_is_known_wherever_it_lies(drives, settings, tmp_path):
     with pytest.raises(UserError, match=r"events.dat: is of a test split, which nothing is pre-trained on"):
         divide(tmp_path, 50, Downsample(1, "nearest"))
     assert [name.split("/")[1] for name in divide(drives, 50, Downsample(1, "nearest")).excluded_test] == ["canal"]
+
+
+def test_a_format_of_ones_own_is_asked_before_those_of_the_harness(tmp_path, monkeypatch):
+    """Before they say of an HDF5 file with columns of events that its layout is not supported, it is asked."""
+
+    class Own(LabelledDataset):
+        @classmethod
+        def reads(cls, path):
+            return path.name == "own.h5"
+
+        @classmethod
+        def reader(cls, path, height=None, width=None):
+            return Reader(path, 4, 5, 3, lambda: iter([Events(*np.arange(12).reshape(4, 3) % 2)]))
+
+    monkeypatch.setitem(DATASETS.module_dict, "Own", Own)
+    for name in ("own.h5", "other.h5"):
+        with h5py.File(tmp_path / name, "w") as file:
+            for column in "xytp":
+                file[f"events/{column}"] = np.arange(3)
+    assert load_events(tmp_path / "own.h5").count == 3
+    with pytest.raises(UserError, match=r"other\.h5: is an HDF5 file of events in no supported layout"):
+        load_events(tmp_path / "other.h5")
 
 
 @pytest.mark.slow

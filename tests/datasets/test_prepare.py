@@ -66,6 +66,9 @@ def test_what_is_not_packed_is_packed_once_with_one_bar(cache, tmp_path, capsys,
     assert len(list(cache.iterdir())) == 2
     pack_missing(every)
     assert capsys.readouterr().err == ""
+    prepare(EventFolder(tmp_path / "in"))
+    assert list(cache.iterdir()) == []
+    assert all(verify_store(store_of(each.path)) is None for each in every)
 
 
 def test_room_for_all_is_asked_for_before_anything_is_written(cache, tmp_path, monkeypatch):

@@ -403,7 +403,7 @@ BAD = {
     "floats.h5": (lambda path: dsec(path, *EVENTS, events__x=EVENTS.x / 2), "events/x is float64 of shape"),
     "axes.h5": (lambda path: dsec(path, *EVENTS, events__x=np.zeros((3000, 2), "u2")), r"shape \(3000, 2\)"),
     "beyond.h5": (lambda path: dsec(path, *EVENTS, t_offset=np.int64(2**62)), "t_offset is 46116860"),
-    "rvt.h5": (lambda path: write_h5(path, {"events/p": EVENTS.p}), "or RVT's intermediate one, which are not read"),
+    "rvt.h5": (lambda path: write_h5(path, {"events/p": EVENTS.p}), "in no supported layout .DSEC, MVSEC.; save"),
     "nan.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.full((50, 4), np.nan)), "x from nan to nan on a"),
     "half.hdf5": (lambda path: mvsec(path, EVENTS.x + 0.5, *EVENTS[1:]), "that are no whole numbers"),
     "five.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.zeros((50, 5))), r"shape \(50, 5\) instead of"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tespec.sample import render
-from tespec.sample.layouts import DDD17_CLASSES, DDD17_NUMBERS
+from tespec.sample.layouts import DDD17_CLASSES, DDD17_NUMBERS, frame_boxes
 from tespec.sample.make import recordings_of
 from tespec.sample.render import COS, CX, CZ, HX, HZ, SIN
 from tespec.sample.street import EGO, Street, stop_and_go
@@ -64,6 +64,20 @@ def test_labels_instances_depth_and_bonnet_agree(street):
     assert (frame.label[72:] == render.CAR).all()
     assert (frame.depth[72:] == 1).all()
     assert frame.grey.std() > 10
+
+
+def test_what_stops_stays_labelled_without_an_event_of_its_own():
+    """Before a standing camera, a standing car is the same box at the same place for as long as it stands."""
+    street = next(s for s in (Street(seed, 1.0) for seed in range(3000, 3100)) if not s.ego_speed[:51].any())
+    camera = street.camera(96, 160)
+    before, after = (street.render(camera, frame) for frame in (0, 50))
+    still = (before.instance == 0) & (after.instance == 0) & (before.label != render.VEGETATION)
+    assert np.mean(before.image[still] == after.image[still]) > 0.8
+    old, new = (
+        {tuple(box[["track_id", "x", "y", "w", "h"]].tolist()) for box in frame_boxes(frame, "1mpx")}
+        for frame in (before, after)
+    )
+    assert old & new
 
 
 def test_every_class_of_ddd17_covers_enough_to_be_learned():

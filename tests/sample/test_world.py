@@ -74,6 +74,8 @@ def test_mistakes_are_named(tmp_path):
         make_world("huge", root=tmp_path)
     with pytest.raises(UserError, match="no such dataset; choose from ddd17, 1mpx, gen1, dsec, mvsec"):
         make_world("tiny", root=tmp_path, datasets=("one_mpx",))
+    with pytest.raises(UserError, match="seed -4 of the sample world: is negative; give 0 or more"):
+        make_world("tiny", -4, tmp_path)
     assert not list(tmp_path.iterdir())
 
 

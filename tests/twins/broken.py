@@ -98,6 +98,13 @@ MASKS = {
 }
 
 
+def unlabelled(root: Path) -> None:
+    """No mask of a recording labels a pixel."""
+    extracted(root)
+    for path in root.glob("dir3/segmentation_masks/*"):
+        content(lambda old: Image.new("L", old.size, 255))(path)
+
+
 def ddd17_mask(spoil: Spoil) -> Spoil:
     return lambda root: (extracted(root), at("dir3/segmentation_masks/*", spoil)(root))
 
@@ -125,6 +132,7 @@ DDD17 = {
     "a mask without an image": Way(
         ddd17_mask(lambda path: path.rename(path.with_name("m_9999.png"))), "mask 9999 has no image among"
     ),
+    "nothing labelled anywhere": Way(unlabelled, "labels that were read are empty; copy the labels again"),
     "torn zip": Way(at(ZIP, cut(0.5)), "not a readable zip archive"),
     "other speeds": Way(at("dir3/ego_speed.npy", content(lambda speed: speed[:3])), "holds float32 of shape (3,) for"),
     **{way: Way(ddd17_mask(spoil), outcome) for way, (spoil, outcome) in MASKS.items()},
@@ -188,12 +196,20 @@ def archived(path: Path, folder: Path | None = None) -> None:
     labels.touch()
 
 
+def renamed(ending: str) -> Spoil:
+    """Gives a file a name with one more ending."""
+    return lambda path: path.rename(path.with_name(path.name + ending))
+
+
 def boxes(field: str, change: Change) -> Spoil:
     return at(BOXES, content(column(field, change)))
 
 
 PROPHESEE = {
     "empty": Way(at(DAT, cut(0)), "the file is empty"),
+    "truncated": Way(at(DAT, lambda path: path.write_bytes(path.read_bytes()[:-3])), "truncated: 5 bytes after"),
+    "RVT's intermediate files": Way(at("val/*_td.dat", renamed(".h5")), ".dat.h5: is RVT's intermediate .h5, which"),
+    "one packed": Way(at("train/*_td.dat", renamed(".h5.store")), ".h5.store: is RVT's intermediate .h5, which"),
     "labels without events": Way(at(DAT, Path.unlink), "recording of the test split is missing"),
     "events without labels": Way(at(BOXES, Path.unlink), "no such file, but there are events"),
     "labels after the last event": Way(boxes("t", lambda times: times + 10**9), "the events at"),

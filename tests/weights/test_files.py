@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import pickle
 import sys
+import tracemalloc
 from collections import OrderedDict
 from types import ModuleType
 
@@ -17,7 +19,7 @@ from safetensors.torch import save_file
 import tespec
 from tespec.core.errors import UserError
 from tespec.models import EventSwin
-from tespec.weights.files import read_tensors, read_weights, write_weights
+from tespec.weights.files import read_tensors, read_weights, sha256_of, write_weights
 
 RECIPE = {"bins": 1, "in_channels": 2, "sensor": [32, 32], "width": "micro", "recurrent": False}
 
@@ -129,3 +131,14 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path):
         write_weights(path, {"a": torch.zeros(1)}, {"unwritable": object()})
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_of_any_size_is_hashed_in_little_memory(tmp_path):
+    content = bytes(range(256)) * (1 << 16)  # 16 MiB
+    (tmp_path / "a").write_bytes(content)
+    tracemalloc.start()
+    found = sha256_of(tmp_path / "a")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found == hashlib.sha256(content).hexdigest()
+    assert peak < 4 << 20

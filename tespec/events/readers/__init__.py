@@ -26,6 +26,10 @@ NO_SIZE = (
 Column = NDArray[np.integer[Any]]
 
 
+class SizeNotNamed(UserError):
+    """A recording of which neither its file nor the user says how large the sensor is."""
+
+
 class Events(NamedTuple):
     """Events in time order: x and y (N,) uint16 in px, t (N,) int64 in us, p (N,) uint8 in {0, 1}."""
 
@@ -81,7 +85,7 @@ def resolve_size(
         raise UserError(path, f"its sensor is {named[1]}x{named[0]} px, not {width}x{height}", "leave --sensor out")
     size = given or named or described_size(path) or default
     if size is None:
-        raise UserError(path, "does not name the sensor's size", NO_SIZE)
+        raise SizeNotNamed(path, "does not name the sensor's size", NO_SIZE)
     if not is_size(size):
         raise UserError(path, f"cannot have a sensor of {size[1]}x{size[0]} px", f"give 1 to {LARGEST} px a side")
     return size
