@@ -109,7 +109,8 @@ def _stop(running: Sequence[Running]) -> None:
 
 
 def _start(task: Task, log: Path, slot: str, at_once: int, executor: AutoExecutor | None) -> Running:
-    called = [sys.executable, *task.arguments()]
+    # Unbuffered, so that an error is the last line of the log, behind what was printed before it.
+    called = [sys.executable, "-u", *task.arguments()]
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")
     say(f"started: {task.name} (log: {log})")

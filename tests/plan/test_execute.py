@@ -56,8 +56,10 @@ def test_each_gpu_has_one_task_at_a_time(tmp_path: Path) -> None:
 
 
 PARENT = """
-import sys
+import signal, sys
 from pathlib import Path
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored, a background shell SIGINT
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from tespec.plan.execute import Task, execute
 code = '''
 import os, signal, sys, time
