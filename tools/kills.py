@@ -33,8 +33,9 @@ from torch import Tensor, nn
 from tespec.core.config import finetuning_settings
 from tespec.core.files import write_whole
 from tespec.runs import train as training
-from tespec.runs.run import finish, locked
+from tespec.runs.run import locked
 from tespec.runs.setup import Setup
+from tespec.training.checkpoint import clear
 from tespec.training.loading import MicroBatches
 from tespec.weights.files import write_weights
 
@@ -78,7 +79,7 @@ def run_once(folder: Path, workers: int = 0) -> None:
             trained = training.train(run, model, MicroBatches([SmallSteps()]))
             write_weights(run.folder / "model.safetensors", model.state_dict(), {})
             write_whole(folder / "curve.json", json.dumps(trained.curve))
-        finish(run)
+        clear(run.folder)
 
 
 def outcome(folder: Path) -> tuple[str, dict[str, list[float]], set[str]]:
