@@ -24,6 +24,9 @@ help:  ## list the targets
 
 demo: .venv/run.stamp  ## events, pre-training, fine-tuning and the table on the sample world
 	$(BIN)/python benchmarks/plan.py demo
+	@echo "Next: source .venv/bin/activate"
+	@echo "      python benchmarks/run.py --method tespec --task ddd17 --data /data/ddd17"
+	@echo "      python benchmarks/report.py"
 
 setup: .venv/dev.stamp  ## only install: what the demo, the tests and lint need
 

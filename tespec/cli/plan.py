@@ -21,7 +21,7 @@ from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
 from tespec.core.progress import say
 from tespec.plan.execute import Task, execute, make_executor
-from tespec.plan.jobs import SAMPLE, Job, command, expand, missing_jobs, select, weights_of
+from tespec.plan.jobs import PRETRAINING, SAMPLE, Job, choices_of, command, expand, missing_jobs, select, weights_of
 from tespec.plan.spec import Plan, read_plan
 from tespec.registry import METHODS, register_methods
 from tespec.runs.setup import ADVANCED, NonNegativeInt, PositiveInt
@@ -103,6 +103,7 @@ def plan(
     failed = run_jobs(plan, missing, results, options) if missing else {}
     for job_name, reason in failed.items():
         print(f"failed: {job_name}: {reason}")
+    print_pretrainings([job for job in missing if job.kind == PRETRAINING], results)
     if plan.show:
         show_table(plan.show, results)
     print(f"{sum(job.name not in failed for job in jobs)} of {len(jobs)} runs done; records: {results / 'runs'}")
@@ -180,6 +181,16 @@ def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: Options) -
     failed = execute(tasks, logs, options.gpus or [""] * at_once, executor)
     say(f"{len(tasks)} runs in {(time.monotonic() - began) / 60:.1f} min")
     return failed
+
+
+def print_pretrainings(jobs: Sequence[Job], results: Path) -> None:
+    """Print validation losses of pre-trainings, and where their pictures are."""
+    for record in records_of(results):
+        if any(job.choices in choices_of(record) for job in jobs):
+            losses = {name: value for name, value in record.metrics.items() if name.startswith("loss")}
+            picture = results / "pictures" / f"{record.name}.png"
+            said = ", ".join(f"{name} {'nan' if value is None else f'{value:.3f}'}" for name, value in losses.items())
+            print(f"{record.method}, pre-trained: {said}" + (f"; picture: {picture}" if picture.is_file() else ""))
 
 
 def show_table(name: str, results: Path) -> None:
