@@ -195,7 +195,7 @@ def test_data_of_a_folder_has_its_own_label_and_profile(tmp_path: Path, monkeypa
         ({"ablations": ["maskin"]}, "plan a, ablation maskin: no such table; choose from masking"),
         ({"cells": [CELL], "set": ["batch_sise=2"]}, "batch_sise"),
         ({"cells": [CELL], "set": ["batch_size"]}, "no '='"),
-        ({"cells": [CELL], "profile": "huge"}, "choose from paper, sample"),
+        ({"cells": [CELL], "profile": "huge"}, "choose from demo, paper, sample"),
     ],
 )
 def test_unknown_names_are_refused(groups: dict[str, Any], message: str) -> None:
