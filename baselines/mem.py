@@ -73,7 +73,7 @@ COLLAPSED = 2.0  # tokens in use, on validation data
 
 
 @in_fp32
-def event_image(histograms: Tensor, hot: float, gamma: float) -> Tensor:
+def tokenizer_input(histograms: Tensor, hot: float, gamma: float) -> Tensor:
     """What the tokenizer sees (N, 2, H, W) float32: events of each polarity over the frame's greatest count, 0 to 1.
 
     Pixels at which a polarity of the histograms (N, 2 * bins, H, W) is `hot` are cleared in both (mem/transforms.py).
@@ -260,7 +260,7 @@ class MemTokenizer(EventMethod):
         """
         own = self.own
         histograms = augmented(batch["histograms"], own.shift) if self.training else batch["histograms"]
-        images = event_image(random_crops(histograms, own.crop).flatten(0, 1), own.hot, own.gamma)
+        images = tokenizer_input(random_crops(histograms, own.crop).flatten(0, 1), own.hot, own.gamma)
         logits = self.backbone.encoder(pad_to(images, padded_size(images.shape[-2], images.shape[-1], own.unit)))
         vectors = mixed_tokens(logits, gumbel_noise(logits), self._temperature, self.backbone.codebook)
         drawn, divergence = tokenizer_losses(self.backbone.decoder(vectors), images, logits)
@@ -290,7 +290,7 @@ class MemTokenizer(EventMethod):
         for number, batch in enumerate(data.val_batches(device)):
             torch.manual_seed(SEED + number)
             lanes, loss = len(batch["histograms"]), self.loss(batch, None)[0]["loss"].item()
-            images = event_image(batch["histograms"].flatten(0, 1), own.hot, own.gamma)
+            images = tokenizer_input(batch["histograms"].flatten(0, 1), own.hot, own.gamma)
             tokens = self.backbone.tokens(pad_to(images, padded_size(*data.size, own.unit)))
             used += usage(tokens, own.tokens).cpu()
             drawn = crop(self.backbone.decoder(self.backbone.codebook[tokens].permute(0, 3, 1, 2)), data.size)
@@ -388,7 +388,7 @@ class Mem(EventMethod):
         own, tokenizer, histograms = self.own, self.own.tokenizer, batch["histograms"]
         if self.training:
             histograms = augmented(histograms, tokenizer.shift, in_time=not self.backbone.recurrent)
-        images = event_image(histograms.flatten(0, 1), tokenizer.hot, tokenizer.gamma)
+        images = tokenizer_input(histograms.flatten(0, 1), tokenizer.hot, tokenizer.gamma)
         tokens = self.tokenizer.tokens(pad_to(images, self.backbone.img_size))
         rows, columns = (-(-side // tokenizer.unit) for side in histograms.shape[-2:])
         blocks = draw_blocks(len(histograms), rows, columns, own.ratio, own.smallest_block)

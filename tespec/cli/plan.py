@@ -20,7 +20,7 @@ from tespec.core.config import names
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
 from tespec.core.progress import say
-from tespec.plan.execute import Task, execute, make_executor
+from tespec.plan.execute import Pending, make_executor, run_all
 from tespec.plan.jobs import PRETRAINING, SAMPLE, Job, choices_of, command, expand, missing_jobs, select, weights_of
 from tespec.plan.spec import Plan, read_plan
 from tespec.registry import METHODS, register_methods
@@ -176,9 +176,9 @@ def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: Options) -
     logs = options.runs / "logs" / plan.name
     executor = make_executor(options.cluster, options.slurm, logs / "submitted") if options.cluster else None
     at_once = options.processes or min(plan.at_once, os.cpu_count() or 1)
-    tasks = [Task(job.name, partial(arguments, job), job.upstream.name if job.upstream else "") for job in jobs]
+    tasks = [Pending(job.name, partial(arguments, job), job.upstream.name if job.upstream else "") for job in jobs]
     began = time.monotonic()
-    failed = execute(tasks, logs, options.gpus or [""] * at_once, executor)
+    failed = run_all(tasks, logs, options.gpus or [""] * at_once, executor)
     say(f"{len(tasks)} runs in {(time.monotonic() - began) / 60:.1f} min")
     return failed
 

@@ -26,7 +26,7 @@ File = Annotated[Path, Parameter(help="weights")]
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class NetworkOptions:
     """The network that weights are for, where the file does not name it."""
 
     bins: Annotated[PositiveInt | None, Parameter(help="time bins (default: the recipe's, else 10)")] = None
@@ -44,7 +44,7 @@ class Network:
 
 
 @app.command(name="inspect")
-def show(file: File, /, *, network: Network = Network()) -> None:
+def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
     """Print format, contents, hash, and which networks a file fills."""
     contents = network.inspect(file)
     from tespec.weights.load import FALLBACK
@@ -86,7 +86,7 @@ def convert(
     *,
     to: Annotated[Literal["tespec", "timm"], Parameter(help="naming")] = "tespec",
     overwrite: Annotated[bool, Parameter(help="replace an existing file")] = False,
-    network: Network = Network(),
+    network: NetworkOptions = NetworkOptions(),
 ) -> None:
     """Write a file as tespec.load reads it, or in timm's naming."""
     if out.suffix != ".safetensors":

@@ -40,7 +40,7 @@ PACKAGES = ("tespec", "baselines")
 Numbers = dict[str, float | None]  # None: the number was not finite
 
 
-class Score(TypedDict):
+class ScoreFacts(TypedDict):
     """Facts of a metric."""
 
     title: str
@@ -96,7 +96,7 @@ class Record(BaseModel):
     start_sha256: str = ""
     weights: dict[str, Any] = {}
     protocol: dict[str, str] = {}
-    scores: dict[str, Score] = {}
+    scores: dict[str, ScoreFacts] = {}
     metrics: Numbers
     groups: dict[str, Numbers] = {}
     recordings: dict[str, Numbers] = {}

@@ -18,7 +18,7 @@ from tespec.datasets.labels import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.events.packing import EVENTS, TIMES
-from tespec.events.readers import Events, Reader, read_records, resolve_size
+from tespec.events.readers import Events, Reader, read_rows, resolve_size
 from tespec.events.readers.arrays import as_events, load_array
 from tespec.events.spatial import Region
 from tespec.events.store import HEADER, STORE
@@ -104,7 +104,7 @@ class Ddd17(LabelledDataset):
 
         def chunks() -> Iterator[Events]:
             columns = ((TIMES, TICKS), (EVENTS, XYP))
-            read = (read_records(path / name, dtype, 0, count, BLOCK) for name, dtype in columns)
+            read = (read_rows(path / name, dtype, 0, count, BLOCK) for name, dtype in columns)
             for times, xyp in zip(*read, strict=True):
                 x, y, p = xyp.T
                 yield as_events(path / EVENTS, sensor, x, y, times // ticks_per_us, p)

@@ -32,7 +32,7 @@ class NotPacked(UserError):
 
 
 def dataset_of(path: Path) -> Any:
-    """The registered data set whose own format a file or folder has, None where it has none of theirs.
+    """The registered data set that reads a file or folder, None if none does.
 
     Data sets of one's own are asked before those of the harness.
     """

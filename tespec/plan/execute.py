@@ -25,7 +25,7 @@ PATIENCE = 120.0  # s that a stopped process has to write its checkpoint
 A_WEEK = 7 * 24 * 60  # min; submitit's default limit is five minutes
 
 
-class Task(NamedTuple):
+class Pending(NamedTuple):
     """A command: its name, what gives its arguments behind `python` once it starts, and the task that it needs."""
 
     name: str
@@ -36,15 +36,15 @@ class Task(NamedTuple):
 class Running(NamedTuple):
     """A started task; `slot` is the number of its GPU, "" for none."""
 
-    task: Task
+    task: Pending
     process: Any
     log: Path
     slot: str
     began: float
 
 
-def execute(
-    tasks: Sequence[Task], logs: Path, slots: Sequence[str], executor: AutoExecutor | None = None
+def run_all(
+    tasks: Sequence[Pending], logs: Path, slots: Sequence[str], executor: AutoExecutor | None = None
 ) -> dict[str, str]:
     """Run all tasks, earlier ones first.
 
@@ -108,7 +108,7 @@ def _stop(running: Sequence[Running]) -> None:
                 each.process.kill()
 
 
-def _start(task: Task, log: Path, slot: str, at_once: int, executor: AutoExecutor | None) -> Running:
+def _start(task: Pending, log: Path, slot: str, at_once: int, executor: AutoExecutor | None) -> Running:
     # Unbuffered, so that an error is the last line of the log, behind what was printed before it.
     called = [sys.executable, "-u", *task.arguments()]
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ from tespec.comparison.records import (
     RESULTS_VERSION,
     TEST,
     Record,
-    Score,
+    ScoreFacts,
     differing,
     environment,
     find_record,
@@ -162,7 +162,7 @@ class Outcome(TypedDict, total=False):
     recordings: Mapping[str, Mapping[str, float]]
     classes: Mapping[str, float]
     weights: Mapping[str, Any]
-    scores: Mapping[str, Score]
+    scores: Mapping[str, ScoreFacts]
 
 
 def plugin_of(model: nn.Module, kinds: set[type], **configs: str) -> str:

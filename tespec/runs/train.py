@@ -177,9 +177,9 @@ class CurveHook(Hook):
 
 
 class CheckpointHook(Hook):
-    """Saves a checkpoint every `seconds`, at the last step, and when a stop is asked for.
+    """Saves a checkpoint every `seconds`, at the last step, and when a stop is requested.
 
-    A stop is asked for by Ctrl-C, by SIGTERM, or by SIGUSR1, which SLURM sends before it takes a job away; the step
+    A stop is requested by Ctrl-C, by SIGTERM, or by SIGUSR1, which SLURM sends before it takes a job away; the step
     under way is finished first.
 
     Attributes:
@@ -199,7 +199,7 @@ class CheckpointHook(Hook):
         self._signals = {number: signal.signal(number, self._request_stop) for number in STOPS}
 
     def after_train_iter(self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None) -> None:
-        """Save if the last checkpoint is older than the interval, a stop was asked for, or this step is the last."""
+        """Save if the last checkpoint is older than the interval, a stop was requested, or this step is the last."""
         # All ranks save the same step, whichever of them was asked to stop; a single one need not wait to hear of it.
         if world_size() > 1 and not trainer.is_sync_step:
             return

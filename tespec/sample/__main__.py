@@ -28,11 +28,11 @@ def make(
     made = make_world(size, seed, root, processes, datasets)
     for dataset in datasets:
         if dataset != "objects":
-            sys.stdout.write(f"label prior, {dataset}: {label_prior(made / dataset, dataset)}\n")
+            sys.stdout.write(f"label prior, {dataset}: {prior_scores(made / dataset, dataset)}\n")
     sys.stdout.write(f"{made}\n")
 
 
-def label_prior(root: Path, dataset: str) -> str:
+def prior_scores(root: Path, dataset: str) -> str:
     """Scores on the test split of the most frequent labels of the training split, whatever the input."""
     import torch  # here, since each process that makes recordings imports this file
 

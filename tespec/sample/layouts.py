@@ -65,7 +65,7 @@ BOX_NUMBERS = {
 }
 
 
-class Sensor(NamedTuple):
+class SampleSensor(NamedTuple):
     """Height and width in pixels and the rows that carry labels."""
 
     height: int
@@ -73,13 +73,13 @@ class Sensor(NamedTuple):
     label_rows: int
 
 
-class Recording(NamedTuple):
+class SampleRecording(NamedTuple):
     """A recording to make; `seed` is the street's, no two recordings of a world share it."""
 
     dataset: str
     split: str
     name: str
-    sensor: Sensor
+    sensor: SampleSensor
     seconds: float
     seed: int
     night: bool
@@ -94,7 +94,7 @@ def gather(film: Film, see: Callable[[Frame], object]) -> Events:
     return Events(*map(np.concatenate, zip(*columns, strict=True)))
 
 
-def write_ddd17(film: Film, root: Path, recording: Recording) -> None:
+def write_ddd17(film: Film, root: Path, recording: SampleRecording) -> None:
     """Write `<name>/` as the archive of the ESS authors (uzh-rpg/ess): events in ns, every third frame as an image.
 
     The images from `DDD17_FIRST_LABEL_US` on have masks. Beside the archive's files stands `ego_speed.npy`, float32
@@ -131,7 +131,7 @@ def write_ddd17(film: Film, root: Path, recording: Recording) -> None:
         np.save(folder / "index" / f"index_{span}ms.npy", np.stack(columns, axis=1).astype(np.int64))
 
 
-def write_dsec(film: Film, root: Path, recording: Recording) -> None:
+def write_dsec(film: Film, root: Path, recording: SampleRecording) -> None:
     """Write `<split>/<name>/` as DSEC-Semantic's README: events, rectification, masks of 11 and 19 classes at 20 Hz.
 
     The film is the rectified view. Its events are moved to where the lens would have shown them, so that only
@@ -179,7 +179,7 @@ def _rectify_map(height: int, width: int) -> npt.NDArray[np.float32]:
     return (places * stretch[..., None] + centre).astype(np.float32)
 
 
-def write_mvsec(film: Film, root: Path, recording: Recording) -> None:
+def write_mvsec(film: Film, root: Path, recording: SampleRecording) -> None:
     """Write `<name>_data.hdf5` with events and images, and `<name>_gt.hdf5` with depth of a lidar with gaps."""
     rng = np.random.default_rng(recording.seed)
     images: list[npt.NDArray[np.uint8]] = []
@@ -239,7 +239,7 @@ def frame_boxes(frame: Frame, dataset: str) -> npt.NDArray[np.void]:
     return np.array(boxes, BOX)
 
 
-def write_prophesee(film: Film, root: Path, recording: Recording) -> None:
+def write_prophesee(film: Film, root: Path, recording: SampleRecording) -> None:
     """Write `<split>/<name>_td.dat` and `<split>/<name>_bbox.npy` of Gen1 or 1Mpx.
 
     Labels are at the official rates, at the frames that are nearest in time.
@@ -261,7 +261,7 @@ def write_prophesee(film: Film, root: Path, recording: Recording) -> None:
     np.save(path.with_name(f"{path.name}_bbox.npy"), stored)
 
 
-def write_objects(film: Film, root: Path, recording: Recording) -> None:
+def write_objects(film: Film, root: Path, recording: SampleRecording) -> None:
     """Write `<split>/<class>/<name>_<number>.png` like ImageNet: square grey images of objects, and of empty street."""
     rng = np.random.default_rng([recording.seed, 7])
     written = 0

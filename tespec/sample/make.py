@@ -20,27 +20,27 @@ from tespec.core.files import one_at_a_time
 from tespec.core.paths import cache_root
 from tespec.core.progress import progress
 from tespec.sample import layouts
-from tespec.sample.layouts import Recording, Sensor
+from tespec.sample.layouts import SampleRecording, SampleSensor
 from tespec.sample.street import FRAME_RATE, PERIOD_US, Film, Street
 
 VERSION = 9
 # Of each size and data set: the sensor of all recordings, and for each split their number and the seconds of each.
-CONTENTS: dict[str, dict[str, tuple[Sensor, dict[str, tuple[int, float]]]]] = {
+CONTENTS: dict[str, dict[str, tuple[SampleSensor, dict[str, tuple[int, float]]]]] = {
     "tiny": {
-        "ddd17": (Sensor(80, 96, 64), {"train": (2, 2.0), "test": (1, 2.0), "val": (1, 2.0)}),
-        "1mpx": (Sensor(64, 96, 64), {"train": (1, 2.0), "val": (1, 2.0), "test": (1, 2.0)}),
-        "gen1": (Sensor(64, 80, 64), {"train": (2, 2.0), "val": (1, 2.0), "test": (1, 2.0)}),
-        "dsec": (Sensor(64, 80, 56), {"train": (2, 2.0), "test": (1, 2.0), "val": (1, 2.0)}),
-        "mvsec": (Sensor(64, 80, 64), {"train": (1, 2.0), "test": (2, 2.0), "val": (1, 2.0)}),
-        "objects": (Sensor(64, 96, 64), {"train": (2, 2.0), "val": (1, 2.0)}),
+        "ddd17": (SampleSensor(80, 96, 64), {"train": (2, 2.0), "test": (1, 2.0), "val": (1, 2.0)}),
+        "1mpx": (SampleSensor(64, 96, 64), {"train": (1, 2.0), "val": (1, 2.0), "test": (1, 2.0)}),
+        "gen1": (SampleSensor(64, 80, 64), {"train": (2, 2.0), "val": (1, 2.0), "test": (1, 2.0)}),
+        "dsec": (SampleSensor(64, 80, 56), {"train": (2, 2.0), "test": (1, 2.0), "val": (1, 2.0)}),
+        "mvsec": (SampleSensor(64, 80, 64), {"train": (1, 2.0), "test": (2, 2.0), "val": (1, 2.0)}),
+        "objects": (SampleSensor(64, 96, 64), {"train": (2, 2.0), "val": (1, 2.0)}),
     },
     "small": {
-        "ddd17": (Sensor(120, 160, 96), {"train": (24, 3.5), "test": (10, 4.0), "val": (4, 4.0)}),
-        "1mpx": (Sensor(96, 160, 96), {"train": (14, 8.0), "val": (2, 8.0), "test": (4, 8.0)}),
-        "gen1": (Sensor(96, 128, 96), {"train": (32, 8.0), "val": (6, 8.0), "test": (8, 8.0)}),
-        "dsec": (Sensor(96, 128, 88), {"train": (8, 8.0), "val": (3, 8.0), "test": (3, 8.0)}),
-        "mvsec": (Sensor(96, 128, 96), {"train": (1, 60.0), "val": (2, 8.0), "test": (4, 8.0)}),
-        "objects": (Sensor(180, 240, 180), {"train": (12, 8.0), "val": (2, 8.0)}),
+        "ddd17": (SampleSensor(120, 160, 96), {"train": (24, 3.5), "test": (10, 4.0), "val": (4, 4.0)}),
+        "1mpx": (SampleSensor(96, 160, 96), {"train": (14, 8.0), "val": (2, 8.0), "test": (4, 8.0)}),
+        "gen1": (SampleSensor(96, 128, 96), {"train": (32, 8.0), "val": (6, 8.0), "test": (8, 8.0)}),
+        "dsec": (SampleSensor(96, 128, 88), {"train": (8, 8.0), "val": (3, 8.0), "test": (3, 8.0)}),
+        "mvsec": (SampleSensor(96, 128, 96), {"train": (1, 60.0), "val": (2, 8.0), "test": (4, 8.0)}),
+        "objects": (SampleSensor(180, 240, 180), {"train": (12, 8.0), "val": (2, 8.0)}),
     },
 }
 DATASETS = tuple(CONTENTS["small"])
@@ -68,7 +68,7 @@ NIGHT_EVERY = 4  # every fourth recording of a split is a night
 # Numbers of streets decide events: those of a split stay what they are when another one grows. Below 3000 are none.
 STREETS_PER_WORLD, STREETS_PER_DATASET = 1000, 100
 FIRST_STREET = {"train": 0, "val": 60, "test": 80}
-WRITERS: dict[str, Callable[[Film, Path, Recording], None]] = {
+WRITERS: dict[str, Callable[[Film, Path, SampleRecording], None]] = {
     "ddd17": layouts.write_ddd17,
     "1mpx": layouts.write_prophesee,
     "gen1": layouts.write_prophesee,
@@ -80,7 +80,7 @@ WRITERS: dict[str, Callable[[Film, Path, Recording], None]] = {
 CLOCKS = {"gen1": 0, "1mpx": 0, "dsec": layouts.DSEC_OFFSET_US, "mvsec": layouts.MVSEC_EPOCH_US}
 
 
-def recordings_of(size: str, seed: int, dataset: str) -> list[Recording]:
+def recordings_of(size: str, seed: int, dataset: str) -> list[SampleRecording]:
     """All recordings of one data set of a world, in a fixed order.
 
     Raises:
@@ -91,13 +91,13 @@ def recordings_of(size: str, seed: int, dataset: str) -> list[Recording]:
             raise UserError(f"sample world, {kind} '{name}'", f"no such {kind}", f"choose from {', '.join(known)}")
     sensor, splits = CONTENTS[size][dataset]
     first = STREETS_PER_WORLD * (seed + 3) + STREETS_PER_DATASET * DATASETS.index(dataset)
-    found: list[Recording] = []
+    found: list[SampleRecording] = []
     for split, (number, seconds) in splits.items():
         for index in range(number):
             name = OFFICIAL[dataset][split][index] if dataset in OFFICIAL else NUMBERED[dataset](len(found))
             night = "night" in name or (dataset != "mvsec" and index % NIGHT_EVERY == NIGHT_EVERY - 2)
             street = first + FIRST_STREET[split] + index
-            found.append(Recording(dataset, split, name, sensor, seconds, street, night))
+            found.append(SampleRecording(dataset, split, name, sensor, seconds, street, night))
     return found
 
 
@@ -170,7 +170,7 @@ def facts(size: str, seed: int, dataset: str) -> dict[str, Any]:
     return found
 
 
-def _make(recordings: Sequence[Recording], root: Path, processes: int) -> None:
+def _make(recordings: Sequence[SampleRecording], root: Path, processes: int) -> None:
     """Make the recordings of one data set in its folder, the longest first."""
     planned = sorted(recordings, key=lambda recording: -recording.seconds)
     label = f"making the sample world's {planned[0].dataset}"
@@ -181,7 +181,7 @@ def _make(recordings: Sequence[Recording], root: Path, processes: int) -> None:
             advance(done, len(planned), "")
 
 
-def _write(root: Path, recording: Recording) -> None:
+def _write(root: Path, recording: SampleRecording) -> None:
     """Make one recording; `ego_speed/<name>.npy` (N, 2) holds time in us and speed in m/s."""
     dataset, street = recording.dataset, Street(recording.seed, recording.seconds, recording.night)
     WRITERS[dataset](street.record(street.camera(*recording.sensor)), root, recording)

@@ -207,7 +207,7 @@ def assign(
         predicted: (L, P, 4) float32, left, top, right and bottom of the boxes predicted there, in px.
         scores: (L, P, C) float32 of the classes, from 0 to 1.
         boxes: (L, M, 4) float32, true boxes, M at least 1.
-        label: (L, M) int64, their classes; -1 where there is none, whatever stands in `boxes`.
+        label: (L, M) int64, their classes; -1 where there is none, whatever `boxes` holds.
 
     Returns:
         whether each place learns a box (L, P) bool, which of its frame's (L, P) int64, 0 where it learns none, and the

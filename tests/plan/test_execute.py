@@ -14,18 +14,18 @@ import pytest
 
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
-from tespec.plan.execute import Command, Task, execute, make_executor
+from tespec.plan.execute import Command, Pending, make_executor, run_all
 
 
-def task(folder: Path, name: str, code: str, needs: str = "") -> Task:
+def task(folder: Path, name: str, code: str, needs: str = "") -> Pending:
     arguments = ["-c", f"from pathlib import Path; import os, time; folder = Path({str(folder)!r}); {code}"]
-    return Task(name, lambda: arguments, needs)
+    return Pending(name, lambda: arguments, needs)
 
 
 def test_tasks_wait_for_the_one_they_need(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = task(tmp_path, "first", "time.sleep(1); (folder / 'a').touch()")
     second = task(tmp_path, "second", "assert (folder / 'a').exists(); (folder / 'b').touch()", "first")
-    assert execute([second, first], tmp_path / "logs", ["", ""]) == {}
+    assert run_all([second, first], tmp_path / "logs", ["", ""]) == {}
     assert (tmp_path / "b").exists()
     lines = [line.split(",")[0].split(" (")[0] for line in capsys.readouterr().err.splitlines()]
     assert lines == ["started: first", "[1/2] done: first", "started: second", "[2/2] done: second"]
@@ -38,10 +38,10 @@ def test_a_failed_task_takes_only_those_with_it_that_need_it(tmp_path: Path) -> 
     tasks = [
         task(tmp_path, "failing", "print('at it'); raise SystemExit('error: the disk is full')"),
         task(tmp_path, "waiting", "(folder / 'never').touch()", "failing"),
-        Task("refused", refused),
+        Pending("refused", refused),
         task(tmp_path, "other", "(folder / 'b').touch()"),
     ]
-    assert execute(tasks, tmp_path / "logs", [""]) == {
+    assert run_all(tasks, tmp_path / "logs", [""]) == {
         "failing": f"error: the disk is full ({tmp_path / 'logs' / 'failing.txt'})",
         "waiting": "needs failing, which failed",
         "refused": "weights: are gone; see the log",
@@ -51,7 +51,7 @@ def test_a_failed_task_takes_only_those_with_it_that_need_it(tmp_path: Path) -> 
 
 def test_each_gpu_has_one_task_at_a_time(tmp_path: Path) -> None:
     code = "(folder / os.environ['CUDA_VISIBLE_DEVICES']).touch(exist_ok=False); time.sleep(1)"
-    assert execute([task(tmp_path, name, code) for name in "ab"], tmp_path / "logs", ["2", "5"]) == {}
+    assert run_all([task(tmp_path, name, code) for name in "ab"], tmp_path / "logs", ["2", "5"]) == {}
     assert {"2", "5"} <= {path.name for path in tmp_path.iterdir()}
 
 
@@ -60,7 +60,7 @@ import signal, sys
 from pathlib import Path
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored, a background shell SIGINT
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from tespec.plan.execute import Task, execute
+from tespec.plan.execute import Pending, run_all
 code = '''
 import os, signal, sys, time
 from pathlib import Path
@@ -74,7 +74,7 @@ if (folder / "saved").exists():
 (folder / "pid").write_text(str(os.getpid()))
 time.sleep(300)
 '''
-sys.exit(bool(execute([Task("long", lambda: ["-c", code, sys.argv[1]])], Path(sys.argv[1]) / "logs", [""])))
+sys.exit(bool(run_all([Pending("long", lambda: ["-c", code, sys.argv[1]])], Path(sys.argv[1]) / "logs", [""])))
 """
 
 
@@ -115,7 +115,7 @@ def test_jobs_of_a_cluster_end_as_processes_do(tmp_path: Path) -> None:
     ]
     executor = make_executor("local", ["timeout_min=5"], tmp_path / "submitted")
     log = tmp_path / "logs" / "failing.txt"
-    assert execute(tasks, tmp_path / "logs", ["", ""], executor) == {"failing": f"error: the disk is full ({log})"}
+    assert run_all(tasks, tmp_path / "logs", ["", ""], executor) == {"failing": f"error: the disk is full ({log})"}
     assert (tmp_path / "b").exists()
 
 

@@ -69,12 +69,12 @@ def test_options_reach_every_run_and_failures_the_user(
 ) -> None:
     calls: list[list[str]] = []
 
-    def execute(tasks: Any, logs: Path, slots: list[str], executor: object) -> dict[str, str]:
+    def run_all(tasks: Any, logs: Path, slots: list[str], executor: object) -> dict[str, str]:
         calls.extend(list(each.arguments()) for each in tasks)
         assert (logs, list(slots)) == (tmp_path / "runs" / "logs" / "demo", ["0", "0"])
         return {tasks[-1].name: "error: the disk is full (log.txt)"}
 
-    monkeypatch.setattr(plan_cli, "execute", execute)
+    monkeypatch.setattr(plan_cli, "run_all", run_all)
     monkeypatch.setattr(plan_cli, "show_table", lambda name, results: None)
     given = "--gpus 0 0 --accumulate 2 --run-args='--workers 2 --device cuda' --only tespec"
     places = ["--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")]

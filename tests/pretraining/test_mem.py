@@ -12,7 +12,7 @@ from loss_cases import mem as network
 from short_runs import setup_in
 
 from baselines import mem
-from baselines.mem import Mem, MemTokenizer, event_image, gumbel_noise
+from baselines.mem import Mem, MemTokenizer, gumbel_noise, tokenizer_input
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import batch_part
 from tespec.core.errors import UserError
@@ -77,12 +77,12 @@ def test_noise_is_gumbels_and_processes_draw_what_one_draws():
 def test_event_images_are_counts_of_each_polarity_and_hot_pixels_are_cleared_in_both():
     counts = torch.zeros(2, 20, 16, 16, dtype=torch.uint8)
     counts[0, 3, 2, 2] = counts[0, 4, 2, 2] = counts[0, 12, 5, 6] = 2
-    found = event_image(counts, 25.0, 1.0)
+    found = tokenizer_input(counts, 25.0, 1.0)
     assert (found[0, 0, 2, 2], found[0, 1, 5, 6]) == (1.0, 0.5)
     assert found.sum() == 1.5  # the second frame has no events
     counts[0, 0:10, 9, 9], counts[0, 15, 9, 9] = 10, 1
-    torch.testing.assert_close(event_image(counts, 10.0, 1.0), found)
-    torch.testing.assert_close(event_image(counts, 10.0, 0.5), found.sqrt())
+    torch.testing.assert_close(tokenizer_input(counts, 10.0, 1.0), found)
+    torch.testing.assert_close(tokenizer_input(counts, 10.0, 0.5), found.sqrt())
 
 
 def test_half_of_the_windows_are_played_backwards_and_all_are_shifted():

@@ -91,7 +91,7 @@ def resolve_size(
     return size
 
 
-def read_records(path: Path, dtype: np.dtype[Any], offset: int, count: int, at_once: int) -> Iterator[NDArray[Any]]:
+def read_rows(path: Path, dtype: np.dtype[Any], offset: int, count: int, at_once: int) -> Iterator[NDArray[Any]]:
     """The `count` records of a file that begin after `offset` bytes, `at_once` at a time."""
     for begin in range(0, count, at_once):
         wanted = min(at_once, count - begin)

@@ -16,7 +16,7 @@ from numba import njit
 
 from tespec.core.errors import UserError
 from tespec.core.files import whole_file
-from tespec.events.readers import Column, Events, Reader, check_events, read_records, resolve_size
+from tespec.events.readers import Column, Events, Reader, check_events, read_rows, resolve_size
 
 LONGEST_HEADER = 1 << 16  # bytes; real headers have a few hundred
 BLOCK = 1 << 16  # events or words read together: they stay in the processor's cache
@@ -98,7 +98,7 @@ def open_dat(path: Path, height: int | None = None, width: int | None = None) ->
 
     def chunks() -> Iterator[Events]:
         latest = None
-        for records in read_records(path, RECORD, begin, count, BLOCK):
+        for records in read_rows(path, RECORD, begin, count, BLOCK):
             words = records.view("<u4")
             *columns, latest = _decode_dat(words, int(words[0]) if latest is None else latest)
             yield Events(*columns)
@@ -159,7 +159,7 @@ def open_raw(path: Path, height: int | None = None, width: int | None = None) ->
 
     def chunks() -> Iterator[Events]:
         state = np.zeros(STATE, np.int64)
-        for words in read_records(path, dtype, header.size, count, BLOCK):
+        for words in read_rows(path, dtype, header.size, count, BLOCK):
             yield Events(*decode(words, state))
 
     return Reader(path, *size, count, chunks)
