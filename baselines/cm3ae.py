@@ -76,7 +76,7 @@ class Cm3ae(PairMethod):
     deviations = (  # from Event-AHU/CM3AE, models/mae.py
         "CM3AE's voxels are left out, and so are the frame reconstructed with them and their contrast with the frame",
         "CM3AE's backbones are Swins, which see a learned patch where ViTs leave patches out",
-        f"CM3AE's {COUNTS}, and reconstructed is where each polarity was, instead of an image of both",
+        f"CM3AE's {COUNTS}, and the target is where each polarity had events, instead of an image of both",
         "CM3AE's decoders are TESPEC's, of one block or of convolutions, instead of eight blocks",
         "CM3AE's fusion joins all tokens of the last stage, instead of the frame's with half of those that the events "
         "show, and has the fused tokens drawn at the frame's places, where the published code has them drawn at those "

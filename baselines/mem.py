@@ -322,7 +322,7 @@ class Mem(EventMethod):
         "MEM masks by a learned patch of pixels before they are embedded, instead of by a learned token after it",
         "in memory (recurrent true) MEM masks the same patches in all segments of a step, carries the state, and plays "
         "nothing backwards",
-        "in memory MEM shifts events anew at each step, so that the state lies up to 16/256 of the side off them",
+        "in memory MEM shifts events anew at each step, so the state may be displaced by up to 16/256 of the side",
     )
     # Feed-forward, as published. Values: as of the tokenizer.
     recipe = cfg.Pretraining(

@@ -65,7 +65,8 @@ class ScaleEvent(PairMethod):
         "ScaleEvent's encoder is a Swin from random weights and a linear layer on its last two stages, instead of the "
         "teacher's own ViT from its weights",
         f"ScaleEvent's {COUNTS}, instead of images of three bins",
-        "ScaleEvent's tokens count by the paper's Eq. 2, from 64 events on, instead of by any in a reduced image",
+        "ScaleEvent's tokens count from 64 events on (the paper's Eq. 2), instead of from one event in a downsampled "
+        "image",
     )
     # Values: zhiwen-xdu/ScaleEvent, pretrain/pretrain_ddp.py and pretrain/criterion.py (DistillLoss_With_CrossGram_V2),
     # and the paper, Secs. 3.1 to 4.1.

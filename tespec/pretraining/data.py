@@ -42,7 +42,7 @@ Batch = dict[str, Tensor]
 
 
 class _Data:
-    """What all kinds of data of a pre-training share.
+    """Base of the data of a pre-training.
 
     Args:
         settings: of the pre-training.

@@ -205,7 +205,7 @@ class Task(ABC):
         if settings.test_time_augmentation not in self.test_time_augmentations:
             what = f"{settings.test_time_augmentation!r} does not go with {settings.kind}"
             raise UserError("test_time_augmentation", what, f"choose from {', '.join(self.test_time_augmentations)}")
-        if settings.augmentation.zoom and type(self).collate is stack_depths:  # things would grow, and not come nearer
+        if settings.augmentation.zoom and type(self).collate is stack_depths:  # zooming changes sizes but not depths
             raise UserError("augmentation.zoom", "zoom augmentation is not supported for depth", "set it to 0")
         if self.head:
             build(self.head, settings.head, "head")

@@ -51,12 +51,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("stage", WRONG)
-def test_a_stage_whose_ways_differ_is_named_and_ends_with_1(stage, monkeypatch, capfd):
+def test_a_stage_whose_ways_differ_is_named_and_ends_with_1(stage, monkeypatch, capfd, tmp_path):
     name, spoil = WRONG[stage]
     plain = getattr(speed, name)
     monkeypatch.setattr(speed, name, lambda *given: spoil(plain(*given)))
+    monkeypatch.setattr(speed, "RESULTS", tmp_path)
     assert call(monkeypatch, speed, "--quick", "--only", stage) == 1
     assert f"{stage:10} FAILED: the two ways give different results" in capfd.readouterr().out
+    assert not list(tmp_path.iterdir())  # a part is no measurement of the machine
 
 
 def test_a_window_that_is_not_rectified_differs():

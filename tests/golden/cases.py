@@ -12,7 +12,6 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from fnmatch import fnmatch
 from functools import partial
 from io import StringIO
 from itertools import product
@@ -29,7 +28,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 import tespec
 from tespec.cli.main import main
 from tespec.core.boxes import make_boxes
-from tespec.core.config import as_facts, finetuning_settings, pretraining_settings
+from tespec.core.config import as_facts, finetuning_settings, flattened, pretraining_settings
 from tespec.core.settings import ARCHITECTURES, Finetuning, Pretraining
 from tespec.datasets.batches import Lanes
 from tespec.events import load_events
@@ -56,32 +55,6 @@ PROFILES = ("paper", "sample")
 # Recordings of the sample world.
 DDD17 = "ddd17/dir0"
 ONE_MPX = "1mpx/train/moorea_2019-02-19_000_td_500000_8500000_td.dat"
-
-# Relative and absolute tolerance of floats by family/case/name, the first that matches; other values are exact.
-# A processor's vector instructions and its number of threads decide the order of sums, hence the last digits.
-TOLERANCES: Sequence[tuple[str, float, float]] = (
-    ("metrics/*", 1e-6, 1e-9),
-    ("settings/*", 1e-7, 0.0),
-    ("tables/*", 0.0, 2e-5),  # six decimals are written
-    ("events/intensity*", 1e-4, 1e-5),
-    ("features/*", 1e-3, 1e-4),
-    # Scores of networks of two steps count pixels and boxes that rounding decides; in points. Of detectors, which two
-    # steps leave near 0, this is only that boxes reach the score: the label prior's scores say more.
-    ("finetuning/[dg1]*/score *", 0.0, 0.5),
-    ("finetuning/mvsec*/score *", 1e-2, 0.0),
-    ("*/answer, share *", 0.0, 0.01),
-    ("*/answer, *", 1e-2, 0.0),
-    # Both normalise batches of features that nearly are one, which makes much of a last digit.
-    ("pretraining/tespec, objective cpc/*", 1e-2, 0.0),
-    ("pretraining/ecdp/*", 5e-3, 0.0),
-    ("*/grad_norm*", 2e-3, 0.0),
-    ("*", 1e-3, 1e-6),
-)
-
-
-def tolerance(name: str) -> tuple[float, float]:
-    """Relative and absolute tolerance of a float, by its family, case and name."""
-    return next((rtol, atol) for pattern, rtol, atol in TOLERANCES if fnmatch(name, pattern))
 
 
 def sha256(array: Any) -> str:
@@ -466,14 +439,6 @@ EVENTS: dict[str, Case] = {
 PROSE = ("deviations", "title", "profile", "version", "name", "citation")
 
 
-def flat(facts: Any, name: str = "") -> Values:
-    """Settings by dotted name, without what is only said."""
-    if isinstance(facts, Mapping):
-        parts = [flat(value, f"{name}.{key}".strip(".")) for key, value in facts.items() if key not in PROSE]
-        return {key: value for part in parts for key, value in part.items()}
-    return {name: facts if isinstance(facts, (int, float, str, type(None))) else json.dumps(facts)}
-
-
 def settings_values(settings: Finetuning | Pretraining) -> Values:
     """All settings, and what the schedules make of them at some steps."""
     optimisation = settings.optimisation
@@ -481,7 +446,9 @@ def settings_values(settings: Finetuning | Pretraining) -> Values:
     steps = dict.fromkeys((0, 1, warm // 2, warm, (warm + last) // 2, last))
     rates = {f"learning rate, step {step}": learning_rate(optimisation, step) for step in steps}
     decays = {f"weight decay, step {step}": weight_decay(optimisation, step) for step in steps}
-    return flat(as_facts(settings)) | rates | decays
+    facts = {key: value for key, value in flattened(as_facts(settings)).items() if not {*PROSE} & {*key.split(".")}}
+    texts = {key: json.dumps(value) for key, value in facts.items() if isinstance(value, (list, dict))}
+    return facts | texts | rates | decays
 
 
 def task_settings(task: str, arch: str, profile: str, world: Path, folder: Path) -> Values:
@@ -536,7 +503,7 @@ def tables(world: Path, folder: Path) -> pd.DataFrame:
     ablation = paper["table"].str.startswith("ablation_")
     paper = paper.assign(source="paper", frames="all", label_fraction=1.0, arch=paper["arch"].where(~ablation, ""))
     records = tespec.results(ROOT / "results" / "sample")
-    records = records[records["kind"].isin(["evaluation", "reference"]) & ~records["frames"].str.startswith("stage")]
+    records = records[records["kind"].isin(["evaluation", "reference"])]
     records = records.assign(source="measured", table="", mark="")
     found = pd.concat([paper, records])
     found[list(CELL)] = found[list(CELL)].fillna("")

@@ -154,16 +154,20 @@ def test_the_student_is_trained_and_handed_on_and_the_teachers_temperature_rises
 
 
 @pytest.mark.parametrize(
-    ("recurrent", "batch", "lanes"), [(False, 4, [4, 4, 2]), (True, 4, [1] * 10), (False, 1024, [10])]
+    ("recurrent", "batch", "lanes", "smallest"),
+    [(False, 4, [4, 4, 2], 1), (True, 4, [1] * 10, 1), (False, 1024, [10], 1), (False, 4, [4, 4], 3)],
 )
-def test_every_window_held_out_is_scored_at_any_batch(monkeypatch, recurrent, batch, lanes):
+def test_every_window_of_the_validation_is_scored_but_a_last_batch_that_is_too_small(
+    monkeypatch, recurrent, batch, lanes, smallest
+):
+    monkeypatch.setattr(Ecddp, "min_batch_size", smallest)
     task = object.__new__(EventData)
     task.settings, task.method = SimpleNamespace(recurrent=recurrent, batch_size=batch), Ecddp
     chunks = [{"histograms": torch.full((1, 1, 2, 3, 3), number)} for number in range(10)]
     monkeypatch.setattr(task, "val_chunks", lambda frames: iter(chunks))
     played = [batch["histograms"] for batch in task.val_batches(torch.device("cpu"))]
     assert [len(each) for each in played] == lanes
-    assert torch.cat(played)[:, 0, 0, 0, 0].tolist() == list(range(10))
+    assert torch.cat(played)[:, 0, 0, 0, 0].tolist() == list(range(sum(lanes)))
     assert Ecddp.val_batch_size(task.settings) <= 16
 
 

@@ -70,19 +70,21 @@ def test_losses_count_by_samples():
 class Counting(Tespec):
     """Losses count the chunks that the network's memory holds and that its target has seen."""
 
-    def __init__(self):
+    def __init__(self, autoencoding):
         torch.nn.Module.__init__(self)
-        self.own = SimpleNamespace(autoencoding=False)
+        self.own = SimpleNamespace(autoencoding=autoencoding)
+        self.scored = "loss_all" if autoencoding else "loss_masked"  # an autoencoder has no masked pixels
 
     def loss(self, batch, state):
         memory, target = (None, None) if state is None or batch["fresh"].item() else state
         seen = (memory or 0) + 1, (target or 0) + 1
-        return {"loss_masked": 1.0 / seen[0], "loss_zero": float(seen[1])}, seen
+        return {self.scored: 1.0 / seen[0], "loss_zero": float(seen[1])}, seen
 
 
-def test_memory_is_carried_or_zeroed_while_the_target_goes_on():
-    model, state, found = Counting(), None, []
+@pytest.mark.parametrize("autoencoding", [False, True])
+def test_memory_is_carried_or_zeroed_while_the_target_goes_on(autoencoding):
+    model, state, found = Counting(autoencoding), None, []
     for batch in held_out(6, 4).val_chunks():  # three chunks of one recording, two of the other
         losses, state = model.val_losses(batch, state)
-        found.append((losses["loss_masked_carried"], losses["loss_masked_zeroed"], losses["loss_zero"]))
+        found.append((losses[f"{model.scored}_carried"], losses[f"{model.scored}_zeroed"], losses["loss_zero"]))
     assert found == [(1, 1, 1), (1 / 2, 1, 2), (1 / 3, 1, 3), (1, 1, 1), (1 / 2, 1, 2)]
