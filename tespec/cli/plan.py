@@ -103,7 +103,7 @@ def plan(
     failed = run_jobs(plan, missing, results, options) if missing else {}
     for job_name, reason in failed.items():
         print(f"failed: {job_name}: {reason}")
-    print_pretrainings([job for job in missing if job.kind == PRETRAINING], results)
+    print_pretrainings([job for job in missing if job.kind == PRETRAINING and job.name not in failed], results)
     if plan.show:
         show_table(plan.show, results)
     print(f"{sum(job.name not in failed for job in jobs)} of {len(jobs)} runs done; records: {results / 'runs'}")
@@ -185,12 +185,13 @@ def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: Options) -
 
 def print_pretrainings(jobs: Sequence[Job], results: Path) -> None:
     """Print validation losses of pre-trainings, and where their pictures are."""
-    for record in records_of(results):
-        if any(job.choices in choices_of(record) for job in jobs):
+    made = {job.choices for job in jobs}
+    for record in records_of(results) if jobs else ():
+        if made.intersection(choices_of(record)):
             losses = {name: value for name, value in record.metrics.items() if name.startswith("loss")}
             picture = results / "pictures" / f"{record.name}.png"
             said = ", ".join(f"{name} {'nan' if value is None else f'{value:.3f}'}" for name, value in losses.items())
-            print(f"{record.method}, pre-trained: {said}" + (f"; picture: {picture}" if picture.is_file() else ""))
+            print(f"{record.name}: {said}" + (f"; picture: {picture}" if picture.is_file() else ""))
 
 
 def show_table(name: str, results: Path) -> None:

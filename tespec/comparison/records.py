@@ -71,7 +71,7 @@ class Record(BaseModel):
         curve: mean losses over intervals of steps. curves: other quantities over the training.
     """
 
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False, extra="forbid")
 
     format: Literal[4] = FORMAT
     results_version: int = Field(ge=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -71,6 +72,15 @@ def write_all(texts: Mapping[Path, str]) -> None:
     with ExitStack() as stack:
         for path, text in texts.items():
             stack.enter_context(whole_file(path)).write_text(text, encoding="utf-8")
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file's bytes, as hex."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def write_whole(path: Path, text: str) -> Path:

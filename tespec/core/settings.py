@@ -109,15 +109,16 @@ def build(kind: type[T], facts: Mapping[str, Any], source: str) -> T:
     except ValidationError as errors:
         error = errors.errors(include_url=False)[0]
         # Pydantic names the members of a union as well; the number of a value in a list says less than the value.
-        place = error["loc"][: -1 if isinstance(error["loc"][-1], int) else None]
+        place = error["loc"][:-1] if isinstance((0, *error["loc"])[-1], int) else error["loc"]
         path = ".".join(str(part) for part in place if isinstance(part, int) or part.isidentifier())
         if error["type"] == "missing" and isinstance(error["loc"][-1], str):
             raise UserError(source, f"setting {path!r} is missing", "add it to the config") from errors
         said = "it should be a list of two" if error["type"] in ("missing", "too_long") else error["msg"]
         text = repr(error["input"])
         shown = text if len(text) <= 60 else f"{text[:20]}..."
-        remedy = said.replace("Input should", "it should")
-        raise UserError(_inside(source, path), f"{shown} is not allowed", remedy) from errors
+        remedy = re.sub(r"^(Input|Tuple|List|Value) should", "it should", said)
+        where = _inside(source, path) if path else source
+        raise UserError(where, f"{shown} is not allowed", remedy) from errors
 
 
 def refuse_unknown(kind: Any, facts: Mapping[str, Any], source: str) -> None:

@@ -26,7 +26,7 @@ from tespec.datasets.labels import IGNORE
 from tespec.datasets.recording import LabelledRecording, Recording
 from tespec.events.spatial import apply_maps
 
-Numbers = NDArray[np.int64]
+Indices = NDArray[np.int64]
 NO_BOX = -1  # class of the padding of a label's boxes
 Shard = tuple[int, int]  # which, of how many, pieces of a batch: one for each rank and gradient accumulation step
 WHOLE: Shard = (0, 1)
@@ -74,7 +74,7 @@ class Lanes:
     count: int
     seed: int
     random_share: float = 0.0
-    ends: tuple[Numbers, ...] | None = None
+    ends: tuple[Indices, ...] | None = None
     # Of what each lane played last: steps do not cost more with more recordings.
     _known: dict[int, tuple[int, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -111,22 +111,22 @@ class Lanes:
         return Slot(recording, first, epoch * len(order) + index, chunk == 0 or step == 0)
 
     @cached_property
-    def _chunks(self) -> Numbers:
+    def _chunks(self) -> Indices:
         """Whole chunks of each recording."""
         return np.array(self.lengths, np.int64) // self.segments
 
-    def _playlist(self, lane: int, epoch: int) -> tuple[Numbers, Numbers, Numbers]:
+    def _playlist(self, lane: int, epoch: int) -> tuple[Indices, Indices, Indices]:
         """Order of the recordings in an epoch, chunk at which each ends, and first window by recording."""
         if self._known.get(lane, (None,))[0] != epoch:
             order = self.generator("order", lane, epoch).permutation(len(self._chunks))
             phases = np.array(self.lengths, np.int64) % self.segments + 1
             first = (self.generator("phase", lane).integers(phases) + epoch) % phases
             self._known[lane] = epoch, (order, self._chunks[order].cumsum(), first)
-        playlist: tuple[Numbers, Numbers, Numbers] = self._known[lane][1]
+        playlist: tuple[Indices, Indices, Indices] = self._known[lane][1]
         return playlist
 
     @cached_property
-    def _random_chunks(self) -> Numbers:
+    def _random_chunks(self) -> Indices:
         """(N, 2) recording and first window of each random chunk."""
         found = [np.empty((0, 2), np.int64)]
         for number, length in enumerate(self.lengths):
@@ -146,7 +146,7 @@ def shuffled(positions: Sequence[int], count: int, seed: int) -> list[int]:
 
 
 @lru_cache(maxsize=2)
-def _order(count: int, seed: int, epoch: int) -> Numbers:
+def _order(count: int, seed: int, epoch: int) -> Indices:
     """Order of an epoch; as long as the data, so it is drawn once and not for each position."""
     return np.random.default_rng([seed, *b"order", epoch]).permutation(count)
 

@@ -30,7 +30,7 @@ from tespec.datasets.sources import (
     raise_or_leave_out,
     source_of,
 )
-from tespec.events.opening import READERS, dataset_of
+from tespec.events.opening import READERS, dataset_of, in_columns
 from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.store import HEADER, STORE, header_of
@@ -72,7 +72,8 @@ def _is_recording(path: Path) -> bool:
     if suffix in (".npy", ".npz"):
         return arrays.holds_events(path)
     try:
-        return suffix in READERS or (path / HEADER).is_file() or is_archive(path) or dataset_of(path) is not None
+        known = suffix in READERS or (path / HEADER).is_file() or is_archive(path) or dataset_of(path) is not None
+        return known or in_columns(path)
     except UserError:
         return True  # too damaged to tell
 
@@ -210,7 +211,7 @@ class TrainValSplit(NamedTuple):
         train: to train on.
         held_out: to validate on.
         excluded_test: names of recordings that were left out since something is tested on them.
-        left_out: names of recordings in no split, beside those of splits.
+        left_out: names of recordings that lie beside the folders of splits, or that a `dataset.json` does not name.
         damaged: what is wrong with recordings that were left out for it, by name.
     """
 

@@ -220,17 +220,14 @@ class PropheseeDataset(LabelledDataset):
 
     @classmethod
     def reads(cls, path: Path) -> bool:
-        """Whether an HDF5 file has events of Prophesee's recorders or in plain columns, which `reader` refuses."""
-        return path.suffix.lower() in hdf5.SUFFIXES and hdf5.holds(path, RECORDED, *hdf5.COLUMNS)
+        """Whether an HDF5 file has events of Prophesee's recorders, which `reader` refuses."""
+        return path.suffix.lower() in hdf5.SUFFIXES and hdf5.holds(path, RECORDED)
 
     @classmethod
     def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
-        """Refused: the codec of the first is not available, and the units of others are not known."""
-        if hdf5.holds(path, RECORDED):
-            what = "is Prophesee's own HDF5 format, whose codec is not available"
-            raise UserError(path, what, "convert it to .raw or .dat")
-        what = "is an HDF5 file of events in no supported layout (DSEC, MVSEC)"
-        raise UserError(path, what, "save x, y, t, p as .npz")
+        """Refused."""
+        what = "is Prophesee's own HDF5 format, whose codec is not available"
+        raise UserError(path, what, "convert it to .raw or .dat")
 
     def names(self, split: str) -> tuple[str, ...]:
         """Names of the recordings of a split; those with faulty labels are left out."""

@@ -14,7 +14,7 @@ from tespec.core.errors import UserError
 from tespec.core.paths import cache_root
 from tespec.events.packing import files_of, is_of, is_recorded, load, quick_hash
 from tespec.events.readers import Reader, aedat4, arrays, prophesee, resolve_size
-from tespec.events.readers.hdf5 import SUFFIXES
+from tespec.events.readers.hdf5 import COLUMNS, SUFFIXES, holds
 from tespec.events.store import HEADER, PackedEvents, header_of, open_store, store_of
 
 READERS: dict[str, Callable[[Path, int | None, int | None], Reader]] = {
@@ -32,15 +32,16 @@ class NotPacked(UserError):
 
 
 def dataset_of(path: Path) -> Any:
-    """The registered data set that reads a file or folder, None if none does.
-
-    Data sets of one's own are asked before those of the harness.
-    """
+    """The registered data set that reads a file or folder, None if none does."""
     from tespec.registry import DATASETS
 
     import_module("tespec.datasets")  # registers those of the harness
-    kinds = sorted(DATASETS.module_dict.values(), key=lambda kind: kind.__module__.startswith("tespec.datasets."))
-    return next((kind for kind in kinds if kind.reads(path)), None)
+    return next((kind for kind in DATASETS.module_dict.values() if kind.reads(path)), None)
+
+
+def in_columns(path: Path) -> bool:
+    """Whether an HDF5 file has columns of events, which without a known layout are in unknown units."""
+    return path.suffix.lower() in SUFFIXES and holds(path, *COLUMNS)
 
 
 def open_events(path: str | Path, height: int | None = None, width: int | None = None) -> PackedEvents:
@@ -91,6 +92,9 @@ def open_reader(path: Path, height: int | None = None, width: int | None = None)
         return READERS[suffix](path, height, width)
     if (dataset := dataset_of(path)) is not None:
         return dataset.reader(path, height, width)
+    if in_columns(path):
+        what = "is an HDF5 file of events in no supported layout (DSEC, MVSEC)"
+        raise UserError(path, what, "save x, y, t, p as .npz")
     remedy = f"give a file of {', '.join((*READERS, *SUFFIXES))}, a packed store, or a recording's own folder"
     raise UserError(path, "holds no events in a known format", remedy)
 

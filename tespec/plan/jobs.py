@@ -26,6 +26,7 @@ from tespec.core.config import (
 )
 from tespec.core.description import read_description
 from tespec.core.errors import UserError
+from tespec.core.files import sha256_of
 from tespec.plan.spec import Plan
 from tespec.registry import pretrained_methods
 
@@ -86,7 +87,7 @@ class Job:
         """The choices that the plan fixes; see `choices_of`."""
         if self.kind == PRETRAINING:
             return PRETRAINING, self.method, self.profile, self.label, self.seed, self.overrides
-        start = self.upstream.choices if self.upstream else _sha256(self.checkpoint)
+        start = self.upstream.choices if self.upstream else sha256_of(self.checkpoint) if self.checkpoint else ""
         task, data = (self.task, self.task_version), (self.profile, self.split, self.label)
         return self.kind, self.method, *task, self.arch, *data, self.seed, self.overrides, start, self.variant
 
@@ -247,10 +248,6 @@ def _split(changes: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     given = tuple(changes)
     own = tuple(change for change in given if not change.startswith(PREFIX))
     return own, tuple(change.removeprefix(PREFIX) for change in given if change.startswith(PREFIX))
-
-
-def _sha256(path: Path | None) -> str:
-    return "" if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:

@@ -12,6 +12,7 @@ from tespec.comparison.records import Record
 from tespec.core.config import as_facts, changed_pretraining
 from tespec.core.distributed import broadcast, is_first, rank_zero_first, single_rank
 from tespec.core.errors import UserError
+from tespec.core.files import sha256_of
 from tespec.core.progress import say
 from tespec.core.settings import Pretraining
 from tespec.models.backbone import Backbone
@@ -32,7 +33,7 @@ from tespec.runs.setup import Setup
 from tespec.runs.train import train
 from tespec.training.device import choose_device, derive, seed_everything, with_precision
 from tespec.training.loading import deal
-from tespec.weights.files import sha256_of, write_weights
+from tespec.weights.files import write_weights
 
 WEIGHTS = "backbone.safetensors"
 

@@ -84,8 +84,10 @@ def recordings_of(size: str, seed: int, dataset: str) -> list[SampleRecording]:
     """All recordings of one data set of a world, in a fixed order.
 
     Raises:
-        UserError: there is no such size or data set.
+        UserError: there is no such size or data set, or the seed is negative.
     """
+    if seed < 0:
+        raise UserError(f"seed {seed} of the sample world", "is negative", "give 0 or more")
     for kind, name, known in (("size", size, CONTENTS), ("dataset", dataset, DATASETS)):
         if name not in known:
             raise UserError(f"sample world, {kind} '{name}'", f"no such {kind}", f"choose from {', '.join(known)}")
@@ -129,8 +131,6 @@ def make_world(
         UserError: unknown size or data set, or negative seed.
     """
     wanted = {dataset: recordings_of(size, seed, dataset) for dataset in datasets}
-    if seed < 0:
-        raise UserError(f"seed {seed} of the sample world", "is negative", "give 0 or more")
     folder = world_folder(size, seed, root)
     if all((folder / dataset).is_dir() for dataset in wanted):
         return folder

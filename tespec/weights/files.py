@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tespec.core.errors import UserError
-from tespec.core.files import UNREADABLE, whole_file
+from tespec.core.files import UNREADABLE, sha256_of, whole_file
 from tespec.core.settings import Flag, build
 
 RECIPE_KEY = "tespec"
@@ -168,13 +168,4 @@ def state_sha256(tensors: Mapping[str, Tensor]) -> str:
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}\n".encode())
         digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes, as hex."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
     return digest.hexdigest()

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from tespec.core.errors import UserError
+from tespec.core.files import sha256_of
 from tespec.core.paths import cache_root
 from tespec.models import Backbone, build_backbone
 from tespec.models.layers import padded_size
 from tespec.registry import BACKBONES
-from tespec.weights.files import problem_of, read_recipe, read_tensors, sha256_of, write_weights
+from tespec.weights.files import problem_of, read_recipe, read_tensors, write_weights
 from tespec.weights.formats import FORMATS, IMAGENET, Converted, convert, recognise
 
 LSTMS = "lstms."

@@ -8,8 +8,9 @@ import torch
 from safetensors.torch import load_file
 
 import tespec
+from tespec.core.files import sha256_of
 from tespec.models import EventResNet, EventSwin
-from tespec.weights.files import read_weights, sha256_of, write_weights
+from tespec.weights.files import read_weights, write_weights
 
 RECIPE = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150], "method": "tespec", "data": "sample"}
 

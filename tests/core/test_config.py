@@ -1,5 +1,6 @@
 import dataclasses
 
+import pydantic
 import pytest
 
 from baselines.ecddp import Ecddp
@@ -8,7 +9,7 @@ from tespec.core import config
 from tespec.core.config import changed_finetuning, changed_pretraining, finetuning_settings, names, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
-from tespec.core.settings import ARCHITECTURES, merge
+from tespec.core.settings import ARCHITECTURES, build, merge
 from tespec.registry import METHODS, pretrained_methods
 
 
@@ -196,3 +197,19 @@ def test_a_config_of_ones_own_is_read_beside_those_of_the_harness(own, tmp_path)
     ):
         with pytest.raises(UserError, match=said):
             config.add_file("tasks", file)
+
+
+@pydantic.dataclasses.dataclass
+class Even:
+    """Settings as a plug-in may have them."""
+
+    number: int
+
+    def __post_init__(self):
+        if self.number % 2:
+            raise ValueError("numbers are even")
+
+
+def test_a_settings_class_that_refuses_its_values_is_answered_in_one_line():
+    with pytest.raises(UserError, match="^protocol: .* is not allowed; Value error, numbers are even"):
+        build(Even, {"number": 3}, "protocol")

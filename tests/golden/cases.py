@@ -447,8 +447,8 @@ def settings_values(settings: Finetuning | Pretraining) -> Values:
     rates = {f"learning rate, step {step}": learning_rate(optimisation, step) for step in steps}
     decays = {f"weight decay, step {step}": weight_decay(optimisation, step) for step in steps}
     facts = {key: value for key, value in flattened(as_facts(settings)).items() if not {*PROSE} & {*key.split(".")}}
-    texts = {key: json.dumps(value) for key, value in facts.items() if isinstance(value, (list, dict))}
-    return facts | texts | rates | decays
+    lists = {key: json.dumps(value) for key, value in facts.items() if isinstance(value, list)}
+    return {key: value for key, value in facts.items() if value != {}} | lists | rates | decays
 
 
 def task_settings(task: str, arch: str, profile: str, world: Path, folder: Path) -> Values:

@@ -27,7 +27,7 @@ def test_every_plan_of_the_project_can_be_read(name: str) -> None:
         ("ablations: [masking, {table: [steps]}]", ", ablations.1: unknown setting 'table'; did you mean 'tables'?"),
         ("world: {size: small}", ": unknown setting 'world'; choose from name, title, data, profile"),
         ("cells: [{tasks: [ddd17]}]", ": setting 'cells.0.methods' is missing"),
-        ("cells: [{methods: []}]", ", cells.0.methods: [] is not allowed; Tuple should have at least 1 item"),
+        ("cells: [{methods: []}]", ", cells.0.methods: [] is not allowed; it should have at least 1 item"),
         ("cells: [{methods: [a], label_share: [0]}]", ", cells.0.label_share: 0 is not allowed; it should be greater"),
         (
             "cells: [{methods: [a], architectures: [b]}]",

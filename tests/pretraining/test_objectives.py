@@ -10,13 +10,13 @@ from short_runs import setup_in
 
 from tespec.core.config import names, pretraining_settings
 from tespec.core.errors import UserError
+from tespec.core.files import sha256_of
 from tespec.pretraining.method import find_method, new_network, open_pretraining, own_settings
 from tespec.registry import METHODS, pretrained_methods, register_methods
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import CellSpec, prepare_run
 from tespec.runs.pretrain import pretrain
 from tespec.sample import make_world
-from tespec.weights.files import sha256_of
 
 pytestmark = pytest.mark.usefixtures("pretrainings_are_short")
 

@@ -7,11 +7,11 @@ from short_runs import pictures, setup_in, stopped_after
 from tespec.comparison.frame import healthy
 from tespec.comparison.records import read_records
 from tespec.core.config import pretraining_settings
+from tespec.core.files import sha256_of
 from tespec.registry import register_methods
 from tespec.runs import train as training
 from tespec.runs.data import Data
 from tespec.runs.pretrain import pretrain
-from tespec.weights.files import sha256_of
 
 CHANGES = ["optimisation.steps=6", "optimisation.warmup_steps=2", "batch_size=2", "segments=3"]
 SETTINGS = pretraining_settings("tespec", "sample", CHANGES)

@@ -18,8 +18,9 @@ from safetensors.torch import save_file
 
 import tespec
 from tespec.core.errors import UserError
+from tespec.core.files import sha256_of
 from tespec.models import EventSwin
-from tespec.weights.files import read_tensors, read_weights, sha256_of, write_weights
+from tespec.weights.files import read_tensors, read_weights, write_weights
 
 RECIPE = {"bins": 1, "in_channels": 2, "sensor": [32, 32], "width": "micro", "recurrent": False}
 
