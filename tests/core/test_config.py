@@ -211,5 +211,5 @@ class Even:
 
 
 def test_a_settings_class_that_refuses_its_values_is_answered_in_one_line():
-    with pytest.raises(UserError, match="^protocol: .* is not allowed; Value error, numbers are even"):
+    with pytest.raises(UserError, match=r"^protocol: .* is not allowed; Value error, numbers are even"):
         build(Even, {"number": 3}, "protocol")
