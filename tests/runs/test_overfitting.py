@@ -1,4 +1,4 @@
-"""Every task learns one short recording by heart: data, model, loss and score belong together."""
+"""Every kind of task learns one short recording by heart: data, model, loss and score belong together."""
 
 from dataclasses import replace
 
@@ -22,10 +22,9 @@ COMMON = [
 # Windows of the recording, settings of its task, and the score that has to be reached.
 MASKS = ["head.channels=96", "head.dropout=0.0", "optimisation.steps=600"]
 CASES = {
-    "ddd17": (3, MASKS, "miou", 90.0),
-    "dsec": (3, MASKS, "miou", 90.0),
+    "ddd17": (3, MASKS, "pixel_acc", 97.0),  # of a class without a pixel, one wrong pixel makes an IoU of 0
+    "dsec": (3, MASKS, "pixel_acc", 97.0),
     "gen1": (20, ["optimisation.steps=250"], "ap50", 90.0),
-    "1mpx": (20, ["optimisation.steps=500"], "ap50", 90.0),
     "mvsec": (4, ["optimisation.steps=300"], "delta_1", 0.9),
 }
 

@@ -48,7 +48,7 @@ OBJECTIVES: dict[str, tuple[str, str, list[str]]] = {
     "tespec, feedforward": ("tespec", "1mpx", ["recurrent=false"]),
     "cpc": ("tespec", "1mpx", ["objective=cpc"]),
     "ecddp": ("ecddp", "1mpx", []),
-    "ecdp": ("ecdp", "ddd17", []),
+    "ecdp": ("ecdp", "ddd17", ["optimisation.peak_lr=1e-4"]),
     "mem-tokenizer": ("mem-tokenizer", "1mpx", []),
     # Of a sequence, several processes drop other branches than one does.
     "mem": ("mem", "1mpx", ["recurrent=true", "segments=3", "sampling=streams", "drop_path=0.0"]),
