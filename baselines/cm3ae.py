@@ -106,7 +106,7 @@ class Cm3ae(PairMethod):
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "sample": SAMPLE | {"objective": {"mask": {"unit": 16}, "decoder": {"type": "AllStagesDecoder"}, "out": 64}},
-        "small": {"optimisation": {"peak_lr": 1.25e-4}},  # the best of four by validation loss
+        "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }
 
     def __init__(self, own: Cm3aeSettings, backbone: EventSwin, images: EventSwin) -> None:

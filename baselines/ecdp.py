@@ -100,7 +100,7 @@ class Ecdp(PairMethod):
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "sample": SAMPLE | {"objective": {"hidden": 256, "out": 64}},
-        "small": {"optimisation": {"peak_lr": 1.0e-3}},  # the best of four by validation loss
+        "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }
 
     def __init__(self, own: EcdpSettings, backbone: Backbone, images: Backbone) -> None:

@@ -83,7 +83,7 @@ class Imagenet(ImageMethod):
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "sample": SAMPLE | {"batch_size": 32, "objective": {"size": 64, "channels": 1, "mixup": 0.0, "cutmix": 0.0}},
-        "small": {"batch_size": 16, "optimisation": {"peak_lr": 1.25e-4}},  # the best of four by validation loss
+        "study": {"batch_size": 16, "optimisation": {"peak_lr": 2.5e-4}},
     }
 
     def __init__(self, own: ImagenetSettings, backbone: Backbone, classes: int) -> None:

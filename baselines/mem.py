@@ -347,7 +347,7 @@ class Mem(EventMethod):
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "sample": SAMPLE
         | {"objective": {"features": "all", "tokenizer": MemTokenizer.profiles["sample"]["objective"]}},
-        "small": {"optimisation": {"peak_lr": 5.0e-4}},  # the best of four by validation loss
+        "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }
     backbone: EventSwin
 

@@ -75,7 +75,7 @@ class Moby(ImageMethod):
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "sample": SAMPLE
         | {"batch_size": 32, "objective": {"size": 64, "channels": 1, "hidden": 256, "out": 64, "queue": 1024}},
-        "small": {"batch_size": 16, "optimisation": {"peak_lr": 1.25e-4}},  # the best of four by validation loss
+        "study": {"batch_size": 16, "optimisation": {"peak_lr": 1.0e-3}},
     }
     queues: Tensor
     place: Tensor

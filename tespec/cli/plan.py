@@ -43,7 +43,7 @@ class Options:
     changes: Changes = ()
     processes: Annotated[PositiveInt | None, Parameter(help="runs at once (default: as the plan says)")] = None
     gpus: Annotated[tuple[str, ...], Words, Parameter(help="of this machine, one run on each; 0 0: two on one")] = ()
-    results: Annotated[Path | None, Parameter(help="folder of records (default: the plan's, or results)")] = None
+    results: Annotated[Path, Parameter(help="folder of records", show_default=False)] = RESULTS
     runs: Annotated[Path, Parameter(help="folder of checkpoints, weights and logs", show_default=False)] = RUNS
     status: Annotated[bool, Parameter(help="print the number of finished runs; run nothing")] = False
     dry_run: Annotated[bool, Parameter(help="print the missing commands; run nothing")] = False
@@ -82,8 +82,7 @@ def plan(
     plan = changed(read, options)
     jobs = select(expand(plan, options.seeds), options.only)
     check_methods(plan, jobs)
-    results = options.results or (RESULTS.parent / plan.results if plan.results else RESULTS)
-    records = records_of(results)
+    results, records = options.results, records_of(options.results)
     missing = missing_jobs(jobs, records, options.runs)
     left = set(missing)
     done = sum(job not in left for job in jobs)

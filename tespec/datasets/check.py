@@ -49,7 +49,7 @@ COLUMNS = {
     "raised": "{events_clamped:,}",  # timestamps that step back
     "length": "{events_seconds:.1f} s",
     "labels": "{labels_count:,}",
-    "empty": "{labels_empty:,}",  # labels that hold nothing
+    "empty": "{labels_empty:,} of {labels_read:,}",  # labels that hold nothing, of those that were read
     "left out": "{labels_left_out:,}",  # by the protocol
     "every": "{labels_spacing_ms:g} ms",
     "size": "{size_mb:,.1f} MB",

@@ -63,7 +63,6 @@ class Plan:
         accumulate: gradient accumulation steps of all runs.
         threads: CPU threads of a run; default: the profile's.
         at_once: number of runs at the same time.
-        results: folder of the records; default: "results".
         show: a table that is printed at the end.
     """
 
@@ -84,7 +83,6 @@ class Plan:
     accumulate: PositiveInt = 1
     threads: PositiveInt | None = None
     at_once: PositiveInt = 1
-    results: Path | None = None
     show: str | None = None
 
 
@@ -96,9 +94,9 @@ def read_plan(name: str) -> Plan:
     """
     path = Path(name) if name.endswith(".yaml") else files("plans").get(name)
     if path is None:
-        raise UserError(f"plan {name}", "no such plan", f"{suggest(name, names('plans'))}, or give FILE.yaml")
+        raise UserError(f"plan {name}", "no such plan", suggest(name, [*names("plans"), "FILE.yaml"]))
     try:
-        facts = {"title": path.stem, **read_yaml(path), "name": path.stem}
+        facts = {"title": path.stem} | dict(name=path.stem, **read_yaml(path))  # a file does not state its name
     except (*UNREADABLE, TypeError) as error:
         raise UserError(path, f"not a readable YAML file of settings ({error})", "see docs/running.md") from error
     return build(Plan, facts, str(path))

@@ -112,7 +112,12 @@ def build_decoder(settings: Mapping[str, Any], backbone: EventSwin, planes: int)
     """
     kind = find_registered(MODELS, str(settings.get("type", "")), "objective.decoder.type")
     made_for = {"channels": backbone.channels, "img_size": backbone.img_size, "planes": planes}
-    decoder: nn.Module = kind(**{name: value for name, value in settings.items() if name != "type"} | made_for)
+    try:
+        decoder: nn.Module = kind(**{name: value for name, value in settings.items() if name != "type"} | made_for)
+    except (TypeError, ValueError, AssertionError) as error:
+        raise UserError(
+            "objective.decoder", f"{kind.__name__} cannot be built ({error})", "correct its settings"
+        ) from error
     return decoder
 
 

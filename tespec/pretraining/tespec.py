@@ -174,7 +174,7 @@ class Tespec(EventMethod):
                 "visible_weight": 0.5,
             },
         },
-        "small": {"optimisation": {"peak_lr": 2.5e-4}},  # the best of four by validation loss
+        "study": {"optimisation": {"peak_lr": 2.5e-4}},
     }
 
     def __init__(self, own: TespecSettings, backbone: EventSwin, bin_seconds: float = 0.005) -> None:

@@ -107,7 +107,7 @@ def test_a_python_without_the_harness_is_told_in_one_line(script):
 @pytest.mark.parametrize(
     ("launcher", "profile", "threads", "program"),
     [
-        ("none", "small", 1, "tespec"),
+        ("none", "study", 1, "tespec"),
         ("pytorch", "sample", None, "torchrun --nproc-per-node 2 -m tespec.cli"),
     ],
 )

@@ -38,10 +38,10 @@ def without_data(tmp_path, monkeypatch):
 def test_lists_and_describes(call):
     code, out, _ = call("run", "--list")
     assert (code, "scratch" in out, "ddd17" in out, "sample" in out) == (0, True, True, True)
-    out = call("run", "--describe", "ddd17", "--profile", "small", "--set", "batch_size=3")[1]
+    out = call("run", "--describe", "ddd17", "--profile", "study", "--set", "batch_size=3")[1]
     for setting in ("batch_size: 3 +# --set", "rule: edges +# default",
                     "head.channels: 48 +# profile sample, task ddd17", "labels_per_chunk: 2 +# profile sample",
-                    "sensor_px: null +# default", "width: micro +# profile small"):  # fmt: skip
+                    "sensor_px: null +# default", "width: micro +# profile study"):  # fmt: skip
         assert re.search(rf"^  {setting}$", out, re.MULTILINE), setting
     out = call("run", "--describe", "tespec", "--profile", "sample", "--set", "objective.mask.ratio=0.3")[1]
     assert "ICCV 2025" in out

@@ -108,11 +108,11 @@ def own(tmp_path, monkeypatch):
 
 
 def test_a_profile_says_only_what_differs_from_its_base():
-    base, small = (finetuning_settings("1mpx", "recurrent", profile) for profile in ("sample", "small"))
-    assert small.optimisation.steps != base.optimisation.steps
-    assert (small.width, small.augmentation, small.downsample) == (base.width, base.augmentation, base.downsample)
-    assert small.deviations[: len(base.deviations)] == base.deviations
-    assert len(small.deviations) > len(base.deviations)
+    base, study = (finetuning_settings("ddd17", "recurrent", profile) for profile in ("sample", "study"))
+    assert study.optimisation.steps != base.optimisation.steps
+    assert (study.width, study.augmentation, study.downsample) == (base.width, base.augmentation, base.downsample)
+    assert study.deviations[: len(base.deviations)] == base.deviations
+    assert len(study.deviations) > len(base.deviations)
 
 
 def test_of_a_profile_the_task_wins_and_then_the_architecture(own):
@@ -141,7 +141,7 @@ def test_a_task_wins_over_its_base_in_all_that_it_states(own):
         ("tasks", "base: ddd17\narchitectures: {recurent: {segments: 2}}", "task own: unknown arch.* mean 'recurrent'"),
         ("tasks", "base: ddd17\noptimisation: {stepps: 2}", "task own: unknown setting 'stepps'; did you mean 'steps'"),
         ("tasks", "base: ddd17\nsplits: 3", "task own: splits holds no settings by name"),
-        ("profiles", "base: small", "base: small: has a base itself"),
+        ("profiles", "base: demo", "base: demo: has a base itself"),
         ("profiles", "base: sample\nfinetuning: {stepps: 3}", "unknown setting 'stepps'"),
         ("profiles", "base: sample\ndeviations: 3", "profile own, deviations: 3 is not allowed"),
         ("profiles", "base: sample\nfinetuning: {architectures: {recurrent: {batchsize: 4}}}", "mean 'batch_size'"),
@@ -156,7 +156,7 @@ def test_mistakes_in_a_file_of_ones_own_are_named(own, kind, text, said):
 
 
 def test_every_pretraining_of_a_comparison_takes_as_many_steps_of_as_many_samples():
-    every = [pretraining_settings(recipe, "small") for recipe in pretrained_methods()]
+    every = [pretraining_settings(recipe, "study") for recipe in pretrained_methods()]
     assert len({settings.optimisation.steps for settings in every}) == 1
     assert len({settings.batch_size * settings.segments for settings in every}) == 1
 

@@ -522,6 +522,6 @@ FAMILIES: dict[str, dict[str, Case]] = {
     "metrics": METRICS,
     "events": EVENTS,
     "settings": SETTINGS,
-    "plans": {name: partial(plan, name) for name in ("demo", "small")},
+    "plans": {name: partial(plan, name) for name in ("demo", "sample")},
     "tables": {"all": tables},
 }

@@ -28,11 +28,11 @@ def records() -> list[Record]:
 
 @pytest.fixture(scope="module")
 def study() -> list[Job]:
-    return expand(read_plan("small"))
+    return expand(read_plan("sample"))
 
 
 def plan(**groups: Any) -> Plan:
-    return build(Plan, {"name": "a", "title": "a", "data": "sample", "profile": "small", **groups}, "a.yaml")
+    return build(Plan, {"name": "a", "title": "a", "data": "sample", "profile": "study", **groups}, "a.yaml")
 
 
 CELL = {"methods": ["scratch"], "tasks": ["ddd17"], "architectures": ["recurrent"]}
@@ -96,7 +96,7 @@ def test_every_seed_runs_from_each_pretraining() -> None:
 
 
 def test_the_committed_study_is_complete(study: list[Job], records: list[Record]) -> None:
-    assert len(study) == 254
+    assert len(study) == 215
     assert missing_jobs(study, records, RUNS) == []
 
 
@@ -120,7 +120,7 @@ ANOTHER: list[dict[str, Any]] = [
     {"recipe": {"overrides": {"recurrent": False}}},
     {"recipe": {"data": "1mpx"}},
     {"recipe": {"profile": "sample"}},
-    {"weights": {"recipe": {"method": "tespec", "seed": 0, "profile": "small", "data": "sample"}}},  # older weights
+    {"weights": {"recipe": {"method": "tespec", "seed": 0, "profile": "study", "data": "sample"}}},  # older weights
 ]
 
 
@@ -165,13 +165,13 @@ def test_weights_given_in_a_file_count_by_their_content(records: list[Record], t
 def test_commands_name_all_choices() -> None:
     groups = {"cells": [CELL | {"methods": ["tespec"], "set": ["pretraining.recurrent=false", "batch_size=3"]}]}
     (job,) = expand(plan(**groups, seeds=[1], pretraining_seeds=[0], split="val"))
-    end = ["--split", "val", "--profile", "small", "--seed", "1", "--data", "sample"]
+    end = ["--split", "val", "--profile", "study", "--seed", "1", "--data", "sample"]
     start = ["run", "--method", "tespec", "--task", "ddd17", "--arch", "recurrent"]
     changes = ["--set", "batch_size=3", "--set", "pretraining.recurrent=false"]
     assert command(job) == [*start, "--pretraining-seed", "0", *changes, *end]
     assert command(job, "FILE") == [*start, "--checkpoint", "FILE", *changes[:2], *end]
     assert job.upstream is not None
-    assert command(job.upstream) == ["pretrain", "--method", "tespec", "--set", "recurrent=false", "--profile", "small",
+    assert command(job.upstream) == ["pretrain", "--method", "tespec", "--set", "recurrent=false", "--profile", "study",
                                      "--seed", "0", "--data", "sample"]  # fmt: skip
     row = expand(plan(ablations=["memory"]))[0]
     assert command(row)[-8:-6] == ["--variant", "memory: without"]

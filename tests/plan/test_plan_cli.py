@@ -15,16 +15,16 @@ from tespec.comparison.records import read_records
 
 
 def test_missing_runs_are_printed_as_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "small", "--results", str(tmp_path), "--dry-run"]) == 0
+    assert main(["plan", "sample", "--results", str(tmp_path), "--dry-run"]) == 0
     first, *commands = capsys.readouterr().out.splitlines()
-    assert first == "sample world study: 0 of 254 runs done, 16 pre-trainings come first"
-    assert len(commands) == 270
-    assert commands[0] == "tespec pretrain --method imagenet --profile small --seed 0 --data sample"
+    assert first == "sample world study: 0 of 215 runs done, 34 pre-trainings come first"
+    assert len(commands) == 249
+    assert commands[0] == "tespec pretrain --method imagenet --profile study --seed 0 --data sample"
     assert not list(tmp_path.iterdir())
 
 
 def test_status_counts_runs_by_method_and_task(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "small", "--status", "--seeds", "0", "1", "9"]) == 0
+    assert main(["plan", "sample", "--status", "--seeds", "0", "1", "9"]) == 0
     first, head, *rows = capsys.readouterr().out.splitlines()
     assert first.startswith("sample world study: 61 of 174 runs done, ")
     assert head.split() == ["ddd17", "mvsec", "gen1"]
@@ -34,7 +34,7 @@ def test_status_counts_runs_by_method_and_task(capsys: pytest.CaptureFixture[str
 
 
 MISTAKES = [
-    (["small", "--only", "kitti"], "--only kitti: not in this plan; choose from"),
+    (["sample", "--only", "kitti"], "--only kitti: not in this plan; choose from"),
     (["huge"], "plan huge: no such plan; choose from"),
     (["demo", "--checkpoints", "moby"], "checkpoints moby=.: is not METHOD=FILE of a file that exists"),
     (["demo", "--slurm", "partition=gpu"], "--slurm goes with --cluster slurm"),

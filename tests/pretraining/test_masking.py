@@ -6,9 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tespec.core.errors import UserError
 from tespec.datasets.batches import draw_mask
-from tespec.models import EventSwin
-from tespec.pretraining.masking import LastStageDecoder, MaskPatch, replace_masked
+from tespec.models import EventSwin, build_backbone
+from tespec.pretraining.masking import LastStageDecoder, MaskPatch, build_decoder, replace_masked
 
 
 @settings(deadline=None)
@@ -72,3 +73,12 @@ def test_last_stage_tokens_draw_their_own_square_where_attention_adds_nothing():
     changed = (decoder([last]) - blank).abs()[0, 0, 0] > 0
     assert changed[32:, 64:].all()
     assert changed.sum() == 32 * 32
+
+
+def test_wrong_settings_of_a_decoder_are_refused():
+    backbone = build_backbone("micro", False, 2, (64, 96))
+    for own in ({"widht": 32}, {"width": "wide"}):
+        with pytest.raises(
+            UserError, match=r"objective.decoder: LastStageDecoder cannot be built \(.*\); correct its settings"
+        ):
+            build_decoder({"type": "LastStageDecoder", **own}, backbone, 1)

@@ -54,7 +54,7 @@ def test_the_sample_world_stands_in_and_says_so(tmp_path):
     assert find_data("ddd17", None, "tiny") == find_data("ddd17", None, "sample") == data
 
 
-@pytest.mark.parametrize("profile", ["paper", "small", "medium"])
+@pytest.mark.parametrize("profile", ["paper", "study", "medium"])
 def test_a_profile_of_real_data_never_gets_the_sample_world_unasked(tmp_path, profile):
     refused = rf"--profile {profile}: no 1mpx data given or found in ./data/1mpx; give --data FOLDER, or --data sample"
     for find in (find_data, find_unlabelled):
