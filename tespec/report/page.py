@@ -19,11 +19,11 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from PIL import Image
-from scipy.special import stdtrit
 
 from tespec.comparison.export import to_html
 from tespec.comparison.frame import machine, to_frame
 from tespec.comparison.records import Record, read_records
+from tespec.comparison.statistics import paired_gain, scores_by_pretraining, spread_of
 from tespec.comparison.tables import make_tables
 from tespec.core.errors import UserError
 from tespec.core.files import write_whole
@@ -163,7 +163,7 @@ def with_labels(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def score_points(frame: pd.DataFrame) -> pd.DataFrame:
-    """Mean main scores over seeds with their 95 % Student-t intervals.
+    """Mean main scores with their 95 % Student-t intervals, which take pre-trainings into account (`paired_gain`).
 
     Args:
         frame: of `tespec.results`.
@@ -177,11 +177,14 @@ def score_points(frame: pd.DataFrame) -> pd.DataFrame:
     compared = (shown.kind == "evaluation") & (shown.label_fraction == 1) & (shown.variant == "")
     shown = shown[compared | ((shown.kind == "reference") & (shown.method == "prior"))]
     keys = [*SETTING, "kind", "label", "arch", "metric", "unit", "better"]
-    # Runs of one seed from several pre-trainings are not independent.
-    groups = shown.groupby([*keys, "seed"]).value.mean().groupby(keys)
-    points = groups.agg(mean="mean", error="sem", n="count").reset_index()
-    half = points.pop("error") * stdtrit((points.n - 1).clip(lower=1), 0.975)
-    return points.assign(low=points["mean"] - half, high=points["mean"] + half)
+    cells = {key: scores_by_pretraining(runs) for key, runs in shown.groupby(keys)}
+    rows = []
+    for key, cell in cells.items():
+        setting, pretrainings = key[: len(SETTING)], cell.shape[1]
+        spread = spread_of(each for other, each in cells.items() if other[: len(SETTING)] == setting)
+        found = paired_gain(cell.mean(axis=1).tolist(), spread, (pretrainings > 1) / pretrainings)
+        rows.append([*key, cell.to_numpy().mean(), found.low, found.high, len(cell)])
+    return pd.DataFrame(rows, columns=[*keys, "mean", "low", "high", "n"])
 
 
 def score_figures(frame: pd.DataFrame) -> list[Picture]:
