@@ -13,6 +13,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -183,7 +184,7 @@ def score_points(frame: pd.DataFrame) -> pd.DataFrame:
         setting, pretrainings = key[: len(SETTING)], cell.shape[1]
         spread = spread_of(each for other, each in cells.items() if other[: len(SETTING)] == setting)
         found = paired_gain(cell.mean(axis=1).tolist(), spread, (pretrainings > 1) / pretrainings)
-        rows.append([*key, cell.to_numpy().mean(), found.low, found.high, len(cell)])
+        rows.append([*key, np.nanmean(cell), found.low, found.high, len(cell)])
     return pd.DataFrame(rows, columns=[*keys, "mean", "low", "high", "n"])
 
 
