@@ -100,6 +100,13 @@ def test_the_committed_study_is_complete(study: list[Job], records: list[Record]
     assert missing_jobs(study, records, RUNS) == []
 
 
+def record_of(method: str, records: list[Record]) -> Record:
+    """Of the recurrent cell, seed 0, from the first pre-training."""
+    (job,) = expand(plan(cells=[CELL | {"methods": [method]}], pretraining_seeds=[0]))
+    (own,) = [each for each in records if missing_jobs([job], [each], RUNS) == []]
+    return own
+
+
 def changed(record: Record, **fields: Any) -> Record:
     recipe = fields.pop("recipe", None)
     if recipe is not None:
@@ -127,22 +134,25 @@ ANOTHER: list[dict[str, Any]] = [
 @pytest.mark.parametrize("fields", ANOTHER, ids=str)
 def test_a_record_of_other_choices_is_not_the_job_s(records: list[Record], fields: dict[str, Any]) -> None:
     (job,) = expand(plan(cells=[CELL | {"methods": ["tespec"]}], pretraining_seeds=[0]))
-    (own,) = [each for each in records if missing_jobs([job], [each], RUNS) == []]
+    own = record_of("tespec", records)
     assert (own.method, own.task, own.arch, own.seed, own.variant) == ("tespec", "ddd17", "recurrent", 0, "")
     assert job in missing_jobs([job], [changed(own, **fields)], RUNS)
 
 
 def test_a_row_whose_record_has_no_variant_yet_is_run_again(records: list[Record]) -> None:
     rows = expand(plan(ablations=[{"tables": ["memory"], "task": "ddd17"}], pretraining_seeds=[0]))
-    assert missing_jobs(rows, records, RUNS) == []
-    unnamed = [changed(each, variant="") for each in records]
-    assert [job.variant for job in missing_jobs(rows, unnamed, RUNS) if job.kind == "evaluation"] == ["memory: without"]
+    default = record_of("tespec", records)
+    without = changed(default, variant="memory: without", recipe={"overrides": {"recurrent": False}})
+    assert missing_jobs(rows, [default, without], RUNS) == []
+    missing = missing_jobs(rows, [default, changed(without, variant="")], RUNS)
+    assert [job.variant for job in missing if job.kind == "evaluation"] == ["memory: without"]
 
 
 def test_settings_count_by_their_values(records: list[Record]) -> None:
-    few = plan(cells=[CELL | {"seeds": [0, 1, 2], "set": ["label_share=5.0e-2"]}], set=["pretraining.batch_size=3"])
-    assert missing_jobs(expand(few), records, RUNS) == []
-    default = plan(cells=[CELL], set=["optimisation.steps=800"])
+    few = plan(cells=[CELL | {"set": ["label_share=5.0e-2"]}], set=["pretraining.batch_size=3"])
+    scratch = changed(record_of("scratch", records), overrides={"label_share": 0.05})
+    assert missing_jobs(expand(few), [scratch], RUNS) == []
+    default = plan(cells=[CELL], set=["optimisation.steps=500"])
     assert missing_jobs(expand(default), records, RUNS) == []
     assert len(missing_jobs(expand(plan(cells=[CELL], accumulate=2)), records, RUNS)) == 1
 
