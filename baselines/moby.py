@@ -75,7 +75,7 @@ class Moby(ImageMethod):
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "sample": SAMPLE
         | {"batch_size": 32, "objective": {"size": 64, "channels": 1, "hidden": 256, "out": 64, "queue": 1024}},
-        "study": {"batch_size": 16, "optimisation": {"peak_lr": 1.0e-3}},
+        "study": {"batch_size": 16, "optimisation": {"peak_lr": 2.5e-4}},
     }
     queues: Tensor
     place: Tensor
