@@ -218,8 +218,8 @@ def require_results_folder(results: Path) -> None:
 
 
 def write_archive(records: Iterable[Record], path: Path) -> Path:
-    """Write records without their curves into one file, one a line; the same records give the same bytes."""
-    lines = [record.model_dump_json(exclude={"curve", "curves"}) for record in records]
+    """Write records without their loss curves into one file, one a line; the same records give the same bytes."""
+    lines = [record.model_dump_json(exclude={"curve"}) for record in records]
     with whole_file(path) as unfinished:
         unfinished.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
     return path
