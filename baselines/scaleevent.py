@@ -90,6 +90,7 @@ class ScaleEvent(PairMethod):
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "sample": SAMPLE | {"objective": {"teacher": "imagenet", "activation": 8}},
+        "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }
 
     def __init__(self, own: ScaleEventSettings, backbone: Backbone, teacher: Teacher) -> None:
