@@ -256,7 +256,7 @@ class Ecddp(EventMethod):
             "objective": {"hidden": 256, "bottleneck": 64, "prototypes": 256, "clusters": 4}
             | {"local_views": 2, "crop": 96, "large": 96, "small": 64},
         },
-        "study": {"optimisation": {"peak_lr": 1.0e-3}},
+        "study": {"optimisation": {"peak_lr": 2.5e-4}},
     }
     share: Tensor
 
