@@ -34,7 +34,7 @@ def test_contrasts_and_alignment_are_the_published_ones():
     assert view_contrast(EVENTS, KEYS, IMAGES, 0.2).item() == pytest.approx(plain_contrast(one / 0.2, two))
     contrast, found = info_nce(EVENTS, IMAGES, 0.1)
     assert contrast.item() == pytest.approx(plain_contrast(events / 0.1, images))
-    assert found == ((events @ images.T).argmax(1) == torch.arange(6)).double().mean()
+    assert found == ((events @ images.T).argmax(1) == torch.arange(6)).float().mean()
 
     wanted = [[math.exp((a @ b).item() / 0.1) for b in images] for a in images]
     for _ in range(3):
