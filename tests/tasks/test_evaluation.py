@@ -1,4 +1,4 @@
-"""An evaluation predicts and scores what a plain loop over the labels does, whatever lies beside each other."""
+"""An evaluation with workers and lanes side by side predicts and scores what a plain loop over the labels does."""
 
 import numpy as np
 import pytest
