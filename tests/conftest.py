@@ -26,18 +26,17 @@ def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         yield
 
 
+@pytest.fixture
+def without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a folder without data, with an empty cache in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TESPEC_DATA", raising=False)
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
+
+
 @pytest.fixture(scope="session")
 def tiny_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sample world of size "tiny", seed 0, in all layouts; all test processes of a run share one copy."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     return make_world("tiny", root=shared / "worlds", processes=1, datasets=DATASETS)
-
-
-@pytest.fixture(scope="module")
-def pretrainings_are_short() -> Iterator[None]:
-    """For tests that do not look at pictures."""
-    from short_runs import short_pretrainings  # with torch, which tests of tables do without
-
-    with short_pretrainings():
-        yield

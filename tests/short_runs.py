@@ -20,8 +20,6 @@ from tespec.runs.references import PRIOR, Prior
 from tespec.runs.setup import Setup
 from tespec.runs.train import CheckpointHook
 
-DRAW = Tespec.draw
-
 
 def setup_in(folder: Path, **changes: Any) -> Setup:
     """A run on the CPU whose results lie in `folder`."""
@@ -66,12 +64,4 @@ def short_pretrainings() -> Iterator[None]:
     """Inside, nothing is drawn, which takes most of the time of a pre-training of few steps."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tespec, "draw", PretrainMethod.draw)
-        yield
-
-
-@contextmanager
-def pictures() -> Iterator[None]:
-    """Inside, short pre-trainings draw as all others do."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Tespec, "draw", DRAW)
         yield

@@ -10,6 +10,7 @@ from tespec.core.config import changed_finetuning, changed_pretraining, finetuni
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 from tespec.core.settings import ARCHITECTURES, build, merge
+from tespec.pretraining.method import own_settings
 from tespec.registry import METHODS, pretrained_methods
 
 
@@ -23,7 +24,9 @@ def test_every_profile_resolves_every_task_and_recipe():
             assert 0 < round(recurrent.random_share * recurrent.batch_size) < recurrent.batch_size
             assert (alone.sampling, alone.segments, alone.carries_state) == ("clips", 1, False)
         for recipe in pretrained_methods():
-            assert pretraining_settings(recipe, profile).profile == profile
+            settings = pretraining_settings(recipe, profile)
+            assert settings.profile == profile
+            own_settings(settings.objective)  # which fit the method
 
 
 def test_the_data_wins_over_the_config_and_the_user_over_both():
@@ -107,23 +110,19 @@ def own(tmp_path, monkeypatch):
     return write
 
 
-def test_a_profile_says_only_what_differs_from_its_base():
-    base, study = (finetuning_settings("ddd17", "recurrent", profile) for profile in ("sample", "study"))
-    assert study.optimisation.steps != base.optimisation.steps
-    assert (study.width, study.augmentation, study.downsample) == (base.width, base.augmentation, base.downsample)
-    assert study.deviations[: len(base.deviations)] == base.deviations
-    assert len(study.deviations) > len(base.deviations)
-
-
 def test_of_a_profile_the_task_wins_and_then_the_architecture(own):
     own(
-        "base: sample\nfinetuning: {batch_size: 6, architectures: {recurrent: {optimisation: {peak_lr: 1.0e-4}}}}\n"
+        "base: sample\ndeviations: [few steps]\n"
+        "finetuning: {batch_size: 6, architectures: {recurrent: {optimisation: {peak_lr: 1.0e-4}}}}\n"
         "tasks: {ddd17: {optimisation: {steps: 77}, architectures: {feedforward: {optimisation: {peak_lr: 2.0e-4}}}}}"
     )
     recurrent, alone = (finetuning_settings("ddd17", arch, "own") for arch in ARCHITECTURES)
     assert (recurrent.optimisation.peak_lr, alone.optimisation.peak_lr) == (1e-4, 2e-4)
     assert (recurrent.optimisation.steps, alone.optimisation.steps) == (77, 77)
     assert (recurrent.batch_size, alone.batch_size) == (6, 6)  # over what the base says of an architecture
+    base = finetuning_settings("ddd17", "recurrent", "sample")
+    assert (recurrent.width, recurrent.segments) == (base.width, base.segments)
+    assert recurrent.deviations == (*base.deviations, "few steps")
 
 
 def test_a_task_wins_over_its_base_in_all_that_it_states(own):

@@ -5,6 +5,7 @@ import sys
 import tespec.core.compat  # noqa: F401  # before mmengine
 
 import pytest
+from guides import forgotten_afterwards
 
 from tespec.core.errors import UserError
 from tespec.pretraining.method import find_method
@@ -55,8 +56,5 @@ def test_a_file_that_holds_no_method_is_refused(tmp_path, text, message):
         register_methods([file])
         find_method("untitled")
 
-    try:
-        with pytest.raises(UserError, match=message):
-            find()
-    finally:
-        METHODS.module_dict.pop("untitled", None)
+    with forgotten_afterwards(), pytest.raises(UserError, match=message):
+        find()

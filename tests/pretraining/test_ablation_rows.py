@@ -14,20 +14,11 @@ from tespec.pretraining.method import new_network, open_pretraining
 
 def masks(ratio, network, batch, settings):
     assert int(batch["mask"].sum()) == round(ratio * batch["mask"][0].numel()) * len(batch["mask"])
-    losses, _ = network.loss(batch, None)
-    losses["loss"].backward()
-    assert losses["loss"] > 0
-    assert network.backbone.swin.patch_embed.proj.weight.grad.abs().sum() > 0
 
 
 def reconstructs(estimate, network, batch, settings):
     drawn, _ = network.reconstruct(batch, None)
     torch.testing.assert_close(drawn.video.squeeze(2), estimate(batch["histograms"])[0])
-
-
-def reconstructs_histograms(network, batch, settings):
-    drawn, _ = network.reconstruct(batch, None)
-    assert torch.equal(drawn.video, batch["histograms"].float())
 
 
 def normalises(wanted, network, batch, settings):
@@ -42,7 +33,6 @@ def is_trained_on(dataset, sensor, size, network, batch, settings):
 
 def learns_by(name, recurrent, network, batch, settings):
     assert (type(network).__name__, network.backbone.recurrent) == (name, recurrent)
-    assert torch.isfinite(network.loss(batch, None)[0]["loss"])
 
 
 def by_eq_7(norm_events):
@@ -50,12 +40,13 @@ def by_eq_7(norm_events):
 
 
 by_eq_6 = partial(reconstructs, estimate_high_pass)
+histograms = partial(reconstructs, lambda counts: (counts.float(),))
 # tests/comparison/test_ablations.py looks at steps.
 ROWS = {
     "masking": {f"{100 * ratio:.0f}%": partial(masks, ratio) for ratio in (0.0, 0.25, 0.5, 0.75)},
     # Of the sample profile, whose N is 3000.
     "norm_events": {"500": by_eq_7(300), "5,000": by_eq_7(3000), "50,000": by_eq_7(3e4), "200,000": by_eq_7(1.2e5)},
-    "target": {"Histograms": reconstructs_histograms, "Eq. 6": by_eq_6, "Eq. 7": by_eq_7(3000)},
+    "target": {"Histograms": histograms, "Eq. 6": by_eq_6, "Eq. 7": by_eq_7(3000)},
     "target_ddd17": {"Eq. 6": by_eq_6, "Eq. 7": by_eq_7(3000)},
     "dataset": {
         "Gen1": partial(is_trained_on, "gen1", (240, 304), (240, 304)),

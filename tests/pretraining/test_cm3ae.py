@@ -121,10 +121,3 @@ def test_events_and_frame_are_cropped_alike(monkeypatch):
     assert seen["args"][1:] == (1, SIZE, (0.2, 1.0))
     assert torch.equal(seen[model.images].expand(-1, -1, 4, -1, -1), seen[model.backbone])
     assert not torch.equal(seen[model.images], ramp.float())
-
-
-def test_every_parameter_is_trained_and_the_events_network_is_exported():
-    model = network().train()
-    model.loss(pairs(LANES), None)[0]["loss"].backward()
-    assert all(each.grad is not None and each.grad.abs().sum() > 0 for each in model.parameters())
-    assert model.backbone.in_channels == 4

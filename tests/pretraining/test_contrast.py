@@ -1,4 +1,4 @@
-"""Slow teachers, losses between two networks' outputs, and Sinkhorn's balancing over processes."""
+"""Slow teachers, and Sinkhorn's balancing over processes; losses are held against each publication's formulas."""
 
 from datetime import timedelta
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 from loss_cases import CASES
 from torch import distributed, multiprocessing
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import normalize
 
-from tespec.pretraining.contrast import ema_update_, info_nce, momentum_copy, sinkhorn, soft_cross_entropy
+from tespec.pretraining.contrast import ema_update_, momentum_copy, sinkhorn
 
 SAMPLES, PROTOTYPES, TEMPERATURE = 40, 12, 0.04
 ROUNDS = 3  # of SwAV (facebookresearch/swav, main_swav.py, sinkhorn_iterations)
@@ -64,34 +64,12 @@ def test_processes_balance_what_one_balances_and_exchange_sums_alone(tmp_path):
     assert [sent for _, sent in parts] == [len(BORDERS) * [1, *ROUNDS * [PROTOTYPES]]] * 2
 
 
-def test_agreement_with_assignments_is_their_cross_entropy():
-    logits, assigned = cosines(), cosines().softmax(1)
-    found = soft_cross_entropy(logits, assigned, TEMPERATURE)
-    torch.testing.assert_close(found, cross_entropy(logits / TEMPERATURE, assigned, reduction="none"))
-
-
-def test_contrast_with_the_others_of_the_batch_or_with_given_negatives():
-    torch.manual_seed(0)
-    queries, keys, queue = torch.randn(5, 4), torch.randn(5, 4), normalize(torch.randn(7, 4), dim=1)
-    q, k = normalize(queries, dim=1), normalize(keys, dim=1)
-    loss, _ = info_nce(queries, keys, 0.3)
-    torch.testing.assert_close(loss, cross_entropy(q @ k.T / 0.3, torch.arange(5)))
-    loss, found = info_nce(queries, keys, 0.3, queue)
-    logits = torch.cat([(q * k).sum(1, keepdim=True), q @ queue.T], 1) / 0.3
-    torch.testing.assert_close(loss, cross_entropy(logits, torch.zeros(5, dtype=torch.long)))
-    assert found == (logits.argmax(1) == 0).float().mean()
-
-
-def test_a_teacher_moves_by_what_its_momentum_leaves():
-    student = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+def test_a_teacher_takes_over_running_statistics():
+    student = torch.nn.BatchNorm1d(2)
     teacher = momentum_copy(student)
-    assert not any(each.requires_grad for each in teacher.parameters())
-    with torch.no_grad():
-        student[0].weight.add_(2.0)
-        student[1].running_mean.fill_(5.0)
+    student.running_mean.fill_(5.0)
     ema_update_(teacher, student, 0.75, 0.0)
-    torch.testing.assert_close(teacher[0].weight, student[0].weight - 1.5)
-    assert teacher[1].running_mean.tolist() == [5.0, 5.0]
+    assert teacher.running_mean.tolist() == [5.0, 5.0]
 
 
 @pytest.mark.parametrize(

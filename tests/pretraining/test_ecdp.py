@@ -32,7 +32,9 @@ def test_contrasts_and_alignment_are_the_published_ones():
     events, keys, images = (normalize(vectors, dim=1) for vectors in (EVENTS, KEYS, IMAGES))
     one, two = (torch.stack([(a @ v) * v for a, v in zip(each, images, strict=True)]) for each in (events, keys))
     assert view_contrast(EVENTS, KEYS, IMAGES, 0.2).item() == pytest.approx(plain_contrast(one / 0.2, two))
-    assert info_nce(EVENTS, IMAGES, 0.1)[0].item() == pytest.approx(plain_contrast(events / 0.1, images))
+    contrast, found = info_nce(EVENTS, IMAGES, 0.1)
+    assert contrast.item() == pytest.approx(plain_contrast(events / 0.1, images))
+    assert found == ((events @ images.T).argmax(1) == torch.arange(6)).float().mean()
 
     wanted = [[math.exp((a @ b).item() / 0.1) for b in images] for a in images]
     for _ in range(3):

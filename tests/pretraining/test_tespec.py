@@ -24,14 +24,14 @@ HEIGHT, WIDTH, UNIT = 56, 90, 16  # neither side is a multiple of the unit
 ROWS, COLS = 4, 6
 
 
-def objective(recurrent=True, unit=UNIT, ratio=0.5, **settings):
+def objective(ratio=0.5, **settings):
     torch.manual_seed(0)
     target = {"kind": "intensity", "alpha": 5.0, "norm_events": 3000.0, "contrast": 1.0}
     target |= {key: settings.pop(key) for key in list(settings) if key in target}
     own = {"decoder": {"type": "AllStagesDecoder"}, "patch_norm": True, "visible_weight": 0.0}
     own |= {"patch_eps": 1e-6, "counts_eps": 1e-6}
-    own |= {"type": "tespec", "mask": {"unit": unit, "ratio": ratio}, "target": target} | settings
-    return Tespec(own_settings(own), EventSwin("micro", recurrent, img_size=(64, 96)))
+    own |= {"type": "tespec", "mask": {"unit": UNIT, "ratio": ratio}, "target": target} | settings
+    return Tespec(own_settings(own), EventSwin("micro", True, img_size=(64, 96)))
 
 
 def masked_batch(lanes=2, segments=3, ratio=0.5, seed=0):
@@ -132,13 +132,8 @@ def test_fresh_lanes_start_anew(target):
         assert (getattr(carried, part) - getattr(afresh, part)).abs().max() > 1e-3
 
 
-def test_a_step_trains_everything_and_hands_on_a_detached_state():
-    model = objective()
-    losses, ((*_, (hidden, cell)), intensity) = model.loss(masked_batch(), None)
-    losses["loss"].backward()
-    assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
-    for name in ("mask_patch.pixels", "backbone.swin.patch_embed.proj.weight", "backbone.lstms.0.gates.weight"):
-        assert model.get_parameter(name).grad.abs().sum() > 0, name
+def test_a_step_hands_on_a_detached_state():
+    _, ((*_, (hidden, cell)), intensity) = objective().loss(masked_batch(), None)
     assert not any(part.requires_grad for part in (hidden, cell, intensity))
 
 

@@ -1,8 +1,11 @@
-"""What holds for all tests of runs."""
+from collections.abc import Iterator
 
 import pytest
+from short_runs import short_pretrainings
 
 
 @pytest.fixture(autouse=True, scope="module")
-def every_pretraining_is_short(pretrainings_are_short: None) -> None:
-    """No test of a run looks at what memory is worth, nor at pictures."""
+def every_pretraining_is_short() -> Iterator[None]:
+    """No test of a run looks at pictures."""
+    with short_pretrainings():
+        yield

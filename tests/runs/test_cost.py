@@ -139,12 +139,9 @@ PLANNED = [
 
 @pytest.mark.parametrize(("arguments", "data", "profile", "size"), PLANNED)
 def test_the_run_that_would_start_is_priced_and_nothing_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, without_data: None, capsys: pytest.CaptureFixture[str],
     arguments: list[str], data: str, profile: str, size: str,
 ) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("TESPEC_DATA", raising=False)
     (tmp_path / "mine").mkdir()
     header = b"% evt 3.0\n% format EVT3;height=720;width=960\n% geometry 960x720\n% end\n"
     (tmp_path / "drive.raw").write_bytes(header + b"\0" * 64)

@@ -7,12 +7,7 @@ from tespec.core.errors import UserError
 from tespec.runs.data import Data, find_data, find_unlabelled
 from tespec.sample.make import world_folder
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("TESPEC_DATA", raising=False)
-    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "world"))
+pytestmark = pytest.mark.usefixtures("without_data")
 
 
 def test_given_data_is_taken_as_it_is(tmp_path):

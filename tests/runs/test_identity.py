@@ -58,13 +58,10 @@ def methods(tmp_path_factory):
 def cell(tiny_world, methods):
     """What is wanted of a feed-forward cell with one step of training."""
 
-    def cell(
-        folder, method="scratch", task="ddd17", changes=(), seed=0, split="test", profile="tiny", settings=None, **how
-    ):
-        return cell_spec(
-            tiny_world, folder, task, "feedforward", method, changes=[*STEPS, *changes], profile=profile, seed=seed,
-            split=split, settings=settings, data=Data(tiny_world / "ddd17", "sample"), **how,
-        )  # fmt: skip
+    def cell(folder, method="scratch", task="ddd17", changes=(), **how):
+        usual = {"profile": "tiny", "data": Data(tiny_world / "ddd17", "sample")}
+        changes = [*STEPS, *changes]
+        return cell_spec(tiny_world, folder, task, "feedforward", method, changes=changes, **(usual | how))
 
     return cell
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from tespec.core.config import finetuning_settings
 from tespec.pretraining.method import find_method
 from tespec.registry import register_methods
 from tespec.runs import run as runs
-from tespec.runs.run import Outcome, Run, Trained, run_or_load
+from tespec.runs.run import Outcome, Run, Trained, locked, run_or_load
 from tespec.training.checkpoint import checkpoints
 
 processes = multiprocessing.get_context("forkserver")
@@ -116,3 +119,39 @@ def test_overwriting_twice_at_once_computes_once_and_readers_do_not_wait(start, 
     go_on.set()
     assert "trains" not in waiter.said_until("is complete already")
     assert waiter.score() == maker.score() == maker.process.pid
+
+
+HOLD = """
+import os, sys, time
+from pathlib import Path
+from tespec.runs.run import locked
+with locked(Path(sys.argv[1]), "run"):
+    if os.fork():
+        time.sleep(60)
+    print("held", flush=True)
+    os.close(1)
+    time.sleep(20)
+"""
+
+
+def test_children_of_a_killed_holder_do_not_keep_it(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        with locked(tmp_path, "another run") as nobody, locked(tmp_path, "another run") as held_already:
+            assert nobody == held_already == ""
+        holder.kill()
+        holder.wait()
+        with locked(tmp_path, "run") as nobody:
+            assert nobody == ""
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_locks_goes_on_with_one_line(tmp_path, monkeypatch, capsys, code):
+    def refuse(*arguments):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with locked(tmp_path, "run") as nobody:
+        assert nobody == ""
+    said = f"{tmp_path / '.locks'}: this file system has no locks; start each run only once at a time\n"
+    assert capsys.readouterr().err == said

@@ -1,8 +1,7 @@
 import shutil
 
 import pytest
-import torch
-from short_runs import pictures, setup_in, stopped_after
+from short_runs import setup_in, stopped_after
 
 from tespec.comparison.frame import healthy
 from tespec.comparison.records import read_records
@@ -25,11 +24,10 @@ def run(world, folder, **changes):
 @pytest.fixture(scope="module")
 def straight(tiny_world, tmp_path_factory):
     folder = tmp_path_factory.mktemp("straight")
-    with pictures():
-        return folder, run(tiny_world, folder)
+    return folder, run(tiny_world, folder)
 
 
-def test_leaves_weights_record_and_picture(straight):
+def test_leaves_weights_and_a_record(straight):
     folder, result = straight
     assert read_records(folder / "results") == ([result.record], [])
     record = result.record
@@ -38,14 +36,7 @@ def test_leaves_weights_record_and_picture(straight):
     assert record.config["deviations"]
     assert record.weights["sha256"] == sha256_of(result.weights)
     assert [point["step"] for point in record.curve] == [1, 2, 3, 4, 5, 6]
-    assert (setup_in(folder).results / "pictures" / f"{record.name}.png").stat().st_size > 10_000
     assert list(result.weights.parent.iterdir()) == [result.weights]
-
-
-def test_carried_and_zeroed_states_differ(straight):
-    metrics = straight[1].metrics
-    assert metrics["loss_masked_carried"] != metrics["loss_masked_zeroed"]
-    assert all(torch.isfinite(torch.tensor(list(metrics.values()))))
 
 
 def test_a_complete_result_is_taken_up(straight, tiny_world, capsys):

@@ -18,16 +18,18 @@ CPU = torch.device("cpu")
 WAYS = ((0, 1), (2, 1), (0, 3), (2, 3))  # workers and lanes
 
 
-def predicted_one_by_one(task, model):
-    """By recording and label: what is predicted for a recording that is played alone, window by window."""
+def predicted_one_by_one(task, model, clip=None):
+    """By recording and label: what is predicted of all windows since the label before, or of a clip that ends at it."""
     settings, found = task.settings, {}
     for number, recording in enumerate(task.scored):
-        state = None
-        for window in range(len(recording)):
-            histograms = torch.from_numpy(recording.histograms(window, 1, settings.bins, settings.rule))[None]
-            predictions, state = model.predict(histograms, state, torch.zeros(1, 2, dtype=torch.int64))
-            for label in recording.labels_in(window, 1):
-                found[number, label] = task.read(predictions)[0]
+        state, seen = None, 0
+        for label, end in enumerate(recording.labelled.tolist()):
+            first = max(0, end + 1 - clip) if clip else seen
+            histograms = recording.histograms(first, end + 1 - first, settings.bins, settings.rule)
+            place = torch.tensor([[0, end - first]])
+            predictions, after = model.predict(torch.from_numpy(histograms)[None], state, place)
+            state, seen = (None, 0) if clip else (after, end + 1)
+            found[number, label] = task.read(predictions)[0]
     return found
 
 
@@ -77,6 +79,48 @@ def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
             # A pixel whose two best classes lie within the rounding of another batch size may change.
             assert name != "ddd17" or (a != b).mean() < 0.01
             assert name == "ddd17" or (len(a) == len(b) and np.allclose(a, b, rtol=1e-3))
+
+
+@torch.no_grad()
+def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
+    data, found = Data(tiny_world / "mvsec", "sample"), {}
+    carried = "state carried through the whole recording"
+    said = {"mixed": carried, "streams": carried}
+    said["clips"] = "state zero at the start of a clip of 3 windows that ends at the label"
+    for sampling, words in said.items():
+        settings = settings_of(data, "mvsec", "recurrent", None, [f"sampling={sampling}", "segments=3", "batch_size=2"])
+        task = build_task(settings, data.root)
+        torch.manual_seed(0)
+        model = task.model().eval()
+        for memory in model.backbone.lstms.parameters():
+            memory.mul_(4)  # a fresh memory hardly shows
+        found[sampling] = task.evaluate(model, CPU).metrics
+        scorer, alone = task.scorer(), predicted_one_by_one(task, model, 3 if sampling == "clips" else None)
+        for (number, label), prediction in alone.items():
+            recording = task.scored[number]
+            task.score(scorer, prediction, recording.labels[label], recording, label)
+        assert found[sampling] == pytest.approx(scorer.overall().metrics(), rel=1e-3)
+        assert task.protocol()["events"] == f"all events since the previous label, {words}"
+    assert found["mixed"] == found["streams"]
+    assert found["mixed"]["abs"] != pytest.approx(found["clips"]["abs"], rel=1e-4)
+
+
+MISTAKES = [
+    ("mvsec", "augmentation.zoom=0.5", r"augmentation.zoom: zoom augmentation is not supported for depth; set it to 0"),
+    ("mvsec", "protocol.depth=rect", r"protocol.depth: 'rect' is not allowed; it should be 'raw'"),
+    ("mvsec", "head.min_depth=90.0", r"head.min_depth: 90 m is not below head.max_depth, 80 m"),
+    ("dsec", "classes=[a, b]", r"classes: 2 are named, DSEC has masks of 11 and 19"),
+    ("dsec", "protocol.labels=some", r"protocol\.labels: 'some' is not allowed; it should be 'all' or 'ess'"),
+    ("gen1", "head.min_diagonal=-1.0", r"min_diagonal: -1.0 is not allowed; it should be greater than or equal to"),
+    ("ddd17", "protocol.rows=many", r"protocol\.rows: 'many' is not allowed"),
+]
+
+
+@pytest.mark.parametrize(("task", "change", "message"), MISTAKES)
+def test_settings_that_do_not_go_together_are_named(tiny_world, task, change, message):
+    data = Data(tiny_world / task, "sample")
+    with pytest.raises(UserError, match=message):
+        build_task(settings_of(data, task, "recurrent", None, [change]), data.root)
 
 
 def test_a_recording_that_vanishes_ends_in_one_error(tiny_world, monkeypatch):

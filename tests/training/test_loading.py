@@ -42,16 +42,13 @@ def test_workers_follow_cores_and_shared_memory(monkeypatch, capsys, cores, free
 
 
 @pytest.mark.parametrize(
-    ("workers", "said"), [(0, "--workers 0 beside a GPU: it waits"), (None, "workers: 0 (2 cores, ")]
+    ("workers", "pin", "said"),
+    [(0, True, "--workers 0 beside a GPU: it waits"), (None, True, "workers: 0 (2 cores, "), (None, False, "")],
 )
-def test_a_gpu_that_has_to_wait_for_its_batches_is_told_of(monkeypatch, capsys, workers, said):
+def test_a_gpu_that_has_to_wait_for_its_batches_is_told_of(monkeypatch, capsys, workers, pin, said):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(2))
     monkeypatch.setattr(loading, "DataLoader", lambda steps, **options: [steps[0]] * (options["num_workers"] == 0))
-    assert list(load_batches([BATCH], 0, 1, workers, pin=True)) == [BATCH]
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(said)
-
-
-def test_a_cpu_prepares_its_own_batches_unless_told_otherwise(capsys):
-    assert list(load_batches([BATCH], 0, 1, None, pin=False)) == [BATCH]
-    assert capsys.readouterr().err == ""
+    assert list(load_batches([BATCH], 0, 1, workers, pin=pin)) == [BATCH]
+    err = capsys.readouterr().err
+    assert err.startswith(said)
+    assert err.count("\n") == bool(said)

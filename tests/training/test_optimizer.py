@@ -5,25 +5,16 @@ import math
 
 import pytest
 import torch
+from loss_cases import CASES, ecdp
 from torch import nn
 
-from baselines.cm3ae import Cm3ae
-from baselines.ecddp import Ecddp
-from baselines.ecdp import Ecdp
-from baselines.imagenet import Imagenet
-from baselines.mem import Mem, MemTokenizer
-from baselines.moby import Moby
 from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Clip, Decay
-from tespec.models import build_backbone
-from tespec.pretraining.method import own_settings
 from tespec.registry import pretrained_methods
 from tespec.training.optimizer import build_optimizer, learning_rate, parameter_groups, weight_decay
 from tespec.training.trainer import Trainer
 
-SIZE = (64, 96)
-CPU = torch.device("cpu")
 NORMS = (nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d)
 TABLE = "relative_position_bias_table"
 
@@ -86,25 +77,6 @@ def test_recipes_are_those_of_their_publications(recipe):
     assert how.patch_embed_lr == patch_embed
 
 
-def backbone(channels=None, arch="micro"):
-    return build_backbone(arch, False, 2, SIZE, channels)
-
-
-def own(objective, **changes):
-    return own_settings(pretraining_settings(objective, "sample").objective | changes)
-
-
-MODELS = {
-    "moby": lambda: Moby(own("moby", hidden=8, out=4, queue=8), backbone(1)),
-    "imagenet": lambda: Imagenet(own("imagenet"), backbone(1), 3),
-    "ecddp": lambda: Ecddp(own("ecddp", hidden=8, bottleneck=4, prototypes=16), backbone()),
-    "mem": lambda: Mem(own("mem"), backbone()),
-    "mem-tokenizer": lambda: MemTokenizer(own("mem-tokenizer")),
-    "ecdp": lambda: Ecdp(own("ecdp", hidden=8, out=4), backbone(arch="resnet-micro"), backbone(1, "resnet-micro")),
-    "cm3ae": lambda: Cm3ae(own("cm3ae", out=4), backbone(), backbone(1)),
-}
-
-
 def of_norms_and_biases(model):
     found = set()
     for name, module in model.named_modules():
@@ -114,9 +86,9 @@ def of_norms_and_biases(model):
     return found
 
 
-@pytest.mark.parametrize("recipe", MODELS)
+@pytest.mark.parametrize("recipe", ["moby", "imagenet", "ecddp", "mem", "mem-tokenizer", "ecdp", "cm3ae"])
 def test_weight_decay_spares_what_the_publication_spares(recipe):
-    model = MODELS[recipe]()
+    model, _ = CASES[recipe]()
     of = {parameter: name for name, parameter in model.named_parameters()}
     trained = {name for parameter, name in of.items() if parameter.requires_grad}
     groups = parameter_groups(model, pretraining_settings(recipe, "paper").optimisation)
@@ -124,7 +96,7 @@ def test_weight_decay_spares_what_the_publication_spares(recipe):
     exempt = {of[each] for group in groups if not group["decays"] for each in group["params"]}
     slow = {of[each]: group["lr_share"] for group in groups if group["lr_share"] != 1 for each in group["params"]}
     tables = {name for name in trained if TABLE in name}
-    assert bool(tables) == (recipe not in ("ecdp", "mem-tokenizer"))
+    assert bool(tables) == (recipe != "mem-tokenizer")
     expected = {
         "moby": of_norms_and_biases(model),
         "imagenet": of_norms_and_biases(model) | tables,
@@ -171,7 +143,7 @@ BATCH = {"x": torch.zeros(1)}
 def loop_of(gradients, **changes):
     how = dataclasses.replace(pretraining_settings("ecddp", "paper").optimisation, steps=10, **changes)
     torch.manual_seed(0)
-    return Trainer(Linear(gradients), [BATCH], how, seed=0, device=CPU)
+    return Trainer(Linear(gradients), [BATCH], how, seed=0, device=torch.device("cpu"))
 
 
 GRADIENTS = [torch.full((2, 2), 3.0), torch.full((2,), -0.5), torch.full((2, 2), 0.25), torch.zeros(2)]
@@ -219,7 +191,7 @@ def test_a_step_takes_each_parameters_own_rate_and_decay():
 def test_a_rate_for_a_patch_embedding_that_is_not_there_is_refused():
     how = pretraining_settings("ecddp", "paper").optimisation
     with pytest.raises(UserError, match=r"patch_embed_lr: the network has no patch embedding; set it to 1"):
-        parameter_groups(MODELS["ecdp"](), how)
+        parameter_groups(ecdp("resnet-micro"), how)
 
 
 PAPER = finetuning_settings("ddd17", "recurrent", "paper").optimisation

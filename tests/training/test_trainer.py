@@ -73,19 +73,11 @@ def make(*hooks, steps=None, wrong=(), kind="loss", seed=3, workers=0, **changes
     )
 
 
-class Same(torch.utils.data.Dataset):
-    def __init__(self, batch):
-        self.batch = batch
-
-    def __getitem__(self, step):
-        return self.batch
-
-
 def of_case(case):
     def made(*hooks, workers=0):
         model, batch = CASES[case]()
         settings = dataclasses.replace(SETTINGS, steps=4, warmup_steps=1)
-        return Trainer(model, Same(batch), settings, seed=3, device=CPU, hooks=hooks, workers=workers)
+        return Trainer(model, [batch] * 4, settings, seed=3, device=CPU, hooks=hooks, workers=workers)
 
     return made
 

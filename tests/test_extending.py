@@ -1,0 +1,96 @@
+"""docs/extending.md: its commands as they stand lead to records and tables, and leave nothing behind."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from guides import follow, forgotten_afterwards, section
+
+from tespec.comparison.records import read_records
+from tespec.core.paths import REPOSITORY
+
+PROGRAM = (REPOSITORY / "examples" / "my_method.py").read_text()
+RESULTS = ("--results", "results")
+PLACES = ("--device", "cpu", "--runs", "runs", *RESULTS)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with the examples."""
+    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
+    return tmp_path
+
+
+def test_a_method_is_listed_run_and_in_the_table(tiny_world, folder):
+    _, commands = section("A method")
+    options = [(), (), *(("--data", tiny_world / name, *PLACES) for name in ("1mpx", "ddd17")), RESULTS]
+    listed, described, pretraining, tuning, table = (
+        follow(command, folder, *more)[0] for command, more in zip(commands, options, strict=True)
+    )
+    assert re.search(r"^  byol +BYOL: A network predicts", listed, re.MULTILINE)
+    assert "title: BYOL" in described
+    records = {(each.kind, each.method): each for each in read_records(folder / "results")[0]}
+    pretrained, tuned = (records[kind, "byol"] for kind in ("pretraining", "evaluation"))
+    assert pretrained.config["objective"] == {
+        "type": "byol", "hidden": 256, "out": 64, "scale": [0.08, 1.0], "momentum": 0.99
+    }  # fmt: skip
+    assert pretrained.config["optimisation"]["steps"] == 3
+    assert {"loss", "feature_std", "feature_rank"} <= set(pretrained.metrics)
+    assert pretrained.plugin == tuned.plugin == hashlib.sha256(PROGRAM.encode()).hexdigest()[:12]
+    assert 0 < pretrained.metrics["loss"] < 8  # two distances of 4 at most
+    assert tuned.weights["sha256"] == pretrained.weights["sha256"]
+    assert "weights: runs/" in pretraining
+    assert tuning.startswith("byol on ddd17 (recurrent, data: sample): miou")
+    (row,) = re.findall(r"^ *BYOL .*", table, re.MULTILINE)
+    assert f"{tuned.metrics['miou']:.2f} (1" in row
+
+
+def test_an_installed_package_offers_a_method_by_its_entry_point(tiny_world, tmp_path):
+    for name, text in {
+        "offered/byol.py": PROGRAM,
+        "offered-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: offered\nVersion: 1.0\n",
+        "offered-1.0.dist-info/entry_points.txt": "[tespec.methods]\nbyol = offered.byol\n",
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    command = [sys.executable, REPOSITORY / "benchmarks" / "pretrain.py", "--method", "byol", "--profile", "tiny"]
+    command += ["--data", tiny_world / "1mpx", *PLACES]
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
+    subprocess.run(list(map(str, command)), cwd=tmp_path, env=environment, check=True, timeout=300)
+    (record,), _ = read_records(tmp_path / "results")
+    assert (record.method, record.plugin) == ("byol", hashlib.sha256(PROGRAM.encode()).hexdigest()[:12])
+
+
+def test_a_backbone_leads_to_weights_that_load_again(tiny_world, folder, monkeypatch, capsys):
+    guide, (pretrain, finetune) = section("A backbone")
+    (again,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    short = ["--data", tiny_world / "ddd17", "--profile", "tiny", *PLACES]
+    printed, _ = follow(pretrain, folder, *short)
+    shutil.copy(folder / re.search(r"weights: (.*)", printed)[1], folder / "backbone.safetensors")
+    monkeypatch.chdir(folder)
+    with forgotten_afterwards():
+        exec(again, {})
+    assert capsys.readouterr().out.startswith("convnext-micro [(1, 24, ")
+    printed, said = follow(finetune, folder, *short)
+    assert "61 of 61 tensors of the backbone, format tespec" in said
+    assert "ecdp on ddd17 (feedforward, data: sample): miou" in printed
+    records, _ = read_records(folder / "results")
+    assert {record.facts["backbone"] for record in records} == {"convnext-micro"}
+    assert all(record.overrides == {"width": "convnext-micro"} for record in records)
+
+
+def test_a_kind_of_task_is_trained_and_scored(tiny_world, folder):
+    _, (command,) = section("A kind of task")
+    (folder / "data").symlink_to(tiny_world)
+    printed, _ = follow(command, folder, "--profile", "tiny", *PLACES)
+    assert re.match(r"scratch on cars \(recurrent, data: sample\): mae \d", printed), printed
+    (record,), _ = read_records(folder / "results")
+    assert record.metrics["mae"] >= 0
+    assert record.recordings
+    assert all(set(each) == {"mae"} for each in record.recordings.values())
+    assert "mae: mean over frames" in record.protocol["scores"]
