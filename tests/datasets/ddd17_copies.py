@@ -5,20 +5,8 @@ import shutil
 import zipfile
 
 import numpy as np
+from event_files import ddd17, random_events
 from PIL import Image
-
-from tespec.core.description import read_description
-from tespec.datasets.ddd17 import Ddd17
-from tespec.datasets.recording import WindowRule
-
-CLASSES = ("flat", "background", "object", "vegetation", "human", "vehicle")
-
-
-def open_ddd17(root, window_ms=None, classes=CLASSES):
-    """The dataset with the rows and splits that its dataset.json names, else the official ones."""
-    named = read_description(root).overrides()
-    rule = WindowRule(window_ms is None, window_ms)
-    return Ddd17(root, named.get("splits"), classes, rule, protocol=named.get("protocol", {"rows": 200}))
 
 
 def png(image):
@@ -45,21 +33,14 @@ def extract(recording):
     return recording / "segmentation_masks"
 
 
-def write_official(root, name="dir1", ticks=1000, masks=range(1, 9), images=10, start_us=5_000_000):
+def write_official(root, ticks=1000, masks=range(1, 9), start_us=5_000_000):
     """A recording as in the official archive: 346x260 px, one image each 30 ms, masks of 200 rows, no dataset.json."""
-    folder = root / name
-    (folder / "index").mkdir(parents=True)
+    events = random_events(4000, height=260, width=346, start=start_us, end=start_us + 320_000)
+    folder = ddd17(root / "dir1", events, ticks_per_us=ticks, frame_period_us=30_000, images=10)
     rng = np.random.default_rng(0)
-    stamps = start_us + 30_000 * np.arange(images)
-    t = np.sort(rng.integers(start_us - 50_000, stamps[-1] + 20_000, 4000))
-    xyp = np.stack([rng.integers(0, limit, len(t)) for limit in (346, 260, 2)], axis=1)
-    (t * ticks).astype("<i8").tofile(folder / "events.dat.t")
-    xyp.astype("<i2").tofile(folder / "events.dat.xyp")
-    index = np.stack([stamps * ticks, np.searchsorted(t, stamps), np.searchsorted(t, stamps - 50_000)], axis=1)
-    np.save(folder / "index" / "index_50ms.npy", index)
     with zipfile.ZipFile(folder / "segmentation_masks.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for number in masks:
             mask = rng.integers(0, 6, (200, 346), np.uint8)
             mask[0] = 255
             archive.writestr(f"segmentation_masks/segmentation_{number:08d}.png", png(mask))
-    return t, xyp, stamps
+    return events, events.t[0] + 30_000 * np.arange(1, 11)

@@ -4,15 +4,10 @@ from tespec.core.description import Description, described_size, descriptions_ab
 from tespec.core.errors import UserError
 
 
-def test_official_archives_have_none(tmp_path):
-    assert read_description(tmp_path) == Description()
-    assert list(descriptions_above(tmp_path)) == []
-    assert described_size(tmp_path) is None
-
-
 def test_the_nearest_one_that_states_a_sensor_within_five_folders_gives_its_size(tmp_path):
     recording = tmp_path / "a" / "b" / "c" / "d" / "e" / "drive.dat"
     recording.parent.mkdir(parents=True)
+    assert (read_description(tmp_path), described_size(recording)) == (Description(), None)  # as official archives
     (tmp_path / "dataset.json").write_text('{"sensor": {"height": 9, "width": 9}}')
     assert described_size(recording) is None  # six folders up
     assert [folder for folder, _ in descriptions_above(recording, tmp_path)] == [tmp_path]

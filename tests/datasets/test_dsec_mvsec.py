@@ -5,15 +5,14 @@ import shutil
 import h5py
 import numpy as np
 import pytest
+from event_files import in_memory, whole, write_h5
 
 from tespec.core.errors import UserError
 from tespec.datasets.dsec import Dsec
 from tespec.datasets.mvsec import Mvsec
 from tespec.datasets.recording import WindowRule
 from tespec.datasets.sources import read_rectification
-from tespec.events import Events, load_events
-from tespec.events.packing import load
-from tespec.events.readers import Reader
+from tespec.events import load_events
 
 SPLITS = {"train": ("zurich_city_00_a",), "test": ("zurich_city_13_a",)}
 CLASSES = tuple("abcdefghijk")
@@ -32,18 +31,10 @@ def mvsec(root, rule=None, **protocol):
 def test_rectified_events_are_those_of_the_map(tmp_path):
     places = np.stack(np.meshgrid(np.arange(4.0), np.arange(3.0)), axis=-1).astype(np.float32)
     places[0, 0], places[1, 2], places[2, 3] = (2.4, 0.6), (-0.4, 2.49), (-0.6, 0)
-    with h5py.File(tmp_path / "rectify_map.h5", "w") as file:
-        file["rectify_map"] = places
-    nearest = read_rectification(tmp_path / "rectify_map.h5", 3, 4)
-    x, y = np.array([0, 2, 3, 1]), np.array([0, 1, 2, 1])
-    events = Events(x, y, np.arange(4), np.ones(4, np.uint8))
-    stream = load(Reader(tmp_path, 3, 4, 4, lambda: iter([events]))).rectified(nearest)
-    found = stream.slice(0, 10)
-    assert list(zip(found.x.tolist(), found.y.tolist(), found.t.tolist(), strict=True)) == [
-        (2, 1, 0),
-        (0, 2, 1),
-        (1, 1, 3),
-    ]
+    path = write_h5(tmp_path / "rectify_map.h5", {"rectify_map": places})
+    stream = in_memory(np.array([0, 2, 3, 1]), np.array([0, 1, 2, 1]), np.arange(4), np.ones(4, np.uint8), 3, 4)
+    found = whole(stream.rectified(read_rectification(path, 3, 4)))
+    assert np.stack(found[:3], axis=1).tolist() == [[2, 1, 0], [0, 2, 1], [1, 1, 3]]
 
 
 def test_events_of_a_sequence_are_rectified_where_the_protocol_says_so(tiny_world):

@@ -5,9 +5,9 @@ import re
 import shutil
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
+from event_files import random_events, write_h5
 from PIL import Image
 from twins.layouts import LAYOUTS, relayout
 
@@ -184,11 +184,9 @@ def test_folders_of_images_may_have_the_names_of_splits_and_recordings(tmp_path)
 
 
 def write_recording(path, seconds=2.0, height=12, width=16):
-    rng = np.random.default_rng(0)
     path.parent.mkdir(parents=True, exist_ok=True)
-    x, y, p = (rng.integers(0, limit, 200) for limit in (width, height, 2))
-    t = np.linspace(0, 1e6 * seconds, 200).astype(np.int64)
-    write_dat(path, x.astype(np.uint16), y.astype(np.uint16), t, p.astype(np.uint8), height, width)
+    times = np.linspace(0, 1e6 * seconds, 200).astype(np.int64)
+    write_dat(path, *random_events(200, height=height, width=width)._replace(t=times), height, width)
     return path
 
 
@@ -212,23 +210,13 @@ def test_of_few_recordings_the_last_quarter_is_held_out_in_contiguous_windows(tm
     np.testing.assert_array_equal(windows, 50_000 * np.stack([np.arange(40), np.arange(1, 41)], axis=1))
 
 
-def hdf5(name, values):
-    def write(path):
-        with h5py.File(path, "w") as file:
-            file[name] = values
-
-    return write
-
-
 def without_times(path):
     path.mkdir()
     (path / "events.dat.xyp").write_bytes(bytes(60))
 
 
-PROPHESEE = hdf5("CD/events", np.zeros(3, [("x", "<u2"), ("y", "<u2"), ("p", "<i2"), ("t", "<i8")]))
 UNREADABLE = [
     ("a.h5", Path.touch, r"a\.h5: not a whole HDF5 file"),
-    ("a.h5", PROPHESEE, r"a\.h5: is Prophesee.s own HDF5 format"),
     ("dir9", without_times, r"dir9.events\.dat\.t: no such file"),
     ("link.dat", lambda path: path.symlink_to("gone.dat"), r"link\.dat: no such file"),
     ("drive", lambda path: path.symlink_to("gone"), r"drive: no such file"),
@@ -238,7 +226,7 @@ UNREADABLE = [
 @pytest.mark.parametrize(("name", "spoil", "message"), UNREADABLE)
 def test_recordings_that_cannot_be_read_are_named_and_not_passed_over(tmp_path, name, spoil, message):
     write_recording(tmp_path / "one.DAT")
-    hdf5("rectify_map", np.zeros((2, 2, 2), np.float32))(tmp_path / "rectify_map.h5")
+    write_h5(tmp_path / "rectify_map.h5", {"rectify_map": np.zeros((2, 2, 2), np.float32)})
     write_recording(tmp_path / ".hidden" / "two.dat")
     spoil(tmp_path / name)
     assert {path.name for path in find_recordings(tmp_path)} == {"one.DAT", name}

@@ -4,6 +4,7 @@ import multiprocessing
 import struct
 import zipfile
 import zlib
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
@@ -87,26 +88,17 @@ def test_masks_are_the_numbers_in_the_file_or_refused(tmp_path, depth, colour, r
             masks[0]
 
 
-def read_many_times(place, seed, wrong):
-    masks, order = open_masks(place), np.random.default_rng(seed)
-    for index in order.integers(0, COUNT, 600).tolist():
-        if not np.array_equal(masks[index], mask_of(index + 1)):
-            wrong.put(index)
+def read_many_times(place, seed):
+    masks, order = open_masks(place), np.random.default_rng(seed).integers(0, COUNT, 600)
+    return all(np.array_equal(masks[index], mask_of(index + 1)) for index in order.tolist())
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on, where other tests left threads
 def test_forked_workers_read_one_archive_at_the_same_time(tmp_path):
     place = write_zip(tmp_path / "masks.zip")
     np.testing.assert_array_equal(open_masks(place)[0], mask_of(1))
-    context = multiprocessing.get_context("fork")
-    wrong = context.Queue()
-    workers = [context.Process(target=read_many_times, args=(place, seed, wrong)) for seed in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-        assert worker.exitcode == 0
-    assert wrong.empty()
+    with ProcessPoolExecutor(3, multiprocessing.get_context("fork")) as workers:
+        assert all(workers.map(read_many_times, [place] * 3, range(3)))
 
 
 def test_speed_is_interpolated_and_optional(tmp_path):

@@ -4,9 +4,9 @@ import io
 import shutil
 import zipfile
 
-import h5py
 import numpy as np
 import pytest
+from event_files import whole, write_h5
 from guides import follow, forgotten_afterwards, section
 from PIL import Image
 
@@ -38,14 +38,13 @@ def drives(tiny_world, tmp_path_factory):
         source, folder = tiny_world / "ddd17" / recording, root / split / name
         stream = load_events(source)
         (folder / "masks").mkdir(parents=True)
-        events = stream.slice(stream.t_first, stream.t_last + 1)
-        write_dat(folder / "events.dat", *events, stream.height, stream.width)
+        write_dat(folder / "events.dat", *whole(stream), stream.height, stream.width)
         times, _ = image_times(source)
         with zipfile.ZipFile(source / "segmentation_masks.zip") as archive:
             for place, member in enumerate(archive.namelist()):
                 mask = np.asarray(Image.open(io.BytesIO(archive.read(member))))
-                whole = np.pad(mask, ((0, stream.height - len(mask)), (0, 0)), constant_values=IGNORE)
-                Image.fromarray(whole).save(folder / "masks" / f"{place:06d}.png")
+                padded = np.pad(mask, ((0, stream.height - len(mask)), (0, 0)), constant_values=IGNORE)
+                Image.fromarray(padded).save(folder / "masks" / f"{place:06d}.png")
             numbers = [int(member[-12:-4]) for member in archive.namelist()]
         (folder / "times.txt").write_text("".join(f"{times[number - 1]}\n" for number in numbers))
     return root
@@ -110,9 +109,7 @@ def test_a_format_of_ones_own_is_asked_before_those_of_the_harness(tmp_path, mon
 
     monkeypatch.setitem(DATASETS.module_dict, "Own", Own)
     for name in ("own.h5", "other.h5"):
-        with h5py.File(tmp_path / name, "w") as file:
-            for column in "xytp":
-                file[f"events/{column}"] = np.arange(3)
+        write_h5(tmp_path / name, {f"events/{column}": np.arange(3) for column in "xytp"})
     assert load_events(tmp_path / "own.h5").count == 3
     with pytest.raises(UserError, match=r"other\.h5: is an HDF5 file of events in no supported layout"):
         load_events(tmp_path / "other.h5")

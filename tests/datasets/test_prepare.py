@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from event_files import assert_same_events, random_events, whole
 from twins import copied, opened
 
 from tespec.core.errors import UserError
@@ -23,10 +24,8 @@ Usage = namedtuple("Usage", "total used free")
 
 
 def recording(path, count=20_000, seed=0):
-    rng = np.random.default_rng(seed)
-    columns = rng.integers(0, 80, count), rng.integers(0, 60, count), np.sort(rng.integers(0, 3_000_000, count))
     path.parent.mkdir(exist_ok=True)
-    write_dat(path, *columns, rng.integers(0, 2, count), 60, 80)
+    write_dat(path, *random_events(count, height=60, width=80, end=3_000_000, seed=seed), 60, 80)
     return path
 
 
@@ -35,10 +34,6 @@ def prepare(dataset, **how):
     return pack_missing(
         [files.source for split in dataset.splits for files in dataset.files(split)], beside=True, **how
     )
-
-
-def everything(stream):
-    return stream.slice(stream.t_first, stream.t_last + 1)
 
 
 @pytest.fixture(autouse=True)
@@ -112,8 +107,7 @@ def test_a_store_of_another_version_is_refused_and_replaced(tmp_path):
     prepare(EventFolder(path.parent))
     verify_store(store)
     assert (store / "events.u32").read_bytes() != before
-    for one, other in zip(everything(open_events(store)), everything(load_events(path)), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same_events(whole(open_events(store)), whole(load_events(path)))
     assert [each.name for each in store.parent.iterdir() if each.name.startswith(".")] == []
     # A new name is no new version.
     path, _ = path.rename(path.with_name("b.dat")), store.rename(store.with_name("b.dat.store"))

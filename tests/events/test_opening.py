@@ -177,14 +177,6 @@ def test_what_is_no_recording_is_refused(tmp_path, name, make, message):
         assert str(tmp_path / name) in str(caught.value)
 
 
-@pytest.fixture
-def nameless(tmp_path):
-    """The real recording under a header as older recorders wrote it, which does not say its size."""
-    path, content = tmp_path / "drive.raw", RAW.read_bytes()
-    path.write_bytes(b"% Date 2017-03-21 15:02:10\n% evt 3.0\n" + content[content.index(b"% end\n") + 6 :])
-    return path
-
-
 WITHOUT_SIZE = {
     "raw": lambda path: evt3(path, *evt3_time(5), (ADDR_Y, 3), (ADDR_X, 7), header=b"% evt 3.0\n"),
     "dat": lambda path: dat(path, [(3, 2, 1, 1)], header="% Version 2\n"),
@@ -210,8 +202,10 @@ def test_a_size_that_contradicts_the_file_is_refused(tmp_path):
         open_events(FORMATS["store"](tmp_path), 480, 640)
 
 
-def test_the_size_reaches_workers_the_fingerprint_and_predictions(nameless):
-    every = Downsample(1, "nearest")
+def test_the_size_reaches_workers_the_fingerprint_and_predictions(tmp_path):
+    nameless, content, every = tmp_path / "drive.raw", RAW.read_bytes(), Downsample(1, "nearest")
+    # The header that older recorders wrote does not say the size.
+    nameless.write_bytes(b"% Date 2017-03-21 15:02:10\n% evt 3.0\n" + content[content.index(b"% end\n") + 6 :])
     division = divide(nameless.parent, 50, every, (480, 640))
     # Worker processes get the recording as a pickle and open it themselves.
     again, real = pickle.loads(pickle.dumps(division.train[0])), divide(RAW, 50, every).train[0]

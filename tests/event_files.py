@@ -46,19 +46,19 @@ def event_arrays(draw, *, start=-2_000, end=4_000):
     return events._replace(p=np.random.default_rng(seed).choice(polarities, count).astype(np.uint8))
 
 
-def plain_histogram(x, y, t, p, *, t_start, t_end, bins, height, width, rule="edges"):
-    """Event by event, in whole numbers for "edges" and in RVT's float32 and closed windows for "rvt"."""
+def plain_histogram(x, y, t, p, *, t_start, t_end, bins, height, width, rule="edges", most=10):
+    """In whole numbers for "edges" and in RVT's float32 and closed windows for "rvt"."""
     counts = np.zeros((2 * bins, height, width), np.int64)
-    inside = [i for i in range(len(t)) if t_start <= t[i] < t_end or (rule == "rvt" and t[i] == t_end)]
-    for i in inside:
-        if rule == "edges":
-            k = (int(t[i]) - t_start) * bins // (t_end - t_start)
-        else:
-            first, last = int(t[inside[0]]), int(t[inside[-1]])
-            share = np.float32(int(t[i]) - first) / np.float32(max(last - first, 1))
-            k = min(int(np.floor(share * np.float32(bins))), bins - 1)
-        counts[k + bins * int(p[i]), y[i], x[i]] += 1
-    return np.minimum(counts, 10).astype(np.uint8)
+    inside = (t >= t_start) & (t < t_end + (rule == "rvt"))
+    x, y, t, p = (column[inside].astype(np.int64) for column in (x, y, t, p))
+    if rule == "edges":
+        k = (t - t_start) * bins // (t_end - t_start)
+    elif len(t):
+        share = (t - t[0]).astype(np.float32) / np.float32(max(t[-1] - t[0], 1))
+        k = np.minimum(np.floor(share * np.float32(bins)).astype(np.int64), bins - 1)
+    if len(t):
+        np.add.at(counts, (k + bins * p, y, x), 1)
+    return np.minimum(counts, most)
 
 
 def reader_of(path, *chunks, height=HEIGHT, width=WIDTH):
