@@ -2,7 +2,9 @@
 
 import io
 import shutil
+import struct
 import zipfile
+import zlib
 
 import numpy as np
 from event_files import ddd17, random_events
@@ -13,6 +15,17 @@ def png(image):
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def png_of(depth, colour, row, palette=b"", size=(4, 1)):
+    """A PNG of 4x1 px with these bytes of pixels (PNG specification, sections 5.3 and 11.2)."""
+
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", *size, depth, colour, 0, 0, 0))
+    colours = chunk(b"PLTE", palette) if palette else b""
+    return b"\x89PNG\r\n\x1a\n" + head + colours + chunk(b"IDAT", zlib.compress(b"\0" + row)) + chunk(b"IEND", b"")
 
 
 def copy_archive(world, folder, names=("dir2",)):
@@ -33,14 +46,17 @@ def extract(recording):
     return recording / "segmentation_masks"
 
 
+def official_mask(number):
+    mask = np.random.default_rng(number).integers(0, 6, (200, 346), np.uint8)
+    mask[0] = 255
+    return mask
+
+
 def write_official(root, ticks=1000, masks=range(1, 9), start_us=5_000_000):
     """A recording as in the official archive: 346x260 px, one image each 30 ms, masks of 200 rows, no dataset.json."""
     events = random_events(4000, height=260, width=346, start=start_us, end=start_us + 320_000)
     folder = ddd17(root / "dir1", events, ticks_per_us=ticks, frame_period_us=30_000, images=10)
-    rng = np.random.default_rng(0)
     with zipfile.ZipFile(folder / "segmentation_masks.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for number in masks:
-            mask = rng.integers(0, 6, (200, 346), np.uint8)
-            mask[0] = 255
-            archive.writestr(f"segmentation_masks/segmentation_{number:08d}.png", png(mask))
+            archive.writestr(f"segmentation_masks/segmentation_{number:08d}.png", png(official_mask(number)))
     return events, events.t[0] + 30_000 * np.arange(1, 11)

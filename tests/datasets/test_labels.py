@@ -1,14 +1,12 @@
 """Labels: masks are the numbers in their files, and what is not what a task learns from is refused in one line."""
 
 import multiprocessing
-import struct
 import zipfile
-import zlib
 from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
-from ddd17_copies import png
+from ddd17_copies import png, png_of
 
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.errors import UserError
@@ -45,17 +43,6 @@ def write_zip(path):
 
 def open_masks(place):
     return MaskFiles(place, tuple(mask_names(place).values()))
-
-
-def png_of(depth, colour, row, palette=b""):
-    """A PNG of 4x1 px with these bytes of pixels (PNG specification, sections 5.3 and 11.2)."""
-
-    def chunk(kind, content):
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 1, depth, colour, 0, 0, 0))
-    colours = chunk(b"PLTE", palette) if palette else b""
-    return b"\x89PNG\r\n\x1a\n" + head + colours + chunk(b"IDAT", zlib.compress(b"\0" + row)) + chunk(b"IEND", b"")
 
 
 GREY, RGB, PALETTE, GREY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6

@@ -135,11 +135,8 @@ def test_rule_rvt_is_that_of_a_plain_loop_on_real_events(real):
 
 
 def recording(seed=0, count=4_000, span_us=5_000, start_us=0):
-    rng = np.random.default_rng(seed)
-    t = np.sort(start_us + rng.integers(0, span_us, count))
-    # Few pixels, so that many counts reach the limit.
-    x, y = (rng.integers(0, side, count) // 3 * 3 for side in (COLUMNS, ROWS))
-    return in_memory(x, y, t, rng.integers(0, 2, count), *SIZE)
+    x, y, t, p = random_events(count, height=ROWS, width=COLUMNS, start=start_us, end=start_us + span_us, seed=seed)
+    return in_memory(x // 3 * 3, y // 3 * 3, t, p, *SIZE)  # few pixels, so that many counts reach the limit
 
 
 def in_region(counts, region):

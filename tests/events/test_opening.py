@@ -52,12 +52,6 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-@pytest.fixture
-def recording(tmp_path):
-    write_dat(tmp_path / "a.dat", *EVENTS, 260, 346)
-    return tmp_path / "a.dat"
-
-
 def listed(*folders):
     """Every file below some folders, with its size and its time of change."""
     files = (path for folder in folders for path in folder.rglob("*"))
@@ -110,7 +104,8 @@ def test_every_format_gives_the_same_events_packed_or_not(cache, tmp_path, kind)
         assert_same_events(whole(stream), EVENTS)
 
 
-def test_a_store_in_the_cache_is_known_by_content_wherever_the_recording_lies(cache, recording, tmp_path):
+def test_a_store_in_the_cache_is_known_by_content_wherever_the_recording_lies(cache, tmp_path):
+    recording = FORMATS["dat"](tmp_path)
     with pytest.raises(UserError) as caught:
         open_events(recording)
     remedy = f"pack it (tespec data prepare recordings {recording}), or read it whole with load_events"
@@ -133,7 +128,8 @@ def test_a_store_in_the_cache_is_known_by_content_wherever_the_recording_lies(ca
 
 
 @pytest.mark.parametrize("harm", ["header.json", "events.u32", "index.i64"])
-def test_a_damaged_store_in_the_cache_is_made_again(cache, recording, harm):
+def test_a_damaged_store_in_the_cache_is_made_again(cache, tmp_path, harm):
+    recording = FORMATS["dat"](tmp_path)
     pack_missing([EventSource(recording)])
     (store,) = (cache / "stores").iterdir()
     (store / harm).write_bytes(b"x" * 7)

@@ -6,12 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
-from event_files import plain_histogram, whole
+from event_files import plain_histogram, whole, write_h5
 
 from tespec.events import load_events
-from tespec.sample.layouts import BLOSC
 
 WINDOW_US = 50_000
 FIRST_LABEL_US = 100_000
@@ -41,8 +39,14 @@ def archive(
         options: Any = {"bins": 10, "height": stream.height, "width": stream.width, "rule": "rvt"}
         events, windows = whole(stream), [(end - WINDOW_US, end) for end in ends.tolist()]
         frames = np.stack([plain_histogram(*events, t_start=start, t_end=end, **options) for start, end in windows])
-        write(path.with_name(name), frames[:, :, factor // 2 :: factor, factor // 2 :: factor], ends, factor)
-        np.savez(path.with_name(name) / "labels_v2" / "labels.npz", labels=boxes)
+        folder, kept = path.with_name(name), "" if factor == 1 else f"_ds{factor}_nearest"
+        place = folder / "event_representations_v2" / "stacked_histogram_dt=50_nbins=10"
+        place.mkdir(parents=True)
+        frames = frames[:, :, factor // 2 :: factor, factor // 2 :: factor].astype(np.uint8)
+        write_h5(place / f"event_representations{kept}.h5", {"data": frames})
+        np.save(place / "timestamps_us.npy", ends)
+        (folder / "labels_v2").mkdir()
+        np.savez(folder / "labels_v2" / "labels.npz", labels=boxes)
         path.unlink()
         path.with_name(f"{name}_bbox.npy").unlink()
 
@@ -66,13 +70,3 @@ def window_ends(stamps: Any, period_us: int, windows_per_period: int) -> Any:
         count = round((last - first) / period_us) * windows_per_period
         ends = np.concatenate([ends, np.linspace(first, last, count + 1).round().astype(np.int64)[1:]])
     return ends.astype(np.int64)
-
-
-def write(folder: Path, frames: Any, ends: Any, factor: int) -> None:
-    place = folder / "event_representations_v2" / "stacked_histogram_dt=50_nbins=10"
-    place.mkdir(parents=True)
-    (folder / "labels_v2").mkdir()
-    name = "event_representations.h5" if factor == 1 else f"event_representations_ds{factor}_nearest.h5"
-    with h5py.File(place / name, "w") as file:
-        file.create_dataset("data", data=frames, dtype="u1", chunks=(1, *frames.shape[1:]), **BLOSC)
-    np.save(place / "timestamps_us.npy", ends)

@@ -23,7 +23,7 @@ from tespec.weights.files import write_weights
 from tespec.weights.load import Origin, fetch, inspect, load_backbone, origin_of, rewrite, timm_state
 
 SIZE = (96, 160)
-RECIPE = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150]}
+RECIPE = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150], "dataset": "1mpx"}
 
 
 def backbone(seed=1, **kwargs):
@@ -31,11 +31,15 @@ def backbone(seed=1, **kwargs):
     return EventSwin(arch="micro", img_size=kwargs.pop("img_size", SIZE), **kwargs).eval()
 
 
+def own_file(folder, **facts):
+    path = folder / "backbone.safetensors"
+    write_weights(path, backbone(0).state_dict(), RECIPE | facts)
+    return path
+
+
 @pytest.fixture
 def file(tmp_path):
-    path = tmp_path / "backbone.safetensors"
-    write_weights(path, backbone(0).state_dict(), RECIPE)
-    return path
+    return own_file(tmp_path)
 
 
 def test_loads_the_whole_backbone_ready_for_streaming(file):
@@ -136,9 +140,8 @@ def test_half_precision_is_taken_and_values_that_are_not_used_may_be_anything(tm
 
 
 def test_a_trained_network_with_a_head_is_no_backbone(tmp_path):
-    write_weights(tmp_path / "model.safetensors", backbone(0).state_dict(), RECIPE | {"kind": "segmentation"})
     with pytest.raises(UserError, match="holds a network with the head of segmentation; give backbone"):
-        load_backbone(backbone(1), tmp_path / "model.safetensors")
+        load_backbone(backbone(1), own_file(tmp_path, kind="segmentation"))
 
 
 def test_a_network_of_timm_is_fetched_once_and_loads(tmp_path, monkeypatch):
@@ -167,12 +170,6 @@ def test_a_network_of_timm_is_fetched_once_and_loads(tmp_path, monkeypatch):
 # What weights were pre-trained on, by their file; and the learning rate that follows from it.
 
 OTHERS, OWN = 3.46e-4, 1e-4  # peak learning rates on 1Mpx by the paper: in general, and after pre-training on 1Mpx
-
-
-def own_file(folder, **facts):
-    path = folder / "backbone.safetensors"
-    write_weights(path, backbone().state_dict(), RECIPE | {"dataset": "1mpx"} | facts)
-    return path
 
 
 @pytest.mark.parametrize(
