@@ -22,7 +22,8 @@ from tespec.events.readers.aedat4 import EVENT, MAGIC
 
 HEIGHT, WIDTH = 6, 8
 # Kinds of EVT3 words, in their upper four bits.
-ADDR_Y, ADDR_X, BASE_X, VECT_12, VECT_8, TIME_LOW, CONTINUED_4, TIME_HIGH, EXT_TRIGGER = 0, 2, 3, 4, 5, 6, 7, 8, 10
+EVT3 = {"ADDR_Y": 0, "ADDR_X": 2, "BASE_X": 3, "VECT_12": 4, "VECT_8": 5, "TIME_LOW": 6, "CONTINUED_4": 7}
+EVT3 |= {"TIME_HIGH": 8, "EXT_TRIGGER": 10, "OTHERS": 14, "CONTINUED_12": 15}
 BLOSC = hdf5plugin.Blosc(cname="zstd", clevel=1, shuffle=hdf5plugin.Blosc.SHUFFLE)
 OFFSET = 49_512_345_678  # us, of DSEC's times
 EPOCH = 1_506_117_800.123456  # s, of MVSEC's
@@ -103,18 +104,18 @@ def cut(path, count):
 
 
 def evt3(path, *words, header=b"% evt 3.0\n% format EVT3;height=480;width=640\n% end\n"):
-    path.write_bytes(header + np.array([kind << 12 | value for kind, value in words], "<u2").tobytes())
+    path.write_bytes(header + np.array([EVT3[kind] << 12 | value for kind, value in words], "<u2").tobytes())
     return path
 
 
 def evt3_time(t):
-    return (TIME_HIGH, t >> 12 & 0xFFF), (TIME_LOW, t & 0xFFF)
+    return ("TIME_HIGH", t >> 12 & 0xFFF), ("TIME_LOW", t & 0xFFF)
 
 
 def evt3_events(events):
     """One word for each field of each event."""
     for x, y, t, p in zip(*(column.tolist() for column in events), strict=True):
-        yield from (*evt3_time(t), (ADDR_Y, y), (ADDR_X, p << 11 | x))
+        yield from (*evt3_time(t), ("ADDR_Y", y), ("ADDR_X", p << 11 | x))
 
 
 def evt2(path, *words):

@@ -1,7 +1,6 @@
-"""Copies of a DDD17 recording that tests change, and archives in the official sizes."""
+"""DDD17: masks out of their archive, and a recording in the official sizes."""
 
 import io
-import shutil
 import struct
 import zipfile
 import zlib
@@ -26,16 +25,6 @@ def png_of(depth, colour, row, palette=b"", size=(4, 1)):
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", *size, depth, colour, 0, 0, 0))
     colours = chunk(b"PLTE", palette) if palette else b""
     return b"\x89PNG\r\n\x1a\n" + head + colours + chunk(b"IDAT", zlib.compress(b"\0" + row)) + chunk(b"IEND", b"")
-
-
-def copy_archive(world, folder, names=("dir2",)):
-    """The sample archive with some of its recordings, without images."""
-    root = folder / "ddd17"
-    root.mkdir(parents=True)
-    shutil.copy(world / "ddd17" / "dataset.json", root)
-    for name in names:
-        shutil.copytree(world / "ddd17" / name, root / name, ignore=shutil.ignore_patterns("imgs"))
-    return root
 
 
 def extract(recording):

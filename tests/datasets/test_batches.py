@@ -1,7 +1,7 @@
 """Batches of trainings, pure functions of (seed, step), the same for any workers and shards; and of evaluations."""
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import groupby, pairwise
 from types import SimpleNamespace
 from typing import ClassVar
@@ -38,18 +38,14 @@ FLIP, NONE, ALWAYS = Augmentation(flip=1.0), Augmentation(), Augmentation(flip=0
 
 
 @cache
-def with_masks(world, seed=0, shard=(0, 1), **changes):
-    settings = finetuning_settings("ddd17", "recurrent", "sample")
+def labelled(task, collate, world, seed=0, shard=(0, 1), **changes):
+    settings = settings_of(Data(world / task, "sample"), task, "recurrent")
     settings = replace(settings, **({"batch_size": 3, "segments": 5, "augmentation": NONE} | changes))
-    return LabelledBatches(opened(world / "ddd17", "ddd17").recordings("train"), settings, seed, stack_masks, shard)
+    recordings = cut_at_gaps(opened(world / task, task).recordings("train"), settings.segments)
+    return LabelledBatches(recordings, settings, seed, collate, shard)
 
 
-@cache
-def with_boxes(world, seed=0, shard=(0, 1), **changes):
-    settings = settings_of(Data(world / "gen1", "sample"), "gen1", "recurrent")
-    settings = replace(settings, **({"batch_size": 3, "segments": 5} | changes))
-    recordings = cut_at_gaps(opened(world / "gen1", "gen1").recordings("train"), settings.segments)
-    return LabelledBatches(recordings, settings, seed, pad_boxes, shard)
+with_masks, with_boxes = partial(labelled, "ddd17", stack_masks), partial(labelled, "gen1", pad_boxes)
 
 
 @cache

@@ -33,10 +33,8 @@ SPLIT = {
     "gen1": (["test/", "17-04-13_15-05-13"], ["17-04-13_15-05-10", "17-04-13_15-05-11"], "17-04-13_15-05-12"),
     "1mpx": (["test/", "moorea_2019-02-19_002"], ["moorea_2019-02-19_000"], "moorea_2019-02-19_001"),
 }
-NEEDS_MORE = ("no-size", "125ms")  # layouts that cannot be read without being told more, or not at all
-EVERY_LAYOUT = [
-    (dataset, layout) for dataset in LAYOUTS for layout in LAYOUTS[dataset] if not layout.endswith(NEEDS_MORE)
-]
+# Without those that cannot be read without being told more.
+EVERY_LAYOUT = [(dataset, layout) for dataset in LAYOUTS for layout in LAYOUTS[dataset] if layout != "dat-no-size"]
 
 
 def official(world, folder, dataset, layout=""):

@@ -2,7 +2,6 @@
 
 import shutil
 from collections import namedtuple
-from functools import partial
 
 import numpy as np
 import pytest
@@ -44,11 +43,6 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache" / "stores"
 
 
-@pytest.fixture
-def twin(tiny_world, tmp_path):
-    return partial(copied, tiny_world, tmp_path)
-
-
 def test_what_is_not_packed_is_packed_once_with_one_bar(cache, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("tespec.core.progress.SECONDS_BETWEEN_LINES", -1.0)
     every = [EventSource(recording(tmp_path / "in" / f"{number}.dat", seed=number)) for number in range(3)]
@@ -81,8 +75,8 @@ def test_room_for_all_is_asked_for_before_anything_is_written(cache, tmp_path, m
     pack_missing(map(EventSource, paths))
 
 
-def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_alone(twin, cache, tmp_path):
-    root = twin("1mpx")
+def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_alone(tiny_world, cache, tmp_path):
+    root = copied(tiny_world, tmp_path, "1mpx")
     divide(root, 50, Downsample(1, "nearest"))
     used = [path.name[:36] for split in ("train", "val") for path in root.glob(f"{split}/*.dat")]
     assert sorted(path.name[:36] for path in cache.iterdir()) == sorted(used) != []
@@ -131,8 +125,8 @@ def test_check_compares_every_byte_of_a_store_and_of_what_it_was_made_from(tmp_p
     assert problem == f"{store_of(path) / 'events.u32'}: is not what was written; pack the recording again"
 
 
-def test_preparing_what_is_packed_already_changes_nothing_nor_does_losing_the_original(twin):
-    root = twin("gen1")
+def test_preparing_what_is_packed_already_changes_nothing_nor_does_losing_the_original(tiny_world, tmp_path):
+    root = copied(tiny_world, tmp_path, "gen1")
     before = fingerprint(opened(root, "gen1").recordings("test"))
     prepare(opened(root, "gen1"), processes=2)
     stores = {path: path.stat().st_ino for path in root.rglob("events.u32")}

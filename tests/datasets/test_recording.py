@@ -4,10 +4,10 @@ import shutil
 
 import numpy as np
 import pytest
-from ddd17_copies import copy_archive, extract, png
+from ddd17_copies import extract, png
 from hypothesis import given
 from hypothesis import strategies as st
-from twins import opened
+from twins import copied, opened
 
 from tespec.core.config import names
 from tespec.core.settings import Downsample
@@ -94,7 +94,7 @@ def test_cut_at_gaps_every_chunk_has_a_label_and_no_label_is_lost(drawn, longest
 
 @pytest.fixture
 def archive(tiny_world, tmp_path):
-    return copy_archive(tiny_world, tmp_path)
+    return copied(tiny_world, tmp_path, "ddd17")
 
 
 def of_archive(root, arch="recurrent"):

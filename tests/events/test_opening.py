@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from event_files import (
-    ADDR_X,
-    ADDR_Y,
     assert_refused,
     assert_same_events,
     dat,
@@ -174,7 +172,7 @@ def test_what_is_no_recording_is_refused(tmp_path, name, make, message):
 
 
 WITHOUT_SIZE = {
-    "raw": lambda path: evt3(path, *evt3_time(5), (ADDR_Y, 3), (ADDR_X, 7), header=b"% evt 3.0\n"),
+    "raw": lambda path: evt3(path, *evt3_time(5), ("ADDR_Y", 3), ("ADDR_X", 7), header=b"% evt 3.0\n"),
     "dat": lambda path: dat(path, [(3, 2, 1, 1)], header="% Version 2\n"),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from twins.layouts import extracted
+from twins.rvt_archive import GEN1, archive
 
 Spoil = Callable[[Path], object]
 Change = Callable[[Any], Any]
@@ -212,6 +214,7 @@ PROPHESEE = {
     "missing split": Way(at("test", shutil.rmtree), "recording of the test split is missing"),
     "as an archive as well": Way(at(DAT, archived), "_td.dat: is there as "),
     "another as an archive": Way(at(DAT, lambda path: archived(path, path.with_name("a"))), "others as RVT's"),
+    "RVT's public script": Way(partial(archive, **GEN1 | {"windows_per_period": 2}), "50 ms are 125 ms apart"),
     "in two splits": Way(
         at("test", lambda test: shutil.copytree(test, test.with_name("train"), dirs_exist_ok=True)),
         "is a recording of both train and test",
