@@ -13,6 +13,7 @@ from twins.layouts import LAYOUTS, relayout
 
 from tespec.core import config
 from tespec.core.config import pretraining_settings
+from tespec.core.description import Description, described_size, descriptions_above, read_description
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets.check import check, problems
@@ -317,3 +318,43 @@ def test_an_archive_of_histograms_is_pretrained_on_as_it_is(tiny_world, tmp_path
         divide(root, 40, WHOLE)
     with pytest.raises(UserError, match=r"its sensor is 80x64 px, not 640x480; leave --sensor out"):
         divide(root, 50, WHOLE, (480, 640))
+
+
+# What a data set states of itself.
+
+
+def test_the_nearest_one_that_states_a_sensor_within_five_folders_gives_its_size(tmp_path):
+    recording = tmp_path / "a" / "b" / "c" / "d" / "e" / "drive.dat"
+    recording.parent.mkdir(parents=True)
+    assert (read_description(tmp_path), described_size(recording)) == (Description(), None)  # as official archives
+    (tmp_path / "dataset.json").write_text('{"sensor": {"height": 9, "width": 9}}')
+    assert described_size(recording) is None  # six folders up
+    assert [folder for folder, _ in descriptions_above(recording, tmp_path)] == [tmp_path]
+    (tmp_path / "a" / "dataset.json").write_text('{"sensor": {"height": 480, "width": 640}}')
+    assert described_size(recording) == (480, 640)
+    (recording.parent / "dataset.json").write_text('{"splits": {"train": ["drive"]}}')
+    assert described_size(recording) == (480, 640)
+    (recording.parents[1] / "dataset.json").write_text('{"sensor": {"height": 80, "width": 96}}')
+    assert described_size(recording) == (80, 96)
+
+
+NO_DESCRIPTIONS = {
+    "": "",
+    "{": "",
+    "3": "content: ",
+    '{"splits": {"train": 1}}': "splits.train: ",
+    '{"sensor": {"height": 80, "width": 1000000}}': "sensor.width: ",
+    # Names which lead out of the folder, or are none.
+    '{"splits": {"train": ["a/../../b"]}}': r"splits.train.0: .* is no name of a recording",
+    '{"splits": {"train": ["/etc"]}}': r"splits.train.0: .* is no name of a recording",
+}
+
+
+@pytest.mark.parametrize("content", NO_DESCRIPTIONS)
+def test_what_is_no_description_is_refused(tmp_path, content):
+    (tmp_path / "dataset.json").write_text(content)
+    with pytest.raises(
+        UserError, match=rf"dataset\.json: not a description of a data set.*{NO_DESCRIPTIONS[content]}"
+    ) as caught:
+        described_size(tmp_path)
+    assert "\n" not in str(caught.value)

@@ -92,16 +92,12 @@ def test_cut_at_gaps_every_chunk_has_a_label_and_no_label_is_lost(drawn, longest
     )
 
 
-@pytest.fixture
-def archive(tiny_world, tmp_path):
-    return copied(tiny_world, tmp_path, "ddd17")
-
-
 def of_archive(root, arch="recurrent"):
     return fingerprint(opened(root, "ddd17", arch=arch).recordings("test"))
 
 
-def test_the_same_data_elsewhere_zipped_or_in_other_windows_is_the_same(archive, tmp_path):
+def test_the_same_data_elsewhere_zipped_or_in_other_windows_is_the_same(tiny_world, tmp_path):
+    archive = copied(tiny_world, tmp_path, "ddd17")
     first = of_archive(archive)
     assert len(first) == 12
     shutil.copytree(archive, tmp_path / "Kopie mit Ü" / "ddd17")
@@ -128,7 +124,8 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_changed_data_is_other_data(archive, what):
+def test_changed_data_is_other_data(tiny_world, tmp_path, what):
+    archive = copied(tiny_world, tmp_path, "ddd17")
     before = of_archive(archive)
     CHANGES[what](archive / "dir2")
     assert of_archive(archive) != before

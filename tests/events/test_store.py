@@ -8,6 +8,7 @@ import multiprocessing
 import signal
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -229,11 +230,9 @@ def test_a_complete_store_of_the_same_recording_stays_and_any_other_is_replaced(
 
 
 def fill_the_disk(path, folder, monkeypatch):
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+    full = OSError(errno.ENOSPC, "No space left on device")
     with monkeypatch.context() as patch:
-        patch.setattr(packing.os, "fsync", full)
+        patch.setattr(packing.os, "fsync", Mock(side_effect=full))
         with pytest.raises(UserError, match=r"cannot be written to \(No space left on device\); make room"):
             pack(open_reader(path), folder)
 

@@ -185,18 +185,15 @@ def archived(path: Path, folder: Path | None = None) -> None:
     labels.touch()
 
 
-def renamed(ending: str) -> Spoil:
-    """Gives a file a name with one more ending."""
-    return lambda path: path.rename(path.with_name(path.name + ending))
-
-
 def boxes(field: str, change: Change) -> Spoil:
     return at(BOXES, content(column(field, change)))
 
 
 PROPHESEE = {
-    "RVT's intermediate files": Way(at("val/*_td.dat", renamed(".h5")), ".dat.h5: is RVT's intermediate .h5, which"),
-    "one packed": Way(at("train/*_td.dat", renamed(".h5.store")), ".h5.store: is RVT's intermediate .h5, which"),
+    "RVT's intermediate files": Way(
+        at("val/*.dat", lambda path: path.rename(f"{path}.h5")), ".dat.h5: is RVT's intermediate"
+    ),
+    "one packed": Way(at("train/*.dat", lambda path: path.rename(f"{path}.h5.store")), ".store: is RVT's intermediate"),
     "labels without events": Way(at(DAT, Path.unlink), "recording of the test split is missing"),
     "events without labels": Way(at(BOXES, Path.unlink), "no such file, but there are events"),
     "labels after the last event": Way(boxes("t", lambda times: times + 10**9), "the events at"),

@@ -1,7 +1,6 @@
 """Every twin in every layout, and broken in every way: read alike, refused in one line, or handled."""
 
 import dataclasses
-from functools import partial
 
 import numpy as np
 import pytest
@@ -12,11 +11,6 @@ from tespec.datasets.check import check, problems
 from twins import copied, opened
 from twins.broken import WAYS, damage
 from twins.layouts import LAYOUTS, relayout
-
-
-@pytest.fixture
-def twin(tiny_world, tmp_path):
-    return partial(copied, tiny_world, tmp_path)
 
 
 def read(root, dataset, *changes):
@@ -30,8 +24,8 @@ def arrays(label):
 @pytest.mark.parametrize(
     ("dataset", "layout"), [(dataset, layout) for dataset, each in LAYOUTS.items() for layout in each]
 )
-def test_every_layout_holds_the_same_recordings(tiny_world, twin, dataset, layout):
-    archive, root = layout == "rvt-archive", twin(dataset)
+def test_every_layout_holds_the_same_recordings(tiny_world, tmp_path, dataset, layout):
+    archive, root = layout == "rvt-archive", copied(tiny_world, tmp_path, dataset)
     relayout(root, dataset, layout)
     found, halved = read(root, dataset), ["downsample.factor=2", "protocol.min_side=3", "downsample.keep=nearest"]
     raw = read(tiny_world / dataset, dataset, *(halved if archive and dataset == "1mpx" else []))
@@ -53,8 +47,8 @@ def test_every_layout_holds_the_same_recordings(tiny_world, twin, dataset, layou
 
 
 @pytest.mark.parametrize(("dataset", "way"), [(dataset, way) for dataset, ways in WAYS.items() for way in ways])
-def test_every_broken_twin_is_refused_in_a_line_or_handled(twin, dataset, way):
-    root = twin(dataset)
+def test_every_broken_twin_is_refused_in_a_line_or_handled(tiny_world, tmp_path, dataset, way):
+    root = copied(tiny_world, tmp_path, dataset)
     expected = damage(root, dataset, way).outcome
     try:
         found = list(check(read(root, dataset)))

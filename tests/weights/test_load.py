@@ -1,6 +1,7 @@
 """Weights into backbones: what fits, what is adapted, and what is refused before anything is loaded."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import published_files as published
 import pytest
@@ -148,11 +149,7 @@ def test_a_network_of_timm_is_fetched_once_and_loads(tmp_path, monkeypatch):
     monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
     network, calls = timm.create_model("swin_tiny_patch4_window7_224", num_classes=0), []
     name = "timm:swin_tiny_patch4_window7_224.ms_in1k"
-
-    def fail(name, **options):
-        raise ConnectionError("no network")
-
-    monkeypatch.setattr(timm, "create_model", fail)
+    monkeypatch.setattr(timm, "create_model", Mock(side_effect=ConnectionError("no network")))
     with pytest.raises(UserError, match=r"cannot be fetched \(ConnectionError\); download the file elsewhere"):
         fetch(name)
     with pytest.raises(UserError, match="timm knows no such weights"):
