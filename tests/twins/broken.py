@@ -190,9 +190,7 @@ def boxes(field: str, change: Change) -> Spoil:
 
 
 PROPHESEE = {
-    "RVT's intermediate files": Way(
-        at("val/*.dat", lambda path: path.rename(f"{path}.h5")), ".dat.h5: is RVT's intermediate"
-    ),
+    "RVT's intermediate": Way(at("val/*.dat", lambda path: path.rename(f"{path}.h5")), ".h5: is RVT's intermediate"),
     "one packed": Way(at("train/*.dat", lambda path: path.rename(f"{path}.h5.store")), ".store: is RVT's intermediate"),
     "labels without events": Way(at(DAT, Path.unlink), "recording of the test split is missing"),
     "events without labels": Way(at(BOXES, Path.unlink), "no such file, but there are events"),
