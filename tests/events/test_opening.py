@@ -112,7 +112,7 @@ def test_a_store_in_the_cache_is_known_by_content_wherever_the_recording_lies(ca
     pack_missing([EventSource(recording)])
     (store,) = (cache / "stores").iterdir()
     (tmp_path / "mounted elsewhere").mkdir()
-    moved = recording.rename(tmp_path / "mounted elsewhere" / "a.dat")
+    moved = recording.rename(tmp_path / "mounted elsewhere" / recording.name)
     assert open_events(moved).path == store
     assert cache_path(replace(open_reader(moved), height=300)) != store
     content = bytearray(moved.read_bytes())
