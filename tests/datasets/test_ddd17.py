@@ -72,8 +72,9 @@ def test_events_add_up_where_masks_are_missing_and_each_is_a_label_at_the_time_o
 
 
 def test_the_first_image_has_the_events_before_it_and_counts_without_any(tmp_path):
-    events, stamps = write_official(tmp_path, masks=[1, 2])
+    for name in ("early", "late"):
+        events, stamps = write_official(tmp_path / name, masks=[1, 2])
     windows = [[events.t[0], stamps[0]], [stamps[0], stamps[1]]]
-    np.testing.assert_array_equal(open_test(tmp_path).windows, windows)
-    (1000 * (events.t + 35_000)).tofile(tmp_path / "dir1" / "events.dat.t")
-    assert not open_test(tmp_path).histograms(0, 1, 10, "edges").any()
+    np.testing.assert_array_equal(open_test(tmp_path / "early").windows, windows)
+    (1000 * (events.t + 35_000)).tofile(tmp_path / "late" / "dir1" / "events.dat.t")
+    assert not open_test(tmp_path / "late").histograms(0, 1, 10, "edges").any()
