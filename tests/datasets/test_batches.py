@@ -1,17 +1,18 @@
-"""Batches of trainings: pure functions of (seed, step), the same for any workers and shards."""
+"""Batches of trainings, pure functions of (seed, step), the same for any workers and shards; and of evaluations."""
 
-import copy
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import groupby, pairwise
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
-from ddd17_copies import open_ddd17
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
+from twins import opened
 
 from tespec.core.boxes import make_boxes
 from tespec.core.config import finetuning_settings, pretraining_settings
@@ -19,38 +20,32 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Augmentation, Mask
 from tespec.datasets.augment import FlipZoom
 from tespec.datasets.batches import (
+    EvaluationBatches,
     LabelledBatches,
     Lanes,
     PretrainBatches,
     balance_lanes,
     pad_boxes,
-    shuffled,
     stack_depths,
     stack_masks,
 )
 from tespec.datasets.folder import divide
-from tespec.datasets.recording import cut_at_gaps
+from tespec.datasets.recording import LabelledRecording, cut_at_gaps
+from tespec.events.spatial import Region
 from tespec.runs.data import Data, settings_of
-from tespec.tasks import import_tasks
-from tespec.tasks.base import open_dataset
 
 FLIP, NONE, ALWAYS = Augmentation(flip=1.0), Augmentation(), Augmentation(flip=0.5, zoom=1.0)
 
 
 @cache
-def with_masks(world, seed=0, shard=(0, 1), **changes):
-    settings = finetuning_settings("ddd17", "recurrent", "sample")
+def labelled(task, collate, world, seed=0, shard=(0, 1), **changes):
+    settings = settings_of(Data(world / task, "sample"), task, "recurrent")
     settings = replace(settings, **({"batch_size": 3, "segments": 5, "augmentation": NONE} | changes))
-    return LabelledBatches(open_ddd17(world / "ddd17").recordings("train"), settings, seed, stack_masks, shard)
+    recordings = cut_at_gaps(opened(world / task, task).recordings("train"), settings.segments)
+    return LabelledBatches(recordings, settings, seed, collate, shard)
 
 
-@cache
-def with_boxes(world, seed=0, shard=(0, 1), **changes):
-    import_tasks()
-    settings = settings_of(Data(world / "gen1", "sample"), "gen1", "recurrent")
-    settings = replace(settings, **({"batch_size": 3, "segments": 5} | changes))
-    recordings = cut_at_gaps(open_dataset(settings, world / "gen1").recordings("train"), settings.segments)
-    return LabelledBatches(recordings, settings, seed, pad_boxes, shard)
+with_masks, with_boxes = partial(labelled, "ddd17", stack_masks), partial(labelled, "gen1", pad_boxes)
 
 
 @cache
@@ -78,6 +73,7 @@ def test_batches_are_the_same_for_any_number_of_workers(tiny_world, make, worker
     batches = list(DataLoader(steps, batch_size=None, sampler=range(2, 9), **options))
     assert len(batches) == 7
     assert all(same(batch, steps[step]) for step, batch in enumerate(batches, start=2))
+    assert not same(make(tiny_world, seed=1, augmentation=ALWAYS)[8], batches[-1])
 
 
 @KINDS
@@ -95,16 +91,6 @@ def test_shards_together_are_the_whole_batch(tiny_world, make, shards):
                 batch["boxes"] = torch.nn.functional.pad(batch["boxes"], padding, value=-1)
             lanes += len(batch["fresh"])
         assert same({name: torch.cat([batch[name] for batch in batches]) for name in batches[0]}, whole[step])
-
-
-@KINDS
-def test_a_step_does_not_depend_on_the_steps_before(tiny_world, make):
-    steps = make(tiny_world, augmentation=ALWAYS)
-    reached = [steps[step] for step in range(12)][11]
-    fresh = copy.copy(steps)
-    fresh._lanes = replace(steps._lanes)
-    assert same(fresh[11], reached)
-    assert not same(make(tiny_world, seed=1, augmentation=ALWAYS)[11], reached)
 
 
 @pytest.mark.parametrize("labels_per_chunk", [None, 1, 3, 99])
@@ -142,7 +128,7 @@ def test_augmentation_is_drawn_once_for_each_recording_pass(tiny_world):
 
 
 def test_recordings_shorter_than_a_chunk_are_left_out_and_named(tiny_world):
-    long, other = open_ddd17(tiny_world / "ddd17").recordings("train")
+    long, other = opened(tiny_world / "ddd17", "ddd17").recordings("train")
     short = replace(other.part(0, 4), name="short")
     settings = replace(finetuning_settings("ddd17", "recurrent", "sample"), segments=5)
     steps = LabelledBatches([short, long], settings, 0, stack_masks)
@@ -283,8 +269,86 @@ def test_random_chunks_end_where_they_may(data, seed):
         assert {lanes.slot(lane, step)[:2] for lane in range(2) for step in range(20)} <= allowed
 
 
-@given(st.integers(1, 40), st.integers(0, 2**40))
-def test_what_is_shuffled_is_shown_once_in_each_epoch(count, seed):
-    shown = [each for first in range(0, 3 * count, 2) for each in shuffled([first, first + 1], count, seed)]
-    assert all(sorted(shown[first : first + count]) == list(range(count)) for first in (0, count, 2 * count))
-    assert shuffled(range(0, 3 * count, 7), count, seed) == shown[: 3 * count : 7]
+# Every label is evaluated once: streams with their state, clips that end at a label, and single windows.
+
+LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=6)
+SMALL = st.integers(1, 7)
+MODES = {"streams": (True, True), "clips": (True, False), "windows": (False, False)}  # recurrent, carries_state
+
+
+@dataclass
+class Numbered:
+    """A recording with a label at every so many windows, whose histogram says which window of which one it is."""
+
+    number: int
+    length: int
+    every: int = 1
+    region: ClassVar = Region(1, 2)
+    labels_in = LabelledRecording.labels_in
+
+    def __len__(self):
+        return self.length
+
+    @property
+    def labelled(self):
+        return np.arange(self.every - 1, self.length, self.every)
+
+    @property
+    def labels(self):
+        return [(self.number, label) for label in range(len(self.labelled))]
+
+    def fill(self, out, first, bins, rule):
+        assert (bins, rule) == (1, "edges")
+        out[:, 0, 0, 0] = 1 + self.number
+        out[:, 0, 0, 1] = np.arange(first, first + len(out))
+
+
+def evaluation(lengths, lanes, segments, mode="streams", every=1, shards=1):
+    """Recordings, and the batches of all shards."""
+    recurrent, carries_state = MODES[mode]
+    settings = SimpleNamespace(
+        recurrent=recurrent, carries_state=carries_state, segments=segments, bins=1, rule="edges"
+    )
+    settings.evaluation_lanes, settings.batch_size = (lanes, 999) if carries_state else (999, lanes)
+    recordings = [Numbered(number, length, every) for number, length in enumerate(lengths)]
+    shares = [EvaluationBatches(settings, recordings, (number, shards)) for number in range(shards)]
+    return recordings, [batch for share in shares for batch in share]
+
+
+@given(LENGTHS, SMALL, SMALL, st.sampled_from(sorted(MODES)), st.integers(1, 6), st.integers(1, 4))
+def test_every_label_is_scored_once_at_its_window_and_padding_never(lengths, lanes, segments, mode, every, shards):
+    recordings, played = evaluation(lengths, lanes, segments, mode, every, shards)
+    scored = [frame for batch in played for frame in batch.frames]
+    assert sorted(scored) == [(each.number, label) for each in recordings for label in range(len(each.labelled))]
+    for batch in played:
+        assert batch.labels == batch.frames
+        assert mode == "streams" or batch.fresh.all()
+        for (number, label), (lane, segment) in zip(batch.frames, batch.place.tolist(), strict=True):
+            window = int(recordings[number].labelled[label])
+            before = min(segments - 1, window) if mode == "clips" else 0
+            assert mode != "clips" or segment == before
+            seen = batch.histograms[lane, segment - before : segment + 1, 0, 0].tolist()
+            assert seen == [[1 + number, each] for each in range(window - before, window + 1)]
+    if mode != "clips":
+        assert sum(int((batch.histograms[:, :, 0, 0, 0] > 0).sum()) for batch in played) == sum(lengths)
+
+
+@given(LENGTHS, SMALL, SMALL)
+def test_a_recording_is_played_in_order_on_one_lane_with_its_state(lengths, lanes, segments):
+    _, played = evaluation(lengths, lanes, segments)
+    for lane in range(len(played[0].histograms)):
+        order = []
+        for batch in played:
+            chunk = [frame for frame, place in zip(batch.frames, batch.place, strict=True) if place[0] == lane]
+            assert batch.place[batch.place[:, 0] == lane, 1].tolist() == list(range(len(chunk)))
+            assert bool(batch.fresh[lane]) == (bool(chunk) and chunk[0][1] == 0)
+            order += chunk
+        for (recording, label), following in pairwise(order):
+            last = label == lengths[recording] - 1
+            assert following == ((following[0], 0) if last else (recording, label + 1))
+
+
+@pytest.mark.parametrize(("mode", "shape"), [("streams", (2, 3)), ("windows", (2, 3)), ("clips", (5, 3))])
+def test_more_lanes_than_there_is_to_play_are_not_made(mode, shape):
+    _, (batch,) = evaluation([2, 3], lanes=50, segments=3, mode=mode)
+    assert batch.histograms.shape == (*shape, 2, 1, 2)

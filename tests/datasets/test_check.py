@@ -1,12 +1,13 @@
 """What a check says of each recording, which moments a preview shows, and what it shows of them."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from ddd17_copies import copy_archive, extract, png
-from twins import opened
+from ddd17_copies import extract, png
+from twins import copied, opened
 
 from tespec.core.errors import UserError
 from tespec.datasets import sources
@@ -29,7 +30,8 @@ def test_a_recording_that_is_not_packed_is_read_through_and_not_held(tiny_world,
 
 
 def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
-    root = copy_archive(tiny_world, tmp_path / "drive: the second; again", ("dir0", "dir2", "dir3"))
+    root = copied(tiny_world, tmp_path / "drive: the second; again", "ddd17")
+    shutil.rmtree(root / "dir1")
     min(extract(root / "dir2").iterdir()).write_bytes(png(np.zeros((3, 3), np.uint8)))
     min(extract(root / "dir0").iterdir()).write_bytes(png(np.full((64, 96), 255, np.uint8)))
     found = list(check(opened(root, "ddd17")))

@@ -5,49 +5,30 @@ import shutil
 import h5py
 import numpy as np
 import pytest
+from event_files import write_h5
+from twins import opened
 
 from tespec.core.errors import UserError
-from tespec.datasets.dsec import Dsec
-from tespec.datasets.mvsec import Mvsec
-from tespec.datasets.recording import WindowRule
 from tespec.datasets.sources import read_rectification
-from tespec.events import Events, load_events
-from tespec.events.packing import load
-from tespec.events.readers import Reader
-
-SPLITS = {"train": ("zurich_city_00_a",), "test": ("zurich_city_13_a",)}
-CLASSES = tuple("abcdefghijk")
+from tespec.events import load_events
 
 
-def dsec(root, classes=CLASSES, rule=None, **protocol):
-    chosen = {"rows": 56, "labels": "all", "rectify": True} | protocol
-    return Dsec(root, SPLITS, classes, rule, protocol=chosen)
-
-
-def mvsec(root, rule=None, **protocol):
-    splits = {"train": ("outdoor_day2",), "test": ("outdoor_day1",)}
-    return Mvsec(root, splits, (), rule, protocol={"depth": "raw"} | protocol)
+def of_test(root, *changes, arch="recurrent"):
+    """The first recording of the test split."""
+    return opened(root, root.name, *changes, arch=arch).recordings("test")[0]
 
 
 def test_rectified_events_are_those_of_the_map(tmp_path):
     places = np.stack(np.meshgrid(np.arange(4.0), np.arange(3.0)), axis=-1).astype(np.float32)
     places[0, 0], places[1, 2], places[2, 3] = (2.4, 0.6), (-0.4, 2.49), (-0.6, 0)
-    with h5py.File(tmp_path / "rectify_map.h5", "w") as file:
-        file["rectify_map"] = places
-    nearest = read_rectification(tmp_path / "rectify_map.h5", 3, 4)
-    x, y = np.array([0, 2, 3, 1]), np.array([0, 1, 2, 1])
-    events = Events(x, y, np.arange(4), np.ones(4, np.uint8))
-    stream = load(Reader(tmp_path, 3, 4, 4, lambda: iter([events]))).rectified(nearest)
-    found = stream.slice(0, 10)
-    assert list(zip(found.x.tolist(), found.y.tolist(), found.t.tolist(), strict=True)) == [
-        (2, 1, 0),
-        (0, 2, 1),
-        (1, 1, 3),
-    ]
+    path = write_h5(tmp_path / "rectify_map.h5", {"rectify_map": places})
+    nearest = read_rectification(path, 3, 4)
+    assert nearest[[0, 1, 1], [0, 2, 1]].tolist() == [[2, 1], [0, 2], [1, 1]]
+    assert nearest[2, 3].min() < 0
 
 
 def test_events_of_a_sequence_are_rectified_where_the_protocol_says_so(tiny_world):
-    (moved,), (raw,) = (dsec(tiny_world / "dsec", rectify=each).recordings("test") for each in (True, False))
+    moved, raw = of_test(tiny_world / "dsec"), of_test(tiny_world / "dsec", "protocol.rectify=false")
     window = raw.windows[5]
     x, y, t, _ = raw.stream.slice(*window)
     places = read_rectification(moved.source.rectify_map, raw.stream.height, raw.stream.width)[y, x]
@@ -58,26 +39,26 @@ def test_events_of_a_sequence_are_rectified_where_the_protocol_says_so(tiny_worl
 
 
 def test_the_number_of_classes_decides_which_masks_are_read(tiny_world):
-    many = dsec(tiny_world / "dsec", classes=tuple("abcdefghijklmnopqrs")).recordings("test")[0]
-    few = dsec(tiny_world / "dsec").recordings("test")[0]
+    many = of_test(tiny_world / "dsec", f"classes={list('abcdefghijklmnopqrs')}")
+    few = of_test(tiny_world / "dsec")
     assert set(np.unique(few.labels[3])) <= {*range(11), 255}
     assert (many.labels[3] != few.labels[3]).mean() > 0.5
 
 
 def test_a_label_has_the_events_since_the_one_before_or_of_a_window_of_its_own(tiny_world):
     """uzh-rpg/ess leaves out the first six labels and then every second of 20 Hz: each window has 100 ms."""
-    (every,), (some,) = (dsec(tiny_world / "dsec", labels=labels).recordings("test") for labels in ("all", "ess"))
+    every, some = of_test(tiny_world / "dsec"), of_test(tiny_world / "dsec", "protocol.labels=ess")
     assert (np.diff(every.windows, axis=1) == 50_000).all()
     np.testing.assert_array_equal(every.windows[1:, 0], every.windows[:-1, 1])
     np.testing.assert_array_equal(some.label_times, every.label_times[6::2])
     assert (np.diff(some.windows, axis=1) == 100_000).all()
-    (alone,) = dsec(tiny_world / "dsec", rule=WindowRule(False, 100)).recordings("test")
+    alone = of_test(tiny_world / "dsec", arch="feedforward")
     assert (np.diff(alone.windows, axis=1) == 100_000).all()
     np.testing.assert_array_equal(alone.label_times, every.label_times)
 
 
 def test_depth_has_its_own_clock(tiny_world):
-    (recording,) = mvsec(tiny_world / "mvsec").recordings("test")
+    recording = of_test(tiny_world / "mvsec")
     with h5py.File(tiny_world / "mvsec" / "outdoor_day1_gt.hdf5") as file:
         seconds, maps = file["davis/left/depth_image_raw_ts"][:], file["davis/left/depth_image_raw"][:]
     stamps = np.rint(seconds * 1e6).astype(np.int64)
@@ -99,7 +80,7 @@ def test_one_rule_says_which_depths_have_events(tiny_world, tmp_path, later, kep
         spacing = int(np.median(np.diff(np.rint(stamps[:] * 1e6).astype(np.int64))))
         stamps[-1] = (stream.t_last + spacing + later) / 1e6
         stamps[2] = (stream.t_first + spacing - later) / 1e6
-    (after,) = mvsec(root).recordings("test")
+    after = of_test(root)
     assert (stream.t_last + spacing in after.label_times.tolist()) == kept
     assert (stream.t_first + spacing in after.label_times.tolist()) == kept
     assert after.left_out == (2 if kept else 4)
@@ -110,4 +91,4 @@ def test_one_rule_says_which_depths_have_events(tiny_world, tmp_path, later, kep
 def test_depth_at_rectified_pixels_is_refused(tiny_world):
     """Events of MVSEC lie at raw pixels (hamarh/HMNet_pth, hmnet/dataset/mvsec.py)."""
     with pytest.raises(UserError, match=r"protocol.depth: 'rect' is not allowed; it should be 'raw'"):
-        mvsec(tiny_world / "mvsec", depth="rect")
+        of_test(tiny_world / "mvsec", "protocol.depth=rect")

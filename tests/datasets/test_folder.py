@@ -5,14 +5,15 @@ import re
 import shutil
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
+from event_files import random_events, write_h5
 from PIL import Image
 from twins.layouts import LAYOUTS, relayout
 
 from tespec.core import config
 from tespec.core.config import pretraining_settings
+from tespec.core.description import Description, described_size, descriptions_above, read_description
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets.check import check, problems
@@ -33,10 +34,8 @@ SPLIT = {
     "gen1": (["test/", "17-04-13_15-05-13"], ["17-04-13_15-05-10", "17-04-13_15-05-11"], "17-04-13_15-05-12"),
     "1mpx": (["test/", "moorea_2019-02-19_002"], ["moorea_2019-02-19_000"], "moorea_2019-02-19_001"),
 }
-NEEDS_MORE = ("no-size", "125ms")  # layouts that cannot be read without being told more, or not at all
-EVERY_LAYOUT = [
-    (dataset, layout) for dataset in LAYOUTS for layout in LAYOUTS[dataset] if not layout.endswith(NEEDS_MORE)
-]
+# Without those that cannot be read without being told more.
+EVERY_LAYOUT = [(dataset, layout) for dataset in LAYOUTS for layout in LAYOUTS[dataset] if layout != "dat-no-size"]
 
 
 def official(world, folder, dataset, layout=""):
@@ -184,11 +183,9 @@ def test_folders_of_images_may_have_the_names_of_splits_and_recordings(tmp_path)
 
 
 def write_recording(path, seconds=2.0, height=12, width=16):
-    rng = np.random.default_rng(0)
     path.parent.mkdir(parents=True, exist_ok=True)
-    x, y, p = (rng.integers(0, limit, 200) for limit in (width, height, 2))
-    t = np.linspace(0, 1e6 * seconds, 200).astype(np.int64)
-    write_dat(path, x.astype(np.uint16), y.astype(np.uint16), t, p.astype(np.uint8), height, width)
+    times = np.linspace(0, 1e6 * seconds, 200).astype(np.int64)
+    write_dat(path, *random_events(200, height=height, width=width)._replace(t=times), height, width)
     return path
 
 
@@ -212,23 +209,13 @@ def test_of_few_recordings_the_last_quarter_is_held_out_in_contiguous_windows(tm
     np.testing.assert_array_equal(windows, 50_000 * np.stack([np.arange(40), np.arange(1, 41)], axis=1))
 
 
-def hdf5(name, values):
-    def write(path):
-        with h5py.File(path, "w") as file:
-            file[name] = values
-
-    return write
-
-
 def without_times(path):
     path.mkdir()
     (path / "events.dat.xyp").write_bytes(bytes(60))
 
 
-PROPHESEE = hdf5("CD/events", np.zeros(3, [("x", "<u2"), ("y", "<u2"), ("p", "<i2"), ("t", "<i8")]))
 UNREADABLE = [
     ("a.h5", Path.touch, r"a\.h5: not a whole HDF5 file"),
-    ("a.h5", PROPHESEE, r"a\.h5: is Prophesee.s own HDF5 format"),
     ("dir9", without_times, r"dir9.events\.dat\.t: no such file"),
     ("link.dat", lambda path: path.symlink_to("gone.dat"), r"link\.dat: no such file"),
     ("drive", lambda path: path.symlink_to("gone"), r"drive: no such file"),
@@ -238,7 +225,7 @@ UNREADABLE = [
 @pytest.mark.parametrize(("name", "spoil", "message"), UNREADABLE)
 def test_recordings_that_cannot_be_read_are_named_and_not_passed_over(tmp_path, name, spoil, message):
     write_recording(tmp_path / "one.DAT")
-    hdf5("rectify_map", np.zeros((2, 2, 2), np.float32))(tmp_path / "rectify_map.h5")
+    write_h5(tmp_path / "rectify_map.h5", {"rectify_map": np.zeros((2, 2, 2), np.float32)})
     write_recording(tmp_path / ".hidden" / "two.dat")
     spoil(tmp_path / name)
     assert {path.name for path in find_recordings(tmp_path)} == {"one.DAT", name}
@@ -331,3 +318,43 @@ def test_an_archive_of_histograms_is_pretrained_on_as_it_is(tiny_world, tmp_path
         divide(root, 40, WHOLE)
     with pytest.raises(UserError, match=r"its sensor is 80x64 px, not 640x480; leave --sensor out"):
         divide(root, 50, WHOLE, (480, 640))
+
+
+# What a data set states of itself.
+
+
+def test_the_nearest_one_that_states_a_sensor_within_five_folders_gives_its_size(tmp_path):
+    recording = tmp_path / "a" / "b" / "c" / "d" / "e" / "drive.dat"
+    recording.parent.mkdir(parents=True)
+    assert (read_description(tmp_path), described_size(recording)) == (Description(), None)  # as official archives
+    (tmp_path / "dataset.json").write_text('{"sensor": {"height": 9, "width": 9}}')
+    assert described_size(recording) is None  # six folders up
+    assert [folder for folder, _ in descriptions_above(recording, tmp_path)] == [tmp_path]
+    (tmp_path / "a" / "dataset.json").write_text('{"sensor": {"height": 480, "width": 640}}')
+    assert described_size(recording) == (480, 640)
+    (recording.parent / "dataset.json").write_text('{"splits": {"train": ["drive"]}}')
+    assert described_size(recording) == (480, 640)
+    (recording.parents[1] / "dataset.json").write_text('{"sensor": {"height": 80, "width": 96}}')
+    assert described_size(recording) == (80, 96)
+
+
+NO_DESCRIPTIONS = {
+    "": "",
+    "{": "",
+    "3": "content: ",
+    '{"splits": {"train": 1}}': "splits.train: ",
+    '{"sensor": {"height": 80, "width": 1000000}}': "sensor.width: ",
+    # Names which lead out of the folder, or are none.
+    '{"splits": {"train": ["a/../../b"]}}': r"splits.train.0: .* is no name of a recording",
+    '{"splits": {"train": ["/etc"]}}': r"splits.train.0: .* is no name of a recording",
+}
+
+
+@pytest.mark.parametrize("content", NO_DESCRIPTIONS)
+def test_what_is_no_description_is_refused(tmp_path, content):
+    (tmp_path / "dataset.json").write_text(content)
+    with pytest.raises(
+        UserError, match=rf"dataset\.json: not a description of a data set.*{NO_DESCRIPTIONS[content]}"
+    ) as caught:
+        described_size(tmp_path)
+    assert "\n" not in str(caught.value)

@@ -2,8 +2,6 @@
 
 import os
 import random
-import struct
-import zlib
 from collections import Counter
 from dataclasses import replace
 
@@ -12,6 +10,7 @@ import tespec.core.compat  # noqa: F401  # before torchvision
 import numpy as np
 import pytest
 import torch
+from ddd17_copies import png_of
 from PIL import Image
 from torchvision.transforms import v2
 
@@ -111,13 +110,11 @@ def test_what_libraries_draw_follows_from_the_seed_and_nothing_else_moves():
 
 
 def test_views_of_an_image_are_the_same_each_time_and_differ_from_each_other(tmp_path):
-    for name in ("a/1.png", "a/2.png", "b/3.png"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        picture(1).save(tmp_path / name)
+    image_steps(None, tmp_path, 2)
     folder = open_images(tmp_path)
     paths = [*folder.train, *folder.held_out]
     batch, again = held_out_batch(folder, paths, [VIEW, VIEW]), held_out_batch(folder, paths[1:], [VIEW, VIEW])
-    assert batch["views"].shape == (3, 2, 3, 16, 24)
+    assert batch["views"].shape == (8, 2, 3, 16, 24)
     for name, value in again.items():
         assert torch.equal(batch[name][1:], value)
     assert not torch.equal(batch["views"][:, 0], batch["views"][:, 1])
@@ -128,13 +125,7 @@ def test_views_of_an_image_are_the_same_each_time_and_differ_from_each_other(tmp
 PAGE = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
 
 
-def png_header(width, height):
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    chunk = struct.pack(">I", 13) + b"IHDR" + header + struct.pack(">I", zlib.crc32(b"IHDR" + header))
-    return b"\x89PNG\r\n\x1a\n" + chunk + bytes(100)
-
-
-@pytest.mark.parametrize("content", [PAGE, png_header(60_000, 60_000), b"", b"GIF89a" + bytes(99)])
+@pytest.mark.parametrize("content", [PAGE, png_of(8, 0, b"", size=(60_000, 60_000)), b"", b"GIF89a" + bytes(99)])
 def test_neither_programs_nor_bombs_nor_images_of_more_than_8_bits_are_read(tmp_path, content):
     (tmp_path / "a.png").write_bytes(content)
     with pytest.raises(UserError, match=r"a.png: not a readable image"):

@@ -1,13 +1,12 @@
 """Labels: masks are the numbers in their files, and what is not what a task learns from is refused in one line."""
 
 import multiprocessing
-import struct
 import zipfile
-import zlib
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
-from ddd17_copies import png
+from ddd17_copies import png, png_of
 
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.errors import UserError
@@ -46,17 +45,6 @@ def open_masks(place):
     return MaskFiles(place, tuple(mask_names(place).values()))
 
 
-def png_of(depth, colour, row, palette=b""):
-    """A PNG of 4x1 px with these bytes of pixels (PNG specification, sections 5.3 and 11.2)."""
-
-    def chunk(kind, content):
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 1, depth, colour, 0, 0, 0))
-    colours = chunk(b"PLTE", palette) if palette else b""
-    return b"\x89PNG\r\n\x1a\n" + head + colours + chunk(b"IDAT", zlib.compress(b"\0" + row)) + chunk(b"IEND", b"")
-
-
 GREY, RGB, PALETTE, GREY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
 
 
@@ -87,26 +75,17 @@ def test_masks_are_the_numbers_in_the_file_or_refused(tmp_path, depth, colour, r
             masks[0]
 
 
-def read_many_times(place, seed, wrong):
-    masks, order = open_masks(place), np.random.default_rng(seed)
-    for index in order.integers(0, COUNT, 600).tolist():
-        if not np.array_equal(masks[index], mask_of(index + 1)):
-            wrong.put(index)
+def read_many_times(place, seed):
+    masks, order = open_masks(place), np.random.default_rng(seed).integers(0, COUNT, 600)
+    return all(np.array_equal(masks[index], mask_of(index + 1)) for index in order.tolist())
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on, where other tests left threads
 def test_forked_workers_read_one_archive_at_the_same_time(tmp_path):
     place = write_zip(tmp_path / "masks.zip")
     np.testing.assert_array_equal(open_masks(place)[0], mask_of(1))
-    context = multiprocessing.get_context("fork")
-    wrong = context.Queue()
-    workers = [context.Process(target=read_many_times, args=(place, seed, wrong)) for seed in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-        assert worker.exitcode == 0
-    assert wrong.empty()
+    with ProcessPoolExecutor(3, multiprocessing.get_context("fork")) as workers:
+        assert all(workers.map(read_many_times, [place] * 3, range(3)))
 
 
 def test_speed_is_interpolated_and_optional(tmp_path):

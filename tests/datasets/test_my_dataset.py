@@ -1,21 +1,19 @@
 """The example of a data set of one's own: checked, looked at, trained on, and never tested on what is trained on."""
 
-import io
 import shutil
-import zipfile
 
-import h5py
 import numpy as np
 import pytest
+from event_files import whole, write_h5
 from guides import follow, forgotten_afterwards, section
 from PIL import Image
+from twins import opened
 
 from tespec.core import config
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 from tespec.core.settings import Downsample
 from tespec.datasets.base import LabelledDataset
-from tespec.datasets.ddd17 import image_times
 from tespec.datasets.folder import divide
 from tespec.datasets.labels import IGNORE
 from tespec.events import Events, load_events
@@ -27,27 +25,22 @@ from tespec.tasks.base import open_dataset
 
 PROGRAM = REPOSITORY / "examples" / "my_dataset.py"
 OWN = ["--import", str(PROGRAM)]
-DRIVES = {"alley": ("dir0", "train"), "bridge": ("dir1", "train"), "canal": ("dir2", "test")}
 
 
 @pytest.fixture(scope="module")
 def drives(tiny_world, tmp_path_factory):
     """Recordings of the sample world as the example lays them."""
     root = tmp_path_factory.mktemp("own") / "drives"
-    for name, (recording, split) in DRIVES.items():
-        source, folder = tiny_world / "ddd17" / recording, root / split / name
-        stream = load_events(source)
+    dataset = opened(tiny_world / "ddd17", "ddd17")
+    recordings = [*dataset.recordings("train"), *dataset.recordings("test")]
+    for recording, place in zip(recordings, ("train/alley", "train/bridge", "test/canal"), strict=True):
+        folder, stream = root / place, recording.stream
         (folder / "masks").mkdir(parents=True)
-        events = stream.slice(stream.t_first, stream.t_last + 1)
-        write_dat(folder / "events.dat", *events, stream.height, stream.width)
-        times, _ = image_times(source)
-        with zipfile.ZipFile(source / "segmentation_masks.zip") as archive:
-            for place, member in enumerate(archive.namelist()):
-                mask = np.asarray(Image.open(io.BytesIO(archive.read(member))))
-                whole = np.pad(mask, ((0, stream.height - len(mask)), (0, 0)), constant_values=IGNORE)
-                Image.fromarray(whole).save(folder / "masks" / f"{place:06d}.png")
-            numbers = [int(member[-12:-4]) for member in archive.namelist()]
-        (folder / "times.txt").write_text("".join(f"{times[number - 1]}\n" for number in numbers))
+        write_dat(folder / "events.dat", *whole(stream), stream.height, stream.width)
+        for number in range(len(recording.labels)):
+            mask = np.pad(recording.labels[number], ((0, stream.height - 64), (0, 0)), constant_values=IGNORE)
+            Image.fromarray(mask).save(folder / "masks" / f"{number:06d}.png")
+        (folder / "times.txt").write_text("".join(f"{time}\n" for time in recording.label_times))
     return root
 
 
@@ -110,9 +103,7 @@ def test_a_format_of_ones_own_is_asked_before_those_of_the_harness(tmp_path, mon
 
     monkeypatch.setitem(DATASETS.module_dict, "Own", Own)
     for name in ("own.h5", "other.h5"):
-        with h5py.File(tmp_path / name, "w") as file:
-            for column in "xytp":
-                file[f"events/{column}"] = np.arange(3)
+        write_h5(tmp_path / name, {f"events/{column}": np.arange(3) for column in "xytp"})
     assert load_events(tmp_path / "own.h5").count == 3
     with pytest.raises(UserError, match=r"other\.h5: is an HDF5 file of events in no supported layout"):
         load_events(tmp_path / "other.h5")

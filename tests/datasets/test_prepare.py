@@ -2,10 +2,10 @@
 
 import shutil
 from collections import namedtuple
-from functools import partial
 
 import numpy as np
 import pytest
+from event_files import assert_same_events, random_events, whole
 from twins import copied, opened
 
 from tespec.core.errors import UserError
@@ -23,10 +23,8 @@ Usage = namedtuple("Usage", "total used free")
 
 
 def recording(path, count=20_000, seed=0):
-    rng = np.random.default_rng(seed)
-    columns = rng.integers(0, 80, count), rng.integers(0, 60, count), np.sort(rng.integers(0, 3_000_000, count))
     path.parent.mkdir(exist_ok=True)
-    write_dat(path, *columns, rng.integers(0, 2, count), 60, 80)
+    write_dat(path, *random_events(count, height=60, width=80, end=3_000_000, seed=seed), 60, 80)
     return path
 
 
@@ -37,21 +35,12 @@ def prepare(dataset, **how):
     )
 
 
-def everything(stream):
-    return stream.slice(stream.t_first, stream.t_last + 1)
-
-
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     """Of one test alone, in which nothing is open."""
     sources.packed_events.cache_clear()
     monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "stores"
-
-
-@pytest.fixture
-def twin(tiny_world, tmp_path):
-    return partial(copied, tiny_world, tmp_path)
 
 
 def test_what_is_not_packed_is_packed_once_with_one_bar(cache, tmp_path, capsys, monkeypatch):
@@ -86,8 +75,8 @@ def test_room_for_all_is_asked_for_before_anything_is_written(cache, tmp_path, m
     pack_missing(map(EventSource, paths))
 
 
-def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_alone(twin, cache, tmp_path):
-    root = twin("1mpx")
+def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_alone(tiny_world, cache, tmp_path):
+    root = copied(tiny_world, tmp_path, "1mpx")
     divide(root, 50, Downsample(1, "nearest"))
     used = [path.name[:36] for split in ("train", "val") for path in root.glob(f"{split}/*.dat")]
     assert sorted(path.name[:36] for path in cache.iterdir()) == sorted(used) != []
@@ -112,8 +101,7 @@ def test_a_store_of_another_version_is_refused_and_replaced(tmp_path):
     prepare(EventFolder(path.parent))
     verify_store(store)
     assert (store / "events.u32").read_bytes() != before
-    for one, other in zip(everything(open_events(store)), everything(load_events(path)), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same_events(whole(open_events(store)), whole(load_events(path)))
     assert [each.name for each in store.parent.iterdir() if each.name.startswith(".")] == []
     # A new name is no new version.
     path, _ = path.rename(path.with_name("b.dat")), store.rename(store.with_name("b.dat.store"))
@@ -137,8 +125,8 @@ def test_check_compares_every_byte_of_a_store_and_of_what_it_was_made_from(tmp_p
     assert problem == f"{store_of(path) / 'events.u32'}: is not what was written; pack the recording again"
 
 
-def test_preparing_what_is_packed_already_changes_nothing_nor_does_losing_the_original(twin):
-    root = twin("gen1")
+def test_preparing_what_is_packed_already_changes_nothing_nor_does_losing_the_original(tiny_world, tmp_path):
+    root = copied(tiny_world, tmp_path, "gen1")
     before = fingerprint(opened(root, "gen1").recordings("test"))
     prepare(opened(root, "gen1"), processes=2)
     stores = {path: path.stat().st_ino for path in root.rglob("events.u32")}

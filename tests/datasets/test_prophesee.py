@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
+from event_files import random_events
 from twins.rvt_archive import archive
 
 from tespec.core.config import finetuning_settings
@@ -42,16 +43,13 @@ def frames_at(times, *, label=0, size=(60, 50)):
 
 
 def write_recording(folder, name, stored, *, task="gen1", end=1_300_000, start=0, count=4000, seed=0):
-    """Events over the sensor, one of them at `start` and one `end` us later, and boxes; the path of the events."""
+    """Events over the sensor, one of them at `start` and one `end` us later, and boxes."""
     height, width = SIZES[task]
-    rng = np.random.default_rng(seed)
+    events = random_events(count, height=height, width=width, start=start, end=start + end, seed=seed)
+    events.t[[0, -1]] = start, start + end
     folder.mkdir(parents=True, exist_ok=True)
-    t = np.sort(rng.integers(0, end, count))
-    t[0], t[-1] = 0, end
-    x, y, p = (rng.integers(0, limit, count) for limit in (width, height, 2))
-    write_dat(folder / f"{name}_td.dat", x, y, start + t, p, height, width)
+    write_dat(folder / f"{name}_td.dat", *events, height, width)
     np.save(folder / f"{name}_bbox.npy", stored)
-    return folder / f"{name}_td.dat"
 
 
 def opened(root, task="gen1", *changes, arch="recurrent"):

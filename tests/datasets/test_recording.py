@@ -4,10 +4,12 @@ import shutil
 
 import numpy as np
 import pytest
-from ddd17_copies import copy_archive, extract, open_ddd17, png
+from ddd17_copies import extract, png
 from hypothesis import given
 from hypothesis import strategies as st
+from twins import copied, opened
 
+from tespec.core.config import names
 from tespec.core.settings import Downsample
 from tespec.datasets.folder import divide
 from tespec.datasets.recording import (
@@ -16,8 +18,12 @@ from tespec.datasets.recording import (
     contiguous_windows,
     cut_at_gaps,
     fingerprint,
+    van_der_corput_order,
+    with_label_share,
 )
 from tespec.events.spatial import Region
+from tespec.runs.data import Data, settings_of
+from tespec.tasks import build_task
 
 TIMES = st.lists(st.integers(1, 10**7), min_size=1, max_size=20, unique=True).map(sorted).map(np.array)
 
@@ -86,21 +92,17 @@ def test_cut_at_gaps_every_chunk_has_a_label_and_no_label_is_lost(drawn, longest
     )
 
 
-@pytest.fixture
-def archive(tiny_world, tmp_path):
-    return copy_archive(tiny_world, tmp_path)
+def of_archive(root, arch="recurrent"):
+    return fingerprint(opened(root, "ddd17", arch=arch).recordings("test"))
 
 
-def of_archive(root, window_ms=None):
-    return fingerprint(open_ddd17(root, window_ms).recordings("test"))
-
-
-def test_the_same_data_elsewhere_zipped_or_in_other_windows_is_the_same(archive, tmp_path):
+def test_the_same_data_elsewhere_zipped_or_in_other_windows_is_the_same(tiny_world, tmp_path):
+    archive = copied(tiny_world, tmp_path, "ddd17")
     first = of_archive(archive)
     assert len(first) == 12
     shutil.copytree(archive, tmp_path / "Kopie mit Ü" / "ddd17")
     (archive / "dir2" / "Thumbs.db").write_text("x")
-    assert of_archive(tmp_path / "Kopie mit Ü" / "ddd17") == of_archive(archive, window_ms=100) == first
+    assert of_archive(tmp_path / "Kopie mit Ü" / "ddd17") == of_archive(archive, "feedforward") == first
     extract(archive / "dir2")
     assert of_archive(archive) == first
 
@@ -122,7 +124,8 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_changed_data_is_other_data(archive, what):
+def test_changed_data_is_other_data(tiny_world, tmp_path, what):
+    archive = copied(tiny_world, tmp_path, "ddd17")
     before = of_archive(archive)
     CHANGES[what](archive / "dir2")
     assert of_archive(archive) != before
@@ -132,7 +135,65 @@ def test_the_reduction_and_the_split_of_a_recording_count(tiny_world):
     divisions = [divide(tiny_world / "1mpx", 50, Downsample(factor, "nearest")) for factor in (1, 1, 2)]
     whole, again, half = (fingerprint(division.train) for division in divisions)
     assert whole == again != half
-    first, second = open_ddd17(tiny_world / "ddd17").recordings("train")
+    first, second = opened(tiny_world / "ddd17", "ddd17").recordings("train")
     assert (
         len({fingerprint(*splits) for splits in ([[first], [second]], [[first, second], []], [[second], [first]])}) == 3
     )
+
+
+# A share of the training labels: which ones, that they are the same for all networks, and that no other is seen.
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 64, 100])
+def test_every_beginning_is_spread_evenly(count):
+    order = van_der_corput_order(count)
+    assert sorted(order.tolist()) == list(range(count))
+    for kept in range(1, count + 1):
+        gaps = np.diff([-1, *sorted(order[:kept].tolist()), count])
+        assert gaps.max() <= 2 * count / kept + 1
+
+
+def built(world, task, arch, share=1.0):
+    changes = [f"label_share={share}", "batch_size=4", "labels_per_chunk=null", "sampling=clips"]
+    return build_task(settings_of(Data(world / task, "sample"), task, arch, None, changes), world / task)
+
+
+@pytest.mark.parametrize("task", names("tasks"))
+def test_networks_of_both_kinds_learn_from_the_same_labels_and_a_larger_share_holds_a_smaller_one(tiny_world, task):
+    def learned(arch, share):
+        return [set(each.label_times.tolist()) for each in built(tiny_world, task, arch, share).learned]
+
+    fifth, half, every = (learned("recurrent", share) for share in (0.2, 0.5, 1.0))
+    assert half == learned("feedforward", 0.5)
+    for few, more, all_of_them in zip(fifth, half, every, strict=True):
+        assert few < more < all_of_them
+        assert len(few) == max(1, round(0.2 * len(all_of_them)))
+
+
+@pytest.mark.parametrize(("task", "arch"), [("ddd17", "recurrent"), ("gen1", "feedforward"), ("gen1", "recurrent")])
+def test_no_other_label_is_seen_and_each_of_them_is(tiny_world, task, arch, monkeypatch):
+    one = built(tiny_world, task, arch, 0.2)
+    wanted, seen = {(each.name, time) for each in one.learned for time in each.label_times.tolist()}, set()
+    steps = one.steps(0)
+    monkeypatch.setattr(steps, "_collate", lambda labels, size: {})
+    for step in range(60):
+        for row, (lane, slot) in enumerate(zip(steps._share, steps._slots(step), strict=True)):
+            recording = steps._labelled[slot.recording]
+            name = recording.name.partition(" (part ")[0]
+            chosen = steps._choose(recording.labels_in(slot.first, steps.segments), lane, step)
+            assert len(chosen) > 0, row
+            seen |= {(name, int(recording.label_times[label])) for label in chosen}
+    assert seen == wanted
+
+
+def test_a_label_and_its_speed_stay_with_their_window(tiny_world):
+    (whole, *_) = built(tiny_world, "ddd17", "recurrent").train
+    (few, *_) = with_label_share([whole], 0.3)
+    assert np.array_equal(few.windows, whole.windows)
+    for index, number in enumerate(np.searchsorted(whole.labelled, few.labelled).tolist()):
+        assert np.array_equal(few.labels[index], whole.labels[number])
+        assert few.ego_speed[index] == whole.ego_speed[number]
+    part = few.part(int(few.labelled[1]), len(few))
+    assert np.array_equal(part.labels[0], few.labels[1])
+    assert few.labels.checksums() == whole.labels.checksums()
+    assert with_label_share([whole], 1.0) == [whole]

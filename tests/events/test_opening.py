@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from event_files import (
-    ADDR_X,
-    ADDR_Y,
     assert_refused,
     assert_same_events,
     dat,
@@ -50,12 +48,6 @@ EVENTS = random_events(400, height=260, width=346, end=200_000)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-@pytest.fixture
-def recording(tmp_path):
-    write_dat(tmp_path / "a.dat", *EVENTS, 260, 346)
-    return tmp_path / "a.dat"
 
 
 def listed(*folders):
@@ -110,7 +102,8 @@ def test_every_format_gives_the_same_events_packed_or_not(cache, tmp_path, kind)
         assert_same_events(whole(stream), EVENTS)
 
 
-def test_a_store_in_the_cache_is_known_by_content_wherever_the_recording_lies(cache, recording, tmp_path):
+def test_a_store_in_the_cache_is_known_by_content_wherever_the_recording_lies(cache, tmp_path):
+    recording = FORMATS["dat"](tmp_path)
     with pytest.raises(UserError) as caught:
         open_events(recording)
     remedy = f"pack it (tespec data prepare recordings {recording}), or read it whole with load_events"
@@ -119,7 +112,7 @@ def test_a_store_in_the_cache_is_known_by_content_wherever_the_recording_lies(ca
     pack_missing([EventSource(recording)])
     (store,) = (cache / "stores").iterdir()
     (tmp_path / "mounted elsewhere").mkdir()
-    moved = recording.rename(tmp_path / "mounted elsewhere" / "a.dat")
+    moved = recording.rename(tmp_path / "mounted elsewhere" / recording.name)
     assert open_events(moved).path == store
     assert cache_path(replace(open_reader(moved), height=300)) != store
     content = bytearray(moved.read_bytes())
@@ -133,7 +126,8 @@ def test_a_store_in_the_cache_is_known_by_content_wherever_the_recording_lies(ca
 
 
 @pytest.mark.parametrize("harm", ["header.json", "events.u32", "index.i64"])
-def test_a_damaged_store_in_the_cache_is_made_again(cache, recording, harm):
+def test_a_damaged_store_in_the_cache_is_made_again(cache, tmp_path, harm):
+    recording = FORMATS["dat"](tmp_path)
     pack_missing([EventSource(recording)])
     (store,) = (cache / "stores").iterdir()
     (store / harm).write_bytes(b"x" * 7)
@@ -177,16 +171,8 @@ def test_what_is_no_recording_is_refused(tmp_path, name, make, message):
         assert str(tmp_path / name) in str(caught.value)
 
 
-@pytest.fixture
-def nameless(tmp_path):
-    """The real recording under a header as older recorders wrote it, which does not say its size."""
-    path, content = tmp_path / "drive.raw", RAW.read_bytes()
-    path.write_bytes(b"% Date 2017-03-21 15:02:10\n% evt 3.0\n" + content[content.index(b"% end\n") + 6 :])
-    return path
-
-
 WITHOUT_SIZE = {
-    "raw": lambda path: evt3(path, *evt3_time(5), (ADDR_Y, 3), (ADDR_X, 7), header=b"% evt 3.0\n"),
+    "raw": lambda path: evt3(path, *evt3_time(5), ("ADDR_Y", 3), ("ADDR_X", 7), header=b"% evt 3.0\n"),
     "dat": lambda path: dat(path, [(3, 2, 1, 1)], header="% Version 2\n"),
 }
 
@@ -210,8 +196,10 @@ def test_a_size_that_contradicts_the_file_is_refused(tmp_path):
         open_events(FORMATS["store"](tmp_path), 480, 640)
 
 
-def test_the_size_reaches_workers_the_fingerprint_and_predictions(nameless):
-    every = Downsample(1, "nearest")
+def test_the_size_reaches_workers_the_fingerprint_and_predictions(tmp_path):
+    nameless, content, every = tmp_path / "drive.raw", RAW.read_bytes(), Downsample(1, "nearest")
+    # The header that older recorders wrote does not say the size.
+    nameless.write_bytes(b"% Date 2017-03-21 15:02:10\n% evt 3.0\n" + content[content.index(b"% end\n") + 6 :])
     division = divide(nameless.parent, 50, every, (480, 640))
     # Worker processes get the recording as a pickle and open it themselves.
     again, real = pickle.loads(pickle.dumps(division.train[0])), divide(RAW, 50, every).train[0]

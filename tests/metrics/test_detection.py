@@ -15,7 +15,7 @@ from pycocotools.cocoeval import COCOeval
 
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.errors import UserError
-from tespec.metrics.detection import MAX_DETECTIONS, BoxFilter, DetectionScorer
+from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.metrics.frames import partial_means
 
 NAMES = ("car", "pedestrian", "two-wheeler")
@@ -98,7 +98,7 @@ def by_pycocotools(frames: list[Frame], classes: int = len(NAMES)) -> dict[str, 
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-    of_class = evaluation.eval["precision"][:, :, :, 0, -1].mean(axis=(0, 1))  # all areas, MAX_DETECTIONS
+    of_class = evaluation.eval["precision"][:, :, :, 0, -1].mean(axis=(0, 1))  # all areas, 100 boxes
     return dict(zip(("map", "ap50", "ap75"), 100 * evaluation.stats[:3], strict=True)) | {
         "classes": {number: 100 * each for number, each in enumerate(of_class) if each >= 0}
     }
@@ -112,23 +112,6 @@ def test_scores_are_those_of_pycocotools(seed, count, classes, most):
     scores, expected = scorer_of(*frames, names=names).overall(), by_pycocotools(frames, classes)
     of_class = {names.index(name): each for name, each in scores.classes.items()}
     assert scores.metrics() | {"classes": of_class} == {name: pytest.approx(each) for name, each in expected.items()}
-
-
-def test_by_hand():
-    """An overlap of 80 of 100 px is found up to a threshold of 0.80, 7 of 10; half recalled is 51 of 101 points."""
-    truth, share = boxes((0, 0, 10, 10), (50, 50, 60, 60)), 100 * 51 / 101
-    found = scorer_of(Frame(boxes((0, 0, 8, 10), score=[0.9]), truth)).overall()
-    assert found.metrics() == pytest.approx({"map": 0.7 * share, "ap50": share, "ap75": share})
-    wrong = boxes((0, 0, 10, 10), (70, 70, 90, 90), score=[0.5, 0.6])
-    assert scorer_of(Frame(wrong, boxes((0, 0, 10, 10)))).overall().values["map"] == pytest.approx(50)
-
-
-def test_of_a_class_in_a_frame_the_100_boxes_of_highest_score_count():
-    corners = np.vstack([[0, 0, 10, 10], np.tile([70, 70, 90, 90], (MAX_DETECTIONS, 1))])
-    score = np.r_[0.1, np.full(MAX_DETECTIONS, 0.9)]
-    for label, expected in ((0, 0), (np.r_[0, np.ones(MAX_DETECTIONS, int)], 100)):
-        found = boxes(*corners, label=label, score=score)
-        assert scorer_of(Frame(found, boxes((0, 0, 10, 10)))).overall().values["map"] == pytest.approx(expected)
 
 
 def test_means_over_fewer_classes_say_so():

@@ -18,13 +18,7 @@ def test_the_most_frequent_class_of_each_pixel_wins():
     assert counts[:, 0, 2].tolist() == [2, 2, 2]
 
 
-def test_the_median_of_each_pixel_counts_what_lies_in_range_and_a_pixel_without_any_has_that_of_all():
-    maps = [np.array([[2.0, np.nan, 5.0]], np.float32), np.array([[4.0, np.nan, 200.0]], np.float32)]
-    assert depth_prior([*maps, maps[1]], 1.0, 80.0).tolist() == [[4.0, 4.0, 5.0]]
-    assert depth_prior([*maps, maps[0]], 1.0, 80.0).tolist() == [[2.0, 4.0, 5.0]]  # between 2, 2, 4, 5, 5: not 3.5
-
-
-def test_the_median_of_depths_does_not_depend_on_the_size_of_the_blocks(monkeypatch):
+def test_depth_is_the_median_in_range_of_each_pixel_or_of_all_by_blocks_of_any_size(monkeypatch):
     rng = np.random.default_rng(0)
     maps = np.exp(rng.normal(2, 1.5, (30, 7, 5))).astype(np.float32)
     maps[rng.random(maps.shape) < 0.3] = np.nan

@@ -12,7 +12,7 @@ def copied(world, folder, dataset):
     return shutil.copytree(world / dataset, folder / "Daten ü" / dataset, ignore=shutil.ignore_patterns("imgs"))
 
 
-def opened(root, dataset, *changes):
+def opened(root, dataset, *changes, arch="recurrent"):
     """The data set of the sample world in `root` with the settings of its task."""
     import_tasks()
-    return open_dataset(settings_of(Data(root, "sample"), dataset, "recurrent", "sample", changes), root)
+    return open_dataset(settings_of(Data(root, "sample"), dataset, arch, "sample", changes), root)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from twins.layouts import extracted
+from twins.rvt_archive import GEN1, archive
 
 Spoil = Callable[[Path], object]
 Change = Callable[[Any], Any]
@@ -37,14 +39,10 @@ def cut(share: float) -> Spoil:
 
 
 def content(change: Change, name: Any = None) -> Spoil:
-    """Changes an image, an array of a `.npy` file or of the type `name`, or `name` in HDF5, where None removes it."""
+    """Changes an array of a `.npy` file or of the type `name`, or `name` in HDF5, where None removes it."""
 
     def spoil(path: Path) -> None:
-        if path.suffix == ".png":
-            with Image.open(path) as image:
-                changed = change(image)
-            changed.save(path)
-        elif path.suffix == ".npy":
+        if path.suffix == ".npy":
             np.save(path, change(np.load(path)))
         elif path.suffix in (".h5", ".hdf5"):
             with h5py.File(path, "a") as file:
@@ -89,20 +87,11 @@ def column(name: Any, change: Change) -> Change:
     return of_rows
 
 
-MASKS = {
-    "mask of another size": (content(lambda _: Image.new("L", (3, 3))), "mask has 3x3 px"),
-    "unknown class": (content(lambda old: Image.new("L", old.size, 77)), "mask holds class 77 of"),
-    "coloured mask": (content(lambda old: old.convert("RGB")), "is an image of mode RGB"),
-    "nothing labelled": (content(lambda old: Image.new("L", old.size, 255)), ""),
-    "torn mask": (cut(0.5), "not a readable PNG"),
-}
-
-
 def unlabelled(root: Path) -> None:
     """No mask of a recording labels a pixel."""
     extracted(root)
     for path in root.glob("dir3/segmentation_masks/*"):
-        content(lambda old: Image.new("L", old.size, 255))(path)
+        Image.new("L", (96, 64), 255).save(path)
 
 
 def ddd17_mask(spoil: Spoil) -> Spoil:
@@ -135,7 +124,7 @@ DDD17 = {
     "nothing labelled anywhere": Way(unlabelled, "labels that were read are empty; copy the labels again"),
     "torn zip": Way(at(ZIP, cut(0.5)), "not a readable zip archive"),
     "other speeds": Way(at("dir3/ego_speed.npy", content(lambda speed: speed[:3])), "holds float32 of shape (3,) for"),
-    **{way: Way(ddd17_mask(spoil), outcome) for way, (spoil, outcome) in MASKS.items()},
+    "torn mask": Way(ddd17_mask(cut(0.5)), "not a readable PNG"),
 }
 
 ONE = "test/zurich_city_13_a"
@@ -196,20 +185,13 @@ def archived(path: Path, folder: Path | None = None) -> None:
     labels.touch()
 
 
-def renamed(ending: str) -> Spoil:
-    """Gives a file a name with one more ending."""
-    return lambda path: path.rename(path.with_name(path.name + ending))
-
-
 def boxes(field: str, change: Change) -> Spoil:
     return at(BOXES, content(column(field, change)))
 
 
 PROPHESEE = {
-    "empty": Way(at(DAT, cut(0)), "the file is empty"),
-    "truncated": Way(at(DAT, lambda path: path.write_bytes(path.read_bytes()[:-3])), "truncated: 5 bytes after"),
-    "RVT's intermediate files": Way(at("val/*_td.dat", renamed(".h5")), ".dat.h5: is RVT's intermediate .h5, which"),
-    "one packed": Way(at("train/*_td.dat", renamed(".h5.store")), ".h5.store: is RVT's intermediate .h5, which"),
+    "RVT's intermediate": Way(at("val/*.dat", lambda path: path.rename(f"{path}.h5")), ".h5: is RVT's intermediate"),
+    "one packed": Way(at("train/*.dat", lambda path: path.rename(f"{path}.h5.store")), ".store: is RVT's intermediate"),
     "labels without events": Way(at(DAT, Path.unlink), "recording of the test split is missing"),
     "events without labels": Way(at(BOXES, Path.unlink), "no such file, but there are events"),
     "labels after the last event": Way(boxes("t", lambda times: times + 10**9), "the events at"),
@@ -227,6 +209,7 @@ PROPHESEE = {
     "missing split": Way(at("test", shutil.rmtree), "recording of the test split is missing"),
     "as an archive as well": Way(at(DAT, archived), "_td.dat: is there as "),
     "another as an archive": Way(at(DAT, lambda path: archived(path, path.with_name("a"))), "others as RVT's"),
+    "RVT's public script": Way(partial(archive, **GEN1 | {"windows_per_period": 2}), "50 ms are 125 ms apart"),
     "in two splits": Way(
         at("test", lambda test: shutil.copytree(test, test.with_name("train"), dirs_exist_ok=True)),
         "is a recording of both train and test",

@@ -109,11 +109,7 @@ LAYOUTS: dict[str, dict[str, Relayout]] = {
         "flat-archive": lambda root: dsec_labels(root, *ARCHIVE, flat=True),
     },
     "mvsec": {"hdf5": str, "folders": by_day},
-    "gen1": PROPHESEE
-    | {
-        "rvt-archive": partial(archive, **GEN1),
-        "rvt-archive-125ms": partial(archive, **GEN1 | {"windows_per_period": 2}),
-    },
+    "gen1": PROPHESEE | {"rvt-archive": partial(archive, **GEN1)},
     "1mpx": PROPHESEE | {"rvt-archive": partial(archive, **ONE_MPX)},
 }
 

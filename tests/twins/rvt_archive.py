@@ -6,13 +6,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
+from event_files import plain_histogram, whole, write_h5
 
 from tespec.events import load_events
-from tespec.sample.layouts import BLOSC
 
-WINDOW_US, BINS, LARGEST = 50_000, 10, 10
+WINDOW_US = 50_000
 FIRST_LABEL_US = 100_000
 # Factor of the sub-sampling, us between label frames, windows in between, classes kept, px of diagonal and side.
 RULES = ("factor", "period_us", "windows_per_period", "classes", "min_diagonal", "min_side")
@@ -37,10 +36,17 @@ def archive(
         stamps = stamps[(stamps - stamps[:1]) % period_us == 0]
         boxes = boxes[np.isin(boxes["t"], stamps)]
         ends = window_ends(stamps, period_us, windows_per_period)
-        events = stream.slice(stream.t_first, stream.t_last + 1)
-        frames = np.stack([histogram(events, end, stream.height, stream.width) for end in ends.tolist()])
-        write(path.with_name(name), frames[:, :, factor // 2 :: factor, factor // 2 :: factor], ends, factor)
-        np.savez(path.with_name(name) / "labels_v2" / "labels.npz", labels=boxes)
+        options: Any = {"bins": 10, "height": stream.height, "width": stream.width, "rule": "rvt"}
+        events, windows = whole(stream), [(end - WINDOW_US, end) for end in ends.tolist()]
+        frames = np.stack([plain_histogram(*events, t_start=start, t_end=end, **options) for start, end in windows])
+        folder, kept = path.with_name(name), "" if factor == 1 else f"_ds{factor}_nearest"
+        place = folder / "event_representations_v2" / "stacked_histogram_dt=50_nbins=10"
+        place.mkdir(parents=True)
+        frames = frames[:, :, factor // 2 :: factor, factor // 2 :: factor].astype(np.uint8)
+        write_h5(place / f"event_representations{kept}.h5", {"data": frames})
+        np.save(place / "timestamps_us.npy", ends)
+        (folder / "labels_v2").mkdir()
+        np.savez(folder / "labels_v2" / "labels.npz", labels=boxes)
         path.unlink()
         path.with_name(f"{name}_bbox.npy").unlink()
 
@@ -64,25 +70,3 @@ def window_ends(stamps: Any, period_us: int, windows_per_period: int) -> Any:
         count = round((last - first) / period_us) * windows_per_period
         ends = np.concatenate([ends, np.linspace(first, last, count + 1).round().astype(np.int64)[1:]])
     return ends.astype(np.int64)
-
-
-def histogram(events: Any, end: int, height: int, width: int) -> Any:
-    """(20, H, W) counts of the events from end - 50 ms to end, both included, in bins from the first to the last."""
-    inside = (events.t >= end - WINDOW_US) & (events.t <= end)
-    x, y, t, p = (column[inside] for column in events)
-    counts = np.zeros((2, BINS, height, width), np.int64)
-    if len(t):
-        share = (t - t[0]).astype(np.float32) / np.float32(max(t[-1] - t[0], 1)) * np.float32(BINS)
-        bins = np.minimum(np.floor(share).astype(np.int64), BINS - 1)
-        np.add.at(counts, (p.astype(np.int64), bins, y.astype(np.int64), x.astype(np.int64)), 1)
-    return np.minimum(counts, LARGEST).reshape(2 * BINS, height, width).astype(np.uint8)
-
-
-def write(folder: Path, frames: Any, ends: Any, factor: int) -> None:
-    place = folder / "event_representations_v2" / "stacked_histogram_dt=50_nbins=10"
-    place.mkdir(parents=True)
-    (folder / "labels_v2").mkdir()
-    name = "event_representations.h5" if factor == 1 else f"event_representations_ds{factor}_nearest.h5"
-    with h5py.File(place / name, "w") as file:
-        file.create_dataset("data", data=frames, chunks=(1, *frames.shape[1:]), **BLOSC)
-    np.save(place / "timestamps_us.npy", ends)

@@ -1,7 +1,6 @@
 """Every twin in every layout, and broken in every way: read alike, refused in one line, or handled."""
 
 import dataclasses
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,13 +12,6 @@ from twins import copied, opened
 from twins.broken import WAYS, damage
 from twins.layouts import LAYOUTS, relayout
 
-OF_EVENTS = [(dataset, layout) for dataset, each in LAYOUTS.items() for layout in each if "archive-" not in layout]
-
-
-@pytest.fixture
-def twin(tiny_world, tmp_path):
-    return partial(copied, tiny_world, tmp_path)
-
 
 def read(root, dataset, *changes):
     return opened(root, dataset, "downsample.factor=1", *changes)
@@ -29,9 +21,11 @@ def arrays(label):
     return [label.corners, label.label] if isinstance(label, Boxes) else [label]
 
 
-@pytest.mark.parametrize(("dataset", "layout"), OF_EVENTS)
-def test_every_layout_holds_the_same_recordings(tiny_world, twin, dataset, layout):
-    archive, root = layout == "rvt-archive", twin(dataset)
+@pytest.mark.parametrize(
+    ("dataset", "layout"), [(dataset, layout) for dataset, each in LAYOUTS.items() for layout in each]
+)
+def test_every_layout_holds_the_same_recordings(tiny_world, tmp_path, dataset, layout):
+    archive, root = layout == "rvt-archive", copied(tiny_world, tmp_path, dataset)
     relayout(root, dataset, layout)
     found, halved = read(root, dataset), ["downsample.factor=2", "protocol.min_side=3", "downsample.keep=nearest"]
     raw = read(tiny_world / dataset, dataset, *(halved if archive and dataset == "1mpx" else []))
@@ -52,17 +46,9 @@ def test_every_layout_holds_the_same_recordings(tiny_world, twin, dataset, layou
                 np.testing.assert_array_equal(one.histograms(*args), other.histograms(*args))
 
 
-def test_an_archive_with_gaps_is_refused_by_name(twin):
-    root = twin("gen1")
-    relayout(root, "gen1", "rvt-archive-125ms")
-    (problem, *_) = problems(list(check(read(root, "gen1"))))
-    assert "windows of 50 ms are 125 ms apart" in problem
-    assert "its public script makes this one" in problem
-
-
 @pytest.mark.parametrize(("dataset", "way"), [(dataset, way) for dataset, ways in WAYS.items() for way in ways])
-def test_every_broken_twin_is_refused_in_a_line_or_handled(twin, dataset, way):
-    root = twin(dataset)
+def test_every_broken_twin_is_refused_in_a_line_or_handled(tiny_world, tmp_path, dataset, way):
+    root = copied(tiny_world, tmp_path, dataset)
     expected = damage(root, dataset, way).outcome
     try:
         found = list(check(read(root, dataset)))

@@ -1,5 +1,8 @@
 """Weights into backbones: what fits, what is adapted, and what is refused before anything is loaded."""
 
+from pathlib import Path
+from unittest.mock import Mock
+
 import published_files as published
 import pytest
 import timm
@@ -8,13 +11,20 @@ from published_files import saved
 from safetensors.torch import save_file
 
 import tespec
+from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.models import EventSwin
+from tespec.pretraining.method import find_method
+from tespec.registry import register_methods
+from tespec.runs.data import Data
+from tespec.runs.finetune import CellSpec
+from tespec.runs.setup import Setup
+from tespec.weights import load
 from tespec.weights.files import write_weights
-from tespec.weights.load import fetch, load_backbone, timm_state
+from tespec.weights.load import Origin, fetch, inspect, load_backbone, origin_of, rewrite, timm_state
 
 SIZE = (96, 160)
-RECIPE = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150]}
+RECIPE = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150], "dataset": "1mpx"}
 
 
 def backbone(seed=1, **kwargs):
@@ -22,11 +32,15 @@ def backbone(seed=1, **kwargs):
     return EventSwin(arch="micro", img_size=kwargs.pop("img_size", SIZE), **kwargs).eval()
 
 
+def own_file(folder, **facts):
+    path = folder / "backbone.safetensors"
+    write_weights(path, backbone(0).state_dict(), RECIPE | facts)
+    return path
+
+
 @pytest.fixture
 def file(tmp_path):
-    path = tmp_path / "backbone.safetensors"
-    write_weights(path, backbone(0).state_dict(), RECIPE)
-    return path
+    return own_file(tmp_path)
 
 
 def test_loads_the_whole_backbone_ready_for_streaming(file):
@@ -127,20 +141,15 @@ def test_half_precision_is_taken_and_values_that_are_not_used_may_be_anything(tm
 
 
 def test_a_trained_network_with_a_head_is_no_backbone(tmp_path):
-    write_weights(tmp_path / "model.safetensors", backbone(0).state_dict(), RECIPE | {"kind": "segmentation"})
     with pytest.raises(UserError, match="holds a network with the head of segmentation; give backbone"):
-        load_backbone(backbone(1), tmp_path / "model.safetensors")
+        load_backbone(backbone(1), own_file(tmp_path, kind="segmentation"))
 
 
 def test_a_network_of_timm_is_fetched_once_and_loads(tmp_path, monkeypatch):
     monkeypatch.setenv("TESPEC_CACHE", str(tmp_path))
     network, calls = timm.create_model("swin_tiny_patch4_window7_224", num_classes=0), []
     name = "timm:swin_tiny_patch4_window7_224.ms_in1k"
-
-    def fail(name, **options):
-        raise ConnectionError("no network")
-
-    monkeypatch.setattr(timm, "create_model", fail)
+    monkeypatch.setattr(timm, "create_model", Mock(side_effect=ConnectionError("no network")))
     with pytest.raises(UserError, match=r"cannot be fetched \(ConnectionError\); download the file elsewhere"):
         fetch(name)
     with pytest.raises(UserError, match="timm knows no such weights"):
@@ -153,3 +162,71 @@ def test_a_network_of_timm_is_fetched_once_and_loads(tmp_path, monkeypatch):
     report = load_backbone(EventSwin("tiny", recurrent=False, img_size=(224, 224)), path)
     assert (report.coverage, report.format) == (1, "swin-timm")
     assert (fetch(None), fetch(file := tmp_path / "a.pth")) == (None, file)
+
+
+# What weights were pre-trained on, by their file; and the learning rate that follows from it.
+
+OTHERS, OWN = 3.46e-4, 1e-4  # peak learning rates on 1Mpx by the paper: in general, and after pre-training on 1Mpx
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [("1mpx", Origin("1mpx")), ("drive", Origin("drive")), ("sample", Origin("1mpx", sample=True))],
+)
+def test_weights_of_this_harness_name_their_data_in_the_header(tmp_path, monkeypatch, data, expected):
+    path = own_file(tmp_path, data=data)
+    monkeypatch.setattr(load, "read_tensors", lambda _: pytest.fail("a tensor was read"))
+    assert origin_of(path) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "data"),
+    [
+        (published.tespec_release, "1Mpx"),
+        (published.moby, "ImageNet-1k"),
+        (published.ecddp, "E-TartanAir"),
+        (published.timm_new, ""),
+    ],
+)
+def test_a_published_file_has_the_data_of_its_publication_converted_or_not(tmp_path, content, data):
+    path, rewritten = saved(tmp_path, content()), tmp_path / "converted.safetensors"
+    write_weights(rewritten, *rewrite(inspect(path)))
+    assert [origin_of(path), origin_of(rewritten)] == [Origin(data)] * 2
+    save_file({"something": torch.zeros(2)}, tmp_path / "bare.safetensors")
+    assert origin_of(tmp_path / "bare.safetensors") == Origin()
+
+
+def peak_of(method, checkpoint, *, sample=False, changes=(), task="1mpx"):
+    register_methods()
+    settings = finetuning_settings(task, "recurrent", "paper")
+    data = Data(Path(task), "sample" if sample else task)
+    spec = CellSpec(method, find_method(method), settings, data, checkpoint, 0, Setup(), tuple(changes))
+    return spec.started(planned=True).optimisation.peak_lr
+
+
+def test_the_weights_and_not_the_method_decide_the_learning_rate(tmp_path):
+    assert peak_of("tespec", own_file(tmp_path, data="1mpx")) == OWN
+    assert peak_of("tespec", own_file(tmp_path, data="gen1", dataset="gen1")) == OTHERS
+    assert peak_of("ecddp", own_file(tmp_path, data="1mpx")) == OWN
+    assert peak_of("ecddp", saved(tmp_path, published.ecddp())) == OTHERS
+    assert peak_of("scratch", None) == OTHERS
+    release, sample = saved(tmp_path, published.tespec_release()), own_file(tmp_path, data="sample")
+    assert peak_of("tespec", release, task="gen1") == 2e-4
+    # The sample world is no twin of the real data.
+    assert [peak_of("tespec", release, sample=each) for each in (True, False)] == [OTHERS, OWN]
+    assert [peak_of("tespec", sample, sample=each) for each in (True, False)] == [OWN, OTHERS]
+    # Weights that are still to be made count by their recipe.
+    made = [peak_of(name, None, sample=True) for name in ("tespec", "ecddp", "moby")]
+    assert [*made, peak_of("tespec", None, sample=True, changes=("dataset=gen1",))] == [OWN, OWN, OTHERS, OTHERS]
+
+
+def test_an_unreadable_file_does_not_change_the_learning_rate_in_silence(tmp_path, monkeypatch, capsys):
+    """A method that reads a format of its own is told; any other is refused."""
+    damaged = saved(tmp_path, published.tespec_release())
+    damaged.write_bytes(damaged.read_bytes()[:-400])
+    for path, message in ((damaged, "not a readable torch file"), (tmp_path / "gone", "no such weights file")):
+        with pytest.raises(UserError, match=message):
+            peak_of("tespec", path)
+    monkeypatch.setattr(find_method("tespec"), "initialise", classmethod(lambda *_: None))
+    assert peak_of("tespec", damaged) == OTHERS
+    assert "weights.pth: its pre-training is not known, so the peak learning rate" in capsys.readouterr().err

@@ -1,27 +1,51 @@
 """Networks loaded from files: their predictions, and features of a recording by one call, equal the training's own."""
 
+import re
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from networks import written
+from PIL import Image
 
 import tespec
+from tespec.core import progress
+from tespec.core.boxes import make_boxes
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.inference.load import load_trained
+from tespec.datasets.batches import EvaluationBatches
+from tespec.inference import load, predict
+from tespec.inference.load import TrainedNetwork, load_trained
+from tespec.inference.predict import ROWS, Prediction, draw, find, run_inference
 from tespec.models import build_backbone
 from tespec.models.backbone import reset
 from tespec.models.layers import padded_size
 from tespec.pretraining.method import open_pretraining
+from tespec.runs.data import Data, settings_of
+from tespec.tasks import build_task
+from tespec.tasks.base import Task
 from tespec.weights.files import read_weights, write_weights
 
 BIAS = "head.conv_seg.bias"
 RECORDING = Path(__file__).parents[1] / "data" / "davis.aedat4"
 HALVED = ["downsample.to_width=48", "segments=3", "batch_size=2"]  # sensors of the tiny world have 96 px
+CPU = torch.device("cpu")
+
+
+def written(world, folder, name, arch="recurrent"):
+    """A network with random weights as a fine-tuning writes it: file, network and task."""
+    data = Data(world / name, "sample")
+    settings = settings_of(data, name, arch)
+    task = build_task(settings, data.root)
+    torch.manual_seed(0)
+    model = task.model().eval()
+    path = folder / "model.safetensors"
+    write_weights(path, model.state_dict(), as_facts(settings) | {"sensor": list(task.size)})
+    return path, model, task
 
 
 @pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
@@ -142,3 +166,88 @@ def test_mistakes_are_told_before_anything_is_computed(tiny_world, tmp_path):
             tespec.stream(tiny_world / recording if recording else RECORDING, path, **size)
     with pytest.raises(UserError, match=r"network: does not say how its training"):
         tespec.stream(RECORDING, build_backbone("micro", True, 10, (64, 96)))
+
+
+# Predictions that are scored and drawn.
+
+
+@pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
+@torch.no_grad()
+def test_inference_predicts_what_the_evaluation_scores(tiny_world, tmp_path, arch):
+    path, model, task = written(tiny_world, tmp_path, "ddd17", arch)
+    recording = task.scored[0]
+    moments = list(run_inference(load_trained(path), recording, recording.labelled[3:8].tolist()))
+    scored, state = {}, None
+    settings = replace(task.settings, segments=5, evaluation_lanes=1, batch_size=1)
+    for batch in EvaluationBatches(settings, [recording]):
+        logits, state = model.predict(batch.histograms, state if arch == "recurrent" else None, batch.place)
+        scored |= {label: mask for (_, label), mask in zip(batch.frames, task.read(logits), strict=True)}
+    assert len(moments) == 5
+    for label, moment in enumerate(moments, start=3):
+        assert np.array_equal(moment.predicted, scored[label])
+        assert np.array_equal(moment.truth, recording.labels[label])
+        assert moment.seconds == pytest.approx((recording.label_times[label] - recording.windows[0, 0]) / 1e6)
+    # A path into the data set comes with its labels as well.
+    found = find(task.settings, str(recording.path), tiny_world / "ddd17")
+    assert (found.name, len(found), len(found.labels)) == (recording.name, len(recording), len(recording.labels))
+
+
+@pytest.mark.parametrize("name", ["gen1", "mvsec"])
+def test_a_figure_is_drawn_and_the_network_built_once(tiny_world, tmp_path, monkeypatch, capsys, name):
+    path, _, task = written(tiny_world, tmp_path, name)
+    built, build = [], load.fresh_backbone
+    monkeypatch.setattr(load, "fresh_backbone", lambda *arguments: built.append(1) or build(*arguments))
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
+    drawn = predict.predict(path, task.scored[0].name, tmp_path / "out", CPU, root=tiny_world / name, clip=(0.0, 0.6))
+    assert (drawn.windows > ROWS, drawn.labelled > 0, built) == (True, True, [1])
+    done = re.findall(r"(\d+)/(\d+) windows", capsys.readouterr().err)[-1]
+    assert done[0] == done[1]
+    assert list((tmp_path / "out").iterdir()) == [drawn.figure]
+    with Image.open(drawn.figure) as figure:
+        assert figure.width > 3 * 300
+
+
+def test_a_recording_without_labels(tiny_world, tmp_path):
+    path, _, _ = written(tiny_world, tmp_path, "mvsec")
+    drawn = predict.predict(path, str(RECORDING), tmp_path / "out", CPU)
+    assert (drawn.windows, drawn.labelled) == (2, 0)
+
+
+NOT_PREDICTED = [
+    ("dir99", {}, r"--predict dir99: no such recording; give a path, or one of dir2"),
+    ("no/such.raw", {}, r"--predict no/such.raw: no such file or folder; check the path"),
+    ("dir0", {"clip": (50, 60)}, r"no window ends between 50 and 60 s; it lasts .* s; give another --clip"),
+    (str(RECORDING), {"sensor_px": "2x2"}, r"davis\.aedat4: "),
+    (str(RECORDING), {"sensor_px": "wide"}, r"give WIDTHxHEIGHT in px"),
+    (str(RECORDING.parent), {}, r"holds \d recordings; name one of them"),
+]
+
+
+def test_mistakes_are_named_and_nothing_is_written(tiny_world, tmp_path):
+    path, _, _ = written(tiny_world, tmp_path, "ddd17")
+    for recording, options, message in NOT_PREDICTED:
+        with pytest.raises(UserError, match=message):
+            predict.predict(path, recording, tmp_path / "out", CPU, root=tiny_world / "ddd17", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_boxes_of_low_scores_are_not_drawn(tiny_world, tmp_path):
+    path, _, task = written(tiny_world, tmp_path, "gen1")
+    boxes = make_boxes(np.array([[1, 1, 5, 5], [2, 2, 8, 8]]), np.array([0, 1]), np.array([0.9, 0.2]))
+    network = load_trained(path)._replace(task=SimpleNamespace(read=lambda predictions: [boxes]))
+    (moment,) = run_inference(network, task.scored[0], [0])
+    assert moment.predicted.label.tolist() == [0]
+
+
+def test_colours_of_depth_span_the_range_of_the_head_in_every_panel():
+    known = np.full((32, 32), np.nan, np.float32)
+    known[:16] = 5.0
+    shown = Prediction(2.0, 50.0, np.ones((20, 32, 32), np.uint8), np.full((32, 32), 90.0, np.float32), known)
+    settings = SimpleNamespace(head={"min_depth": 3.0, "max_depth": 40.0}, classes=())
+    figure = draw([shown], TrainedNetwork(None, Task, settings), True)
+    images = [axis.images[-1] for axis in figure.axes if axis.get_title() != "events"]
+    assert [image.get_clim() for image in images if image.get_label() == "depth in m"] == [(3.0, 40.0)] * 2
+    (bar,) = [bar for axis in figure.axes for bar in axis.child_axes]
+    assert (bar.get_yticks()[0], bar.get_yticks()[-1], bar.get_ylabel()) == (3, 40, "depth in m")
+    assert "events of 50 ms" in figure.axes[0].get_ylabel()
+    assert "no label" in [text.get_text() for text in figure.legends[0].get_texts()]

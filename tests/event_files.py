@@ -22,7 +22,8 @@ from tespec.events.readers.aedat4 import EVENT, MAGIC
 
 HEIGHT, WIDTH = 6, 8
 # Kinds of EVT3 words, in their upper four bits.
-ADDR_Y, ADDR_X, BASE_X, VECT_12, VECT_8, TIME_LOW, CONTINUED_4, TIME_HIGH, EXT_TRIGGER = 0, 2, 3, 4, 5, 6, 7, 8, 10
+EVT3 = {"ADDR_Y": 0, "ADDR_X": 2, "BASE_X": 3, "VECT_12": 4, "VECT_8": 5, "TIME_LOW": 6, "CONTINUED_4": 7}
+EVT3 |= {"TIME_HIGH": 8, "EXT_TRIGGER": 10, "OTHERS": 14, "CONTINUED_12": 15}
 BLOSC = hdf5plugin.Blosc(cname="zstd", clevel=1, shuffle=hdf5plugin.Blosc.SHUFFLE)
 OFFSET = 49_512_345_678  # us, of DSEC's times
 EPOCH = 1_506_117_800.123456  # s, of MVSEC's
@@ -46,19 +47,19 @@ def event_arrays(draw, *, start=-2_000, end=4_000):
     return events._replace(p=np.random.default_rng(seed).choice(polarities, count).astype(np.uint8))
 
 
-def plain_histogram(x, y, t, p, *, t_start, t_end, bins, height, width, rule="edges"):
-    """Event by event, in whole numbers for "edges" and in RVT's float32 and closed windows for "rvt"."""
+def plain_histogram(x, y, t, p, *, t_start, t_end, bins, height, width, rule="edges", most=10):
+    """In whole numbers for "edges" and in RVT's float32 and closed windows for "rvt"."""
     counts = np.zeros((2 * bins, height, width), np.int64)
-    inside = [i for i in range(len(t)) if t_start <= t[i] < t_end or (rule == "rvt" and t[i] == t_end)]
-    for i in inside:
-        if rule == "edges":
-            k = (int(t[i]) - t_start) * bins // (t_end - t_start)
-        else:
-            first, last = int(t[inside[0]]), int(t[inside[-1]])
-            share = np.float32(int(t[i]) - first) / np.float32(max(last - first, 1))
-            k = min(int(np.floor(share * np.float32(bins))), bins - 1)
-        counts[k + bins * int(p[i]), y[i], x[i]] += 1
-    return np.minimum(counts, 10).astype(np.uint8)
+    inside = (t >= t_start) & (t < t_end + (rule == "rvt"))
+    x, y, t, p = (column[inside].astype(np.int64) for column in (x, y, t, p))
+    if rule == "edges":
+        k = (t - t_start) * bins // (t_end - t_start)
+    elif len(t):
+        share = (t - t[0]).astype(np.float32) / np.float32(max(t[-1] - t[0], 1))
+        k = np.minimum(np.floor(share * np.float32(bins)).astype(np.int64), bins - 1)
+    if len(t):
+        np.add.at(counts, (k + bins * p, y, x), 1)
+    return np.minimum(counts, most)
 
 
 def reader_of(path, *chunks, height=HEIGHT, width=WIDTH):
@@ -103,18 +104,18 @@ def cut(path, count):
 
 
 def evt3(path, *words, header=b"% evt 3.0\n% format EVT3;height=480;width=640\n% end\n"):
-    path.write_bytes(header + np.array([kind << 12 | value for kind, value in words], "<u2").tobytes())
+    path.write_bytes(header + np.array([EVT3[kind] << 12 | value for kind, value in words], "<u2").tobytes())
     return path
 
 
 def evt3_time(t):
-    return (TIME_HIGH, t >> 12 & 0xFFF), (TIME_LOW, t & 0xFFF)
+    return ("TIME_HIGH", t >> 12 & 0xFFF), ("TIME_LOW", t & 0xFFF)
 
 
 def evt3_events(events):
     """One word for each field of each event."""
     for x, y, t, p in zip(*(column.tolist() for column in events), strict=True):
-        yield from (*evt3_time(t), (ADDR_Y, y), (ADDR_X, p << 11 | x))
+        yield from (*evt3_time(t), ("ADDR_Y", y), ("ADDR_X", p << 11 | x))
 
 
 def evt2(path, *words):
