@@ -6,9 +6,8 @@ import pytest
 from made_records import record
 
 import tespec
-from tespec.comparison.frame import CELL, COLUMNS, healthy, to_frame
+from tespec.comparison.frame import CELL, COLUMNS, ORIGIN, ROW, SETTING, healthy, to_frame
 from tespec.comparison.records import RESULTS_VERSION
-from tespec.comparison.selection import ORIGIN, ROW, SETTING
 from tespec.core.paths import REPOSITORY
 
 
