@@ -18,7 +18,7 @@ from tespec.cli.main import main
 from tespec.comparison.frame import to_frame
 from tespec.comparison.records import write_record
 from tespec.core.paths import REPOSITORY
-from tespec.report.page import score_figures, score_points
+from tespec.report import score_figures, score_points
 
 HOSTILE = "<b>a&b</b><script>x</script>$"
 
@@ -80,7 +80,7 @@ def test_the_sample_worlds_results_fit_a_megabyte(tmp_path: Path) -> None:
 def test_there_are_few_pictures_which_are_small_and_a_broken_one_is_named(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tespec.report.page.MOST", 1)
+    monkeypatch.setattr("tespec.report.MOST", 1)
     text = written(results)
     sources = re.findall('data:image/webp;base64,([^"]*)', text)
     assert len(sources) == 1
