@@ -29,7 +29,7 @@ from cyclopts import Parameter
 from torch import Tensor
 from torch.utils.benchmark import Timer
 
-from benchmarks.speed import machine_name, save
+from benchmarks.speed import Row, file_name, save
 from tespec.cli.main import call, new_app, run
 from tespec.core.config import finetuning_settings, names, pretraining_settings
 from tespec.core.errors import UserError, one_line
@@ -50,7 +50,6 @@ FEW = ("batch_size=2", "segments=4")
 # Largest relative errors of a step's loss and of all its gradients, compared with fp32 on the CPU. For bf16 twice the
 # error of the CPU's bf16 is added.
 ALLOWED = {"fp32": (1e-4, 1e-2), "bf16": (1e-2, 2e-2)}
-Row = dict[str, Any]
 app = new_app("gpu.py", __doc__)
 
 
@@ -172,9 +171,8 @@ def run_stages(
     torch.set_num_threads(1)
     for name in [only] if only else STAGES:
         rows += run_stage(name, chosen, small)
-    default = None if only or small else RESULTS / "gpu" / f"{machine_name(describe(chosen))}.json"
-    if path := path or default:
-        print(f"written: {save(path, describe(chosen), rows, load)}")
+    if path := path or (None if only or small else RESULTS / "gpu" / file_name(describe(chosen))):
+        save(path, describe(chosen), rows, load)
     failed = [f"{row['stage']} ({row['case']})" for row in rows if row["failed"]]
     print(f"{len(rows)} rows; failed: {', '.join(failed) or 'none'}")
     return 1 if failed else 0

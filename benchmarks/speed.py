@@ -14,9 +14,8 @@ import contextlib
 import io
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from json import dumps
@@ -43,16 +42,14 @@ from tespec.cli.main import call, new_app, run
 from tespec.comparison.records import environment
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.config import pretraining_settings
-from tespec.core.errors import UserError
 from tespec.core.files import write_whole
-from tespec.core.paths import REPOSITORY, RESULTS
+from tespec.core.paths import RESULTS
 from tespec.datasets.recording import Recording
-from tespec.datasets.sources import EventSource
-from tespec.events import Events, event_histogram, window_histograms
+from tespec.events import Events, event_histogram
 from tespec.events.opening import open_reader
 from tespec.events.packing import pack
 from tespec.events.readers.prophesee import write_dat
-from tespec.events.spatial import Region, apply_maps
+from tespec.events.spatial import apply_maps
 from tespec.events.store import open_store, store_of
 from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.models import EventSwin
@@ -62,16 +59,17 @@ ROUNDS = 5
 SECONDS = 0.4  # of each way in a round, at least
 BINS, WINDOW_US = 10, 50_000
 BUSY = 9_000_000  # events/s of a busy recording of 1Mpx: 540 million in 60 s (evlib)
-SENSOR_1MPX, SENSOR_DSEC = (720, 1280), (480, 640)
+SENSOR_1MPX = (720, 1280)
+Row = dict[str, Any]
 
 
 class Case(NamedTuple):
-    """Two ways to the same result, by `tespec` and as peers do it; `plain` is None where there is no other way."""
+    """Two ways to the same result, by `tespec` and as peers do it."""
 
     stage: str
     size: str  # of the input, in words
     ours: Callable[[], Any]
-    plain: Callable[[], Any] | None
+    plain: Callable[[], Any]
     plain_is: str  # in words
     same: Callable[[Any, Any], bool]  # whether the results of both, in that order, are right
     work: float  # of one call, in `unit`
@@ -146,18 +144,13 @@ def write_columns(source: Path, number: int) -> Path:
     return source.with_suffix(".h5")
 
 
-def write_packed(path: Path, events: Events, height: int, width: int) -> Path:
-    """Write a `.dat` recording with its packed store beside it, and return its path."""
-    write_dat(path, *events, height, width)
-    pack(open_reader(path), store_of(path))
-    return path
-
-
 def batch(quick: bool) -> Iterator[Case]:
-    """Augmented frames of the paper's pre-training, then rectified windows of DSEC."""
+    """Augmented frames of the paper's pre-training."""
     rate, sensor = (20_000, (64, 64)) if quick else (BUSY, SENSOR_1MPX)
     with TemporaryDirectory() as name:
-        write_packed(Path(name) / "recording.dat", make_events(2 * rate, 2_000_000, *sensor), *sensor)
+        source = Path(name) / "recording.dat"
+        write_dat(source, *make_events(2 * rate, 2_000_000, *sensor), *sensor)
+        pack(open_reader(source), store_of(source))
         profile, frames = ("sample", 2) if quick else ("paper", 8)
         settings = pretraining_settings("tespec", profile, ["batch_size=1", f"segments={frames}"])
         steps = open_pretraining(settings, Path(name)).steps(0)
@@ -167,7 +160,6 @@ def batch(quick: bool) -> Iterator[Case]:
             lambda: steps[0]["histograms"], lambda: counted_then_mapped(steps), "counted, then flipped and zoomed",
             torch.equal, frames, "frames",
         )  # fmt: skip
-    yield from rectified(quick)
 
 
 def counted_then_mapped(steps: Any) -> Tensor:
@@ -181,30 +173,6 @@ def counted_then_mapped(steps: Any) -> Tensor:
     with patch.object(Recording, "fill", fill):
         histograms: Tensor = steps[0]["histograms"]
     return histograms
-
-
-def rectified(quick: bool) -> Iterator[Case]:
-    """A window of DSEC through its rectification map, beside the same window without it."""
-    number, (height, width) = (2_000, (24, 32)) if quick else (BUSY * WINDOW_US // 1_000_000, SENSOR_DSEC)
-    with TemporaryDirectory() as name:
-        events, maps = make_events(number, WINDOW_US, height, width), Path(name) / "rectify_map.h5"
-        path = write_packed(Path(name) / "recording.dat", events, height, width)
-        rows, columns = np.mgrid[:height, :width].astype(np.float32)
-        places = np.stack([1.05 * columns - 0.025 * width, 0.95 * rows + 0.025 * height], axis=-1)
-        with h5py.File(maps, "w") as file:
-            file["rectify_map"] = places
-        window, region = np.array([[0, WINDOW_US]]), Region(height, width)
-        ours, plain = (
-            partial(window_histograms, EventSource(path, None, each).stream, window, BINS, region=region)
-            for each in (maps, None)
-        )
-        x, y = np.floor(places[events.y, events.x] + 0.5).astype(int).T
-        inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-        moved = put_histogram(Events(*(each[inside] for each in (x, y, events.t, events.p))), height, width)
-        yield Case(
-            "rectified", f"a rectified window of DSEC, {number:,} events on {height}x{width} px", ours, plain,
-            "the same window, not rectified", lambda ours, plain: np.array_equal(ours[0], moved), number, "events",
-        )  # fmt: skip
 
 
 def recurrent(quick: bool) -> Iterator[Case]:
@@ -326,25 +294,7 @@ def by_pycocotools(frames: Sequence[tuple[Boxes, Boxes]]) -> list[float]:
     return [100 * float(score) for score in evaluation.stats[:3]]
 
 
-def tables(quick: bool) -> Iterator[Case]:
-    """All tables of the committed records, or of none, from the start of a process to its end."""
-    with TemporaryDirectory() as name:
-        (Path(name) / "none").mkdir()
-        results = Path(name) / "none" if quick else next(iter(sorted(RESULTS.glob("sample*"))), RESULTS)
-        command = [sys.executable, str(REPOSITORY / "benchmarks" / "tables.py"), "--results", str(results)]
-
-        def run() -> None:
-            done = subprocess.run([*command, "--out", name], capture_output=True, text=True, check=False)
-            if done.returncode not in (0, 1):  # 1: records were left out
-                raise UserError(" ".join(command), f"exit code {done.returncode}", f"see {done.stderr[-300:]}")
-
-        yield Case("tables", f"all tables of {results.name}", run, None, "", lambda ours, plain: True, 1, "runs")
-
-
-Stage = Literal["histogram", "store", "batch", "recurrent", "metric", "tables"]
-STAGES: dict[Stage, Callable[[bool], Iterator[Case]]] = {
-    "histogram": histogram, "store": store, "batch": batch, "recurrent": recurrent, "metric": metric, "tables": tables
-}  # fmt: skip
+STAGES = {each.__name__: each for each in (histogram, store, batch, recurrent, metric)}
 
 app = new_app("speed.py", __doc__)
 
@@ -352,62 +302,59 @@ app = new_app("speed.py", __doc__)
 @app.default
 def measure_stages(
     *,
-    only: Annotated[Stage | None, Parameter(help="one stage")] = None,
+    only: Annotated[
+        Literal["histogram", "store", "batch", "recurrent", "metric"] | None, Parameter(help="one stage")
+    ] = None,
     quick: Annotated[bool, Parameter(help="tiny sizes: shows that everything runs, not how fast")] = False,
     json: Annotated[Path | None, Parameter(help="where the results go (default: results/speed)")] = None,
 ) -> int:
     """Measure, print, write."""
     torch.set_num_threads(1)
-    load, rows = os.getloadavg()[0], []
-    print(f"{'stage':10} {'ours, median +-IQR':>20} {'plain':>20} {'ratio':>6} {'rate':>7}")
+    load, rows = os.getloadavg()[0], list[Row]()
     for name in [only] if only else STAGES:
         for case in STAGES[name](quick):
             rows.append(measure(case, quick))
             print(line(rows[-1]), flush=True)
-    default = None if only or quick else RESULTS / "speed" / f"{machine_name()}.json"
-    if path := json or default:
-        print(f"written: {save(path, 'cpu', rows, load)}")
+    if path := json or (None if only or quick else RESULTS / "speed" / file_name()):
+        save(path, "cpu", rows, load)
     return 1 if any(row["failed"] for row in rows) else 0
 
 
-def measure(case: Case, quick: bool) -> dict[str, Any]:
+def measure(case: Case, quick: bool) -> Row:
     """Check that the two ways of a case agree, then time them; median and interquartile range in seconds."""
     row = {"stage": case.stage, "size": case.size, "plain": case.plain_is, "failed": False}
-    if case.plain and not case.same(case.ours(), case.plain()):
+    if not case.same(case.ours(), case.plain()):
         return row | {"failed": True, "note": "the two ways give different results"}
-    timers = [Timer("way()", globals={"way": way}) for way in (case.ours, case.plain) if way]
+    timers = [Timer("way()", globals={"way": way}) for way in (case.ours, case.plain)]
     rounds, seconds = (1, 0.0) if quick else (ROUNDS, SECONDS)
     # In turn, so that a slow phase of the machine affects both.
     taken = [[timer.blocked_autorange(min_run_time=seconds) for timer in timers] for _ in range(rounds)]
-    ours, *plain = (Measurement.merge(each)[0] for each in zip(*taken, strict=True))
+    ours, plain = (Measurement.merge(each)[0] for each in zip(*taken, strict=True))
     row |= {"seconds": ours.median, "iqr": ours.iqr, "runs": len(ours.times)}
     row |= {"rate": case.work / ours.median, "unit": f"{case.unit}/s"}
-    for each in plain:
-        row |= {"plain_seconds": each.median, "plain_iqr": each.iqr, "ratio": each.median / ours.median}
-    return row
+    return row | {"plain_seconds": plain.median, "plain_iqr": plain.iqr, "ratio": plain.median / ours.median}
 
 
-def line(row: dict[str, Any]) -> str:
-    """A row of the table."""
+def line(row: Row) -> str:
+    """What was measured, or why not."""
     if row["failed"]:
         return f"{row['stage']:10} FAILED: {row['note']}: {row['size']}"
-    times = [(row["seconds"], row["iqr"]), (row.get("plain_seconds"), row.get("plain_iqr"))]
-    ours, plain = (f"{1e3 * median:,.2f} ms +-{iqr / median:.0%}" if median else "" for median, iqr in times)
-    ratio = f"{row['ratio']:.2f}" if plain else ""
-    what = f"{row['size']}; plain: {row['plain'] or 'none'}"
-    return f"{row['stage']:10} {ours:>20} {plain:>20} {ratio:>6} {row['rate']:>7.2g} {row['unit']:12} {what}"
+    ours, plain = (f"{1e3 * row[name]:,.2f} ms" for name in ("seconds", "plain_seconds"))
+    rate = f"{row['rate']:.2g} {row['unit']}"
+    return f"{row['stage']:10} {ours} ({rate}), {row['plain']} {plain}: ratio {row['ratio']:.2f}; {row['size']}"
 
 
-def machine_name(gpu: str = "") -> str:
-    """GPU or CPU, and number of cores, as a file name."""
+def file_name(gpu: str = "") -> str:
+    """Of the results of this machine, by its GPU or CPU and its number of cores."""
     facts = environment()
-    return re.sub(r"[^a-z0-9]+", "-", f"{gpu or facts['cpu']} {facts['cores']} cores".lower()).strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", f"{gpu or facts['cpu']} {facts['cores']} cores".lower()).strip("-") + ".json"
 
 
-def save(path: Path, device: str, rows: Iterable[dict[str, Any]], load: float) -> Path:
+def save(path: Path, device: str, rows: Sequence[Row], load: float) -> None:
     """Write rows with machine, versions, git revision, and how many processes wanted a core before."""
-    facts = {"threads": 1, "load_before": load, "environment": environment(device), "rows": list(rows)}
-    return write_whole(path, dumps(facts, indent=1) + "\n")
+    facts = {"threads": 1, "load_before": load, "environment": environment(device), "rows": rows}
+    write_whole(path, dumps(facts, indent=1) + "\n")
+    print(f"written: {path}")
 
 
 def main() -> int | None:
