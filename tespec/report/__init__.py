@@ -1,7 +1,4 @@
-"""The report: one HTML file with what was run, the tables, figures of results, and pictures of reconstructions.
-
-Figures are SVG in the colours of the reader's theme.
-"""
+"""The report: one HTML file with what was run, the tables, figures of results, and pictures of reconstructions."""
 
 from __future__ import annotations
 
@@ -29,7 +26,6 @@ from tespec.comparison.tables import make_tables
 from tespec.core.errors import UserError
 from tespec.core.files import write_whole
 
-INK = "#010203"  # takes the colour of the theme
 ARCHITECTURES: dict[Any, str] = {"recurrent": "recurrent", "feedforward": "feed-forward"}
 MARKERS: tuple[dict[str, Any], ...] = (  # Okabe and Ito's colours, which colour-blind readers tell apart
     {"marker": "o", "color": "#0072b2"},
@@ -37,9 +33,7 @@ MARKERS: tuple[dict[str, Any], ...] = (  # Okabe and Ito's colours, which colour
 )
 APART = 0.14  # of a row, between the points of one method
 WIDTH = 4.6  # inches: letters stay readable on a phone
-THEME = ":root{color:#1c1c1c}@media(prefers-color-scheme:dark){:root{color:#e4e4e4}}"
 LOOK: dict[Any, Any] = {
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
@@ -216,22 +210,15 @@ def _scores(points: pd.DataFrame, prior: pd.DataFrame) -> str:
                 title = ARCHITECTURES[arch]
                 panel.errorbar(each["mean"], places, xerr=margins, capsize=3, ms=5, ls="", label=title, **style)
         for value in prior["mean"]:
-            panel.axvline(value, color=INK, ls=":", lw=1, label="label prior")
+            panel.axvline(value, color="black", ls=":", lw=1, label="label prior")
         panel.set_yticks(range(len(order)), [fill(label, 24) for label in order])
         panel.set_ylim(len(order) - 0.5, -0.5)
         panel.set_xlabel(f"{metric}{f' ({unit})' if unit else ''}{f', {better} is better' if better else ''}")
         panel.grid(axis="x", alpha=0.25)
         figure.legend(loc="outside lower center", ncols=3, frameon=False)
-        return _source(figure)
-
-
-def _source(figure: Figure) -> str:
-    """A figure as a data URI."""
-    file = io.StringIO()
-    figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = file.getvalue().replace(INK, "currentColor")
-    text = text.replace("*{stroke-linejoin", f"{THEME}*{{stroke-linejoin", 1)
-    return _data_uri("svg+xml", text.encode())
+        file = io.BytesIO()
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        return _data_uri("svg+xml", file.getvalue())
 
 
 def _data_uri(kind: str, content: bytes) -> str:
