@@ -226,7 +226,7 @@ def column_names(frame: pd.DataFrame, said: Iterable[str], more: Iterable[str] =
             if texts.nunique() > 1:
                 settings.loc[alike.index, "column"] += f", {key} " + texts.str[:8]
     names = frame[["task", *keys]].merge(settings, how="left")["column"]
-    return (f"{MEASURED} (" + names + ")").set_axis(frame.index)
+    return names.map(lambda name: f"{MEASURED} ({name})").astype(object).set_axis(frame.index)
 
 
 def as_text(value: Any) -> str:

@@ -189,7 +189,7 @@ def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
                     for job in _jobs(plan, EVALUATION, ABLATED, task, "recurrent", seed, changes):
                         upstream = replace(job.upstream, variant=variant) if job.upstream else None
                         yield replace(job, upstream=upstream, variant=variant, ablations=(name,))
-    for task in (task for group in plan.references for task in group.tasks):
+    for task in plan.references:
         yield from _jobs(plan, REFERENCE, "prior", task, "feedforward", (*seeds, *plan.seeds)[0], plan.set)
 
 

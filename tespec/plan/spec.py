@@ -43,13 +43,6 @@ class Ablations:
     seeds: Seeds | None = None
 
 
-@dataclass(frozen=True)
-class References:
-    """Label-prior baselines of tasks."""
-
-    tasks: Names
-
-
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """A set of runs.
@@ -58,6 +51,7 @@ class Plan:
         data: "sample", or a folder that holds a folder for each data set; default: `$TESPEC_DATA`, else ./data.
         profile: default: "sample" on the sample world, else "paper".
         pretraining_seeds: of the pre-trainings that every seed starts from; default: each seed has its own.
+        references: tasks whose label prior is scored.
         set: changed settings of all cells and, behind "pretraining.", of all pre-trainings, `KEY=VALUE`.
         checkpoints: weights by method, which is then not pre-trained.
         accumulate: gradient accumulation steps of all runs.
@@ -77,7 +71,7 @@ class Plan:
     ablations: tuple[
         Annotated[Ablations, BeforeValidator(lambda each: {"tables": [each]} if isinstance(each, str) else each)], ...
     ] = ()
-    references: tuple[References, ...] = ()
+    references: tuple[str, ...] = ()
     set: tuple[str, ...] = ()
     checkpoints: dict[str, Path] = field(default_factory=dict)
     accumulate: PositiveInt = 1

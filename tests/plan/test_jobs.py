@@ -49,7 +49,7 @@ EXPANDED: list[tuple[dict[str, Any], list[str]]] = [
         ],
     ),
     ({"cells": [CELL, CELL]}, ["evaluation-scratch-ddd17-recurrent-s0"]),
-    ({"references": [{"tasks": ["gen1"]}], "seeds": [3, 4]}, ["reference-prior-gen1-feedforward-s3"]),
+    ({"references": ["gen1"], "seeds": [3, 4]}, ["reference-prior-gen1-feedforward-s3"]),
     (
         {"ablations": [{"tables": ["memory"], "task": "ddd17"}], "split": "val"},
         [
@@ -66,7 +66,7 @@ def test_a_plan_is_every_combination_once(groups: dict[str, Any], jobs: list[str
 
 
 def test_seeds_of_the_command_line_replace_those_of_all_groups() -> None:
-    made = plan(cells=[CELL | {"seeds": [2, 3]}], references=[{"tasks": ["ddd17"]}])
+    made = plan(cells=[CELL | {"seeds": [2, 3]}], references=["ddd17"])
     assert [job.seed for job in expand(made, [7])] == [7, 7]
 
 
