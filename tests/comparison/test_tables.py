@@ -241,13 +241,6 @@ def test_a_task_of_ones_own_has_a_table_with_its_own_metrics() -> None:
     assert one([record(task="x", scores={})], "task_x").cells.shape == (1, 2)
 
 
-def test_by_makes_one_more_level_of_columns() -> None:
-    made = [record(seed=seed, miou=50 * share, config={"label_share": share}) for share in (0.05, 1.0) for seed in (0,)]
-    table = one(made, by="label_fraction", measured=True)
-    assert list(table.cells.columns[:2]) == [("DDD17", "mIoU ↑", MEASURED, "0.05"), ("DDD17", "mIoU ↑", MEASURED, "1")]
-    assert table.cells.iloc[0, :2].tolist() == ["2.50 (1)", "50.00 (1)"]
-
-
 def test_an_ablation_finds_its_rows_by_their_variant() -> None:
     recipe = {"recipe": {"overrides": {"objective.mask.ratio": 0.25}}}
     made = [
