@@ -27,7 +27,7 @@ from tespec.pictures import (
 )
 from tespec.pretraining import picture
 from tespec.pretraining.picture import MASKED, ReconstructedSegment, draw_segments
-from tespec.report.page import MARKERS
+from tespec.report import MARKERS
 
 # What people see who lack one kind of cone, of linear RGB (Machado, Oliveira and Fernandes 2009, severity 1).
 EYES = {

@@ -39,27 +39,21 @@ python3 -m pip download -q --disable-pip-version-check --no-deps --only-binary=:
 
 # Three quarters of hdf5plugin are compressors that no recording here is written with.
 python3 - "$folder" <<'PYTHON'
-import sys, zipfile
+import re, shutil, sys
 from pathlib import Path
 
 KEPT = {"blosc", "blosc2", "zstd", "lz4", "bshuf", "bzip2"}
 for wheel in Path(sys.argv[1]).glob("hdf5plugin-*.whl"):
-    small = wheel.with_suffix(".small")
-    with zipfile.ZipFile(wheel) as whole, zipfile.ZipFile(small, "w", zipfile.ZIP_DEFLATED) as kept:
-        dropped = {
-            name for name in whole.namelist()
-            if name.endswith(".so") and Path(name).stem.removeprefix("libh5") not in KEPT
-        }
-        for item in whole.infolist():
-            content = whole.read(item)
-            if item.filename.endswith("/RECORD"):
-                lines = content.decode().splitlines(keepends=True)
-                content = "".join(line for line in lines if line.split(",")[0] not in dropped).encode()
-            if item.filename.endswith("/_config.py"):  # the list that it loads, and complains of what is missing
-                for name in dropped:
-                    content = content.replace(f"'{Path(name).stem.removeprefix('libh5')}', ".encode(), b"")
-            if item.filename not in dropped:
-                kept.writestr(item, content)
-    small.replace(wheel)
+    folder = wheel.with_suffix("")
+    shutil.unpack_archive(wheel, folder, "zip")
+    record, config = (next(folder.glob(f"*/{name}")) for name in ("RECORD", "_config.py"))
+    for path in folder.rglob("libh5*.so"):
+        name = path.stem.removeprefix("libh5")
+        if name not in KEPT:
+            path.unlink()
+            record.write_text(re.sub(rf".*/{path.name},.*\n", "", record.read_text()))
+            config.write_text(config.read_text().replace(f"'{name}', ", ""))  # of those that are loaded
+    Path(shutil.make_archive(str(folder), "zip", folder)).replace(wheel)
+    shutil.rmtree(folder)
 PYTHON
 echo "$(find "$folder" -name '*.whl' | wc -l) wheels, $(du -sm "$folder" | cut -f 1) MiB in $folder, for Python $version"

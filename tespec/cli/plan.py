@@ -21,8 +21,19 @@ from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
 from tespec.core.progress import say
 from tespec.plan.execute import Pending, make_executor, run_all
-from tespec.plan.jobs import PRETRAINING, SAMPLE, Job, choices_of, command, expand, missing_jobs, select, weights_of
-from tespec.plan.spec import Plan, read_plan
+from tespec.plan.jobs import (
+    PRETRAINING,
+    SAMPLE,
+    Job,
+    Plan,
+    choices_of,
+    command,
+    expand,
+    missing_jobs,
+    read_plan,
+    select,
+    weights_of,
+)
 from tespec.registry import METHODS, register_methods
 from tespec.runs.setup import ADVANCED, NonNegativeInt, PositiveInt
 

@@ -88,7 +88,7 @@ def report(
     out = out or results / "report.html"
     if out.is_dir():
         raise UserError(f"--out {out}", "is a folder", "name a file")
-    from tespec.report.page import write_report  # imports pandas and matplotlib, which take a second
+    from tespec.report import write_report  # imports pandas and matplotlib, which take a second
 
     count, problems = write_report(results, out)
     for problem in problems:

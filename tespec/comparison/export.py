@@ -125,11 +125,10 @@ def print_table(table: Table, *, whole: bool = False) -> None:
 
     console = Console(highlight=False)
     console.width = console.width if console.is_terminal else WIDEST
-    shown, headers = _shown(table), [_header(column) for column in table.cells.columns]
-    if not whole and table.main:
-        order = sorted(range(len(headers)), key=lambda column: table.main not in headers[column])
-        order = [*range(shown.labels), *(shown.labels + column for column in order)]
-        shown = shown._replace(cells=shown.cells.iloc[:, order], bold=shown.bold.iloc[:, order])
+    order = list(table.cells.columns)
+    if not whole:
+        order.sort(key=lambda column: table.main not in _header(column))
+    shown = _shown(table._replace(cells=table.cells[order], bold=table.bold[order]))
     parts = list(_parts(shown, console.width))
     for columns in parts if whole else parts[:1]:
         grid = Grid(title=Text(one_line(table.title)), title_justify="left", title_style="bold", box=None)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tespec.comparison.frame import COLUMNS
+from tespec.comparison.frame import COLUMNS, DEFAULTS, MEASURED, ROW, SETTING, as_text, column_names, select
 from tespec.comparison.published import (
     ABLATED,
     BEYOND,
@@ -26,7 +26,6 @@ from tespec.comparison.published import (
     table_of,
     titles_of,
 )
-from tespec.comparison.selection import DEFAULTS, MEASURED, ROW, SETTING, as_text, column_names, select
 from tespec.comparison.statistics import (
     ALPHA,
     NO_PRETRAINING,
@@ -125,7 +124,7 @@ def make_tables(
         UserError: there is no such table, column or value, or nothing was measured of a table that was asked for.
     """
     chosen, left_out = select(frame, where or {}, by)
-    varied = select(frame, where or {}, by, ("variant", "pretraining_overrides")).frame
+    varied, _ = select(frame, where or {}, by, ("variant", "pretraining_overrides"))
     varied = varied[(varied["method"] == ABLATED) & varied["metric"].isin(METRICS)]
     scores, ablated, published = _scores(chosen, by), _scores(varied, by), published_frame()
     for key in ("label_fraction", "frozen"):

@@ -1,1 +1,225 @@
-"""All results as one HTML page."""
+"""The report: one HTML file with what was run, the tables, figures of results, and pictures of reconstructions."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from textwrap import fill
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from PIL import Image
+
+from tespec.comparison.export import to_html
+from tespec.comparison.frame import machine, to_frame
+from tespec.comparison.records import Record, read_records
+from tespec.comparison.statistics import paired_gain, scores_by_pretraining, spread_of
+from tespec.comparison.tables import make_tables
+from tespec.core.errors import UserError
+from tespec.core.files import write_whole
+
+ARCHITECTURES: dict[Any, str] = {"recurrent": "recurrent", "feedforward": "feed-forward"}
+MARKERS: tuple[dict[str, Any], ...] = (  # Okabe and Ito's colours, which colour-blind readers tell apart
+    {"marker": "o", "color": "#0072b2"},
+    {"marker": "s", "color": "#d55e00", "mfc": "none"},
+)
+APART = 0.14  # of a row, between the points of one method
+WIDTH = 4.6  # inches: letters stay readable on a phone
+LOOK: dict[Any, Any] = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "path.simplify_threshold": 0.5,
+    "text.parse_math": False,  # names may hold "$"
+    "svg.fonttype": "none",  # text stays text, in the reader's font
+    "svg.hashsalt": "tespec",  # the same figure gives the same bytes
+}
+# Scores are drawn in one figure where all of this is the same.
+SETTING = ["task", "data", "data_fingerprint", "profile", "split", "results_version"]
+RECONSTRUCTIONS = "Reconstructions"  # section of the wide pictures
+MOST = 8  # of them, which keeps the page small
+WIDEST = 1000  # px of each
+QUALITY = 75  # of WebP
+
+
+class Picture(NamedTuple):
+    """An image of the page: its title, its source (a data URI), and a line below it."""
+
+    title: str
+    source: str
+    note: str = ""
+
+
+def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
+    """Write the page of a results folder, which loads nothing and runs no script.
+
+    Args:
+        results: holds `runs/*.json` or `records.jsonl.gz`, and `pictures/<name of a record>.png` if there are any.
+        out: the file.
+
+    Returns:
+        The number of records, and one line for each file that is no record.
+
+    Raises:
+        UserError: the folder holds no record.
+    """
+    records, problems = read_records(results)
+    if not records:
+        raise UserError(f"--results {results}", "holds no records", "name the --results folder of your runs")
+    frame = to_frame(records)
+    left_out = list(problems)
+    is_sample = bool((frame.data == "sample").all())  # then the paper's numbers say nothing about the measured ones
+    try:
+        tables = [(table.title, Markup(to_html(table))) for table in make_tables(frame, measured=is_sample)]
+    except UserError as error:  # such as pre-trainings alone, or another split than the test split
+        tables = []
+        left_out.append(str(error))
+    figures = {"Scores": score_figures(frame)}
+    figures[RECONSTRUCTIONS] = reconstructions(frame, results / "pictures", left_out)
+    loader = PackageLoader("tespec.report", "")
+    template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template("report.html")
+    shown = {"facts": facts(records), "left_out": left_out, "is_sample": is_sample, "tables": tables}
+    page = template.render(shown, figures=figures, wide=RECONSTRUCTIONS)
+    write_whole(out, page)
+    return len(records), problems
+
+
+def facts(records: Sequence[Record]) -> dict[str, str]:
+    """What was run, in words: kinds, data, seeds, versions and machines, each with the number of its records."""
+    made: list[dict[str, Any]] = [record.environment for record in records]
+    packages = [{**each.get("packages", {}), "python": each.get("python")} for each in made]
+    names = dict.fromkeys(name for each in packages for name in each)
+    versions = {name: counted(each.get(name) for each in packages) for name in names}
+    written = sorted(record.written for record in records)
+    return {
+        "records": counted(record.kind for record in records),
+        "data": counted(f"{record.data}, {record.profile} profile, {record.split} split" for record in records),
+        "seeds": counted(record.seed for record in records),
+        "written": f"{written[0]:%Y-%m-%d} to {written[-1]:%Y-%m-%d}",
+        "results version": counted(record.results_version for record in records),
+        "tespec": counted(
+            f"{each.get('tespec', '')} at {str(each.get('revision', ''))[:10]}"
+            + (" with changed files" if each.get("modified") else "")
+            for each in made
+        ),
+        "packages": "; ".join(f"{name} {version}" for name, version in versions.items() if version),
+        "machines": counted(machine(record) for record in records),
+    }
+
+
+def counted(values: Iterable[object]) -> str:
+    """All values, the most frequent first, with their numbers where there are several."""
+    found = Counter(str(value) for value in values if value not in ("", None)).most_common()
+    return "; ".join(f"{value} ({count})" if len(found) > 1 else value for value, count in found)
+
+
+def reconstructions(frame: pd.DataFrame, folder: Path, left_out: list[str]) -> list[Picture]:
+    """Pictures of the first seed of each pre-training, as smaller WebP, at most `MOST`.
+
+    Args:
+        frame: of `tespec.results`.
+        folder: of the pictures.
+        left_out: takes a line for each picture that cannot be read.
+    """
+    shown = with_labels(frame[frame.kind == "pretraining"]).sort_values(["variant", "label", "seed"])
+    shown = shown[[(folder / f"{name}.png").is_file() for name in shown.name]]
+    shown = shown.drop_duplicates(["task", "data", "profile", "label", "arch"])
+    found = []
+    for row in shown.head(MOST).itertuples():
+        file = io.BytesIO()
+        try:
+            with Image.open(folder / f"{row.name}.png", formats=("PNG",)) as opened:
+                picture = opened.convert("RGBA").convert("RGB")  # a palette is not converted at once
+            picture.thumbnail((WIDEST, 16_000))
+            picture.save(file, "WEBP", quality=QUALITY)
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            left_out.append(f"{row.name}.png: cannot be read ({type(error).__name__})")
+            continue
+        title = f"{row.task}: {row.label}, {ARCHITECTURES[row.arch]}, seed {row.seed}"
+        found.append(Picture(title, _data_uri("webp", file.getvalue())))
+    return found
+
+
+def with_labels(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame of `tespec.results` with a column `label`: the method's title and what was changed of its settings."""
+    title = frame.title.where(frame.title != "", frame.method)
+    settings = (frame.overrides + ", " + frame.pretraining_overrides).str.strip(", ")
+    change = ", " + frame.variant.where(frame.variant != "", settings)
+    share = frame.label_fraction.map(lambda share: f", {share:.3g} of the labels" if share < 1 else "")
+    return frame.assign(label=title + change.where(change != ", ", "") + share)
+
+
+def score_points(frame: pd.DataFrame) -> pd.DataFrame:
+    """Mean main scores with their 95 % Student-t intervals, which take pre-trainings into account (`paired_gain`).
+
+    Args:
+        frame: of `tespec.results`.
+
+    Returns:
+        A row for each method and architecture in each `SETTING`, trained with all labels and in no ablation, and for
+        each label prior. Columns: `SETTING`, kind, label, arch, metric, unit, better, mean, n, low, high (NaN for one
+        seed).
+    """
+    shown = with_labels(frame[frame.main & frame.value.notna()])
+    compared = (shown.kind == "evaluation") & (shown.label_fraction == 1) & (shown.variant == "")
+    shown = shown[compared | ((shown.kind == "reference") & (shown.method == "prior"))]
+    keys = [*SETTING, "kind", "label", "arch", "metric", "unit", "better"]
+    cells = {key: scores_by_pretraining(runs) for key, runs in shown.groupby(keys)}
+    rows = []
+    for key, cell in cells.items():
+        setting, pretrainings = key[: len(SETTING)], cell.shape[1]
+        spread = spread_of(each for other, each in cells.items() if other[: len(SETTING)] == setting)
+        found = paired_gain(cell.mean(axis=1).tolist(), spread, (pretrainings > 1) / pretrainings)
+        rows.append([*key, np.nanmean(cell), found.low, found.high, len(cell)])
+    return pd.DataFrame(rows, columns=[*keys, "mean", "low", "high", "n"])
+
+
+def score_figures(frame: pd.DataFrame) -> list[Picture]:
+    """A figure for each task and setting: a point with its interval for each method and architecture, best on top."""
+    points = score_points(frame)
+    figures = []
+    for setting, shown in points[points.kind == "evaluation"].groupby(SETTING):
+        prior = points[(points.kind == "reference") & (points[SETTING] == list(setting)).all(axis=1)]
+        task, data, fingerprint, profile, split, version = setting
+        seeds = " to ".join(f"{count}" for count in sorted({shown.n.min(), shown.n.max()}))
+        note = f"Mean and 95 % t interval over {seeds} seeds. Data {fingerprint}, results version {version}."
+        figures.append(Picture(f"{task}: data {data}, profile {profile}, {split} split", _scores(shown, prior), note))
+    return figures
+
+
+def _scores(points: pd.DataFrame, prior: pd.DataFrame) -> str:
+    metric, unit, better = points.iloc[0][["metric", "unit", "better"]]
+    best = points.groupby("label")["mean"].agg("min" if better == "lower" else "max")
+    order = best.sort_values(ascending=better == "lower").index.tolist()
+    with rc_context(LOOK):
+        figure = Figure(figsize=(WIDTH, 1.3 + 0.36 * len(order)), layout="constrained")
+        panel = figure.subplots()
+        for arch, side, style in zip(ARCHITECTURES, (-APART, APART), MARKERS, strict=True):
+            each = points[points.arch == arch]
+            if len(each):
+                places = [order.index(label) + side for label in each.label]
+                margins = (each.high - each["mean"]).fillna(0)
+                title = ARCHITECTURES[arch]
+                panel.errorbar(each["mean"], places, xerr=margins, capsize=3, ms=5, ls="", label=title, **style)
+        for value in prior["mean"]:
+            panel.axvline(value, color="black", ls=":", lw=1, label="label prior")
+        panel.set_yticks(range(len(order)), [fill(label, 24) for label in order])
+        panel.set_ylim(len(order) - 0.5, -0.5)
+        panel.set_xlabel(f"{metric}{f' ({unit})' if unit else ''}{f', {better} is better' if better else ''}")
+        panel.grid(axis="x", alpha=0.25)
+        figure.legend(loc="outside lower center", ncols=3, frameon=False)
+        file = io.BytesIO()
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        return _data_uri("svg+xml", file.getvalue())
+
+
+def _data_uri(kind: str, content: bytes) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"

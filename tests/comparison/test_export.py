@@ -5,26 +5,24 @@ import io
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from made_records import record
 
 import tespec
 from tespec.comparison.export import print_table, to_html, to_latex, to_markdown, write_tables
 from tespec.comparison.frame import COLUMNS, to_frame
-from tespec.comparison.records import Record
 from tespec.comparison.tables import Table, gains_table, make_tables
 from tespec.core.paths import REPOSITORY
 
-Make = Callable[..., Record]
 NAMES = ("a_b%c&d#e", "λ ≥ 中", "10%", "$x^2$ {y} \\z ~", "[1] *", "<b>|é`", "two\nlines", "δ₁ ²ᵃ Ω ± −")
 FORMULAS = ("=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "|calc", "%0A")
 
 
 @pytest.fixture
-def odd(record: Make) -> Table:
+def odd() -> Table:
     """A table with names that every format has to escape."""
     facts = record().facts
     made = [record(f"m{number}", facts=facts | {"title": name, "group": name, "pretraining_data": name}, miou=number)
@@ -52,7 +50,7 @@ def test_csv_keeps_numbers_and_disarms_formulas(odd: Table, tmp_path: Path) -> N
     assert frame.loc[frame["source"] == "paper", "value"].count() == 50
 
 
-def test_negative_numbers_stay_numbers(record: Make, tmp_path: Path) -> None:
+def test_negative_numbers_stay_numbers(tmp_path: Path) -> None:
     made = [
         record(name, seed=seed, miou=start + seed)
         for name, start in (("scratch", 9.0), ("tespec", 5.0))
@@ -92,7 +90,7 @@ def test_latex_has_rules_headings_labels_and_no_bare_special_letters(odd: Table)
     assert text.count("published") >= 4
 
 
-def test_wide_tables_are_split_between_metrics(record: Make) -> None:
+def test_wide_tables_are_split_between_metrics() -> None:
     names = ("delta_1", "delta_2", "delta_3", "abs", "rms", "rms_log")
     scores = {name: {"title": name, "better": "lower", "unit": ""} for name in names}
     measured = record(task="mvsec", metrics=dict.fromkeys(names, 1.0), scores=scores)

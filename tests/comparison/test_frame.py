@@ -1,17 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from made_records import record
 
 import tespec
-from tespec.comparison.frame import CELL, COLUMNS, healthy, to_frame
-from tespec.comparison.records import RESULTS_VERSION, Record
-from tespec.comparison.selection import ORIGIN, ROW, SETTING
+from tespec.comparison.frame import CELL, COLUMNS, ORIGIN, ROW, SETTING, healthy, to_frame
+from tespec.comparison.records import RESULTS_VERSION
 from tespec.core.paths import REPOSITORY
-
-Make = Callable[..., Record]
 
 
 def test_grouping_the_committed_records_by_cell_never_mixes() -> None:
@@ -25,7 +22,7 @@ def test_grouping_the_committed_records_by_cell_never_mixes() -> None:
 
 
 @pytest.mark.parametrize("column", [name for name in CELL if name not in ("kind", "metric", "frames", "backbone")])
-def test_each_column_of_a_cell_tells_records_apart(record: Make, column: str) -> None:
+def test_each_column_of_a_cell_tells_records_apart(column: str) -> None:
     recipe = {"dataset": "1mpx", "seed": 0, "overrides": {}}
     changes: dict[str, dict[str, Any]] = {
         "label_fraction": {"config": {"label_share": 0.05}, "overrides": {"label_share": 0.05}},
@@ -52,7 +49,7 @@ def test_tables_use_every_column_of_a_cell() -> None:
     assert set(CELL) <= {*ROW, *SETTING, *ORIGIN, "task", "metric"}
 
 
-def test_numbers_that_are_not_finite_are_nan_and_the_main_metric_is_marked(record: Make) -> None:
+def test_numbers_that_are_not_finite_are_nan_and_the_main_metric_is_marked() -> None:
     frame = to_frame([record(miou=None, groups={"moving": {"miou": 30.0}})])
     assert frame["value"].tolist() == pytest.approx([float("nan"), float("nan"), 30.0], nan_ok=True)
     assert frame["main"].tolist() == [True, False, False]
@@ -73,7 +70,7 @@ def test_numbers_that_are_not_finite_are_nan_and_the_main_metric_is_marked(recor
     ],
 )
 def test_healthy_is_a_rank_that_is_high_and_does_not_fall(
-    record: Make, ranks: tuple[float, ...], accepted: bool, reason: str
+    ranks: tuple[float, ...], accepted: bool, reason: str
 ) -> None:
     metrics = {"loss": 0.8} | ({"last_stage_rank": ranks[-1]} if ranks else {})
     curve = [{"step": 10.0 * step, "rank": rank} for step, rank in enumerate(ranks, start=1)]

@@ -3,11 +3,11 @@ from __future__ import annotations
 import gzip
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from made_records import record
 
 from tespec.comparison import records as module
 from tespec.comparison.records import (
@@ -25,18 +25,17 @@ from tespec.comparison.records import (
 )
 from tespec.core.errors import UserError
 
-Make = Callable[..., Record]
 OTHERS: dict[type, Any] = {str: "other", int: 7, dict: {"optimisation.steps": 10}}
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_identity_changes_with_each_choice(record: Make, choice: str) -> None:
+def test_identity_changes_with_each_choice(choice: str) -> None:
     chosen = record().model_dump(include=set(CHOICES))
     assert identity(chosen) == record().id
     assert identity(chosen | {choice: OTHERS[type(chosen[choice])]}) != identity(chosen)
 
 
-def test_what_was_not_chosen_changes_no_identity(record: Make) -> None:
+def test_what_was_not_chosen_changes_no_identity() -> None:
     first = record()
     other = record(environment={"revision": "f" * 40}, config={"label_share": 1.0, "new": 1}, variant="masking: 25%")
     assert (first.name, first.id) == (other.name, other.id)
@@ -44,7 +43,7 @@ def test_what_was_not_chosen_changes_no_identity(record: Make) -> None:
     assert identity(turned) == first.id
 
 
-def test_a_record_survives_its_file_and_the_archive(record: Make, tmp_path: Path) -> None:
+def test_a_record_survives_its_file_and_the_archive(tmp_path: Path) -> None:
     made = record(curve=[{"step": 10, "loss": 1.5}], miou=None)
     path = write_record(made, tmp_path)
     assert path == tmp_path / "runs" / f"{made.name}.json"
@@ -70,7 +69,7 @@ def test_a_record_survives_its_file_and_the_archive(record: Make, tmp_path: Path
 )
 @pytest.mark.parametrize("place", ["runs", "archive"])
 def test_a_damaged_record_is_named_and_left_out(
-    record: Make, tmp_path: Path, place: str, change: dict[str, Any] | None, message: str
+    tmp_path: Path, place: str, change: dict[str, Any] | None, message: str
 ) -> None:
     good = record(seed=1)
     write_record(good, tmp_path)
@@ -87,14 +86,14 @@ def test_a_damaged_record_is_named_and_left_out(
     assert "\n" not in problem
 
 
-def test_an_archive_that_is_torn_is_named(record: Make, tmp_path: Path) -> None:
+def test_an_archive_that_is_torn_is_named(tmp_path: Path) -> None:
     path = write_archive([record(seed=seed) for seed in range(9)], tmp_path / "records.jsonl.gz")
     path.write_bytes(path.read_bytes()[:200])
     assert read_records(tmp_path)[0] == []
     assert "cannot be read" in read_records(tmp_path)[1][0]
 
 
-def test_two_records_of_one_id_are_an_error_with_both_paths(record: Make, tmp_path: Path) -> None:
+def test_two_records_of_one_id_are_an_error_with_both_paths(tmp_path: Path) -> None:
     path = write_record(record(), tmp_path)
     copy = path.with_name("copy.json")
     copy.write_text(path.read_text())
@@ -104,7 +103,7 @@ def test_two_records_of_one_id_are_an_error_with_both_paths(record: Make, tmp_pa
     assert str(copy) in str(refused.value)
 
 
-def test_a_record_that_was_computed_again_counts_instead_of_the_archived_one(record: Make, tmp_path: Path) -> None:
+def test_a_record_that_was_computed_again_counts_instead_of_the_archived_one(tmp_path: Path) -> None:
     write_archive([record(miou=30.0)], tmp_path / "records.jsonl.gz")
     again = record(miou=31.0)
     write_record(again, tmp_path)
@@ -112,7 +111,7 @@ def test_a_record_that_was_computed_again_counts_instead_of_the_archived_one(rec
     assert find_record(tmp_path, again.name) == again
 
 
-def test_what_differs_from_similar_records_is_told_nearest_first(record: Make, tmp_path: Path) -> None:
+def test_what_differs_from_similar_records_is_told_nearest_first(tmp_path: Path) -> None:
     near, far = record(seed=1), record(seed=2, profile="paper", overrides={"optimisation.steps": 10})
     for each in (far, near, record("tespec"), record(arch="feedforward")):
         write_record(each, tmp_path)

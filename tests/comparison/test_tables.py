@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from made_records import record
 
 import tespec
 from tespec.comparison.export import to_csv
@@ -16,7 +17,6 @@ from tespec.comparison.tables import NONE, PARTIAL, SEVERAL, SINGLE, Table, gain
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 
-Make = Callable[..., Record]
 MEASURED = "measured (sample, sample)"
 
 
@@ -73,7 +73,7 @@ def test_every_published_number_of_the_ablations_is_in_its_table(sample: pd.Data
     assert len(texts) == 48
 
 
-def test_a_cell_is_mean_deviation_and_seeds_and_says_what_it_lacks(record: Make) -> None:
+def test_a_cell_is_mean_deviation_and_seeds_and_says_what_it_lacks() -> None:
     table = one([
         *(record("scratch", seed=seed, miou=40.0 + seed) for seed in range(3)),
         *(record("tespec", seed=seed, miou=60.0 + seed) for seed in range(2)),
@@ -93,7 +93,7 @@ def test_a_cell_is_mean_deviation_and_seeds_and_says_what_it_lacks(record: Make)
     assert [label[1] for label in bold.index[bold]] == ["TESPEC (Ours)"]
 
 
-def test_means_over_fewer_classes_or_recordings_than_there_are_say_so(record: Make) -> None:
+def test_means_over_fewer_classes_or_recordings_than_there_are_say_so() -> None:
     """Also where all rows lack the same; of the metric alone whose mean it is."""
     partial = "all mean_class_acc: 2 of 3 classes; moving miou: 1 of 3 frames"
     made = [record("tespec", seed=seed, protocol={"partial means": partial}) for seed in range(2)]
@@ -105,7 +105,7 @@ def test_means_over_fewer_classes_or_recordings_than_there_are_say_so(record: Ma
     assert to_frame(made)["partial"].tolist() == ["", "2 of 3 classes"] * 2
 
 
-def test_errors_are_best_where_they_are_lowest_and_one_row_is_not_the_best(record: Make) -> None:
+def test_errors_are_best_where_they_are_lowest_and_one_row_is_not_the_best() -> None:
     scores = {"abs": {"title": "Abs ↓", "better": "lower", "unit": "m"}}
     made = [record(name, task="mvsec", metrics={"abs": value}, scores=scores) for name, value in
             (("scratch", 5.0), ("tespec", 4.0))]  # fmt: skip
@@ -124,9 +124,7 @@ def test_errors_are_best_where_they_are_lowest_and_one_row_is_not_the_best(recor
         ({"overrides": {"a.b": 1}}, {"overrides": "*"}, "measured (sample, sample, a.b=1)"),
     ],
 )
-def test_different_settings_never_share_a_column(
-    record: Make, changes: dict[str, Any], where: dict[str, str], label: str
-) -> None:
+def test_different_settings_never_share_a_column(changes: dict[str, Any], where: dict[str, str], label: str) -> None:
     made = [record(miou=40.0), record(seed=1, miou=50.0, **changes)]
     table = one(made, where=where)
     assert list(column(table, "DDD17", "mIoU ↑", MEASURED).values()) == ["40.00 (1)"]
@@ -137,14 +135,14 @@ def test_different_settings_never_share_a_column(
         assert f"Not shown: 1 results with {next(iter(where))}" in shown.notes[-1]
 
 
-def test_columns_that_differ_in_nothing_named_say_what_they_differ_in(record: Make) -> None:
+def test_columns_that_differ_in_nothing_named_say_what_they_differ_in() -> None:
     table = one([record(), record(seed=1, data_fingerprint="f" * 12), record(seed=2, task_version=2)])
     labels = {label[2] for label in table.cells.columns if label[0] == "DDD17"} - {"published"}
     assert len(labels) == 3
     assert any("data_fingerprint ffffffff" in label for label in labels)
 
 
-def test_the_newest_results_version_is_shown_and_older_ones_have_a_column_of_their_own(record: Make) -> None:
+def test_the_newest_results_version_is_shown_and_older_ones_have_a_column_of_their_own() -> None:
     newer = {"results_version": RESULTS_VERSION + 1}
     made = [record(miou=50.0).model_copy(update=newer), record(miou=40.0), record(seed=1, miou=44.0)]
     label = f"{MEASURED[:-1]}, results version {RESULTS_VERSION + 1})"
@@ -155,7 +153,7 @@ def test_the_newest_results_version_is_shown_and_older_ones_have_a_column_of_the
 
 
 @pytest.mark.parametrize("choice", [{"plugin": "f" * 12}, {"method_version": 2}, {"weights": {"sha256": "ff"}}])
-def test_of_several_versions_of_a_method_the_newest_is_shown(record: Make, choice: dict[str, Any]) -> None:
+def test_of_several_versions_of_a_method_the_newest_is_shown(choice: dict[str, Any]) -> None:
     older = record("mine", miou=40.0)
     newer = record("mine", miou=50.0, **choice).model_copy(update={"written": older.written.replace(year=9999)})
     table = one([older, newer, record("scratch", miou=30.0)])
@@ -168,7 +166,7 @@ def test_of_several_versions_of_a_method_the_newest_is_shown(record: Make, choic
     assert all(f"{name} " in label[2] for label in both.cells.columns)
 
 
-def test_rows_of_different_machines_say_so(record: Make) -> None:
+def test_rows_of_different_machines_say_so() -> None:
     other = {"device": "NVIDIA H100", "cpu": "B"}
     table = one([record(), record("tespec"), record("moby", environment=other)])
     cells = column(table, "DDD17", "mIoU ↑", MEASURED)
@@ -177,7 +175,7 @@ def test_rows_of_different_machines_say_so(record: Make) -> None:
     assert "Measured on different machines: ᵃ NVIDIA H100; without a sign A, 1 threads." in table.notes
 
 
-def test_methods_that_the_paper_lacks_have_rows_behind_its_own(record: Make) -> None:
+def test_methods_that_the_paper_lacks_have_rows_behind_its_own() -> None:
     made = [record("mine"), record("mine", "feedforward", facts=record("mine").facts | {"backbone": "Mine"}),
             record("tespec", "feedforward"), record("other", facts=record("mine").facts)]  # fmt: skip
     index = [label[:4] for label in one(made).cells.index]
@@ -189,7 +187,7 @@ def test_methods_that_the_paper_lacks_have_rows_behind_its_own(record: Make) -> 
     ]
 
 
-def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers(record: Make) -> None:
+def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers() -> None:
     few, frozen = {"label_share": 0.01}, {"freeze": True}
     made = [
         record("mine", miou=30.0),
@@ -216,7 +214,7 @@ def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers(reco
     assert not any(note[1] == " " for note in one(made, measured=True).notes)  # no mark is explained that is not there
 
 
-def test_a_pre_training_whose_rank_fell_is_marked_where_it_is_used(record: Make) -> None:
+def test_a_pre_training_whose_rank_fell_is_marked_where_it_is_used() -> None:
     curves = {"last_stage": [{"step": 1.0, "rank": 20.0}, {"step": 2.0, "rank": 10.0}]}
     metrics = {"loss": 0.8, "feature_rank": 3.0, "last_stage_rank": 10.0}
     fallen = record("mine", kind="pretraining", metrics=metrics, curves=curves, weights={"sha256": "a"})
@@ -227,14 +225,14 @@ def test_a_pre_training_whose_rank_fell_is_marked_where_it_is_used(record: Make)
     assert any(note.startswith("low rank: in a pre-training") for note in table.notes)
 
 
-def test_test_time_augmentation_chooses_the_published_row(record: Make) -> None:
+def test_test_time_augmentation_chooses_the_published_row() -> None:
     made = [record("ecddp", "feedforward", task="dsec", overrides=overrides, miou=miou) for overrides, miou in
             (({}, 30.0), ({"test_time_augmentation": "flip"}, 31.0))]  # fmt: skip
     table = one(made, where={"overrides": "*"}, measured=True)
     assert [label[1] for label in table.cells.index] == ["ECDDP†", "ECDDP‡"]
 
 
-def test_a_task_of_ones_own_has_a_table_with_its_own_metrics(record: Make) -> None:
+def test_a_task_of_ones_own_has_a_table_with_its_own_metrics() -> None:
     scores = {"err": {"title": "Error", "better": "lower", "unit": "px"}}
     made = [record(task="my task", metrics={"err": 0.5, "extra": 1.0}, scores=scores)]
     table = one(made, "task_my_task")
@@ -243,14 +241,7 @@ def test_a_task_of_ones_own_has_a_table_with_its_own_metrics(record: Make) -> No
     assert one([record(task="x", scores={})], "task_x").cells.shape == (1, 2)
 
 
-def test_by_makes_one_more_level_of_columns(record: Make) -> None:
-    made = [record(seed=seed, miou=50 * share, config={"label_share": share}) for share in (0.05, 1.0) for seed in (0,)]
-    table = one(made, by="label_fraction", measured=True)
-    assert list(table.cells.columns[:2]) == [("DDD17", "mIoU ↑", MEASURED, "0.05"), ("DDD17", "mIoU ↑", MEASURED, "1")]
-    assert table.cells.iloc[0, :2].tolist() == ["2.50 (1)", "50.00 (1)"]
-
-
-def test_an_ablation_finds_its_rows_by_their_variant(record: Make) -> None:
+def test_an_ablation_finds_its_rows_by_their_variant() -> None:
     recipe = {"recipe": {"overrides": {"objective.mask.ratio": 0.25}}}
     made = [
         record("tespec"),
@@ -266,7 +257,7 @@ def test_an_ablation_finds_its_rows_by_their_variant(record: Make) -> None:
     assert "ablation_memory" not in [table.name for table in make_tables(to_frame(made))]
 
 
-def test_gains_are_paired_by_seed_and_turned_for_errors(record: Make) -> None:
+def test_gains_are_paired_by_seed_and_turned_for_errors() -> None:
     scores = {"abs": {"title": "Abs ↓", "better": "lower", "unit": "m"}}
     values = {"scratch": [5.0, 6.0, 7.0, 9.0], "tespec": [4.0, 4.0, 4.0]}  # a fourth seed of one of them
     made = [record(name, seed=seed, task="mvsec", metrics={"abs": value}, scores=scores)
@@ -290,7 +281,7 @@ def test_gains_are_paired_by_seed_and_turned_for_errors(record: Make) -> None:
         gains_table(to_frame(made), "scrach")
 
 
-def test_runs_of_several_pretrainings_are_one_cell_and_its_gain_averages_over_them(record: Make) -> None:
+def test_runs_of_several_pretrainings_are_one_cell_and_its_gain_averages_over_them() -> None:
     def made(name: str, seed: int, start: int | None, miou: float | None) -> Record:
         weights = {} if start is None else {"recipe": {"seed": start}}
         return record(name, seed=seed, miou=miou, weights=weights, start_sha256=str(start))

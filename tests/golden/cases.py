@@ -38,8 +38,7 @@ from tespec.metrics.depth import DepthScorer
 from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.metrics.segmentation import SegmentationScorer
 from tespec.models import build_backbone
-from tespec.plan.jobs import expand, missing_jobs
-from tespec.plan.spec import read_plan
+from tespec.plan.jobs import expand, missing_jobs, read_plan
 from tespec.pretraining.method import open_pretraining
 from tespec.registry import pretrained_methods, register_methods
 from tespec.runs.data import Data, settings_of

@@ -31,7 +31,14 @@ def test_tasks_wait_for_the_one_they_need(tmp_path: Path, capsys: pytest.Capture
     assert lines == ["started: first", "[1/2] done: first", "started: second", "[2/2] done: second"]
 
 
-def test_a_failed_task_takes_only_those_with_it_that_need_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cluster", ["", "local"])
+def test_a_failed_task_takes_only_those_with_it_that_need_it(tmp_path: Path, cluster: str) -> None:
+    """As processes, and as jobs."""
+    executor = None
+    if cluster:
+        pytest.importorskip("submitit")
+        executor = make_executor(cluster, ["timeout_min=5"], tmp_path / "logs" / "submitted")
+
     def refused() -> list[str]:
         raise UserError("weights", "are gone", "see the log")
 
@@ -40,13 +47,14 @@ def test_a_failed_task_takes_only_those_with_it_that_need_it(tmp_path: Path) -> 
         task(tmp_path, "waiting", "(folder / 'never').touch()", "failing"),
         Pending("refused", refused),
         task(tmp_path, "other", "(folder / 'b').touch()"),
+        task(tmp_path, "after", "(folder / 'b').rename(folder / 'c')", "other"),
     ]
-    assert run_all(tasks, tmp_path / "logs", [""]) == {
+    assert run_all(tasks, tmp_path / "logs", [""], executor) == {
         "failing": f"error: the disk is full ({tmp_path / 'logs' / 'failing.txt'})",
         "waiting": "needs failing, which failed",
         "refused": "weights: are gone; see the log",
     }
-    assert {path.name for path in tmp_path.iterdir()} == {"b", "logs"}
+    assert {path.name for path in tmp_path.iterdir()} == {"c", "logs"}
 
 
 def test_each_gpu_has_one_task_at_a_time(tmp_path: Path) -> None:
@@ -104,19 +112,6 @@ def test_a_stopped_plan_leaves_no_task_behind_and_goes_on(tmp_path: Path, number
         assert "stopped; run the same command to continue" in printed
         assert (tmp_path / "saved").exists()
         assert subprocess.run(called, cwd=REPOSITORY, capture_output=True).returncode == 0
-
-
-def test_jobs_of_a_cluster_end_as_processes_do(tmp_path: Path) -> None:
-    pytest.importorskip("submitit")
-    tasks = [
-        task(tmp_path, "fine", "(folder / 'a').touch()"),
-        task(tmp_path, "failing", "raise SystemExit('error: the disk is full')"),
-        task(tmp_path, "after", "assert (folder / 'a').exists(); (folder / 'b').touch()", "fine"),
-    ]
-    executor = make_executor("local", ["timeout_min=5"], tmp_path / "submitted")
-    log = tmp_path / "logs" / "failing.txt"
-    assert run_all(tasks, tmp_path / "logs", ["", ""], executor) == {"failing": f"error: the disk is full ({log})"}
-    assert (tmp_path / "b").exists()
 
 
 def test_a_requeued_job_saves_first_and_is_asked_for_again(tmp_path: Path) -> None:

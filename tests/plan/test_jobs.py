@@ -1,4 +1,4 @@
-"""Jobs of plans, their commands, and which of them have a record."""
+"""Plans as files, their jobs and commands, and which of them have a record."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tespec.comparison.records import Record
+from tespec.core.config import names
 from tespec.core.errors import UserError
 from tespec.core.settings import build
-from tespec.plan.jobs import Job, command, expand, missing_jobs, select
-from tespec.plan.spec import Plan
+from tespec.plan.jobs import Job, Plan, command, expand, missing_jobs, read_plan, select
 
 RUNS = Path("no runs")
 
@@ -36,7 +36,7 @@ EXPANDED: list[tuple[dict[str, Any], list[str]]] = [
         ],
     ),
     ({"cells": [CELL, CELL]}, ["evaluation-scratch-ddd17-recurrent-s0"]),
-    ({"references": [{"tasks": ["gen1"]}], "seeds": [3, 4]}, ["reference-prior-gen1-feedforward-s3"]),
+    ({"references": ["gen1"], "seeds": [3, 4]}, ["reference-prior-gen1-feedforward-s3"]),
     (
         {"ablations": [{"tables": ["memory"], "task": "ddd17"}], "split": "val"},
         [
@@ -53,7 +53,7 @@ def test_a_plan_is_every_combination_once(groups: dict[str, Any], jobs: list[str
 
 
 def test_seeds_of_the_command_line_replace_those_of_all_groups() -> None:
-    made = plan(cells=[CELL | {"seeds": [2, 3]}], references=[{"tasks": ["ddd17"]}])
+    made = plan(cells=[CELL | {"seeds": [2, 3]}], references=["ddd17"])
     assert [job.seed for job in expand(made, [7])] == [7, 7]
 
 
@@ -208,9 +208,57 @@ def test_unknown_names_are_refused(groups: dict[str, Any], message: str) -> None
 def test_names_narrow_a_plan(only: list[str], chosen: Callable[[Job], bool]) -> None:
     every = {"tasks": ["ddd17", "gen1", "mvsec"]}
     cells = [{"methods": ["scratch", "cm3ae"], **every}, {"methods": ["ecdp"], "tasks": ["ddd17"]}]
-    study = expand(plan(cells=cells, references=[every], ablations=[{"tables": ["masking"], "task": "ddd17"}]))
+    study = expand(plan(cells=cells, references=every["tasks"], ablations=[{"tables": ["masking"], "task": "ddd17"}]))
     assert select(study, only) == [job for job in study if chosen(job)] != []
     with pytest.raises(UserError, match="--only kitti: not in this plan; choose from cm3ae, ddd17"):
         select(study, ["ddd17", "kitti"])
     with pytest.raises(UserError, match="leaves nothing of this plan"):
         select(study, ["ecdp", "gen1"])
+
+
+@pytest.mark.parametrize("name", names("plans"))
+def test_every_plan_of_the_project_can_be_read(name: str) -> None:
+    plan = read_plan(name)
+    assert plan.name == name
+    assert plan.title
+    assert plan.cells or plan.ablations
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("title: a\ncelsl: []", ": unknown setting 'celsl'; did you mean 'cells'?"),
+        ("cells: [{methods: [scratch], task: [ddd17]}]", ", cells.0: unknown setting 'task'; did you mean 'tasks'?"),
+        ("ablations: [masking, {table: [steps]}]", ", ablations.1: unknown setting 'table'; did you mean 'tables'?"),
+        ("world: {size: small}", ": unknown setting 'world'; choose from"),
+        ("cells: [{tasks: [ddd17]}]", ": setting 'cells.0.methods' is missing"),
+        ("cells: [{methods: []}]", ", cells.0.methods: [] is not allowed; it should have at least 1 item"),
+        ("cells: [{methods: [a], label_share: [0]}]", ", cells.0.label_share: 0 is not allowed; it should be greater"),
+        (
+            "cells: [{methods: [a], architectures: [b]}]",
+            ", cells.0.architectures: 'b' is not allowed; it should be 'rec",
+        ),
+        ("seeds: [0, -1]", ", seeds: -1 is not allowed; it should be greater than or equal to 0"),
+        ("at_once: 0", ", at_once: 0 is not allowed; it should be greater than 0"),
+        ("split: train", ", split: 'train' is not allowed; it should be 'test' or 'val'"),
+        ("name: mine", "not a readable YAML file of settings (dict() got multiple values for keyword argument 'name')"),
+        ("- a\n- b", "not a readable YAML file of settings"),
+        ("cells: [", "not a readable YAML file of settings"),
+    ],
+)
+def test_mistakes_are_named_with_their_place(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        read_plan(str(path))
+    assert str(error.value).startswith(f"{path}")
+    assert message in str(error.value)
+
+
+def test_an_unknown_plan_names_the_nearest_or_all(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"plan sampl: no such plan; did you mean 'sample'"):
+        read_plan("sampl")
+    with pytest.raises(UserError, match=r"plan huge: no such plan; choose from ablations, demo, .*, FILE.yaml"):
+        read_plan("huge")
+    with pytest.raises(UserError, match="not a readable YAML file"):
+        read_plan(str(tmp_path / "none.yaml"))

@@ -6,41 +6,21 @@ import base64
 import io
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from made_records import record
 from PIL import Image
 from scipy import stats
 
 import tespec
 from tespec.cli.main import main
 from tespec.comparison.frame import to_frame
-from tespec.comparison.records import Record, new_record, write_record
+from tespec.comparison.records import write_record
 from tespec.core.paths import REPOSITORY
-from tespec.report.page import score_figures, score_points
+from tespec.report import score_figures, score_points
 
 HOSTILE = "<b>a&b</b><script>x</script>$"
-CHOICES = {
-    "kind": "evaluation", "method": "scratch", "method_version": 1, "plugin": "", "task": "ddd17", "task_version": 1,
-    "arch": "recurrent", "profile": "sample", "split": "test", "seed": 0, "overrides": {}, "data_fingerprint": "0123",
-    "start_sha256": "",
-}  # fmt: skip
-
-
-def record(miou: float | None = 40.0, title: str = "", **changes: Any) -> Record:
-    choices = CHOICES | {key: value for key, value in changes.items() if key in CHOICES}
-    fields = {
-        "facts": {"title": title or choices["method"], "group": "Methods", "backbone": "Swin-T/7"},
-        "config": {"kind": "segmentation"},
-        "data": "sample",
-        "scores": {"miou": {"title": "mIoU ↑", "better": "higher", "unit": "%"}},
-        "metrics": {"miou": miou},
-        "command": "python benchmarks/run.py",
-        "environment": {"tespec": "0.1.0", "packages": {"torch": "2.13.0"}, "cpu": "a processor", "threads": 1},
-        "time": {"total": 1.0},
-    }
-    return new_record(choices, **(fields | {key: value for key, value in changes.items() if key not in CHOICES}))
 
 
 @pytest.fixture
@@ -73,7 +53,7 @@ def test_the_page_holds_numbers_figures_and_pictures_and_loads_nothing(
 ) -> None:
     text = written(results)
     assert re.search(r"41\.00.* ± 1\.00.*52\.50", text, re.DOTALL)
-    assert all(each in text for each in ("evaluation (4)", "torch 2.13.0", "a processor, 1 threads", "sample world"))
+    assert all(each in text for each in ("evaluation (4)", "torch 2.13.0", "A, 1 threads", "sample world"))
     assert [len(re.findall(f"image/{kind}", text)) for kind in ("svg", "webp")] == [1, 1]
     links = re.findall('href="#([^"]*)"', text)
     assert links
@@ -100,7 +80,7 @@ def test_the_sample_worlds_results_fit_a_megabyte(tmp_path: Path) -> None:
 def test_there_are_few_pictures_which_are_small_and_a_broken_one_is_named(
     results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tespec.report.page.MOST", 1)
+    monkeypatch.setattr("tespec.report.MOST", 1)
     text = written(results)
     sources = re.findall('data:image/webp;base64,([^"]*)', text)
     assert len(sources) == 1
@@ -117,13 +97,13 @@ def test_scores_are_means_with_t_intervals() -> None:
     made += [record(method="mine", miou=50.0), record(method="mine", seed=1, miou=None)]
     made += [record(seed=9, miou=99.0, config={"label_share": 0.1}), record(seed=8, miou=98.0, variant="masking: 25%")]
     points = score_points(to_frame(made)).set_index("label")
-    scratch = points.loc["scratch"]
+    scratch = points.loc["Scratch"]
     interval = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
     np.testing.assert_allclose([scratch["mean"], scratch.low, scratch.high], [np.mean(values), *interval])
-    assert points.n.to_dict() == {"scratch": 3, "mine": 1}  # the score that was not finite is in none
-    assert np.isnan(points.loc["mine", "low"])
-    nested = [record(each + 9, seed=seed, start_sha256="other") for seed, each in enumerate(values)]
-    mean = score_points(to_frame([*made, *nested])).set_index("label").loc["scratch"]
+    assert points.n.to_dict() == {"Scratch": 3, "Mine": 1}  # the score that was not finite is in none
+    assert np.isnan(points.loc["Mine", "low"])
+    nested = [record(miou=each + 9, seed=seed, start_sha256="other") for seed, each in enumerate(values)]
+    mean = score_points(to_frame([*made, *nested])).set_index("label").loc["Scratch"]
     assert (mean.n, mean["mean"] - mean.low) == (3, pytest.approx(scratch["mean"] - scratch.low))
 
 

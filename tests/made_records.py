@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from tespec.comparison.records import CHOICES, Record, new_record
 
@@ -28,12 +25,12 @@ SCORES = {name: {"title": title, "better": "higher", "unit": "%"} for name, titl
           (("miou", "mIoU ↑"), ("mean_class_acc", "mAcc ↑"))}  # fmt: skip
 
 
-def make_record(method: str = "scratch", /, arch: str = "recurrent", seed: int = 0, miou: float | None = 40.0,
-                **changes: Any) -> Record:  # fmt: skip
+def record(method: str = "scratch", arch: str = "recurrent", seed: int = 0, miou: float | None = 40.0, title: str = "",
+           **changes: Any) -> Record:  # fmt: skip
     """A record of the sample world; `changes` replace its choices and fields."""
     chosen = CHOSEN | {"method": method, "arch": arch, "seed": seed}
     fields: dict[str, Any] = {
-        "facts": {"title": method.title(), "group": "Mine", "backbone": "Swin-T/7", "pretraining_data": "-"},
+        "facts": {"title": title or method.title(), "group": "Mine", "backbone": "Swin-T/7", "pretraining_data": "-"},
         "config": {"label_share": 1.0},
         "data": "sample",
         "scores": SCORES,
@@ -41,14 +38,8 @@ def make_record(method: str = "scratch", /, arch: str = "recurrent", seed: int =
         "recordings": {"dir1": {"miou": miou}},
         "classes": {"flat": 80.0, "vehicle": 20.0},
         "command": "python benchmarks/run.py",
-        "environment": {"device": "cpu", "cpu": "A", "threads": 1},
+        "environment": {"device": "cpu", "cpu": "A", "threads": 1, "packages": {"torch": "2.13.0"}},
         "time": {"train": 12.5},
     }
     chosen |= {name: value for name, value in changes.items() if name in CHOICES}
     return new_record(chosen, **(fields | {name: value for name, value in changes.items() if name not in CHOICES}))
-
-
-@pytest.fixture
-def record() -> Callable[..., Record]:
-    """Makes a record of the sample world; keyword arguments replace its choices and fields."""
-    return make_record
