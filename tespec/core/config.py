@@ -47,6 +47,7 @@ TASK_DEFAULTS: dict[str, Any] = {
     # made (eval_seg.py); the paper uses none.
     "test_time_augmentation": "none",
 }
+CHOSEN = ("name", "profile", "width", "deviations")  # of a pre-training, by other options than --set
 _added: dict[str, dict[str, Path]] = {}  # files of the user's own by kind ("tasks", "profiles") and name
 
 
@@ -204,8 +205,9 @@ def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -
         remedy = f"choose from {', '.join(names('profiles'))}"
         raise UserError(f"method {method}", f"there is no profile {name!r} for it to change", remedy)
     # What the method says of a profile wins over what the profile says of all methods, that of its base as well.
+    recipe = {key: value for key, value in as_facts(kind.recipe).items() if key not in CHOSEN}
     layers = [
-        (f"recipe of {method}", as_facts(kind.recipe)),
+        (f"recipe of {method}", recipe),
         (f"recipe of {objective}", {"objective": {"type": objective, **as_facts(own.recipe)["objective"]}}),
         *((f"profile {each.name}", each.pretraining) for each in every),
     ]
