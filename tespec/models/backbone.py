@@ -58,28 +58,18 @@ class Backbone(nn.Module, ABC):
         in_channels: of the input, where it is no histogram: 1 or 3 of an image.
         drop_path: rate of stochastic depth in the last block; it rises from 0 block by block.
 
-    Attributes:
-        architectures: names of the sizes it comes in.
-        stem: name of the kernel that sees the input's channels.
-        position_tables: parts of the names of parameters that stand for positions.
-        channels_last: whether the stages take maps (N, h, w, C), else (N, C, h, w).
-        channels: widths of the four features.
-        lstms: one for each stage; none without memory.
-        recipe: settings of the training, where the backbone was loaded from a file that names them.
-        recompute: whether the backward pass computes stages again; see `execute`.
-
     Raises:
         UserError: unknown arch, an img_size that is no multiple of 32, or a drop_path that `build` makes nothing of.
     """
 
-    architectures: ClassVar[Sequence[str]] = ()
-    stem: ClassVar[str] = ""
-    position_tables: ClassVar[Sequence[str]] = ()
-    channels_last: ClassVar[bool] = True
-    channels: tuple[int, ...]
-    lstms: nn.ModuleList
-    recipe: Mapping[str, Any] | None = None
-    recompute: bool = False
+    architectures: ClassVar[Sequence[str]] = ()  # names of the sizes it comes in
+    stem: ClassVar[str] = ""  # name of the kernel that sees the input's channels
+    position_tables: ClassVar[Sequence[str]] = ()  # parts of the names of parameters that stand for positions
+    channels_last: ClassVar[bool] = True  # whether the stages take maps (N, h, w, C), else (N, C, h, w)
+    channels: tuple[int, ...]  # widths of the four features
+    lstms: nn.ModuleList  # one for each stage; none without memory
+    recipe: Mapping[str, Any] | None = None  # settings of the training, where the file it was loaded from names them
+    recompute: bool = False  # whether the backward pass computes stages again; see `execute`
 
     def __init__(
         self,

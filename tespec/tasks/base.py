@@ -52,14 +52,10 @@ class Network(nn.Module, ABC):
 
     Args:
         backbone: gives the four features.
-
-    Attributes:
-        recipe: settings of the training, where the network was loaded from a file that names them.
-        frozen: whether the head alone is trained.
     """
 
-    recipe: Mapping[str, Any] | None = None
-    frozen: bool = False
+    recipe: Mapping[str, Any] | None = None  # settings of the training, where the file it was loaded from names them
+    frozen: bool = False  # whether the head alone is trained
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -146,23 +142,14 @@ def dummy_labels(place: Tensor, labels: Tensor, no_label: float) -> tuple[Tensor
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of a model on the recordings of a split.
+    """Scores of a model on the recordings of a split."""
 
-    Attributes:
-        metrics: overall, by name.
-        groups: of named groups of frames.
-        recordings: of each recording.
-        classes: the score of each class.
-        definition: what the scores mean, and how many labels they stand on.
-        partial: which means are over fewer classes, recordings or frames than declared; "" if none.
-    """
-
-    metrics: dict[str, float]
-    groups: dict[str, dict[str, float]]
+    metrics: dict[str, float]  # overall, by name
+    groups: dict[str, dict[str, float]]  # of named groups of frames
     recordings: dict[str, dict[str, float]]
-    classes: dict[str, float]
-    definition: str
-    partial: str
+    classes: dict[str, float]  # the score of each class
+    definition: str  # what the scores mean, and how many labels they stand on
+    partial: str  # which means are over fewer classes, recordings or frames than declared; "" if none
 
 
 # What labels have to be, by what makes tensors of them; those of another collate are not checked.
@@ -181,25 +168,16 @@ class Task(ABC):
         root: folder of the data set.
         split: "test" or "val", on which it is scored.
 
-    Attributes:
-        collate: labels of a step, each with its lane's augmentation, as tensors of a batch.
-        scores: what tables say of each score, by its name in `metrics`; the main one first.
-        head: dataclass of the settings under `head`, None where there are none.
-        test_time_augmentations: names of those it knows.
-        settings: of the cell.
-        dataset: the data set.
-        split: on which it is scored.
-        train: recordings trained on.
-        scored: recordings scored on.
-
     Raises:
         UserError: the data cannot be read, or has no such split.
     """
 
-    collate: ClassVar[Collate]
-    scores: ClassVar[Mapping[str, Score]]
-    head: ClassVar[Any] = None
+    collate: ClassVar[Collate]  # labels of a step, each with its lane's augmentation, as tensors of a batch
+    scores: ClassVar[Mapping[str, Score]]  # what tables say of each score, by its name in `metrics`; the main one first
+    head: ClassVar[Any] = None  # dataclass of the settings under `head`, None where there are none
     test_time_augmentations: ClassVar[Sequence[str]] = ("none",)
+    train: list[LabelledRecording]  # trained on
+    scored: list[LabelledRecording]
 
     def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
         if settings.test_time_augmentation not in self.test_time_augmentations:

@@ -43,26 +43,17 @@ NORM = {"type": "mmengine.BN", "momentum": 0.03, "eps": 0.001}
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class DetectionHead:
-    """The YOLOX neck and head, what they predict, and which boxes are scored.
+    """The YOLOX neck and head, what they predict, and which boxes are scored."""
 
-    Attributes:
-        channels: width of neck and head; None: twice that of the backbone's first stage. With Swin-T (192) neck and
-            head have 12,928,341 parameters for two classes.
-        neck_blocks: bottlenecks of each CSP layer of the neck.
-        score: "class" ranks predictions by their class score alone (RVT), "objectness_x_class" by the product.
-        score_threshold: predictions whose product of both is below are dropped.
-        min_diagonal: smallest diagonal of a box that is scored, in px of the histograms.
-        min_side: smallest side, likewise.
-        skip_ms: labels up to this time of a recording are not scored.
-    """
-
+    # Of neck and head; None: twice that of the backbone's first stage. With Swin-T (192) they have
+    # 12,928,341 parameters for two classes.
     channels: Width | None = None
-    neck_blocks: Depth = 2
-    score: Literal["class", "objectness_x_class"] = "class"
-    score_threshold: Share = 0.001
-    min_diagonal: NonNegativeFloat = 0.0
-    min_side: NonNegativeFloat = 0.0
-    skip_ms: NonNegativeFloat = 0.0
+    neck_blocks: Depth = 2  # bottlenecks of each CSP layer of the neck
+    score: Literal["class", "objectness_x_class"] = "class"  # by which predictions are ranked; RVT's is the first
+    score_threshold: Share = 0.001  # predictions whose objectness times class score is below are dropped
+    min_diagonal: NonNegativeFloat = 0.0  # px of the histograms; smaller boxes are not scored
+    min_side: NonNegativeFloat = 0.0  # likewise
+    skip_ms: NonNegativeFloat = 0.0  # labels up to this time of a recording are not scored
 
 
 class DetectionModel(Network):
