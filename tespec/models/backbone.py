@@ -22,8 +22,7 @@ from tespec.models.layers import STRIDE, DropPath, compute_dtype, pad_to, with_s
 from tespec.registry import BACKBONES
 
 State = TypeVar("State")
-LstmState = tuple[Tensor, Tensor]
-BackboneState = tuple[LstmState, ...]
+BackboneState = tuple[tuple[Tensor, Tensor], ...]
 
 
 def reset(state: State, is_first: Tensor) -> State:
@@ -183,11 +182,7 @@ class ConvLstm(nn.Module):
         super().__init__()
         self.channels = channels
         self.gates = nn.Conv2d(2 * channels, 4 * channels, kernel_size=1)
-        self._cell: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lstm_cell
-
-    def compile_cell(self) -> None:
-        """Let torch's compiler make one kernel of a segment's pointwise operations, and one of their gradients."""
-        self._cell = torch.compile(lstm_cell)
+        self.cell: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lstm_cell  # or the same, compiled
 
     def forward(self, maps: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Run over time.
@@ -204,7 +199,7 @@ class ConvLstm(nn.Module):
         of_hidden = of_hidden.to(compute_dtype(of_hidden))  # once, where autocast would at each segment
         outputs = []
         for from_map in linear(maps, of_map, self.gates.bias):
-            hidden, cell = self._cell(from_map + linear(hidden, of_hidden), cell)
+            hidden, cell = self.cell(from_map + linear(hidden, of_hidden), cell)
             outputs.append(hidden)
         return torch.stack(outputs), hidden, cell
 
@@ -273,7 +268,8 @@ def execute(model: nn.Module, *, recompute: bool = False, compiled: bool = False
             for stage in backbone.stage_modules():
                 stage.compile(dynamic=False)
             for lstm in backbone.lstms:
-                cast("ConvLstm", lstm).compile_cell()
+                # One kernel of a segment's pointwise operations, and one of their gradients.
+                cast("ConvLstm", lstm).cell = torch.compile(lstm_cell)
     if fast:
         # mypy does not know this form of `to`.
         cast("Any", model).to(memory_format=torch.channels_last)

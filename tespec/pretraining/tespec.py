@@ -26,7 +26,7 @@ from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.event_swin import EventSwin
 from tespec.models.layers import crop, in_fp32
-from tespec.pretraining.masking import MaskPatch, build_decoder, pixel_maps, replace_masked
+from tespec.pretraining.masking import MaskPatch, build_decoder, pixel_maps
 from tespec.pretraining.method import EventMethod
 from tespec.registry import METHODS
 
@@ -211,8 +211,7 @@ class Tespec(EventMethod):
         if own.patch_norm:
             eps = own.counts_eps if own.target.kind == "histograms" else own.patch_eps * own.target.contrast**2
             target, mean, deviation = normalise_patches(video, own.mask.unit, eps)
-        tokens = replace_masked(self.backbone.embed(histograms), mask, self.backbone.embed_patches(self.mask_patch()))
-        features, backbone_state = self.backbone.encode(tokens, backbone_state)
+        features, backbone_state = self.mask_patch.encode(self.backbone, histograms, mask, backbone_state)
         prediction = crop(self.decoder(features), size).float()
         masked = pixel_maps(mask, own.mask.unit, size)[:, None, None]
         step = Reconstruction(video, target, mean, deviation, prediction, masked)

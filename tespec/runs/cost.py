@@ -33,8 +33,8 @@ from tespec.tasks.base import fresh_backbone
 from tespec.training.loading import Batch
 
 META = torch.device("meta")
-# Name, memory in 10^9 bytes, and peaks of dense matrix products in bf16 and in TF32, in 10^12 operations a second without
-# sparsity, by NVIDIA's datasheets and the white papers of Ada and H100.
+# Name, memory in 10^9 bytes, and peaks of dense matrix products in bf16 and in TF32 on tensor cores, in 10^12
+# operations a second without sparsity, by NVIDIA's datasheets and the white papers of Ada and H100.
 GPUS = (
     ("RTX 6000 Ada", 48, 364.25, 182.1),  # 1,457 there are FP8 with sparsity
     ("A100 80GB SXM", 80, 312, 156),
