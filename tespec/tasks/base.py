@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -30,7 +29,7 @@ from tespec.datasets.batches import (
 )
 from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
 from tespec.datasets.recording import LabelledRecording, WindowRule, with_label_share
-from tespec.metrics.frames import Score, partial_means
+from tespec.metrics.frames import Score
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.layers import padded_size
@@ -138,18 +137,6 @@ def dummy_labels(place: Tensor, labels: Tensor, no_label: float) -> tuple[Tensor
     if len(place) or ranks_per_batch() == 1:
         return place, labels, False
     return place.new_zeros(1, 2), labels.new_full((1, *labels.shape[1:]), no_label), True
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Scores of a model on the recordings of a split."""
-
-    metrics: dict[str, float]  # overall, by name
-    groups: dict[str, dict[str, float]]  # of named groups of frames
-    recordings: dict[str, dict[str, float]]
-    classes: dict[str, float]  # the score of each class
-    definition: str  # what the scores mean, and how many labels they stand on
-    partial: str  # which means are over fewer classes, recordings or frames than declared; "" if none
 
 
 # What labels have to be, by what makes tensors of them; those of another collate are not checked.
@@ -313,8 +300,8 @@ class Task(ABC):
         scorer.update(predicted, truth, recording.name, groups_of(recording, label))
 
     @torch.no_grad()
-    def evaluate(self, model: Any, device: torch.device, workers: int = 0) -> Evaluation:
-        """Score every label of the scored recordings once; processes share them out, and each has all scores.
+    def evaluate(self, model: Any, device: torch.device, workers: int = 0) -> Any:
+        """A scorer that has seen every label of the scored recordings once; processes share them out, each has all.
 
         Args:
             model: on `device`.
@@ -342,15 +329,7 @@ class Task(ABC):
                 advance(done, total, "")
         others = all_gather(scorer.state())
         scorer.merge(state for process, state in enumerate(others) if process != rank())
-        overall = scorer.overall()
-        return Evaluation(
-            metrics=overall.metrics(),
-            groups={name: each.metrics() for name, each in scorer.by("group").items()},
-            recordings={name: each.metrics() for name, each in scorer.by("recording").items()},
-            classes=dict(overall.classes),
-            definition=scorer.definition(),
-            partial=partial_means(scorer),
-        )
+        return scorer
 
 
 def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:

@@ -38,7 +38,7 @@ def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
         model = task.model().eval()
         for memory in model.backbone.lstms.parameters():
             memory.mul_(4)  # a fresh memory hardly shows
-        found[sampling] = task.evaluate(model, torch.device("cpu")).metrics
+        found[sampling] = task.evaluate(model, torch.device("cpu")).overall().metrics()
         alone = played_one_by_one(task, model, carried=sampling != "clips")
         assert found[sampling] == pytest.approx(alone, rel=1e-3)
         assert task.protocol()["events"] == f"all events since the previous label, {words}"

@@ -65,7 +65,8 @@ def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
         seen[workers, lanes] = predicted_in_evaluation(task, model, workers, monkeypatch)
     for lanes in (1, 3):
         (here, scores), (there, others) = seen[0, lanes], seen[2, lanes]
-        assert (scores.metrics, scores.recordings) == (others.metrics, others.recordings)
+        assert scores.overall().metrics() == others.overall().metrics()
+        assert scores.by("recording") == others.by("recording")
         assert here.keys() == there.keys()
         assert all(np.array_equal(numbers_of(here[key]), numbers_of(there[key])) for key in here)
     alone = predicted_one_by_one(task, model)
