@@ -301,12 +301,15 @@ class Task(ABC):
 
     @torch.no_grad()
     def evaluate(self, model: Any, device: torch.device, workers: int = 0) -> Any:
-        """A scorer that has seen every label of the scored recordings once; processes share them out, each has all.
+        """Score every label of the scored recordings once; processes share them out.
 
         Args:
             model: on `device`.
             device: where it predicts, in the precision of its training.
             workers: processes that read events and labels; 0: this one does.
+
+        Returns:
+            the scorer, which has seen the labels of all processes.
 
         Raises:
             UserError: data cannot be read.
