@@ -278,18 +278,13 @@ class Tespec(EventMethod):
 
         self.eval()
         own, moments = self.own.target, self._moments(data, device)
+        constants = {"alpha": own.alpha, "contrast": own.contrast, "bin_seconds": self.bin_seconds}
         rows: dict[str, ReconstructedSegment] = {}
         state: Any = None
         filtered: Tensor | None = None
         for number, batch in enumerate(data.val_batches(device)):
             step, state = self.reconstruct(batch, state)
-            high_pass, filtered = estimate_high_pass(
-                batch["histograms"],
-                reset(filtered, batch["fresh"]),
-                alpha=own.alpha,
-                contrast=own.contrast,
-                bin_seconds=self.bin_seconds,
-            )
+            high_pass, filtered = estimate_high_pass(batch["histograms"], reset(filtered, batch["fresh"]), **constants)
             videos = (high_pass.unsqueeze(2), step.video, step.prediction * step.deviation + step.mean)
             for title, (events, _, place, segment) in moments.items():
                 if place == number:

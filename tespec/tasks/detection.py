@@ -231,12 +231,9 @@ def overlaps(one: Tensor, other: Tensor) -> Tensor:
     """Intersection over union of boxes (..., 4) with others, broadcast over the first axes."""
     sides = (torch.minimum(one[..., 2:], other[..., 2:]) - torch.maximum(one[..., :2], other[..., :2])).clamp(min=0)
     shared = sides[..., 0] * sides[..., 1]
-    return shared / (_area(one) + _area(other) - shared).clamp(min=SMALLEST_AREA)
-
-
-def _area(boxes: Tensor) -> Tensor:
     # The gradient of `prod` would wait for the device.
-    return (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
+    areas = [(each[..., 2] - each[..., 0]) * (each[..., 3] - each[..., 1]) for each in (one, other)]
+    return shared / (areas[0] + areas[1] - shared).clamp(min=SMALLEST_AREA)
 
 
 def _class_costs(scores: Tensor, label: Tensor) -> Tensor:
