@@ -17,7 +17,7 @@ from torch.nn.functional import avg_pool2d, gelu, interpolate, pixel_shuffle
 
 from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
-from tespec.models.backbone import BackboneState
+from tespec.models.backbone import Backbone, BackboneState
 from tespec.models.event_swin import WINDOW, EventSwin
 from tespec.models.layers import STRIDE, crop
 from tespec.registry import MODELS, find_registered
@@ -45,7 +45,7 @@ class MaskPatch(nn.Module):
         return self.pixels.expand(self.channels, -1, -1).unsqueeze(0)
 
     def encode(
-        self, backbone: EventSwin, frames: Tensor, mask: Tensor, state: BackboneState | None = None
+        self, backbone: Backbone, frames: Tensor, mask: Tensor, state: BackboneState | None = None
     ) -> tuple[list[Tensor], BackboneState | None]:
         """Features and state, as of `backbone`, of frames (B, T, C, H, W) that show the patch where masked."""
         tokens = replace_masked(backbone.embed(frames), mask, backbone.embed_patches(self()))
