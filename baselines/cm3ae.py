@@ -28,7 +28,7 @@ from tespec.models.event_swin import EventSwin
 from tespec.models.layers import STRIDE, crop, in_fp32, sent
 from tespec.pretraining.contrast import Projector, info_nce, pooled
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.masking import MaskPatch, build_decoder, pixel_maps, replace_masked
+from tespec.pretraining.masking import MaskPatch, build_decoder, pixel_maps
 from tespec.pretraining.method import PairMethod
 from tespec.pretraining.views import random_views
 from tespec.registry import METHODS
@@ -141,8 +141,8 @@ class Cm3ae(PairMethod):
             (both,), _ = random_views(both, 1, (frame.shape[-2], frame.shape[-1]), own.scale)
             histograms, frame = both[:, :, :-1], both[:, :, -1:]
         events_mask, frame_mask = (sent(mask, frame.device) for mask in self._masks(histograms))
-        of_events = _seen(self.backbone, histograms, events_mask, self.events_patch())
-        of_frame = _seen(self.images, frame, frame_mask, self.frame_patch())
+        of_events, _ = self.events_patch.encode(self.backbone, histograms, events_mask)
+        of_frame, _ = self.frame_patch.encode(self.images, frame, frame_mask)
         of_both = [*of_frame[:-1], self.fusion(of_frame[-1], of_events[-1])]
         drawn = _error(self.draw_events(of_events), event_frame(histograms), events_mask, own.mask.unit)
         alone, fused = (
@@ -181,12 +181,6 @@ def event_frame(histograms: Tensor) -> Tensor:
     """Where (B, 1, 2, H, W) events of each polarity were, scaled as pixels of a frame are."""
     there = histograms.unflatten(2, (2, -1)).amax(3) > 0
     return (there.float() - GREY_MEAN) / GREY_DEVIATION
-
-
-def _seen(network: EventSwin, frames: Tensor, mask: Tensor, patch: Tensor) -> list[Tensor]:
-    """Features of masked frames (B, 1, C, H, W)."""
-    features, _ = network.encode(replace_masked(network.embed(frames), mask, network.embed_patches(patch)))
-    return features
 
 
 @in_fp32

@@ -28,7 +28,7 @@ from tespec.models.backbone import detach, reset
 from tespec.models.event_swin import PATCH, EventSwin
 from tespec.models.layers import crop, in_fp32, pad_to, padded_size, sent
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.masking import MaskPatch, draw_blocks, replace_masked
+from tespec.pretraining.masking import MaskPatch, draw_blocks
 from tespec.pretraining.method import SEED, EventMethod
 from tespec.pretraining.views import random_crops, random_shifts, random_time_flips
 from tespec.registry import METHODS
@@ -392,9 +392,8 @@ class Mem(EventMethod):
         tokens = self.tokenizer.tokens(pad_to(images, self.backbone.img_size))
         rows, columns = (-(-side // tokenizer.unit) for side in histograms.shape[-2:])
         blocks = draw_blocks(len(histograms), rows, columns, own.ratio, own.smallest_block)
-        patch = self.backbone.embed_patches(self.mask_patch())
-        seen = replace_masked(self.backbone.embed(histograms), sent(blocks, histograms.device), patch)
-        features, state = self.backbone.encode(seen, reset(state, batch["fresh"]))
+        mask, state = sent(blocks, histograms.device), reset(state, batch["fresh"])
+        features, state = self.mask_patch.encode(self.backbone, histograms, mask, state)
         # Found on the CPU, where nothing waits for how many there are. What fills a frame up is never masked.
         masked = pad(blocks, (0, tokens.shape[2] - columns, 0, tokens.shape[1] - rows))
         masked = masked.repeat_interleave(histograms.shape[1], dim=0)  # the same in all segments
@@ -403,9 +402,5 @@ class Mem(EventMethod):
         missed = in_fp32(cross_entropy)(logits, wanted, reduction="sum")
         found = (logits.detach().argmax(1) == wanted).sum()
         used = perplexity(all_reduce_sum(usage(tokens, tokenizer.tokens)))
-        losses = {
-            "loss": global_mean(missed, len(places)),
-            "found": global_mean(found, len(places)),
-            "perplexity": used,
-        }
-        return losses, detach(state)
+        losses = {"loss": global_mean(missed, len(places)), "found": global_mean(found, len(places))}
+        return losses | {"perplexity": used}, detach(state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -37,6 +37,13 @@ GREY_RANGE = 2.5  # standard deviations between grey and black or white
 LEGEND_WIDTH = 1.35  # inches of a legend's entry, on average
 BAR = (1.02, 0.0, 0.035, 1.0)  # left, bottom, width and height of a bar relative to its panel
 APART = 1.3  # least ratio of a tick to the ends of a bar
+MASKED = (0.62, 0.62, 0.62)
+WIDTH = 16.0  # inches, of a picture of reconstructions
+TARGETS = {
+    "intensity": "intensity, Eq. 7",
+    "high_pass": "intensity, Eq. 6",
+    "histograms": "positive minus negative events",
+}
 
 
 def make_panels(
@@ -171,3 +178,47 @@ def add_bar(axis: Axes, shown: AxesImage, title: str) -> None:
     bar.minorticks_off()
     bar.ax.tick_params(labelsize=7, pad=1, length=2)
     bar.set_label(title, fontsize=8, labelpad=1)
+
+
+class ReconstructedSegment(NamedTuple):
+    """One segment of a recording and a network's reconstruction of it."""
+
+    title: str  # of the row
+    histogram: NDArray[np.uint8]  # (2*bins, H, W), negative polarity first
+    high_pass: Image  # (H, W) intensity of Eq. 6 at the end of the segment
+    target: Image  # (H, W) the target of the reconstruction there
+    mask: NDArray[np.bool_]  # (H, W) the masked pixels; none of an autoencoder
+    reconstruction: Image  # (H, W) the network's prediction
+
+
+def draw_segments(segments: Sequence[ReconstructedSegment], path: Path, target: str = "intensity") -> None:
+    """Write one row of five pictures per segment as a PNG; target and reconstruction share a scale.
+
+    Args:
+        segments: at least one.
+        path: of the PNG.
+        target: what the network reconstructs, a key of `TARGETS`.
+    """
+    is_masked = bool(segments[0].mask.any())
+    colours = POLARITIES | ({"masked": MASKED} if is_masked else {})
+    columns = (
+        "events of the segment",
+        "masked input" if is_masked else "input",
+        f"target: {TARGETS[target]}",
+        "reconstruction of what is masked" if is_masked else "reconstruction",
+        "for comparison: intensity, Eq. 6",
+    )
+    unit = "events" if target == "histograms" else "log intensity"
+    figure, panels = make_panels(len(segments), columns, segments[0].mask.shape, WIDTH, 3, colours)
+    for axes, segment in zip(panels, segments, strict=True):
+        axes[0].set_ylabel(segment.title, fontsize=10)
+        seen, reach = event_image(segment.histogram), reach_of(segment.target)
+        seen[segment.mask] = MASKED
+        # Visible pixels show the target, so that the reconstruction can be judged beside it.
+        replaced = segment.mask if is_masked else np.ones_like(segment.mask)
+        show_events(axes[0], segment.histogram)
+        axes[1].imshow(seen, interpolation="nearest")
+        show_grey(axes[2], segment.target, unit, reach)
+        show_grey(axes[3], np.where(replaced, segment.reconstruction, segment.target), unit, reach)
+        show_grey(axes[4], segment.high_pass)
+    save_figure(figure, path, dpi=100)

@@ -10,23 +10,25 @@ from matplotlib.figure import Figure
 from PIL import Image
 from scipy.spatial.distance import pdist
 
+from tespec import pictures
 from tespec.core.files import read_yaml
 from tespec.core.paths import REPOSITORY
 from tespec.metrics.segmentation import IGNORE
 from tespec.pictures import (
+    MASKED,
     NEGATIVE,
     POLARITIES,
     POSITIVE,
     UNKNOWN,
+    ReconstructedSegment,
     colours_of,
     draw_label,
+    draw_segments,
     event_image,
     make_panels,
     reach_of,
     show_grey,
 )
-from tespec.pretraining import picture
-from tespec.pretraining.picture import MASKED, ReconstructedSegment, draw_segments
 from tespec.report import MARKERS
 
 # What people see who lack one kind of cone, of linear RGB (Machado, Oliveira and Fernandes 2009, severity 1).
@@ -133,7 +135,7 @@ def test_a_picture_has_a_row_for_each_segment_and_is_the_same_each_time(tmp_path
 
 def test_masked_pixels_are_replaced_on_the_targets_scale_and_columns_name_target_and_unit(monkeypatch, tmp_path):
     figures = []
-    monkeypatch.setattr(picture, "save_figure", lambda figure, path, dpi: figures.append(figure))
+    monkeypatch.setattr(pictures, "save_figure", lambda figure, path, dpi: figures.append(figure))
     shown = segment()._replace(reconstruction=5 * segment().reconstruction)
     whole = shown._replace(mask=np.zeros((24, 32), bool))  # as of an autoencoder
     for each in (shown, whole):

@@ -22,8 +22,7 @@ from tespec.models.layers import STRIDE, DropPath, compute_dtype, pad_to, with_s
 from tespec.registry import BACKBONES
 
 State = TypeVar("State")
-LstmState = tuple[Tensor, Tensor]
-BackboneState = tuple[LstmState, ...]
+BackboneState = tuple[tuple[Tensor, Tensor], ...]
 
 
 def reset(state: State, is_first: Tensor) -> State:
@@ -58,28 +57,18 @@ class Backbone(nn.Module, ABC):
         in_channels: of the input, where it is no histogram: 1 or 3 of an image.
         drop_path: rate of stochastic depth in the last block; it rises from 0 block by block.
 
-    Attributes:
-        architectures: names of the sizes it comes in.
-        stem: name of the kernel that sees the input's channels.
-        position_tables: parts of the names of parameters that stand for positions.
-        channels_last: whether the stages take maps (N, h, w, C), else (N, C, h, w).
-        channels: widths of the four features.
-        lstms: one for each stage; none without memory.
-        recipe: settings of the training, where the backbone was loaded from a file that names them.
-        recompute: whether the backward pass computes stages again; see `execute`.
-
     Raises:
         UserError: unknown arch, an img_size that is no multiple of 32, or a drop_path that `build` makes nothing of.
     """
 
-    architectures: ClassVar[Sequence[str]] = ()
-    stem: ClassVar[str] = ""
-    position_tables: ClassVar[Sequence[str]] = ()
-    channels_last: ClassVar[bool] = True
-    channels: tuple[int, ...]
-    lstms: nn.ModuleList
-    recipe: Mapping[str, Any] | None = None
-    recompute: bool = False
+    architectures: ClassVar[Sequence[str]] = ()  # names of the sizes it comes in
+    stem: ClassVar[str] = ""  # name of the kernel that sees the input's channels
+    position_tables: ClassVar[Sequence[str]] = ()  # parts of the names of parameters that stand for positions
+    channels_last: ClassVar[bool] = True  # whether the stages take maps (N, h, w, C), else (N, C, h, w)
+    channels: tuple[int, ...]  # widths of the four features
+    lstms: nn.ModuleList  # one for each stage; none without memory
+    recipe: Mapping[str, Any] | None = None  # settings of the training, where the file it was loaded from names them
+    recompute: bool = False  # whether the backward pass computes stages again; see `execute`
 
     def __init__(
         self,
@@ -193,11 +182,7 @@ class ConvLstm(nn.Module):
         super().__init__()
         self.channels = channels
         self.gates = nn.Conv2d(2 * channels, 4 * channels, kernel_size=1)
-        self._cell: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lstm_cell
-
-    def compile_cell(self) -> None:
-        """Let torch's compiler make one kernel of a segment's pointwise operations, and one of their gradients."""
-        self._cell = torch.compile(lstm_cell)
+        self.cell: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lstm_cell  # or the same, compiled
 
     def forward(self, maps: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Run over time.
@@ -214,7 +199,7 @@ class ConvLstm(nn.Module):
         of_hidden = of_hidden.to(compute_dtype(of_hidden))  # once, where autocast would at each segment
         outputs = []
         for from_map in linear(maps, of_map, self.gates.bias):
-            hidden, cell = self._cell(from_map + linear(hidden, of_hidden), cell)
+            hidden, cell = self.cell(from_map + linear(hidden, of_hidden), cell)
             outputs.append(hidden)
         return torch.stack(outputs), hidden, cell
 
@@ -283,7 +268,8 @@ def execute(model: nn.Module, *, recompute: bool = False, compiled: bool = False
             for stage in backbone.stage_modules():
                 stage.compile(dynamic=False)
             for lstm in backbone.lstms:
-                cast("ConvLstm", lstm).compile_cell()
+                # One kernel of a segment's pointwise operations, and one of their gradients.
+                cast("ConvLstm", lstm).cell = torch.compile(lstm_cell)
     if fast:
         # mypy does not know this form of `to`.
         cast("Any", model).to(memory_format=torch.channels_last)

@@ -104,13 +104,9 @@ def global_avg_pool(backbone: Backbone, frames: Tensor, norm: nn.Module | None =
 
 
 class Projector(nn.Sequential):
-    """Layers one after the other."""
+    """Layers one after the other in float32, (N, out) of features (N, channels)."""
 
-    @in_fp32
-    def forward(self, features: Tensor) -> Tensor:
-        """(N, out) of features (N, channels)."""
-        out: Tensor = super().forward(features)
-        return out
+    forward = in_fp32(nn.Sequential.forward)
 
 
 def projector(channels: int, hidden: int, out: int) -> Projector:

@@ -50,22 +50,15 @@ class _Data:
         own: the method's own settings.
         size: (H, W) in px of the backbone's input; None: `open` tells it. Before, there are only blank batches.
 
-    Attributes:
-        unordered: what it consists of, in words, if that has no order in time and so needs no memory.
-        size: (H, W) in px of the backbone's input.
-        channels: of the backbone's input; None: those of histograms.
-        notes: lines for the user.
-        damaged: names of recordings that were left out.
-
     Raises:
         UserError: settings that do not fit it.
     """
 
-    unordered: ClassVar[str] = ""
+    unordered: ClassVar[str] = ""  # what it consists of, in words, if that has no order in time and so needs no memory
     size: Size
-    channels: int | None = None
-    notes: tuple[str, ...] = ()
-    damaged: tuple[str, ...] = ()
+    channels: int | None = None  # of the backbone's input; None: those of histograms
+    notes: tuple[str, ...] = ()  # lines for the user
+    damaged: tuple[str, ...] = ()  # names of recordings that were left out
     root: Path
 
     def __init__(self, settings: Pretraining, method: Any, own: Any, size: Size | None = None) -> None:
@@ -84,10 +77,6 @@ class EventData(_Data):
 
     A batch holds `histograms` (B, T, 2 * bins, H, W) uint8, `fresh` (B,) bool, whether a lane starts a recording, and,
     of a method that masks, `mask` (B, rows, cols) bool, True where a patch is masked.
-
-    Attributes:
-        train: recordings to train on.
-        held_out: recordings to validate on.
     """
 
     train: Sequence[Recording]

@@ -17,6 +17,7 @@ from torch.nn.functional import avg_pool2d, gelu, interpolate, pixel_shuffle
 
 from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
+from tespec.models.backbone import Backbone, BackboneState
 from tespec.models.event_swin import WINDOW, EventSwin
 from tespec.models.layers import STRIDE, crop
 from tespec.registry import MODELS, find_registered
@@ -42,6 +43,13 @@ class MaskPatch(nn.Module):
     def forward(self) -> Tensor:
         """The patch as a frame (1, channels, unit, unit)."""
         return self.pixels.expand(self.channels, -1, -1).unsqueeze(0)
+
+    def encode(
+        self, backbone: Backbone, frames: Tensor, mask: Tensor, state: BackboneState | None = None
+    ) -> tuple[list[Tensor], BackboneState | None]:
+        """Features and state, as of `backbone`, of frames (B, T, C, H, W) that show the patch where masked."""
+        tokens = replace_masked(backbone.embed(frames), mask, backbone.embed_patches(self()))
+        return backbone.encode(tokens, state)
 
 
 def replace_masked(tokens: Tensor, mask: Tensor, patch: Tensor) -> Tensor:
@@ -156,13 +164,8 @@ class LastStageDecoder(nn.Module):
 class AllStagesDecoder(nn.Module):
     """All four stages, brought to one width and summed at stride 8, and two convolutions.
 
-    Small backbones need it: fed by the last stage alone, they do not leave the plateau of predicting zero.
-
-    Args:
-        channels: widths of the backbone's features, at strides 4, 8, 16 and 32.
-        img_size: (H, W) in px of the padded input.
-        planes: of the image.
-        width: of the sum.
+    Small backbones need it: fed by the last stage alone, they do not leave the plateau of predicting zero. Args as of
+    `LastStageDecoder`, `width` being that of the sum.
     """
 
     STRIDE = 8

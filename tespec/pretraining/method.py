@@ -36,39 +36,23 @@ FRAMES = 64  # of which features of the four stages are measured
 
 
 class Method:
-    """A way to start a backbone, registered in `METHODS`. Subclasses override the facts, and `initialise` if need be.
+    """A way to start a backbone, registered in `METHODS`; subclasses override facts, and `initialise` if need be."""
 
-    Attributes:
-        title: name in the tables.
-        version: raised by hand when the method's numbers change; results of another version are computed again.
-        group: heading of the rows it stands under.
-        network_title: network name in the tables.
-        network: kind of network, one of those that profiles name the sizes of: "swin" or "resnet".
-        architectures: with memory, without, or both; none of what is no backbone, but a part of another method.
-        pretraining_data: data set of the pre-training, "-" for none.
-        recipe: settings of its pre-training as published; None: it is not pre-trained here.
-        profiles: settings that differ from the recipe under a profile.
-        test_time_augmentation: whether the published number used it.
-        citation: key or reference of the publication.
-        licence: licence of the published weights, "" if there are none.
-        weights: which published file holds them.
-        summary: one or two sentences for `--describe`.
-    """
-
-    title: ClassVar[str] = ""
-    version: ClassVar[int] = 1
-    group: ClassVar[str] = "Methods added here"
-    network_title: ClassVar[str] = "Swin-T/7"
-    network: ClassVar[str] = "swin"
+    title: ClassVar[str] = ""  # name in the tables
+    version: ClassVar[int] = 1  # raised by hand when its numbers change; results of another one are computed again
+    group: ClassVar[str] = "Methods added here"  # heading of the rows it stands under
+    network_title: ClassVar[str] = "Swin-T/7"  # network name in the tables
+    network: ClassVar[str] = "swin"  # kind of network, one of those that profiles name the sizes of: or "resnet"
+    # With memory, without, or both; none of what is no backbone, but a part of another method.
     architectures: ClassVar[tuple[str, ...]] = ARCHITECTURES
-    pretraining_data: ClassVar[str] = "-"
-    recipe: ClassVar[Pretraining | None] = None
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    test_time_augmentation: ClassVar[bool] = False
-    citation: ClassVar[str] = ""
-    licence: ClassVar[str] = ""
-    weights: ClassVar[str] = ""
-    summary: ClassVar[str] = ""
+    pretraining_data: ClassVar[str] = "-"  # data set of the pre-training, "-" for none
+    recipe: ClassVar[Pretraining | None] = None  # of its pre-training as published; None: it is not pre-trained here
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # settings that differ from the recipe under a profile
+    test_time_augmentation: ClassVar[bool] = False  # whether the published number used it
+    citation: ClassVar[str] = ""  # key or reference of the publication
+    licence: ClassVar[str] = ""  # of the published weights, "" if there are none
+    weights: ClassVar[str] = ""  # which published file holds them
+    summary: ClassVar[str] = ""  # one or two sentences for `--describe`
 
     @classmethod
     def initialise(cls, backbone: Backbone, checkpoint: Path | None, seed: int) -> WeightsReport:
@@ -110,20 +94,13 @@ class PretrainMethod(Method, nn.Module):
     loss draws comes from torch's generator, which is seeded at every step alike on every process, so that runs resume
     exactly: where it draws for each sample, it draws for the batch of all processes and takes its own rows
     (`tespec.core.distributed.shard_slice`).
-
-    Attributes:
-        data_type: what it learns from; set by the base classes.
-        loss_is: what "loss" is, in words.
-        deviations: of its loss from the authors' code, for records.
-        min_batch_size: lanes, images or pairs that a batch needs; two where batches are normalised or compared.
-        masks_patches: whether it masks patches, which needs a Swin.
     """
 
-    data_type: ClassVar[type[PretrainData]]
-    loss_is: ClassVar[str]
-    deviations: ClassVar[tuple[str, ...]] = ()
-    min_batch_size: ClassVar[int] = 1
-    masks_patches: ClassVar[bool] = False
+    data_type: ClassVar[type[PretrainData]]  # what it learns from; set by the base classes
+    loss_is: ClassVar[str]  # what "loss" is, in words
+    deviations: ClassVar[tuple[str, ...]] = ()  # of its loss from the authors' code, for records
+    min_batch_size: ClassVar[int] = 1  # lanes, images or pairs; two where batches are normalised or compared
+    masks_patches: ClassVar[bool] = False  # which needs a Swin
     shared_rng = True  # on all processes
     backbone: Backbone
 

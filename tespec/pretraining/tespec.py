@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import field
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -25,9 +26,11 @@ from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.event_swin import EventSwin
 from tespec.models.layers import crop, in_fp32
-from tespec.pretraining.masking import MaskPatch, build_decoder, pixel_maps, replace_masked
+from tespec.pretraining.masking import MaskPatch, build_decoder, pixel_maps
 from tespec.pretraining.method import EventMethod
 from tespec.registry import METHODS
+
+BUSY, QUIET = 0.8, 0.1  # quantiles of the number of events in a segment, of pictures
 
 
 @dataclass(frozen=True)
@@ -94,22 +97,14 @@ State = tuple[BackboneState | None, Tensor]
 
 
 class Reconstruction(NamedTuple):
-    """What a step had to reconstruct and what it predicted.
+    """What a step had to reconstruct and what it predicted."""
 
-    Attributes:
-        video: (B, T, planes, H, W) the target before normalisation.
-        target: likewise, normalised patch by patch.
-        mean: of each pixel's patch, and the next its deviation: what undoes the normalisation.
-        prediction: likewise, of the normalised target.
-        masked: (B, 1, 1, H, W) bool, True where the events were masked.
-    """
-
-    video: Tensor
-    target: Tensor
-    mean: Tensor
+    video: Tensor  # (B, T, planes, H, W) the target before normalisation
+    target: Tensor  # likewise, normalised patch by patch
+    mean: Tensor  # of each pixel's patch, and the next its deviation: what undoes the normalisation
     deviation: Tensor
-    prediction: Tensor
-    masked: Tensor
+    prediction: Tensor  # (B, T, planes, H, W) of the normalised target
+    masked: Tensor  # (B, 1, 1, H, W) bool, True where the events were masked
 
 
 @METHODS.register_module(name="tespec")
@@ -216,8 +211,7 @@ class Tespec(EventMethod):
         if own.patch_norm:
             eps = own.counts_eps if own.target.kind == "histograms" else own.patch_eps * own.target.contrast**2
             target, mean, deviation = normalise_patches(video, own.mask.unit, eps)
-        tokens = replace_masked(self.backbone.embed(histograms), mask, self.backbone.embed_patches(self.mask_patch()))
-        features, backbone_state = self.backbone.encode(tokens, backbone_state)
+        features, backbone_state = self.mask_patch.encode(self.backbone, histograms, mask, backbone_state)
         prediction = crop(self.decoder(features), size).float()
         masked = pixel_maps(mask, own.mask.unit, size)[:, None, None]
         step = Reconstruction(video, target, mean, deviation, prediction, masked)
@@ -277,11 +271,55 @@ class Tespec(EventMethod):
         name, zero = self._scored, carried["loss_zero"]
         return {f"{name}_carried": carried[name], f"{name}_zeroed": zeroed[name], "loss_zero": zero}, state
 
+    @torch.no_grad()
     def draw(self, data: Any, device: torch.device, path: Path) -> None:
-        """Two moments of the validation recordings."""
-        from tespec.pretraining.picture import draw_moments  # matplotlib takes half a second
+        """Draw a busy and a quiet moment of the validation recordings, the state carried from their start."""
+        from tespec.pictures import ReconstructedSegment, draw_segments  # matplotlib takes half a second
 
-        draw_moments(self, lambda: data.val_batches(device), path)
+        self.eval()
+        own, moments = self.own.target, self._moments(data, device)
+        constants = {"alpha": own.alpha, "contrast": own.contrast, "bin_seconds": self.bin_seconds}
+        rows: dict[str, ReconstructedSegment] = {}
+        state: Any = None
+        filtered: Tensor | None = None
+        for number, batch in enumerate(data.val_batches(device)):
+            step, state = self.reconstruct(batch, state)
+            high_pass, filtered = estimate_high_pass(batch["histograms"], reset(filtered, batch["fresh"]), **constants)
+            videos = (high_pass.unsqueeze(2), step.video, step.prediction * step.deviation + step.mean)
+            for title, (events, _, place, segment) in moments.items():
+                if place == number:
+                    filtered_image, target, reconstruction = (_grey(each[0, segment]).cpu().numpy() for each in videos)
+                    rows[title] = ReconstructedSegment(
+                        title=f"{title}, {events:,} events",
+                        histogram=batch["histograms"][0, segment].cpu().numpy(),
+                        high_pass=filtered_image,
+                        target=target,
+                        mask=step.masked[0, 0, 0].cpu().numpy(),
+                        reconstruction=reconstruction,
+                    )
+        draw_segments([rows[title] for title in moments], path, own.kind)
+
+    def _moments(self, data: Any, device: torch.device) -> dict[str, tuple[int, float, int, int]]:
+        """Events, contrast of the target, batch of one lane and segment of a "busy" and a "quiet" moment.
+
+        The busy one is at the 80th percentile of events; the quiet one is, of the tenth of the segments with the fewest
+        events, the one at which most was seen before.
+        """
+        moments: list[tuple[int, float, int, int]] = []
+        state: Tensor | None = None
+        for number, batch in enumerate(data.val_batches(device)):
+            video, state = self.target(batch["histograms"], reset(state, batch["fresh"]))
+            for segment, (histogram, planes) in enumerate(zip(batch["histograms"][0], video[0], strict=True)):
+                moments.append((int(histogram.sum()), float(_grey(planes).std()), number, segment))
+        moments.sort(key=itemgetter(0))
+        quiet = moments[: max(1, int(QUIET * len(moments)))]
+        return {"busy": moments[int(BUSY * (len(moments) - 1))], "quiet": max(quiet, key=itemgetter(1))}
+
+
+def _grey(planes: Tensor) -> Tensor:
+    """(H, W) of planes (planes, H, W): the only one, or positive minus negative counts."""
+    bins = len(planes) // 2
+    return planes[bins:].sum(0) - planes[:bins].sum(0)
 
 
 def _mean(values: Tensor, pixels: Tensor) -> Tensor:

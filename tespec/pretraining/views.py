@@ -10,7 +10,7 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import grid_sample
+from torch.nn.functional import grid_sample, pad
 
 from tespec.core.distributed import shard_slice
 from tespec.models.layers import sent
@@ -110,14 +110,11 @@ def random_time_flips(histograms: Tensor) -> Tensor:
 def random_shifts(frames: Tensor, most: int) -> Tensor:
     """Each lane of frames (B, T, C, H, W) moved by up to `most` px along either axis; 0 comes in from outside."""
     whole, own = shard_slice(len(frames))
-    moves = torch.randint(-most, most + 1, (whole, 2))[own]
+    starts = most - torch.randint(-most, most + 1, (whole, 2))[own]
     rows, columns = (
-        sent(torch.arange(frames.shape[axis - 2]) - moves[:, axis : axis + 1], frames.device) for axis in (0, 1)
+        sent(torch.arange(frames.shape[axis - 2]) + starts[:, axis : axis + 1], frames.device) for axis in (0, 1)
     )
-    inside_rows, inside_columns = ((each >= 0) & (each < each.shape[1]) for each in (rows, columns))
-    inside = inside_rows.unsqueeze(-1) & inside_columns.unsqueeze(-2)
-    moved = picked(frames, rows.clamp(0, rows.shape[1] - 1), columns.clamp(0, columns.shape[1] - 1))
-    return moved.masked_fill_(~inside[:, None, None], 0)
+    return picked(pad(frames, (most,) * 4), rows, columns)
 
 
 def picked(frames: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

@@ -20,8 +20,6 @@ from torch.utils.flop_counter import flop_registry
 
 from tespec.core.config import as_facts, dataset_of_task, names
 from tespec.core.errors import UserError, one_line
-from tespec.core.files import read_yaml
-from tespec.core.paths import CONFIGS
 from tespec.core.settings import Finetuning, Pretraining, Size
 from tespec.datasets.recording import reduced
 from tespec.models.backbone import execute
@@ -35,6 +33,14 @@ from tespec.tasks.base import fresh_backbone
 from tespec.training.loading import Batch
 
 META = torch.device("meta")
+# Name, memory in 10^9 bytes, and peaks of dense matrix products in bf16 and in TF32 on tensor cores, in 10^12
+# operations a second without sparsity, by NVIDIA's datasheets and the white papers of Ada and H100.
+GPUS = (
+    ("RTX 6000 Ada", 48, 364.25, 182.1),  # 1,457 there are FP8 with sparsity
+    ("A100 80GB SXM", 80, 312, 156),
+    ("H100 SXM", 80, 989.4, 494.7),  # 1,979 and 989 there are with sparsity
+    ("H200 SXM", 141, 989.4, 494.7),
+)
 MFU = 0.35  # share of a GPU's peak that trainings reach, where nothing was measured
 # torch's autocast on CUDA (https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior): functions that
 # compute in half precision, and those in float32.
@@ -223,11 +229,11 @@ class TrainingEstimate:
             f"memory      {memory:.3g} GB in {precision}: {cost.kept / 1e9:.3g} GB kept for the backward pass, "
             f"{cost.fixed / 1e9:.3g} GB weights, gradients, optimizer",
         ]
-        for gpu in read_yaml(CONFIGS / "gpus.yaml").values():
-            peak = gpu["tflops"]["bf16" if self.half else "tf32"] * 1e12
+        for title, gigabytes, bf16, tf32 in GPUS:
+            peak = (bf16 if self.half else tf32) * 1e12
             hours = settings.optimisation.steps * cost.flops / (peak * MFU) / 3600
-            small = "; too small: give --recompute, --accumulate N, or more GPUs" * (memory > gpu["memory_gb"])
-            lines.append(f"  {gpu['title']:16} {gpu['memory_gb']:4.0f} GB  {hours:,.1f} h{small}")
+            small = "; too small: give --recompute, --accumulate N, or more GPUs" * (memory > gigabytes)
+            lines.append(f"  {title:16} {gigabytes:4} GB  {hours:,.1f} h{small}")
         note = f"Hours are those of the steps at {100 * MFU:.0f} % of the peak; data and evaluation come on top."
         return "\n".join([*lines, note])
 

@@ -17,6 +17,7 @@ from tespec.core.settings import Finetuning
 from tespec.datasets.base import TEST, TRAIN
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import pack_missing
+from tespec.metrics.frames import partial_means
 from tespec.models.layers import with_exact_pools
 from tespec.pretraining.method import Method
 from tespec.runs.data import Data, sibling
@@ -25,7 +26,7 @@ from tespec.runs.run import WEIGHTS, Outcome, Run, plugin_of, run_or_load
 from tespec.runs.setup import Setup
 from tespec.runs.train import train
 from tespec.tasks import build_task, import_tasks
-from tespec.tasks.base import Evaluation, fresh_backbone, open_dataset
+from tespec.tasks.base import fresh_backbone, open_dataset
 from tespec.training.device import choose_device, derive, seed_everything, with_precision
 from tespec.training.loading import deal
 from tespec.weights.files import state_sha256, write_weights
@@ -131,16 +132,16 @@ class PreparedRun:
     task: Any
     model: Any
 
-    def outcome(self, evaluation: Evaluation, said: Mapping[str, str] = {}) -> Outcome:
-        """What the task's evaluation found, for the record; `said` adds to the protocol."""
-        scores = getattr(self.task, "scores", {})
-        partial = {"partial means": evaluation.partial} if evaluation.partial else {}
+    def outcome(self, scorer: Any, said: Mapping[str, str] = {}) -> Outcome:
+        """What a scorer of the task found, for the record; `said` adds to the protocol."""
+        overall, scores = scorer.overall(), getattr(self.task, "scores", {})
+        partial = {"partial means": means} if (means := partial_means(scorer)) else {}
         return {
-            "protocol": self.task.protocol() | {"scores": evaluation.definition} | partial | dict(said),
-            "metrics": evaluation.metrics,
-            "groups": evaluation.groups,
-            "recordings": evaluation.recordings,
-            "classes": evaluation.classes,
+            "protocol": self.task.protocol() | {"scores": scorer.definition()} | partial | dict(said),
+            "metrics": overall.metrics(),
+            "groups": {name: each.metrics() for name, each in scorer.by("group").items()},
+            "recordings": {name: each.metrics() for name, each in scorer.by("recording").items()},
+            "classes": dict(overall.classes),
             "scores": {name: {"title": s.title, "better": s.better, "unit": s.unit} for name, s in scores.items()},
         }
 
@@ -156,11 +157,11 @@ def finetune(spec: CellSpec) -> Record:
     batches = deal(task.steps, run.seed, run.settings.batch_size, run.setup.accumulate)
 
     def evaluate() -> Outcome:
-        evaluation = task.evaluate(model, run.device, run.setup.workers)
+        scorer = task.evaluate(model, run.device, run.setup.workers)
         if is_first():
             beside = {SENSOR: list(task.size), SEED: run.seed, TRAINED_ON: fingerprint(task.train)}
             write_weights(run.folder / WEIGHTS, model.state_dict(), as_facts(run.settings) | beside)
-        return prepared.outcome(evaluation)
+        return prepared.outcome(scorer)
 
     return run_or_load(run, evaluate, lambda: train(run, model, batches))
 

@@ -82,8 +82,8 @@ def label_prior(spec: CellSpec) -> Record:
     prepared = prepare_run("reference", spec)
 
     def evaluate() -> Outcome:
-        evaluation = prepared.task.evaluate(Constant(prior_of(prepared.task)), prepared.run.device)
-        return prepared.outcome(evaluation, {"input": "none: the most frequent labels of the training set"})
+        scorer = prepared.task.evaluate(Constant(prior_of(prepared.task)), prepared.run.device)
+        return prepared.outcome(scorer, {"input": "none: the most frequent labels of the training set"})
 
     return run_or_load(prepared.run, evaluate)
 

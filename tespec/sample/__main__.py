@@ -41,7 +41,7 @@ def prior_scores(root: Path, dataset: str) -> str:
     from tespec.tasks import build_task
 
     task = build_task(settings_of(Data(root, SAMPLE), dataset, "feedforward", SAMPLE), root)
-    metrics = task.evaluate(Constant(prior_of(task)), torch.device("cpu")).metrics
+    metrics = task.evaluate(Constant(prior_of(task)), torch.device("cpu")).overall().metrics()
     return ", ".join(f"{name} {value:.2f}" for name, value in metrics.items())
 
 

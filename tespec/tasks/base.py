@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -30,7 +29,7 @@ from tespec.datasets.batches import (
 )
 from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
 from tespec.datasets.recording import LabelledRecording, WindowRule, with_label_share
-from tespec.metrics.frames import Score, partial_means
+from tespec.metrics.frames import Score
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.layers import padded_size
@@ -52,14 +51,10 @@ class Network(nn.Module, ABC):
 
     Args:
         backbone: gives the four features.
-
-    Attributes:
-        recipe: settings of the training, where the network was loaded from a file that names them.
-        frozen: whether the head alone is trained.
     """
 
-    recipe: Mapping[str, Any] | None = None
-    frozen: bool = False
+    recipe: Mapping[str, Any] | None = None  # settings of the training, where the file it was loaded from names them
+    frozen: bool = False  # whether the head alone is trained
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
@@ -144,27 +139,6 @@ def dummy_labels(place: Tensor, labels: Tensor, no_label: float) -> tuple[Tensor
     return place.new_zeros(1, 2), labels.new_full((1, *labels.shape[1:]), no_label), True
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Scores of a model on the recordings of a split.
-
-    Attributes:
-        metrics: overall, by name.
-        groups: of named groups of frames.
-        recordings: of each recording.
-        classes: the score of each class.
-        definition: what the scores mean, and how many labels they stand on.
-        partial: which means are over fewer classes, recordings or frames than declared; "" if none.
-    """
-
-    metrics: dict[str, float]
-    groups: dict[str, dict[str, float]]
-    recordings: dict[str, dict[str, float]]
-    classes: dict[str, float]
-    definition: str
-    partial: str
-
-
 # What labels have to be, by what makes tensors of them; those of another collate are not checked.
 LABEL_KINDS: dict[Any, str] = {stack_masks: MASK, stack_depths: DEPTH, pad_boxes: BOXES}
 NAMED = 80  # recordings in one text
@@ -181,25 +155,16 @@ class Task(ABC):
         root: folder of the data set.
         split: "test" or "val", on which it is scored.
 
-    Attributes:
-        collate: labels of a step, each with its lane's augmentation, as tensors of a batch.
-        scores: what tables say of each score, by its name in `metrics`; the main one first.
-        head: dataclass of the settings under `head`, None where there are none.
-        test_time_augmentations: names of those it knows.
-        settings: of the cell.
-        dataset: the data set.
-        split: on which it is scored.
-        train: recordings trained on.
-        scored: recordings scored on.
-
     Raises:
         UserError: the data cannot be read, or has no such split.
     """
 
-    collate: ClassVar[Collate]
-    scores: ClassVar[Mapping[str, Score]]
-    head: ClassVar[Any] = None
+    collate: ClassVar[Collate]  # labels of a step, each with its lane's augmentation, as tensors of a batch
+    scores: ClassVar[Mapping[str, Score]]  # what tables say of each score, by its name in `metrics`; the main one first
+    head: ClassVar[Any] = None  # dataclass of the settings under `head`, None where there are none
     test_time_augmentations: ClassVar[Sequence[str]] = ("none",)
+    train: list[LabelledRecording]  # trained on
+    scored: list[LabelledRecording]
 
     def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
         if settings.test_time_augmentation not in self.test_time_augmentations:
@@ -335,13 +300,16 @@ class Task(ABC):
         scorer.update(predicted, truth, recording.name, groups_of(recording, label))
 
     @torch.no_grad()
-    def evaluate(self, model: Any, device: torch.device, workers: int = 0) -> Evaluation:
-        """Score every label of the scored recordings once; processes share them out, and each has all scores.
+    def evaluate(self, model: Any, device: torch.device, workers: int = 0) -> Any:
+        """Score every label of the scored recordings once; processes share them out.
 
         Args:
             model: on `device`.
             device: where it predicts, in the precision of its training.
             workers: processes that read events and labels; 0: this one does.
+
+        Returns:
+            the scorer, which has seen the labels of all processes.
 
         Raises:
             UserError: data cannot be read.
@@ -364,15 +332,7 @@ class Task(ABC):
                 advance(done, total, "")
         others = all_gather(scorer.state())
         scorer.merge(state for process, state in enumerate(others) if process != rank())
-        overall = scorer.overall()
-        return Evaluation(
-            metrics=overall.metrics(),
-            groups={name: each.metrics() for name, each in scorer.by("group").items()},
-            recordings={name: each.metrics() for name, each in scorer.by("recording").items()},
-            classes=dict(overall.classes),
-            definition=scorer.definition(),
-            partial=partial_means(scorer),
-        )
+        return scorer
 
 
 def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:

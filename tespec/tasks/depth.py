@@ -122,30 +122,16 @@ def _doubled(maps: Tensor) -> Tensor:
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
 class DepthHead:
-    """The MiDaS head, the range of depths, and the losses.
-
-    Attributes:
-        channels: width.
-        min_depth: nearest ground truth that counts, in m.
-        max_depth: farthest, in m; also the depth whose normalised logarithm is 1.
-        alpha: normalised log depth is ln(d / max_depth) / alpha + 1.
-        si_weight: of the scale-invariant loss.
-        si_lambda: share of the squared mean that it takes off.
-        gradient_weight: of the gradient-matching loss.
-        gradient_scales: number of scales it is taken at.
-
-    Raises:
-        UserError: the range is empty.
-    """
+    """The MiDaS head, the range of depths, which must not be empty, and the losses."""
 
     channels: Width = 128
-    min_depth: PositiveFloat
-    max_depth: PositiveFloat
-    alpha: PositiveFloat = 3.7
-    si_weight: NonNegativeFloat = 1.0
-    si_lambda: Share = 0.5
-    gradient_weight: NonNegativeFloat = 0.125
-    gradient_scales: PositiveInt = 3
+    min_depth: PositiveFloat  # m; nearest ground truth that counts
+    max_depth: PositiveFloat  # m; farthest, and the depth whose normalised logarithm is 1
+    alpha: PositiveFloat = 3.7  # normalised log depth is ln(d / max_depth) / alpha + 1
+    si_weight: NonNegativeFloat = 1.0  # of the scale-invariant loss
+    si_lambda: Share = 0.5  # share of the squared mean that it takes off
+    gradient_weight: NonNegativeFloat = 0.125  # of the gradient-matching loss
+    gradient_scales: PositiveInt = 3  # that it is taken at
 
     def __post_init__(self) -> None:
         if not self.min_depth < self.max_depth:

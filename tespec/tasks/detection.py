@@ -43,26 +43,17 @@ NORM = {"type": "mmengine.BN", "momentum": 0.03, "eps": 0.001}
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class DetectionHead:
-    """The YOLOX neck and head, what they predict, and which boxes are scored.
+    """The YOLOX neck and head, what they predict, and which boxes are scored."""
 
-    Attributes:
-        channels: width of neck and head; None: twice that of the backbone's first stage. With Swin-T (192) neck and
-            head have 12,928,341 parameters for two classes.
-        neck_blocks: bottlenecks of each CSP layer of the neck.
-        score: "class" ranks predictions by their class score alone (RVT), "objectness_x_class" by the product.
-        score_threshold: predictions whose product of both is below are dropped.
-        min_diagonal: smallest diagonal of a box that is scored, in px of the histograms.
-        min_side: smallest side, likewise.
-        skip_ms: labels up to this time of a recording are not scored.
-    """
-
+    # Of neck and head; None: twice that of the backbone's first stage. With Swin-T (192) they have
+    # 12,928,341 parameters for two classes.
     channels: Width | None = None
-    neck_blocks: Depth = 2
-    score: Literal["class", "objectness_x_class"] = "class"
-    score_threshold: Share = 0.001
-    min_diagonal: NonNegativeFloat = 0.0
-    min_side: NonNegativeFloat = 0.0
-    skip_ms: NonNegativeFloat = 0.0
+    neck_blocks: Depth = 2  # bottlenecks of each CSP layer of the neck
+    score: Literal["class", "objectness_x_class"] = "class"  # by which predictions are ranked; RVT's is the first
+    score_threshold: Share = 0.001  # predictions whose objectness times class score is below are dropped
+    min_diagonal: NonNegativeFloat = 0.0  # px of the histograms; smaller boxes are not scored
+    min_side: NonNegativeFloat = 0.0  # likewise
+    skip_ms: NonNegativeFloat = 0.0  # labels up to this time of a recording are not scored
 
 
 class DetectionModel(Network):
@@ -240,12 +231,9 @@ def overlaps(one: Tensor, other: Tensor) -> Tensor:
     """Intersection over union of boxes (..., 4) with others, broadcast over the first axes."""
     sides = (torch.minimum(one[..., 2:], other[..., 2:]) - torch.maximum(one[..., :2], other[..., :2])).clamp(min=0)
     shared = sides[..., 0] * sides[..., 1]
-    return shared / (_area(one) + _area(other) - shared).clamp(min=SMALLEST_AREA)
-
-
-def _area(boxes: Tensor) -> Tensor:
     # The gradient of `prod` would wait for the device.
-    return (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
+    areas = [(each[..., 2] - each[..., 0]) * (each[..., 3] - each[..., 1]) for each in (one, other)]
+    return shared / (areas[0] + areas[1] - shared).clamp(min=SMALLEST_AREA)
 
 
 def _class_costs(scores: Tensor, label: Tensor) -> Tensor:

@@ -85,7 +85,6 @@ class SegmentationModel(Network):
                 "num_classes": classes,
                 "dropout_ratio": settings.dropout,
                 "norm_cfg": {"type": "mmengine.BN"},
-                "align_corners": False,
                 "loss_decode": [],
             }
         )

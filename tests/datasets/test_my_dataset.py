@@ -79,7 +79,7 @@ def test_labels_are_those_on_disk_and_trained_on_and_scored(drives, settings):
     assert batch["labels"].shape[1:] == task.size == (80, 96)
     model = task.model()
     assert model.loss(batch, None)[0]["loss"].isfinite()
-    assert set(task.evaluate(model, batch["histograms"].device).metrics) >= {"miou"}
+    assert set(task.evaluate(model, batch["histograms"].device).overall().metrics()) >= {"miou"}
 
 
 def test_what_it_tests_on_is_known_wherever_it_lies(drives, settings, tmp_path):

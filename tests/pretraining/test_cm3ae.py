@@ -110,11 +110,13 @@ def test_the_fusion_is_the_published_one():
 
 
 def test_events_and_frame_are_cropped_alike(monkeypatch):
-    model, seen, drawn, looked_at = network().train(), {}, cm3ae.random_views, cm3ae._seen
+    model, seen, drawn, looked_at = network().train(), {}, cm3ae.random_views, cm3ae.MaskPatch.encode
     monkeypatch.setattr(cm3ae, "as_input", lambda frame: frame.float())
     monkeypatch.setattr(cm3ae, "random_views", lambda *args: seen.setdefault("args", args) and drawn(*args))
     monkeypatch.setattr(
-        cm3ae, "_seen", lambda net, frames, *more: seen.update({net: frames}) or looked_at(net, frames, *more)
+        cm3ae.MaskPatch,
+        "encode",
+        lambda self, net, *given: seen.update({net: given[0]}) or looked_at(self, net, *given),
     )
     ramp = torch.arange(SIZE[1], dtype=torch.uint8).expand(LANES, 1, 1, *SIZE)
     model.loss({"histograms": ramp.expand(-1, -1, 4, -1, -1), "images": ramp}, None)

@@ -16,6 +16,7 @@ from baselines.mem import Mem, MemTokenizer, gumbel_noise, tokenizer_input
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import batch_part
 from tespec.core.errors import UserError
+from tespec.pretraining import masking
 from tespec.pretraining.masking import block_mask, draw_blocks
 from tespec.pretraining.method import open_pretraining
 from tespec.pretraining.views import random_shifts, random_time_flips
@@ -127,7 +128,7 @@ def test_what_is_named_is_what_is_masked_in_every_segment(monkeypatch):
     model, seen, grid = network().eval(), {}, (2, 2, 4, 6)  # lanes, segments, rows, columns
     logits = torch.randn(*grid, 24, generator=torch.Generator().manual_seed(0))
     tokens = (7 * torch.arange(logits[..., 0].numel()) % 24).view(grid)
-    monkeypatch.setattr(mem, "replace_masked", lambda tokens, mask, patch: seen.update(mask=mask) or tokens)
+    monkeypatch.setattr(masking, "replace_masked", lambda tokens, mask, patch: seen.update(mask=mask) or tokens)
     model.head.forward = lambda features, places: logits.flatten(0, 3)[places]
     model.tokenizer.tokens = lambda images: tokens.flatten(0, 1)
     given = events(2, 2) | {"histograms": histograms(2, 2)[..., :50, :72]}

@@ -67,7 +67,8 @@ def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
         seen[workers, lanes] = predicted_in_evaluation(task, model, workers, monkeypatch)
     for lanes in (1, 3):
         (here, scores), (there, others) = seen[0, lanes], seen[2, lanes]
-        assert (scores.metrics, scores.recordings) == (others.metrics, others.recordings)
+        assert scores.overall().metrics() == others.overall().metrics()
+        assert scores.by("recording") == others.by("recording")
         assert here.keys() == there.keys()
         assert all(np.array_equal(numbers_of(here[key]), numbers_of(there[key])) for key in here)
     alone = predicted_one_by_one(task, model)
@@ -94,7 +95,7 @@ def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
         model = task.model().eval()
         for memory in model.backbone.lstms.parameters():
             memory.mul_(4)  # a fresh memory hardly shows
-        found[sampling] = task.evaluate(model, CPU).metrics
+        found[sampling] = task.evaluate(model, CPU).overall().metrics()
         scorer, alone = task.scorer(), predicted_one_by_one(task, model, 3 if sampling == "clips" else None)
         for (number, label), prediction in alone.items():
             recording = task.scored[number]
