@@ -47,7 +47,7 @@ from tespec.datasets.images import held_out_batch, open_images
 from tespec.events import event_histogram, load_events, packing
 from tespec.events.opening import open_reader
 from tespec.events.readers.prophesee import write_dat
-from tespec.inference.load import load_trained
+from tespec.inference import load_trained
 from tespec.models import EventSwin
 from tespec.runs.data import Data, settings_of
 from tespec.sample import make_world

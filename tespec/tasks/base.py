@@ -30,7 +30,7 @@ from tespec.datasets.batches import (
 )
 from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
 from tespec.datasets.recording import LabelledRecording, WindowRule, with_label_share
-from tespec.metrics.frames import Score, partial_means
+from tespec.metrics import Score, partial_means
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.layers import padded_size

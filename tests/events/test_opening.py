@@ -39,7 +39,7 @@ from tespec.events.opening import cache_path, open_reader
 from tespec.events.packing import pack
 from tespec.events.readers.prophesee import write_dat
 from tespec.events.store import store_of
-from tespec.inference.predict import find
+from tespec.inference import find
 
 REAL = Path(__file__).parents[1] / "data"
 RAW = REAL / "evt3_640x480_2.08s.raw"

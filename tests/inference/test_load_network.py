@@ -12,7 +12,7 @@ from networks import written
 import tespec
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.inference.load import load_trained
+from tespec.inference import load_trained
 from tespec.models import build_backbone
 from tespec.models.backbone import reset
 from tespec.models.layers import padded_size
