@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from tespec.core.boxes import Boxes
 from tespec.core.settings import Augmentation
-from tespec.events.spatial import DROPPED
+from tespec.events.histogram import DROPPED
 
 MIN_BOX_SIDE = 1.0  # px, of what is left of a box after zooming in
 
 
 class FlipZoom(NamedTuple):
-    """A flip and zoom as index maps, a `tespec.events.spatial.View`, and as scale and shift for boxes.
+    """A flip and zoom as index maps, a `tespec.events.histogram.View`, and as scale and shift for boxes.
 
     Attributes:
         rows: (H,) source row of each row of the result; `DROPPED` outside of the image.

@@ -23,8 +23,8 @@ from tespec.core.settings import Downsample, Size, build
 from tespec.datasets.labels import speed_at, with_checks
 from tespec.datasets.recording import LabelledRecording, Labels, WindowRule
 from tespec.datasets.sources import Source
+from tespec.events.histogram import Region
 from tespec.events.readers import Reader
-from tespec.events.spatial import Region
 
 SPLITS = TRAIN, HELD_OUT, TEST = "train", "val", "test"
 UNKNOWN = "unknown"  # in place of a split: a recording of the data set, of which nothing says to which it belongs

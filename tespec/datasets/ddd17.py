@@ -17,10 +17,10 @@ from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
+from tespec.events.histogram import Region
 from tespec.events.packing import EVENTS, TIMES
 from tespec.events.readers import Events, Reader, read_rows, resolve_size
 from tespec.events.readers.arrays import as_events, load_array
-from tespec.events.spatial import Region
 from tespec.events.store import HEADER, STORE
 from tespec.registry import DATASETS
 

@@ -15,10 +15,10 @@ from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import DepthMaps
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, is_there
+from tespec.events.histogram import Region
 from tespec.events.readers import Events, Reader, resolve_size
 from tespec.events.readers.arrays import as_events
 from tespec.events.readers.hdf5 import AGAIN, AT_ONCE, SUFFIXES, dataset, holds, part, translate_errors
-from tespec.events.spatial import Region
 from tespec.registry import DATASETS
 
 DATA, TRUTH = "_data.hdf5", "_gt.hdf5"

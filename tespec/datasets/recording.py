@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tespec.core.settings import Downsample
 from tespec.datasets.sources import Source, Windows
 from tespec.events import PackedEvents
-from tespec.events.spatial import Region, View
+from tespec.events.histogram import Region, View
 
 T_co = TypeVar("T_co", covariant=True)
 

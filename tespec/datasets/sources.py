@@ -24,12 +24,12 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress, say
 from tespec.core.settings import Size
 from tespec.events import PackedEvents, load_events, open_events, window_histograms
+from tespec.events.histogram import Region, View, apply_maps
 from tespec.events.opening import NotPacked, cache_path, open_reader, require_same
 from tespec.events.packing import disk_needed, files_of, is_of, is_recorded, pack, quick_hash
 from tespec.events.readers import Reader, resolve_size
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
-from tespec.events.spatial import Region, View, apply_maps
 from tespec.events.store import CLIP, HEADER, header_of, is_complete, store_of
 
 RECTIFY_MAP = "rectify_map"

@@ -2,16 +2,100 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from tespec.events.readers import Column, check_events
-from tespec.events.spatial import Region, View
-from tespec.events.store import CLIP, PackedEvents
+from tespec.events.store import MAX_HEIGHT, MAX_WIDTH, P_SHIFT, X_BITS, PackedEvents, Seen, count_words
 
 RULES = ("edges", "rvt")
-BLOCK = 1 << 12  # events counted together, whose places stay in the first-level cache
+COORDINATES = MAX_WIDTH + 1  # of packed events, and one that no region has
+DROPPED = -1
+
+
+class View(Protocol):
+    """Flip and zoom of an image as index maps of its sides, `DROPPED` outside of the image."""
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """(H,) source row of each row of the result."""
+
+    @property
+    def columns(self) -> NDArray[np.int64]:
+        """(W,) source column of each column."""
+
+
+@dataclass(frozen=True)
+class Region:
+    """The upper rows and left columns of a sensor, downsampled.
+
+    Attributes:
+        height: rows of the result in px.
+        width: columns of the result in px.
+        factor: sensor pixels per pixel of the result, along each side.
+        keep: "nearest" keeps the events of one sensor pixel in factor x factor, the one that nearest-exact
+            sub-sampling picks: coordinates c with c % factor == factor // 2 (odd ones at factor 2, as in RVT's 1Mpx
+            archive); "all" sums them.
+    """
+
+    height: int
+    width: int
+    factor: int = 1
+    keep: str = "nearest"
+
+    def seen(self, view: View | None = None) -> Seen:
+        """(K, 2049) at which rows, and (L, 2049) at which columns each of the sensor's is seen.
+
+        `DROPPED` where there is no first, second ... place: zooming in shows some of them several times.
+        """
+        if view is None:
+            return _places(self)
+        (rows,), (columns,) = _places(self)
+        return _seen(rows, view.rows), _seen(columns, view.columns)
+
+
+@lru_cache(maxsize=64)
+def _places(region: Region) -> Seen:
+    """(1, 2049) at which row, and (1, 2049) at which column each of the sensor's lands, or `DROPPED`."""
+    coordinates = np.arange(COORDINATES, dtype=np.int32)
+    places = coordinates // region.factor
+    if region.keep == "nearest":
+        places[coordinates % region.factor != region.factor // 2] = DROPPED
+    places[-1] = DROPPED
+    rows, columns = (np.where(places < side, places, DROPPED)[None] for side in (region.height, region.width))
+    return rows.astype(np.int32), columns.astype(np.int32)
+
+
+def _seen(places: NDArray[np.int32], sources: NDArray[np.int64]) -> NDArray[np.int32]:
+    """(K, 2049) the places at which coordinates are seen that land at `places`; see `View` for `sources`."""
+    size = len(sources)
+    where = np.flatnonzero(sources != DROPPED)
+    order = where[np.argsort(sources[where], kind="stable")]
+    shown = sources[order]
+    nth = np.arange(len(shown)) - np.searchsorted(shown, shown)
+    # The last column stands for what the region drops.
+    seen = np.full((int(nth.max(initial=0)) + 1, size + 1), DROPPED, np.int32)
+    seen[nth, shown] = order
+    return np.ascontiguousarray(seen[:, np.where(places == DROPPED, size, places)])
+
+
+def apply_maps(image: NDArray[Any], view: View, outside: float) -> NDArray[Any]:
+    """Image (..., H, W) as it is seen; pixels from outside of it get the value `outside`.
+
+    Where nothing changes, the image itself is returned.
+    """
+    seen = image
+    # One side after the other takes a third of the time of indexing both at once; most sides stay as they are.
+    for axis, sources in ((-2, view.rows), (-1, view.columns)):
+        if np.array_equal(sources, np.arange(image.shape[axis])):
+            continue
+        seen = seen.take(sources, axis=axis)
+        seen.swapaxes(axis, -1)[..., sources == DROPPED] = outside
+    return seen
 
 
 def bin_times(t_start: int, t_end: int, bins: int) -> NDArray[np.int64]:
@@ -89,6 +173,8 @@ def event_histogram(
     if rule not in RULES:
         raise ValueError(f"unknown binning rule {rule!r}; choose from {', '.join(RULES)}")
     check_events(x, y, t, p, height, width)
+    if width > MAX_WIDTH or height > MAX_HEIGHT:
+        raise ValueError(f"a sensor of {width}x{height} px, {MAX_WIDTH}x{MAX_HEIGHT} are the most")
     if (t[1:] < t[:-1]).any():
         raise ValueError("the events are not sorted by time")
     times = bin_times(t_start, t_end, bins)
@@ -96,29 +182,10 @@ def event_histogram(
         begin, end = np.searchsorted(t, (t_start, t_end + 1))  # which has the event at the end
         if begin < end:
             times = rvt_bin_times(int(t[begin]), int(t[end - 1]), bins)
-    columns, rows, on = (np.ascontiguousarray(each, kind) for each, kind in ((x, "u2"), (y, "u2"), (p, "u1")))
+    words = x.astype(np.uint32) | y.astype(np.uint32) << X_BITS | p.astype(np.uint32) << P_SHIFT
     histogram = np.empty((2 * bins, height, width), np.uint8)
-    _count(columns, rows, on, np.searchsorted(t, times), np.uint8(CLIP), histogram)
+    count_words(words, np.searchsorted(t, times), None, None, *Region(height, width).seen(), histogram)
     return histogram
-
-
-@njit(cache=True, nogil=True)
-def _count(x, y, p, borders, clip, histogram):  # type: ignore[no-untyped-def]
-    bins, width = len(borders) - 1, np.uint32(histogram.shape[2])
-    area, counts, cells = histogram.shape[1] * histogram.shape[2], histogram.reshape(-1), np.empty(BLOCK, np.uint32)
-    for k in range(bins):
-        first, positive = np.uint32(k * area), np.uint32(bins * area)
-        # Bin by bin, so that the zeros still lie in a cache when events jump about in them.
-        counts[k * area : (k + 1) * area] = 0
-        counts[(bins + k) * area : (bins + k + 1) * area] = 0
-        for begin in range(borders[k], borders[k + 1], BLOCK):
-            some = slice(begin, min(begin + BLOCK, borders[k + 1]))
-            xs, ys, ps = x[some], y[some], p[some]
-            # Cells first, counts after: stores hold up nothing. A sum in place of a branch spares its misprediction.
-            for i in range(len(xs)):
-                cells[i] = first + np.uint32(ps[i]) * positive + np.uint32(ys[i]) * width + np.uint32(xs[i])
-            for i in range(len(xs)):
-                counts[cells[i]] += np.uint8(counts[cells[i]] < clip)
 
 
 def window_histograms(

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_json
 from tespec.events.readers import Events
-from tespec.events.spatial import Seen
 
 VERSION, FORMAT = 2, "tespec packed events"
 HEADER, WORDS, INDEX = "header.json", "events.u32", "index.i64"
@@ -45,6 +44,7 @@ ON = np.uint32(1 << P_SHIFT)
 OUTSIDE = np.uint32(MAX_WIDTH << X_BITS)  # in a table of rectified pixels: a row that no region has
 
 Arrays = tuple[NDArray[np.uint32], NDArray[np.int64]]  # words and index
+Seen = tuple[NDArray[np.int32], NDArray[np.int32]]  # rows and columns, see `tespec.events.histogram.Region.seen`
 
 
 class PackedEvents:
@@ -108,7 +108,7 @@ class PackedEvents:
                 row, column = seen[0][0].take(table >> X_BITS), seen[1][0].take(table & (MAX_WIDTH - 1))
                 self._cells = seen, np.where((row | column) < 0, -1, row * out.shape[-1] + column)
             table, cells = None, self._cells[1]
-        _count_words(words, _ends_of_bins(words, borders, first_ms, times), table, cells, *seen, out)
+        count_words(words, _ends_of_bins(words, borders, first_ms, times), table, cells, *seen, out)
 
     def _between(self, t0: int, t1: int) -> tuple[NDArray[np.uint32], NDArray[np.int64], int]:
         """Words of the milliseconds that hold t0 <= t < t1 (us), where each begins and ends, and the first of them."""
@@ -254,7 +254,7 @@ def _ends_of_bins(words, borders, first_ms, times):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True)
-def _count_words(words, ends, table, cells, rows, columns, histogram):  # type: ignore[no-untyped-def]
+def count_words(words, ends, table, cells, rows, columns, histogram):  # type: ignore[no-untyped-def]
     """Count sound words (N,) uint32 of each bin, which begin and end at `ends` (bins + 1,).
 
     Each is counted at the cell (height, width) int32 of its pixel if there are cells; or else at the rows (K, 2049) and

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tespec.datasets.batches import EvaluationBatches
 from tespec.datasets.recording import LabelledRecording
-from tespec.events.spatial import Region
+from tespec.events.histogram import Region
 
 LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=6)
 SMALL = st.integers(1, 7)

@@ -17,7 +17,7 @@ from tespec.datasets.recording import (
     cut_at_gaps,
     fingerprint,
 )
-from tespec.events.spatial import Region
+from tespec.events.histogram import Region
 
 TIMES = st.lists(st.integers(1, 10**7), min_size=1, max_size=20, unique=True).map(sorted).map(np.array)
 
