@@ -45,7 +45,7 @@ from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 from tespec.datasets.images import held_out_batch, open_images
 from tespec.events import event_histogram, load_events, packing
-from tespec.events.opening import open_reader
+from tespec.events.packing import open_reader
 from tespec.events.readers.prophesee import write_dat
 from tespec.inference import load_trained
 from tespec.models import EventSwin

@@ -25,8 +25,18 @@ from tespec.core.progress import progress, say
 from tespec.core.settings import Size
 from tespec.events import PackedEvents, load_events, open_events, window_histograms
 from tespec.events.histogram import Region, View, apply_maps
-from tespec.events.opening import NotPacked, cache_path, open_reader, require_same
-from tespec.events.packing import disk_needed, files_of, is_of, is_recorded, pack, quick_hash
+from tespec.events.packing import (
+    NotPacked,
+    cache_path,
+    disk_needed,
+    files_of,
+    is_of,
+    is_recorded,
+    open_reader,
+    pack,
+    quick_hash,
+    require_same,
+)
 from tespec.events.readers import Reader, resolve_size
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
@@ -50,11 +60,13 @@ class EventSource:
         path: what `open_events` opens; it may be missing where the store is there.
         sensor: its (height, width) in px as the user gives it, for recordings that do not name it.
         rectify_map: DSEC's file of rectified coordinates, where they are to be applied.
+        default: (height, width) in px where nothing else says it.
     """
 
     path: Path
     sensor: Size | None = None
     rectify_map: Path | None = None
+    default: Size | None = None
 
     @property
     def stream(self) -> PackedEvents:
@@ -66,14 +78,14 @@ class EventSource:
 
     def opened(self, opener: Callable[..., PackedEvents]) -> PackedEvents:
         """The recording as `open_events` or `load_events` opens it, rectified where it is to be."""
-        stream = opener(self.path, *(self.sensor or (None, None)))
+        stream = opener(self.path, *(self.sensor or (None, None)), self.default)
         if self.rectify_map is None:
             return stream
         return stream.rectified(read_rectification(self.rectify_map, stream.height, stream.width))
 
     def reader(self) -> Reader:
         """What reads the events as they were recorded."""
-        return open_reader(self.path, *(self.sensor or (None, None)))
+        return open_reader(self.path, *(self.sensor or (None, None)), self.default)
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of each file that determines the histograms, wherever it lies.

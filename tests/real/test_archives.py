@@ -18,7 +18,7 @@ from tespec.datasets.labels import DepthMaps, MaskFiles, mask_names, read_stamps
 from tespec.datasets.mvsec import DEPTH_MAPS, read_times
 from tespec.datasets.prophesee import raw_boxes, recordings_in
 from tespec.datasets.sources import ArchiveSource
-from tespec.events.opening import open_reader
+from tespec.events.packing import open_reader
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.hdf5 import part
 from tespec.tasks import import_tasks
