@@ -50,8 +50,7 @@ from tespec.events.readers.prophesee import write_dat
 from tespec.inference import load_trained
 from tespec.models import EventSwin
 from tespec.runs.data import Data, settings_of
-from tespec.sample import make_world
-from tespec.sample.make import DATASETS
+from tespec.sample import DATASETS, make_world
 from tespec.tasks import base, find_task, import_tasks
 from tespec.training import checkpoint
 from tespec.weights import files, load

@@ -112,19 +112,10 @@ def open_images(root: Path) -> ImageFolder:
     return ImageFolder(root, tuple(train), tuple(held_out), tuple(classes), *unused)
 
 
-def _images_below(folder: str | Path) -> Iterator[Path]:
-    # `os.walk` would list pipes too, which cannot be opened without waiting, or need a look at each file.
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                yield from _images_below(entry.path)
-            # Broken links are listed too, so that reading them raises an error.
-            elif entry.name.lower().endswith(ENDINGS) and (
-                entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))
-            ):
-                yield Path(entry.path)
+def _images_below(root: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (Path(folder, name) for name in names if name.lower().endswith(ENDINGS) and name[0] != ".")
 
 
 def read_image(path: Path, channels: int) -> Image.Image:

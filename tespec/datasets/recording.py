@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tespec.core.settings import Downsample
 from tespec.datasets.sources import Source, Windows
 from tespec.events import PackedEvents
-from tespec.events.histogram import Region, View
+from tespec.events.histogram import FlipZoom, Region
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -110,7 +110,7 @@ class Recording:
         self.fill(out, first, bins, rule)
         return out
 
-    def fill(self, out: NDArray[np.uint8], first: int, bins: int, rule: str, view: View | None = None) -> None:
+    def fill(self, out: NDArray[np.uint8], first: int, bins: int, rule: str, view: FlipZoom | None = None) -> None:
         """Write histograms of T windows from `first` on, as `view` shows them, into `out` (T, 2*bins, H, W) uint8."""
         self.source.fill(out, self.windows[first : first + len(out)], bins, rule, self.region, view)
 

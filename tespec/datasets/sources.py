@@ -24,7 +24,7 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress, say
 from tespec.core.settings import Size
 from tespec.events import PackedEvents, load_events, open_events, window_histograms
-from tespec.events.histogram import Region, View, apply_maps
+from tespec.events.histogram import FlipZoom, Region, apply_maps
 from tespec.events.packing import (
     NotPacked,
     cache_path,
@@ -99,7 +99,7 @@ class EventSource:
         return [*map(quick_hash, files_of(self.path)), *maps]
 
     def fill(
-        self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: View | None
+        self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: FlipZoom | None
     ) -> None:
         """Write histograms of windows (N, 2) in us, as `view` shows them, into `out` (N, 2*bins, H, W) uint8."""
         window_histograms(self.stream, windows, bins, rule=rule, region=region, view=view, out=out)
@@ -213,7 +213,7 @@ class ArchiveSource:
             raise UserError(self.path, f"holds windows of {WINDOW_US / 1000:g} ms, not {asked}", remedy)
 
     def fill(
-        self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: View | None
+        self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: FlipZoom | None
     ) -> None:
         """Write stored histograms, see `EventSource.fill`; other bins, rule and windows than theirs are refused."""
         if (bins, rule) != (BINS, RULE):

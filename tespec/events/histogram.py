@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,16 +17,20 @@ COORDINATES = MAX_WIDTH + 1  # of packed events, and one that no region has
 DROPPED = -1
 
 
-class View(Protocol):
-    """Flip and zoom of an image as index maps of its sides, `DROPPED` outside of the image."""
+class FlipZoom(NamedTuple):
+    """A flip and zoom of an image: as index maps of its sides, and as scale and shift for boxes.
 
-    @property
-    def rows(self) -> NDArray[np.int64]:
-        """(H,) source row of each row of the result."""
+    Attributes:
+        rows: (H,) source row of each row of the result; `DROPPED` outside of the image.
+        columns: (W,) source column of each column, likewise.
+        scale: factors along rows and columns; negative where flipped.
+        shift: where the source's upper and left edge come to lie, in px.
+    """
 
-    @property
-    def columns(self) -> NDArray[np.int64]:
-        """(W,) source column of each column."""
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    scale: tuple[float, float] = (1.0, 1.0)
+    shift: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Region:
     factor: int = 1
     keep: str = "nearest"
 
-    def seen(self, view: View | None = None) -> Seen:
+    def seen(self, view: FlipZoom | None = None) -> Seen:
         """(K, 2049) at which rows, and (L, 2049) at which columns each of the sensor's is seen.
 
         `DROPPED` where there is no first, second ... place: zooming in shows some of them several times.
@@ -71,7 +75,7 @@ def _places(region: Region) -> Seen:
 
 
 def _seen(places: NDArray[np.int32], sources: NDArray[np.int64]) -> NDArray[np.int32]:
-    """(K, 2049) the places at which coordinates are seen that land at `places`; see `View` for `sources`."""
+    """(K, 2049) the places at which coordinates are seen that land at `places`; see `FlipZoom` for `sources`."""
     size = len(sources)
     where = np.flatnonzero(sources != DROPPED)
     order = where[np.argsort(sources[where], kind="stable")]
@@ -83,7 +87,7 @@ def _seen(places: NDArray[np.int32], sources: NDArray[np.int64]) -> NDArray[np.i
     return np.ascontiguousarray(seen[:, np.where(places == DROPPED, size, places)])
 
 
-def apply_maps(image: NDArray[Any], view: View, outside: float) -> NDArray[Any]:
+def apply_maps(image: NDArray[Any], view: FlipZoom, outside: float) -> NDArray[Any]:
     """Image (..., H, W) as it is seen; pixels from outside of it get the value `outside`.
 
     Where nothing changes, the image itself is returned.
@@ -195,7 +199,7 @@ def window_histograms(
     *,
     rule: str = "edges",
     region: Region | None = None,
-    view: View | None = None,
+    view: FlipZoom | None = None,
     out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
     """Histograms of windows (T, 2), first time and end of each in us, negative polarity first; see `event_histogram`.

@@ -212,11 +212,7 @@ class Task(ABC):
         self.settings, self.split = settings, split
         self.dataset = open_dataset(settings, root)
         self.dataset.names(split)  # before anything is opened
-        self.train, self.scored = self._opened(TRAIN), self._opened(split)
-
-    def _opened(self, split: str) -> list[LabelledRecording]:
-        with progress(f"opening the {split} recordings", "recordings") as advance:
-            return self.dataset.recordings(split, lambda done, total: advance(done, total, ""))
+        self.train, self.scored = self.dataset.recordings(TRAIN), self.dataset.recordings(split)
 
     @property
     def learned(self) -> list[LabelledRecording]:
