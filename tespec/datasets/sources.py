@@ -78,14 +78,14 @@ class EventSource:
 
     def opened(self, opener: Callable[..., PackedEvents]) -> PackedEvents:
         """The recording as `open_events` or `load_events` opens it, rectified where it is to be."""
-        stream = opener(self.path, *(self.sensor or (None, None)), self.default)
+        stream = opener(self.path, *(self.sensor or (None, None)), default=self.default)
         if self.rectify_map is None:
             return stream
         return stream.rectified(read_rectification(self.rectify_map, stream.height, stream.width))
 
     def reader(self) -> Reader:
         """What reads the events as they were recorded."""
-        return open_reader(self.path, *(self.sensor or (None, None)), self.default)
+        return open_reader(self.path, *(self.sensor or (None, None)), default=self.default)
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of each file that determines the histograms, wherever it lies.
