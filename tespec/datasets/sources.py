@@ -85,7 +85,8 @@ class EventSource:
 
     def reader(self) -> Reader:
         """What reads the events as they were recorded."""
-        return open_reader(self.path, *(self.sensor or (None, None)), default=self.default)
+        height, width = self.sensor or (None, None)
+        return open_reader(self.path, height, width, self.default)
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of each file that determines the histograms, wherever it lies.
