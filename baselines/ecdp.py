@@ -20,10 +20,9 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize
 from baselines import COUNTS, SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.distributed import all_gather_rows
-from tespec.datasets.augment import FlipZoom
 from tespec.datasets.images import as_input
-from tespec.events.histogram import CLIP
-from tespec.events.spatial import DROPPED, apply_maps
+from tespec.events.histogram import DROPPED, FlipZoom, apply_maps
+from tespec.events.store import CLIP
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
 from tespec.pretraining.contrast import Projector, ema_update_, global_avg_pool, info_nce, momentum_copy

@@ -7,7 +7,7 @@ from tespec.core.errors import UserError
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
 from tespec.datasets.sources import EventSource, is_there
-from tespec.events.spatial import Region
+from tespec.events.histogram import Region
 from tespec.registry import DATASETS
 
 add_file("tasks", Path(__file__).with_name("drives.yaml"))

@@ -12,7 +12,7 @@ from tespec.core.boxes import Boxes
 from tespec.core.config import add_file
 from tespec.core.distributed import global_mean
 from tespec.datasets.batches import pad_boxes
-from tespec.metrics.frames import FrameScorer, Score, Scores
+from tespec.metrics import FrameScorer, Score, Scores
 from tespec.models.layers import in_fp32
 from tespec.registry import TASKS
 from tespec.tasks.base import Network, Task, select_labelled

@@ -16,8 +16,8 @@ __version__ = "0.1.0"
 
 
 def load(path: str | Path, *, height: int | None = None, width: int | None = None) -> Backbone | Network:
-    """Pre-trained backbone, or a task's network, for `stream` or `.step(histogram, state)`; see `inference.load`."""
-    from tespec.inference.load import load_network
+    """Pre-trained backbone, or a task's network, for `stream` or `.step(histogram, state)`; see `tespec.inference`."""
+    from tespec.inference import load_network
 
     return load_network(path, height=height, width=width)
 
@@ -29,7 +29,7 @@ def stream(
     height: int | None = None,
     width: int | None = None,
 ) -> Iterator[tuple[Any, Any]]:
-    """Features and state of a backbone, or predictions, for each window of a recording; see `inference.load`.
+    """Features and state of a backbone, or predictions, for each window of a recording; see `tespec.inference`.
 
     Args:
         recording: file or folder of events, of any sensor.
@@ -37,7 +37,7 @@ def stream(
         height: rows of the sensor in px, for recordings that do not name it.
         width: columns, likewise.
     """
-    from tespec.inference.load import stream as play
+    from tespec.inference import stream as play
 
     return play(recording, network, height=height, width=width)
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tespec.sample import make_world
-from tespec.sample.make import DATASETS
+from tespec.sample import DATASETS, make_world
 
 # How long an example takes says more about what else runs on the machine than about the code.
 # The same examples each time: no verdict depends on chance. What searches on and on is `tools/fuzz.py`.

@@ -45,13 +45,12 @@ from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 from tespec.datasets.images import held_out_batch, open_images
 from tespec.events import event_histogram, load_events, packing
-from tespec.events.opening import open_reader
+from tespec.events.packing import open_reader
 from tespec.events.readers.prophesee import write_dat
-from tespec.inference.load import load_trained
+from tespec.inference import load_trained
 from tespec.models import EventSwin
 from tespec.runs.data import Data, settings_of
-from tespec.sample import make_world
-from tespec.sample.make import DATASETS
+from tespec.sample import DATASETS, make_world
 from tespec.tasks import base, find_task, import_tasks
 from tespec.training import checkpoint
 from tespec.weights import files, load

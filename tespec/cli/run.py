@@ -169,8 +169,7 @@ def run(
 
 def draw(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) -> None:
     """Draw what a trained model says of a recording: of the task's data, unless it is a path."""
-    from tespec.inference.load import read_settings
-    from tespec.inference.predict import predict
+    from tespec.inference import predict, read_settings
     from tespec.runs.data import find_data
     from tespec.training.device import choose_device
 

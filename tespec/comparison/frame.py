@@ -134,7 +134,7 @@ def _facts(record: Record) -> dict[str, Any]:
 def _scores(number: int, record: Record) -> Iterable[tuple[Any, ...]]:
     main = next(iter(record.scores), next(iter(record.metrics), ""))
     means = [each.rpartition(": ") for each in record.protocol.get("partial means", "").split("; ")]
-    partial = {mean: count for mean, _, count in means}  # see `tespec.metrics.frames.partial_means`
+    partial = {mean: count for mean, _, count in means}  # see `tespec.metrics.partial_means`
     for frames, numbers in {ALL_FRAMES: record.metrics, **record.groups}.items():
         for metric, value in numbers.items():
             score = record.scores.get(metric) or {"title": metric, "better": "", "unit": ""}

@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.boxes import Boxes
 from tespec.core.settings import Augmentation
-from tespec.events.spatial import DROPPED
+from tespec.events.histogram import DROPPED, FlipZoom
 
 MIN_BOX_SIDE = 1.0  # px, of what is left of a box after zooming in
-
-
-class FlipZoom(NamedTuple):
-    """A flip and zoom as index maps, a `tespec.events.spatial.View`, and as scale and shift for boxes.
-
-    Attributes:
-        rows: (H,) source row of each row of the result; `DROPPED` outside of the image.
-        columns: (W,) source column of each column, likewise.
-        scale: factors along rows and columns; negative where flipped.
-        shift: where the source's upper and left edge come to lie, in px.
-    """
-
-    rows: NDArray[np.int64]
-    columns: NDArray[np.int64]
-    scale: tuple[float, float] = (1.0, 1.0)
-    shift: tuple[float, float] = (0.0, 0.0)
 
 
 def sample_flip_zoom(generator: np.random.Generator, settings: Augmentation, height: int, width: int) -> FlipZoom:

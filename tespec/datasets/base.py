@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 
 from tespec.core.description import LEVELS, read_description
 from tespec.core.errors import UserError
+from tespec.core.progress import progress
 from tespec.core.settings import Downsample, Size, build
 from tespec.datasets.labels import speed_at, with_checks
 from tespec.datasets.recording import LabelledRecording, Labels, WindowRule
 from tespec.datasets.sources import Source
+from tespec.events.histogram import Region
 from tespec.events.readers import Reader
-from tespec.events.spatial import Region
 
 SPLITS = TRAIN, HELD_OUT, TEST = "train", "val", "test"
 UNKNOWN = "unknown"  # in place of a split: a recording of the data set, of which nothing says to which it belongs
@@ -176,13 +177,13 @@ class LabelledDataset(ABC):
         recording = self.open(files)
         return with_checks(recording, self.label_kind, len(self.classes)) if self.label_kind else recording
 
-    def recordings(self, split: str, opened: Callable[[int, int], None] | None = None) -> list[LabelledRecording]:
-        """All recordings of a split; `opened` is called with the numbers of open recordings and of all there are."""
+    def recordings(self, split: str) -> list[LabelledRecording]:
+        """All recordings of a split."""
         found, every = [], self.files(split)
-        for number, files in enumerate(every, start=1):
-            found.append(self.open_checked(files))
-            if opened is not None:
-                opened(number, len(every))
+        with progress(f"opening the {split} recordings", "recordings") as advance:
+            for number, files in enumerate(every, start=1):
+                found.append(self.open_checked(files))
+                advance(number, len(every), "")
         return found
 
     @classmethod

@@ -21,10 +21,10 @@ from torch.utils.data import Dataset
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning, Mask, Pretraining
-from tespec.datasets.augment import FlipZoom, sample_flip_zoom, transform_boxes
+from tespec.datasets.augment import sample_flip_zoom, transform_boxes
 from tespec.datasets.labels import IGNORE
 from tespec.datasets.recording import LabelledRecording, Recording
-from tespec.events.spatial import apply_maps
+from tespec.events.histogram import FlipZoom, apply_maps
 
 Indices = NDArray[np.int64]
 NO_BOX = -1  # class of the padding of a label's boxes

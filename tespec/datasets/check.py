@@ -23,8 +23,7 @@ from tespec.datasets.sources import BINS, ArchiveSource, EventSource, packed_eve
 from tespec.datasets.sources import RULE as STORED_RULE
 from tespec.events import PackedEvents
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
-from tespec.events.opening import NotPacked, require_same
-from tespec.events.packing import SourceHash, disk_needed, in_order, is_recorded
+from tespec.events.packing import NotPacked, SourceHash, disk_needed, in_order, is_recorded, require_same
 from tespec.events.store import header_of, store_of, verify_store
 from tespec.pictures import (
     POLARITIES,
@@ -130,7 +129,7 @@ def check_recording(dataset: LabelledDataset, split: str, name: str, quick: bool
     try:
         files = dataset.find(split, name)
         if isinstance(source := files.source, EventSource):
-            files = replace(files, source=ScannedSource(source.path, source.sensor, source.rectify_map))
+            files = replace(files, source=ScannedSource(**vars(source)))
         recording = dataset.open_checked(files)
         content = tuple((file["bytes"], file["sampled_sha256"]) for file in source.identity())
     except UserError as error:

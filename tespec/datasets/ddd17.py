@@ -17,10 +17,10 @@ from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
+from tespec.events.histogram import Region
 from tespec.events.packing import EVENTS, TIMES
 from tespec.events.readers import Events, Reader, read_rows, resolve_size
 from tespec.events.readers.arrays import as_events, load_array
-from tespec.events.spatial import Region
 from tespec.events.store import HEADER, STORE
 from tespec.registry import DATASETS
 
@@ -93,9 +93,8 @@ class Ddd17(LabelledDataset):
                 raise UserError(path / name, "no such file", "give a recording folder of the DDD17 archive")
         times, events = ((path / name).stat().st_size for name in (TIMES, EVENTS))
         count, rest = divmod(times, TICKS.itemsize)
-        if rest or not times:
-            what = f"truncated: {rest} bytes after the last whole time" if rest else "the file is empty"
-            raise UserError(path / TIMES, what, "copy it again")
+        if rest:
+            raise UserError(path / TIMES, f"truncated: {rest} bytes after the last whole time", "copy it again")
         if events != XYP.itemsize * count:
             what = f"has {events} bytes, not the {XYP.itemsize * count} of {count} events in {TIMES}"
             raise UserError(path / EVENTS, what, "copy both files again")

@@ -15,8 +15,8 @@ from tespec.datasets.base import SPLITS, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
+from tespec.events.histogram import Region
 from tespec.events.readers import Events, Reader, hdf5, resolve_size
-from tespec.events.spatial import Region
 from tespec.registry import DATASETS
 
 EVENTS, RECTIFY = "events/left/events.h5", "events/left/rectify_map.h5"

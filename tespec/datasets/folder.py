@@ -30,7 +30,7 @@ from tespec.datasets.sources import (
     raise_or_leave_out,
     source_of,
 )
-from tespec.events.opening import READERS, dataset_of, in_columns
+from tespec.events.packing import READERS, dataset_of, in_columns
 from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.store import HEADER, STORE, header_of

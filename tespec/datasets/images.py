@@ -27,7 +27,7 @@ from tespec.datasets.batches import WHOLE, Shard, lanes_of, shuffled
 from tespec.datasets.ddd17 import IMAGES, image_times
 from tespec.datasets.folder import LEFT_OUT, split_recordings
 from tespec.datasets.recording import Recording
-from tespec.events.spatial import apply_maps
+from tespec.events.histogram import apply_maps
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # others hide behind these names too; Pillow hands some to programs outside

@@ -15,10 +15,10 @@ from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import DepthMaps
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, is_there
+from tespec.events.histogram import Region
 from tespec.events.readers import Events, Reader, resolve_size
 from tespec.events.readers.arrays import as_events
 from tespec.events.readers.hdf5 import AGAIN, AT_ONCE, SUFFIXES, dataset, holds, part, translate_errors
-from tespec.events.spatial import Region
 from tespec.registry import DATASETS
 
 DATA, TRUTH = "_data.hdf5", "_gt.hdf5"
@@ -76,8 +76,6 @@ class Mvsec(LabelledDataset):
         if shape[1] != 4:
             raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", AGAIN)
         count, size = shape[0], resolve_size(path, height, width, default=cls.sensor)
-        if not count:
-            raise UserError(path, "holds no events", "give a recording with events")
 
         def chunks() -> Iterator[Events]:
             for begin in range(0, count, AT_ONCE):

@@ -24,9 +24,9 @@ from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDatas
 from tespec.datasets.labels import speed_at
 from tespec.datasets.recording import LabelledRecording, reduced
 from tespec.datasets.sources import REPRESENTATIONS, ArchiveSource, EventSource
-from tespec.events.readers import Reader, SizeNotNamed, hdf5
+from tespec.events.readers import Reader, hdf5
 from tespec.events.readers.arrays import load_array, load_arrays
-from tespec.events.store import HEADER, STORE, store_of
+from tespec.events.store import STORE
 from tespec.registry import DATASETS
 
 DAT, ARCHIVE = "Prophesee .dat", "RVT's preprocessed archive"  # layouts
@@ -252,14 +252,8 @@ class PropheseeDataset(LabelledDataset):
         boxes = path.with_name(name + BOX_FILE)
         if not boxes.is_file():
             raise UserError(boxes, "no such file, but there are events", "copy the recording's boxes beside its events")
-        source = EventSource(path, self.given_sensor)
-        if self.given_sensor is None and not (store_of(path) / HEADER).is_file():
-            try:
-                source.reader()
-            except SizeNotNamed:  # older files
-                source = EventSource(path, self.sensor)
-            except UserError:
-                pass  # opening it says what is wrong
+        # Older files do not name the sensor's size.
+        source = EventSource(path, self.given_sensor, default=self.sensor)
         return RecordingFiles(name, split, source, (boxes,))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:

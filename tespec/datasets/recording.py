@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -12,10 +12,11 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
-from tespec.datasets.sources import Source, Windows
+from tespec.datasets.sources import ArchiveSource, Source, Windows
 from tespec.events import PackedEvents
-from tespec.events.spatial import Region, View
+from tespec.events.histogram import FlipZoom, Region
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -110,7 +111,7 @@ class Recording:
         self.fill(out, first, bins, rule)
         return out
 
-    def fill(self, out: NDArray[np.uint8], first: int, bins: int, rule: str, view: View | None = None) -> None:
+    def fill(self, out: NDArray[np.uint8], first: int, bins: int, rule: str, view: FlipZoom | None = None) -> None:
         """Write histograms of T windows from `first` on, as `view` shows them, into `out` (T, 2*bins, H, W) uint8."""
         self.source.fill(out, self.windows[first : first + len(out)], bins, rule, self.region, view)
 
@@ -254,3 +255,13 @@ def reduced(height: int, width: int, downsample: Downsample) -> Region:
     if factor == "auto":
         factor = -(-width // (downsample.to_width or width))
     return Region(height // factor, width // factor, factor, downsample.keep)
+
+
+def require_stored_factor(recordings: Iterable[Recording], downsample: Downsample) -> None:
+    """Refuse archives of histograms that are stored at another factor than the one that the user asks for."""
+    for source in (each.source for each in recordings):
+        if isinstance(source, ArchiveSource):
+            height, width = (source.factor * side for side in (source.region.height, source.region.width))
+            if (asked := reduced(height, width, downsample).factor) != source.factor:
+                what = f"holds histograms downsampled by {source.factor}, not by {asked}"
+                raise UserError(source.path, what, f"set downsample.factor to {source.factor}, or give raw recordings")

@@ -24,12 +24,22 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress, say
 from tespec.core.settings import Size
 from tespec.events import PackedEvents, load_events, open_events, window_histograms
-from tespec.events.opening import NotPacked, cache_path, open_reader, require_same
-from tespec.events.packing import disk_needed, files_of, is_of, is_recorded, pack, quick_hash
+from tespec.events.histogram import FlipZoom, Region, apply_maps
+from tespec.events.packing import (
+    NotPacked,
+    cache_path,
+    disk_needed,
+    files_of,
+    is_of,
+    is_recorded,
+    open_reader,
+    pack,
+    quick_hash,
+    require_same,
+)
 from tespec.events.readers import Reader, resolve_size
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
-from tespec.events.spatial import Region, View, apply_maps
 from tespec.events.store import CLIP, HEADER, header_of, is_complete, store_of
 
 RECTIFY_MAP = "rectify_map"
@@ -50,11 +60,13 @@ class EventSource:
         path: what `open_events` opens; it may be missing where the store is there.
         sensor: its (height, width) in px as the user gives it, for recordings that do not name it.
         rectify_map: DSEC's file of rectified coordinates, where they are to be applied.
+        default: (height, width) in px where nothing else says it.
     """
 
     path: Path
     sensor: Size | None = None
     rectify_map: Path | None = None
+    default: Size | None = None
 
     @property
     def stream(self) -> PackedEvents:
@@ -66,14 +78,15 @@ class EventSource:
 
     def opened(self, opener: Callable[..., PackedEvents]) -> PackedEvents:
         """The recording as `open_events` or `load_events` opens it, rectified where it is to be."""
-        stream = opener(self.path, *(self.sensor or (None, None)))
+        stream = opener(self.path, *(self.sensor or (None, None)), default=self.default)
         if self.rectify_map is None:
             return stream
         return stream.rectified(read_rectification(self.rectify_map, stream.height, stream.width))
 
     def reader(self) -> Reader:
         """What reads the events as they were recorded."""
-        return open_reader(self.path, *(self.sensor or (None, None)))
+        height, width = self.sensor or (None, None)
+        return open_reader(self.path, height, width, self.default)
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of each file that determines the histograms, wherever it lies.
@@ -87,7 +100,7 @@ class EventSource:
         return [*map(quick_hash, files_of(self.path)), *maps]
 
     def fill(
-        self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: View | None
+        self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: FlipZoom | None
     ) -> None:
         """Write histograms of windows (N, 2) in us, as `view` shows them, into `out` (N, 2*bins, H, W) uint8."""
         window_histograms(self.stream, windows, bins, rule=rule, region=region, view=view, out=out)
@@ -201,7 +214,7 @@ class ArchiveSource:
             raise UserError(self.path, f"holds windows of {WINDOW_US / 1000:g} ms, not {asked}", remedy)
 
     def fill(
-        self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: View | None
+        self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: FlipZoom | None
     ) -> None:
         """Write stored histograms, see `EventSource.fill`; other bins, rule and windows than theirs are refused."""
         if (bins, rule) != (BINS, RULE):

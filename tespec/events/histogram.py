@@ -2,16 +2,105 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
 import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from tespec.events.readers import Column, check_events
-from tespec.events.spatial import Region, View
-from tespec.events.store import CLIP, PackedEvents
+from tespec.events.store import BLOCK, CLIP, MAX_WIDTH, PackedEvents, Seen
 
 RULES = ("edges", "rvt")
-BLOCK = 1 << 12  # events counted together, whose places stay in the first-level cache
+COORDINATES = MAX_WIDTH + 1  # of packed events, and one that no region has
+DROPPED = -1
+
+
+class FlipZoom(NamedTuple):
+    """A flip and zoom of an image: as index maps of its sides, and as scale and shift for boxes.
+
+    Attributes:
+        rows: (H,) source row of each row of the result; `DROPPED` outside of the image.
+        columns: (W,) source column of each column, likewise.
+        scale: factors along rows and columns; negative where flipped.
+        shift: where the source's upper and left edge come to lie, in px.
+    """
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    scale: tuple[float, float] = (1.0, 1.0)
+    shift: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Region:
+    """The upper rows and left columns of a sensor, downsampled.
+
+    Attributes:
+        height: rows of the result in px.
+        width: columns of the result in px.
+        factor: sensor pixels per pixel of the result, along each side.
+        keep: "nearest" keeps the events of one sensor pixel in factor x factor, the one that nearest-exact
+            sub-sampling picks: coordinates c with c % factor == factor // 2 (odd ones at factor 2, as in RVT's 1Mpx
+            archive); "all" sums them.
+    """
+
+    height: int
+    width: int
+    factor: int = 1
+    keep: str = "nearest"
+
+    def seen(self, view: FlipZoom | None = None) -> Seen:
+        """(K, 2049) at which rows, and (L, 2049) at which columns each of the sensor's is seen.
+
+        `DROPPED` where there is no first, second ... place: zooming in shows some of them several times.
+        """
+        if view is None:
+            return _places(self)
+        (rows,), (columns,) = _places(self)
+        return _seen(rows, view.rows), _seen(columns, view.columns)
+
+
+@lru_cache(maxsize=64)
+def _places(region: Region) -> Seen:
+    """(1, 2049) at which row, and (1, 2049) at which column each of the sensor's lands, or `DROPPED`."""
+    coordinates = np.arange(COORDINATES, dtype=np.int32)
+    places = coordinates // region.factor
+    if region.keep == "nearest":
+        places[coordinates % region.factor != region.factor // 2] = DROPPED
+    places[-1] = DROPPED
+    rows, columns = (np.where(places < side, places, DROPPED)[None] for side in (region.height, region.width))
+    return rows.astype(np.int32), columns.astype(np.int32)
+
+
+def _seen(places: NDArray[np.int32], sources: NDArray[np.int64]) -> NDArray[np.int32]:
+    """(K, 2049) the places at which coordinates are seen that land at `places`; see `FlipZoom` for `sources`."""
+    size = len(sources)
+    where = np.flatnonzero(sources != DROPPED)
+    order = where[np.argsort(sources[where], kind="stable")]
+    shown = sources[order]
+    nth = np.arange(len(shown)) - np.searchsorted(shown, shown)
+    # The last column stands for what the region drops.
+    seen = np.full((int(nth.max(initial=0)) + 1, size + 1), DROPPED, np.int32)
+    seen[nth, shown] = order
+    return np.ascontiguousarray(seen[:, np.where(places == DROPPED, size, places)])
+
+
+def apply_maps(image: NDArray[Any], view: FlipZoom, outside: float) -> NDArray[Any]:
+    """Image (..., H, W) as it is seen; pixels from outside of it get the value `outside`.
+
+    Where nothing changes, the image itself is returned.
+    """
+    seen = image
+    # One side after the other takes a third of the time of indexing both at once; most sides stay as they are.
+    for axis, sources in ((-2, view.rows), (-1, view.columns)):
+        if np.array_equal(sources, np.arange(image.shape[axis])):
+            continue
+        seen = seen.take(sources, axis=axis)
+        seen.swapaxes(axis, -1)[..., sources == DROPPED] = outside
+    return seen
 
 
 def bin_times(t_start: int, t_end: int, bins: int) -> NDArray[np.int64]:
@@ -128,7 +217,7 @@ def window_histograms(
     *,
     rule: str = "edges",
     region: Region | None = None,
-    view: View | None = None,
+    view: FlipZoom | None = None,
     out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
     """Histograms of windows (T, 2), first time and end of each in us, negative polarity first; see `event_histogram`.

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_json
 from tespec.events.readers import Events
-from tespec.events.spatial import Seen
 
 VERSION, FORMAT = 2, "tespec packed events"
 HEADER, WORDS, INDEX = "header.json", "events.u32", "index.i64"
@@ -45,6 +44,7 @@ ON = np.uint32(1 << P_SHIFT)
 OUTSIDE = np.uint32(MAX_WIDTH << X_BITS)  # in a table of rectified pixels: a row that no region has
 
 Arrays = tuple[NDArray[np.uint32], NDArray[np.int64]]  # words and index
+Seen = tuple[NDArray[np.int32], NDArray[np.int32]]  # rows and columns, see `tespec.events.histogram.Region.seen`
 
 
 class PackedEvents:

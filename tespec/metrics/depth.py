@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.metrics.frames import FrameScorer, Score, Scores, fewer, members
+from tespec.metrics import FrameScorer, Score, Scores, fewer, members
 
 CUT_OFFS = (10, 20, 30)  # m
 SCORES = {

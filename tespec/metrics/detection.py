@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.errors import UserError
-from tespec.metrics.frames import FrameScorer, Scores, fewer
+from tespec.metrics import FrameScorer, Scores, fewer
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of intersection over union
 AT_50, AT_75 = 0, 5  # places of 0.50 and 0.75 among them

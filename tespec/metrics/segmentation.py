@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.metrics.frames import FrameScorer, Scores, fewer
+from tespec.metrics import FrameScorer, Scores, fewer
 
 IGNORE = 255
 

@@ -13,9 +13,8 @@ from tespec.core.description import Description, described_size, descriptions_ab
 from tespec.core.distributed import rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning, Size
-from tespec.events.opening import open_reader
-from tespec.sample import make_world, world_folder
-from tespec.sample.make import facts
+from tespec.events.packing import open_reader
+from tespec.sample import facts, make_world, world_folder
 
 SAMPLE = "sample"
 UNASKED = (None, "sample", "tiny")  # profiles under which a run without data takes the sample world

@@ -15,9 +15,9 @@ from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning
 from tespec.datasets.base import TEST, TRAIN
-from tespec.datasets.recording import fingerprint
+from tespec.datasets.recording import fingerprint, require_stored_factor
 from tespec.datasets.sources import pack_missing
-from tespec.metrics.frames import partial_means
+from tespec.metrics import partial_means
 from tespec.models.layers import with_exact_pools
 from tespec.pretraining.method import Method
 from tespec.runs.data import Data, sibling
@@ -187,6 +187,9 @@ def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}) -> Pre
         dataset = open_dataset(settings, data.root)
         pack_missing(files.source for each in (spec.split, TRAIN) for files in dataset.files(each))
         task = build_task(settings, data.root, spec.split)
+    overrides = changed_finetuning(spec.settings, data.description.overrides(), method.network)
+    if "downsample.factor" in overrides:
+        require_stored_factor((*task.train, *task.scored), settings.downsample)
     checkpoint = spec.checkpoint
     if spec.pretrains:
         recipe = pretraining_settings(spec.name, settings.profile, spec.pretraining_changes, settings.width)
@@ -212,7 +215,7 @@ def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}) -> Pre
         task=settings.task,
         settings=settings,
         config=as_facts(settings) | splits | dict(extra) | frozen,
-        overrides=changed_finetuning(spec.settings, data.description.overrides(), method.network) | frozen,
+        overrides=overrides | frozen,
         data=data.label,
         data_fingerprint=fingerprint(task.train, task.scored),
         seed=seed,

@@ -15,6 +15,7 @@ from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
 from tespec.core.progress import say
 from tespec.core.settings import Pretraining
+from tespec.datasets.recording import require_stored_factor
 from tespec.models.backbone import Backbone
 from tespec.models.layers import with_exact_pools
 from tespec.pretraining.data import PretrainData
@@ -79,6 +80,8 @@ def pretrain(
         learned = open_pretraining(settings, data.root, skip_damaged=skip_damaged)
     for note in learned.notes:
         say(note)
+    if "downsample.factor" in overrides:
+        require_stored_factor(getattr(learned, "train", ()), settings.downsample)  # images have no recordings
     seed_everything(derive(seed, "model"))
     model: Any = new_network(settings, learned)
     if upstream:

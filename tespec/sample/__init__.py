@@ -1,5 +1,194 @@
-"""A small synthetic driving world in the layouts of the real data sets, for use without them."""
+"""A small synthetic driving world in the layouts of the real data sets, for use without them.
 
-from tespec.sample.make import make_world, world_folder
+It is made once, in parallel, with the same bytes whatever the number of processes.
+"""
 
-__all__ = ["make_world", "world_folder"]
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tespec.core.errors import UserError
+from tespec.core.files import one_at_a_time
+from tespec.core.paths import cache_root
+from tespec.core.progress import progress
+from tespec.sample import layouts
+from tespec.sample.layouts import SampleRecording, SampleSensor
+from tespec.sample.street import FRAME_RATE, PERIOD_US, Film, Street
+
+VERSION = 9
+# Of each size and data set: the sensor of all recordings, and for each split their number and the seconds of each.
+CONTENTS: dict[str, dict[str, tuple[SampleSensor, dict[str, tuple[int, float]]]]] = {
+    "tiny": {
+        "ddd17": (SampleSensor(80, 96, 64), {"train": (2, 2.0), "test": (1, 2.0), "val": (1, 2.0)}),
+        "1mpx": (SampleSensor(64, 96, 64), {"train": (1, 2.0), "val": (1, 2.0), "test": (1, 2.0)}),
+        "gen1": (SampleSensor(64, 80, 64), {"train": (2, 2.0), "val": (1, 2.0), "test": (1, 2.0)}),
+        "dsec": (SampleSensor(64, 80, 56), {"train": (2, 2.0), "test": (1, 2.0), "val": (1, 2.0)}),
+        "mvsec": (SampleSensor(64, 80, 64), {"train": (1, 2.0), "test": (2, 2.0), "val": (1, 2.0)}),
+        "objects": (SampleSensor(64, 96, 64), {"train": (2, 2.0), "val": (1, 2.0)}),
+    },
+    "small": {
+        "ddd17": (SampleSensor(120, 160, 96), {"train": (24, 3.5), "test": (10, 4.0), "val": (4, 4.0)}),
+        "1mpx": (SampleSensor(96, 160, 96), {"train": (14, 8.0), "val": (2, 8.0), "test": (4, 8.0)}),
+        "gen1": (SampleSensor(96, 128, 96), {"train": (32, 8.0), "val": (6, 8.0), "test": (8, 8.0)}),
+        "dsec": (SampleSensor(96, 128, 88), {"train": (8, 8.0), "val": (3, 8.0), "test": (3, 8.0)}),
+        "mvsec": (SampleSensor(96, 128, 96), {"train": (1, 60.0), "val": (2, 8.0), "test": (4, 8.0)}),
+        "objects": (SampleSensor(180, 240, 180), {"train": (12, 8.0), "val": (2, 8.0)}),
+    },
+}
+DATASETS = tuple(CONTENTS["small"])
+DEFAULT = ("ddd17", "1mpx")  # what the demo needs
+# Names like those of the official recordings: of each split, or by the number of the recording in its data set.
+OFFICIAL = {
+    "dsec": {
+        "train": [f"zurich_city_{number:02d}_a" for number in (0, 1, 2, 4, 5, 6, 7, 8)],
+        "val": [f"zurich_city_{number:02d}_a" for number in (9, 10, 11)],
+        "test": ["zurich_city_13_a", "zurich_city_14_c", "zurich_city_15_a"],
+    },
+    "mvsec": {
+        "train": ["outdoor_day2"],
+        "val": ["outdoor_day3", "outdoor_night4"],
+        "test": ["outdoor_day1", "outdoor_night1", "outdoor_night2", "outdoor_night3"],
+    },
+}
+NUMBERED: dict[str, Callable[[int], str]] = {
+    "ddd17": "dir{}".format,
+    "1mpx": "moorea_2019-02-19_{:03d}_td_500000_8500000".format,
+    "gen1": lambda number: f"17-04-13_15-05-{10 + number}_500000_8500000",
+    "objects": "street{:02d}".format,
+}
+NIGHT_EVERY = 4  # every fourth recording of a split is a night
+# Numbers of streets decide events: those of a split stay what they are when another one grows. Below 3000 are none.
+STREETS_PER_WORLD, STREETS_PER_DATASET = 1000, 100
+FIRST_STREET = {"train": 0, "val": 60, "test": 80}
+WRITERS: dict[str, Callable[[Film, Path, SampleRecording], None]] = {
+    "ddd17": layouts.write_ddd17,
+    "1mpx": layouts.write_prophesee,
+    "gen1": layouts.write_prophesee,
+    "dsec": layouts.write_dsec,
+    "mvsec": layouts.write_mvsec,
+    "objects": layouts.write_objects,
+}
+# Time of the first frame by the clock of a recording whose layout has no place for the ego speed, in us.
+CLOCKS = {"gen1": 0, "1mpx": 0, "dsec": layouts.DSEC_OFFSET_US, "mvsec": layouts.MVSEC_EPOCH_US}
+
+
+def recordings_of(size: str, seed: int, dataset: str) -> list[SampleRecording]:
+    """All recordings of one data set of a world, in a fixed order.
+
+    Raises:
+        UserError: there is no such size or data set, or the seed is negative.
+    """
+    if seed < 0:
+        raise UserError(f"seed {seed} of the sample world", "is negative", "give 0 or more")
+    for kind, name, known in (("size", size, CONTENTS), ("dataset", dataset, DATASETS)):
+        if name not in known:
+            raise UserError(f"sample world, {kind} '{name}'", f"no such {kind}", f"choose from {', '.join(known)}")
+    sensor, splits = CONTENTS[size][dataset]
+    first = STREETS_PER_WORLD * (seed + 3) + STREETS_PER_DATASET * DATASETS.index(dataset)
+    found: list[SampleRecording] = []
+    for split, (number, seconds) in splits.items():
+        for index in range(number):
+            name = OFFICIAL[dataset][split][index] if dataset in OFFICIAL else NUMBERED[dataset](len(found))
+            night = "night" in name or (dataset != "mvsec" and index % NIGHT_EVERY == NIGHT_EVERY - 2)
+            street = first + FIRST_STREET[split] + index
+            found.append(SampleRecording(dataset, split, name, sensor, seconds, street, night))
+    return found
+
+
+def world_folder(size: str = "small", seed: int = 0, root: Path | None = None) -> Path:
+    """Where the world of these arguments lies once it is made; see `make_world`."""
+    return (cache_root() if root is None else root) / f"sample-v{VERSION}-{seed}-{size}"
+
+
+def make_world(
+    size: str = "small",
+    seed: int = 0,
+    root: Path | None = None,
+    processes: int | None = None,
+    datasets: Sequence[str] = DEFAULT,
+) -> Path:
+    """The folder of a sample world, with a folder for each data set; those asked for that it lacks are made.
+
+    Several processes may ask for the same world at once: one makes it, the others wait. With more than one process the
+    caller's main module is imported by each of them, so a script needs `if __name__ == "__main__"`.
+
+    Args:
+        size: a key of `CONTENTS`.
+        seed: 0 or more; streets of different seeds differ.
+        root: folder in which worlds are kept; None: the harness's cache.
+        processes: how many make recordings at once; None: one per processor.
+        datasets: keys of `WRITERS`.
+
+    Raises:
+        UserError: unknown size or data set, or negative seed.
+    """
+    wanted = {dataset: recordings_of(size, seed, dataset) for dataset in datasets}
+    folder = world_folder(size, seed, root)
+    if all((folder / dataset).is_dir() for dataset in wanted):
+        return folder
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # it would wait for its parent for ever
+        remedy = 'put what it does below `if __name__ == "__main__":`'
+        raise UserError(sys.argv[0], "is imported by each process that makes the sample world", remedy)
+    with one_at_a_time(folder):
+        for dataset, recordings in wanted.items():
+            if not (folder / dataset).is_dir():
+                unfinished = folder / f".{dataset}.unfinished"
+                shutil.rmtree(unfinished, ignore_errors=True)
+                unfinished.mkdir(parents=True)
+                (unfinished / "dataset.json").write_text(json.dumps(facts(size, seed, dataset), indent=1) + "\n")
+                _make(recordings, unfinished, processes or os.cpu_count() or 1)
+                unfinished.replace(folder / dataset)
+    return folder
+
+
+def facts(size: str, seed: int, dataset: str) -> dict[str, Any]:
+    """The `dataset.json` of one data set of a world, whether it is made or not; errors as of `recordings_of`."""
+    recordings = recordings_of(size, seed, dataset)
+    height, width, label_rows = recordings[0].sensor
+    splits: dict[str, list[str]] = {}
+    for recording in recordings:
+        splits.setdefault(recording.split, []).append(recording.name)
+    found: dict[str, Any] = {
+        "dataset": dataset,
+        "data": "sample",
+        "world": {"version": VERSION, "seed": seed, "size": size},
+        "sensor": {"height": height, "width": width},
+        "splits": splits,
+    }
+    if dataset in ("ddd17", "dsec"):
+        found["label_rows"] = label_rows
+    if dataset == "ddd17":
+        found |= {"frame_rate": FRAME_RATE / layouts.DDD17_STRIDE, "classes": list(layouts.DDD17_CLASSES)}
+    return found
+
+
+def _make(recordings: Sequence[SampleRecording], root: Path, processes: int) -> None:
+    """Make the recordings of one data set in its folder, the longest first."""
+    planned = sorted(recordings, key=lambda recording: -recording.seconds)
+    label = f"making the sample world's {planned[0].dataset}"
+    pool = ProcessPoolExecutor(min(processes, len(planned)), multiprocessing.get_context("spawn"))
+    with pool, progress(label, "recordings") as advance:
+        run: Any = pool.map if processes > 1 else map
+        for done, _ in enumerate(run(partial(_write, root), planned), start=1):
+            advance(done, len(planned), "")
+
+
+def _write(root: Path, recording: SampleRecording) -> None:
+    """Make one recording; `ego_speed/<name>.npy` (N, 2) holds time in us and speed in m/s."""
+    dataset, street = recording.dataset, Street(recording.seed, recording.seconds, recording.night)
+    WRITERS[dataset](street.record(street.camera(*recording.sensor)), root, recording)
+    if dataset in CLOCKS:
+        times = CLOCKS[dataset] + PERIOD_US * np.arange(1, street.frames)
+        (root / "ego_speed").mkdir(exist_ok=True)
+        np.save(root / "ego_speed" / f"{recording.name}.npy", np.stack([times, street.ego_speed[1:]], axis=1))

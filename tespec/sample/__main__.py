@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from tespec.cli.main import call, new_app, run
 from tespec.runs.setup import NonNegativeInt, PositiveInt
-from tespec.sample.make import DEFAULT, make_world
+from tespec.sample import DEFAULT, make_world
 
 app = new_app("python -m tespec.sample")
 

@@ -29,7 +29,7 @@ from tespec.datasets.batches import (
 )
 from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
 from tespec.datasets.recording import LabelledRecording, WindowRule, with_label_share
-from tespec.metrics.frames import Score
+from tespec.metrics import Score
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.layers import padded_size
@@ -177,11 +177,7 @@ class Task(ABC):
         self.settings, self.split = settings, split
         self.dataset = open_dataset(settings, root)
         self.dataset.names(split)  # before anything is opened
-        self.train, self.scored = self._opened(TRAIN), self._opened(split)
-
-    def _opened(self, split: str) -> list[LabelledRecording]:
-        with progress(f"opening the {split} recordings", "recordings") as advance:
-            return self.dataset.recordings(split, lambda done, total: advance(done, total, ""))
+        self.train, self.scored = self.dataset.recordings(TRAIN), self.dataset.recordings(split)
 
     @property
     def learned(self) -> list[LabelledRecording]:

@@ -19,8 +19,8 @@ from tespec.core.distributed import global_mean, rank_without_labels
 from tespec.core.settings import Depth, Finetuning, NonNegativeFloat, Share, Width, build
 from tespec.datasets.batches import NO_BOX, WHOLE, LabelledBatches, Shard, StepBatches, pad_boxes
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
+from tespec.metrics import Score
 from tespec.metrics.detection import BoxFilter, DetectionScorer
-from tespec.metrics.frames import Score
 from tespec.models import Backbone
 from tespec.models.layers import in_fp32
 from tespec.registry import MODELS, TASKS

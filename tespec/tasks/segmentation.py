@@ -20,7 +20,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning, Share, Size, Width, build
 from tespec.datasets.base import TEST
 from tespec.datasets.batches import stack_masks
-from tespec.metrics.frames import Score
+from tespec.metrics import Score
 from tespec.metrics.segmentation import IGNORE, SegmentationScorer
 from tespec.models import Backbone
 from tespec.models.backbone import BackboneState, resized

@@ -9,9 +9,9 @@ from PIL import Image
 from tespec.comparison.frame import to_frame
 from tespec.comparison.records import read_records
 from tespec.core.paths import REPOSITORY
-from tespec.inference.load import load_trained
+from tespec.inference import load_trained
 from tespec.models import EventSwin
-from tespec.sample.make import world_folder
+from tespec.sample import world_folder
 from tespec.tasks import build_task
 from tespec.training.device import derive, seed_everything
 from tespec.weights.files import state_sha256, write_weights

@@ -31,7 +31,7 @@ from tespec.datasets.batches import (
 )
 from tespec.datasets.folder import divide
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
-from tespec.events.spatial import Region
+from tespec.events.histogram import Region
 from tespec.runs.data import Data, settings_of
 
 FLIP, NONE, ALWAYS = Augmentation(flip=1.0), Augmentation(), Augmentation(flip=0.5, zoom=1.0)

@@ -19,8 +19,7 @@ from tespec.core.settings import Downsample
 from tespec.datasets.check import check, problems
 from tespec.datasets.folder import EventFolder, divide, find_recordings
 from tespec.datasets.images import open_images
-from tespec.events.opening import open_reader
-from tespec.events.packing import pack
+from tespec.events.packing import open_reader, pack
 from tespec.events.readers.prophesee import write_dat
 from tespec.pretraining.method import new_network, open_pretraining
 

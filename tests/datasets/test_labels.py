@@ -23,7 +23,7 @@ from tespec.datasets.labels import (
 )
 from tespec.datasets.recording import ChosenLabels, LabelledRecording
 from tespec.datasets.sources import EventSource
-from tespec.events.spatial import Region
+from tespec.events.histogram import Region
 
 COUNT, SIZE = 6, (40, 56)
 

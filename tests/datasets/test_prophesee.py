@@ -12,6 +12,7 @@ from twins.rvt_archive import archive
 
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
+from tespec.core.settings import Downsample
 from tespec.datasets.augment import FlipZoom
 from tespec.datasets.prophesee import (
     BoxLabels,
@@ -20,6 +21,7 @@ from tespec.datasets.prophesee import (
     choose_frames,
     raw_boxes,
 )
+from tespec.datasets.recording import require_stored_factor
 from tespec.datasets.sources import ENDS, REPRESENTATIONS
 from tespec.events.readers.prophesee import write_dat
 from tespec.tasks import import_tasks
@@ -245,6 +247,13 @@ def test_of_an_archive_feed_forward_networks_see_the_window_of_each_label(made):
     flipped = np.empty((2, 20, 240, 304), np.uint8)
     every.fill(flipped, 3, 10, "rvt", flip)
     np.testing.assert_array_equal(flipped, every.histograms(3, 2, 10, "rvt")[..., ::-1])
+
+
+def test_a_factor_that_an_archive_is_not_stored_at_is_refused(made):
+    recordings = opened(made.parents[1], "gen1", "rule=rvt").recordings("test")
+    require_stored_factor(recordings, Downsample(1, "nearest"))
+    with pytest.raises(UserError, match=r"holds histograms downsampled by 1, not by 2; set downsample\.factor to 1"):
+        require_stored_factor(recordings, Downsample(2, "nearest"))
 
 
 def replaced(name, change):

@@ -21,7 +21,7 @@ from tespec.datasets.recording import (
     van_der_corput_order,
     with_label_share,
 )
-from tespec.events.spatial import Region
+from tespec.events.histogram import Region
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
 

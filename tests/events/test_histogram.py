@@ -28,9 +28,8 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Augmentation
 from tespec.datasets.augment import FlipZoom, sample_flip_zoom
 from tespec.events import event_histogram, load_events, window_histograms
-from tespec.events.histogram import bin_times, rvt_bin_times
+from tespec.events.histogram import Region, apply_maps, bin_times, rvt_bin_times
 from tespec.events.packing import pack
-from tespec.events.spatial import Region, apply_maps
 from tespec.events.store import WORDS, open_store
 
 DATA = Path(__file__).parents[1] / "data"

@@ -33,11 +33,10 @@ from tespec.datasets.folder import divide
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import PackedEvents, load_events, open_events
-from tespec.events.opening import cache_path, open_reader
-from tespec.events.packing import pack
+from tespec.events.packing import cache_path, open_reader, pack
 from tespec.events.readers.prophesee import write_dat
 from tespec.events.store import store_of
-from tespec.inference.predict import find
+from tespec.inference import find
 
 REAL = Path(__file__).parents[1] / "data"
 RAW = REAL / "evt3_640x480_2.08s.raw"

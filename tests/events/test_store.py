@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
 from tespec.events import Events, packing, store
-from tespec.events.opening import open_reader
-from tespec.events.packing import load, pack
+from tespec.events.packing import load, open_reader, pack
 from tespec.events.readers import prophesee
 from tespec.events.readers.prophesee import write_dat
 from tespec.events.store import is_complete, open_store

@@ -18,9 +18,7 @@ from tespec.core.boxes import make_boxes
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.datasets.batches import EvaluationBatches
-from tespec.inference import load, predict
-from tespec.inference.load import TrainedNetwork, load_trained
-from tespec.inference.predict import ROWS, Prediction, draw, find, run_inference
+from tespec.inference import ROWS, Prediction, TrainedNetwork, draw, find, load, load_trained, predict, run_inference
 from tespec.models import build_backbone
 from tespec.models.backbone import reset
 from tespec.models.layers import padded_size

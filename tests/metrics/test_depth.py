@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from tespec.core.errors import UserError
+from tespec.metrics import partial_means
 from tespec.metrics.depth import NAMES, DepthScorer
-from tespec.metrics.frames import partial_means
 
 SIZE = (4, 5)
 DEPTHS = st.one_of(st.floats(0.1, 120), st.sampled_from([np.nan, np.inf, 0.0, -1.0, 1.978, 10.0, 20.0, 30.0, 80.0]))

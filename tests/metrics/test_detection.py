@@ -15,8 +15,8 @@ from pycocotools.cocoeval import COCOeval
 
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.errors import UserError
+from tespec.metrics import partial_means
 from tespec.metrics.detection import BoxFilter, DetectionScorer
-from tespec.metrics.frames import partial_means
 
 NAMES = ("car", "pedestrian", "two-wheeler")
 ALL, GEN1 = BoxFilter(0, 0, 0), BoxFilter(min_diagonal=30, min_side=10)

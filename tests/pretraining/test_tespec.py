@@ -12,10 +12,10 @@ from tespec.core.config import pretraining_settings
 from tespec.datasets.augment import sample_flip_zoom
 from tespec.datasets.batches import draw_mask
 from tespec.events import Events, window_histograms
+from tespec.events.histogram import Region
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.events.packing import load
 from tespec.events.readers import Reader
-from tespec.events.spatial import Region
 from tespec.models import EventSwin
 from tespec.pretraining.method import own_settings
 from tespec.pretraining.tespec import Tespec, normalise_patches

@@ -5,7 +5,7 @@ import pytest
 
 from tespec.core.errors import UserError
 from tespec.runs.data import Data, find_data, find_unlabelled
-from tespec.sample.make import world_folder
+from tespec.sample import world_folder
 
 pytestmark = pytest.mark.usefixtures("without_data")
 

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from tespec.sample import render
+from tespec.sample import recordings_of, render
 from tespec.sample.layouts import DDD17_CLASSES, DDD17_NUMBERS, frame_boxes
-from tespec.sample.make import recordings_of
 from tespec.sample.render import COS, CX, CZ, HX, HZ, SIN
 from tespec.sample.street import EGO, Street, stop_and_go
 

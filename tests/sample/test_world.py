@@ -15,9 +15,8 @@ from tespec.cli.main import call
 from tespec.core.errors import UserError
 from tespec.registry import register_methods
 from tespec.runs.data import Data, settings_of
-from tespec.sample import make_world
+from tespec.sample import CONTENTS, DATASETS, make_world, recordings_of
 from tespec.sample.__main__ import app
-from tespec.sample.make import CONTENTS, DATASETS, recordings_of
 from tespec.sample.street import Street
 from tespec.tasks import build_task
 from tespec.tasks.base import groups_of

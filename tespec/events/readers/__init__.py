@@ -1,7 +1,8 @@
 """One file per on-disk format, and what they share: a recording's events, read once, and the size of its sensor.
 
 The function that opens a format takes a path, and the sensor's height and width in px where the file does not name
-them. Files that are empty, truncated, damaged or of another kind are a `UserError`.
+them, or as a default; see `resolve_size`. Files that are empty, truncated, damaged or of another kind are a
+`UserError`.
 """
 
 from __future__ import annotations
@@ -24,10 +25,6 @@ NO_SIZE = (
 )
 
 Column = NDArray[np.integer[Any]]
-
-
-class SizeNotNamed(UserError):
-    """A recording of which neither its file nor the user says how large the sensor is."""
 
 
 class Events(NamedTuple):
@@ -85,7 +82,7 @@ def resolve_size(
         raise UserError(path, f"its sensor is {named[1]}x{named[0]} px, not {width}x{height}", "leave --sensor out")
     size = given or named or described_size(path) or default
     if size is None:
-        raise SizeNotNamed(path, "does not name the sensor's size", NO_SIZE)
+        raise UserError(path, "does not name the sensor's size", NO_SIZE)
     if not is_size(size):
         raise UserError(path, f"cannot have a sensor of {size[1]}x{size[0]} px", f"give 1 to {LARGEST} px a side")
     return size

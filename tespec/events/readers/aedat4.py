@@ -15,6 +15,7 @@ import numpy as np
 import zstandard
 
 from tespec.core.errors import UserError
+from tespec.core.settings import Size
 from tespec.events.readers import Events, Reader, resolve_size
 
 MAGIC = b"#!AER-DAT4.0\r\n"
@@ -24,7 +25,7 @@ AGAIN = "copy it again"
 DAMAGED = (struct.error, ValueError, RuntimeError, MemoryError, ElementTree.ParseError, zstandard.ZstdError)
 
 
-def open_aedat4(path: Path, height: int | None = None, width: int | None = None) -> Reader:
+def open_aedat4(path: Path, height: int | None = None, width: int | None = None, default: Size | None = None) -> Reader:
     """Open an `.aedat4` recording; of several streams of events the first is read. See `tespec.events.readers`."""
     whole = path.stat().st_size
     with path.open("rb") as file:
@@ -44,7 +45,7 @@ def open_aedat4(path: Path, height: int | None = None, width: int | None = None)
         raise UserError(path, f"is compressed by unknown method {compression}", "give one with LZ4, ZSTD or none")
     if stream is None:
         raise UserError(path, "has no stream of events", "give a recording with events")
-    size = resolve_size(path, height, width, named)
+    size = resolve_size(path, height, width, named, default)
     begin = len(MAGIC) + 4 + len(header)
     packets = _find_packets(path, stream, begin, end if begin <= end <= whole else whole)
 

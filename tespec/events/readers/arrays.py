@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
+from tespec.core.settings import Size
 from tespec.events.readers import Events, Reader, resolve_size
 
 # What NumPy raises on a damaged header, which it parses as Python text, and on a damaged archive.
@@ -50,7 +51,7 @@ def load_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
     return arrays
 
 
-def open_arrays(path: Path, height: int | None = None, width: int | None = None) -> Reader:
+def open_arrays(path: Path, height: int | None = None, width: int | None = None, default: Size | None = None) -> Reader:
     """Open events in arrays; see `tespec.events.readers` and, for dtypes and units, `as_events`.
 
     A `.npz` file holds arrays x, y, t, p (N,). A `.npy` file holds a structured array (N,) with these fields, or an
@@ -63,7 +64,7 @@ def open_arrays(path: Path, height: int | None = None, width: int | None = None)
     if any(column.shape != (len(columns[2]),) or column.dtype.kind not in "biuf" for column in columns):
         found = ", ".join(f"{column.dtype} {column.shape}" for column in columns)
         raise UserError(path, f"its x, y, t, p are {found}", "give numbers of shape (N,) each")
-    size, count = resolve_size(path, height, width), len(columns[2])
+    size, count = resolve_size(path, height, width, default=default), len(columns[2])
 
     def chunks() -> Iterator[Events]:
         for begin in range(0, count, BLOCK):

@@ -16,6 +16,7 @@ from numba import njit
 
 from tespec.core.errors import UserError
 from tespec.core.files import whole_file
+from tespec.core.settings import Size
 from tespec.events.readers import Column, Events, Reader, check_events, read_rows, resolve_size
 
 LONGEST_HEADER = 1 << 16  # bytes; real headers have a few hundred
@@ -81,12 +82,12 @@ def _number_of(path: Path, begin: int, size: int) -> int:
     return count
 
 
-def open_dat(path: Path, height: int | None = None, width: int | None = None) -> Reader:
+def open_dat(path: Path, height: int | None = None, width: int | None = None, default: Size | None = None) -> Reader:
     """Open a `.dat` recording; see `tespec.events.readers`."""
     header = read_header(path)
     if (version := header.fields.get("version", VERSION)) != VERSION:
         raise UserError(path, f"is version {version} of the format", f"give a file of version {VERSION}")
-    size = resolve_size(path, height, width, header.sensor)
+    size = resolve_size(path, height, width, header.sensor, default)
     with path.open("rb") as file:
         file.seek(header.size)
         kind = file.read(2)
@@ -146,7 +147,7 @@ def write_dat(path: Path, x: Column, y: Column, t: Column, p: Column, height: in
         np.stack([times, columns | rows << X_BITS | on << (X_BITS + Y_BITS)], axis=1).tofile(file)
 
 
-def open_raw(path: Path, height: int | None = None, width: int | None = None) -> Reader:
+def open_raw(path: Path, height: int | None = None, width: int | None = None, default: Size | None = None) -> Reader:
     """Open a `.raw` recording; triggers and other words are skipped. See `tespec.events.readers`."""
     header = read_header(path)
     named = header.fields.get("evt") or header.fields.get("format", "").partition(";")[0].removeprefix("EVT")
@@ -154,7 +155,7 @@ def open_raw(path: Path, height: int | None = None, width: int | None = None) ->
         what = f"its header names the encoding {named!r}" if named else "its header does not name an encoding"
         raise UserError(path, what, "give an EVT2 or EVT3 recording")
     dtype, decode = (np.dtype("<u4"), _decode_evt2) if named[0] == "2" else (np.dtype("<u2"), _decode_evt3)
-    size = resolve_size(path, height, width, header.sensor)
+    size = resolve_size(path, height, width, header.sensor, default)
     count = _number_of(path, header.size, dtype.itemsize)
 
     def chunks() -> Iterator[Events]:

@@ -1,0 +1,330 @@
+"""Trained networks: loaded from the weights that a run wrote, stepped over a recording, their predictions drawn."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic.dataclasses import dataclass
+
+from tespec.core.boxes import Boxes
+from tespec.core.errors import UserError
+from tespec.core.progress import progress
+from tespec.core.settings import Downsample, Finetuning, PositiveFloat, PositiveInt, Rule, Size, build, parse_size
+from tespec.datasets.folder import find_recordings, fixed_windows, name_of, source_of
+from tespec.datasets.recording import LabelledRecording, Recording
+from tespec.models.backbone import Backbone, resized
+from tespec.models.layers import padded_size
+from tespec.tasks import find_task
+from tespec.tasks.base import Network, Task, fresh_backbone, open_dataset
+from tespec.weights.files import problem_of, read_recipe, read_tensors
+from tespec.weights.load import BESIDE, SENSOR, read_backbone
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LARGEST = 2048  # px of a side; no sensor is larger
+SEGMENT_MS = 50.0  # of networks trained on windows from label to label (paper, Sec. 4.1)
+ROWS = 4  # of the figure
+MIN_SCORE = 0.3  # of boxes that are drawn
+COLUMNS = ("events", "prediction", "ground truth")
+PANEL = 4.0  # inches
+DPI = 100
+
+
+def load_network(path: str | Path, *, height: int | None = None, width: int | None = None) -> Backbone | Network:
+    """A trained network in evaluation mode, ready for `tespec.stream` and `.step(histogram, state)`.
+
+    Args:
+        path: `backbone.safetensors` of a pre-training, or `model.safetensors` of a fine-tuning.
+        height: rows in px of the histograms given to `.step`; default: those of its training.
+        width: columns, likewise.
+
+    Returns:
+        The backbone, whose steps give four features; or a task's network, whose steps give a mask (B, H, W), depths
+        (B, H, W) in m, or `Boxes` of each lane.
+
+    Raises:
+        UserError: unreadable file, one without a recipe, or a size that is none.
+    """
+    size, path = _given_size(height, width), Path(path)
+    recipe = read_recipe(path)
+    network: Backbone | Network = load_trained(path).model if "kind" in recipe else read_backbone(path)
+    network.recipe = recipe
+    return network if size is None else for_size(network, size)
+
+
+def _given_size(height: Any, width: Any) -> Size | None:
+    """Height and width in px that the user gives, None where there are none; half a size is refused."""
+    if height is None and width is None:
+        return None
+    if not all(isinstance(side, int) and 1 <= side <= LARGEST for side in (height, width)):
+        raise UserError(f"height={height!r}, width={width!r}", "no size in px", f"give both, from 1 to {LARGEST}")
+    return height, width
+
+
+class TrainedNetwork(NamedTuple):
+    """A network in evaluation mode, its task and its settings."""
+
+    model: Any
+    task: type[Task]
+    settings: Finetuning
+
+
+def read_settings(path: Path) -> Finetuning:
+    """Settings of the fine-tuning that wrote a network, from the file's header; a `UserError` if none did."""
+    recipe = read_recipe(path)
+    if "kind" not in recipe:
+        raise UserError(path, "holds no network with a task's head", "give a model.safetensors that run.py wrote")
+    return build(Finetuning, {key: value for key, value in recipe.items() if key not in BESIDE}, str(path))
+
+
+def load_trained(path: Path) -> TrainedNetwork:
+    """A task's network for histograms of the size of its training; a `UserError` as above."""
+    settings = read_settings(path)
+    tensors, recipe = read_tensors(path)
+    if SENSOR not in recipe:
+        raise UserError(path, "does not say what size it was trained for", "train it again with this version")
+    task = find_task(settings)
+    model = task.network(settings, fresh_backbone(settings, tuple(recipe[SENSOR])))
+    wanted = model.state_dict()
+    for name, target in wanted.items():
+        if problem := problem_of(tensors[name], target) if name in tensors else "is missing":
+            raise UserError(path, f"{name} {problem}", "give the file as run.py wrote it")
+    model.load_state_dict({name: tensors[name] for name in wanted})
+    return TrainedNetwork(model.eval(), task, settings)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How a training made histograms of events, as the recipe of its weights names it."""
+
+    window_ms: PositiveFloat | None
+    bins: PositiveInt
+    rule: Rule
+    downsample: Downsample
+
+
+def stream(
+    recording: str | Path,
+    network: str | Path | Backbone | Network,
+    *,
+    height: int | None = None,
+    width: int | None = None,
+) -> Iterator[tuple[Any, Any]]:
+    """Features of a recording, one window of events after the other, the state carried from its first event on.
+
+    Windows, bins, clipping, order of polarities and downsampling are those of the network's training; a network trained
+    for another image size is built again for this one with the same weights. No gradients are kept.
+
+    Args:
+        recording: file or folder of events.
+        network: what `tespec.load` gives, or the path it takes; runs on its device.
+        height: rows of the sensor in px, for recordings that do not name it.
+        width: columns, likewise.
+
+    Yields:
+        what `network.step` returns for each window: four features (1, C, h, w) of a backbone, or the prediction of a
+        task's network; and the state after it.
+
+    Raises:
+        UserError: the recording cannot be read or is shorter than a window, or the network does not say how it was
+            trained, or was trained on images.
+    """
+    where, sensor = "network", _given_size(height, width)
+    if isinstance(network, str | Path):
+        where, network = str(network), load_network(network)
+    backbone, recipe = _backbone(network), network.recipe or {}
+    if backbone.in_channels != 2 * backbone.bins:
+        what = f"was trained on images of {backbone.in_channels} channels, not on events"
+        raise UserError(where, what, "give a network trained on events")
+    names = [field.name for field in fields(Preprocessing)]
+    if missing := [name for name in names if name not in recipe]:
+        what = f"does not say how its training made histograms of events ({', '.join(missing)})"
+        raise UserError(where, what, "load weights that were trained here, or give histograms to its step()")
+    counted = build(Preprocessing, {name: recipe[name] for name in names}, where)
+    length = counted.window_ms or SEGMENT_MS
+    opened = open_recording(Path(recording), length, counted.downsample, sensor)
+    if not len(opened):
+        raise UserError(recording, f"is shorter than a window of {length:g} ms", "give a longer recording")
+    # What is wrong is said here, and not at the first step.
+    return _steps(for_size(network, (opened.region.height, opened.region.width)), opened, counted)
+
+
+def _steps(network: Backbone | Network, recording: Recording, counted: Preprocessing) -> Iterator[tuple[Any, Any]]:
+    device, state = next(network.parameters()).device, None
+    for window in range(len(recording)):
+        histogram = torch.from_numpy(recording.histograms(window, 1, counted.bins, counted.rule))
+        features, state = network.step(histogram.to(device), state)
+        yield features, state
+
+
+def open_recording(path: Path, window_ms: float, downsample: Downsample, sensor: Size | None = None) -> Recording:
+    """The only recording at or under `path`, cut into contiguous windows; a `UserError` if there is not one."""
+    found, *others = find_recordings(path)
+    if others:
+        raise UserError(path, f"holds {len(others) + 1} recordings", "name one of them")
+    return fixed_windows(name_of(path, found), source_of(found, sensor), window_ms, downsample)
+
+
+def for_size(network: Backbone | Network, size: Size) -> Backbone | Network:
+    """The network for histograms of `size` (H, W) in px: itself, or a copy with the same weights."""
+    backbone, padded = _backbone(network), padded_size(*size)
+    if backbone.img_size == padded:
+        return network
+    # In the copy of the whole network, the resized backbone takes the place of its own.
+    return copy.deepcopy(network, {id(backbone): resized(backbone, padded)})
+
+
+def _backbone(network: Backbone | Network) -> Backbone:
+    return network if isinstance(network, Backbone) else network.backbone
+
+
+class Prediction(NamedTuple):
+    """A network's prediction at the end of a window."""
+
+    seconds: float  # since the recording's first window began
+    milliseconds: float  # length of the window
+    histogram: NDArray[np.uint8]  # (2*bins, H, W) of the window
+    predicted: Any  # as the task's scorer takes it: a mask (H, W) uint8, a depth (H, W) float32 in m, `Boxes` ...
+    truth: Any  # the last label of the window, in the same form; None where there is none
+
+
+class Drawn(NamedTuple):
+    """Path of the figure, number of windows in the clip, and how many of those have a label."""
+
+    figure: Path
+    windows: int
+    labelled: int
+
+
+def predict(
+    weights: Path,
+    wanted: str,
+    out: Path,
+    device: torch.device,
+    *,
+    root: Path | None = None,
+    clip: tuple[float, float] = (0.0, 10.0),
+    sensor_px: str | None = None,
+) -> Drawn:
+    """Run the network of `weights` on a recording and draw `ROWS` of its predictions.
+
+    Args:
+        weights: `model.safetensors` of a fine-tuning.
+        wanted: name of one of the data set's recordings, which comes with its labels, or path of any other.
+        out: folder for the figure.
+        device: where the network runs.
+        root: folder of the task's data, in which names are looked up, if there is one.
+        clip: first and last second.
+        sensor_px: size of the recording's sensor, as "640x480", if it does not name it.
+
+    Raises:
+        UserError: weights or recording cannot be read, or no window ends within the clip.
+    """
+    recording = find(read_settings(weights), wanted, root, sensor_px)
+    if not len(recording):
+        raise UserError(recording.path, "is shorter than a window of the training", "give a longer recording")
+    ends, (start, end) = _seconds(recording), clip
+    windows = np.flatnonzero((ends >= start) & (ends <= end)).tolist()
+    if not windows:
+        lasts = f"no window ends between {start:g} and {end:g} s; it lasts {ends[-1]:.2f} s"
+        raise UserError(recording.path, lasts, "give another --clip")
+    labelled = np.intersect1d(windows, getattr(recording, "labelled", [])).tolist()
+    shown = labelled or windows
+    drawn = sorted({shown[place] for place in np.linspace(0, len(shown) - 1, ROWS).round().astype(int)})
+    network = load_trained(weights)
+    model = for_size(network.model, (recording.region.height, recording.region.width))
+    network = network._replace(model=model.to(device))
+    predictions = list(run_inference(network, recording, drawn))
+    from tespec.pictures import save_figure
+
+    figure = out / (re.sub(r"[^\w.-]+", "_", recording.name) + ".png")
+    save_figure(draw(predictions, network, bool(labelled)), figure, DPI)
+    return Drawn(figure, len(windows), len(labelled))
+
+
+@torch.no_grad()
+def run_inference(network: TrainedNetwork, recording: Recording, windows: Sequence[int]) -> Iterator[Prediction]:
+    """Predictions at the end of some windows of a recording, indices in rising order, one at a time.
+
+    A recurrent network sees the recording from its start, a feed-forward one each window alone. Boxes of a score below
+    `MIN_SCORE` are left out.
+    """
+    model, task, settings = network
+    device, state = next(model.parameters()).device, None
+    place = torch.zeros(1, 2, dtype=torch.int64, device=device)
+    ends, lengths, wanted = _seconds(recording), np.diff(recording.windows, axis=1)[:, 0] / 1e3, set(windows)
+    steps = range(windows[-1] + 1) if settings.recurrent else windows
+    with progress(f"predictions on {recording.name}", "windows") as advance:
+        for done, index in enumerate(steps):
+            histogram = recording.histograms(index, 1, settings.bins, settings.rule)
+            segments = torch.from_numpy(histogram).to(device).unsqueeze(1)
+            predictions, state = model.predict(segments, state, place if index in wanted else place[:0])
+            if index in wanted:
+                (predicted,) = task.read(predictions)
+                if isinstance(predicted, Boxes):
+                    predicted = predicted.keep(predicted.score >= MIN_SCORE)
+                truth = None
+                if isinstance(recording, LabelledRecording) and (labels := recording.labels_in(index, 1)):
+                    truth = recording.labels[labels[-1]]
+                yield Prediction(float(ends[index]), float(lengths[index]), histogram[0], predicted, truth)
+            advance(done + 1, len(steps), "")
+
+
+def draw(shown: Sequence[Prediction], network: TrainedNetwork, has_truth: bool) -> Figure:
+    """A figure with a row of two or three pictures for each prediction; depths have the range of the network's head."""
+    from tespec.pictures import POLARITIES, add_bar, colours_of, make_panels, show_events, show_faded
+
+    _, task, settings = network
+    limits = (settings.head["min_depth"], settings.head["max_depth"]) if "max_depth" in settings.head else None
+    columns = COLUMNS if has_truth else COLUMNS[:2]
+    labels = [label for each in shown for label in (each.predicted, each.truth) if label is not None]
+    colours = POLARITIES | colours_of(labels, settings.classes)
+    bars = int(limits is not None)
+    size, width = shown[0].histogram.shape[1:], PANEL * len(columns) + 0.5 * bars
+    figure, panels = make_panels(len(shown), columns, size, width, bars, colours)
+    for axes, each in zip(panels, shown, strict=True):
+        show_events(axes[0], each.histogram)
+        axes[0].set_ylabel(f"{each.seconds:.2f} s\nevents of {each.milliseconds:.0f} ms", fontsize=9)
+        images = []
+        for axis, label in zip(axes[1:], (each.predicted, each.truth), strict=False):
+            show_faded(axis, each.histogram)
+            if label is not None and (image := task.draw(axis, label)) is not None:
+                images.append(image)
+        for image in images:
+            image.set_clim(*(limits or images[0].get_clim()))
+        if images:
+            add_bar(axes[-1], images[-1], str(images[-1].get_label()))
+    return figure
+
+
+def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | None = None) -> Recording:
+    """The recording of that name or path: of the task's data in `root` with its labels, else any other, without."""
+    path, names = Path(wanted), []
+    if len(path.parts) > 1 and not path.exists():
+        raise UserError(f"--predict {wanted}", "no such file or folder", "check the path")
+    if root is not None:
+        dataset = open_dataset(replace(settings, sensor_px=sensor_px or settings.sensor_px), root)
+        for split in dataset.splits:
+            for files in dataset.files(split):
+                if files.name == wanted or (path.exists() and files.source.path.resolve() == path.resolve()):
+                    return dataset.open_checked(files)
+                names.append(files.name)
+    if not path.exists():
+        there = f"give a path, or one of {', '.join(names[:6])}" if names else "give the path of one"
+        raise UserError(f"--predict {wanted}", "no such recording", there)
+    window_ms, sensor = settings.window_ms or SEGMENT_MS, parse_size(sensor_px) if sensor_px else None
+    return open_recording(path, window_ms, settings.downsample, sensor)
+
+
+def _seconds(recording: Recording) -> Any:
+    """(N,) end of each window in s since the recording's start."""
+    return (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6

@@ -1,1 +1,0 @@
-"""Trained networks at work: loaded from a file, played over a recording, drawn."""
