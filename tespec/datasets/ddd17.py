@@ -93,8 +93,9 @@ class Ddd17(LabelledDataset):
                 raise UserError(path / name, "no such file", "give a recording folder of the DDD17 archive")
         times, events = ((path / name).stat().st_size for name in (TIMES, EVENTS))
         count, rest = divmod(times, TICKS.itemsize)
-        if rest:
-            raise UserError(path / TIMES, f"truncated: {rest} bytes after the last whole time", "copy it again")
+        if rest or not times:
+            what = f"truncated: {rest} bytes after the last whole time" if rest else "the file is empty"
+            raise UserError(path / TIMES, what, "copy it again")
         if events != XYP.itemsize * count:
             what = f"has {events} bytes, not the {XYP.itemsize * count} of {count} events in {TIMES}"
             raise UserError(path / EVENTS, what, "copy both files again")

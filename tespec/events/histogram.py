@@ -11,9 +11,10 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from tespec.events.readers import Column, check_events
-from tespec.events.store import BLOCK, CLIP, MAX_WIDTH, PackedEvents, Seen
+from tespec.events.store import CLIP, MAX_WIDTH, PackedEvents, Seen
 
 RULES = ("edges", "rvt")
+BLOCK = 1 << 12  # events counted together, whose places stay in the first-level cache
 COORDINATES = MAX_WIDTH + 1  # of packed events, and one that no region has
 DROPPED = -1
 

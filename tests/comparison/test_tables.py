@@ -209,6 +209,7 @@ def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers() ->
     assert texts("measured", where={"label_fraction": "0.01"}) == ["10.00 (1)"]
     assert texts("published", where={"frozen": "True"}) == ["57.87"]
     assert texts("measured", where={"frozen": "True"}) == ["5.00 (1)"]
+    assert texts("measured", by="label_fraction") == ["10.00 (1)", "30.00 (1)"]
     assert texts("published", by="label_fraction") == ["59.64", "57.23", "59.54", "61.45", "62.06", "62.81"]
     assert any(note.startswith("§ its pre-training sees images") for note in one(made).notes)
     assert not any(note[1] == " " for note in one(made, measured=True).notes)  # no mark is explained that is not there

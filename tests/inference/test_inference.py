@@ -13,12 +13,13 @@ import torch
 from PIL import Image
 
 import tespec
+from tespec import inference
 from tespec.core import progress
 from tespec.core.boxes import make_boxes
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.datasets.batches import EvaluationBatches
-from tespec.inference import ROWS, Prediction, TrainedNetwork, draw, find, load, load_trained, predict, run_inference
+from tespec.inference import ROWS, Prediction, TrainedNetwork, draw, find, load_trained, predict, run_inference
 from tespec.models import build_backbone
 from tespec.models.backbone import reset
 from tespec.models.layers import padded_size
@@ -193,10 +194,10 @@ def test_inference_predicts_what_the_evaluation_scores(tiny_world, tmp_path, arc
 @pytest.mark.parametrize("name", ["gen1", "mvsec"])
 def test_a_figure_is_drawn_and_the_network_built_once(tiny_world, tmp_path, monkeypatch, capsys, name):
     path, _, task = written(tiny_world, tmp_path, name)
-    built, build = [], load.fresh_backbone
-    monkeypatch.setattr(load, "fresh_backbone", lambda *arguments: built.append(1) or build(*arguments))
+    built, build = [], inference.fresh_backbone
+    monkeypatch.setattr(inference, "fresh_backbone", lambda *arguments: built.append(1) or build(*arguments))
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
-    drawn = predict.predict(path, task.scored[0].name, tmp_path / "out", CPU, root=tiny_world / name, clip=(0.0, 0.6))
+    drawn = predict(path, task.scored[0].name, tmp_path / "out", CPU, root=tiny_world / name, clip=(0.0, 0.6))
     assert (drawn.windows > ROWS, drawn.labelled > 0, built) == (True, True, [1])
     done = re.findall(r"(\d+)/(\d+) windows", capsys.readouterr().err)[-1]
     assert done[0] == done[1]
@@ -207,7 +208,7 @@ def test_a_figure_is_drawn_and_the_network_built_once(tiny_world, tmp_path, monk
 
 def test_a_recording_without_labels(tiny_world, tmp_path):
     path, _, _ = written(tiny_world, tmp_path, "mvsec")
-    drawn = predict.predict(path, str(RECORDING), tmp_path / "out", CPU)
+    drawn = predict(path, str(RECORDING), tmp_path / "out", CPU)
     assert (drawn.windows, drawn.labelled) == (2, 0)
 
 
@@ -225,7 +226,7 @@ def test_mistakes_are_named_and_nothing_is_written(tiny_world, tmp_path):
     path, _, _ = written(tiny_world, tmp_path, "ddd17")
     for recording, options, message in NOT_PREDICTED:
         with pytest.raises(UserError, match=message):
-            predict.predict(path, recording, tmp_path / "out", CPU, root=tiny_world / "ddd17", **options)
+            predict(path, recording, tmp_path / "out", CPU, root=tiny_world / "ddd17", **options)
     assert not (tmp_path / "out").exists()
 
 

@@ -41,7 +41,7 @@ def by_eq_7(norm_events):
 
 by_eq_6 = partial(reconstructs, estimate_high_pass)
 histograms = partial(reconstructs, lambda counts: (counts.float(),))
-# tests/comparison/test_ablations.py looks at steps.
+# tests/comparison/test_published.py looks at steps.
 ROWS = {
     "masking": {f"{100 * ratio:.0f}%": partial(masks, ratio) for ratio in (0.0, 0.25, 0.5, 0.75)},
     # Of the sample profile, whose N is 3000.

@@ -15,10 +15,9 @@ from tespec.core.errors import UserError
 from tespec.models import EventSwin
 from tespec.pretraining.method import find_method
 from tespec.runs.data import Data
-from tespec.runs.finetune import finetune, prepare_run
+from tespec.runs.finetune import PreparedRun, finetune, prepare_run
 from tespec.runs.references import label_prior, prior_of, probe
 from tespec.tasks import build_task
-from tespec.tasks.segmentation import SegmentationTask
 from tespec.weights.files import write_weights
 
 FEW = ("optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2", "segments=2")
@@ -75,13 +74,13 @@ def test_the_prior_is_right_where_training_and_test_are_the_same(tiny_world, tmp
 
 
 def test_a_number_that_is_not_finite_is_recorded_as_missing(tiny_world, tmp_path, monkeypatch):
-    evaluate = SegmentationTask.evaluate
+    outcome = PreparedRun.outcome
 
-    def evaluate_to_nan(*arguments):
-        found = evaluate(*arguments)
-        return replace(found, metrics=found.metrics | {"miou": np.float32("nan")})
+    def outcome_with_nan(*arguments):
+        found = outcome(*arguments)
+        return found | {"metrics": found["metrics"] | {"miou": np.float32("nan")}}
 
-    monkeypatch.setattr(SegmentationTask, "evaluate", evaluate_to_nan)
+    monkeypatch.setattr(PreparedRun, "outcome", outcome_with_nan)
     record = prior(tiny_world, tmp_path)
     assert record.metrics["miou"] is None
     frame = results(tmp_path / "results")
