@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from tespec.core.files import read_yaml
+from tespec.core.errors import UserError
+from tespec.core.files import UNREADABLE, read_yaml
 from tespec.core.paths import CONFIGS, PUBLISHED
 
 if TYPE_CHECKING:
@@ -82,7 +83,11 @@ def read_ablations() -> dict[str, Ablation]:
     """All of the paper's ablations by name, and those of this project behind them."""
     found: dict[str, Ablation] = {}
     for path in (PUBLISHED / "ablations.yaml", CONFIGS / "ablations.yaml"):
-        found |= TypeAdapter(dict[str, Ablation]).validate_python(read_yaml(path))
+        try:
+            found |= TypeAdapter(dict[str, Ablation]).validate_python(read_yaml(path))
+        except UNREADABLE as error:  # a ValidationError is a ValueError
+            said = " ".join(str(error).splitlines()[1:3])
+            raise UserError(path, f"is no table of ablations ({said})", "see results/paper/ablations.yaml") from error
     return {name: each.model_copy(update={"name": name}) for name, each in found.items()}
 
 

@@ -180,7 +180,7 @@ class LabelledDataset(ABC):
     def recordings(self, split: str) -> list[LabelledRecording]:
         """All recordings of a split."""
         found, every = [], self.files(split)
-        with progress(f"opening the {split} recordings", "recordings") as advance:
+        with progress(f"opening recordings ({split})", "recordings") as advance:
             for number, files in enumerate(every, start=1):
                 found.append(self.open_checked(files))
                 advance(number, len(every), "")

@@ -262,6 +262,8 @@ def require_stored_factor(recordings: Iterable[Recording], downsample: Downsampl
     for source in (each.source for each in recordings):
         if isinstance(source, ArchiveSource):
             height, width = (source.factor * side for side in (source.region.height, source.region.width))
+            if source.factor > 1 and downsample.keep != "nearest":
+                raise UserError(source.path, "keeps the nearest pixels", "set downsample.keep to nearest")
             if (asked := reduced(height, width, downsample).factor) != source.factor:
                 what = f"holds histograms downsampled by {source.factor}, not by {asked}"
                 raise UserError(source.path, what, f"set downsample.factor to {source.factor}, or give raw recordings")

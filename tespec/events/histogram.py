@@ -39,6 +39,9 @@ class FlipZoom(NamedTuple):
 class Region:
     """The upper rows and left columns of a sensor, downsampled.
 
+    Counting the events that nearest-exact sub-sampling keeps gives the same bits as sub-sampling the full histogram,
+    with a quarter of the events and of the memory at factor 2.
+
     Attributes:
         height: rows of the result in px.
         width: columns of the result in px.

@@ -157,11 +157,11 @@ def finetune(spec: CellSpec) -> Record:
     batches = deal(task.steps, run.seed, run.settings.batch_size, run.setup.accumulate)
 
     def evaluate() -> Outcome:
-        scorer = task.evaluate(model, run.device, run.setup.workers)
+        outcome = prepared.outcome(task.evaluate(model, run.device, run.setup.workers))
         if is_first():
             beside = {SENSOR: list(task.size), SEED: run.seed, TRAINED_ON: fingerprint(task.train)}
             write_weights(run.folder / WEIGHTS, model.state_dict(), as_facts(run.settings) | beside)
-        return prepared.outcome(scorer)
+        return outcome
 
     return run_or_load(run, evaluate, lambda: train(run, model, batches))
 
@@ -188,7 +188,7 @@ def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}) -> Pre
         pack_missing(files.source for each in (spec.split, TRAIN) for files in dataset.files(each))
         task = build_task(settings, data.root, spec.split)
     overrides = changed_finetuning(spec.settings, data.description.overrides(), method.network)
-    if "downsample.factor" in overrides:
+    if any(key.startswith("downsample.") for key in overrides):
         require_stored_factor((*task.train, *task.scored), settings.downsample)
     checkpoint = spec.checkpoint
     if spec.pretrains:

@@ -80,8 +80,9 @@ def pretrain(
         learned = open_pretraining(settings, data.root, skip_damaged=skip_damaged)
     for note in learned.notes:
         say(note)
-    if "downsample.factor" in overrides:
-        require_stored_factor(getattr(learned, "train", ()), settings.downsample)  # images have no recordings
+    if any(key.startswith("downsample.") for key in overrides):
+        learned_from = (*getattr(learned, "train", ()), *getattr(learned, "held_out", ()))  # images have no recordings
+        require_stored_factor(learned_from, settings.downsample)
     seed_everything(derive(seed, "model"))
     model: Any = new_network(settings, learned)
     if upstream:

@@ -10,6 +10,7 @@ import pytest
 
 from tespec.comparison.published import TABLES, published_frame, read_ablations, read_published, titles_of
 from tespec.core.config import as_facts, finetuning_settings, flattened, pretraining_settings
+from tespec.core.errors import UserError
 
 DATA = Path(__file__).parent / "data"
 EXCERPTS = {"segmentation": "tab-sem-seg.tex", "detection": "tab-obj-det.tex", "depth": "tab-depth-est.tex"}
@@ -200,3 +201,10 @@ def test_numbers_that_are_scaled_are_the_papers() -> None:
 def test_variants_are_named_by_table_and_row() -> None:
     assert read_ablations()["masking"].variants == ["masking: 0%", "masking: 25%", "", "masking: 75%"]
     assert read_ablations()["target_ddd17"].variants == ["target: Eq. 6", ""]
+
+
+def test_a_broken_table_of_ablations_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ablations.yaml").write_text("memory: {rows: 3}\n")
+    monkeypatch.setattr("tespec.comparison.published.CONFIGS", tmp_path)
+    with pytest.raises(UserError, match=r"ablations.yaml: is no table of ablations \(memory"):
+        read_ablations.__wrapped__()

@@ -108,6 +108,8 @@ def number_of_events(path: Path) -> int:
     lengths = [len(dataset(path, name, "iub")) for name in COLUMNS]
     if len(set(lengths)) > 1:
         raise UserError(path, f"its columns x, y, t, p have different lengths {lengths}", AGAIN)
+    if not lengths[0]:
+        raise UserError(path, "holds no events", "give a recording with events")
     return lengths[0]
 
 
