@@ -72,7 +72,7 @@ echo "Installing into $venv with $("$venv/bin/python" --version): about a minute
 
 # Importing proves the installation and leaves the bytecode of what is used. Left to pip, which compiles everything,
 # that takes as long as all the rest.
-env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -c '
+env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -W ignore::SyntaxWarning -c '
 import tespec.core.compat
 import cv2, h5py, hdf5plugin, matplotlib.pyplot, mmdet.models, mmseg.models, numba, pandas, scipy.stats, timm
 ' || fail "$venv: cannot import what was just installed (see above); run make clean, then the command again"
