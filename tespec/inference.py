@@ -154,7 +154,7 @@ def stream(
     opened = open_recording(Path(recording), length, counted.downsample, sensor)
     if not len(opened):
         raise UserError(recording, f"is shorter than a window of {length:g} ms", "give a longer recording")
-    # What is wrong is said here, and not at the first step.
+    # A mistake is reported here, and not at the first step.
     return _steps(for_size(network, (opened.region.height, opened.region.width)), opened, counted)
 
 

@@ -38,7 +38,7 @@ LEGEND_WIDTH = 1.35  # inches of a legend's entry, on average
 BAR = (1.02, 0.0, 0.035, 1.0)  # left, bottom, width and height of a bar relative to its panel
 APART = 1.3  # least ratio of a tick to the ends of a bar
 MASKED = (0.62, 0.62, 0.62)
-WIDTH = 16.0  # inches, of a picture of reconstructions
+RECONSTRUCTION_WIDTH = 16.0  # inches
 TARGETS = {
     "intensity": "intensity, Eq. 7",
     "high_pass": "intensity, Eq. 6",
@@ -209,7 +209,7 @@ def draw_segments(segments: Sequence[ReconstructedSegment], path: Path, target: 
         "for comparison: intensity, Eq. 6",
     )
     unit = "events" if target == "histograms" else "log intensity"
-    figure, panels = make_panels(len(segments), columns, segments[0].mask.shape, WIDTH, 3, colours)
+    figure, panels = make_panels(len(segments), columns, segments[0].mask.shape, RECONSTRUCTION_WIDTH, 3, colours)
     for axes, segment in zip(panels, segments, strict=True):
         axes[0].set_ylabel(segment.title, fontsize=10)
         seen, reach = event_image(segment.histogram), reach_of(segment.target)

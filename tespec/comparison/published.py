@@ -121,7 +121,7 @@ def published_frame() -> pd.DataFrame:
         bold: whether the paper sets the number in bold.
 
     Raises:
-        KeyError, ValueError: a row lacks a key, or a number, or null, for a metric.
+        KeyError, ValueError: a row lacks a key, or a number, or null, for a metric, or has another task's scores.
     """
     import pandas as pd
 
@@ -133,6 +133,8 @@ def published_frame() -> pd.DataFrame:
             source = BEYOND if group is others else PAPER
             place = {"table": name, "source": source, "block": block, "group": group["heading"] or ""}
             for row in group["rows"]:
+                if unknown := row["scores"].keys() - titles_of(name)[0].keys():
+                    raise ValueError(f"{row['title']} has scores of {', '.join(unknown)}, which the table has not")
                 place |= {"order": next(order), "ranked": source == PAPER and row.get("ranked", True)}
                 numbers += [place | number for number in _numbers(row, table["metrics"])]
     return pd.DataFrame(numbers).astype({"value": "float64"})

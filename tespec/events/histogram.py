@@ -86,7 +86,7 @@ def _seen(places: NDArray[np.int32], sources: NDArray[np.int64]) -> NDArray[np.i
     order = where[np.argsort(sources[where], kind="stable")]
     shown = sources[order]
     nth = np.arange(len(shown)) - np.searchsorted(shown, shown)
-    # The last column stands for what the region drops.
+    # The last column is that of what the region drops.
     seen = np.full((int(nth.max(initial=0)) + 1, size + 1), DROPPED, np.int32)
     seen[nth, shown] = order
     return np.ascontiguousarray(seen[:, np.where(places == DROPPED, size, places)])

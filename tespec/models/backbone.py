@@ -182,7 +182,7 @@ class ConvLstm(nn.Module):
         super().__init__()
         self.channels = channels
         self.gates = nn.Conv2d(2 * channels, 4 * channels, kernel_size=1)
-        self.cell: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lstm_cell  # or the same, compiled
+        self.step_cell: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lstm_cell  # or the same, compiled
 
     def forward(self, maps: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Run over time.
@@ -199,7 +199,7 @@ class ConvLstm(nn.Module):
         of_hidden = of_hidden.to(compute_dtype(of_hidden))  # once, where autocast would at each segment
         outputs = []
         for from_map in linear(maps, of_map, self.gates.bias):
-            hidden, cell = self.cell(from_map + linear(hidden, of_hidden), cell)
+            hidden, cell = self.step_cell(from_map + linear(hidden, of_hidden), cell)
             outputs.append(hidden)
         return torch.stack(outputs), hidden, cell
 
@@ -269,7 +269,7 @@ def execute(model: nn.Module, *, recompute: bool = False, compiled: bool = False
                 stage.compile(dynamic=False)
             for lstm in backbone.lstms:
                 # One kernel of a segment's pointwise operations, and one of their gradients.
-                cast("ConvLstm", lstm).cell = torch.compile(lstm_cell)
+                cast("ConvLstm", lstm).step_cell = torch.compile(lstm_cell)
     if fast:
         # mypy does not know this form of `to`.
         cast("Any", model).to(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""Slow teachers, and Sinkhorn's balancing over processes; losses are held against each publication's formulas."""
+"""Slow teachers, and Sinkhorn's balancing over processes; each method's test compares its losses with the publication."""
 
 from datetime import timedelta
 
