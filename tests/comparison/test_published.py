@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +209,14 @@ def test_a_broken_table_of_ablations_is_named(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("tespec.comparison.published.CONFIGS", tmp_path)
     with pytest.raises(UserError, match=r"ablations.yaml: is no table of ablations \(memory"):
         read_ablations.__wrapped__()
+
+
+def test_scores_of_a_task_that_the_table_has_not_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = deepcopy(read_published("depth"))
+    wrong["groups"][0]["rows"][0]["scores"]["gen1"] = [50.0] * len(wrong["metrics"])
+    read = read_published.__wrapped__
+    monkeypatch.setattr(
+        "tespec.comparison.published.read_published", lambda name: wrong if name == "depth" else read(name)
+    )
+    with pytest.raises(ValueError, match="scores of gen1, which the table has not"):
+        published_frame()

@@ -1,4 +1,4 @@
-"""Slow teachers, and Sinkhorn's balancing over processes; each method's test compares its losses with the publication."""
+"""Slow teachers, and Sinkhorn's balancing over processes; methods' own tests compare losses with the publications."""
 
 from datetime import timedelta
 
