@@ -1,4 +1,4 @@
-"""Puts into a wheel, inside of the package, what a checkout holds beside it: configs, published numbers, baselines."""
+"""Copy configs, published numbers and baselines of a checkout into the package of a wheel."""
 
 import shutil
 from pathlib import Path
@@ -10,16 +10,16 @@ INSIDE = {"configs": "configs", "results/paper": "published", "baselines": "base
 
 
 class BuildWithFacts(build_py):
-    """The package with these folders; an editable installation finds them in the checkout."""
+    """Build the package with these folders; an editable installation reads them from the checkout."""
 
     def run(self) -> None:
-        """Copy them behind the package."""
+        """Build the package, then copy the folders."""
         super().run()
         if self.editable_mode:
             return
         for source, name in INSIDE.items():
             target = Path(self.build_lib, "tespec", name)
-            # A build folder may hold files that are there no longer.
+            # A build folder may hold files that have since been deleted.
             shutil.rmtree(target, ignore_errors=True)
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
 

@@ -1,7 +1,7 @@
 """CM3AE: frame and events are reconstructed together (Wu et al., ACM MM 2025).
 
-Most patches of both are masked. Each network reconstructs what is masked of its own kind, both together the frame,
-and events and frame are matched by a contrast.
+Most patches of both are masked. Each network reconstructs its own masked patches, the fused features reconstruct the
+frame, and a contrastive loss matches events with their frame.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ MLP_SCALE = 1e-5  # models/mae.py, init_values
 
 @dataclass(frozen=True)
 class Cm3aeSettings:
-    """Settings of what is masked, what reconstructs it, and of the contrast; weights are those of CM3AELoss."""
+    """Settings of masks, decoders, contrast and loss weights (those of CM3AELoss)."""
 
-    mask: cfg.Mask = cfg.Mask(32, 0.75)  # of events and frame; mask_ratio, of Swin's last tokens instead of ViT's 16 px
-    decoder: dict[str, Any] = field(default_factory=lambda: {"type": "LastStageDecoder"})  # and its settings
-    heads: cfg.PositiveInt = 4  # of the attention that joins both; models/mae.py, num_heads_att
-    out: cfg.PositiveInt = 512  # dimensions that are compared; models/mae.py, decoder_embed_dim
-    logit_scale: cfg.PositiveFloat = math.log(1 / 0.07)  # cosines times it, learned from there on; models/mae.py
-    scale: tuple[cfg.Share, cfg.Share] = (0.2, 1.0)  # lowest and highest share of the frame that a crop shows
-    frame_weight: cfg.NonNegativeFloat = 4.0  # of the frame, reconstructed by itself
-    events_weight: cfg.NonNegativeFloat = 0.5  # of the events, reconstructed by themselves
-    fused_weight: cfg.NonNegativeFloat = 0.5  # of the frame, reconstructed by both
+    mask: cfg.Mask = cfg.Mask(32, 0.75)  # of both inputs; mask_ratio, on Swin's last tokens instead of ViT's 16 px
+    decoder: dict[str, Any] = field(default_factory=lambda: {"type": "LastStageDecoder"})  # with its settings
+    heads: cfg.PositiveInt = 4  # of the fusion attention; models/mae.py, num_heads_att
+    out: cfg.PositiveInt = 512  # embedding width of the contrast; models/mae.py, decoder_embed_dim
+    logit_scale: cfg.PositiveFloat = math.log(1 / 0.07)  # initial, learned factor of the cosines; models/mae.py
+    scale: tuple[cfg.Share, cfg.Share] = (0.2, 1.0)  # minimum and maximum share of the frame in a crop
+    frame_weight: cfg.NonNegativeFloat = 4.0  # frame reconstructed from itself
+    events_weight: cfg.NonNegativeFloat = 0.5  # events reconstructed from themselves
+    fused_weight: cfg.NonNegativeFloat = 0.5  # frame reconstructed from fused features
     contrast_weight: cfg.NonNegativeFloat = 0.1
 
     def kept(self, units: int) -> int:
-        """How many of so many patches are shown."""
+        """Number of visible patches among `units`."""
         return units - round(self.mask.ratio * units)
 
 
 @METHODS.register_module(name="cm3ae")
 class Cm3ae(PairMethod):
-    """Two masked autoencoders, of events and of frames, that are joined by attention and by a contrast."""
+    """Two masked autoencoders, for events and frames, joined by attention and a contrastive loss."""
 
     title = "CM3AE"
     version = 2
@@ -84,7 +84,7 @@ class Cm3ae(PairMethod):
         "CM3AE's contrast compares means of the encoders' last stages, instead of learned sums over decoders' tokens",
         "CM3AE's contrast is over the whole batch, instead of each GPU's 128",
     )
-    # Values: Event-AHU/CM3AE, main.py, unless another of its files is named; 4 GPUs as in README.md's command.
+    # Values from Event-AHU/CM3AE, main.py, unless another file is named; 4 GPUs as in the command of README.md.
     recipe = cfg.Pretraining(
         objective=Cm3aeSettings(),
         dataset="ddd17",
@@ -96,7 +96,7 @@ class Cm3ae(PairMethod):
             end_divisor=400,  # to min_lr 1e-6
             steps=990400,  # 200 epochs of 2,535,759 pairs (README.md)
             warmup_steps=49520,  # 10 epochs
-            clip=cfg.Clip("parameter", 3.0),  # utils.py, clip_gradients: each parameter by itself
+            clip=cfg.Clip("parameter", 3.0),  # utils.py, clip_gradients: each parameter separately
             weight_decay=cfg.Decay(0.04, 0.4, ("vectors",)),  # utils.py, get_params_groups
         ),
         deviations=(
@@ -122,7 +122,7 @@ class Cm3ae(PairMethod):
 
     @classmethod
     def from_settings(cls, own: Cm3aeSettings, settings: cfg.Pretraining, data: PretrainData) -> Self:
-        """The method; a share of patches that masks none or all is refused."""
+        """Build the method; raise `UserError` if the mask ratio masks no patch or all of them."""
         units = math.prod(-(-side // own.mask.unit) for side in data.size)
         if not 0 < own.kept(units) < units:
             what = f"{own.mask.ratio:g} of {units} patches leaves none to {'mask' if own.kept(units) else 'show'}"
@@ -130,9 +130,9 @@ class Cm3ae(PairMethod):
         return super().from_settings(own, settings, data)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step: "loss", the weighted sum of four, and "found", the share of events that find their frame.
+        """Return "loss", the weighted sum of four losses, and "found", the share of events matched with their frame.
 
-        Events and frame are cropped alike; pixels outside of the image count in no loss.
+        Events and frame get the same random crop; reconstruction losses ignore padding.
         The batch holds `histograms` (B, 1, 2 * bins, H, W) and `images` (B, 1, 1, H, W), uint8.
         """
         own, histograms, frame = self.own, batch["histograms"], as_input(batch["images"])
@@ -158,7 +158,7 @@ class Cm3ae(PairMethod):
         return {"loss": reconstruction + own.contrast_weight * contrast, **named, "found": found}, None
 
     def _masks(self, histograms: Tensor) -> tuple[Tensor, Tensor]:
-        """Masks (B, rows, cols) bool of events and of frames, on the CPU."""
+        """Draw masks (B, rows, cols) bool of events and frames, on the CPU."""
         rows, cols = (-(-side // self.own.mask.unit) for side in histograms.shape[-2:])
         whole, own = shard_slice(len(histograms))
         events, frame = draw_masks(torch.rand(2, whole, rows * cols)[:, own], self.own.kept(rows * cols))
@@ -166,10 +166,10 @@ class Cm3ae(PairMethod):
 
 
 def draw_masks(draws: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-    """Masks (B, N) bool of events and of frames, of draws (2, B, N) from 0 to 1.
+    """Convert uniform draws (2, B, N) from 0 to 1 into masks (B, N) bool of events and of frames.
 
-    `kept` patches are shown of each. Half of those that the events show are masked in the frame as long as it has
-    others to show: there events know what the frame does not.
+    `kept` patches of each stay visible. Half of the visible event patches are masked in the frame, as long as it has
+    others to show: there the events know more than the frame.
     """
     place = draws[0].argsort(1).argsort(1)
     theirs_alone = place < kept // 2
@@ -178,21 +178,21 @@ def draw_masks(draws: Tensor, kept: int) -> tuple[Tensor, Tensor]:
 
 
 def event_frame(histograms: Tensor) -> Tensor:
-    """Where (B, 1, 2, H, W) events of each polarity were, scaled as pixels of a frame are."""
+    """Binary maps (B, 1, 2, H, W) of pixels with events of each polarity, normalised like a grey frame."""
     there = histograms.unflatten(2, (2, -1)).amax(3) > 0
     return (there.float() - GREY_MEAN) / GREY_DEVIATION
 
 
 @in_fp32
 def _error(drawn: Tensor, wanted: Tensor, mask: Tensor, unit: int) -> Tensor:
-    """Mean squared error on the masked patches of images (B, 1, planes, H, W)."""
+    """Mean squared error over the masked patches of images (B, 1, planes, H, W)."""
     size = (wanted.shape[-2], wanted.shape[-1])
     squares, pixels = (crop(drawn, size) - wanted).square().mean((1, 2)), pixel_maps(mask, unit, size)
     return global_mean((squares * pixels).sum(), pixels.sum())
 
 
 class Fusion(nn.Module):
-    """Attention of the last features of frame and events, `width` wide, to each other; the frame's go on."""
+    """Joint attention over the last features of frame and events, `width` channels each; returns the frame's part."""
 
     positions: Tensor
 
@@ -204,10 +204,10 @@ class Fusion(nn.Module):
         self.register_buffer("positions", places, persistent=False)
 
     def forward(self, frame: Tensor, events: Tensor) -> Tensor:
-        """Features (B, 1, C, h, w) of both, of those of each."""
+        """Fuse features (B, 1, C, h, w) of frame and events into features of the same shape."""
         tokens = torch.cat([each.flatten(3).squeeze(1).transpose(1, 2) + self.positions for each in (frame, events)], 1)
         block: Any = self.block
-        # models/mae.py, feature_fuse_two: the second norm replaces what it is given, and only the MLP is scaled.
+        # models/mae.py, feature_fuse_two: the MLP's skip connection starts after its norm, and only the MLP is scaled.
         normal = block.norm2(tokens + block.attn(block.norm1(tokens)))
         joined = (normal + self.scale * block.mlp(normal))[:, : len(self.positions)]
         return joined.transpose(1, 2).unflatten(2, frame.shape[-2:]).unsqueeze(1)

@@ -1,7 +1,7 @@
-"""Contrastive predictive coding: tell the features that come next from others, given what was seen so far.
+"""Contrastive predictive coding: identify the features of future segments among negatives, given the past.
 
-After van den Oord et al., "Representation Learning with Contrastive Predictive Coding" (2018); a row of the paper's
-table of objectives, in which TESPEC's recipe trains this loss (`--method tespec --set objective=cpc`).
+After van den Oord et al., "Representation Learning with Contrastive Predictive Coding" (2018). In the paper's table of
+objectives, TESPEC's recipe trains this loss (`--method tespec --set objective=cpc`).
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from tespec.registry import METHODS
 
 @dataclass(frozen=True)
 class CpcSettings:
-    """Settings of the prediction and of the contrast; the paper gives none."""
+    """Settings of prediction and contrast; the paper specifies none."""
 
-    width: PositiveInt = 256  # of the latents that are compared
-    ahead: PositiveInt = 3  # segments that are predicted, 1, 2, ... after each
-    places: PositiveInt = 1024  # at most so many are compared at once, drawn anew for each k
+    width: PositiveInt = 256  # of the contrasted latents
+    ahead: PositiveInt = 3  # largest k: segments 1, ..., k after each one are predicted
+    places: PositiveInt = 1024  # maximum number contrasted, sampled anew for each k
     temperature: PositiveFloat = 0.1  # of the softmax over cosines
 
 
 @METHODS.register_module(name="cpc")
 class Cpc(EventMethod):
-    """InfoNCE between what the memory at t predicts and features of the segment at t + k.
+    """InfoNCE between predictions from the recurrent state at t and features of the segment at t + k.
 
-    The context is the last stage's output, which has memory; the latents are the same backbone's last stage for each
-    segment alone, so that memory cannot leak into what is to be predicted. Negatives are latents of other places,
-    times and lanes of the step. Both pass a projector with batch normalisation: at the start the features of all places
-    are nearly one, and without it they stay so.
+    The context is the recurrent output of the last stage. The latents are the last stage of the same backbone for each
+    segment alone, so memory cannot leak into the targets. Negatives are latents of other places, times and lanes of the
+    step. Both pass a projector with batch normalisation: features of all places start nearly identical, and without it
+    they stay so.
     """
 
     title = "CPC"
@@ -64,9 +64,9 @@ class Cpc(EventMethod):
         self.predict = nn.ModuleList(projector(channels, channels, own.width) for _ in range(own.ahead))
 
     def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
-        """Losses of a step: "loss", and "found", the share of places whose latent is told from the others.
+        """Return "loss", and "found", the share of places whose own latent is the most similar one.
 
-        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8, and `fresh` (B,) bool; T below `ahead` is refused.
+        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8 and `fresh` (B,) bool. T must exceed `ahead`.
         """
         histograms = batch["histograms"]
         lanes, segments = histograms.shape[:2]

@@ -1,11 +1,11 @@
 """ECDDP: dense self-distillation on events (Yang, Pan, Liu, "Event Camera Data Dense Pre-training", ECCV 2024).
 
-Two large views of a square of each segment go to the teacher; the student sees them too, half of them masked, and small
-views of the square besides. It has to name the teacher's prototype at each masked patch (patch loss), for each cluster
-of the patches that the teacher finds in the whole square (context loss) and for the image as a whole, whichever view it
-sees (image loss). The teacher's assignments are balanced by Sinkhorn's algorithm, and the teacher follows the student.
+The teacher sees two large views of a square crop of each segment. The student sees them too, half of them masked, and
+multiple small views. It predicts the teacher's prototype for each masked patch (patch loss), for each cluster of the
+teacher's patches of the full square (context loss), and for the image, from another view (image loss). Sinkhorn's
+algorithm balances the teacher's assignments, and the teacher is a moving average of the student.
 
-As published, single windows are compared: each segment of a sequence is seen by itself, and ConvLSTMs start from zeros.
+As published, windows are compared one by one: each segment is encoded separately, and ConvLSTMs start from zeros.
 """
 
 from __future__ import annotations
@@ -41,63 +41,60 @@ Side = Annotated[int, Field(strict=True, gt=0, multiple_of=STRIDE)]
 class EcddpSettings:
     """Settings of views, heads, losses and teacher."""
 
-    hidden: cfg.PositiveInt = 2048  # width of the heads' perceptrons; DINO's
+    hidden: cfg.PositiveInt = 2048  # width of the heads' MLPs; DINO's
     bottleneck: cfg.PositiveInt = 256  # dimensions of prototypes; DINO's
     prototypes: cfg.PositiveInt = 32768
     clusters: cfg.PositiveInt = 8  # contexts per image
     local_views: cfg.PositiveInt = 8  # number of small views
-    crop: Side = 224  # px; side of the square that all views are of; input_size
+    crop: Side = 224  # px; side of the square that views are cropped from; input_size
     large: Side = 192  # px; side of the large views
     small: Side = 96  # px; side of the small views
-    # Share of the patches masked in half of the student's views, at least and at most: int(64 * U(0.1, 0.5)) of 144,
-    # as n_tokens stays 8 where a view has 12 x 12 (model/pretrain_model.py).
+    # Minimum and maximum share of masked patches in half of the student's views: int(64 * U(0.1, 0.5)) of 144, because
+    # n_tokens stays 8 although a view has 12 x 12 (model/pretrain_model.py).
     mask_ratio: tuple[cfg.Share, cfg.Share] = (0.1 * 64 / 144, 0.5 * 64 / 144)
-    # The patch loss is divided by all views, of which half is masked (model/network/loss.py).
+    # The authors divide the patch loss by all views, although only half are masked (model/network/loss.py).
     patch_weight: cfg.NonNegativeFloat = 0.5
     context_weight: cfg.NonNegativeFloat = 0.1  # 2 of 4 + 16 terms; model/pretrain_model.py
     image_weight: cfg.NonNegativeFloat = 0.9  # 2 + 16 of them
-    momentum: cfg.Share = 0.992  # of the teacher at the start; it rises to 1
+    momentum: cfg.Share = 0.992  # initial momentum of the teacher; rises to 1
 
 
-FRAME = 320  # px; side of the square of the frame that the views' one is cut from (config, crop_size)
-UNIT = 16  # px; side of a token of the pyramid, of which masks are made
+FRAME = 320  # px; side of the first crop of the frame, which the views' square is cropped from (config, crop_size)
+UNIT = 16  # px; side of a token of the feature pyramid, the unit of masks
 GLOBAL, LOCAL = (0.32, 1.0), (0.05, 0.32)  # shares of the square's area (config, global and local_crops_scale)
 STUDENT_TEMPERATURE = 0.1
 TEACHER_TEMPERATURES = (0.04, 0.07)
-WARMUP_SHARE = 0.1  # of the training, over which the teacher's temperature rises: 30 of 300 epochs
-IN_CLUSTER = 0.25  # least share of a cluster in a token of a view (model/pretrain_model.py)
-SMALLEST_BLOCK = 4  # tokens; of a mask (model/pretrain_model.py, MaskingGenerator)
-VAL_WINDOWS = 16  # of a validation batch at most, among which prototypes are balanced
-ROUNDS = 10  # of K-means (model/pretrain_model.py, batch_cosine_KMeans)
-LAYERS, HEAD, SIDE = 2, 32, 6  # of the pooling, channels of its heads, tokens of its learned positions' side
+WARMUP_SHARE = 0.1  # of training, while the teacher's temperature rises: 30 of 300 epochs
+IN_CLUSTER = 0.25  # minimum share of a cluster in a token of a view (model/pretrain_model.py)
+SMALLEST_BLOCK = 4  # tokens; minimum area of a mask block (model/pretrain_model.py, MaskingGenerator)
+VAL_WINDOWS = 16  # maximum per validation batch, within which prototypes are balanced
+ROUNDS = 10  # K-means iterations (model/pretrain_model.py, batch_cosine_KMeans)
+LAYERS, HEAD, SIDE = 2, 32, 6  # pooling: layers, channels per head, side of its position embedding in tokens
 
 
 @torch.no_grad()
 @in_fp32
 def cluster(tokens: Tensor, starts: Tensor) -> Tensor:
-    """Members (N, K, P) bool of each of K clusters of P tokens (N, P, C), by K-means over unit-length tokens.
+    """Cluster tokens (N, P, C) by K-means over unit-length tokens; return memberships (N, K, P) bool.
 
     Args:
         tokens: (N, P, C).
-        starts: (N, K) int64, the tokens that it starts from. A cluster that loses all its tokens stays empty.
+        starts: (N, K) int64, indices of the tokens that are initial centres. A cluster without tokens stays empty.
     """
     tokens = normalize(tokens, dim=-1)
     centres = tokens.gather(1, starts.unsqueeze(-1).expand(-1, -1, tokens.shape[-1]))
     for _ in range(ROUNDS):
         nearest = (normalize(centres, dim=-1) @ tokens.transpose(1, 2)).argmax(1, keepdim=True)
-        # Torch's `one_hot` would look at the numbers and wait.
+        # Torch's `one_hot` reads the values, so the CPU would wait for the GPU.
         members = nearest == torch.arange(starts.shape[1], device=tokens.device).view(-1, 1)
         centres = members.to(tokens.dtype) @ tokens
     return members
 
 
 class AttentionPool(nn.Module):
-    """Vectors that gather what an image's tokens say, each from all tokens or from some.
+    """Attention pooling of an image's tokens, or of subsets of them, into vectors of the same width.
 
-    As Yan98/Event-Camera-Data-Dense-Pre-training, model/network/layers.py, AttPool.
-
-    Args:
-        channels: width of tokens and vectors.
+    Source: Yan98/Event-Camera-Data-Dense-Pre-training, model/network/layers.py, AttPool.
     """
 
     def __init__(self, channels: int) -> None:
@@ -114,11 +111,11 @@ class AttentionPool(nn.Module):
 
     @in_fp32
     def forward(self, maps: Tensor, members: Tensor | None = None) -> Tensor:
-        """Vectors (N, K, C) of maps (N, C, h, w) of tokens.
+        """Pool maps (N, C, h, w) of tokens into vectors (N, K, C).
 
         Args:
-            maps: the tokens in their places.
-            members: (N, K, h * w) bool, the tokens that each vector sees besides itself; None: one vector, all tokens.
+            maps: the tokens.
+            members: (N, K, h * w) bool, tokens each vector sees in addition to itself; None: one vector, all tokens.
         """
         positions = interpolate(self.positions, size=maps.shape[-2:], mode="bicubic")
         tokens = (maps + positions).flatten(2).transpose(1, 2)
@@ -155,7 +152,7 @@ class _Gather(nn.Module):
 
 
 class _Pyramid(nn.Module):
-    """Mean (N, 8 * width, h, w) of the four features, at stride 16 (model/network/swin_pretrain.py, fpns)."""
+    """Mean (N, 8 * width, h, w) of the four projected stages at stride 16 (model/network/swin_pretrain.py, fpns)."""
 
     def __init__(self, channels: tuple[int, ...]) -> None:
         super().__init__()
@@ -169,11 +166,11 @@ class _Pyramid(nn.Module):
     def forward(self, features: list[Tensor]) -> Tensor:
         stages = zip(self.levels, self.norms, features, strict=True)
         levels = [level(norm(each.movedim(1, -1)).movedim(-1, 1)) for level, norm, each in stages]
-        return torch.stack(levels).float().mean(0)  # half precision would round it once more
+        return torch.stack(levels).float().mean(0)  # avoids another rounding in half precision
 
 
 class _Student(nn.Module):
-    """Backbone, pyramid, heads and pooling; the teacher is one as well."""
+    """Backbone, feature pyramid, pooling and heads; the teacher is a momentum copy."""
 
     def __init__(self, own: EcddpSettings, backbone: EventSwin) -> None:
         super().__init__()
@@ -186,7 +183,7 @@ class _Student(nn.Module):
         self.pool_context, self.pool_image = AttentionPool(channels), AttentionPool(channels)
 
     def forward(self, frames: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Tokens (N, C, h, w) of frames (N, 2 * bins, 16 h, 16 w), those of mask (N, h, w) bool masked."""
+        """Encode frames (N, 2 * bins, 16 h, 16 w), masked where `mask` (N, h, w) is True, into tokens (N, C, h, w)."""
         tokens = self.backbone.embed_patches(frames).unsqueeze(1)
         if mask is not None:
             side = UNIT // PATCH
@@ -195,17 +192,17 @@ class _Student(nn.Module):
         return cast("Tensor", self.pyramid([each.squeeze(1) for each in features]))
 
     def image(self, maps: Tensor) -> Tensor:
-        """Logits (N, prototypes) of whole images."""
+        """Logits (N, prototypes) of images."""
         return cast("Tensor", self.images(self.pool_image(maps).squeeze(1)))
 
     def context(self, maps: Tensor, members: Tensor) -> Tensor:
-        """Logits (N, K, prototypes) of parts (N, K, h * w) bool of images."""
+        """Logits (N, K, prototypes) of the image parts `members` (N, K, h * w) bool."""
         return cast("Tensor", self.contexts(self.pool_context(maps, members)))
 
 
 @METHODS.register_module(name="ecddp")
 class Ecddp(EventMethod):
-    """Patch, context and image losses; the backbone keeps the windows of its own `img_size` for views of any size."""
+    """Patch, context and image losses; attention windows stay those of the backbone's `img_size` for all views."""
 
     title = "ECDDP"
     version = 2
@@ -224,8 +221,8 @@ class Ecddp(EventMethod):
         "the norms of the four stages belong to ECDDP's pyramid and are not handed on: the backbone has none",
         "of a sequence ECDDP sees each segment by itself, so that ConvLSTMs are trained from a state of zeros",
     )
-    # Values: Yan98/Event-Camera-Data-Dense-Pre-training, config/pretrain/swin_small.yml unless another file is named
-    # beside them; those of the loss from its configs and supplementary material.
+    # Values from Yan98/Event-Camera-Data-Dense-Pre-training, config/pretrain/swin_small.yml, unless another file is
+    # named; those of the loss from its configs and supplementary material.
     recipe: ClassVar[cfg.Pretraining | None] = cfg.Pretraining(
         objective=EcddpSettings(),
         dataset="1mpx",
@@ -236,7 +233,7 @@ class Ecddp(EventMethod):
             peak_lr=2.0e-3,  # base_lr 5e-4 * 1024 / 256; trainer/pretrain_trainer.py, as AdamW
             start_divisor=2000,  # from 1e-6; min_lr
             end_divisor=2000,  # to 1e-6; min_lr
-            steps=100000,  # this project's
+            steps=100000,  # chosen by this project
             warmup_steps=3300,  # 10 of 300 epochs; warmup_epoch
             clip=cfg.Clip("norm", 3.0),  # max_grad_norm
             # weight_decay and weight_decay_end. Exempt: trainer/pretrain_trainer.py, params_groups; prototypes decay.
@@ -270,18 +267,18 @@ class Ecddp(EventMethod):
 
     @property
     def backbone(self) -> EventSwin:  # type: ignore[override]  # read, never set
-        """The student's backbone, from which the authors fine-tune (model/swin_model.py, load_teacher)."""
+        """The student's backbone, which the authors fine-tune (model/swin_model.py, load_teacher)."""
         return self.student.backbone
 
     def after_step(self, share: float) -> None:
-        """Let the teacher follow; `share` of the training is done."""
+        """Update the teacher; `share` is the completed share of training."""
         ema_update_(self.teacher, self.student, self.own.momentum, share)
         self.share.fill_(share)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step: "loss", the weighted sum of "loss_patch", "loss_context" and "loss_image".
+        """Return "loss", the weighted sum of "loss_patch", "loss_context" and "loss_image".
 
-        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8, each segment of which is seen by itself.
+        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8; each segment is encoded separately.
         """
         own, histograms = self.own, batch["histograms"].flatten(0, 1).unsqueeze(1)
         square = random_crops(random_crops(histograms, FRAME), own.crop)
@@ -301,7 +298,7 @@ class Ecddp(EventMethod):
         return {"loss": loss, "loss_patch": patch, "loss_context": context, "loss_image": image}, None
 
     def _masks(self, lanes: int, side: int) -> Tensor:
-        """Masks (2, lanes, side, side) bool of both views: half of the whole batch's, their shares spread evenly."""
+        """Draw masks (2, lanes, side, side) bool of both views: half of the batch's views, at evenly spread ratios."""
         whole, here = shard_slice(lanes)
         low, high = self.own.mask_ratio
         places = torch.randperm(2 * whole).view(2, whole)[:, here].flatten().tolist()
@@ -319,8 +316,8 @@ class Ecddp(EventMethod):
         return start + (end - start) * (self.share / WARMUP_SHARE).clamp(max=1.0)
 
     def _patch_loss(self, seen: list[Tensor], taught: list[Tensor], masks: Tensor) -> Tensor:
-        """Mean over the masked views of the mean over their masked patches, at which alone prototypes are balanced."""
-        # Found on the CPU, where nothing waits for how many there are.
+        """Patch loss, averaged per masked view, then over these views; only masked patches are balanced."""
+        # Computed on the CPU: the GPU's result has a data-dependent size, for which the CPU would wait.
         places = sent(torch.from_numpy(np.flatnonzero(masks)), seen[0].device)
         counts = masks.flatten(2).sum(2).flatten()
         weights = sent((1 / counts).repeat_interleave(counts), seen[0].device)
@@ -332,7 +329,7 @@ class Ecddp(EventMethod):
         return global_mean((weights * found).sum(), masks.shape[1])
 
     def _context_loss(self, seen: list[Tensor], whole: Tensor, boxes: Tensor) -> Tensor:
-        """Mean over the clusters of the square that a view shows."""
+        """Context loss, averaged over the clusters that are visible in a view."""
         own, (height, width) = self.own, whole.shape[-2:]
         lanes, here = shard_slice(len(whole))
         starts = torch.rand(lanes, height * width).argsort(1)[here, : own.clusters]
@@ -344,11 +341,11 @@ class Ecddp(EventMethod):
             logits = self.student.context(maps, part > IN_CLUSTER).flatten(0, 1)
             found.append(soft_cross_entropy(logits, wanted, STUDENT_TEMPERATURE))
             there.append((part > IN_CLUSTER).any(2).flatten())
-        # Clusters that a view does not show are carried along, as how many there are is known on the device alone.
+        # Invisible clusters get weight 0 instead of being removed: only the device knows how many there are.
         return global_mean((torch.cat(found) * torch.cat(there)).sum(), torch.cat(there).sum())
 
     def _image_loss(self, logits: list[Tensor], taught: list[Tensor]) -> Tensor:
-        """Mean over the pairs of a view of the student and another one of the teacher."""
+        """Image loss, averaged over all pairs of a student view and a different teacher view."""
         assigned = sinkhorn(torch.cat([self.teacher.image(maps) for maps in taught]), self._temperature)
         pairs = [
             soft_cross_entropy(each, wanted, STUDENT_TEMPERATURE).mean()
@@ -359,13 +356,13 @@ class Ecddp(EventMethod):
 
     @classmethod
     def val_batch_size(cls, settings: cfg.Pretraining) -> int:
-        """As many windows as in training, but at most 16, for the memory's sake; a sequence is played on one lane."""
+        """The training batch size, at most 16 to limit memory; 1 with a recurrent backbone."""
         return 1 if settings.recurrent else min(settings.batch_size, VAL_WINDOWS)
 
 
 @METHODS.register_module(name="ecddp_resnet")
 class EcddpResnet(Ecddp):
-    """The same with a ResNet-50, feed-forward."""
+    """ECDDP with a feed-forward ResNet-50."""
 
     network_title = "ResNet50"
     network = "resnet"

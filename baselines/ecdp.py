@@ -1,7 +1,7 @@
-"""ECDP: contrast of events with images (Yang, Pan, Liu, "Event Camera Data Pre-training", ICCV 2023).
+"""ECDP: contrastive learning of events and images (Yang, Pan, Liu, "Event Camera Data Pre-training", ICCV 2023).
 
-Two views of the events find each other along the direction of their image, events find their image, and the likenesses
-of events within the batch become those of their images.
+Two views of the events are matched along the direction of their image's embedding, events are matched with their image,
+and the similarities of events within the batch are aligned with those of their images.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ from tespec.pretraining.method import PairMethod
 from tespec.pretraining.views import random_views
 from tespec.registry import METHODS
 
-ROUNDS = 3  # of Sinkhorn's algorithm (model/hub_model.py)
-ADDED = (100, 5000)  # fewest and most correlated events (data/imagenet_dataset.py, as the next three)
-FEWEST = 1000  # events of a window, below which none are added
-NEAR, SOON = 1.5, 1 / 50  # px, and share of a window (1 ms of 50); deviations of an added event from one that is there
+ROUNDS = 3  # iterations of Sinkhorn's algorithm (model/hub_model.py)
+ADDED = (100, 5000)  # minimum and maximum number of correlated events (data/imagenet_dataset.py, as the next three)
+FEWEST = 1000  # events; none are added to a window with fewer
+NEAR, SOON = 1.5, 1 / 50  # std of an added event's offset from its original: px, and share of a window (1 ms of 50)
 
 
 @dataclass(frozen=True)
 class EcdpSettings:
     """Settings of the views, the contrasts and the alignment."""
 
-    scale: tuple[cfg.Share, cfg.Share] = (0.45, 1.0)  # share of the frame that a view shows; crop_min
-    shift: cfg.Share = 20 / 224  # of the shorter side, by which events move at most; data/imagenet_dataset.py
+    scale: tuple[cfg.Share, cfg.Share] = (0.45, 1.0)  # minimum and maximum share of the frame in a view; crop_min
+    shift: cfg.Share = 20 / 224  # maximum shift as a share of the shorter side; data/imagenet_dataset.py
     hidden: cfg.PositiveInt = 4096  # width of the heads
-    out: cfg.PositiveInt = 256  # dimensions that are compared
-    event_temperature: cfg.PositiveFloat = 0.2  # of the softmax over the events' products; temp_event
+    out: cfg.PositiveInt = 256  # embedding width
+    event_temperature: cfg.PositiveFloat = 0.2  # of the softmax over products of event views; temp_event
     temperature: cfg.PositiveFloat = 0.1  # of the softmax over cosines of events and images; temp_image
     event_contrast: cfg.NonNegativeFloat = 0.4  # weight of the contrast of two views; twice the temperature
     contrast: cfg.NonNegativeFloat = 0.2  # weight of the contrast with images; twice the temperature
     alignment: cfg.NonNegativeFloat = 2.0  # weight of the alignment; lambda_kl
-    momentum: cfg.Share = 0.99  # of the network that sees the other view; moco_m, to 1 (trainer/pr_trainer.py)
+    momentum: cfg.Share = 0.99  # initial momentum of the momentum encoder; moco_m, rises to 1 (trainer/pr_trainer.py)
 
 
 @METHODS.register_module(name="ecdp")
 class Ecdp(PairMethod):
-    """Events find their other view and their image, and their likenesses within the batch become the images'."""
+    """Contrast events with another view and with their image, and align event with image similarities."""
 
     title = "ECDP"
     version = 2
@@ -76,8 +76,8 @@ class Ecdp(PairMethod):
         "ECDP's loss on ImageNet's classes, which reaches its own linear layer alone, is left out: no classes here",
         f"ECDP's {COUNTS}, instead of one for each polarity, scaled to -1 to 1",
     )
-    # Values: Yan98/Event-Camera-Data-Pre-training, config/ours/pr_vits.yml and its base ours_pretraining_base.yml,
-    # which are those of ViT-S: of a ResNet-50 none are published. Of the loss: model/hub_model.py.
+    # Values from Yan98/Event-Camera-Data-Pre-training, config/ours/pr_vits.yml and its base ours_pretraining_base.yml.
+    # They are for ViT-S; none are published for ResNet-50. Values of the loss: model/hub_model.py.
     recipe = cfg.Pretraining(
         objective=EcdpSettings(),
         dataset="ddd17",
@@ -89,7 +89,7 @@ class Ecdp(PairMethod):
             end_divisor=1.0e6,  # to 0 there
             steps=375000,  # 300 epochs of ImageNet's 1.28 million
             warmup_steps=50000,  # 40 epochs; warmup_epoch
-            # Not clipped: trainer/pr_trainer.py clips where max_grad_norm is set, which it is not.
+            # Not clipped: trainer/pr_trainer.py clips only if max_grad_norm is set, which it is not.
             weight_decay=cfg.Decay(0.03, 0.03, ()),  # all parameters in one group; trainer/pr_trainer.py
         ),
         deviations=(
@@ -115,17 +115,17 @@ class Ecdp(PairMethod):
     def augment(
         cls, own: EcdpSettings, histogram: NDArray[np.uint8], generator: np.random.Generator
     ) -> NDArray[np.uint8]:
-        """Events played backwards by chance, shifted, and with correlated ones added (data/imagenet_dataset.py)."""
+        """Randomly reverse time, shift events and add correlated ones (data/imagenet_dataset.py)."""
         if generator.random() < 0.5:
-            histogram = histogram[:, ::-1]  # time and polarity
+            histogram = histogram[:, ::-1]  # reverses time bins and swaps polarities
         most = round(own.shift * min(histogram.shape[-2:]))
         rows, columns = (_shifted(side, int(generator.integers(-most, most + 1))) for side in histogram.shape[-2:])
         return with_correlated_events(apply_maps(histogram, FlipZoom(rows, columns), 0), generator)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step: "loss", the weighted sum of three, and "found", the share of events that find their image.
+        """Return "loss", the weighted sum of three losses, and "found", the share of events matched with their image.
 
-        Views of the events are cropped and flipped one by one; images stay whole.
+        Each view of the events is cropped and flipped independently; images are not cropped.
         The batch holds `histograms` (B, 1, 2 * bins, H, W) and `images` (B, 1, 1, H, W), uint8.
         """
         own, frames = self.own, batch["histograms"]
@@ -139,7 +139,7 @@ class Ecdp(PairMethod):
         matched = all_gather_rows(self.image_predictor(self.image_head(features)))
         of_images = global_avg_pool(self.images, as_input(batch["images"]))
         images = all_gather_rows(self.to_event(of_images))
-        # The alignment reaches the linear layer alone, as where the image network is frozen.
+        # The alignment trains only the linear layer, as with the authors' frozen image network.
         aligned = all_gather_rows(self.to_event(of_images.detach()))
         views = view_contrast(events, keys, images.detach(), own.event_temperature)
         forth, found = info_nce(matched, images.detach(), own.temperature)
@@ -151,13 +151,13 @@ class Ecdp(PairMethod):
         return {"loss": loss, **named, "found": found}, None
 
     def after_step(self, share: float) -> None:
-        """Let the slow network follow; `share` of the training is done."""
+        """Update the momentum encoder; `share` is the completed share of training."""
         ema_update_(self.slow_backbone, self.backbone, self.own.momentum, share)
         ema_update_(self.slow_head, self.event_head, self.own.momentum, share)
 
 
 def head(*widths: int) -> Projector:
-    """Linear layers without biases, each with batch normalisation, the last one's without scale and shift."""
+    """MLP without biases and with batch normalisation, which has no scale and shift after the last layer."""
     layers: list[nn.Module] = []
     for inside, outside in pairwise(widths):
         layers += [nn.Linear(inside, outside, bias=False), nn.BatchNorm1d(outside), nn.ReLU(inplace=True)]
@@ -166,7 +166,7 @@ def head(*widths: int) -> Projector:
 
 @in_fp32
 def view_contrast(queries: Tensor, keys: Tensor, images: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy of finding the key of each query (N, D), both projected on the direction of their own image."""
+    """InfoNCE of queries and keys (N, D), each projected onto the direction of its own image."""
     directions = normalize(images, dim=1)
     queries, keys = (
         (normalize(each, dim=1) * directions).sum(1, keepdim=True) * directions for each in (queries, keys)
@@ -176,9 +176,9 @@ def view_contrast(queries: Tensor, keys: Tensor, images: Tensor, temperature: fl
 
 @in_fp32
 def likeness_divergence(events: Tensor, images: Tensor, temperature: float) -> Tensor:
-    """Divergence of how alike events (N, D) are to each other from how alike their images are, which is balanced.
+    """KL divergence between similarities of events (N, D) and the balanced similarities of their images (N, D).
 
-    By Sinkhorn's algorithm, through whose row sums gradients flow (model/hub_model.py).
+    Sinkhorn's algorithm balances them; gradients flow through its row sums (model/hub_model.py).
     """
     events, images = normalize(events, dim=1), normalize(images, dim=1)
     wanted = (images @ images.T / temperature).exp()
@@ -189,13 +189,13 @@ def likeness_divergence(events: Tensor, images: Tensor, temperature: float) -> T
 
 
 def _shifted(side: int, by: int) -> NDArray[np.int64]:
-    """Source of each of `side` places that are moved by so many."""
+    """Source index of each of `side` pixels shifted by `by`; `DROPPED` outside."""
     sources = np.arange(side) - by
     return np.where((sources >= 0) & (sources < side), sources, DROPPED)
 
 
 def with_correlated_events(histogram: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Histogram (1, 2 * bins, H, W) with copies of some of its events, a little moved and soon before or after."""
+    """Add copies of some events, slightly shifted in space and time, to a histogram (1, 2 * bins, H, W)."""
     counts, bins = histogram[0], histogram.shape[1] // 2
     events = np.repeat(np.argwhere(counts), counts[counts > 0], axis=0)
     if len(events) < FEWEST:

@@ -1,4 +1,4 @@
-"""ImageNet, supervised: the weights that most networks start from (Liu et al., "Swin Transformer", ICCV 2021)."""
+"""Supervised ImageNet classification, the usual initialisation (Liu et al., "Swin Transformer", ICCV 2021)."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import ImageMethod, ViewSettings
 from tespec.registry import METHODS
 
-IMAGENET_CLASSES = 1000  # without data
-MIXED = 128  # images that are mixed alike, those of a GPU (get_started.md)
+IMAGENET_CLASSES = 1000  # assumed without data
+MIXED = 128  # images with the same mixup parameters: the batch of one GPU (get_started.md)
 
 
 def posterized(image: Image.Image, bits: int, **_: Any) -> Image.Image:
-    """An image of `bits` (0 to 8) a channel; of none it is black, as it was before Pillow refused that."""
+    """Posterise to `bits` (0 to 8) per channel; 0 makes the image black, as Pillow did before it refused 0."""
     return ImageOps.posterize(image, bits) if bits else image.point([0] * 256 * len(image.getbands()))
 
 
 @dataclass(frozen=True)
 class ImagenetSettings(ViewSettings):
-    """Settings of the view and of the loss; values of config.py, AUG and LABEL_SMOOTHING."""
+    """Settings of the view and the loss; values from config.py, AUG and LABEL_SMOOTHING."""
 
-    smoothing: Share = 0.1  # of the label, spread over all classes
+    smoothing: Share = 0.1  # label smoothing
     augment: str = "rand-m9-mstd0.5-inc1"  # timm's RandAugment
-    erasing: Share = 0.25  # of the images, that lose a rectangle
-    mixup: NonNegativeFloat = 0.8  # alpha; mixup and cutmix take turns by chance
+    erasing: Share = 0.25  # probability of random erasing
+    mixup: NonNegativeFloat = 0.8  # alpha; mixup or cutmix is chosen at random
     cutmix: NonNegativeFloat = 1.0
 
 
 @METHODS.register_module(name="imagenet")
 class Imagenet(ImageMethod):
-    """Cross-entropy of a linear layer, for so many classes, on the mean of the normalised last stage."""
+    """Classify images with a linear layer on the mean of the normalised last stage."""
 
     title = "RGB Supervised"
     version = 2
@@ -63,8 +63,8 @@ class Imagenet(ImageMethod):
     )
     summary = "Classification of images; the patch embedding is repeated over the bins, ConvLSTMs start at random."
     loss_is = "cross-entropy with label smoothing"
-    # Swin-T on ImageNet-1k. Values: microsoft/Swin-Transformer, the file named beside each; learning rates are those of
-    # its config.py times 1024 / 512 (main.py).
+    # Swin-T on ImageNet-1k. Values from microsoft/Swin-Transformer, the file named next to each; learning rates of its
+    # config.py are scaled by 1024 / 512 (main.py).
     recipe = Pretraining(
         objective=ImagenetSettings(),
         dataset="objects",
@@ -94,13 +94,13 @@ class Imagenet(ImageMethod):
 
     @classmethod
     def views(cls, own: ImagenetSettings, training: bool = True) -> tuple[ViewOf]:
-        """The view of data/build.py; of validation images the middle, without chance."""
+        """The view of data/build.py; validation images are centre-cropped without randomness."""
         grey = own.channels == 1
         view = create_transform(
             own.size,
             is_training=training,
             scale=own.scale,
-            color_jitter=0.0,  # none beside RandAugment
+            color_jitter=0.0,  # not used with RandAugment
             auto_augment=own.augment,
             interpolation="bicubic",
             re_prob=own.erasing,
@@ -116,7 +116,7 @@ class Imagenet(ImageMethod):
         return (v2.Compose([view, v2.Grayscale()]) if grey else view,)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step: "loss", and "accuracy", the share of images told right, mixed ones by their larger part.
+        """Return "loss", and "accuracy", the share of correct images; a mixed image counts by its larger part.
 
         The batch holds `views` (B, 1, channels, size, size), uint8 or float32, and `labels` (B,) int64.
         """
@@ -127,7 +127,7 @@ class Imagenet(ImageMethod):
         return self._losses(features[-1], wanted), None
 
     def _mixed(self, views: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Views, neighbours mixed with each other, and the shares of their classes; an odd number is refused."""
+        """Mix neighbouring views and their labels by mixup or cutmix; raise `UserError` for an odd number."""
         own, count = self.own, len(labels)
         if count % 2:
             what = f"mixup and cutmix take images by twos, and a step has {count} on a rank"
@@ -139,13 +139,13 @@ class Imagenet(ImageMethod):
         mixed = []
         for seed, *some in zip(seeds, views.tensor_split(cuts), labels.tensor_split(cuts), strict=False):
             with seeded(seed):
-                # It mixes the first image with the last one and so on.
+                # timm mixes the first image with the last, and so on: this order pairs neighbours.
                 mixed.append(mix(*(torch.cat([each[::2], each[1::2].flip(0)]) for each in some)))
         return torch.cat([each for each, _ in mixed]), torch.cat([each for _, each in mixed])
 
     @in_fp32
     def _losses(self, last: Tensor, wanted: Tensor) -> dict[str, Tensor]:
-        """Of labels (B,), which are smoothed, or of shares (B, classes), which are."""
+        """Loss and accuracy for labels (B,), which get smoothed, or class shares (B, classes), which already are."""
         logits = self.classify(pooled(last, self.norm))
         mixed = wanted.dim() > 1
         loss = cross_entropy(logits, wanted, label_smoothing=0.0 if mixed else self.own.smoothing)
@@ -154,7 +154,7 @@ class Imagenet(ImageMethod):
 
     @classmethod
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
-        """The method with as many classes as the data has folders; a single one is refused."""
+        """Build the method with one class per folder of the data; raise `UserError` for a single folder."""
         images = getattr(data, "images", None)
         classes = len(images.classes) if images else IMAGENET_CLASSES
         if classes < 2:
@@ -163,6 +163,6 @@ class Imagenet(ImageMethod):
         return cls(own, cls.new_backbone(settings, data), classes)
 
     def val_losses(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:
-        """Loss, and the share of images that is right in percent."""
+        """Loss, and accuracy in percent."""
         losses, _ = self.loss(batch, None)
         return {"loss": losses["loss"], "accuracy": 100 * losses["accuracy"]}, None

@@ -1,8 +1,8 @@
 """MEM: masked event modelling (Klenk et al., "Masked Event Modeling", WACV 2024).
 
-`mem-tokenizer` is pre-trained first: it draws an image of the events from a grid of tokens, each one of a codebook's.
-It then stays as it is: patches of the histograms are masked in blocks, and the backbone has to name the tokens there
-(`mem`). ConvLSTMs carry their state from step to step, so that they may remember what is masked.
+`mem-tokenizer` is pre-trained first: a discrete autoencoder that reconstructs an image of the events from a grid of
+codebook tokens. It is then frozen. Patches of the histograms are masked in blocks, and the backbone predicts the tokens
+there (`mem`). ConvLSTMs carry their state from step to step, so they may remember masked content.
 """
 
 from __future__ import annotations
@@ -37,46 +37,46 @@ from tespec.weights.files import read_weights
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """Settings of the tokenizer and of its loss; values of configs/nimagenet.conf unless another file is named."""
+    """Settings of the tokenizer and its loss; values from configs/nimagenet.conf unless another file is named."""
 
     unit: Literal[4, 8, 16, 32] = 16  # px; side of a token's patch; num_layers 4: 2 ** 4
-    crop: cfg.PositiveInt = 224  # px; side of the squares it learns from; input_H, input_W
-    tokens: Annotated[int, Field(strict=True, ge=2)] = 8192  # in the codebook; num_tokens
-    width: cfg.PositiveInt = 32  # dimensions of a token's vector; emb_dim
-    hidden: cfg.PositiveInt = 384  # channels of its convolutions; vae_hidden_dim
-    blocks: cfg.Depth = 3  # residual blocks of the encoder, and of the decoder; vae_num_resnet_blocks
-    hot: cfg.PositiveFloat = 10.0  # deviations above the frame's mean, from which a pixel is hot; hotpix_num_stds
-    gamma: cfg.PositiveFloat = 1.0  # power of counts over a frame's greatest; below 1, few show more; gammatrafo 0
-    shift: cfg.Share = 8 / 256  # of the shorter side, by which events move at most; mem/datasets.py, frames of 256 px
-    # Of the softmax over tokens, at the start and at least; eventvae/train_vae.py, starting_temp and temp_min.
+    crop: cfg.PositiveInt = 224  # px; side of the training crops; input_H, input_W
+    tokens: Annotated[int, Field(strict=True, ge=2)] = 8192  # codebook size; num_tokens
+    width: cfg.PositiveInt = 32  # embedding width of a token; emb_dim
+    hidden: cfg.PositiveInt = 384  # channels of the convolutions; vae_hidden_dim
+    blocks: cfg.Depth = 3  # residual blocks in encoder and decoder, each; vae_num_resnet_blocks
+    hot: cfg.PositiveFloat = 10.0  # standard deviations above the frame's mean that make a pixel hot; hotpix_num_stds
+    gamma: cfg.PositiveFloat = 1.0  # exponent of normalised counts; below 1 amplifies low counts; gammatrafo 0
+    shift: cfg.Share = 8 / 256  # maximum shift as a share of the shorter side; mem/datasets.py, frames of 256 px
+    # Of the softmax over tokens, initial and minimum; eventvae/train_vae.py, starting_temp and temp_min.
     temperature: tuple[cfg.PositiveFloat, cfg.PositiveFloat] = (1.0, 0.5)
-    # Of the divergence from using all tokens alike, a mean over places in nats. vae_kl_loss_weight is for the sum over
-    # 384 images of 196 tokens; 1.5-fold, as their squared error is over three planes, one of them zero (vae_model.py).
+    # Of the KL divergence from uniform token use, averaged over places, in nats. vae_kl_loss_weight is for the sum over
+    # 384 images of 196 tokens; 1.5 because their squared error averages three planes, one of them zero (vae_model.py).
     kl_weight: cfg.NonNegativeFloat = 1.5 * 1e-10 * 384 * 196
 
 
 @dataclass(frozen=True)
 class MemSettings:
-    """Settings of what is masked, and of what is named there from which features."""
+    """Settings of masks, of the features that predict tokens, and of the tokenizer."""
 
-    ratio: cfg.Share = 0.5  # of the patches that are masked; configs/nimagenet.conf, num_mask_patches 98 of 14 x 14
-    # Patches, from which areas of blocks go up to all that is left to mask; mem/run_mem_pretraining.py,
+    ratio: cfg.Share = 0.5  # share of masked patches; configs/nimagenet.conf, num_mask_patches 98 of 14 x 14
+    # Minimum area of a block in patches; the maximum is all that is left to mask. mem/run_mem_pretraining.py,
     # min_mask_patches_per_block.
     smallest_block: cfg.PositiveInt = 16
-    features: Literal["last", "all"] = "last"  # of the last stage, or of all stages
+    features: Literal["last", "all"] = "last"  # last stage, or sum over all stages
     tokenizer: TokenizerSettings = TokenizerSettings()
 
 
 EPOCHS = 100  # vae_epochs of configs/nimagenet.conf
 ANNEALING = 1e-6 * 333_600 / EPOCHS  # eventvae/train_vae.py: anneal_rate times the steps of an epoch
-COLLAPSED = 2.0  # tokens in use, on validation data
+COLLAPSED = 2.0  # a lower perplexity on validation data means that the tokenizer collapsed
 
 
 @in_fp32
 def tokenizer_input(histograms: Tensor, hot: float, gamma: float) -> Tensor:
-    """What the tokenizer sees (N, 2, H, W) float32: events of each polarity over the frame's greatest count, 0 to 1.
+    """Convert histograms (N, 2 * bins, H, W) to tokenizer inputs (N, 2, H, W) float32, counts per polarity from 0 to 1.
 
-    Pixels at which a polarity of the histograms (N, 2 * bins, H, W) is `hot` are cleared in both (mem/transforms.py).
+    Counts are divided by the frame's maximum. Pixels `hot` in one polarity are cleared in both (mem/transforms.py).
     """
     counts = histograms.unflatten(1, (2, -1)).sum(2, dtype=torch.float32)
     variance, mean = torch.var_mean(counts, (1, 2, 3), keepdim=True)
@@ -95,7 +95,7 @@ class _Residual(nn.Sequential):
 
 
 class Tokenizer(nn.Module):
-    """A discrete autoencoder of event images (N, 2, H, W), whose sides are multiples of the settings' `unit`."""
+    """Discrete autoencoder of event images (N, 2, H, W) whose sides are multiples of the settings' `unit`."""
 
     in_channels = 2
 
@@ -114,18 +114,18 @@ class Tokenizer(nn.Module):
 
     @torch.no_grad()
     def tokens(self, images: Tensor) -> Tensor:
-        """The token (N, h, w) int64 of each patch."""
+        """Most likely token (N, h, w) int64 of each patch."""
         return cast("Tensor", self.encoder(images)).argmax(1)
 
 
 @in_fp32
 def mixed_tokens(logits: Tensor, noise: Tensor, temperature: Tensor, codebook: Tensor) -> Tensor:
-    """Vectors (N, D, h, w) of tokens drawn by logits (N, K, h, w), softly, so that a gradient flows (Gumbel)."""
+    """Gumbel-softmax over logits (N, K, h, w): soft mixtures (N, D, h, w) of codebook vectors (K, D)."""
     return torch.einsum("nkhw,kd->ndhw", softmax((logits + noise) / temperature, 1), codebook)
 
 
 def gumbel_noise(logits: Tensor) -> Tensor:
-    """Noise for the logits (N, ...) of each image, drawn for those of all processes, of which each keeps its own."""
+    """Gumbel noise for logits (N, ...); each process draws for the complete batch and keeps its own images."""
     everything, own = shard_slice(len(logits))
     kept = []
     for row in range(everything):
@@ -137,11 +137,11 @@ def gumbel_noise(logits: Tensor) -> Tensor:
 
 @in_fp32
 def tokenizer_losses(drawn: Tensor, images: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Losses of images (N, 2, H, W) that are drawn from tokens with logits (N, K, h, w).
+    """Losses of images (N, 2, H, W) that are reconstructed from tokens with logits (N, K, h, w).
 
     Returns:
-        this rank's shares of two means: of the squared error over all pixels, and of the divergence in nats from using
-        all tokens alike over all places.
+        this rank's shares of two means: squared error over all pixels, and KL divergence in nats from uniform token use
+        over all places.
     """
     error = (crop(drawn, (images.shape[-2], images.shape[-1])) - images).square()
     by_log = log_softmax(logits, 1)
@@ -150,21 +150,21 @@ def tokenizer_losses(drawn: Tensor, images: Tensor, logits: Tensor) -> tuple[Ten
 
 
 def usage(tokens: Tensor, count: int) -> Tensor:
-    """How often (count,) float32 each of `count` tokens occurs."""
+    """Number of occurrences (count,) float32 of each of `count` tokens."""
     ones = torch.ones(tokens.numel(), device=tokens.device)
-    # Torch's `bincount` would look at the numbers and wait.
+    # Torch's `bincount` reads the values, so the CPU would wait for the GPU.
     return torch.zeros(count, device=tokens.device).index_add(0, tokens.flatten(), ones)
 
 
 def perplexity(used: Tensor) -> Tensor:
-    """How many tokens are in use, by how often each of them is: the exponential of their entropy."""
+    """Effective number of tokens in use: the exponential of the entropy of their counts `used`."""
     return torch.special.entr(used / used.sum().clamp(min=1)).sum().exp()
 
 
 class TokenHead(nn.Module):
-    """Logits of tokens of `unit` px at some patches, by features of the "last" stage or by the sum of "all".
+    """Logits of tokens of `unit` px at selected patches, from features of the "last" stage or of the sum of "all".
 
-    Of a stage with larger patches each place has the logits of all tokens that lie within it.
+    A place of a coarser stage yields the logits of all tokens inside it.
     """
 
     def __init__(self, channels: tuple[int, ...], unit: int, tokens: int, of: str) -> None:
@@ -180,7 +180,7 @@ class TokenHead(nn.Module):
 
     @in_fp32
     def forward(self, features: list[Tensor], places: Tensor) -> Tensor:
-        """Logits (P, tokens) at places (P,), which count the patches of all frames row after row."""
+        """Logits (P, tokens) at places (P,), flat indices of patches over frames, rows and columns."""
         used = zip(self.laterals, features[-len(self.laterals) :], strict=True)
         maps = torch.stack([lateral(each.flatten(0, 1)) for lateral, each in used]).sum(0)
         vectors = maps.flatten(2).transpose(1, 2).flatten(0, 1)
@@ -188,12 +188,12 @@ class TokenHead(nn.Module):
 
 
 def augmented(histograms: Tensor, shift: float, in_time: bool = True) -> Tensor:
-    """Histograms (B, T, 2 * bins, H, W) as they are trained on: played backwards by chance, and shifted."""
+    """Randomly shift histograms (B, T, 2 * bins, H, W) and, if `in_time`, randomly reverse their time."""
     flipped = random_time_flips(histograms) if in_time else histograms
     return random_shifts(flipped, round(shift * min(histograms.shape[-2:])))
 
 
-DEVIATIONS = (  # from tum-vision/mem, of the tokenizer as well
+DEVIATIONS = (  # from tum-vision/mem, also for the tokenizer
     "MEM on any recordings in windows of 50 ms, instead of on 30,000 events of N-ImageNet in frames of 256 px",
     f"MEM's {COUNTS}; RandAugment and jitter of brightness and saturation, which act on 8-bit images, are left out",
 )
@@ -201,14 +201,14 @@ DEVIATIONS = (  # from tum-vision/mem, of the tokenizer as well
 
 @METHODS.register_module(name="mem-tokenizer")
 class MemTokenizer(EventMethod):
-    """The discrete autoencoder whose tokens MEM names."""
+    """Discrete autoencoder whose tokens MEM predicts."""
 
     title = "MEM's tokenizer"
     architectures = ()
     citation = "Klenk, Bonello, Koestler, Araslanov, Cremers: Masked Event Modeling, WACV 2024"
     summary = "Draws event images from tokens. No row of the tables: the pre-training of `mem` makes and uses it."
     loss_is = "squared error of the images drawn from softly chosen tokens, and their weighted divergence"
-    # Values: tum-vision/mem, configs/nimagenet.conf unless another file is named beside them.
+    # Values from tum-vision/mem, configs/nimagenet.conf, unless another file is named.
     recipe = cfg.Pretraining(
         objective=TokenizerSettings(),
         dataset="1mpx",
@@ -219,7 +219,7 @@ class MemTokenizer(EventMethod):
             peak_lr=5.0e-4,  # vae_lr
             schedule="linear",
             end_divisor=1.105,  # vae_lr_decay 0.999, in each of 100 epochs
-            steps=333_600,  # vae_epochs, of ImageNet's 1.28 million
+            steps=333_600,  # 100 vae_epochs of ImageNet's 1.28 million images
             clip=cfg.Clip("norm", 0.01),  # vae_grad_clip
         ),
         augmentation=cfg.Augmentation(flip=0.5),  # mem/datasets.py, Aug_FlipEvsAlongX
@@ -230,8 +230,8 @@ class MemTokenizer(EventMethod):
             "batch_size": 16,
             "segments": 1,
             "optimisation": {"peak_lr": 5.0e-3, "warmup_steps": 0},
-            # A gamma that MEM's code offers. With tokens of 16 px and counts as they are, the tokenizer learns nothing
-            # in hundreds of steps.
+            # A gamma that MEM's code offers. With tokens of 16 px and a gamma of 1 the tokenizer learns nothing in
+            # hundreds of steps.
             "objective": {"unit": 8, "crop": 48, "tokens": 32, "width": 16, "hidden": 32, "blocks": 1}
             | {"gamma": 0.5, "temperature": [1.0, 0.3]},
         },
@@ -246,17 +246,17 @@ class MemTokenizer(EventMethod):
 
     @classmethod
     def from_settings(cls, own: TokenizerSettings, settings: cfg.Pretraining, data: PretrainData) -> Self:
-        """The tokenizer, which sees images of any size."""
+        """Build the tokenizer, which takes images of any size."""
         return cls(own)
 
     def after_step(self, share: float) -> None:
-        """Note that `share` of the training is done."""
+        """Store the completed share of training, which sets the temperature."""
         self.share.fill_(share)
 
     def loss(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step: "loss", which is "loss_drawn" and the weighted divergence, and the batch's "perplexity".
+        """Return "loss", the sum of "loss_drawn" and the weighted divergence, and the batch's "perplexity".
 
-        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8, each segment of which is seen by itself.
+        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8; each segment is encoded separately.
         """
         own = self.own
         histograms = augmented(batch["histograms"], own.shift) if self.training else batch["histograms"]
@@ -269,12 +269,12 @@ class MemTokenizer(EventMethod):
 
     @property
     def _temperature(self) -> Tensor:
-        """It is multiplied by exp(-anneal_rate * step) at the start of each epoch (eventvae/train_vae.py)."""
+        """Temperature, multiplied by exp(-anneal_rate * step) at the start of each epoch (eventvae/train_vae.py)."""
         (start, least), epoch = self.own.temperature, (EPOCHS * self.share).floor()
         return (start * (-ANNEALING * epoch * (epoch + 1) / 2).exp()).clamp(min=least).float()
 
     def protocol(self, data: PretrainData) -> dict[str, str]:
-        """What the validation metrics mean, in words."""
+        """Describe the validation metrics."""
         return data.counts() | {
             "loss": self.loss_is,
             "perplexity": "exponential of the entropy of all tokens on validation data: how many are in use",
@@ -283,7 +283,7 @@ class MemTokenizer(EventMethod):
 
     @torch.no_grad()
     def validate(self, data: PretrainData, device: torch.device) -> dict[str, float]:
-        """Mean loss over the samples of the validation data, and what the tokens are worth there."""
+        """Mean loss, perplexity of tokens and relative reconstruction error over the validation data."""
         self.eval()
         own, sums = self.own, torch.zeros(4, dtype=torch.float64)
         used = torch.zeros(own.tokens, dtype=torch.float64)
@@ -304,7 +304,7 @@ class MemTokenizer(EventMethod):
 
 @METHODS.register_module(name="mem")
 class Mem(EventMethod):
-    """A backbone that names the tokens of masked patches."""
+    """Predict the tokens of masked patches."""
 
     title = "MEM"
     version = 2
@@ -324,7 +324,7 @@ class Mem(EventMethod):
         "nothing backwards",
         "in memory MEM shifts events anew at each step, so the state may be displaced by up to 16/256 of the side",
     )
-    # Feed-forward, as published. Values: as of the tokenizer.
+    # Feed-forward, as published. Values from the same sources as the tokenizer's.
     recipe = cfg.Pretraining(
         objective=MemSettings(),
         dataset="1mpx",
@@ -335,10 +335,10 @@ class Mem(EventMethod):
             peak_lr=7.5e-5,  # pt_lr; mem/run_mem_pretraining.py has opt, min_lr and weight_decay
             start_divisor=1.0e6,  # from 0; mem/utils.py, cosine_scheduler
             end_divisor=7.5,  # to 1e-5
-            steps=750_600,  # pt_epochs 300, of ImageNet's 1.28 million
+            steps=750_600,  # 300 pt_epochs of ImageNet's 1.28 million images
             warmup_steps=1000,  # pt_warmup_steps
             clip=cfg.Clip("norm", 1.0),  # pt_grad_clip
-            betas=(0.9, 0.95),  # mem/optim_factory.py, as what is exempt from decay
+            betas=(0.9, 0.95),  # mem/optim_factory.py, as are the exemptions from decay
             weight_decay=cfg.Decay(0.05, 0.05, ("vectors",)),
         ),
         augmentation=cfg.Augmentation(flip=0.5),
@@ -360,12 +360,12 @@ class Mem(EventMethod):
 
     @classmethod
     def upstream(cls, own: MemSettings) -> tuple[str, str]:
-        """The tokenizer."""
+        """Method that pre-trains the tokenizer."""
         return "mem-tokenizer", ""
 
     @classmethod
     def upstream_settings(cls, settings: cfg.Pretraining, name: str) -> cfg.Pretraining:
-        """Settings of the tokenizer's pre-training on the same data; its batch is changed in proportion as well."""
+        """Settings of the tokenizer's pre-training: the same data, with batch size and steps scaled in proportion."""
         first, usual = super().upstream_settings(settings, name), pretraining_settings(settings.name, settings.profile)
         same = ("dataset", "bins", "rule", "window_ms", "downsample", "sensor_px")
         return replace(
@@ -377,13 +377,13 @@ class Mem(EventMethod):
         )
 
     def load_upstream(self, path: Path) -> None:
-        """Load the tokenizer that was pre-trained."""
+        """Load the pre-trained tokenizer."""
         self.tokenizer.load_state_dict(read_weights(path)[0])
 
     def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
-        """Losses of a step: "loss", "found", the share of masked tokens named right, and the batch's "perplexity".
+        """Return "loss", "found", the share of masked tokens predicted correctly, and the batch's "perplexity".
 
-        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8, and `fresh` (B,) bool.
+        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8 and `fresh` (B,) bool.
         """
         own, tokenizer, histograms = self.own, self.own.tokenizer, batch["histograms"]
         if self.training:
@@ -394,7 +394,7 @@ class Mem(EventMethod):
         blocks = draw_blocks(len(histograms), rows, columns, own.ratio, own.smallest_block)
         mask, state = sent(blocks, histograms.device), reset(state, batch["fresh"])
         features, state = self.mask_patch.encode(self.backbone, histograms, mask, state)
-        # Found on the CPU, where nothing waits for how many there are. What fills a frame up is never masked.
+        # Computed on the CPU, which would wait for the GPU's data-dependent size. Padding is never masked.
         masked = pad(blocks, (0, tokens.shape[2] - columns, 0, tokens.shape[1] - rows))
         masked = masked.repeat_interleave(histograms.shape[1], dim=0)  # the same in all segments
         places = sent(masked.flatten().nonzero().squeeze(1), histograms.device)

@@ -1,6 +1,6 @@
 """MoBY: self-supervised Swin on images (Xie et al., "Self-Supervised Learning with Swin Transformers", 2021).
 
-Two views of an image have to find each other among a queue of others, by a slow encoder.
+Each of two views of an image is matched with the other among a queue of negatives from a momentum encoder.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import ImageMethod, ViewSettings
 from tespec.registry import METHODS
 
-BLUR = 13  # px; of the kernel, three deviations on either side
+BLUR = 13  # px; side of the blur kernel, three standard deviations on either side
 
 
 @dataclass(frozen=True)
 class MobySettings(ViewSettings):
-    """Settings of the views and of the contrast; values of moby_main.py and config.py."""
+    """Settings of views and contrast; values from moby_main.py and config.py."""
 
     hidden: PositiveInt = 4096  # width of projectors and predictor
-    out: PositiveInt = 256  # dimensions that are compared
+    out: PositiveInt = 256  # embedding width
     queue: PositiveInt = 4096  # keys kept as negatives, for each of the two views
     temperature: PositiveFloat = 0.2  # of the softmax over cosines
-    momentum: Share = 0.99  # of the slow encoder at the start; it rises to 1
+    momentum: Share = 0.99  # initial momentum of the momentum encoder; rises to 1
 
 
 @METHODS.register_module(name="moby")
 class Moby(ImageMethod):
-    """Symmetric contrast of two views of each image; the online encoder is pre-trained."""
+    """Symmetric contrast of two views of each image; the online encoder is the pre-trained backbone."""
 
     title = "MoBY"
     version = 2
@@ -54,7 +54,7 @@ class Moby(ImageMethod):
     weights = "moby_swin_t_300ep_pretrained.pth of SwinTransformer/Transformer-SSL, whose links to DeiT-S are swapped"
     summary = "Two views of an image find each other among a queue; patch embedding and ConvLSTMs as for ImageNet."
     loss_is = "sum over both views of the contrast with the other view and the queue"
-    # Swin-T on ImageNet-1k. Values: SwinTransformer/Transformer-SSL, the file named beside each.
+    # Swin-T on ImageNet-1k. Values from SwinTransformer/Transformer-SSL, the file named next to each.
     recipe = Pretraining(
         objective=MobySettings(),
         dataset="objects",
@@ -67,8 +67,8 @@ class Moby(ImageMethod):
             steps=750000,  # 300 epochs; configs/moby_swin_tiny.yaml
             warmup_steps=12500,  # 5 epochs; configs/moby_swin_tiny.yaml
             clip=Clip("norm", 5.0),  # config.py, CLIP_GRAD; moby_main.py
-            # 0.05: configs/moby_swin_tiny.yaml. Exempt: microsoft/Swin-Transformer, optimizer.py, where the network
-            # adds names to the vectors; models/moby.py names none, so its tables of position biases decay.
+            # 0.05: configs/moby_swin_tiny.yaml. Exempt: microsoft/Swin-Transformer, optimizer.py: vectors and
+            # parameters that the network names; models/moby.py names none, so its position bias tables decay.
             weight_decay=Decay(0.05, 0.05, ("vectors",)),
         ),
     )
@@ -92,7 +92,7 @@ class Moby(ImageMethod):
         self.register_buffer("place", torch.zeros((), dtype=torch.int64))
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step: "loss", and "found", the share of views whose other view is told from the queue.
+        """Return "loss", and "found", the share of views matched with their other view instead of the queue.
 
         The batch holds `views` (B, 2, channels, size, size), uint8 or float32.
         """
@@ -111,20 +111,20 @@ class Moby(ImageMethod):
 
     @torch.no_grad()
     def _keep(self, keys: Tensor) -> None:
-        """Put keys (2, B, D) in the place of the oldest."""
+        """Replace the oldest keys of the queues with keys (2, B, D)."""
         places = (self.place + torch.arange(keys.shape[1], device=keys.device)) % self.own.queue
         self.queues[:, places] = keys
         self.place.copy_((self.place + keys.shape[1]) % self.own.queue)
 
     def after_step(self, share: float) -> None:
-        """Let the slow encoder follow; `share` of the training is done."""
+        """Update the momentum encoder; `share` is the completed share of training."""
         ema_update_(self.slow_backbone, self.backbone, self.own.momentum, share)
         ema_update_(self.slow_norm, self.norm, self.own.momentum, share)
         ema_update_(self.slow_projector, self.projector, self.own.momentum, share)
 
     @classmethod
     def views(cls, own: MobySettings, training: bool = True) -> tuple[ViewOf, ViewOf]:
-        """BYOL's two views, of validation images as well: equal ones would say nothing (data/build.py)."""
+        """BYOL's two random views, also in validation, where equal views would match trivially (data/build.py)."""
 
         def view(blur: float, solarise: float) -> ViewOf:
             steps = [
@@ -141,7 +141,7 @@ class Moby(ImageMethod):
 
     @classmethod
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
-        """The method; a batch that the queue does not hold is refused."""
+        """Build the method; raise `UserError` if the batch does not fit into the queue."""
         if settings.batch_size > own.queue:
             what = f"{settings.batch_size} images are more than the queue's {own.queue}"
             raise UserError("batch_size", what, "give fewer, or --set objective.queue to more")

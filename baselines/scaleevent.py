@@ -1,6 +1,6 @@
-"""ScaleEvent: a frozen image network teaches the events of the same moment (Chen et al., CVPR 2026).
+"""ScaleEvent: distil a frozen image network into an event backbone (Chen et al., CVPR 2026).
 
-Features of events become those of the image at the same places, and as alike to each other as those of the image are.
+Event features and their pairwise similarities are matched with those of the image taken at the same moment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tespec.pretraining.method import ImageMethod, PairMethod
 from tespec.registry import METHODS
 from tespec.weights.load import load_backbone
 
-TOKEN = 16  # px of a side; stride of a ViT's patches and of the third stage
+TOKEN = 16  # px; side of a token, the stride of a ViT's patches and of the third stage
 STAGE = 2
 
 
@@ -39,18 +39,18 @@ STAGE = 2
 class ScaleEventSettings:
     """Settings of the teacher and of the losses."""
 
-    teacher: str = "vit_small_patch16_dinov3.lvd1689m"  # of timm, or a method here that pre-trains one on images
-    teacher_weights: str = ""  # its file; "": the method pre-trains it first
-    activation: PositiveInt = 64  # events that make a token count; tau of Eq. 2
-    alike: Share = 0.1  # lowest cosine of two places of the image that is compared
-    plain_weight: NonNegativeFloat = 1.0  # of the features themselves
-    intra_weight: NonNegativeFloat = 10.0  # of the likeness of events to events; lambda_is
-    cross_weight: NonNegativeFloat = 4.0  # of the likeness of events to the image; lambda_cs
+    teacher: str = "vit_small_patch16_dinov3.lvd1689m"  # timm model, or a method here that pre-trains on images
+    teacher_weights: str = ""  # its checkpoint; "": the method pre-trains it first
+    activation: PositiveInt = 64  # minimum number of events in an active token; tau of Eq. 2
+    alike: Share = 0.1  # pairs of image tokens with a higher cosine are compared
+    plain_weight: NonNegativeFloat = 1.0  # of the feature distance
+    intra_weight: NonNegativeFloat = 10.0  # of event-event similarities; lambda_is
+    cross_weight: NonNegativeFloat = 4.0  # of event-image similarities; lambda_cs
 
 
 @METHODS.register_module(name="scaleevent")
 class ScaleEvent(PairMethod):
-    """Distillation of a frozen image network, see `build_teacher`."""
+    """Distil a frozen image network; see `build_teacher`."""
 
     title = "ScaleEvent"
     group = "Beyond the paper"
@@ -68,14 +68,14 @@ class ScaleEvent(PairMethod):
         "ScaleEvent's tokens count from 64 events on (the paper's Eq. 2), instead of from one event in a downsampled "
         "image",
     )
-    # Values: zhiwen-xdu/ScaleEvent, pretrain/pretrain_ddp.py and pretrain/criterion.py (DistillLoss_With_CrossGram_V2),
-    # and the paper, Secs. 3.1 to 4.1.
+    # Values from zhiwen-xdu/ScaleEvent, pretrain/pretrain_ddp.py and pretrain/criterion.py
+    # (DistillLoss_With_CrossGram_V2), and from the paper, Secs. 3.1 to 4.1.
     recipe = Pretraining(
         objective=ScaleEventSettings(),
         dataset="ddd17",
         batch_size=80,  # 20 on each of 4 GPUs for ViT-S
         optimisation=Optimisation(
-            peak_lr=5.0e-4,  # for random weights; 5e-6 from the teacher's
+            peak_lr=5.0e-4,  # from random weights; 5e-6 from the teacher's
             steps=12500,  # 10 epochs of 100,000 pairs
             warmup_steps=625,
             clip=Clip("norm", 0.1),
@@ -100,13 +100,13 @@ class ScaleEvent(PairMethod):
 
     @classmethod
     def from_settings(cls, own: ScaleEventSettings, settings: Pretraining, data: PretrainData) -> Self:
-        """The method with a randomly initialised backbone and the teacher that the settings name."""
+        """Build the method with a randomly initialised backbone and the teacher named in the settings."""
         teacher = build_teacher(own.teacher, settings, padded_size(*data.size))
         return cls(own, cls.new_backbone(settings, data), teacher)
 
     @classmethod
     def upstream(cls, own: ScaleEventSettings) -> tuple[str, str]:
-        """The teacher and its file; an unknown one, and a missing file, are refused."""
+        """Name and file of the teacher; raise `UserError` if the name is unknown or the file missing."""
         name, file = own.teacher, own.teacher_weights
         method = METHODS.module_dict.get(name, object)
         if not timm.is_model(name) and not (issubclass(method, ImageMethod) and method.recipe):
@@ -129,7 +129,7 @@ class ScaleEvent(PairMethod):
             raise UserError(path, f"holds no weights of {self.own.teacher}", "give a file of them") from error
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Losses of a step: "loss", the weighted sum of three, and "active", the share of tokens that count.
+        """Return "loss", the weighted sum of three losses, and "active", the share of active tokens.
 
         The batch holds `histograms` (B, 1, 2 * bins, H, W) and `images` (B, 1, 1, H, W), uint8.
         """
@@ -146,21 +146,21 @@ class ScaleEvent(PairMethod):
 
 
 def active_tokens(histograms: Tensor, least: int) -> Tensor:
-    """1 where a token's patch holds `least` events or more, else 0: (B, N, 1) of histograms (B, C, H, W) (Eq. 2)."""
+    """Mark tokens of histograms (B, C, H, W) with 1 if they hold at least `least` events, else 0: (B, N, 1) (Eq. 2)."""
     counts = avg_pool2d(histograms.sum(1, keepdim=True, dtype=torch.float32), TOKEN) * TOKEN**2
     return (counts.round() >= least).float().flatten(2).mT
 
 
 @in_fp32
 def distances(events: Tensor, images: Tensor, active: Tensor, alike: float) -> list[Tensor]:
-    """How far features of events are from the image's: themselves, their likeness, and their likeness to the image.
+    """Distances between event and image features: of the features, and of event-event and event-image similarities.
 
-    Features are (B, N, D) of the same places, those where `active` (B, N, 1) is 0 do not count. Likeness is the cosine
-    of each two of an image's tokens, 0 where it is negative or where the image's own is not above `alike`.
+    Features are (B, N, D) at the same places. A similarity is the cosine of two tokens of a sample, at least 0. Tokens
+    whose `active` (B, N, 1) is 0, and pairs with an image-image cosine of at most `alike`, add nothing to the sums.
 
     Returns:
-        this rank's shares of three means, over all tokens and batches: the absolute difference of the features, and the
-        squared differences of the likeness of events to events and of events to the image from that of the image.
+        this rank's shares of three means over all elements: absolute difference of the features, and squared difference
+        of event-event and event-image similarities from image-image ones.
     """
     events, images = events * active, images * active
     plain = (events - images).abs()
@@ -172,7 +172,7 @@ def distances(events: Tensor, images: Tensor, active: Tensor, alike: float) -> l
 
 
 class Teacher(nn.Module):
-    """A frozen image network, a backbone or a network of timm, for 1 or 3 channels and images of (H, W) px."""
+    """Frozen image network, a backbone or a timm model, with 1 or 3 input channels, for images of (H, W) px."""
 
     def __init__(self, network: nn.Module, channels: int, size: Size) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class Teacher(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Tensor:
-        """Features (B, width, H / 16, W / 16) of grey images (B, 1, h, w) uint8: those of the last layer so large."""
+        """Features (B, width, H / 16, W / 16) of grey images (B, 1, h, w) uint8, from the last layer of that size."""
         network: Any = self.network.eval()
         seen = pad_to(as_input(images.expand(-1, self.channels, -1, -1)), self.size)
         if isinstance(network, Backbone):
@@ -197,7 +197,7 @@ class Teacher(nn.Module):
 
 
 def build_teacher(name: str, settings: Pretraining, size: Size) -> Teacher:
-    """A teacher with random weights, a network of timm or an image method's; one without stride 16 is refused."""
+    """Build a teacher with random weights, a timm model or an image method's; raise `UserError` without stride 16."""
     if timm.is_model(name):
         published: Any = timm.get_pretrained_cfg(name)
         fixed: dict[str, Any] = {"img_size": size} if published.fixed_input_size else {}

@@ -21,7 +21,7 @@ class Scratch(Method):
 
     @classmethod
     def initialise(cls, backbone: Backbone, checkpoint: Path | None, seed: int) -> WeightsReport:
-        """Leave the backbone as it was built; a checkpoint is refused."""
+        """Keep the random initialisation; raise `UserError` if there is a checkpoint."""
         if checkpoint is not None:
             raise UserError("--method scratch", "takes no --checkpoint", "leave it out, or choose another method")
         return super().initialise(backbone, None, seed)

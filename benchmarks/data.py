@@ -1,4 +1,4 @@
-"""Check, pack and preview data sets: `tespec data` of a checkout."""
+"""Check, pack and preview data sets: `tespec data` from a checkout."""
 
 from installed import call
 

@@ -1,12 +1,12 @@
-"""Check and measure the harness on a machine with a GPU, in some minutes.
+"""Validate and benchmark the harness on a GPU in a few minutes.
 
-    make gpu                                            # or, where it is installed: python benchmarks/gpu.py
+    make gpu                                            # or, if it is installed: python benchmarks/gpu.py
     python benchmarks/gpu.py --only agreement           # one stage
-    python benchmarks/gpu.py --device cpu --small       # the same from beginning to end without a GPU
+    python benchmarks/gpu.py --device cpu --small       # run all stages without a GPU
 
-Each stage covers TESPEC's pre-training and the fine-tuning of each task, in fp32 and bf16. agreement checks that loss
-and gradients of a step are those of the CPU, waits that the CPU does not wait for the GPU in a step; step measures time
-and memory at the paper's size. Where one fails, the others still run. A run of all stages writes
+Each stage covers TESPEC's pre-training and the fine-tuning of each task, in fp32 and bf16. `agreement` checks that the
+loss and gradients of a step match the CPU's, `waits` that the CPU does not wait for the GPU during a step; `step`
+measures time and memory at the paper's size. If a stage fails, the others still run. A run of all stages writes
 results/gpu/MACHINE.json. Exit code 1: a check or a stage failed.
 """
 
@@ -45,17 +45,17 @@ from tespec.training.device import be_deterministic, choose_device, describe, is
 from tespec.training.trainer import Trainer
 
 TRAININGS = (*names("tasks"), "tespec")
-SMALL = ("ddd17", "tespec")  # of these, where sizes are tiny
+SMALL = ("ddd17", "tespec")  # trainings of --small
 FEW = ("batch_size=2", "segments=4")
-# Largest relative errors of a step's loss and of all its gradients, compared with fp32 on the CPU. For bf16 twice the
-# error of the CPU's bf16 is added.
+# Maximum relative errors of a step's loss and gradients, compared with fp32 on the CPU. Twice the error of the CPU in
+# the same precision is added.
 ALLOWED = {"fp32": (1e-4, 1e-2), "bf16": (1e-2, 2e-2)}
 Row = dict[str, Any]
 app = new_app("gpu.py", __doc__)
 
 
 def training(name: str, precision: str, device: torch.device) -> tuple[Trainer, dict[str, Tensor]]:
-    """A small training on the sample world, of a task or of TESPEC: its loop before the first step, and a batch."""
+    """Set up a small training of a task or of TESPEC on the sample world; return its trainer and first batch."""
     dataset = "1mpx" if name == "tespec" else name
     root = make_world("tiny", datasets=(dataset,)) / dataset
     if name == "tespec":
@@ -64,7 +64,7 @@ def training(name: str, precision: str, device: torch.device) -> tuple[Trainer, 
         task = build_task(settings_of(Data(root, "sample"), name, "recurrent", None, FEW), root)
     torch.manual_seed(0)
     network = new_network(task.settings, task) if name == "tespec" else task.model()
-    half = precision if device.type == "cuda" else "fp32"  # a loop has no bf16 on a CPU
+    half = precision if device.type == "cuda" else "fp32"  # the trainer has no bf16 on a CPU
     optimisation = replace(task.settings.optimisation, precision=half)
     loop = Trainer(network, task.steps(0), optimisation, seed=0, device=device)
     loop.model.train()
@@ -72,7 +72,7 @@ def training(name: str, precision: str, device: torch.device) -> tuple[Trainer, 
 
 
 def agreement(name: str, precision: str, device: torch.device, small: bool) -> Row:
-    """Relative errors of the loss and of the gradients of a step, compared with fp32 on the CPU."""
+    """Compare loss and gradients of a step with fp32 on the CPU, by relative errors."""
     torch.set_float32_matmul_precision("highest")  # TF32 keeps 10 bits of float32's 23
     torch.backends.cudnn.allow_tf32 = False
     cpu = torch.device("cpu")
@@ -89,11 +89,11 @@ def agreement(name: str, precision: str, device: torch.device, small: bool) -> R
 
 
 def gradients(name: str, precision: str, device: torch.device) -> tuple[float, Tensor]:
-    """Loss of the first batch of a training, and all gradients as one vector on the CPU."""
+    """Loss of a training's first batch, and all its gradients as one vector on the CPU."""
     loop, batch = training(name, precision, device)
     network: Any = loop.model
     for module in network.modules():
-        if "Drop" in type(module).__name__:  # nothing else draws, and each device draws its own
+        if "Drop" in type(module).__name__:  # the only random layers; devices draw different numbers
             module.eval()
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         loss = network.loss(batch, None)[0]["loss"]
@@ -103,9 +103,9 @@ def gradients(name: str, precision: str, device: torch.device) -> tuple[float, T
 
 
 def waits(name: str, precision: str, device: torch.device, small: bool) -> Row:
-    """A step in which CUDA raises where the CPU would wait for the GPU."""
+    """Run a step in which CUDA raises an error if the CPU would wait for the GPU."""
     loop, batch = training(name, precision, device)
-    loop.train_step(batch)  # the first step makes the optimizer's moments
+    loop.train_step(batch)  # the first step allocates the optimizer's moments
     if device.type != "cuda":
         return {"note": "not checked: no GPU"}
     torch.cuda.synchronize(device)
@@ -118,7 +118,7 @@ def waits(name: str, precision: str, device: torch.device, small: bool) -> Row:
 
 
 def step(name: str, precision: str, device: torch.device, small: bool) -> Row:
-    """Time and memory of training steps at the paper's size, optimizer included, the batch on the device."""
+    """Measure time and memory of training steps at the paper's size, with optimizer and the batch on the device."""
     profile, changes = ("sample", ("batch_size=2", "segments=2")) if small else ("paper", ())
     settings: Any
     if name == "tespec":
@@ -133,8 +133,8 @@ def step(name: str, precision: str, device: torch.device, small: bool) -> Row:
         batch = kind.blank_batch(settings, size, settings.batch_size, device)
     batch["histograms"].random_(0, 3)
     be_deterministic(False, device)
-    execute(network, fast=is_fast(device, False))  # as a run computes by default
-    no_data: Any = []  # each step is given its batch
+    execute(network, fast=is_fast(device, False))  # the default of a run
+    no_data: Any = []  # each step gets its batch as an argument
     loop = Trainer(network, no_data, replace(settings.optimisation, precision=precision), seed=0, device=device)
     loop.model.train()
     try:
@@ -163,7 +163,7 @@ def run_stages(
     only: Annotated[Literal["agreement", "waits", "step"] | None, Parameter(help="one stage")] = None,
     path: Annotated[Path | None, Parameter(name="--json", help="where the results go (default: results/gpu)")] = None,
 ) -> int:
-    """Run the stages, print, write."""
+    """Run the stages, print their rows and write them to a file."""
     try:
         chosen = choose_device(device)
     except UserError as error:
@@ -181,7 +181,7 @@ def run_stages(
 
 
 def run_stage(name: str, device: torch.device, small: bool) -> list[Row]:
-    """Rows of a stage, printed as they come; one that raises is a failed row with the error as its note."""
+    """Run a stage and print its rows; an exception becomes a failed row with the error as its note."""
     rows = []
     precisions = ("fp32", "bf16") if device.type == "cuda" or name == "agreement" else ("fp32",)
     for case, precision in product(SMALL if small else TRAININGS, precisions):
@@ -200,7 +200,7 @@ def run_stage(name: str, device: torch.device, small: bool) -> list[Row]:
 
 
 def main() -> int | None:
-    """Run what the command line says."""
+    """Run the command line."""
     return call(app, sys.argv[1:])
 
 

@@ -1,4 +1,4 @@
-"""Imported by each script before anything of the harness: says what to do where this Python has not got it."""
+"""Exit with instructions if this Python lacks the harness; every script imports this module first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if any(importlib.util.find_spec(name) is None for name in ("tespec", "torch")):
 
 
 def call(verb: str) -> None:
-    """Run a verb of the command `tespec` with the arguments of the script, and exit."""
+    """Run a verb of `tespec` with the script's arguments, and exit."""
     from tespec.cli.main import main
 
     sys.exit(main([verb, *sys.argv[1:]]))

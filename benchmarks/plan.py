@@ -1,4 +1,4 @@
-"""Run what is missing of a set of runs: `tespec plan` of a checkout."""
+"""Run the missing jobs of a plan: `tespec plan` from a checkout."""
 
 from installed import call
 

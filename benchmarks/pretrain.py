@@ -1,4 +1,4 @@
-"""Pre-train a backbone without labels: `tespec pretrain` of a checkout."""
+"""Pre-train a backbone without labels: `tespec pretrain` from a checkout."""
 
 from installed import call
 

@@ -1,4 +1,4 @@
-"""Write all results as one HTML page: `tespec report` of a checkout."""
+"""Write all results as one HTML page: `tespec report` from a checkout."""
 
 from installed import call
 

@@ -1,4 +1,4 @@
-"""Fine-tune and evaluate one cell of the tables: `tespec run` of a checkout."""
+"""Fine-tune and evaluate one cell of the tables: `tespec run` from a checkout."""
 
 from installed import call
 

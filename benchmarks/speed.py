@@ -1,11 +1,11 @@
-"""Measure the stages that users wait for, each beside a plain implementation of how peers do it.
+"""Benchmark the stages that users wait for, each against a plain reference implementation.
 
     python benchmarks/speed.py                 # all stages, minutes; writes results/speed/MACHINE.json
     python benchmarks/speed.py --only metric   # one stage
     python benchmarks/speed.py --quick         # tiny sizes: shows that everything runs
 
-Both ways must give the same result before they are timed, on one thread. Exit code 1: they differ in a stage.
-The plain ways follow uzh-rpg/RVT (data/utils/representations.py, models/layers/rnn.py), uzh-rpg/DSEC and pycocotools.
+Both must return the same result before they are timed, on one thread. Exit code 1: they differ in a stage. References
+follow uzh-rpg/RVT (data/utils/representations.py, models/layers/rnn.py), uzh-rpg/DSEC and pycocotools.
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ from tespec.models import EventSwin
 from tespec.pretraining.method import open_pretraining
 
 ROUNDS = 5
-SECONDS = 0.4  # of each way in a round, at least
+SECONDS = 0.4  # minimum time of each implementation per round
 BINS, WINDOW_US = 10, 50_000
 BUSY = 9_000_000  # events/s of a busy recording of 1Mpx: 540 million in 60 s (evlib)
 SENSOR_1MPX, SENSOR_DSEC = (720, 1280), (480, 640)
 
 
 class Case(NamedTuple):
-    """Two ways to the same result, by `tespec` and as peers do it; `plain` is None where there is no other way."""
+    """Benchmark of `tespec` against a plain implementation; `plain` is None if there is none to compare with."""
 
     stage: str
     size: str  # of the input, in words
     ours: Callable[[], Any]
     plain: Callable[[], Any] | None
     plain_is: str  # in words
-    same: Callable[[Any, Any], bool]  # whether the results of both, in that order, are right
+    same: Callable[[Any, Any], bool]  # whether the results of `ours` and `plain`, in this order, are correct
     work: float  # of one call, in `unit`
     unit: str
 
@@ -90,7 +90,7 @@ def make_events(number: int, duration_us: int, height: int, width: int) -> Event
 
 
 def put_histogram(events: Events, height: int, width: int) -> Tensor:
-    """Histogram (2 * BINS, height, width) uint8 of the window from 0 us, by `put_` of ones from int64 columns."""
+    """Histogram (2 * BINS, height, width) uint8 of the window that starts at 0 us, by `put_` from int64 columns."""
     x, y, t, p = (torch.from_numpy(column.astype(np.int64)) for column in events)
     cell = ((p * BINS + t * BINS // WINDOW_US) * height + y) * width + x
     counts = torch.zeros(2 * BINS * height * width, dtype=torch.int16)
@@ -99,7 +99,7 @@ def put_histogram(events: Events, height: int, width: int) -> Tensor:
 
 
 def histogram(quick: bool) -> Iterator[Case]:
-    """One window of a busy recording, arguments checked."""
+    """Histogram of one window of a busy recording, with argument checks."""
     number, (height, width) = (2_000, (24, 32)) if quick else (BUSY * WINDOW_US // 1_000_000, (360, 640))
     events = make_events(number, WINDOW_US, height, width)
     sizes: dict[str, Any] = {"t_start": 0, "t_end": WINDOW_US, "bins": BINS, "height": height, "width": width}
@@ -115,7 +115,7 @@ DAT_RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])  # word: x in 14 bits, y 
 
 
 def store(quick: bool) -> Iterator[Case]:
-    """A `.dat` file to a packed store with its SHA-256, beside compressed columns in HDF5."""
+    """Packing of a `.dat` file with its SHA-256, against compressed columns in HDF5."""
     rate, (height, width) = (20_000, (24, 32)) if quick else (BUSY, SENSOR_1MPX)
     with TemporaryDirectory() as name:
         source, numbers = Path(name) / "recording.dat", count()
@@ -134,7 +134,7 @@ def store(quick: bool) -> Iterator[Case]:
 
 
 def write_columns(source: Path, number: int) -> Path:
-    """Read a whole `.dat` file, which ends in so many events, and write its columns, compressed as in DSEC."""
+    """Read a `.dat` file of `number` events and write its columns, compressed as in DSEC; return the new path."""
     records = np.fromfile(source, DAT_RECORD, offset=source.stat().st_size - number * DAT_RECORD.itemsize)
     word, t = records["word"], np.maximum.accumulate(records["t"].astype(np.int64))
     events = Events((word & 0x3FFF).astype("u2"), (word >> 14 & 0x3FFF).astype("u2"), t, (word >> 28 & 1).astype("u1"))
@@ -146,7 +146,7 @@ def write_columns(source: Path, number: int) -> Path:
 
 
 def write_packed(path: Path, events: Events, height: int, width: int) -> Path:
-    """Write a `.dat` recording with its packed store beside it, and return its path."""
+    """Write a `.dat` recording with its packed store next to it, and return its path."""
     write_dat(path, *events, height, width)
     pack(open_reader(path), store_of(path))
     return path
@@ -183,7 +183,7 @@ def counted_then_mapped(steps: Any) -> Tensor:
 
 
 def rectified(quick: bool) -> Iterator[Case]:
-    """A window of DSEC through its rectification map, beside the same window without it."""
+    """A DSEC window with its rectification map, against the same window without it."""
     number, (height, width) = (2_000, (24, 32)) if quick else (BUSY * WINDOW_US // 1_000_000, SENSOR_DSEC)
     with TemporaryDirectory() as name:
         events, maps = make_events(number, WINDOW_US, height, width), Path(name) / "rectify_map.h5"
@@ -207,7 +207,7 @@ def rectified(quick: bool) -> Iterator[Case]:
 
 
 def recurrent(quick: bool) -> Iterator[Case]:
-    """Forward and backward pass of a recurrent Swin in fp32; with a GPU, also of the paper's batch in bf16."""
+    """Forward and backward pass of a recurrent Swin in fp32; with a GPU, also with the paper's batch in bf16."""
     small, paper = ("micro", 1, 2, (32, 32)), ("tiny", 8, 15, (384, 640))
     yield stage_major(torch.device("cpu"), *(small if quick else ("micro", 4, 6, (96, 160))))
     if torch.cuda.is_available():
@@ -215,7 +215,7 @@ def recurrent(quick: bool) -> Iterator[Case]:
 
 
 def stage_major(device: torch.device, arch: str, lanes: int, frames: int, size: tuple[int, int]) -> Case:
-    """A backbone stage by stage, beside frame by frame."""
+    """A backbone run stage by stage, against frame by frame."""
     torch.manual_seed(0)
     backbone = EventSwin(arch=arch, img_size=size).to(device)
     histograms = torch.poisson(torch.full((lanes, frames, 2 * BINS, *size), 0.05)).to(device, torch.uint8)
@@ -232,13 +232,13 @@ def stage_major(device: torch.device, arch: str, lanes: int, frames: int, size: 
         "recurrent", f"{lanes} x {frames} frames of {size[0]}x{size[1]} px, Swin {arch}, {device.type}",
         lambda: step(lambda frames: backbone(frames)[0]),
         lambda: step(partial(frame_by_frame, backbone)), "frame by frame (RVT)",
-        # Sums in another order differ by the rounding of the precision.
+        # Sums in a different order differ by rounding.
         partial(torch.allclose, atol=5e-2 if gpu else 1e-5), lanes * frames, "frames",
     )  # fmt: skip
 
 
 def frame_by_frame(backbone: Any, histograms: Tensor) -> list[Tensor]:
-    """Features (B, T, C, h, w) of the four stages: all stages and their ConvLSTM for one frame, then the next frame."""
+    """Features (B, T, C, h, w) of the four stages; each frame passes all stages and ConvLSTMs before the next one."""
     states: list[Any] = [None] * len(backbone.lstms)
     outputs: list[list[Tensor]] = [[] for _ in states]
     for frame in histograms.unbind(1):
@@ -258,7 +258,7 @@ CLASSES = ("pedestrian", "two-wheeler", "car")
 
 
 def metric(quick: bool) -> Iterator[Case]:
-    """AP of a test set with as many detections as a low threshold lets through, from boxes to scores."""
+    """AP of a test set with the many detections of a low score threshold, from boxes to scores."""
     frames = make_frames(20 if quick else 500)
     number = sum(len(predicted.label) for predicted, _ in frames)
     yield Case(
@@ -269,7 +269,7 @@ def metric(quick: bool) -> Iterator[Case]:
 
 
 def make_frames(number: int) -> list[tuple[Boxes, Boxes]]:
-    """(predicted, truth) of frames of 360x640 px: up to 10 objects, found with errors, and wrong detections."""
+    """Random (predicted, truth) of 360x640 px frames: up to 10 objects, imprecise detections and false positives."""
     generator = np.random.default_rng(0)
 
     def draw(count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -280,7 +280,7 @@ def make_frames(number: int) -> list[tuple[Boxes, Boxes]]:
     frames = []
     for _ in range(number):
         truth, label = draw(int(generator.integers(1, 11)))
-        near = generator.integers(0, len(truth), int(generator.integers(10, 50)))  # an object may be found repeatedly
+        near = generator.integers(0, len(truth), int(generator.integers(10, 50)))  # an object may appear repeatedly
         wrong, guessed = draw(len(near))
         found = np.concatenate([truth[near] + generator.uniform(-4, 4, (len(near), 4)), wrong])
         scores = generator.random(len(found))
@@ -317,7 +317,7 @@ def by_pycocotools(frames: Sequence[tuple[Boxes, Boxes]]) -> list[float]:
         }
         coco.createIndex()
         evaluation = COCOeval(coco.loadRes(truth), coco.loadRes(predicted), "bbox")
-        # As the scorer: pycocotools would match anew for small, medium and large boxes.
+        # All areas only, as in the scorer: pycocotools would repeat the matching for small, medium and large boxes.
         evaluation.params.areaRng, evaluation.params.areaRngLbl = evaluation.params.areaRng[:1], ["all"]
         evaluation.evaluate()
         evaluation.accumulate()
@@ -326,7 +326,7 @@ def by_pycocotools(frames: Sequence[tuple[Boxes, Boxes]]) -> list[float]:
 
 
 def tables(quick: bool) -> Iterator[Case]:
-    """All tables of the committed records, or of none, from the start of a process to its end."""
+    """All tables of the committed records (of none if `quick`), from the start of a process to its end."""
     with TemporaryDirectory() as name:
         (Path(name) / "none").mkdir()
         results = Path(name) / "none" if quick else next(iter(sorted(RESULTS.glob("sample*"))), RESULTS)
@@ -355,7 +355,7 @@ def measure_stages(
     quick: Annotated[bool, Parameter(help="tiny sizes: shows that everything runs, not how fast")] = False,
     json: Annotated[Path | None, Parameter(help="where the results go (default: results/speed)")] = None,
 ) -> int:
-    """Measure, print, write."""
+    """Measure the stages, print their rows and write them to a file."""
     torch.set_num_threads(1)
     load, rows = os.getloadavg()[0], []
     print(f"{'stage':10} {'ours, median +-IQR':>20} {'plain':>20} {'ratio':>6} {'rate':>7}")
@@ -370,13 +370,13 @@ def measure_stages(
 
 
 def measure(case: Case, quick: bool) -> dict[str, Any]:
-    """Check that the two ways of a case agree, then time them; median and interquartile range in seconds."""
+    """Check that both implementations agree, then time them; median and interquartile range in seconds."""
     row = {"stage": case.stage, "size": case.size, "plain": case.plain_is, "failed": False}
     if case.plain and not case.same(case.ours(), case.plain()):
         return row | {"failed": True, "note": "the two ways give different results"}
     timers = [Timer("way()", globals={"way": way}) for way in (case.ours, case.plain) if way]
     rounds, seconds = (1, 0.0) if quick else (ROUNDS, SECONDS)
-    # In turn, so that a slow phase of the machine affects both.
+    # Alternate, so that a slow phase of the machine affects both.
     taken = [[timer.blocked_autorange(min_run_time=seconds) for timer in timers] for _ in range(rounds)]
     ours, *plain = (Measurement.merge(each)[0] for each in zip(*taken, strict=True))
     row |= {"seconds": ours.median, "iqr": ours.iqr, "runs": len(ours.times)}
@@ -387,7 +387,7 @@ def measure(case: Case, quick: bool) -> dict[str, Any]:
 
 
 def line(row: dict[str, Any]) -> str:
-    """A row of the table."""
+    """Format a row of the table."""
     if row["failed"]:
         return f"{row['stage']:10} FAILED: {row['note']}: {row['size']}"
     times = [(row["seconds"], row["iqr"]), (row.get("plain_seconds"), row.get("plain_iqr"))]
@@ -398,19 +398,19 @@ def line(row: dict[str, Any]) -> str:
 
 
 def machine_name(gpu: str = "") -> str:
-    """GPU or CPU, and number of cores, as a file name."""
+    """File name from the GPU or CPU and the number of cores."""
     facts = environment()
     return re.sub(r"[^a-z0-9]+", "-", f"{gpu or facts['cpu']} {facts['cores']} cores".lower()).strip("-")
 
 
 def save(path: Path, device: str, rows: Iterable[dict[str, Any]], load: float) -> Path:
-    """Write rows with machine, versions, git revision, and how many processes wanted a core before."""
+    """Write rows with machine, versions, git revision and the load average before the run; return the path."""
     facts = {"threads": 1, "load_before": load, "environment": environment(device), "rows": list(rows)}
     return write_whole(path, dumps(facts, indent=1) + "\n")
 
 
 def main() -> int | None:
-    """Run what the command line says."""
+    """Run the command line."""
     return call(app, sys.argv[1:])
 
 

@@ -1,4 +1,4 @@
-"""Print and write the comparison tables: `tespec tables` of a checkout."""
+"""Print and write the comparison tables: `tespec tables` from a checkout."""
 
 from installed import call
 

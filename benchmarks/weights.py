@@ -1,4 +1,4 @@
-"""Inspect and convert weights: `tespec weights` of a checkout."""
+"""Inspect and convert weights: `tespec weights` from a checkout."""
 
 from installed import call
 

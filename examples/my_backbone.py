@@ -1,4 +1,4 @@
-"""A backbone: timm's ConvNeXt over event histograms, in two sizes (Liu et al., CVPR 2022)."""
+"""A custom backbone: timm's ConvNeXt on event histograms, in two sizes (Liu et al., CVPR 2022)."""
 
 import tespec.core.compat  # noqa: F401  # before timm
 
@@ -14,7 +14,7 @@ SIZES = {"convnext-tiny": ((3, 3, 9, 3), 96), "convnext-micro": ((1, 1, 2, 1), 2
 class EventConvNeXt(Backbone):
     architectures = tuple(SIZES)
     stem = "patches.0.weight"
-    channels_last = False  # its stages are convolutions
+    channels_last = False  # its stages take (N, C, h, w)
 
     def build(self, drop_path):
         depths, width = SIZES[self.arch]

@@ -1,4 +1,4 @@
-"""A data set of one's own: a folder for each drive, with events, masks and their times; the task is in drives.yaml."""
+"""A custom data set: one folder per drive with events, masks and their times; the task is in drives.yaml."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ add_file("tasks", Path(__file__).with_name("drives.yaml"))
 
 @DATASETS.register_module()
 class Drives(LabelledDataset):
-    """Drives: events of any format that the harness reads, masks of 6 classes.
+    """Drives: events as `.dat` files, masks of 6 classes.
 
     Layout:
         drives/train/alley/events.dat          drives/train/bridge/...
-        drives/train/alley/times.txt           the time of each mask in us, one on each line
-        drives/train/alley/masks/000000.png    one byte a pixel: its class, 255 where there is none
+        drives/train/alley/times.txt           time of each mask in us, one per line
+        drives/train/alley/masks/000000.png    one byte per pixel: its class, 255 for none
         drives/test/canal/...
     """
 
@@ -37,7 +37,7 @@ class Drives(LabelledDataset):
         return RecordingFiles(name, split, source, (folder / "masks", folder / "times.txt"))
 
     def open(self, files):
-        """One drive with its masks; the events of the first mask are those since the first event."""
+        """Open one drive with its masks; the first mask's events begin at the first event."""
         stream, (masks, stamps) = files.source.stream, files.beside
         names, times = mask_names(masks), read_stamps(stamps)
         if len(times) != len(names):

@@ -15,9 +15,9 @@ from tespec.registry import METHODS
 @dataclass(frozen=True)
 class ByolSettings:
     hidden: PositiveInt = 4096  # width of projector and predictor
-    out: PositiveInt = 256  # dimensions that are compared
-    scale: tuple[Share, Share] = (0.08, 1.0)  # lowest and highest share of the frame that a view shows
-    momentum: Share = 0.99  # of the momentum encoder at the start; it rises to 1
+    out: PositiveInt = 256  # embedding width
+    scale: tuple[Share, Share] = (0.08, 1.0)  # minimum and maximum share of the frame in a view
+    momentum: Share = 0.99  # initial momentum of the momentum encoder; rises to 1
 
 
 @METHODS.register_module(name="byol")

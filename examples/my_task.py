@@ -1,4 +1,4 @@
-"""A kind of task: count the objects of each class, on any data set with boxes; the task `cars` is in cars.yaml."""
+"""A custom kind of task: count the objects of each class on any data set with boxes; task `cars` is in cars.yaml."""
 
 from pathlib import Path
 from types import SimpleNamespace

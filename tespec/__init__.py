@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 
 
 def load(path: str | Path, *, height: int | None = None, width: int | None = None) -> Backbone | Network:
-    """Pre-trained backbone, or a task's network, for `stream` or `.step(histogram, state)`; see `tespec.inference`."""
+    """Load a pre-trained backbone or a fine-tuned network, for `stream` and `.step`; see `tespec.inference`."""
     from tespec.inference import load_network
 
     return load_network(path, height=height, width=width)
@@ -29,13 +29,13 @@ def stream(
     height: int | None = None,
     width: int | None = None,
 ) -> Iterator[tuple[Any, Any]]:
-    """Features and state of a backbone, or predictions, for each window of a recording; see `tespec.inference`.
+    """Yield a backbone's features, or predictions, and the state for each time window; see `tespec.inference`.
 
     Args:
-        recording: file or folder of events, of any sensor.
-        network: what `load` gives, or the path it takes.
-        height: rows of the sensor in px, for recordings that do not name it.
-        width: columns, likewise.
+        recording: file or folder of events, from any sensor.
+        network: result of `load`, or a path that `load` accepts.
+        height: sensor height in px, if the recording does not store it.
+        width: sensor width in px, if the recording does not store it.
     """
     from tespec.inference import stream as play
 
@@ -43,7 +43,7 @@ def stream(
 
 
 def results(folder: str | Path | None = None) -> pandas.DataFrame:
-    """All records of a results folder as a tidy DataFrame; see `tespec.comparison.frame.results`."""
+    """Read all records of a results folder into a tidy DataFrame; see `tespec.comparison.frame.results`."""
     from tespec.comparison.frame import results as read_results
 
     return read_results(folder)

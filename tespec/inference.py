@@ -1,4 +1,4 @@
-"""Trained networks: loaded from the weights that a run wrote, stepped over a recording, their predictions drawn."""
+"""Inference with trained networks: load their weights, run them on a recording, and draw their predictions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LARGEST = 2048  # px of a side; no sensor is larger
-SEGMENT_MS = 50.0  # of networks trained on windows from label to label (paper, Sec. 4.1)
+SEGMENT_MS = 50.0  # for networks trained on windows from label to label (paper, Sec. 4.1)
 ROWS = 4  # of the figure
 MIN_SCORE = 0.3  # of boxes that are drawn
 COLUMNS = ("events", "prediction", "ground truth")
@@ -40,19 +40,19 @@ DPI = 100
 
 
 def load_network(path: str | Path, *, height: int | None = None, width: int | None = None) -> Backbone | Network:
-    """A trained network in evaluation mode, ready for `tespec.stream` and `.step(histogram, state)`.
+    """Load a trained network in evaluation mode, ready for `tespec.stream` and `.step(histogram, state)`.
 
     Args:
         path: `backbone.safetensors` of a pre-training, or `model.safetensors` of a fine-tuning.
         height: rows in px of the histograms given to `.step`; default: those of its training.
-        width: columns, likewise.
+        width: columns in px; default: those of its training.
 
     Returns:
-        The backbone, whose steps give four features; or a task's network, whose steps give a mask (B, H, W), depths
-        (B, H, W) in m, or `Boxes` of each lane.
+        The backbone, whose `step` returns four features; or a task's network, whose `step` returns a mask (B, H, W), a
+        depth map (B, H, W) in m, or `Boxes` of each lane.
 
     Raises:
-        UserError: unreadable file, one without a recipe, or a size that is none.
+        UserError: unreadable file, a file without a recipe, or an invalid size.
     """
     size, path = _given_size(height, width), Path(path)
     recipe = read_recipe(path)
@@ -62,7 +62,7 @@ def load_network(path: str | Path, *, height: int | None = None, width: int | No
 
 
 def _given_size(height: Any, width: Any) -> Size | None:
-    """Height and width in px that the user gives, None where there are none; half a size is refused."""
+    """Check height and width in px as given by the user; None if both are None. One without the other is refused."""
     if height is None and width is None:
         return None
     if not all(isinstance(side, int) and 1 <= side <= LARGEST for side in (height, width)):
@@ -79,7 +79,7 @@ class TrainedNetwork(NamedTuple):
 
 
 def read_settings(path: Path) -> Finetuning:
-    """Settings of the fine-tuning that wrote a network, from the file's header; a `UserError` if none did."""
+    """Read the settings of the fine-tuning that wrote a network from the file's header; a `UserError` if none did."""
     recipe = read_recipe(path)
     if "kind" not in recipe:
         raise UserError(path, "holds no network with a task's head", "give a model.safetensors that run.py wrote")
@@ -87,7 +87,7 @@ def read_settings(path: Path) -> Finetuning:
 
 
 def load_trained(path: Path) -> TrainedNetwork:
-    """A task's network for histograms of the size of its training; a `UserError` as above."""
+    """Load a task's network for the histogram size of its training; a `UserError` if the file does not fit it."""
     settings = read_settings(path)
     tensors, recipe = read_tensors(path)
     if SENSOR not in recipe:
@@ -104,7 +104,7 @@ def load_trained(path: Path) -> TrainedNetwork:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a training made histograms of events, as the recipe of its weights names it."""
+    """Conversion of events to histograms in a training, from the recipe of its weights."""
 
     window_ms: PositiveFloat | None
     bins: PositiveInt
@@ -119,24 +119,24 @@ def stream(
     height: int | None = None,
     width: int | None = None,
 ) -> Iterator[tuple[Any, Any]]:
-    """Features of a recording, one window of events after the other, the state carried from its first event on.
+    """Yield the features of a recording window by window, with the state carried from its first event on.
 
-    Windows, bins, clipping, order of polarities and downsampling are those of the network's training; a network trained
-    for another image size is built again for this one with the same weights. No gradients are kept.
+    Windows, bins, clipping, order of polarities and downsampling are those of the network's training. A network trained
+    for another image size is rebuilt for this one with the same weights. No gradients are computed.
 
     Args:
         recording: file or folder of events.
-        network: what `tespec.load` gives, or the path it takes; runs on its device.
-        height: rows of the sensor in px, for recordings that do not name it.
-        width: columns, likewise.
+        network: network from `tespec.load`, or the path of its weights; it runs on its current device.
+        height: rows of the sensor in px, for recordings that do not specify them.
+        width: columns of the sensor in px, for recordings that do not specify them.
 
     Yields:
-        what `network.step` returns for each window: four features (1, C, h, w) of a backbone, or the prediction of a
-        task's network; and the state after it.
+        the output of `network.step` for each window: four features (1, C, h, w) of a backbone, or the prediction of a
+        task's network; and the state after the window.
 
     Raises:
-        UserError: the recording cannot be read or is shorter than a window, or the network does not say how it was
-            trained, or was trained on images.
+        UserError: the recording cannot be read or is shorter than a window, or the network has no recipe of its
+            training, or was trained on images.
     """
     where, sensor = "network", _given_size(height, width)
     if isinstance(network, str | Path):
@@ -154,7 +154,7 @@ def stream(
     opened = open_recording(Path(recording), length, counted.downsample, sensor)
     if not len(opened):
         raise UserError(recording, f"is shorter than a window of {length:g} ms", "give a longer recording")
-    # A mistake is reported here, and not at the first step.
+    # Not a generator itself, so that errors are raised here and not at the first step.
     return _steps(for_size(network, (opened.region.height, opened.region.width)), opened, counted)
 
 
@@ -167,7 +167,7 @@ def _steps(network: Backbone | Network, recording: Recording, counted: Preproces
 
 
 def open_recording(path: Path, window_ms: float, downsample: Downsample, sensor: Size | None = None) -> Recording:
-    """The only recording at or under `path`, cut into contiguous windows; a `UserError` if there is not one."""
+    """Open the only recording at or under `path`, cut into contiguous windows; a `UserError` unless there is one."""
     found, *others = find_recordings(path)
     if others:
         raise UserError(path, f"holds {len(others) + 1} recordings", "name one of them")
@@ -175,11 +175,11 @@ def open_recording(path: Path, window_ms: float, downsample: Downsample, sensor:
 
 
 def for_size(network: Backbone | Network, size: Size) -> Backbone | Network:
-    """The network for histograms of `size` (H, W) in px: itself, or a copy with the same weights."""
+    """Return the network for histograms of `size` (H, W) in px: itself, or a copy with the same weights."""
     backbone, padded = _backbone(network), padded_size(*size)
     if backbone.img_size == padded:
         return network
-    # In the copy of the whole network, the resized backbone takes the place of its own.
+    # In the copy of the complete network, the resized backbone replaces the original.
     return copy.deepcopy(network, {id(backbone): resized(backbone, padded)})
 
 
@@ -190,15 +190,15 @@ def _backbone(network: Backbone | Network) -> Backbone:
 class Prediction(NamedTuple):
     """A network's prediction at the end of a window."""
 
-    seconds: float  # since the recording's first window began
+    seconds: float  # since the start of the recording's first window
     milliseconds: float  # length of the window
     histogram: NDArray[np.uint8]  # (2*bins, H, W) of the window
-    predicted: Any  # as the task's scorer takes it: a mask (H, W) uint8, a depth (H, W) float32 in m, `Boxes` ...
-    truth: Any  # the last label of the window, in the same form; None where there is none
+    predicted: Any  # in the format of the task's scorer: mask (H, W) uint8, depth (H, W) float32 in m, `Boxes` ...
+    truth: Any  # last label of the window in the same format, or None
 
 
 class Drawn(NamedTuple):
-    """Path of the figure, number of windows in the clip, and how many of those have a label."""
+    """Path of the figure, number of windows in the clip, and number of these with a label."""
 
     figure: Path
     windows: int
@@ -219,15 +219,15 @@ def predict(
 
     Args:
         weights: `model.safetensors` of a fine-tuning.
-        wanted: name of one of the data set's recordings, which comes with its labels, or path of any other.
+        wanted: name of a recording of the data set, which is shown with its labels, or path of any other recording.
         out: folder for the figure.
-        device: where the network runs.
-        root: folder of the task's data, in which names are looked up, if there is one.
-        clip: first and last second.
-        sensor_px: size of the recording's sensor, as "640x480", if it does not name it.
+        device: device on which the network runs.
+        root: folder of the task's data, in which names are looked up; None if there is none.
+        clip: start and end in s.
+        sensor_px: size of the sensor, as "640x480", if the recording does not specify it.
 
     Raises:
-        UserError: weights or recording cannot be read, or no window ends within the clip.
+        UserError: weights or recording cannot be read, or no window ends in the clip.
     """
     recording = find(read_settings(weights), wanted, root, sensor_px)
     if not len(recording):
@@ -253,10 +253,10 @@ def predict(
 
 @torch.no_grad()
 def run_inference(network: TrainedNetwork, recording: Recording, windows: Sequence[int]) -> Iterator[Prediction]:
-    """Predictions at the end of some windows of a recording, indices in rising order, one at a time.
+    """Yield the predictions at the end of selected windows of a recording, given by their indices in rising order.
 
-    A recurrent network sees the recording from its start, a feed-forward one each window alone. Boxes of a score below
-    `MIN_SCORE` are left out.
+    A recurrent network runs from the start of the recording, a feed-forward one on each selected window alone. Boxes
+    with a score below `MIN_SCORE` are dropped.
     """
     model, task, settings = network
     device, state = next(model.parameters()).device, None
@@ -280,7 +280,7 @@ def run_inference(network: TrainedNetwork, recording: Recording, windows: Sequen
 
 
 def draw(shown: Sequence[Prediction], network: TrainedNetwork, has_truth: bool) -> Figure:
-    """A figure with a row of two or three pictures for each prediction; depths have the range of the network's head."""
+    """Draw two or three panels in a row for each prediction; depth has the range of the network's head."""
     from tespec.pictures import POLARITIES, add_bar, colours_of, make_panels, show_events, show_faded
 
     _, task, settings = network
@@ -307,7 +307,7 @@ def draw(shown: Sequence[Prediction], network: TrainedNetwork, has_truth: bool) 
 
 
 def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | None = None) -> Recording:
-    """The recording of that name or path: of the task's data in `root` with its labels, else any other, without."""
+    """Open the recording of that name or path: from the task's data in `root` with labels, else without labels."""
     path, names = Path(wanted), []
     if len(path.parts) > 1 and not path.exists():
         raise UserError(f"--predict {wanted}", "no such file or folder", "check the path")
@@ -326,5 +326,5 @@ def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | 
 
 
 def _seconds(recording: Recording) -> Any:
-    """(N,) end of each window in s since the recording's start."""
+    """End (N,) of each window in s since the start of the first window."""
     return (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6

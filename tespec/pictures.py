@@ -1,4 +1,4 @@
-"""Panels of events, intensities and labels, with legends of colours and bars of values."""
+"""Panels of events, intensities and labels, with legends and colour bars."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ Image = NDArray[np.float32]
 
 POSITIVE, NEGATIVE = (0.16, 0.29, 0.90), (0.87, 0.15, 0.15)
 POLARITIES = {"positive events win (brighter)": POSITIVE, "negative events win or tie (darker)": NEGATIVE}
-# In an order in which the first 2, 3, 6 and 11 are as far apart as they can be, also for colour-blind readers. They
-# repeat after eleven.
+# Ordered so that the first 2, 3, 6 and 11 are as distinct as possible, also for colour-blind readers. Colours repeat
+# after eleven.
 CLASSES = (
     "#802000", "#2060bf", "#ffbf60", "#df6060", "#80bfff", "#604060",
     "#9f8020", "#8080bf", "#bf6080", "#404080", "#804040",
 )  # fmt: skip
 UNKNOWN = to_rgb("#e6e6e6")  # pixels without a label
-FADED = 0.62  # grey of events behind boxes
-GREY_RANGE = 2.5  # standard deviations between grey and black or white
-LEGEND_WIDTH = 1.35  # inches of a legend's entry, on average
-BAR = (1.02, 0.0, 0.035, 1.0)  # left, bottom, width and height of a bar relative to its panel
-APART = 1.3  # least ratio of a tick to the ends of a bar
+FADED = 0.62  # grey level of events behind boxes
+GREY_RANGE = 2.5  # standard deviations from mid-grey to black or white
+LEGEND_WIDTH = 1.35  # inches, average width of a legend entry
+BAR = (1.02, 0.0, 0.035, 1.0)  # left, bottom, width and height of a colour bar relative to its panel
+APART = 1.3  # minimum ratio between a tick and the ends of a colour bar
 MASKED = (0.62, 0.62, 0.62)
 RECONSTRUCTION_WIDTH = 16.0  # inches
 TARGETS = {
@@ -52,12 +52,12 @@ def make_panels(
     """Return a figure and its axes (rows, columns), without ticks, for pictures of one size.
 
     Args:
-        rows: of panels.
-        columns: titles of the columns of panels.
+        rows: number of panel rows.
+        columns: titles of the panel columns.
         size: (H, W) of the pictures in px.
-        width: of the figure in inches.
-        bars: columns that have bars.
-        colours: named in a legend below.
+        width: width of the figure in inches.
+        bars: number of panel columns with a colour bar.
+        colours: legend entries below the panels.
     """
     panel = (width - 0.35 - 0.45 * bars) / len(columns)
     across = min(len(colours), max(1, int(width / LEGEND_WIDTH)))
@@ -74,13 +74,13 @@ def make_panels(
 
 
 def save_figure(figure: Figure, path: Path, dpi: int) -> None:
-    """Write a PNG without date or version: the same figure gives the same bytes."""
+    """Write a PNG without date or version, so that equal figures have equal bytes."""
     with whole_file(path) as unfinished:
         figure.savefig(unfinished, dpi=dpi, format="png", metadata={"Software": None})
 
 
 def event_image(histogram: NDArray[np.uint8]) -> Image:
-    """(2*bins, H, W) counts as an (H, W, 3) picture: blue where positive events win, red where negative ones do."""
+    """Draw a histogram (2*bins, H, W) as (H, W, 3): blue if positive events win, red if negative ones win or tie."""
     bins = histogram.shape[0] // 2
     negative, positive = histogram[:bins].sum(0, dtype=np.int32), histogram[bins:].sum(0, dtype=np.int32)
     picture = np.ones((*negative.shape, 3), np.float32)
@@ -95,14 +95,14 @@ def show_events(axis: Axes, histogram: NDArray[np.uint8]) -> None:
 
 
 def show_faded(axis: Axes, histogram: NDArray[np.uint8]) -> None:
-    """Show where a histogram (2*bins, H, W) has events, in grey, as the ground for labels."""
+    """Show where a histogram (2*bins, H, W) has events, in grey, as the background of labels."""
     picture = np.ones((*histogram.shape[1:], 3), np.float32)
     picture[histogram.any(axis=0)] = FADED
     axis.imshow(picture, interpolation="nearest")
 
 
 def show_counts(axis: Axes, histogram: NDArray[np.uint8]) -> None:
-    """Show how many events each pixel of a histogram (2*bins, H, W) has; pixels without any are black."""
+    """Show the number of events per pixel of a histogram (2*bins, H, W); pixels without events are black."""
     counts = np.ma.masked_equal(histogram.sum(axis=0, dtype=np.int64), 0)
     axis.set_facecolor("black")
     most = max(2, int(counts.max()) if counts.count() else 2)
@@ -110,26 +110,26 @@ def show_counts(axis: Axes, histogram: NDArray[np.uint8]) -> None:
 
 
 def show_grey(axis: Axes, image: Image, unit: str = "log intensity", reach: float | None = None) -> None:
-    """Show an image (H, W) in grey, zero as mid-grey, with a bar of values in `unit`.
+    """Show an image (H, W) in grey, zero as mid-grey, with a colour bar in `unit`.
 
-    `reach` is the value shown as white, its negative as black; default: that of `reach_of`.
+    `reach` is shown as white and its negative as black; the default is `reach_of(image)`.
     """
     reach = reach_of(image) if reach is None else reach
     add_bar(axis, axis.imshow(image, "gray", vmin=-reach, vmax=reach, interpolation="nearest"), unit)
 
 
 def reach_of(image: Image) -> float:
-    """Value between grey and white: GREY_RANGE standard deviations, and 1 for a constant image."""
+    """Value shown as white: GREY_RANGE standard deviations, or 1 for a constant image."""
     return GREY_RANGE * float(image.std()) or 1.0
 
 
 def class_colour(number: int) -> Colour:
-    """The colour of a class in every picture."""
+    """Colour of a class in all pictures."""
     return to_rgb(CLASSES[number % len(CLASSES)])
 
 
 def colours_of(labels: Iterable[Any], classes: Sequence[str]) -> dict[str, Colour]:
-    """Colours for the legend of these labels: their classes, and that of pixels without a label if there are any."""
+    """Legend colours of labels: those of the classes, and of "no label" if any pixel has none."""
     colours = {name: class_colour(number) for number, name in enumerate(classes)}
     arrays = [label for label in labels if isinstance(label, np.ndarray)]
     if any(bool((label == IGNORE if label.dtype == np.uint8 else ~known(label)).any()) for label in arrays):
@@ -138,15 +138,15 @@ def colours_of(labels: Iterable[Any], classes: Sequence[str]) -> dict[str, Colou
 
 
 def known(depth: Image) -> NDArray[np.bool_]:
-    """Where a depth is valid: finite and above zero."""
+    """Mask of valid depth: finite and above zero."""
     return np.isfinite(depth) & (depth > 0)
 
 
 def draw_label(axis: Axes, label: Any) -> AxesImage | None:
-    """Draw `Boxes` over what `axis` shows, or a mask (H, W) uint8 or a depth (H, W) float32 in m in its place.
+    """Draw `Boxes` on top of `axis`, or cover it with a mask (H, W) uint8 or a depth map (H, W) float32 in m.
 
     Returns:
-        of a depth the image, whose label is the title of its bar.
+        Image of a depth map, whose label is the title of its colour bar; None for other labels.
     """
     if isinstance(label, Boxes):
         for (left, top, right, bottom), number, score in zip(*(each.tolist() for each in label), strict=True):
@@ -166,7 +166,7 @@ def draw_label(axis: Axes, label: Any) -> AxesImage | None:
 
 
 def add_bar(axis: Axes, shown: AxesImage, title: str) -> None:
-    """Put a bar beside a panel, with ticks at its ends and round numbers or zero between."""
+    """Add a colour bar next to a panel, with ticks at its ends and at round numbers or zero in between."""
     low, high = shown.get_clim()
     between = [0.0]
     if isinstance(shown.norm, LogNorm):
@@ -181,14 +181,14 @@ def add_bar(axis: Axes, shown: AxesImage, title: str) -> None:
 
 
 class ReconstructedSegment(NamedTuple):
-    """One segment of a recording and a network's reconstruction of it."""
+    """Segment of a recording and its reconstruction by a network."""
 
-    title: str  # of the row
+    title: str  # title of the row
     histogram: NDArray[np.uint8]  # (2*bins, H, W), negative polarity first
     high_pass: Image  # (H, W) intensity of Eq. 6 at the end of the segment
-    target: Image  # (H, W) the target of the reconstruction there
-    mask: NDArray[np.bool_]  # (H, W) the masked pixels; none of an autoencoder
-    reconstruction: Image  # (H, W) the network's prediction
+    target: Image  # (H, W) target of the reconstruction at the end of the segment
+    mask: NDArray[np.bool_]  # (H, W) masked pixels; all False for an autoencoder
+    reconstruction: Image  # (H, W) prediction of the network
 
 
 def draw_segments(segments: Sequence[ReconstructedSegment], path: Path, target: str = "intensity") -> None:
@@ -196,8 +196,8 @@ def draw_segments(segments: Sequence[ReconstructedSegment], path: Path, target: 
 
     Args:
         segments: at least one.
-        path: of the PNG.
-        target: what the network reconstructs, a key of `TARGETS`.
+        path: path of the PNG.
+        target: target of the reconstruction, a key of `TARGETS`.
     """
     is_masked = bool(segments[0].mask.any())
     colours = POLARITIES | ({"masked": MASKED} if is_masked else {})
@@ -214,7 +214,7 @@ def draw_segments(segments: Sequence[ReconstructedSegment], path: Path, target: 
         axes[0].set_ylabel(segment.title, fontsize=10)
         seen, reach = event_image(segment.histogram), reach_of(segment.target)
         seen[segment.mask] = MASKED
-        # Visible pixels show the target, so that the reconstruction can be judged beside it.
+        # Visible pixels show the target, for comparison with the reconstruction.
         replaced = segment.mask if is_masked else np.ones_like(segment.mask)
         show_events(axes[0], segment.histogram)
         axes[1].imshow(seen, interpolation="nearest")

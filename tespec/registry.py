@@ -1,4 +1,4 @@
-"""The registries by which parts of the harness are found, and what fills them: its own files, packages, plug-ins."""
+"""Registries of methods, tasks, backbones, models and data sets, filled by this repository, packages and plug-ins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tespec.core.errors import UserError
 from tespec.core.paths import BASELINES, PACKAGE
 
 ENTRY_POINTS = "tespec.methods"
-PLUGIN = "tespec_plugin_"  # begins the module name of a file that is named with --import
+PLUGIN = "tespec_plugin_"  # prefix of the module name of a file given to --import
 
 METHODS = Registry("method", scope="tespec")
 TASKS = Registry("task", scope="tespec")
@@ -31,19 +31,19 @@ DATASETS = Registry("dataset", parent=ROOT_DATASETS, scope="tespec")
 
 
 def import_modules(package: str) -> None:
-    """Import every module that lies directly in a package, so that it registers what it holds."""
+    """Import every module directly inside a package, which registers its classes."""
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         if not module.ispkg:
             importlib.import_module(f"{package}.{module.name}")
 
 
 def find_registered(registry: Registry, name: str, setting: str) -> Any:
-    """What is registered under `name`, the value of a setting.
+    """Return the class registered under `name`, the value of `setting`.
 
     Raises:
-        UserError: nothing is; the message names what there is.
+        UserError: the name is unknown; the message lists the registered names.
     """
-    # Registry.get would import what a dotted name leads to, and the name may be a stranger's.
+    # Registry.get imports modules named by dotted names, and `name` may come from an untrusted file.
     kind = registry.module_dict.get(name)
     if kind is None:
         there = ", ".join(sorted(registry.module_dict))
@@ -54,7 +54,7 @@ def find_registered(registry: Registry, name: str, setting: str) -> Any:
 def register_methods(files: Sequence[Path] = ()) -> None:
     """Register every method: TESPEC, `baselines/`, entry points of group `tespec.methods`, then the given Python files.
 
-    A file is code: it is run as it is imported.
+    Importing a file runs its code.
 
     Raises:
         UserError: a file is missing or cannot be imported.
@@ -65,13 +65,13 @@ def register_methods(files: Sequence[Path] = ()) -> None:
 
 
 def pretrained_methods() -> list[str]:
-    """Names of the registered methods that are pre-trained here, each by its recipe."""
+    """Names of the registered methods that have a pre-training recipe."""
     register_methods()
     return sorted(name for name, method in METHODS.module_dict.items() if method.recipe is not None)
 
 
 def shipped_methods() -> list[str]:
-    """Names of the methods of this repository, read from its files without running them; none beside installed ones."""
+    """Names of this repository's methods, read from its files without importing them; [] if entry points add others."""
     if entry_points(group=ENTRY_POINTS):
         return []
     files = [*BASELINES.glob("*.py"), *(PACKAGE / "pretraining").glob("*.py")]
@@ -81,7 +81,7 @@ def shipped_methods() -> list[str]:
 
 @cache
 def _register_shipped() -> None:
-    """Import `baselines/` by where it lies, under the same name in a checkout and in an installation, and packages."""
+    """Import the shipped methods and entry points; `baselines` is imported by path, also from a wheel."""
     import_modules("tespec.pretraining")
     if "baselines" not in sys.modules:
         _import("baselines", BASELINES / "__init__.py", [str(BASELINES)])
@@ -91,10 +91,10 @@ def _register_shipped() -> None:
 
 
 def import_file(file: Path) -> None:
-    """Import a Python file that lies outside of any package, under its name behind `PLUGIN`.
+    """Import a Python file outside any package, as module `PLUGIN` + the file's stem.
 
     Raises:
-        UserError: it is missing or cannot be imported.
+        UserError: the file is missing or cannot be imported.
     """
     if file.suffix != ".py" or not file.is_file():
         raise UserError(file, "no such file", "check the path given to --import, which ends in .py")
@@ -109,7 +109,7 @@ def _import(name: str, file: Path, folders: list[str] | None = None) -> None:
     assert place
     assert place.loader
     module = importlib.util.module_from_spec(place)
-    sys.modules[name] = module  # dataclasses look their module up there
+    sys.modules[name] = module  # dataclasses look up their module here
     try:
         place.loader.exec_module(module)
     except BaseException:

@@ -1,4 +1,4 @@
-"""What tests of several packages share."""
+"""Fixtures shared by all tests."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 
 from tespec.sample import DATASETS, make_world
 
-# How long an example takes says more about what else runs on the machine than about the code.
-# The same examples each time: no verdict depends on chance. What searches on and on is `tools/fuzz.py`.
+# No deadline: the time of an example depends on the machine's load.
+# The same examples in every run: no result depends on chance. `tools/fuzz.py` does the open-ended search.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture(autouse=True, scope="session")
 def cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Tests neither read nor fill the user's cache."""
+    """Use a temporary cache, so tests neither read nor fill the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TESPEC_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -35,7 +35,7 @@ def without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def tiny_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample world of size "tiny", seed 0, in all layouts; all test processes of a run share one copy."""
+    """Path of the "tiny" sample world, seed 0, with all data sets; the test processes of a run share one copy."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     return make_world("tiny", root=shared / "worlds", processes=1, datasets=DATASETS)

@@ -1,4 +1,4 @@
-"""Events for tests, a plain reference of their histogram, and recordings written by the formats' descriptions."""
+"""Random events, a reference implementation of histograms, and writers that follow the formats' descriptions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tespec.events.readers import Reader
 from tespec.events.readers.aedat4 import EVENT, MAGIC
 
 HEIGHT, WIDTH = 6, 8
-# Kinds of EVT3 words, in their upper four bits.
+# Types of EVT3 words, stored in their upper four bits.
 EVT3 = {"ADDR_Y": 0, "ADDR_X": 2, "BASE_X": 3, "VECT_12": 4, "VECT_8": 5, "TIME_LOW": 6, "CONTINUED_4": 7}
 EVT3 |= {"TIME_HIGH": 8, "EXT_TRIGGER": 10, "OTHERS": 14, "CONTINUED_12": 15}
 BLOSC = hdf5plugin.Blosc(cname="zstd", clevel=1, shuffle=hdf5plugin.Blosc.SHUFFLE)
-OFFSET = 49_512_345_678  # us, of DSEC's times
-EPOCH = 1_506_117_800.123456  # s, of MVSEC's
+OFFSET = 49_512_345_678  # us, offset of DSEC's times
+EPOCH = 1_506_117_800.123456  # s, start of MVSEC's times
 
 
 def random_events(count, *, height=HEIGHT, width=WIDTH, start=0, end=50_000, seed=0):
@@ -38,7 +38,7 @@ def random_events(count, *, height=HEIGHT, width=WIDTH, start=0, end=50_000, see
 
 @st.composite
 def event_arrays(draw, *, start=-2_000, end=4_000):
-    """One or many events; one polarity or both; few pixels, so that counts pass 255; equal times or not."""
+    """Strategy for events: one or many, one polarity or both, equal times or not, few pixels so counts exceed 255."""
     count, span = draw(st.sampled_from([1, 2, 5, 40, 400])), draw(st.sampled_from([1, 7, end - start]))
     width, height = draw(st.sampled_from([(1, 1), (3, 2), (WIDTH, HEIGHT)]))
     first = draw(st.integers(start, end - span))
@@ -48,7 +48,7 @@ def event_arrays(draw, *, start=-2_000, end=4_000):
 
 
 def plain_histogram(x, y, t, p, *, t_start, t_end, bins, height, width, rule="edges", most=10):
-    """In whole numbers for "edges" and in RVT's float32 and closed windows for "rvt"."""
+    """Reference histogram: integer arithmetic for "edges", RVT's float32 and closed windows for "rvt"."""
     counts = np.zeros((2 * bins, height, width), np.int64)
     inside = (t >= t_start) & (t < t_end + (rule == "rvt"))
     x, y, t, p = (column[inside].astype(np.int64) for column in (x, y, t, p))
@@ -63,7 +63,7 @@ def plain_histogram(x, y, t, p, *, t_start, t_end, bins, height, width, rule="ed
 
 
 def reader_of(path, *chunks, height=HEIGHT, width=WIDTH):
-    """Of a recording that is given out in these chunks."""
+    """Reader of a recording that yields these chunks."""
     path.touch()
     return Reader(path, height, width, sum(len(events.t) for events in chunks), lambda: iter(chunks))
 
@@ -88,7 +88,7 @@ def assert_same_events(found, wanted):
 
 
 def assert_refused(path, message, *size):
-    """In one line that begins with the file and ends with a remedy."""
+    """Assert that loading raises a one-line error that begins with the path and has a remedy."""
     with pytest.raises(UserError, match=message) as caught:
         load_events(path, *size)
     assert str(caught.value).startswith(f"{path}: ")
@@ -97,7 +97,7 @@ def assert_refused(path, message, *size):
 
 
 def cut(path, count):
-    """Take the last bytes from a file; below 1, that share of them."""
+    """Remove the last `count` bytes of a file, or that share of the file if `count` is below 1."""
     content = path.read_bytes()
     path.write_bytes(content[: -count if count >= 1 else int((1 - count) * len(content))])
     return path
@@ -113,7 +113,7 @@ def evt3_time(t):
 
 
 def evt3_events(events):
-    """One word for each field of each event."""
+    """Yield the words of each event: time, row and column."""
     for x, y, t, p in zip(*(column.tolist() for column in events), strict=True):
         yield from (*evt3_time(t), ("ADDR_Y", y), ("ADDR_X", p << 11 | x))
 
@@ -125,7 +125,7 @@ def evt2(path, *words):
 
 
 def dat(path, records, *, header="% Height 480\n% Width 640\n", kind=(12, 8)):
-    """`records`: (x, y, t, p) each."""
+    """Write a DAT file of `records` (x, y, t, p)."""
     words = np.array([(t, p << 28 | y << 14 | x) for x, y, t, p in records], "<u4")
     path.write_bytes(header.encode() + bytes(kind) + words.tobytes())
     return path
@@ -155,7 +155,7 @@ def columns_of(events, kinds):
 
 
 def dsec(path, *events, codec=BLOSC, **changes):
-    """`changes`: datasets that replace the right ones, None for those that are left out."""
+    """Write a recording of DSEC; `changes` replace its HDF5 datasets, None leaves one out."""
     milliseconds = np.arange(int(max(events[2], default=0)) // 1000 + 2)
     content = columns_of(events, ("<u2", "<u2", "<u4", "u1"))
     content |= {
@@ -166,7 +166,7 @@ def dsec(path, *events, codec=BLOSC, **changes):
 
 
 def mvsec(path, x, y, t, p, rows=None):
-    """Times `t` in us after the epoch of the file."""
+    """Write a recording of MVSEC; `t` is in us after EPOCH."""
     table = np.stack([x, y, EPOCH + np.asarray(t) / 1e6, 2.0 * np.asarray(p) - 1], axis=1) if rows is None else rows
     return write_h5(path, {"davis/left/events": table}, codec={})
 
@@ -180,7 +180,7 @@ COMPRESS = (lambda content: content, lz4.frame.compress, lz4.frame.compress, ZST
 
 
 def _flat_buffer(fields, heap):
-    """A FlatBuffer whose root has scalar fields (bytes) and, last, an offset to what `heap` begins with."""
+    """FlatBuffer whose root table has scalar fields (bytes), then a field with the offset of `heap`."""
     offsets = 4 + np.cumsum([0, *map(len, fields)])
     vtable = struct.pack(f"<{len(offsets) + 2}H", 4 + 2 * len(offsets), 4 + offsets[-1], *offsets)
     body = struct.pack("<i", len(vtable)) + b"".join(fields) + struct.pack("<I", 4)

@@ -1,4 +1,4 @@
-"""Follows what guides say: their commands as they stand, in this process, which forgets afterwards what they import."""
+"""Run the commands of the guides unchanged in this process, and undo their imports afterwards."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ REGISTRIES = (BACKBONES, DATASETS, METHODS, MODELS, TASKS)
 
 
 def section(title: str) -> tuple[str, list[str]]:
-    """A section of docs/extending.md, and the commands in it."""
+    """Text of a section of docs/extending.md, and the commands in it."""
     text = (REPOSITORY / "docs" / "extending.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
     return text, [line for block in re.findall(r"```sh\n(.*?)\n```", text, re.DOTALL) for line in block.splitlines()]
 
 
 @contextmanager
 def forgotten_afterwards() -> Iterator[None]:
-    """Files that are imported inside, what they register, and configs that are added are gone outside."""
+    """Undo plug-in imports, registrations and added configs at the end of the context."""
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(config, "_added", {kind: dict(paths) for kind, paths in config._added.items()})
@@ -43,7 +43,7 @@ def forgotten_afterwards() -> Iterator[None]:
 
 
 def follow(command: str, folder: Path, *more: Any) -> tuple[str, str]:
-    """Call `python benchmarks/VERB.py ...` from a folder, with more arguments; gives its stdout and its stderr."""
+    """Run `python benchmarks/VERB.py ...` in a folder, with more arguments; returns its stdout and stderr."""
     python, script, *arguments = shlex.split(command)
     assert (python, Path(script).parent.name) == ("python", "benchmarks")
     given = [*arguments, *map(str, more)]

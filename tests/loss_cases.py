@@ -1,4 +1,4 @@
-"""A small network of every objective and task with the losses that it is trained with, and batches for them."""
+"""A small model and a batch for every objective and task."""
 
 import torch
 
@@ -31,7 +31,7 @@ def images():
 
 
 def own(objective, profile="paper", **changes):
-    """Settings of an objective as a profile has them, but for the changes; seeds what follows."""
+    """Settings of an objective in a profile, with changes; also seeds torch."""
     torch.manual_seed(0)
     return own_settings(pretraining_settings(objective, profile).objective | changes)
 
@@ -60,7 +60,7 @@ def pairs(lanes=8, seed=0):
 
 
 def smooth(low, high):
-    """(3, H, W) that rises from `low` at the top left to `high` at the bottom right."""
+    """Ramp (3, H, W) from `low` at the top left to `high` at the bottom right."""
     ramp = torch.linspace(0, 1, SIZE[0]).view(-1, 1) + torch.linspace(0, 1, SIZE[1])
     return (low + (high - low) * ramp / 2).expand(3, -1, -1).clone()
 
@@ -75,7 +75,7 @@ TOKENIZER = {"crop": 64, "tokens": 24, "width": 8, "hidden": 16, "blocks": 1, "g
 
 
 def mem(recurrent=False, unit=16, **changes):
-    """With a tokenizer that has learned nothing."""
+    """MEM with an untrained tokenizer."""
     tokenizer = pretraining_settings("mem", "paper").objective["tokenizer"] | TOKENIZER | {"unit": unit}
     return Mem(own("mem", **({"smallest_block": 1, "tokenizer": tokenizer} | changes)), backbone(recurrent))
 
@@ -93,7 +93,7 @@ def cm3ae():
     return Cm3ae(own("cm3ae", mask={"unit": 16, "ratio": 0.75}, decoder=decoder, out=16), backbone(), images())
 
 
-# The objective or task, and a batch.
+# Model and batch of each objective or task.
 CASES = {
     "tespec": lambda: (
         Tespec(own("tespec", decoder={"type": "LastStageDecoder", "width": 32}), backbone(True), 0.025),

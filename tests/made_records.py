@@ -1,4 +1,4 @@
-"""Records that no run computed."""
+"""Synthetic records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCORES = {name: {"title": title, "better": "higher", "unit": "%"} for name, titl
 
 def record(method: str = "scratch", arch: str = "recurrent", seed: int = 0, miou: float | None = 40.0, title: str = "",
            **changes: Any) -> Record:  # fmt: skip
-    """A record of the sample world; `changes` replace its choices and fields."""
+    """Record of a run on the sample world; `changes` replace its choices and fields."""
     chosen = CHOSEN | {"method": method, "arch": arch, "seed": seed}
     fields: dict[str, Any] = {
         "facts": {"title": title or method.title(), "group": "Mine", "backbone": "Swin-T/7", "pretraining_data": "-"},

@@ -1,4 +1,4 @@
-"""What tests of runs share: a setup in a folder, a stop after a step, and pre-trainings that end soon."""
+"""Helpers for tests of runs: a setup in a folder, a stop after a step, and pre-training without pictures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tespec.runs.train import CheckpointHook
 
 
 def setup_in(folder: Path, **changes: Any) -> Setup:
-    """A run on the CPU whose results lie in `folder`."""
+    """Setup of a run on the CPU with its results in `folder`."""
     options: dict[str, Any] = {"device": "cpu", "workers": 0, "command": "x"}
     return Setup(results=folder / "results", runs=folder / "runs", **(options | changes))
 
@@ -31,7 +31,7 @@ def cell_spec(
     world: Path, folder: Path, task: str = "ddd17", arch: str = "recurrent", method: str = "scratch", *,
     changes: Sequence[str] = (), profile: str | None = None, **more: Any,
 ) -> CellSpec:  # fmt: skip
-    """A cell on the sample world in `world`; `more`: other attributes of the spec or of its setup."""
+    """Specification of a cell on the sample world in `world`; `more`: other attributes of the spec or its setup."""
     register_methods()
     own = {each.name for each in fields(CellSpec)} & more.keys()
     spec = {name: more.pop(name) for name in own}
@@ -45,7 +45,7 @@ def cell_spec(
 
 @contextmanager
 def stopped_after(step: int, by: int = signal.SIGINT, trained: float = 0.0) -> Iterator[None]:
-    """Inside, runs are asked to stop at a step, as by Ctrl-C, after that many seconds of training more."""
+    """Within the context, signal `by` stops runs at a step, and `trained` seconds are added to their training time."""
     original = CheckpointHook.after_train_iter
 
     def stopping(hook: CheckpointHook, loop: Any, *arguments: Any) -> None:
@@ -61,7 +61,7 @@ def stopped_after(step: int, by: int = signal.SIGINT, trained: float = 0.0) -> I
 
 @contextmanager
 def short_pretrainings() -> Iterator[None]:
-    """Inside, nothing is drawn, which takes most of the time of a pre-training of few steps."""
+    """Within the context, pre-training draws no pictures, which take most of the time of a short one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tespec, "draw", PretrainMethod.draw)
         yield

@@ -1,4 +1,4 @@
-"""What numba keeps of a kernel is used again while the kernel's own file is unchanged: nothing else may be baked in."""
+"""numba reuses a cached kernel while its file is unchanged, so kernels must not read names of other files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import tespec
 
 FILES = sorted(Path(tespec.__file__).parent.rglob("*.py"))
-LIBRARIES = {"math", "numpy", "numba"}  # which do not change under a cache: numba keeps one for each of its versions
+LIBRARIES = {"math", "numpy", "numba"}  # safe to read: numba keeps a cache for each of its versions
 
 
 def is_cached(function: ast.FunctionDef) -> bool:
@@ -20,7 +20,7 @@ def names(node: ast.AST) -> set[str]:
 
 
 def baked_in(source: str) -> list[str]:
-    """ "kernel reads name" for each name of another file in a cached kernel, or of a constant that is made of one."""
+    """List of "kernel reads name", for names of other files and constants computed from them in cached kernels."""
     tree, others, found = ast.parse(source), set(), []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""constraints.txt: one version of everything that is installed, for every supported Python."""
+"""constraints.txt pins one version of every installed package, for every supported Python."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CUDA = re.compile(r"(nvidia|cuda)-|triton$")
 
 
 def pins(python: str) -> dict[str, SpecifierSet]:
-    """Name -> specifier of every line of constraints.txt that holds for one Python version."""
+    """Specifiers, by package name, of the lines of constraints.txt that apply to a Python version."""
     texts = [line.split("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines()]
     held = [each for each in map(Requirement, filter(None, texts)) if applies(each.marker, python)]
     found = {canonicalize_name(each.name): each.specifier for each in held}
@@ -35,7 +35,7 @@ def applies(marker: Marker | None, python: str, extra: str = "") -> bool:
 
 
 def requirements(name: str, extras: tuple[str, ...], python: str) -> list[Requirement]:
-    """Direct dependencies of an installed distribution."""
+    """Direct dependencies of an installed distribution with extras."""
     declared = map(Requirement, metadata.requires(name) or [])
     return [r for r in declared if any(applies(r.marker, python, extra) for extra in ("", *extras))]
 

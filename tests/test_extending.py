@@ -1,4 +1,4 @@
-"""docs/extending.md: its commands as they stand lead to records and tables, and leave nothing behind."""
+"""The commands of docs/extending.md, run unchanged, lead to records and tables."""
 
 import hashlib
 import os
@@ -20,7 +20,7 @@ PLACES = ("--device", "cpu", "--runs", "runs", *RESULTS)
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with the examples."""
+    """Folder with a link to the examples."""
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     return tmp_path
 
@@ -41,7 +41,7 @@ def test_a_method_is_listed_run_and_in_the_table(tiny_world, folder):
     assert pretrained.config["optimisation"]["steps"] == 3
     assert {"loss", "feature_std", "feature_rank"} <= set(pretrained.metrics)
     assert pretrained.plugin == tuned.plugin == hashlib.sha256(PROGRAM.encode()).hexdigest()[:12]
-    assert 0 < pretrained.metrics["loss"] < 8  # two distances of 4 at most
+    assert 0 < pretrained.metrics["loss"] < 8  # two distances of at most 4
     assert tuned.weights["sha256"] == pretrained.weights["sha256"]
     assert "weights: runs/" in pretraining
     assert tuning.startswith("byol on ddd17 (recurrent, data: sample): miou")

@@ -1,4 +1,4 @@
-"""The rooms of the house stand on floors: imports only point down, and none go in a circle."""
+"""Layers of packages: imports never point to a higher layer, and none are circular."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tespec.core.paths import REPOSITORY
 
-# From the ground up. A room may import from rooms of lower floors, and from its own floor as long as no circle follows.
+# Layers from the lowest up. A package may import from lower layers, and from its own if no import becomes circular.
 FLOORS = (
     ("core", "registry"),
     ("comparison", "models", "metrics", "pictures", "events"),
@@ -28,7 +28,7 @@ MODULES = {
 
 
 def room_of(module: str) -> str | None:
-    """Room of a module, a command line's for what `python -m` starts; None of the package's own file."""
+    """Package of a module, "cli" for a `__main__` module; None for the file of `tespec` itself."""
     first, _, rest = module.partition(".")
     if rest.endswith(".__main__"):
         return "cli"
@@ -37,7 +37,7 @@ def room_of(module: str) -> str | None:
 
 
 def imports_of(path: Path, *, everywhere: bool) -> set[str]:
-    """Modules that a file imports, those of other packages by name: at its top, or in its functions too."""
+    """Modules that a file imports at its top level or, with `everywhere`, also in its functions."""
     found: set[str] = set()
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree) if everywhere else tree.body:
@@ -67,7 +67,7 @@ def test_imports_only_point_down() -> None:
 
 def test_modules_import_each_other_in_no_circle() -> None:
     graph = {module: imports_of(path, everywhere=False) & set(MODULES) - {module} for module, path in MODULES.items()}
-    # A package's file without code of its own gathers names of its modules, which may import their neighbours by it.
+    # An `__init__.py` without code only re-exports names, so the package's modules may import each other through it.
     packages = {module for module, path in MODULES.items() if path.name == "__init__.py" and not has_code(path)}
     TopologicalSorter({module: used - packages for module, used in graph.items()}).prepare()
 

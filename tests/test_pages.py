@@ -1,4 +1,4 @@
-"""Links of the pages lead somewhere."""
+"""Links in the documentation lead to existing files and headings."""
 
 import re
 
@@ -10,7 +10,7 @@ PAGES = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")]
 
 
 def anchors(text: str) -> set[str]:
-    """Anchors of the headings, as GitHub makes them."""
+    """Anchors that GitHub generates for the headings."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

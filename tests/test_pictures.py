@@ -1,4 +1,4 @@
-"""Panels say what their colours mean."""
+"""Pictures: distinct colours, legends, colour bars and rows."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from tespec.pictures import (
 )
 from tespec.report import MARKERS
 
-# What people see who lack one kind of cone, of linear RGB (Machado, Oliveira and Fernandes 2009, severity 1).
+# Matrices that simulate colour blindness in linear RGB (Machado, Oliveira and Fernandes 2009, severity 1).
 EYES = {
     "all cones": np.eye(3),
     "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
     "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
     "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
 }
-# CIE 1976 distances; two neighbouring patches differ at about 2.3.
+# Minimum CIE 1976 distances between colours; a difference of about 2.3 is just noticeable.
 LEAST = {"ddd17": 28.0, "dsec": 18.0, "gen1": 45.0, "1mpx": 45.0}
 
 
 def least_distance(colours, eyes):
-    """Of sRGB colours (N, 3) as these eyes see them, in CIE L*a*b* of white D65."""
+    """Minimum distance of sRGB colours (N, 3) as seen by `eyes`, in CIE L*a*b* with white point D65."""
     colours = np.asarray(colours, float)
     linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
     seen = np.clip(linear @ np.asarray(eyes).T, 0, 1).astype(np.float32)
@@ -73,7 +73,7 @@ def test_a_mask_has_the_colours_of_its_legend():
     figure, axes = make_panels(1, ["labels"], mask.shape, 6, 0, colours_of([mask], classes))
     assert draw_label(axes[0, 0], mask) is None
     drawn = np.asarray(axes[0, 0].images[-1].get_array())
-    assert drawn.shape == (1, 12, 3)  # opaque: what is below does not change them
+    assert drawn.shape == (1, 12, 3)  # no alpha, so opaque
     assert [to_hex(each) for each in drawn[0]] == [to_hex(each) for each in legend_of(figure).values()]
     assert list(legend_of(figure)) == [*classes, "no label"]
     assert len(set(legend_of(figure).values())) == 12
@@ -137,7 +137,7 @@ def test_masked_pixels_are_replaced_on_the_targets_scale_and_columns_name_target
     figures = []
     monkeypatch.setattr(pictures, "save_figure", lambda figure, path, dpi: figures.append(figure))
     shown = segment()._replace(reconstruction=5 * segment().reconstruction)
-    whole = shown._replace(mask=np.zeros((24, 32), bool))  # as of an autoencoder
+    whole = shown._replace(mask=np.zeros((24, 32), bool))  # as for an autoencoder
     for each in (shown, whole):
         draw_segments([each], tmp_path / "x.png", "histograms")
     masked, unmasked = (figure.axes[:5] for figure in figures)

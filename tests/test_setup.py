@@ -1,4 +1,4 @@
-"""The set-up: interpreters it refuses, OpenCV without a display, targets."""
+"""Installation: choice of the interpreter, OpenCV without a display, and targets of the Makefile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_opencv_needs_no_display_libraries() -> None:
-    """On a bare server libGL and libglib are missing, so neither may be mapped by the import."""
+    """A bare server lacks libGL and libglib, so importing cv2 must not load them."""
     program = "import cv2; print(cv2.__file__); print(open('/proc/self/maps').read())"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "/cv2/" in result.stdout
@@ -38,7 +38,7 @@ GOOD = 'case "$*" in *"-m venv"*) echo "making it" >&2; exit 5;; *) exit 0;; esa
 def test_a_python_that_serves_is_found_or_what_is_wrong_is_told_in_one_line(
     tmp_path: Path, name: str, script: str, code: int, said: str
 ) -> None:
-    """In an empty clone, with a PATH of a broken python3.11 and one other."""
+    """In a new clone, with a broken python3.11 and one other interpreter on PATH."""
     clone, path = tmp_path / "a clone", tmp_path / "bin"
     (clone / "tools").mkdir(parents=True)
     shutil.copy(ROOT / "tools" / "setup.sh", clone / "tools")

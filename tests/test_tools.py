@@ -1,4 +1,4 @@
-"""Some seconds of the tools that search for inputs and moments at which the harness breaks."""
+"""Short runs of tools/fuzz.py and tools/kills.py, which search for inputs and interruptions that break the harness."""
 
 import runpy
 import warnings

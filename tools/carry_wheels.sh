@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Usage: tools/carry_wheels.sh [FOLDER]
-# Downloads into FOLDER (default .whl, which git ignores) the packages of the harness that a machine with PyTorch often
-# lacks, for machines that reach no package index. There, in a checkout that holds FOLDER:
+# Download the harness's packages that a machine with PyTorch often lacks into FOLDER (default .whl, ignored by git), for
+# a machine without access to a package index. There, in a checkout with FOLDER:
 #
 #   python3 -m pip install -q --no-index --no-deps --no-compile --upgrade --target /tmp/site FOLDER/*.whl
 #   PYTHONPATH=/tmp/site:. python3 benchmarks/gpu.py
 #
-# PYTHON_VERSION in the environment names that machine's Python (default 3.12), PACKAGES other packages than these.
-# Versions are those of constraints.txt. torch, torchvision, timm, numpy, numba, h5py and OpenCV have to be there already.
+# PYTHON_VERSION in the environment is that machine's Python (default 3.12), PACKAGES replaces the list of packages.
+# Versions come from constraints.txt. torch, torchvision, timm, numpy, numba, h5py and OpenCV must be installed there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,7 +17,7 @@ packages=${PACKAGES:-mmengine mmcv-lite mmdet mmsegmentation addict yapf platfor
     terminaltables pycocotools shapely ftfy setuptools hdf5plugin lz4 zstandard pydantic pydantic_core annotated-types
     typing-inspection typing_extensions}
 
-# A line of constraints.txt may name the newest release for Python 3.10 alone; those are left out.
+# Skip lines of constraints.txt that apply only to Python 3.10.
 wanted=()
 for package in $packages; do
     line=$(grep -i "^$package==" constraints.txt | grep -v 'python_version <' | head -n 1) || true
@@ -26,7 +26,7 @@ for package in $packages; do
     wanted+=("${line%% *}")
 done
 
-# pip matches the platform to the letter, so each one that wheels are built for is named.
+# pip matches the platform exactly, so list each one that wheels are built for.
 platforms=()
 for platform in manylinux_2_{39..24}_x86_64 manylinux_2_17_x86_64 manylinux2014_x86_64 manylinux_2_12_x86_64 \
     manylinux2010_x86_64 manylinux_2_5_x86_64 manylinux1_x86_64; do
@@ -37,7 +37,7 @@ mkdir -p "$folder"
 python3 -m pip download -q --disable-pip-version-check --no-deps --only-binary=:all: --implementation cp \
     --python-version "$version" "${platforms[@]}" --dest "$folder" "${wanted[@]}"
 
-# Three quarters of hdf5plugin are compressors that no recording here is written with.
+# Three quarters of hdf5plugin are compressors that no supported recording uses.
 python3 - "$folder" <<'PYTHON'
 import re, shutil, sys
 from pathlib import Path
@@ -52,7 +52,7 @@ for wheel in Path(sys.argv[1]).glob("hdf5plugin-*.whl"):
         if name not in KEPT:
             path.unlink()
             record.write_text(re.sub(rf".*/{path.name},.*\n", "", record.read_text()))
-            config.write_text(config.read_text().replace(f"'{name}', ", ""))  # of those that are loaded
+            config.write_text(config.read_text().replace(f"'{name}', ", ""))  # from the list of plugins to load
     Path(shutil.make_archive(str(folder), "zip", folder)).replace(wheel)
     shutil.rmtree(folder)
 PYTHON

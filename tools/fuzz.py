@@ -1,10 +1,10 @@
-"""Damage whatever is read from strangers, at random, and require that it is refused in one line or read.
+"""Fuzz every reader of untrusted files: a damaged file must be read, or refused with a one-line error.
 
 python tools/fuzz.py --cases 100000
-python tools/fuzz.py --only network --seed 3 --first 1234 --cases 1     # one case again
+python tools/fuzz.py --only network --seed 3 --first 1234 --cases 1     # repeat one case
 
-Every case follows from (target, seed, number). Each target has a process of its own, so that a crash, a hang or a
-gigabyte of memory is seen as one.
+Target, seed and number determine a case. Each target runs in its own process, which detects crashes, hangs and more
+than a gigabyte of memory.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from tespec.tasks import base, find_task, import_tasks
 from tespec.training import checkpoint
 from tespec.weights import files, load
 
-SECONDS = 20  # a case may take
-MEMORY = 1 << 30  # bytes that a target may take beyond what it needs to start
-SHOWN = 5  # failures of a target
-ROOM = Path("/dev/shm")  # in memory, where there is such a place: files come and go by the hundred thousand
+SECONDS = 20  # time limit of a case
+MEMORY = 1 << 30  # bytes; limit of a target's memory in addition to its needs at the start
+SHOWN = 5  # failures printed per target
+ROOM = Path("/dev/shm")  # in memory if available, because hundreds of thousands of files are written
 DATA = REPOSITORY / "tests" / "data"
 Rng = np.random.Generator
 
-# Damage: of bytes, and of the contents of files that stay whole.
+# Damage to bytes, and to the contents of files that stay well-formed.
 
 HOSTILE: tuple[Any, ...] = (
     None, True, -1, 0, 2**63, 10**400, -1e308, "", "x" * 5000, "../../../etc/passwd", "/etc/passwd", "\x00", "NaN",
@@ -76,7 +76,7 @@ def pick(rng: Rng, values: Any) -> Any:
 
 
 def damage(path: Path, rng: Rng) -> None:
-    """Cut the file off, change or insert bytes, or put a large number where a length may stand."""
+    """Truncate the file, change or insert bytes, or overwrite some with a large length."""
     data, kind = bytearray(path.read_bytes()), rng.integers(0, 8)
     place = int(rng.integers(0, max(1, len(data) - 8)))
     if kind == 0:
@@ -92,7 +92,7 @@ def damage(path: Path, rng: Rng) -> None:
 
 
 def changed(value: Any, rng: Rng) -> Any:
-    """`value` with one of its parts replaced, removed or doubled."""
+    """Copy of `value` with a random part replaced, removed or duplicated."""
     parts = dict(value if isinstance(value, dict) else enumerate(value)) if isinstance(value, dict | list) else {}
     if parts and rng.random() < 0.85:
         key, kind = pick(rng, list(parts)), rng.random()
@@ -124,7 +124,7 @@ FILTERS: tuple[dict[str, Any], ...] = ({}, {"scaleoffset": 3}, {"fletcher32": Tr
 
 
 def damage_hdf5(path: Path, rng: Rng) -> None:
-    """Write other bytes into a chunk of a dataset, or put a link, a group or another dataset in its place."""
+    """Overwrite bytes of a chunk of a dataset, or replace it by a link, a group or another dataset."""
     with h5py.File(path, "r+") as file:
         names: list[str] = []
         file.visititems(lambda name, found: names.append(name) if isinstance(found, h5py.Dataset) else None)
@@ -143,7 +143,7 @@ def damage_hdf5(path: Path, rng: Rng) -> None:
         else:
             shape = pick(rng, SHAPES)
             chunks = {"chunks": tuple(min(side, 64) for side in shape)} | pick(rng, FILTERS)
-            with suppress(OSError, ValueError, TypeError, RuntimeError, OverflowError):  # not every combination can be
+            with suppress(OSError, ValueError, TypeError, RuntimeError, OverflowError):  # some combinations are invalid
                 file.create_dataset(name, shape, pick(rng, KINDS), **(chunks if shape and all(shape) else {}))
 
 
@@ -151,7 +151,7 @@ DTYPES = (torch.float16, torch.float64, torch.int64, torch.bool, torch.float8_e4
 
 
 def damage_tensors(path: Path, rng: Rng) -> None:
-    """Change name, shape or dtype of a tensor, and the recipe or leave it out."""
+    """Change name, shape or dtype of a tensor, and change or drop the recipe."""
     with safe_open(path, framework="pt") as file:
         recipe = json.loads(file.metadata()["tespec"])
     tensors = load_file(path)
@@ -175,15 +175,15 @@ CONTENTS: dict[str, Callable[[Path, Rng], None]] = {
 
 
 def harm(path: Path, rng: Rng) -> None:
-    """Damage a file, or one of a folder's: its content where it has a structure, or its bytes."""
+    """Damage a file, or one of a folder: its structured content, if it has any, or its bytes."""
     victim = path if path.is_file() else pick(rng, sorted(each for each in path.rglob("*") if each.is_file()))
     content = victim.read_bytes()
-    victim.unlink()  # a link to the sound file
+    victim.unlink()  # a hard link to the intact file
     victim.write_bytes(content)
     (CONTENTS.get(victim.suffix, damage) if rng.random() < 0.6 else damage)(victim, rng)
 
 
-# Targets: a sound file or folder, and how it is read.
+# Targets: an intact file or folder, and its reader.
 
 
 EVENTS = [np.sort(np.random.default_rng(0).integers(0, end, 60)) for end in (346, 260, 150_000, 2)]
@@ -220,7 +220,7 @@ EVENT_FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
 
 
 def read_events(path: Path) -> None:
-    """Hold events to what is promised of every recording."""
+    """Read events and check the guarantees of every recording."""
     stream = load_events(path, *((260, 346) if path.suffix in (".npy", ".npz") else ()))
     for t0, t1 in [(stream.t_first, stream.t_last + 1), (stream.t_first, stream.t_first + 40_000), (60_000, 61_500)]:
         events = stream.slice(t0, t1)
@@ -235,7 +235,7 @@ def read_events(path: Path) -> None:
 
 
 def read_dataset(task: str, root: Path) -> None:
-    """Read the labels of the scored recordings, and the events of some windows."""
+    """Read the labels of the test recordings, and the events of some windows."""
     settings = settings_of(Data(root, "sample"), task, "recurrent")
     for recording in base.open_dataset(settings, root).recordings("test"):
         assert recording.histograms(0, 3, settings.bins, settings.rule).max() <= 10
@@ -280,11 +280,11 @@ def read_run(run: Path) -> None:
     checkpoint.read_checkpoint(path, "a")
 
 
-OTHERS = ("train", "val", "imgs", "dir[013]", "outdoor_day[23]*")  # recordings that are not tested on
+OTHERS = ("train", "val", "imgs", "dir[013]", "outdoor_day[23]*")  # recordings outside the test split
 
 
 class Target(NamedTuple):
-    """A sound file or folder, how it comes about, and how it is read; a folder of the sample world is copied."""
+    """Intact file or folder with its writer and reader; without a writer it is copied from the sample world."""
 
     name: str
     write: Callable[[Path], Any] | None
@@ -304,9 +304,9 @@ TARGETS: dict[str, Target] = {
 
 
 def run(name: str, first: int, cases: int, seed: int, world: Path) -> Counter[str]:
-    """Run cases of one target in this process; counts, and with the prefix "failed: " the failures."""
+    """Run cases of one target in this process; return counts by outcome, failures with the prefix "failed: "."""
     target, counts = TARGETS[name], Counter[str]()
-    warnings.simplefilter("ignore")  # libraries warn as they are imported
+    warnings.simplefilter("ignore")  # libraries warn when they are imported
     with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-", dir=ROOM if ROOM.is_dir() else None) as place:
         root = Path(place)
         (root / "sound").mkdir()

@@ -1,9 +1,9 @@
-"""Kill a training again and again, at system calls that change files and at random moments, and go on with it.
+"""Kill and resume a training repeatedly, at system calls that change files and at random moments.
 
 python tools/kills.py --kills 200 --minutes 10 --seed 0
 
-The run is real: the training loop with its hooks and checkpoints, weights at the end. The network is small, so that a
-run takes a second. Processes are forked from one that has everything imported.
+The run uses the real training loop with its hooks and checkpoints, and writes weights at the end. The network is small,
+so a run takes a second. Processes are forked from one that has already imported everything.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from tespec.training.loading import MicroBatches
 from tespec.weights.files import write_weights
 
 STEPS, RUN = 12, "evaluation-small"
-CALLS = ("write", "rename", "replace", "unlink", "rmdir", "mkdir", "open")  # that a process is killed at
+CALLS = ("write", "rename", "replace", "unlink", "rmdir", "mkdir", "open")  # `os` functions where a process is killed
 SETTINGS = replace(
     finetuning_settings("ddd17", "recurrent", "sample").optimisation, steps=STEPS, warmup_steps=2, peak_lr=0.05
 )
 
 
 class Small(nn.Module):
-    """Needs its recurrent state, draws dropout, and normalises batches."""
+    """Network with a recurrent state, dropout and batch normalisation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class SmallSteps(torch.utils.data.Dataset):
 
 
 def run_once(folder: Path, workers: int = 0) -> None:
-    """Train, or go on, to the end; weights and curve stand in the folder afterwards."""
+    """Train or resume to the end, and write weights and curve to the folder."""
     training.SECONDS_BETWEEN_CHECKPOINTS = 0.0
     setup = Setup(results=folder / "results", runs=folder / "runs", device="cpu", workers=workers)
     run: Any = SimpleNamespace(
@@ -90,7 +90,7 @@ def outcome(folder: Path) -> tuple[str, dict[str, list[float]], set[str]]:
 
 
 def in_child(work: Callable[[], None]) -> int:
-    """Fork, do the work quietly, and give the child's status as `os.waitpid` does."""
+    """Run `work` in a forked child without stderr, and return the child's status as from `os.waitpid`."""
     child = os.fork()
     if child:
         return os.waitpid(child, 0)[1]
@@ -105,14 +105,14 @@ def in_child(work: Callable[[], None]) -> int:
 
 
 def die_at_call(number: int) -> None:
-    """Die at the `number`-th call that changes files: half of a write is done, or the call is not, or is."""
+    """Arrange to die at the `number`-th call that changes files: before it, after it, or after half of a write."""
     left = [number]
 
     def wrap(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **more: Any) -> Any:
             left[0] -= 1
             if left[0] == 0:
-                if name == "fsync":  # of what torch and safetensors have written
+                if name == "fsync":  # truncates what torch and safetensors have written
                     os.ftruncate(arguments[0], os.fstat(arguments[0]).st_size * (number % 5) // 4)
                 elif name == "write" and number % 3 == 0:
                     real(arguments[0], arguments[1][: len(arguments[1]) // 2])
@@ -133,10 +133,10 @@ def die_after(seconds: float) -> None:
 
 
 def soak(kills: int, minutes: float, seed: int) -> Counter[str]:
-    """Kill and resume until there were `kills` kills or the time is over; gives counts.
+    """Kill and resume runs until `kills` kills or the end of the time; return counts.
 
     Raises:
-        AssertionError: a resumed run is not the uninterrupted one, or a child failed.
+        AssertionError: a resumed run differs from the uninterrupted one, or a child failed.
     """
     rng, ends, counts = random.Random(seed), time.monotonic() + 60 * minutes, Counter[str]()
     with tempfile.TemporaryDirectory(prefix="kills-") as place:

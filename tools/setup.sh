@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Usage: tools/setup.sh [EXTRAS]
-# Makes .venv where it is missing and installs the project into it, with the versions of constraints.txt.
-# EXTRAS: optional dependencies of pyproject.toml, comma-separated. PYTHON in the environment names the
-# interpreter, PIP_ARGS holds further arguments for pip.
+# Create .venv if it is missing and install the project into it, with the versions in constraints.txt.
+# EXTRAS: optional dependencies in pyproject.toml, comma-separated. PYTHON in the environment selects the
+# interpreter, PIP_ARGS adds arguments for pip.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-# With it (ROS sets it) pip takes foreign packages for installed ones.
+# If it is set (ROS sets it), pip takes packages outside of .venv for installed ones.
 unset PYTHONPATH
 
 extras=${1:-}
@@ -16,7 +16,7 @@ fail() {
     exit 2
 }
 
-# A name on PATH can be a shim that fails when it is run, so every candidate is run.
+# A name on PATH can be a shim that fails when run, so run every candidate.
 supported() {
     "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null
 }
@@ -42,7 +42,7 @@ find_python() {
         "3.14 lacks what mmengine imports; install one of them, or name it: make PYTHON=/path/to/python3.12 ..."
 }
 
-# Debian ships Python without ensurepip; the pip beside it then puts one into the new environment.
+# Debian ships Python without ensurepip; its own pip then installs one into the new environment.
 make_venv() {
     local python=$1
     if has_ensurepip "$python"; then
@@ -61,7 +61,7 @@ fi
 supported "$venv/bin/python" ||
     fail "$venv: made with $("$venv/bin/python" --version), not with 3.10 to 3.13; run make clean, then the command again"
 
-# pip draws its own progress on a terminal; elsewhere only what goes wrong is worth a line.
+# pip shows progress on a terminal; elsewhere, print only errors.
 quiet=()
 [[ -t 1 ]] || quiet=(-qq)
 echo "Installing into $venv with $("$venv/bin/python" --version): about a minute, longer where torch brings CUDA"
@@ -70,8 +70,8 @@ echo "Installing into $venv with $("$venv/bin/python" --version): about a minute
     --constraint constraints.txt ${PIP_ARGS:-} ./tools/opencv-python --editable ".${extras:+[$extras]}" ||
     fail "pip could not install everything (see above); docs/installation.md names the known causes"
 
-# Importing proves the installation and leaves the bytecode of what is used. Left to pip, which compiles everything,
-# that takes as long as all the rest.
+# Importing tests the installation and compiles the bytecode of the modules in use. pip would compile everything, which
+# takes as long as the rest of the installation.
 env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -W ignore::SyntaxWarning -c '
 import tespec.core.compat
 import cv2, h5py, hdf5plugin, matplotlib.pyplot, mmdet.models, mmseg.models, numba, pandas, scipy.stats, timm

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Usage: tools/test_anywhere.sh [PYTEST ARGUMENTS]
-# Runs the tests once for each row below: what torch, MKL, oneDNN and numba may use of the processor, threads, and a
-# random order. Every row is run, or those that ONLY names; exit code 1 names those that failed.
+# Run the tests once per row below: vector instructions for torch, MKL, oneDNN and numba, threads, and a random order.
+# ONLY selects rows. The exit code is 1 if a row failed; the output names it.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 WORKERS=${WORKERS:-2}
-# name, ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA, MKL_CBWR, NUMBA_CPU_NAME, threads of a process, seed of the order
+# name, ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA, MKL_CBWR, NUMBA_CPU_NAME, threads per process, seed of the order
 ROWS=(
     "sse default SSE41 COMPATIBLE generic 1 1"
     "avx2 avx2 AVX2 AVX2 x86-64-v3 2 2"
@@ -24,7 +24,7 @@ for row in "${ROWS[@]}"; do
     environment=(ATEN_CPU_CAPABILITY="$capability" ONEDNN_MAX_CPU_ISA="$onednn" MKL_CBWR="$mkl"
         OMP_NUM_THREADS="$threads" NUMBA_NUM_THREADS="$threads" OMP_WAIT_POLICY=PASSIVE)
     [[ $numba == - ]] || environment+=(NUMBA_CPU_NAME="$numba")
-    # Processes with several threads share the cores badly: fewer of them, whose threads do not wait by spinning.
+    # Multi-threaded processes compete for cores: run fewer of them, and let their threads wait passively.
     at_once=$(((WORKERS + threads - 1) / threads))
     ran=$((ran + 1))
     echo "-- $name: ${environment[*]}, order $seed, $at_once at once"

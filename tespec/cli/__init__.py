@@ -1,1 +1,1 @@
-"""The command lines."""
+"""The command `tespec`: one module per verb."""

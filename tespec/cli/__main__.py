@@ -1,4 +1,4 @@
-"""`python -m tespec.cli VERB ...`: the command `tespec` where it is not on the path."""
+"""Run `python -m tespec.cli VERB ...`, same as `tespec VERB ...`, if the command is not on the path."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Look after data sets: check them, pack them, look at them."""
+"""Check, pack and preview data sets."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tespec.runs.setup import PositiveInt
 if TYPE_CHECKING:
     from tespec.datasets.base import LabelledDataset
 
-RECORDINGS = "recordings"  # in place of a data set: recordings of any kind, without labels
-WRONG = 2  # exit code where something was found wrong or left out
-RULE = "edges"  # of histograms of recordings that belong to no data set
+RECORDINGS = "recordings"  # instead of a data set: recordings in any supported format, without labels
+WRONG = 2  # exit code if a recording has a problem or is skipped
+RULE = "edges"  # histogram rule of recordings outside a data set
 TEXT = """Check, pack and preview data sets.
 
 data check dsec /data/dsec; data prepare 1mpx /data/1mpx; data preview recordings drive.raw --at 1.1 2 --high-pass"""
@@ -36,13 +36,13 @@ Processes = Annotated[PositiveInt, Parameter(help="recordings at once")]
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How a data set is read."""
+    """Options of opening a data set."""
 
     changed: Changed = Changed()
     plugins: Plugins = ()
 
     def dataset(self, name: str, path: Path) -> tuple[LabelledDataset, str]:
-        """The data set, or the recordings of any kind, in `path`; and its rule of histograms."""
+        """Open the data set, or the recordings, in `path`; return it with its histogram rule."""
         for file in self.plugins:
             import_file(file)
         if name == RECORDINGS:
@@ -72,7 +72,7 @@ def check(
     processes: Processes = 1,
     reading: Reading = Reading(),
 ) -> int:
-    """Read every file and label, say what they hold and what is wrong; exit code 2 if something is."""
+    """Read every file and label, report statistics and problems; exit code 2 if there are problems."""
     opened, _ = reading.dataset(dataset, path)
     from tqdm import tqdm
 
@@ -122,7 +122,7 @@ def prepare(
     processes: Processes = 1,
     reading: Reading = Reading(),
 ) -> int:
-    """Pack the events of every recording beside its file, for fast reading."""
+    """Pack the events of each recording next to its file, for fast reading."""
     opened, _ = reading.dataset(dataset, path)
     from tespec.datasets.sources import EventSource, pack_missing
 
@@ -152,7 +152,7 @@ def preview(
     norm_events: Annotated[PositiveFloat, Parameter(help="N of Eq. 7; less for bins of fewer events")] = 5000.0,
     reading: Reading = Reading(),
 ) -> None:
-    """Draw events, histogram, intensity and labels of a few moments."""
+    """Draw events, histogram, intensity and labels at a few moments."""
     opened, rule = reading.dataset(dataset, path)
     from tespec.datasets.check import choose, draw, moment, windows_at
     from tespec.datasets.folder import ALL
@@ -169,7 +169,7 @@ def preview(
 
 
 def _unused(name: str) -> Path:
-    """A PNG of this name, with a number where there is one already."""
+    """Return an unused PNG path: `name`, with a number if it exists."""
     paths = (Path(f"{name}{number}.png") for number in ("", *(f"-{each}" for each in range(2, 10_000))))
     return next(path for path in paths if not path.exists())
 
@@ -181,7 +181,7 @@ def guide(
     """Print where to get a data set, its licence, size and layout."""
     for file in plugins:
         import_file(file)
-    import tespec.datasets  # noqa: F401  # registers them
+    import tespec.datasets  # noqa: F401  # registers the data sets
     from tespec.core.config import dataset_of_task, names
 
     if dataset not in names("tasks"):

@@ -1,4 +1,4 @@
-"""The command `tespec VERB ...`, and what every verb shares: help on one screen, one-line errors, exit codes."""
+"""The command `tespec VERB ...` and features of all verbs: help on one screen, one-line errors, exit codes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tespec.core.settings import suggest
 
 MISTAKE = 2
 INTERRUPTED = 130
-PREEMPTED = 75  # EX_TEMPFAIL: try again
+PREEMPTED = 75  # EX_TEMPFAIL
 VERBS = {
     "run": "fine-tune and evaluate one cell of the tables",
     "pretrain": "pre-train a backbone without labels",
@@ -30,11 +30,11 @@ VERBS = {
 }
 HARNESS = ("tespec", "baselines", "benchmarks")
 OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
-WIDTH = 120  # of help, where it is not shown in a terminal
+WIDTH = 120  # of help, when stdout is not a terminal
 
 
 def new_app(name: str, text: str = "", **more: Any) -> App:
-    """A command line without its functions; `text` describes it in place of the docstring of its function."""
+    """Create a cyclopts app; `text` replaces the docstring of its function as the description."""
     return App(
         name=name,
         help=text or None,
@@ -52,7 +52,7 @@ def _shown_default(value: Any) -> Any:
 
 
 def call(app: App, given: Sequence[str]) -> int | None:
-    """Call what the words of a command line name; a parameter `given` of it gets the words themselves."""
+    """Parse a command line and call its function; a parameter `given` receives the unparsed arguments."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else WIDTH
@@ -64,10 +64,10 @@ def call(app: App, given: Sequence[str]) -> int | None:
 
 
 def run(main: Callable[[], int | None]) -> int:
-    """Run a command line; its exit code is that of `main`, 2 after a mistake, 130 after Ctrl-C, 75 after a preemption.
+    """Run a command and return its exit code: that of `main`, 2 after a mistake, 130 after Ctrl-C, 75 if preempted.
 
-    A mistake on the command line, a `UserError`, or an `OSError` that is no defect of the harness becomes one line
-    `error: ...` on stderr; other exceptions pass through. A reader that has seen enough (`| head`) ends it silently.
+    Mistakes on the command line, a `UserError`, a missing package, or an `OSError` of a file or the machine print one
+    line `error: ...` to stderr; other exceptions propagate. A closed pipe (`| head`) ends the command silently.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -77,7 +77,7 @@ def run(main: Callable[[], int | None]) -> int:
         sys.stdout.flush()
         return code or 0
     except BrokenPipeError:
-        # What is still buffered has nowhere to go, also when Python exits.
+        # Redirect buffered output to /dev/null, or Python raises again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except CycloptsError as error:
@@ -105,7 +105,7 @@ def _mistake(text: Any) -> int:
 
 
 def refuse(wrong: bool, what: str) -> None:
-    """Raise a `CycloptsError` if options do not go together, `what` being how and why."""
+    """Raise a `CycloptsError` with message `what` if options are wrong or contradict each other."""
     if wrong:
         raise CycloptsError(msg=what)
 
@@ -116,11 +116,11 @@ app = new_app(
 )
 for name in VERBS:
     place = "tables:report_app" if name == "report" else f"{name}:app"
-    app.command(f"tespec.cli.{place}", name=name, show=False)  # imported when it is called
+    app.command(f"tespec.cli.{place}", name=name, show=False)  # imported lazily
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the verb that the arguments begin with, and return the exit code; the scripts in benchmarks/ name theirs."""
+    """Run the verb in the first argument and return the exit code; scripts in benchmarks/ pass their own verb."""
     given = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
 
     def called() -> int | None:

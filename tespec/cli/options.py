@@ -1,4 +1,4 @@
-"""Options that several command lines share, each declared once, and what they do."""
+"""Options shared by multiple commands, and their processing."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tespec.pretraining.method import Method
 
 PROFILES = ", ".join(names("profiles"))
-PLACES = {"--results", "--runs", "--workers"}  # options that decide nothing about a result, each with a value
-Given = Annotated[Sequence[str], Parameter(parse=False)]  # the words of the command line
+PLACES = {"--results", "--runs", "--workers"}  # options with a value that do not affect results
+Given = Annotated[Sequence[str], Parameter(parse=False)]  # unparsed arguments of the command line
 Plugins = Annotated[
     tuple[Path, ...],
     Parameter(name="--import", group=ADVANCED, help="Python file that registers a method, ...; repeatable"),
@@ -33,14 +33,14 @@ Changes = Annotated[tuple[str, ...], Parameter(name="--set", help="KEY=VALUE: ch
 
 
 def read_config(kind: str, name: str | None) -> str | None:
-    """Name of a config; one that is given as FILE.yaml is read, and known by its file's name from then on."""
+    """Return the name of a config; FILE.yaml is added to the known configs, under the file's stem."""
     return add_file(kind, Path(name)) if name and name.endswith(".yaml") else name
 
 
 def require_known(plugins: Sequence[Path], **given: str | None) -> None:
-    """Refuse a task, a profile or a method that does not exist, before torch is imported."""
+    """Refuse an unknown task, profile or method, before torch is imported."""
     if plugins:
-        return  # which may bring any of them
+        return  # plug-ins may register more
     known = {"task": names("tasks"), "profile": names("profiles"), "method": shipped_methods()}
     for option, name in given.items():
         if name is not None and known[option] and name not in known[option]:
@@ -55,7 +55,7 @@ def _size(kind: type, tokens: Any) -> str:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Changed:
-    """Settings that the user changes."""
+    """Settings changed by the user."""
 
     changes: Changes = ()
     sensor: Annotated[
@@ -65,14 +65,14 @@ class Changed:
 
     @property
     def all_changes(self) -> tuple[str, ...]:
-        """The changed settings, the size of the sensor included."""
+        """The changed settings, including the sensor size."""
         return (*self.changes, f"sensor_px={self.sensor}") if self.sensor else self.changes
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Choices(Changed):
-    """Settings that `run` and `pretrain` are called with."""
+    """Options shared by `run` and `pretrain`."""
 
     profile: Annotated[
         str | None, Parameter(help=f"{PROFILES}, or FILE.yaml (default: sample on sample data, else paper)")
@@ -85,7 +85,7 @@ class Choices(Changed):
         refuse(self.gpus > 1 and not self.dry_run, "--gpus goes with --dry-run; --launcher starts several processes")
 
     def network(self, method: type[Method]) -> str:
-        """What decides the network: the architecture that --backbone names, else the kind of network of the method."""
+        """Return the architecture given by --backbone, else the method's kind of network."""
         if self.backbone is None:
             return method.network
         from tespec.models import EventSwin
@@ -102,9 +102,9 @@ class Choices(Changed):
 
 
 def prepared(setup: Setup, given: Sequence[str], profile: str | None) -> Setup:
-    """The setup with its command for records, checked and with its threads set; `profile` may set the CPU threads.
+    """Check the setup, set its CPU threads, by default those of `profile`, and add the command for records.
 
-    The command repeats the run anywhere: it does not say where things are kept, but how many threads a CPU used.
+    The command reproduces the run on any machine: it omits folders, and includes the number of threads of a CPU run.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Run the missing cells of a plan, several at once, each after its pre-training."""
+"""Run the missing cells of a plan in parallel, each after its pre-training."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ app = new_app("plan")
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What of a plan is run, how and where."""
+    """Options of running a plan."""
 
     only: Annotated[tuple[str, ...], Words, Parameter(help="tasks, methods, ablations or kinds of run")] = ()
     seeds: Annotated[tuple[NonNegativeInt, ...], Words, Parameter(help="in place of the plan's")] = ()
@@ -80,15 +80,15 @@ def plan(
     *,
     options: Options = Options(),
 ) -> int:
-    """Run the missing cells of a plan, several at once, each after its pre-training.
+    """Run the missing cells of a plan in parallel, each after its pre-training.
 
-    A run is done if --results holds a record of the same choices. Ctrl-C stops the runs after their checkpoints; the
-    same command continues. `plan demo` takes some minutes. docs/running.md describes the files.
+    A run is done if --results has a record with the same choices. Ctrl-C saves checkpoints and stops; the same command
+    resumes. `plan demo` takes a few minutes. docs/running.md describes plan files.
 
     Returns:
         The exit code: 1 if a run failed.
     """
-    read = read_plan(name)  # a mistake in it is answered before methods, and with them torch, are imported
+    read = read_plan(name)  # first, since importing the methods, and with them torch, takes seconds
     register_methods(options.plugins)
     plan = changed(read, options)
     jobs = select(expand(plan, options.seeds), options.only)
@@ -121,7 +121,7 @@ def plan(
 
 
 def changed(plan: Plan, options: Options) -> Plan:
-    """The plan with the values of the command line."""
+    """Return the plan with the values of the command line."""
     given = {method: Path(path) for method, _, path in (each.partition("=") for each in options.checkpoints)}
     checkpoints = plan.checkpoints | given
     for method, path in checkpoints.items():
@@ -134,7 +134,7 @@ def changed(plan: Plan, options: Options) -> Plan:
 
 
 def check_methods(plan: Plan, jobs: Sequence[Job]) -> None:
-    """Refuse cells of an unknown method, an architecture that it has not, or without weights to start from."""
+    """Refuse cells with an unknown method, an architecture that it lacks, or missing pre-trained weights."""
     from tespec.pretraining.method import find_method
 
     for job in (job for job in jobs if job.kind == "evaluation"):
@@ -146,7 +146,7 @@ def check_methods(plan: Plan, jobs: Sequence[Job]) -> None:
 
 
 def records_of(results: Path) -> list[Record]:
-    """Records of the methods' present versions; a file that is none is named."""
+    """Read the records of the methods' current versions; log unreadable files."""
     records, problems = read_records(results) if results.exists() else ([], [])
     for problem in problems:
         say(f"left out: {problem}")
@@ -155,7 +155,7 @@ def records_of(results: Path) -> list[Record]:
 
 
 def status_table(jobs: Sequence[Job], missing: set[Job]) -> str:
-    """Finished of all runs for each method and task."""
+    """Format the number of finished runs and of all runs for each method and task."""
     import pandas as pd
 
     rows = [(job.method, job.task, job not in missing) for job in jobs]
@@ -165,7 +165,7 @@ def status_table(jobs: Sequence[Job], missing: set[Job]) -> str:
 
 
 def arguments_of(plan: Plan, job: Job, records: Sequence[Record], options: Options) -> list[str]:
-    """Arguments of `tespec` for a job, behind which its places stand."""
+    """Arguments of `tespec` for a job, without its folders."""
     checkpoint: Path | str | None = None
     if job.upstream and job.upstream.label != SAMPLE:
         checkpoint = weights_of(job.upstream, records, options.runs) or f"WEIGHTS_OF_{job.upstream.name}"
@@ -175,7 +175,7 @@ def arguments_of(plan: Plan, job: Job, records: Sequence[Record], options: Optio
 
 
 def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: Options) -> dict[str, str]:
-    """Run the jobs; gives the reasons of those that failed, by name."""
+    """Run the jobs and return the reasons of failures by job name."""
     places = ["--results", str(results), "--runs", str(options.runs)]
     places += ["--threads", str(plan.threads)] if plan.threads else []
 
@@ -194,7 +194,7 @@ def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: Options) -
 
 
 def print_pretrainings(jobs: Sequence[Job], results: Path) -> None:
-    """Print validation losses of pre-trainings, and where their pictures are."""
+    """Print the validation losses of pre-trainings and the paths of their pictures."""
     made = {job.choices for job in jobs}
     for record in records_of(results) if jobs else ():
         if made.intersection(choices_of(record)):
@@ -205,7 +205,7 @@ def print_pretrainings(jobs: Sequence[Job], results: Path) -> None:
 
 
 def show_table(name: str, results: Path) -> None:
-    """Print a table of the measured results."""
+    """Print one table of the measured results."""
     from tespec.comparison.export import print_table
     from tespec.comparison.frame import results as read_results
     from tespec.comparison.tables import make_tables
@@ -213,5 +213,5 @@ def show_table(name: str, results: Path) -> None:
     try:
         for table in make_tables(read_results(results), only=(name,), measured=True):
             print_table(table)
-    except UserError as error:  # no reason to lose what the runs ended with
+    except UserError as error:  # the final summary must still be printed
         say(f"no table: {error}")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Group, Parameter
 from cyclopts.types import PositiveFloat
 
-# What imports torch stands inside the functions: mistakes on the command line are answered at once, and what a broken
-# installation raises on import is answered in one line.
+# Modules that need torch are imported inside functions: mistakes on the command line are reported immediately, and
+# import errors of a broken installation in one line.
 from tespec.cli.main import new_app, refuse
 from tespec.cli.options import Choices, Given, Plugins, prepared, read_config, require_known
 from tespec.core import config
@@ -31,7 +31,7 @@ app = new_app("run", usage="")
 @Parameter(name="*", group=PICTURES)
 @dataclass(frozen=True, kw_only=True)
 class Drawing:
-    """What is drawn of a trained network, in place of a run."""
+    """Options of drawing a trained network's predictions, instead of a run."""
 
     model: Annotated[Path | None, Parameter(help="model.safetensors of a run")] = None
     predict: Annotated[str | None, Parameter(help="recording of the task's data, or a path")] = None
@@ -82,7 +82,7 @@ def run(
     plugins: Plugins = (),
     given: Given,
 ) -> None:
-    """Fine-tune a method's backbone on a task, evaluate it, record it: one cell of the tables.
+    """Fine-tune a method's backbone on a task and evaluate it: one cell of the tables.
     Settings: the task's config, then --profile, then --set; the later one wins (--describe TASK shows them).
     """
     starts = method or probe or checkpoint or freeze or choices.dry_run or choices.backbone
@@ -153,7 +153,7 @@ def run(
 
     with launched(setup.launcher, setup.device), denormals_flushed():
         setup = prepared(setup, given, profile)
-        spec.try_weights()  # mistakes come to light before data is made
+        spec.try_weights()  # report unusable weights before generating data
         spec.started()
         if found.notice:
             say(found.notice)
@@ -168,7 +168,7 @@ def run(
 
 
 def draw(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) -> None:
-    """Draw what a trained model says of a recording: of the task's data, unless it is a path."""
+    """Draw a trained model's predictions on a recording, given by its name in the task's data or by path."""
     from tespec.inference import predict, read_settings
     from tespec.runs.data import find_data
     from tespec.training.device import choose_device
@@ -187,7 +187,7 @@ def draw(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) 
 
 
 def print_list() -> None:
-    """Print methods and tasks, a line each."""
+    """Print methods, tasks and profiles, one per line."""
     print("methods")
     for name, method in sorted(METHODS.module_dict.items()):
         print(f"  {name:13} {method.title}: {method.summary}")
@@ -196,7 +196,7 @@ def print_list() -> None:
 
 
 def print_settings(name: str, arch: str, profile: str, changes: Sequence[str]) -> None:
-    """Print the resulting settings of a task or a method, and where each of them comes from."""
+    """Print the resolved settings of a task or a method, each with its source."""
     import yaml
 
     from tespec.pretraining.method import find_method
@@ -221,7 +221,7 @@ def print_settings(name: str, arch: str, profile: str, changes: Sequence[str]) -
 
 
 def print_result(record: Record) -> None:
-    """Print the scores of a record and where they belong."""
+    """Print the scores of a record with its method, task, architecture, data and split."""
     split = "" if record.split == "test" else f", {record.split} split"
     print(f"{record.method} on {record.task} ({record.arch}, data: {record.data}{split}): {_numbers(record.metrics)}")
     for name, each in record.groups.items():

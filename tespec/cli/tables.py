@@ -13,7 +13,7 @@ from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS
 from tespec.core.progress import say
 
-BRIEF = ("Measured on different machines", "Not shown", "p:")  # beginnings of the notes that are printed
+BRIEF = ("Measured on different machines", "Not shown", "p:")  # prefixes of the notes that are printed
 app, report_app = new_app("tables"), new_app("report")
 
 
@@ -29,10 +29,10 @@ def tables(
     results: Annotated[Path, Parameter(help="folder that holds runs/", show_default=False)] = RESULTS,
     out: Annotated[Path | None, Parameter(help="folder of the files (default: tables/ in --results)")] = None,
 ) -> int:
-    """Print and write the comparison tables: the paper's numbers with the measured ones beside them.
+    """Print and write the comparison tables: the paper's numbers next to the measured ones.
 
     Without filters, tables show the test split, all labels, default settings and the newest results version.
-    `tables --by label_fraction --where method=tespec` compares numbers of labels.
+    `tables --by label_fraction --where method=tespec` compares label fractions.
     """
     refuse(bool(gains and (only or measured or by)), "--gains is a table of its own, without --only, --measured, --by")
     wanted = {"frozen": "True"} if frozen else {}
@@ -47,7 +47,7 @@ def tables(
         say(f"left out: {problem}")
     if problems and not records:
         raise UserError(results, "holds no readable record", "remove the damaged files or run again")
-    # Half a second, which a mistake need not wait for.
+    # Imported late: it takes half a second, and mistakes are reported first.
     from tespec.comparison.export import print_table, write_tables
     from tespec.comparison.frame import to_frame
     from tespec.comparison.tables import gains_table, make_tables
@@ -80,10 +80,10 @@ def report(
     results: Annotated[Path, Parameter(help="folder of runs/ and pictures/", show_default=False)] = RESULTS,
     out: Annotated[Path | None, Parameter(help="the file (default: report.html in --results)")] = None,
 ) -> int:
-    """Write all results as one HTML page: what was run, tables, figures of scores and losses, pictures.
+    """Write all results as one HTML page: runs, tables, figures of scores and losses, pictures.
 
     Returns:
-        The exit code: 1 if files of the folder were left out.
+        The exit code: 1 if files of the folder were skipped.
     """
     out = out or results / "report.html"
     if out.is_dir():

@@ -27,14 +27,14 @@ File = Annotated[Path, Parameter(help="weights")]
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class NetworkOptions:
-    """The network that weights are for, where the file does not name it."""
+    """Options of the network that weights belong to, for files that do not specify it."""
 
     bins: Annotated[PositiveInt | None, Parameter(help="time bins (default: the recipe's, else 10)")] = None
     sensor: Annotated[str | None, Parameter(help="WIDTHxHEIGHT in px (default: the recipe's or format's)")] = None
     plugins: Plugins = ()
 
     def inspect(self, file: Path) -> Contents:
-        """What a file holds."""
+        """Read a weights file and match it with the known networks."""
         size = parse_size(self.sensor) if self.sensor else None
         for plugin in self.plugins:
             import_file(plugin)
@@ -45,7 +45,7 @@ class NetworkOptions:
 
 @app.command(name="inspect")
 def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
-    """Print format, contents, hash, and which networks a file fills."""
+    """Print a file's format, contents, hash and matching networks."""
     contents = network.inspect(file)
     from tespec.weights.load import FALLBACK
 
@@ -88,7 +88,7 @@ def convert(
     overwrite: Annotated[bool, Parameter(help="replace an existing file")] = False,
     network: NetworkOptions = NetworkOptions(),
 ) -> None:
-    """Write a file as tespec.load reads it, or in timm's naming."""
+    """Convert a file for tespec.load, or to timm's naming."""
     if out.suffix != ".safetensors":
         raise UserError(out, "is not named .safetensors, which is what is written", "name it so")
     if out.exists() and not (overwrite and out.is_file()):

@@ -1,1 +1,1 @@
-"""Records of results, published reference numbers, and the tables that put them side by side; never imports torch."""
+"""Records of results, published numbers, and tables that compare them; never imports torch."""

@@ -1,4 +1,4 @@
-"""Tables as files and on a terminal: CSV, LaTeX, Markdown and HTML by pandas, text by rich."""
+"""Export tables to files (CSV, LaTeX, Markdown and HTML, with pandas) and to the terminal (with rich)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tespec.core.files import write_all
 if TYPE_CHECKING:
     from pandas.io.formats.style import Styler
 
-# A text that a spreadsheet would evaluate: no number, and no lone sign.
+# Text that a spreadsheet would evaluate as a formula; numbers and lone signs are harmless.
 FORMULA = re.compile(r"(?=[=+\-@|%].)(?![+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$)", re.IGNORECASE)
-WIDEST, HIGHEST = 165, 60  # letters and rows of a LaTeX table; beyond them its type would be too small, and it is split
+WIDEST, HIGHEST = 165, 60  # characters and rows of a LaTeX table; larger ones are split to stay legible
 PREAMBLE = r"% \usepackage{booktabs,adjustbox}"
 ESCAPED = dict(zip(r"{}$&#%_[]*", [r"\{", r"\}", r"\$", r"\&", r"\#", r"\%", r"\_", "{[}", "{]}", "{*}"], strict=True))
 ESCAPED |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", '"': "''"}
@@ -39,7 +39,7 @@ PAGE = """<!doctype html>
 
 
 def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
-    """Write NAME.csv, NAME_long.csv, NAME.tex, NAME.md and NAME.html of each table, all of them or none."""
+    """Write NAME.csv, NAME_long.csv, NAME.tex, NAME.md and NAME.html of each table; either all files or none."""
     texts: dict[Path, str] = {}
     for table in tables:
         texts[folder / f"{table.name}.csv"] = to_csv(table)
@@ -52,17 +52,17 @@ def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
 
 
 def to_csv(table: Table) -> str:
-    """The table with one line of headers ("DDD17 mIoU ↑ published"); what has no number is empty."""
+    """Return a CSV with one header line ("DDD17 mIoU ↑ published"); cells without a number are empty."""
     cells = table.cells.replace(NONE, "")
     cells.columns = pd.Index([" ".join(_header(column)) for column in cells.columns])
     return _csv(cells.reset_index())
 
 
 def to_latex(table: Table) -> str:
-    """`table*` environments scaled to the page: booktabs rules, spanning headers, a rule between groups, notes below.
+    """Return `table*` environments scaled to the page: booktabs, spanning headers, rules between groups, notes below.
 
-    A table that is too wide or too high is split; the first line names the packages. It compiles with pdfLaTeX, XeLaTeX
-    and LuaLaTeX; letters that pdfLaTeX has no font for become their code points there.
+    Large tables are split; the first line names the packages. The output compiles with pdfLaTeX, XeLaTeX and LuaLaTeX;
+    pdfLaTeX prints the code points of characters for which it has no font.
     """
     shown = _shown(table)
     label = re.sub(r"[^A-Za-z0-9_.:-]", "-", table.name)
@@ -94,7 +94,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_markdown(table: Table) -> str:
-    """A Markdown table under a heading, bold by asterisks, notes below."""
+    """Return a Markdown table with a heading above and notes below."""
     shown = _shown(table)
     cells = shown.cells.map(_markdown)
     cells = cells.where(~shown.bold, "**" + cells + "**")
@@ -105,7 +105,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_html(table: Table) -> str:
-    """The table with its caption and notes, as a part of a page."""
+    """Return the table with its caption and notes as an HTML fragment."""
     shown = _shown(table)
     style = _styler(shown.cells, shown.bold, "font-weight: bold", _html).set_caption(_html(table.title))
     notes = "".join(f"<p><small>{_html(note)}</small></p>\n" for note in table.notes)
@@ -116,8 +116,8 @@ def print_table(table: Table, *, whole: bool = False) -> None:
     """Print a table as wide as the terminal.
 
     Args:
-        table: what is printed.
-        whole: all columns, in parts where they are too wide; otherwise those that fit, of the main metric first.
+        table: table to print.
+        whole: print all columns, in parts that fit; otherwise only as many as fit, those of the main metric first.
     """
     from rich.console import Console
     from rich.table import Table as Grid
@@ -146,7 +146,7 @@ def print_table(table: Table, *, whole: bool = False) -> None:
 
 
 class _Shown(NamedTuple):
-    """A table with its row labels as its first `labels` columns, and its headings as rows."""
+    """Table to display: the first `labels` columns are the row labels, and group headings are rows."""
 
     cells: pd.DataFrame
     bold: pd.DataFrame
@@ -187,7 +187,7 @@ def _header(column: Any) -> list[str]:
 
 
 def _parts(shown: _Shown, width: int) -> Iterator[list[int]]:
-    """Positions of columns that fit into `width` letters, behind those of the labels; those of a metric together."""
+    """Yield positions of columns that fit into `width` characters, labels first; a metric's columns stay together."""
     rows = shown.cells.drop(index=list(shown.headings))
     widths = [2 + max(map(len, [*_header(column), *rows.iloc[:, place]])) for place, column in enumerate(rows.columns)]
     labels = list(range(shown.labels))
@@ -204,7 +204,7 @@ def _parts(shown: _Shown, width: int) -> Iterator[list[int]]:
 
 
 def _styler(cells: pd.DataFrame, bold: pd.DataFrame, style: str, formatter: Any) -> Styler:
-    """A Styler without index, whose texts and headers are escaped by `formatter`."""
+    """Return a Styler without index that escapes cells and headers with `formatter`."""
     styles = bold.map(lambda strong: style if strong else "")
     styler = cells.style.hide(axis="index").apply(lambda _: styles, axis=None).format(formatter)
     for level in range(cells.columns.nlevels):
@@ -218,7 +218,7 @@ def _csv(frame: pd.DataFrame) -> str:
 
 
 def _inert(value: Any) -> Any:
-    """A text that no spreadsheet takes for a formula."""
+    """Escape text that a spreadsheet would take for a formula."""
     if not isinstance(value, str):
         return value
     text = one_line(value)

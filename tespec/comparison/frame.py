@@ -1,4 +1,4 @@
-"""All records as one tidy DataFrame, a row for each record, metric and group of frames, and what tables show of it."""
+"""Tidy DataFrame of all records, with one row per record, metric and group of frames, and its selection for tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tespec.core.settings import suggest
 if TYPE_CHECKING:
     import pandas as pd
 
-# Columns that make a cell: grouped by all of them, only seeds are averaged.
+# Columns that identify a table cell: grouping by all of them averages over seeds only.
 CELL = [
     *("kind", "method", "method_version", "plugin", "arch", "backbone", "task", "task_version", "data"),
     *("data_fingerprint", "profile", "split", "label_fraction", "frozen", "variant", "overrides"),
@@ -29,7 +29,7 @@ COLUMNS = [
     *("written", "name", "command"),
 ]
 ALL_FRAMES = "all"
-# What tables show unless a filter or `by` names the column.
+# Values that tables show unless a filter or `by` names the column.
 DEFAULTS = {
     "split": TEST,
     "label_fraction": 1.0,
@@ -39,35 +39,34 @@ DEFAULTS = {
     "pretraining_overrides": "",
     "frames": ALL_FRAMES,
 }
-# Columns of the frame that make a row and a measured column of a table. Of the rest of `CELL`, which says how a method
-# came about, a table shows the newest.
+# Columns that identify a row (ROW) and a measured column (SETTING) of a table, and the version of a method (ORIGIN), of
+# which a table shows the newest.
 ROW = ["kind", "method", "arch", "backbone", "tta"]
 SETTING = ["data", "profile", *DEFAULTS, "results_version", "data_fingerprint", "task_version"]
 ORIGIN = ["method_version", "plugin", "weights"]
-LEVELS = [*SETTING, *ORIGIN, "seed", "machine", "revision"]  # that `by` may name
+LEVELS = [*SETTING, *ORIGIN, "seed", "machine", "revision"]  # columns that `by` may name
 MEASURED = "measured"
-LEAST_RANK = 8.0  # of the last stage's features
-NOISE = 0.1  # share of the rank that it may lose without counting as falling
+LEAST_RANK = 8.0  # the rank of the last stage's features has to exceed this
+NOISE = 0.1  # relative drop of the rank that does not count as falling
 
 
 def results(folder: str | Path | None = None) -> pd.DataFrame:
-    """All records of a results folder, one row for each record, metric and group of frames.
+    """Read all records of a results folder, with one row per record, metric and group of frames.
 
     Args:
-        folder: holds `runs/`; default: that of the harness.
+        folder: contains `runs/`; None: the harness's results folder.
 
     Returns:
-        Columns `COLUMNS`. `CELL` are those that make a cell of a table: `df.groupby(CELL).value.mean()` averages over
-        seeds only, of fine-tuning and pre-training. `frames` is "all" for overall numbers; `value` is NaN where a
-        number was not finite; `main` says whether the task is judged by the metric. `weights` says what a network
-        started from: data set, data and profile of a pre-training, or the hash of a file from elsewhere. `classes` and
-        `recordings` count those with a score; `partial` says that a mean is over "2 of 3 classes", or of recordings or
-        frames, and is "" where it is over all. `unhealthy` says that the pre-training it started from has a low or
-        falling rank, see `healthy`.
-        Files that are no records are named in `attrs["left_out"]`.
+        DataFrame with columns `COLUMNS`. `CELL` identifies a table cell: `df.groupby(CELL).value.mean()` averages over
+        seeds of fine-tuning and pre-training only. `frames` is "all" for overall numbers, `value` is NaN for numbers
+        that are not finite, and `main` marks the task's main metric. `weights` is the origin of the initial weights:
+        data set, data, profile and data fingerprint of the pre-training, or the hash of an external file. `classes` and
+        `recordings` count those with a score. `partial` is "2 of 3 classes" (or recordings or frames) for a mean that
+        leaves some out, else "". `unhealthy` marks results whose pre-training has a low or falling rank, see `healthy`.
+        `attrs["left_out"]` lists files that are not records.
 
     Raises:
-        UserError: there is no such folder, or it holds something else.
+        UserError: the folder does not exist, or is not a results folder.
     """
     records, problems = read_records(RESULTS if folder is None else Path(folder))
     frame = to_frame(records)
@@ -76,8 +75,8 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
 
 
 def to_frame(records: Iterable[Record]) -> pd.DataFrame:
-    """The same of records that are read already."""
-    import pandas as pd  # half a second, which a command line's mistake need not wait for
+    """Convert records to the DataFrame that `results` returns."""
+    import pandas as pd  # takes half a second, too long before a usage error
 
     records = list(records)
     watched = (record for record in records if record.kind == "pretraining" and record.curves)
@@ -95,10 +94,10 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
 
 
 def healthy(record: Record) -> tuple[bool, str]:
-    """Whether a pre-training is accepted, and why or why not.
+    """Whether a pre-training is accepted, and the reason.
 
-    It is where the rank of the last stage's features on validation data is above `LEAST_RANK`, and at the end no more
-    than `NOISE` below the highest rank seen before.
+    The rank of the last stage's features on validation data has to be above `LEAST_RANK`, and its last value during
+    training at most `NOISE` below the highest one.
     """
     rank = record.metrics.get("last_stage_rank")
     ranks = [point["rank"] for point in record.curves.get("last_stage", ())]
@@ -144,7 +143,7 @@ def _scores(number: int, record: Record) -> Iterable[tuple[Any, ...]]:
 
 
 def machine(record: Record) -> str:
-    """The processor or GPU that computed a record, and the threads of a processor."""
+    """GPU of a record, or its CPU and number of threads."""
     environment = record.environment
     if environment.get("device") not in ("", "cpu", None):
         return str(environment["device"])
@@ -159,7 +158,7 @@ def _weights(record: Record) -> str:
 
 
 def _settings(overrides: Mapping[str, Any]) -> str:
-    """Changed settings in one line, in order of their names, but for those that have a column of their own."""
+    """Format changed settings as one line sorted by name, without those that have their own column."""
     own = ("label_share", "freeze", "width")
     return ", ".join(f"{key}={overrides[key]}" for key in sorted(overrides) if key not in own)
 
@@ -167,15 +166,15 @@ def _settings(overrides: Mapping[str, Any]) -> str:
 def select(
     frame: pd.DataFrame, where: Mapping[str, str], by: str = "", free: Iterable[str] = ()
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Evaluations and references that fit `where`, and `DEFAULTS` where neither it, `by` nor `free` names a column.
+    """Select evaluations and references by `where`, and by `DEFAULTS` for columns not in `where`, `by` or `free`.
 
-    Of several results versions, and of several versions, plug-ins or weights of a method, it keeps the newest.
+    Only the newest results version is kept, and only the newest version, plug-in and weights of a method.
 
     Returns:
-        The rows, with columns `tta` and `column`, and what was left out, in words.
+        The rows with additional columns `tta` and `column`, and notes on the results that were left out.
 
     Raises:
-        UserError: there is no such column or value.
+        UserError: a column or value does not exist, or `by` is not in `LEVELS`.
     """
     for key in where:
         if key not in COLUMNS:
@@ -196,7 +195,7 @@ def select(
         if key in named or (key == "pretraining_overrides" and "variant" in named):
             continue
         kept = chosen[key] == value
-        others = chosen[~kept & ~chosen["variant"].isin(ablated)]  # which have tables of their own
+        others = chosen[~kept & ~chosen["variant"].isin(ablated)]  # ablations have their own tables
         if key != "frames" and len(others):
             values = ", ".join(as_text(each) for each in others[key].unique()[:3])
             left_out.append(f"Not shown: {others['name'].nunique()} results with {key} {values} (--where {key}=VALUE).")
@@ -206,16 +205,16 @@ def select(
     versions = [name for name in ORIGIN if name not in named]
     chosen = _newest(chosen, [*ROW[:-1], "task", *SETTING], versions, "written", left_out)
     augmented = chosen["overrides"].str.contains("test_time_augmentation=(?!none)", regex=True)
-    # Versions that the caller named all stay: only the others are reduced to the newest.
+    # All versions that match `where` are kept, so the column names have to distinguish them.
     names = column_names(chosen, {by, *free}, [name for name in ORIGIN if name in where])
     return chosen.assign(tta=augmented, column=names), left_out
 
 
 def column_names(frame: pd.DataFrame, said: Iterable[str], more: Iterable[str] = ()) -> pd.Series[str]:
-    """Name of the measured column of each row: data, profile, and each setting that is not the default.
+    """Name the measured column of each row by data, profile, and each setting that is not the default.
 
-    Settings in `said` are told elsewhere. Two columns never share a name: what they differ in, of the settings and of
-    `more`, is added.
+    Settings in `said` are left out, because the table shows them elsewhere. Columns of the same name are distinguished
+    by the settings and columns of `more` in which they differ, shortened to eight characters.
     """
     keys = [key for key in [*SETTING, *more] if key not in {*said}]
     settings = frame[["task", *keys]].drop_duplicates()
@@ -230,14 +229,14 @@ def column_names(frame: pd.DataFrame, said: Iterable[str], more: Iterable[str] =
 
 
 def as_text(value: Any) -> str:
-    """A value of the frame as it is shown and looked for."""
+    """Format a value of the frame for display and for filters."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _newest(
     frame: pd.DataFrame, places: list[str], versions: list[str], order: str, left_out: list[str]
 ) -> pd.DataFrame:
-    """Rows of the newest of several `versions` in each of `places`; says which results that leaves out."""
+    """Keep the rows with the newest `versions` in each of `places`, and add a note on the others to `left_out`."""
     if frame.empty or not versions:
         return frame
     newest = frame.groupby([*places, *versions], sort=False)[order].transform("max")
@@ -249,7 +248,7 @@ def _newest(
 
 
 def _name(facts: Mapping[Hashable, Any]) -> str:
-    """Data, profile and what differs from the defaults of some settings."""
+    """Join data, profile and the settings that are not the default."""
     said = {
         "label_fraction": lambda value: f"{100 * value:g} % of labels",
         "frozen": lambda _: "frozen backbone",

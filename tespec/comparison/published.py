@@ -1,4 +1,4 @@
-"""The paper's numbers and ablations: `results/paper/*.yaml` as one tidy DataFrame, and how its tables are laid out."""
+"""Published numbers and ablations: `results/paper/*.yaml` as a tidy DataFrame, and the layout of the tables."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLES = ("detection", "segmentation", "depth")
-PAPER, BEYOND = "paper", "beyond"  # where a published number comes from
-ABLATED = "tespec"  # the method of the ablations
-METRICS = ("miou", "mean_class_acc")  # of their published numbers
+PAPER, BEYOND = "paper", "beyond"  # sources of published numbers
+ABLATED = "tespec"  # method of the ablations
+METRICS = ("miou", "mean_class_acc")  # metrics of the published ablations
 DECIMALS = 3
 
 
 class AblationRow(BaseModel):
-    """A row of an ablation.
+    """Row of an ablation.
 
     Attributes:
-        name: as in the paper's table.
+        name: label in the paper's table.
         paper: published mIoU and mAcc in percent; None: not published.
         set: settings that differ from the default pre-training.
-        scale: factors of settings, relative to those of the profile.
-        default: whether it is the default pre-training.
+        scale: factors applied to settings of the profile.
+        default: whether the row is the default pre-training.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -43,12 +43,12 @@ class AblationRow(BaseModel):
     default: bool = False
 
     def changes(self, facts: Mapping[str, Any]) -> list[str]:
-        """What it changes of a recipe whose resolved settings are `facts`, as `KEY=VALUE`.
+        """Return the row's changes to a recipe with the resolved settings `facts`, as `KEY=VALUE`.
 
         Raises:
-            KeyError: there is no such setting, as when the objective is another one.
+            KeyError: a setting of `scale` is not in `facts`, for instance because it belongs to another objective.
         """
-        from tespec.core.config import flattened  # brings mmengine, which tables do without
+        from tespec.core.config import flattened  # imports mmengine, which tables do not need
 
         known = flattened(facts)
         scaled = {key: known[key] * factor for key, factor in self.scale.items()}
@@ -57,7 +57,7 @@ class AblationRow(BaseModel):
 
 
 class Ablation(BaseModel):
-    """One table: its title, its label in the paper's source, what varies, and the task that it is measured on."""
+    """Ablation table: title, label in the paper's LaTeX source, varied quantity, and evaluation task."""
 
     model_config = AblationRow.model_config
 
@@ -70,9 +70,9 @@ class Ablation(BaseModel):
 
     @property
     def variants(self) -> list[str]:
-        """What a record's `variant` says, for each row: "masking: 25%"; "" for the default, which every table shares.
+        """`variant` of each row's records, such as "masking: 25%"; "" for the default row, which all ablations share.
 
-        An ablation on a second task ("target_ddd17") shares the names of the first one's rows ("target: Eq. 6").
+        An ablation on a second task ("target_ddd17") uses the variants of the first ("target: Eq. 6").
         """
         table = self.name.removesuffix(f"_{self.task}")
         return ["" if row.default else f"{table}: {row.name}" for row in self.rows]
@@ -80,7 +80,7 @@ class Ablation(BaseModel):
 
 @cache
 def read_ablations() -> dict[str, Ablation]:
-    """All of the paper's ablations by name, and those of this project behind them."""
+    """Read all ablations by name: the paper's, followed by this project's."""
     found: dict[str, Ablation] = {}
     for path in (PUBLISHED / "ablations.yaml", CONFIGS / "ablations.yaml"):
         try:
@@ -93,35 +93,35 @@ def read_ablations() -> dict[str, Ablation]:
 
 @cache
 def read_published(name: str) -> dict[str, Any]:
-    """Content of a YAML file of published numbers: one of `TABLES`, or `BEYOND`."""
+    """Read a YAML file of published numbers: one of `TABLES`, or `BEYOND`."""
     return dict(read_yaml(PUBLISHED / f"{name}.yaml"))
 
 
 def titles_of(table: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Titles of the tasks and of the metrics of a comparison table, by name."""
+    """Titles of the tasks and metrics of a comparison table, by name."""
     content = read_published(table)
     tasks, metrics = ({each["name"]: each["title"] for each in content[key]} for key in ("tasks", "metrics"))
     return tasks, metrics
 
 
 def table_of(task: str) -> str:
-    """Name of the comparison table that holds a task, "" for a task that the paper does not have."""
+    """Name of the comparison table that contains a task; "" for a task that is not in the paper."""
     return next((name for name in TABLES if task in titles_of(name)[0]), "")
 
 
 def published_frame() -> pd.DataFrame:
-    """All numbers of the comparison tables, one a row, in the paper's order; NaN where nothing is published.
+    """Return all numbers of the comparison tables, one per row, in the paper's order; NaN: not published.
 
-    Columns are named as in the frame of records or as the keys of a row in `results/paper/*.yaml`, and:
-        table, block, group, order: the table, number and heading of the group of rows, number of the row.
+    Columns are those of the frame of records, the keys of a row in `results/paper/*.yaml`, and:
+        table, block, group, order: name of the table, index and heading of the group of rows, number of the row.
         source: "paper", or "beyond" for a row of another publication, which is never ranked.
-        ranked: whether the row takes part in the search for the best number.
-        mark: sign of a footnote behind the method's title.
-        tta: whether there was test-time augmentation.
+        ranked: whether the row competes for the best number and takes in measured results of its method.
+        mark: footnote mark of the method's title.
+        tta: whether the result uses test-time augmentation.
         bold: whether the paper sets the number in bold.
 
     Raises:
-        KeyError, ValueError: a row lacks a key, or a number, or null, for a metric, or has another task's scores.
+        KeyError, ValueError: a row lacks a key or the value of a metric, or has scores of another table's task.
     """
     import pandas as pd
 
@@ -141,7 +141,7 @@ def published_frame() -> pd.DataFrame:
 
 
 def _numbers(row: Mapping[str, Any], metrics: list[dict[str, str]]) -> Iterator[dict[str, Any]]:
-    """Each number of a row of a table, first those of all labels, with the facts of the row and of the metric."""
+    """Yield each number of a row, those for all labels first, with the facts of the row and the metric."""
     facts = {name: row.get(name, "") for name in ("mark", "citation")}
     facts |= {name: row[name] for name in ("method", "title", "backbone")}
     facts |= {"pretraining_data": row["pretraining"], "tta": row.get("test_time_augmentation", False)}

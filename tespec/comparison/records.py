@@ -1,4 +1,4 @@
-"""One JSON file per result, named before the result is computed and written in one step; and what made it."""
+"""Records of results: one JSON file per run, named before the run and written atomically, with its provenance."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tespec.core.errors import UserError
 from tespec.core.files import whole_file, write_whole
 from tespec.core.paths import REPOSITORY, RESULTS
 
-FORMAT: Literal[4] = 4  # of the files
-# Raised by hand when the same choices give other numbers; golden tests (tests/golden) say when. Results of different
-# versions never share a column of a table.
+FORMAT: Literal[4] = 4  # version of the file format
+# Incremented by hand when the same choices yield different numbers, as golden tests (tests/golden) detect. Results of
+# different versions never share a column of a table.
 RESULTS_VERSION = 2
-ARCHIVE = "records.jsonl.gz"  # finished records in one file, one a line
+ARCHIVE = "records.jsonl.gz"  # finished records in one file, one per line
 
 Kind = Literal["evaluation", "pretraining", "probe", "reference"]
 Split = Literal["test", "val"]
@@ -41,7 +41,7 @@ Numbers = dict[str, float | None]  # None: the number was not finite
 
 
 class ScoreFacts(TypedDict):
-    """Facts of a metric."""
+    """Title, direction and unit of a metric."""
 
     title: str
     better: Literal["higher", "lower"]
@@ -49,25 +49,25 @@ class ScoreFacts(TypedDict):
 
 
 class Record(BaseModel):
-    """A finished run.
+    """Finished run.
 
     Attributes:
-        name: of the file and of the run's folder.
+        name: name of the file and of the run's folder.
         id: hash of `choices`, see `identity`.
-        facts: of the method's table row: title, group, backbone, pretraining_data, citation and others.
-        plugin: hash of files from outside of the package that the run uses, "" for none.
-        variant: name of the ablation's row that the run belongs to, as "masking: 25%"; "" for none.
-        overrides: settings that the user changed, by dotted name.
+        facts: title, group, backbone, pretraining_data, citation and others, for the method's table row.
+        plugin: hash of the files outside the package that the run uses; "" for none.
+        variant: ablation row of the run, such as "masking: 25%"; "" for none.
+        overrides: settings changed by the user, by dotted name.
         config: all settings.
-        start_sha256: hash of the backbone's weights before training, "" for a pre-training.
-        weights: where the weights come from; `recipe` holds the settings of their pre-training.
-        protocol: how the scores are made, in words.
+        start_sha256: hash of the initial backbone weights; of a pre-training, hash of its upstream checkpoint, or "".
+        weights: origin of the weights; `recipe` holds the settings of their pre-training.
+        protocol: description of how the scores are computed.
         scores: facts of each metric; the first is the main one.
         metrics: overall numbers.
-        groups: numbers of groups of frames; of a pre-training, feature statistics of "stage 1" to "stage 4".
-        recordings, classes: main numbers of each recording, score of each class.
-        environment: versions, git revision, processor, device, threads.
-        time: in s.
+        groups: numbers per group of frames; of a pre-training, feature statistics of "stage 1" to "stage 4".
+        recordings, classes: main numbers per recording, score per class.
+        environment: versions, git revision, CPU, device, threads.
+        time: durations in s.
         curve: mean losses over intervals of steps. curves: other quantities over the training.
     """
 
@@ -109,7 +109,7 @@ class Record(BaseModel):
     curves: dict[str, list[dict[str, float]]] = {}
 
 
-# What the user chose, and what the id is a hash of. Code, machine and versions of libraries are provenance.
+# Choices of the user, which determine the id. Code, machine and library versions are provenance.
 CHOICES = (
     *("kind", "method", "method_version", "plugin", "task", "task_version", "arch", "profile", "split", "seed"),
     *("overrides", "data_fingerprint", "start_sha256"),
@@ -117,19 +117,19 @@ CHOICES = (
 
 
 def identity(choices: Mapping[str, Any]) -> str:
-    """Twelve hexadecimal digits of SHA-256 over the values of `CHOICES`."""
+    """Hash the values of `CHOICES` to the first twelve hexadecimal digits of their SHA-256."""
     chosen = {name: choices[name] for name in CHOICES}
     return hashlib.sha256(json.dumps(chosen, sort_keys=True, allow_nan=False).encode()).hexdigest()[:12]
 
 
 def record_name(choices: Mapping[str, Any]) -> str:
-    """Name of a record and of its run's folder."""
+    """Name of a record and of its run folder."""
     words = (choices[name] for name in ("kind", "method", "task", "arch"))
     return f"{'-'.join(words)}-s{choices['seed']}-{identity(choices)}"
 
 
 def new_record(choices: Mapping[str, Any], **fields: Any) -> Record:
-    """Record of a run that has just finished.
+    """Create the record of a run that has just finished.
 
     Raises:
         UserError: a field has the wrong type.
@@ -145,10 +145,10 @@ def write_record(record: Record, results: Path) -> Path:
 
 
 def find_record(results: Path, name: str) -> Record | None:
-    """The record of that name in a results folder, None where there is none.
+    """Return the record of this name in a results folder, or None if it does not exist.
 
     Raises:
-        UserError: the file is not a record.
+        UserError: the file cannot be read or is not a record.
     """
     path = results / "runs" / f"{name}.json"
     if path.is_file():
@@ -159,12 +159,12 @@ def find_record(results: Path, name: str) -> Record | None:
 
 
 def read_records(results: Path) -> tuple[list[Record], list[str]]:
-    """All records of a results folder in order of their names, and one line for each file that is no record.
+    """Read all records of a results folder, sorted by name, and describe each invalid record or file in one line.
 
-    They lie in `runs/*.json` and in `records.jsonl.gz`; one that was computed again counts from the former.
+    Records are in `runs/*.json` and `records.jsonl.gz`; of an id that is in both, the JSON file is used.
 
     Raises:
-        UserError: it is no results folder, or two files hold records of one id.
+        UserError: the folder is not a results folder, or two JSON files have the same id.
     """
     require_results_folder(results)
     found: dict[str, tuple[Record, Path]] = {}
@@ -188,7 +188,7 @@ def read_records(results: Path) -> tuple[list[Record], list[str]]:
 
 
 def similar_records(results: Path, choices: Mapping[str, Any]) -> list[Record]:
-    """Readable records of the same kind, method, task and architecture, those with the fewest other choices first."""
+    """Records in `runs/` with the same kind, method, task and architecture, fewest differing choices first."""
     pattern = "-".join(choices[name] for name in ("kind", "method", "task", "arch"))
     found = []
     for path in sorted((results / "runs").glob(f"{pattern}-s*.json")):
@@ -198,17 +198,17 @@ def similar_records(results: Path, choices: Mapping[str, Any]) -> list[Record]:
 
 
 def differing(record: Record, choices: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Choices in which a record differs from `choices`: (its value, the other one) by name, settings one by one."""
+    """Return the choices in which a record differs from `choices`, as (its value, the other) by name or override."""
     theirs, ours = _flat(record.model_dump(include=set(CHOICES))), _flat(choices)
     keys = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
     return {key: (theirs.get(key), ours.get(key)) for key in keys}
 
 
 def require_results_folder(results: Path) -> None:
-    """Refuse a folder that holds something else.
+    """Check that a folder contains results or is empty.
 
     Raises:
-        UserError: there is no such folder, or it holds other files.
+        UserError: the folder does not exist, or contains only other files.
     """
     if not results.is_dir() and results != RESULTS:
         raise UserError(f"--results {results}", "no such folder", "name a folder that holds runs/")
@@ -218,7 +218,7 @@ def require_results_folder(results: Path) -> None:
 
 
 def write_archive(records: Iterable[Record], path: Path) -> Path:
-    """Write records without their loss curves into one file, one a line; the same records give the same bytes."""
+    """Write records without loss curves to one file, one per line; equal records yield equal bytes."""
     lines = [record.model_dump_json(exclude={"curve"}) for record in records]
     with whole_file(path) as unfinished:
         unfinished.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
@@ -226,7 +226,7 @@ def write_archive(records: Iterable[Record], path: Path) -> Path:
 
 
 def environment(device: str = "") -> dict[str, Any]:
-    """Versions and machine for a record; `device` is the name of the one the run used."""
+    """Return the versions and machine for a record; `device` is the name of the device that the run used."""
     return {
         "tespec": tespec.__version__,
         **_revision(REPOSITORY),
@@ -240,11 +240,11 @@ def environment(device: str = "") -> dict[str, Any]:
 
 
 def plugin_sha256(kinds: Iterable[type], files: Iterable[Path] = ()) -> str:
-    """Hash of the files from outside of the package that a run uses, "" for none.
+    """Hash the files outside the package that a run uses; "" for none.
 
     Args:
-        kinds: classes that the run uses; those of the package's own do not count.
-        files: settings of the user's own that it uses.
+        kinds: classes that the run uses; those of the package are ignored.
+        files: the user's settings files.
     """
     sources = {Path(inspect.getfile(kind)) for kind in kinds if kind.__module__.partition(".")[0] not in PACKAGES}
     contents = sorted(path.read_bytes() for path in {*sources, *files})
@@ -257,7 +257,7 @@ def _flat(choices: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _texts(path: Path) -> list[tuple[str, str]]:
-    """Each record of a file or an archive, as text, and where it stands; none where there is no archive."""
+    """Return (text, location) of each record in a file or an archive; empty if the archive does not exist."""
     try:
         if path.name != ARCHIVE:
             return [(path.read_text(encoding="utf-8"), str(path))]
@@ -277,7 +277,7 @@ def _validated(text: str, where: object) -> Record:
 
 
 def _revision(repository: Path) -> dict[str, Any]:
-    """Git revision and whether sources differ from it; "" and None where git does not say."""
+    """Git revision, and whether sources differ from it; "" and None if git cannot tell."""
     revision = _git(repository, "rev-parse", "HEAD") if (repository / ".git").exists() else None
     changes = None if revision is None else _git(repository, "status", "--porcelain", "--", *PACKAGES, "configs")
     return {"revision": revision or "", "modified": None if changes is None else bool(changes)}

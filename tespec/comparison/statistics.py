@@ -1,4 +1,4 @@
-"""Gains over a baseline: differences paired by seed, Student-t intervals and tests, Holm's correction."""
+"""Gains over a baseline: differences paired by seed, Student-t intervals and tests, Holm correction."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-LEVEL = 0.95  # of intervals
+LEVEL = 0.95  # confidence level of intervals
 ALPHA = 1 - LEVEL
-ROUNDING = 1e-9  # of the largest difference; a smaller deviation is rounding
-NO_PRETRAINING = -1  # in place of a seed
+ROUNDING = 1e-9  # relative to the largest difference; a smaller deviation is a rounding error
+NO_PRETRAINING = -1  # in place of a pre-training seed
 
 
 class Gain(NamedTuple):
-    """Mean of paired differences, its 95 % Student-t interval, and p of the paired t-test (two-sided).
+    """Mean of paired differences, its 95 % Student-t interval, and the p-value of the paired t-test (two-sided).
 
-    All but `n` are NaN where they cannot be computed; `note` says why.
+    Values that cannot be computed are NaN; `note` gives the reason.
     """
 
     mean: float
@@ -33,7 +33,7 @@ UNKNOWN = Gain(math.nan, math.nan, math.nan, math.nan, 0)
 
 
 class Spread(NamedTuple):
-    """Variance of mean scores over pre-trainings, pooled over methods, and the part that fine-tunings explain."""
+    """Variance of mean scores over pre-trainings, pooled over methods, and the part explained by fine-tuning noise."""
 
     observed: float
     noise: float
@@ -42,13 +42,13 @@ class Spread(NamedTuple):
 
 
 def scores_by_pretraining(runs: pd.DataFrame) -> pd.DataFrame:
-    """Scores of a cell by fine-tuning seed (rows) and pre-training seed (columns).
+    """Arrange the scores of a cell by fine-tuning seed (rows) and pre-training seed (columns).
 
-    NaN where a seed did not run from a pre-training, or a score was not finite. There is one column, `NO_PRETRAINING`,
-    without pre-trainings or where each fine-tuning seed has one of its own.
+    Combinations that were not run and scores that are not finite are NaN. Without pre-trainings, or if each fine-tuning
+    seed has a different one, the only column is `NO_PRETRAINING`.
     """
     groups = runs.fillna({"pretraining_seed": NO_PRETRAINING}).groupby(["seed", "pretraining_seed"])["value"]
-    # A value that is not finite counts: it makes a mean NaN.
+    # Values that are not finite make a mean NaN, instead of being skipped.
     scores = groups.mean().where(groups.count() == groups.size())
     seeds, pretrainings = (scores.index.get_level_values(level) for level in ("seed", "pretraining_seed"))
     if len(scores) > 1 and seeds.is_unique and pretrainings.is_unique:
@@ -57,9 +57,9 @@ def scores_by_pretraining(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def spread_of(cells: Iterable[pd.DataFrame]) -> Spread | None:
-    """Variance between the pre-trainings of several cells (see `scores_by_pretraining`), taken to be the same for all.
+    """Estimate the variance between pre-trainings, assumed equal in all cells (see `scores_by_pretraining`).
 
-    Pre-trainings and fine-tuning seeds are crossed random effects. None where no cell has two of both.
+    Pre-trainings and fine-tuning seeds are crossed random effects. None if no complete cell has two or more of both.
     """
     observed, noise, dof, noise_dof = 0.0, 0.0, 0, 0
     for cell in cells:
@@ -76,7 +76,7 @@ def spread_of(cells: Iterable[pd.DataFrame]) -> Spread | None:
 
 
 def gain_over(ours: pd.DataFrame, theirs: pd.DataFrame, spread: Spread | None) -> Gain:
-    """Gain of one cell over another (see `scores_by_pretraining`), on the seeds that both have."""
+    """Compute the gain of one cell over another (see `scores_by_pretraining`) on their common seeds."""
     ours, theirs = ours.align(theirs, join="inner", axis=0)
     differences = ours.mean(axis=1, skipna=False) - theirs.mean(axis=1, skipna=False)
     several = [cell.shape[1] for cell in (ours, theirs) if cell.shape[1] > 1]
@@ -87,12 +87,12 @@ def gain_over(ours: pd.DataFrame, theirs: pd.DataFrame, spread: Spread | None) -
 
 
 def paired_gain(differences: Sequence[float], spread: Spread | None = None, share: float = 0.0) -> Gain:
-    """Mean, interval and p of differences of independent pairs.
+    """Compute mean, interval and p-value of differences of independent pairs.
 
     Args:
-        differences: one for each fine-tuning seed, mean over pre-trainings; NaN where a score is missing or not finite.
-        spread: between pre-trainings, whose variance is added to that over fine-tuning seeds.
-        share: part of that variance that the mean has: 1 / number of pre-trainings, a sum for two methods with them.
+        differences: one per fine-tuning seed, averaged over pre-trainings; NaN if a score is missing or not finite.
+        spread: variance between pre-trainings, added to that over fine-tuning seeds.
+        share: weight of `spread`: 1 / number of pre-trainings, summed over the methods that have multiple.
     """
     # Not scipy.stats, which takes a second to import.
     from scipy.special import stdtr, stdtrit
@@ -115,13 +115,13 @@ def paired_gain(differences: Sequence[float], spread: Spread | None = None, shar
         parts = ((error**2, dof), (share * spread.observed, spread.dof), (-share * spread.noise, spread.noise_dof))
         variance = math.fsum(each for each, _ in parts)
         found = variance**2 / math.fsum(each**2 / freedom for each, freedom in parts)
-        # A small difference of two large variances would leave next to none.
+        # A small difference of two large variances would leave almost no degrees of freedom.
         error, dof = math.sqrt(variance), max(found, min(dof, spread.dof))
     margin = float(stdtrit(dof, (1 + LEVEL) / 2)) * error
     return Gain(mean, mean - margin, mean + margin, 2 * float(stdtr(dof, -abs(mean) / error)), n)
 
 
 def holm(ps: pd.Series[float]) -> pd.Series[float]:
-    """P-values adjusted by Holm's step-down rule, in the order given; NaN stays and does not count as a test."""
+    """Adjust p-values with Holm's step-down method, keeping their order; NaN stays NaN and does not count as a test."""
     tested = ps.dropna().sort_values(kind="stable")
     return (tested * np.arange(len(tested), 0, -1)).cummax().clip(upper=1.0).reindex(ps.index)

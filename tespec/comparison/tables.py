@@ -1,4 +1,4 @@
-"""The comparison tables: the published frame and the frame of records, grouped by cell and pivoted."""
+"""Comparison tables: published numbers and records, grouped by cell and pivoted."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from tespec.comparison.statistics import (
 from tespec.core.errors import UserError
 from tespec.core.settings import suggest
 
-OWN = "task_"  # prefix of the table of a task that the paper does not have
+OWN = "task_"  # name prefix of tables of tasks that are not in the paper
 PUBLISHED = "published"
 NONE = "-"
 LABELS = {"group": "Group", "title": "Method", "backbone": "Backbone", "arch": "Recurrent",
           "pretraining_data": "Pre-training"}  # fmt: skip
 RECURRENT = {"recurrent": "yes", "feedforward": "no"}
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
-SIGNS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"  # of machines
+SIGNS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"  # marks of machines
 CELLS = "Measured: mean ± standard deviation over {}, in brackets their number. Bold: the best measured mean."
 SEEDS, RUNS = "seeds", "runs (seeds of fine-tuning times those of pre-training)"
 UNHEALTHY = "low rank"
@@ -64,17 +64,17 @@ SEVERAL = (
 
 
 class Table(NamedTuple):
-    """A table as it is shown.
+    """Table to display.
 
     Attributes:
-        title: above it.
-        cells: texts; the index holds the labels of the rows, the columns have levels task, metric and source.
-        bold: the same shape: whether a cell is set in bold.
-        notes: below it.
-        data: the numbers behind it, a row each.
-        main: title of the metric that methods are judged by.
-        rules: positions of rows before which a rule is drawn.
-        name: of its files.
+        title: caption.
+        cells: texts; the index contains the row labels, the columns have levels task, metric and source.
+        bold: whether each cell is bold.
+        notes: lines below the table.
+        data: numbers behind the table, one per row.
+        main: title of the main metric.
+        rules: positions of rows that have a rule above them.
+        name: name of the files.
     """
 
     title: str
@@ -87,13 +87,13 @@ class Table(NamedTuple):
     name: str = ""
 
     def measured(self, *, alone: bool = True) -> Table | None:
-        """Its rows with measured numbers, and the measured columns, alone or with those beside them; None without."""
+        """Keep the measured rows and columns, and the published columns unless `alone`; None if nothing is measured."""
         columns = [column for column in self.cells.columns if MEASURED in str(column[2:])]
         rows = (self.cells[columns] != NONE).any(axis=1).to_numpy()
         if not rows.any():
             return None
         if not alone:
-            # Of the same tasks; an ablation may have been measured on another one than the paper's.
+            # Columns of the same tasks, or all if an ablation is measured on a task without published ones.
             tasks = {column[0] for column in columns}
             beside = [column for column in self.cells.columns if column[0] in tasks]
             columns = beside if len(beside) > len(columns) else list(self.cells.columns)
@@ -111,17 +111,17 @@ def make_tables(
     where: Mapping[str, str] | None = None,
     by: str = "",
 ) -> list[Table]:
-    """Tables of a frame of records beside the paper's numbers.
+    """Make tables of measured and published numbers.
 
     Args:
-        frame: of `tespec.results`.
-        only: names of tables; none: the comparison tables, ablations and tables of the user's own tasks.
-        measured: measured rows and columns alone.
-        where: wanted values by column of the frame, `*` and `?` as in file names; they replace `DEFAULTS`.
-        by: column of the frame, one of `LEVELS`, whose values become one more level of the columns.
+        frame: DataFrame from `tespec.results`.
+        only: names of tables; empty: all comparison tables, ablations and tables of the user's own tasks.
+        measured: keep only measured rows and columns.
+        where: filters by column of the frame, with `*` and `?` as in file names; they replace `DEFAULTS`.
+        by: column of the frame, one of `LEVELS`, whose values become an additional level of the columns.
 
     Raises:
-        UserError: there is no such table, column or value, or nothing was measured of a table that was asked for.
+        UserError: a table, column or value does not exist, a requested table is empty, or all tables are.
     """
     chosen, left_out = select(frame, where or {}, by)
     varied, _ = select(frame, where or {}, by, ("variant", "pretraining_overrides"))
@@ -154,13 +154,13 @@ def make_tables(
 
 
 def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | None = None) -> Table:
-    """Gains of all methods over one on the main metric of each task, from above 0 on better.
+    """Compare all methods with a baseline on the main metric of each task; gains above 0 are better.
 
-    Differences are paired by seed, within architecture, backbone and column of the comparison tables; p is
-    Holm-corrected over the table. Several pre-trainings of a method are averaged; the variance between them counts.
+    Differences are paired by seed within architecture, backbone and column of the comparison tables. P-values are
+    Holm-corrected over the table. Multiple pre-trainings of a method are averaged, and their variance is included.
 
     Raises:
-        UserError: there is no evaluation of such a method.
+        UserError: the baseline, or any other method, has no evaluation, or `where` has an unknown column or value.
     """
     chosen, left_out = select(frame, where or {})
     chosen = chosen[(chosen["kind"] == "evaluation") & chosen["main"]]
@@ -180,7 +180,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
     }
     rows, has_single = [], False
     for key, members in cells_of.items():
-        # A variant of a method's pre-training is compared with a baseline without one.
+        # A variant of a pre-training is compared with the baseline's default.
         base, first = (*key[: len(pair)], baseline, ""), members.iloc[0]
         if key == base:
             continue
@@ -224,9 +224,9 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
 def _comparison(
     name: str, published: pd.DataFrame, chosen: pd.DataFrame, scores: pd.DataFrame, by: str
 ) -> Table | None:
-    """A comparison table of the paper; None where nothing is published or measured that was asked for."""
+    """Comparison table of the paper; None if the selection has neither published nor measured numbers."""
     paper, published = read_published(name), published[published["table"] == name]
-    # Other publications give percentages with two decimals at most.
+    # Other publications report percentages with at most two decimals.
     fewer = (published["source"] != PAPER) & (published["unit"] == "%")
     texts, cut = (
         _texts(published["value"], f".{digits}f") for digits in (paper["decimals"], min(2, paper["decimals"]))
@@ -241,7 +241,7 @@ def _comparison(
 
 
 def _own_table(task: str, chosen: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table | None:
-    """The table of a task that the paper does not have: its own metrics, measured."""
+    """Table of a task that is not in the paper, with the task's own metrics."""
     measured = chosen[chosen["task"] == task]
     scored = measured[measured["better"] != ""]
     titles = _metric_titles(scored if len(scored) else measured)
@@ -258,9 +258,9 @@ def _methods(
     scores: pd.DataFrame,
     by: str,
 ) -> Table | None:
-    """A table with a row for each method, architecture and backbone; None without rows."""
+    """Table with one row per method, architecture and backbone; None without rows."""
     measured = chosen[chosen["task"].isin(tasks) & chosen["metric"].isin(titles)]
-    # A row of another publication without a published number is in the long CSV alone.
+    # Rows of other publications without a number appear only in the long CSV.
     numbers = published[(published["source"] == PAPER) | published["value"].notna()]
     numbers = numbers.assign(row=numbers["order"], source=PUBLISHED, title=numbers["title"] + numbers["mark"])
     scores, notes = _ranked(scores[scores["task"].isin(tasks) & scores["metric"].isin(titles)], by)
@@ -275,9 +275,9 @@ def _methods(
 
 
 def _placed(scores: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
-    """Scores with the `row` that they stand in, its `block`, `group` and `title`.
+    """Assign a table row to the scores: `row`, `block`, `group` and `title`.
 
-    It is the published row of the same method, or one behind the method's published rows, or one in a group of its own.
+    Scores join the published row of the same method, else follow its published rows, else go into a separate group.
     """
     published = numbers.drop_duplicates("row").assign(kind="evaluation")
     ranked = published[published["ranked"].eq(True)]
@@ -297,11 +297,11 @@ def _placed(scores: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
 
 
 def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table | None:
-    """An ablation: published rows, and measured ones by the name of their variant; None without either."""
+    """Ablation table: published rows, and measured ones by variant; None without either."""
     variants = {variant: position for position, variant in enumerate(ablation.variants)}
     scores = scores[scores["variant"].isin(variants)]
     scores = scores[(scores["variant"] != "") | (scores["pretraining_overrides"] == "")]
-    # The default row is shown where another row was measured; other tasks where the ablation's own was not.
+    # Show the default row if another row was measured, and other tasks if the ablation's own task was not.
     places = scores.loc[scores["variant"] != "", ["task", "arch", "column"]].drop_duplicates()
     places = places[places["task"] == ablation.task] if ablation.task in set(places["task"]) else places
     is_published = any(value is not None for row in ablation.rows for value in row.paper)
@@ -332,7 +332,7 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by
 
 
 def _scores(measured: pd.DataFrame, by: str) -> pd.DataFrame:
-    """A row for each measured cell: mean, std, n, how many values are finite, machines and facts of the method."""
+    """One row per measured cell: mean, std, n, number of finite values, machines and facts of the method."""
     keys = [*ROW, "variant", "pretraining_overrides", "task", "metric", "column", by]
     groups = measured.groupby([key for key in dict.fromkeys(keys) if key], sort=False, dropna=False)
     firsts = {name: (name, "first") for name in ("unit", "better", "title", "group", "pretraining_data")}
@@ -351,10 +351,10 @@ def _scores(measured: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def _ranked(scores: pd.DataFrame, by: str) -> tuple[pd.DataFrame, list[str]]:
-    """Scores of one table with `source`, `text` and `bold` of their cells, and the notes that explain them."""
+    """Add `source`, `text` and `bold` of the cells to the scores of one table, and return notes that explain them."""
     is_ranked = scores["kind"] == "evaluation"
     columns = [scores[name] for name in ("task", "metric", "column", *([by] if by else []))]
-    # A method without pre-training has a run for each seed, others one for each seed and pre-training.
+    # Methods without pre-training have one run per seed, others one per seed and pre-training.
     kinds = [*columns, scores["pretrainings"] > 0]
     most = scores["n"].where(is_ranked).groupby(kinds).transform("max")
     most = most.clip(lower=scores["seeds"].where(is_ranked).groupby(columns).transform("max"))
@@ -377,7 +377,7 @@ def _ranked(scores: pd.DataFrame, by: str) -> tuple[pd.DataFrame, list[str]]:
 
 
 def _cell(score: Any) -> str:
-    """As "34.47 ± 0.25 (5)", with the number of seeds of other cells where it has fewer, and what its mean is over."""
+    """Format a score as "34.47 ± 0.25 (5)", or "(3 of 5)" if other cells have more runs, followed by any caveats."""
     if score.finite < score.n:
         return f"not finite ({score.n - score.finite} of {score.n})"
     count = str(score.n) if score.n == score.most else f"{score.n} of {score.most:.0f}"
@@ -387,7 +387,7 @@ def _cell(score: Any) -> str:
 
 
 def _stacked(published: pd.DataFrame, measured: pd.DataFrame, by: str = "") -> pd.DataFrame:
-    """Published and measured numbers in one frame; what has no value of `by` has an empty one."""
+    """Concatenate published and measured numbers; missing values of `by` are empty strings."""
     published = published if by in ("", *published) else published.assign(**{by: ""})
     return pd.concat([part for part in (published, measured) if len(part)], ignore_index=True)
 
@@ -395,7 +395,7 @@ def _stacked(published: pd.DataFrame, measured: pd.DataFrame, by: str = "") -> p
 def _pivot(
     tasks: Mapping[str, str], titles: Mapping[str, str], rows: Iterable[float], long: pd.DataFrame, by: str
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Cells as wide frames of texts and bold: rows by position, columns in order."""
+    """Pivot cells to wide frames of texts and bold flags, with rows by position and columns in order."""
     names = ["task", "metric", "source", *([by] if by else [])]
     columns, metrics = list(tasks), list(titles)
     keys = sorted(
@@ -412,13 +412,13 @@ def _pivot(
 
 
 def _data(published: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
-    """The numbers behind a table: published ones, then one row for each record and metric."""
+    """Numbers behind a table: published ones, then one row per record and metric."""
     columns = ["table", "source", *COLUMNS, "mark", "citation", "tta", "bold"]
     return _stacked(published, measured[COLUMNS].assign(source=MEASURED)).reindex(columns=columns)
 
 
 def _metric_titles(frame: pd.DataFrame) -> dict[str, str]:
-    """Titles of metrics with their unit and an arrow, the main one first."""
+    """Titles of metrics with unit and arrow, the main metric first."""
     ordered = frame.sort_values("main", ascending=False, kind="stable").drop_duplicates("metric")
     units = ordered["unit"].map(lambda unit: f" ({unit})" if unit not in ("", "%") else "")
     titles = ordered["metric_title"].astype(str).str.rstrip(" ↑↓") + units + ordered["better"].map(ARROWS)
@@ -431,7 +431,7 @@ def _task_title(task: str) -> str:
 
 
 def _rules(groups: pd.Series[Any]) -> tuple[int, ...]:
-    """Positions at which another group begins."""
+    """Positions where a new group begins."""
     return tuple(int(place) for place in np.flatnonzero(groups.ne(groups.shift())) if place)
 
 

@@ -1,1 +1,1 @@
-"""What every part of the harness may use."""
+"""Settings, files, errors and other utilities shared by the complete harness."""

@@ -1,4 +1,4 @@
-"""Objects of one frame as corner boxes: what datasets give, models predict and scores compare."""
+"""Bounding boxes of one frame, used for labels, predictions and scores."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 
 class Boxes(NamedTuple):
-    """Boxes of one frame.
+    """Bounding boxes of one frame.
 
     Attributes:
-        corners: (N, 4) float32 left, top, right, bottom in px of the histogram; pixel edges, so that a box of width w
+        corners: (N, 4) float32 left, top, right, bottom in px of the histogram; edges of pixels, so a box of width w
             has right - left == w.
-        label: (N,) int64 class.
+        label: (N,) int64 class index.
         score: (N,) float32 confidence in [0, 1]; 1 for ground truth.
     """
 
@@ -23,22 +23,22 @@ class Boxes(NamedTuple):
     score: NDArray[np.float32]
 
     def keep(self, kept: NDArray[np.generic]) -> Boxes:
-        """The boxes of a mask (N,) or of indices, in that order."""
+        """Select boxes by a boolean mask (N,) or by indices, in their order."""
         return Boxes(self.corners[kept], self.label[kept], self.score[kept])
 
     @property
     def size(self) -> NDArray[np.float32]:
-        """(N, 2) float32 width and height in px."""
+        """Width and height in px, (N, 2) float32."""
         return self.corners[:, 2:] - self.corners[:, :2]
 
 
 def make_boxes(
     corners: NDArray[np.floating], label: NDArray[np.integer], score: NDArray[np.floating] | None = None
 ) -> Boxes:
-    """Boxes of plain arrays, in the dtypes of `Boxes`; ground truth where no scores are given.
+    """Build `Boxes` from arrays of any dtype; without scores they are ground truth, with score 1.
 
     Raises:
-        ValueError: lengths differ, or corners are not (N, 4).
+        ValueError: the lengths differ, or `corners` cannot be reshaped to (N, 4).
     """
     given = np.ones(len(label), np.float32) if score is None else np.asarray(score, np.float32)
     boxes = Boxes(np.asarray(corners, np.float32).reshape(-1, 4), np.asarray(label, np.int64), given)

@@ -1,12 +1,12 @@
-"""Makes torch, torchvision, timm, mmengine, mmcv-lite, mmdet and mmseg fit together; imported before any of them.
+"""Make torch, torchvision, timm, mmengine, mmcv-lite, mmdet and mmseg work together; import it before any of them.
 
-Importing this module is enough, and does nothing where the installed wheels fit each other. Elsewhere
+Importing this module changes nothing if the installed wheels are compatible. Otherwise
 
-* torchvision imports beside a torch without CUDA (its wheel links against libtorch_cuda, so that its compiled
-  operators cannot load and its import stops at `torchvision::nms`);
-* `mmcv._ext` exists on mmcv-lite: `nms` is real, every other operator raises when it is called.
+* torchvision can be imported with a CPU-only torch (the operators of torchvision's wheel link against libtorch_cuda
+  and cannot load, so its import fails at `torchvision::nms`);
+* mmcv-lite gets a module `mmcv._ext` with a working `nms`; every other operator raises when it is called.
 
-`torch.load(weights_only=True)` needs no help: the harness writes only tensors, numbers, strings and plain containers.
+`torch.load(weights_only=True)` works unpatched: the harness saves only tensors, numbers, strings and plain containers.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def nms(bboxes: Tensor, scores: Tensor, iou_threshold: float, offset: int = 0) -
 
     Args:
         bboxes: (N, 4) float, x1 y1 x2 y2 in px.
-        scores: (N,) float; of equal scores the first box goes first.
-        iou_threshold: a box that overlaps a kept one by more is dropped.
-        offset: 0, or 1 where x2 and y2 are the last pixel inside the box.
+        scores: (N,) float; ties keep the order of `bboxes`.
+        iou_threshold: boxes whose IoU with a kept box is larger are dropped.
+        offset: 0, or 1 if x2 and y2 are the last pixel inside the box.
 
     Returns:
-        (kept,) int64 indices into `bboxes` by falling score, on the device of `scores`.
+        (kept,) int64 indices into `bboxes` by descending score, on the device of `scores`.
     """
     order = scores.argsort(descending=True, stable=True)
     x1, y1, x2, y2 = bboxes.detach()[order].float().cpu().numpy().T
@@ -47,15 +47,15 @@ def nms(bboxes: Tensor, scores: Tensor, iou_threshold: float, offset: int = 0) -
         width = np.minimum(x2[best], x2[alive]) - np.maximum(x1[best], x1[alive]) + offset
         height = np.minimum(y2[best], y2[alive]) - np.maximum(y1[best], y1[alive]) + offset
         shared = width.clip(0) * height.clip(0)
-        with np.errstate(invalid="ignore"):  # two empty boxes: 0 / 0 is no overlap
+        with np.errstate(invalid="ignore"):  # two empty boxes give 0 / 0, which counts as no overlap
             overlap = shared / (areas[best] + areas[alive] - shared)
         alive = alive[~(overlap > iou_threshold)]
     return order[torch.as_tensor(np.array(kept, dtype=np.int64), device=order.device)]
 
 
 def _absent_operator(name: str) -> Callable[..., NoReturn]:
-    """What `mmcv._ext.<name>` is on mmcv-lite."""
-    if name.startswith("__"):  # inspect asks every module for __file__ and the like
+    """Return a placeholder for `mmcv._ext.<name>`, which raises when it is called."""
+    if name.startswith("__"):  # `inspect` looks up __file__ and similar names in every module
         raise AttributeError(name)
 
     def operator(*_: object, **__: object) -> NoReturn:
@@ -72,7 +72,7 @@ try:
 except RuntimeError as error:
     if "torchvision::" not in str(error) or torch.version.cuda is not None or torch.version.hip is not None:
         raise
-    _library = torch.library.Library("torchvision", "FRAGMENT")  # whose schemas vanish with it
+    _library = torch.library.Library("torchvision", "FRAGMENT")  # must stay alive: its schemas are deleted with it
     for _name in ("nms", "qnms"):
         _library.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     importlib.import_module("torchvision")

@@ -1,4 +1,4 @@
-"""Reads settings: facts from configs/, then a profile's differences, then single values set by the user."""
+"""Resolve settings in layers: configs/ and recipes, then a profile's changes, then values set by the user."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from tespec.core.paths import CONFIGS
 from tespec.core.settings import Finetuning, Pretraining, Profile, build, merge, refuse_unknown, suggest
 from tespec.registry import METHODS, pretrained_methods
 
-Layer = tuple[str, Mapping[str, Any]]  # who states settings, and the settings
-OFFICIAL_SPLITS = dict.fromkeys(("train", "val", "test"))  # as the data set's class names them
-# Of a fine-tuning, what a task's config need not say.
+Layer = tuple[str, Mapping[str, Any]]  # source and nested settings
+OFFICIAL_SPLITS = dict.fromkeys(("train", "val", "test"))  # None: the recordings listed by the data set's class
+# Defaults of fine-tuning, for all task configs.
 TASK_DEFAULTS: dict[str, Any] = {
     "splits": OFFICIAL_SPLITS,
     "sensor_px": None,
     "downsample": {"factor": 1, "keep": "nearest", "to_width": None},
     "bins": 10,
-    "rule": "edges",  # bins between the borders of the window, Eq. 3; rvt: as RVT's archives hold them
+    "rule": "edges",  # bins divide the window (Eq. 3); rvt: bins as in RVT's archives
     "head": {},
-    "drop_path": 0.0,  # RVT has none, the paper is silent
+    "drop_path": 0.0,  # RVT uses none; the paper does not specify it
     "optimisation": {
         "optimizer": "Adam",  # RVT: AdamW without weight decay, which is the same update
-        "start_divisor": 25,  # c1 of the paper
-        "end_divisor": 1000,  # c2
-        "clip": {"by": "value", "at": 1.0},  # as RVT does; the paper is silent
-        "weight_decay": {"start": 0.0, "end": 0.0, "exempt": []},  # RVT's 0
+        "start_divisor": 25,  # c1 in the paper
+        "end_divisor": 1000,  # c2 in the paper
+        "clip": {"by": "value", "at": 1.0},  # as in RVT; the paper does not specify it
+        "weight_decay": {"start": 0.0, "end": 0.0, "exempt": []},  # 0 in RVT
         "patch_embed_lr": 1.0,
-        "precision": "auto",  # RVT: fp16; the paper is silent
+        "precision": "auto",  # RVT: fp16; the paper does not specify it
     },
     "augmentation": {"flip": 0.0, "zoom": 0.0, "zoom_in_share": 0.8, "zoom_in": [1.0, 1.5], "zoom_out": [1.0, 1.2]},
     "peak_lr_after": {},
-    # As RVT mixes them (data/genx_utils, modules/detection.py), whose loading the paper takes for pre-training and
-    # detection; it is silent on the other tasks.
+    # RVT's mixed sampling (data/genx_utils, modules/detection.py). The paper uses RVT's data loading for pre-training
+    # and detection; it does not specify the sampling of the other tasks.
     "sampling": "mixed",
     "labels_per_chunk": None,  # labelled segments per lane and step that reach the head; None: all
-    "label_share": 1.0,  # of the training labels, spread evenly over each recording; the others are never seen
-    "evaluation_lanes": 1,  # recordings evaluated side by side: speed and memory, never a prediction
-    # "flip": mean of the logits with the mirrored image; "ecddp": also at scales 1.5 and 2, as ECDDP's own numbers were
-    # made (eval_seg.py); the paper uses none.
+    "label_share": 1.0,  # fraction of the training labels, spread evenly over each recording; the rest is unused
+    "evaluation_lanes": 1,  # recordings evaluated in parallel; affects speed and memory, not predictions
+    # "flip": average the logits with those of the mirrored image; "ecddp": also at scales 1.5 and 2, as in ECDDP's
+    # published numbers (eval_seg.py). The paper uses none.
     "test_time_augmentation": "none",
 }
-CHOSEN = ("name", "profile", "width", "deviations")  # of a pre-training, by other options than --set
-_added: dict[str, dict[str, Path]] = {}  # files of the user's own by kind ("tasks", "profiles") and name
+CHOSEN = ("name", "profile", "width", "deviations")  # pre-training fields that --set does not change
+_added: dict[str, dict[str, Path]] = {}  # the user's config files by kind ("tasks", "profiles") and name
 
 
 def add_file(kind: str, path: Path) -> str:
-    """Read one more config, which is known by the name of its file from then on; returns that name.
+    """Add a config file of the user and return its name, the file's stem.
 
     Raises:
-        UserError: there is no such file, or another config has the name.
+        UserError: the file does not exist, or another config has the same name.
     """
     path = path.absolute()
     if path.suffix != ".yaml" or not path.is_file():
@@ -69,23 +69,23 @@ def add_file(kind: str, path: Path) -> str:
 
 
 def own_files(**named: str) -> list[Path]:
-    """Files of the user's own among configs named by kind ("tasks", "profiles")."""
+    """Files of those configs, given as `kind=name`, that the user has added."""
     return [_added[kind][name] for kind, name in named.items() if name in _added.get(kind, {})]
 
 
 def files(kind: str) -> dict[str, Path]:
-    """Files of the configs of one kind, such as "tasks" or "profiles", by name."""
+    """Config files of one kind, such as "tasks" or "profiles", by name."""
     return {path.stem: path for path in (CONFIGS / kind).glob("*.yaml")} | _added.get(kind, {})
 
 
 def names(kind: str) -> list[str]:
-    """Names of the configs of one kind."""
+    """Sorted names of the configs of one kind."""
     return sorted(files(kind))
 
 
 @lru_cache
 def _parsed(path: Path, changed: int) -> Any:
-    """Content of a config; a changed file is read again."""
+    """Parse a config; the modification time `changed` is part of the cache key, so changed files are read again."""
     return read_yaml(path)
 
 
@@ -103,7 +103,7 @@ def _read(kind: str, name: str) -> dict[str, Any]:
 
 
 def _with_base(kind: str, name: str) -> list[dict[str, Any]]:
-    """The config that a config names as its base, if any, and the config itself, which wins."""
+    """Return the base of a config, if it has one, and the config itself, which takes precedence."""
     own = _read(kind, name)
     if "base" not in own:
         return [own]
@@ -114,7 +114,7 @@ def _with_base(kind: str, name: str) -> list[dict[str, Any]]:
 
 
 def _group(facts: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:
-    """A group of settings, which may be missing."""
+    """Return the group of settings `key`, empty if it is missing."""
     group = facts.get(key, {})
     if not isinstance(group, Mapping):
         raise UserError(source, f"{key} holds no settings by name", "write nested keys")
@@ -122,7 +122,7 @@ def _group(facts: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]
 
 
 def _task_layers(name: str) -> list[Layer]:
-    """A task's config behind that of the task it names as its base; another data set has its own protocol."""
+    """Return a task's config after that of its base; protocol and splits are not inherited from another data set."""
     *bases, own = _with_base("tasks", name)
     for base in bases:
         if own.get("dataset", base.get("dataset")) != base.get("dataset"):
@@ -140,7 +140,7 @@ def dataset_of_task(task: str) -> str:
 
 
 def splits_of_tasks() -> list[tuple[str, dict[str, list[str]]]]:
-    """Registered name of the data set of each task, and the splits that its config names in place of official ones."""
+    """For each task, the registered name of its data set and the splits by which its config replaces official ones."""
     found = []
     for name in names("tasks"):
         splits = _group({"splits": _of_task(name, "splits") or {}}, "splits", f"task {name}")
@@ -149,16 +149,16 @@ def splits_of_tasks() -> list[tuple[str, dict[str, list[str]]]]:
 
 
 def read_profiles(name: str) -> list[Profile]:
-    """The profile that a profile names as its base, if any, and the profile itself, which wins.
+    """Read the base of a profile, if it has one, and the profile itself, which takes precedence.
 
     Raises:
-        UserError: there is no such profile, or it says something that profiles do not have.
+        UserError: the profile does not exist, or has an unknown setting.
     """
     return [build(Profile, each, f"profile {each['name']}") for each in _with_base("profiles", name)]
 
 
 def _scale(profile: str, network: str) -> dict[str, Any]:
-    """What a profile decides of a run, whose network is of a kind, or an architecture itself such as a plug-in's."""
+    """Profile, architecture and deviations of a run; `network` is a kind of network or a registered architecture."""
     every = read_profiles(profile)
     networks = {kind: width for each in every for kind, width in each.networks.items()}
     deviations = tuple(deviation for each in every for deviation in each.deviations)
@@ -168,7 +168,7 @@ def _scale(profile: str, network: str) -> dict[str, Any]:
 def cell_layers(
     task: str, arch: str, profile: str, changes: Sequence[str] = (), of_data: Mapping[str, Any] | None = None
 ) -> list[Layer]:
-    """What task, profile, data and user state of a cell, in this order; as `finetuning_settings`."""
+    """Settings of a cell by task, profile, data and user, in this order; arguments as in `finetuning_settings`."""
     layers = _task_layers(task)
     source, first = layers[0]
     known = _group(first, "architectures", source)
@@ -183,7 +183,7 @@ def cell_layers(
 
 
 def _of_architecture(layer: Mapping[str, Any], arch: str, known: Iterable[str], source: str) -> dict[str, Any]:
-    """What a layer states of one architecture: over what it states of all, what it states of this one."""
+    """Settings of a layer for one architecture, which override those for all architectures."""
     groups = _group(layer, "architectures", source)
     for name in groups:
         if name not in known:
@@ -196,7 +196,7 @@ def _of_architecture(layer: Mapping[str, Any], arch: str, known: Iterable[str], 
 
 
 def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -> list[Layer]:
-    """What recipe, profile and user state of a pre-training, in this order; as `pretraining_settings`."""
+    """Settings of a pre-training by recipe, profile and user, in this order; arguments as in `pretraining_settings`."""
     kind, every = recipe_of(method), read_profiles(profile)
     swaps = [change for change in changes if change.startswith("objective=")]
     objective = str(parse_change(swaps[-1])[1]["objective"]) if swaps else method
@@ -204,7 +204,7 @@ def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -
     for name in {*kind.profiles, *own.profiles} - {*names("profiles")}:
         remedy = f"choose from {', '.join(names('profiles'))}"
         raise UserError(f"method {method}", f"there is no profile {name!r} for it to change", remedy)
-    # What the method says of a profile wins over what the profile says of all methods, that of its base as well.
+    # A method's own settings for a profile, or for its base, override the profile's settings for all methods.
     recipe = {key: value for key, value in as_facts(kind.recipe).items() if key not in CHOSEN}
     layers = [
         (f"recipe of {method}", recipe),
@@ -219,14 +219,14 @@ def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -
 
 
 def recipe_of(method: str) -> Any:
-    """The class of a method that is pre-trained here; a `UserError` if it has no recipe."""
+    """Return the class of a method with a pre-training recipe; raise `UserError` if it has none."""
     if method not in (known := pretrained_methods()):
         raise UserError(f"method {method[:100]}", "has no pre-training", f"choose from {', '.join(known)}")
     return METHODS.module_dict[method]
 
 
 def parse_change(change: str) -> Layer:
-    """The layer of a `KEY=VALUE` of the user, whose key is a dotted name; a `UserError` if it is none."""
+    """Parse the user's `KEY=VALUE`, with a dotted key, into a layer; raise `UserError` if it is malformed."""
     path, equals, text = change.partition("=")
     if not equals:
         raise UserError(f"--set {change}", "no '='", "write --set optimisation.steps=100")
@@ -240,7 +240,7 @@ def parse_change(change: str) -> Layer:
 
 
 def _merged(defaults: Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, Any]:
-    """Settings of layers, of which a later one wins; it states nothing that the first one and the defaults have not."""
+    """Merge layers over the defaults; later layers override earlier ones, and only the first one may add keys."""
     facts = dict(defaults)
     for number, (source, layer) in enumerate(layers):
         replaced = () if source.startswith("--set") else ("splits",)
@@ -249,7 +249,7 @@ def _merged(defaults: Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, A
 
 
 def origins(settings: Finetuning | Pretraining, layers: Sequence[Layer]) -> dict[str, tuple[Any, str]]:
-    """Settings by dotted name, each with the last of the layers that states it."""
+    """Return the value of each setting by dotted name, with the last layer that sets it."""
     stated: dict[str, str] = {}
     for source, layer in [*layers, (f"profile {settings.profile}", {"width": settings.width})]:
         stated |= dict.fromkeys(flattened(layer), "--set" if source.startswith("--set") else source)
@@ -264,18 +264,18 @@ def finetuning_settings(
     of_data: Mapping[str, Any] | None = None,
     network: str = "swin",
 ) -> Finetuning:
-    """Settings of one cell: task config, then the profile's differences, what follows from the data, and changes.
+    """Resolve the settings of one cell: task config, profile, overrides of the data, and the user's changes.
 
     Args:
         task: name of the task.
         arch: "recurrent" or "feedforward".
         profile: name of the profile.
-        changes: `KEY=VALUE` of the user.
-        of_data: what the data says about itself, see `Description.overrides`.
-        network: kind of network, whose size the profile names.
+        changes: the user's `KEY=VALUE` changes.
+        of_data: overrides from the data, see `Description.overrides`.
+        network: kind of network, whose architecture the profile chooses, or an architecture.
 
     Raises:
-        UserError: there is no such task or setting, or a value that it cannot have.
+        UserError: the task or a setting is unknown, or a value is invalid.
     """
     facts = _merged(TASK_DEFAULTS, cell_layers(task, arch, profile, changes, of_data))
     facts |= {"task": task, "arch": arch} | _scale(profile, network)
@@ -287,19 +287,19 @@ def finetuning_settings(
 def pretraining_settings(
     method: str, profile: str, changes: Sequence[str] = (), network: str | None = None
 ) -> Pretraining:
-    """Settings of one pre-training: the method's recipe, then the profile's differences, then `KEY=VALUE` changes.
+    """Resolve the settings of one pre-training: the method's recipe, then the profile, then the user's changes.
 
-    Of a profile, its general values come first, then what the method says of it. `objective=NAME` among the changes
+    A method's own settings for a profile override the profile's settings for all methods. The change `objective=NAME`
     trains the loss of another method, with that method's own settings.
 
     Args:
         method: name of the method.
         profile: name of the profile.
-        changes: `KEY=VALUE` of the user.
-        network: kind of network, whose size the profile names; default: the method's.
+        changes: the user's `KEY=VALUE` changes.
+        network: kind of network, whose architecture the profile chooses, or an architecture; default: the method's.
 
     Raises:
-        UserError: there is no such method or setting, or a value that it cannot have.
+        UserError: the method or a setting is unknown, or a value is invalid.
     """
     kind = recipe_of(method)
     facts = _merged({}, pretraining_layers(method, profile, changes))
@@ -314,28 +314,25 @@ def pretraining_settings(
 def refuse_unknown_changes(
     task: str | None, arch: str, profile: str | None, changes: Sequence[str], of_pretraining: Sequence[str] = ()
 ) -> None:
-    """Refuse changes of settings that a cell, or a pre-training by whatever method, has not, without torch."""
+    """Refuse changes of settings that a cell, or a pre-training by any method, does not have; needs no torch."""
     profile = profile or "paper"
-    if task in names("tasks") and profile in names("profiles"):  # others come with a file that is not imported yet
+    if task in names("tasks") and profile in names("profiles"):  # unknown ones may come from a plug-in, imported later
         _merged(TASK_DEFAULTS, cell_layers(task, arch, profile, changes))
     for source, layer in map(parse_change, of_pretraining):
         refuse_unknown(Pretraining, layer, source)
 
 
 def changed_finetuning(settings: Finetuning, of_data: Mapping[str, Any], network: str) -> dict[str, Any]:
-    """Settings of a cell that differ from those of its task, architecture and profile, by dotted name.
+    """Settings of a cell that differ from its defaults by task, architecture, profile and data, by dotted name.
 
-    Args:
-        settings: of the cell.
-        of_data: what the data says about itself, as of `finetuning_settings`.
-        network: kind of network.
+    `of_data` and `network` are as in `finetuning_settings`.
     """
     default = finetuning_settings(settings.task, settings.arch, settings.profile, (), of_data, network)
     return _changed(settings, default)
 
 
 def changed_pretraining(settings: Pretraining, network: str) -> dict[str, Any]:
-    """Settings of a pre-training that differ from its recipe's, by dotted name; another objective is its type."""
+    """Settings of a pre-training that differ from its recipe, by dotted name; "objective" is another method's name."""
     objective = settings.objective["type"]
     default = pretraining_settings(settings.name, settings.profile, [f"objective={objective}"], network)
     return ({} if objective == settings.name else {"objective": objective}) | _changed(settings, default)
@@ -347,7 +344,7 @@ def _changed(settings: Finetuning | Pretraining, default: Finetuning | Pretraini
 
 
 def flattened(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Values of nested dicts by dotted name."""
+    """Flatten nested dicts to values by dotted name."""
     found: dict[str, Any] = {}
     for key, value in facts.items():
         nested = isinstance(value, Mapping) and value
@@ -356,6 +353,6 @@ def flattened(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def as_facts(settings: Finetuning | Pretraining) -> dict[str, Any]:
-    """Plain nested dict of lists, numbers and strings: what is hashed and written into records."""
+    """Convert settings to nested dicts of lists, numbers and strings, as hashed and written into records."""
     facts: dict[str, Any] = to_jsonable_python(settings)
     return facts

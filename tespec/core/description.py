@@ -1,6 +1,6 @@
-"""`dataset.json`: what a data set states of itself, beside or above its recordings. Official archives have none.
+"""`dataset.json`, a description of a data set next to its recordings or above them. Official archives have none.
 
-A file of this name that is not such a description is a `UserError`.
+A file of this name with other content raises `UserError`.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from tespec.core.files import UNREADABLE, read_json
 from tespec.core.settings import LARGEST, Size
 
 FILE = "dataset.json"
-LEVELS = 5  # folders above a recording that are searched
+LEVELS = 5  # number of folders searched above a recording
 Side = Annotated[int, Field(ge=1, le=LARGEST)]  # px
 
 
 def _within_folder(name: str) -> str:
-    """The name of a recording, which is looked for below the folder and must not lead out of it."""
+    """Refuse the name of a recording that could lead out of its folder."""
     if not name or not name.isprintable() or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
         raise ValueError(f"{name!r} is no name of a recording")
     return name
 
 
 class Sensor(BaseModel):
-    """Rows and columns of a sensor in px."""
+    """Size of a sensor in px."""
 
     height: Side
     width: Side
 
 
 class Description(BaseModel):
-    """Content of a `dataset.json`, of which every part may be missing.
+    """Content of a `dataset.json`; every field is optional.
 
     Attributes:
-        sensor: its size, for recordings that do not name it.
+        sensor: sensor size, for recordings that do not store it.
         splits: names of the recordings of each split.
-        classes: names of the classes, by number; a task that names others is refused.
-        label_rows: upper rows of the sensor that carry labels.
-        data: name of the data in records.
-        world: size and seed of the sample world it belongs to.
+        classes: names of the classes in order of their indices; a task with other classes is refused.
+        label_rows: number of rows with labels, from the top of the sensor.
+        data: name of the data set in records.
+        world: size and seed of the sample world that the data set belongs to.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -56,13 +56,13 @@ class Description(BaseModel):
     world: dict[str, int | str] = {}
 
     def overrides(self) -> dict[str, Any]:
-        """Settings of a task that follow from the data: they win over its config, and the user's over them."""
+        """Task settings derived from the data: they override the task's config, and are overridden by the user."""
         splits = {"splits": {split: list(names) for split, names in self.splits.items()}} if self.splits else {}
         return splits | ({} if self.label_rows is None else {"protocol": {"rows": self.label_rows}})
 
 
 def read_description(folder: Path) -> Description:
-    """The `dataset.json` of a folder; an empty description where there is none."""
+    """Read the `dataset.json` of a folder; without one, the description is empty."""
     path = folder / FILE
     try:
         return Description.model_validate(read_json(path)) if path.is_file() else Description()
@@ -73,9 +73,9 @@ def read_description(folder: Path) -> Description:
 
 
 def descriptions_above(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Description]]:
-    """Each `dataset.json` in a recording's folder and in those above it, the nearest first, with its folder.
+    """Yield each folder at or above `path` that has a `dataset.json`, nearest first, with the description.
 
-    Five folders are searched, and those up to `root`.
+    The search goes five levels up, or further if the folders are inside `root`.
     """
     for level, folder in enumerate((path, *path.parents)):
         if level > LEVELS and not (root is not None and folder.is_relative_to(root)):
@@ -85,6 +85,6 @@ def descriptions_above(path: Path, root: Path | None = None) -> Iterator[tuple[P
 
 
 def described_size(path: Path) -> Size | None:
-    """(height, width) in px that the nearest `dataset.json` above a recording states, None where none does."""
+    """Sensor size (height, width) in px by the nearest `dataset.json` above a recording that specifies it, or None."""
     sensors = (description.sensor for _, description in descriptions_above(path))
     return next(((sensor.height, sensor.width) for sensor in sensors if sensor is not None), None)

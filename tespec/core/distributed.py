@@ -1,7 +1,7 @@
-"""Ranks that share one batch: collectives, and sums, gathered rows and random draws as if the batch were whole.
+"""Data-parallel ranks: collectives, reductions and random draws that match the results of a single process.
 
-Each rank averages its gradients with the others'. So what a rank computes of a loss is right if the mean of it over the
-ranks is the loss of the whole batch.
+Gradients are averaged over the ranks. A rank's loss is therefore correct if its mean over the ranks is the loss of the
+complete batch.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from mmengine import dist
 from torch import Tensor, distributed
 
 Value = TypeVar("Value")
-# One rank may work alone for long, on a sample world or on held-out data; if one dies, the launcher stops the rest.
+# Rank 0 may work alone for long, on the sample world or on validation; if a rank dies, the launcher stops the others.
 PATIENCE = timedelta(days=7)
 _group: distributed.ProcessGroup | None = None
 rank, world_size = dist.get_rank, dist.get_world_size
-is_first = dist.is_main_process  # writes files and speaks to the user
+is_first = dist.is_main_process  # rank 0 writes files and logs
 
 
 def open_group() -> None:
-    """Make the group that values of Python go through; every rank calls it once, when they have met."""
+    """Create the process group for Python objects; every rank calls it once, after `init_process_group`."""
     global _group
     _group = distributed.new_group(backend="gloo", timeout=PATIENCE)
 
 
 def close_group() -> None:
-    """Forget the group."""
+    """Discard the process group for Python objects."""
     global _group
     _group = None
 
 
 def barrier() -> None:
-    """Wait until all ranks are here."""
+    """Wait for all ranks."""
     dist.barrier(_group)
 
 
 @contextmanager
 def rank_zero_first() -> Iterator[None]:
-    """Rank 0 does something, then the others: what it leaves on disk is there for them."""
+    """Run a block on rank 0 before the other ranks, which then find its files on disk."""
     if not is_first():
         barrier()
     yield
@@ -54,21 +54,21 @@ def rank_zero_first() -> Iterator[None]:
 
 
 def broadcast(value: Value) -> Value:
-    """The value of rank 0, on every rank."""
+    """Return the value of rank 0 on every rank."""
     box = [value]
     dist.broadcast_object_list(box, 0, _group)
     return box[0]
 
 
 def all_gather(value: Value) -> list[Value]:
-    """The values of all ranks in their order, on every rank."""
+    """Return the values of all ranks, ordered by rank, on every rank."""
     values: list[Value] = dist.all_gather_object(value, _group)
     return values
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """What this rank computes of a batch: micro-batch number `part` of `parts`, by itself or not, labelled or not."""
+    """The part of a batch that this rank computes: micro-batch `part` of `parts`, alone or not, labelled or not."""
 
     part: int = 0
     parts: int = 1
@@ -76,7 +76,7 @@ class _Batch:
     labelled: bool = True
 
 
-# No context variable: stages computed again for the backward pass see it from autograd's own threads.
+# Not a context variable: activation checkpointing reads it from autograd's threads.
 _batch = _Batch()
 
 
@@ -91,42 +91,42 @@ def _within(**changes: Any) -> Iterator[None]:
 
 
 def batch_part(part: tuple[int, int]) -> AbstractContextManager[None]:
-    """Inside, micro-batch number part[0] of the batch's part[1] is computed; see `shard_slice`."""
+    """Context in which micro-batch part[0] of part[1] is computed; see `shard_slice`."""
     return _within(part=part[0], parts=part[1])
 
 
 def shard_slice(here: int) -> tuple[int, slice]:
-    """Number of rows of the whole batch, and which of them are the `here` ones of this micro-batch.
+    """Return the number of rows of the complete batch, and the slice of this micro-batch's `here` rows.
 
-    What is drawn for each row is drawn for all of them, of which each micro-batch takes its own.
+    Random numbers per row are drawn for the complete batch; each micro-batch uses its slice.
     """
     return here * _batch.parts, slice(_batch.part * here, (_batch.part + 1) * here)
 
 
 def single_rank() -> AbstractContextManager[None]:
-    """Inside, this rank computes something by itself, without exchange."""
+    """Context in which this rank computes alone, without collectives."""
     return _within(single=True)
 
 
 def rank_without_labels(wanted: bool) -> AbstractContextManager[None]:
-    """Inside, if wanted, this rank has no label in the batch: it takes part in the exchange, and counts as nothing."""
+    """Context in which, if `wanted`, this rank has no labels: it joins all collectives, but must not affect results."""
     return _within(labelled=not wanted)
 
 
 def has_no_labels() -> bool:
-    """Whether what this rank computes must not count."""
+    """Whether this rank's results must be ignored, as it has no labels in the batch."""
     return not _batch.labelled
 
 
 def ranks_per_batch() -> int:
-    """Number of ranks that share a batch."""
+    """Number of ranks that share a batch; 1 inside `single_rank`."""
     return 1 if _batch.single else world_size()
 
 
 def global_mean(total: Tensor, elements: Tensor | int) -> Tensor:
-    """This rank's share of a mean, from its sum over `elements` elements; 0 elements give 0.
+    """Scale this rank's sum over `elements` elements so that its mean over the ranks is the mean of all elements.
 
-    The mean of the shares over the ranks is the mean over the elements of all ranks.
+    Zero elements on all ranks give 0.
     """
     ranks = ranks_per_batch()
     if ranks == 1:
@@ -141,7 +141,7 @@ def global_mean(total: Tensor, elements: Tensor | int) -> Tensor:
 
 @torch.no_grad()
 def all_reduce_sum(values: Tensor) -> Tensor:
-    """Sum over the ranks; without a gradient."""
+    """Sum over all ranks, without gradient."""
     if ranks_per_batch() > 1:
         values = values.clone()
         distributed.all_reduce(values)
@@ -150,7 +150,7 @@ def all_reduce_sum(values: Tensor) -> Tensor:
 
 @torch.no_grad()
 def global_max(values: Tensor) -> Tensor:
-    """The largest number of all ranks as a scalar, -inf where there is none; without a gradient."""
+    """Maximum over the values of all ranks as a scalar, -inf if all are empty; without gradient."""
     found = values.max() if values.numel() else values.new_full((), -torch.inf)
     if ranks_per_batch() > 1:
         distributed.all_reduce(found, distributed.ReduceOp.MAX)
@@ -158,7 +158,7 @@ def global_max(values: Tensor) -> Tensor:
 
 
 def all_gather_rows(values: Tensor) -> Tensor:
-    """The rows (ranks * N, ...) of all ranks in their order, through which gradients flow; each rank has N of them."""
+    """Gather the N rows of each rank into (ranks * N, ...), ordered by rank; differentiable."""
     return _Gathered.apply(values) if ranks_per_batch() > 1 else values
 
 

@@ -1,4 +1,4 @@
-"""Exceptions that are no defects: a mistake that a user can mend, and a run that was asked to make room."""
+"""Exceptions other than bugs: mistakes that the user can fix, and preemption by a scheduler."""
 
 from __future__ import annotations
 
@@ -6,25 +6,22 @@ import re
 
 
 def one_line(text: str) -> str:
-    """`text` on one line, as it can be shown anywhere.
+    """Return `text` on one line, safe to print in a terminal.
 
-    Line breaks and the blanks around them become single spaces; what would drive a terminal, or turn the direction of
-    writing, becomes a replacement character.
+    Line breaks and the whitespace around them become single spaces; control characters and marks that change the
+    writing direction become replacement characters.
     """
     folded = re.sub(r"\s*[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]\s*", " ", text).strip()
     return re.sub(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", "\ufffd", folded)
 
 
 class UserError(Exception):
-    """A mistake in files, settings or arguments; command lines print it in one line and exit with code 2.
+    """A mistake in files, settings or arguments; commands print it in one line and exit with code 2.
 
     Args:
-        where: the file, folder or setting the message is about.
-        what: what is wrong with it.
-        remedy: what to do about it.
-
-    Attributes:
-        where, what, remedy: as given, `where` as text.
+        where: file, folder or setting that the message is about; stored as text.
+        what: the problem.
+        remedy: how to fix it.
     """
 
     def __init__(self, where: object, what: str, remedy: str) -> None:
@@ -32,9 +29,9 @@ class UserError(Exception):
         self.where, self.what, self.remedy = str(where), what, remedy
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str, str, str]]:
-        """Worker processes send them."""
+        """Make the exception picklable, for worker processes."""
         return UserError, (self.where, self.what, self.remedy)
 
 
 class Preempted(KeyboardInterrupt):
-    """A run stopped because a scheduler asked for it, after saving; command lines exit with code 75."""
+    """A run stopped by a scheduler's signal, with its state saved; commands exit with code 75."""

@@ -1,4 +1,4 @@
-"""Files: JSON and YAML as plain values; files written whole; locks between processes."""
+"""File utilities: read JSON and YAML, write files atomically, lock files between processes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ UNREADABLE = (OSError, ValueError, RecursionError)
 
 
 def read_json(path: Path) -> Any:
-    """Values of a JSON file in UTF-8.
+    """Parse a JSON file in UTF-8.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no JSON.
-        RecursionError: it is nested too deep.
+        ValueError: the file is not valid JSON.
+        RecursionError: the values are nested too deeply.
     """
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def read_yaml(path: Path) -> Any:
-    """Values of a YAML file in UTF-8; see `parse_yaml`.
+    """Parse a YAML file in UTF-8; see `parse_yaml`.
 
     Raises:
         OSError: the file cannot be read.
@@ -38,27 +38,27 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Values of a YAML text, in plain types.
+    """Parse YAML text into plain Python types.
 
     Raises:
-        ValueError: it is no such text.
-        RecursionError: it is nested too deep.
+        ValueError: the text is not valid YAML, or has other types.
+        RecursionError: the values are nested too deeply.
     """
     try:
         return yaml.safe_load(text)
-    # Values that a standard tag promises and the text does not hold raise whatever reading them does.
+    # Values that do not match their standard tag, such as !!int, raise these other exceptions.
     except (yaml.YAMLError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
         raise ValueError(f"not YAML ({type(error).__name__})") from error
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A hidden place beside `path`, whose folder is made, to write the file to.
+    """Yield a hidden temporary path next to `path`, to write the file atomically; creates the folder.
 
-    What was written takes the name when the block ends, in place of what had it, and goes when the block fails.
+    The temporary file replaces `path` when the block ends, and is deleted if the block raises.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # No process number: two machines that share a disk may have the same.
+    # A random suffix, since process ids may collide between machines that share a disk.
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
     try:
         yield unfinished
@@ -68,14 +68,14 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_all(texts: Mapping[Path, str]) -> None:
-    """Write text files in UTF-8, all of them or none: they take their names once the last one is written."""
+    """Write text files in UTF-8, and rename them to their final names only after the last one is written."""
     with ExitStack() as stack:
         for path, text in texts.items():
             stack.enter_context(whole_file(path)).write_text(text, encoding="utf-8")
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes, as hex."""
+    """Compute the SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):
@@ -84,16 +84,16 @@ def sha256_of(path: Path) -> str:
 
 
 def write_whole(path: Path, text: str) -> Path:
-    """Write a text file in UTF-8 in one step, and return its path."""
+    """Write a text file in UTF-8 atomically, and return its path."""
     write_all({path: text})
     return path
 
 
 @contextmanager
 def one_at_a_time(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-    """Hold `path` against other processes in this block, after waiting for its holder; before that, call `waiting`.
+    """Lock `path` against other processes; if one holds it, call `waiting` and wait.
 
-    The hidden lock file beside `path`, whose folder is made, goes with the last holder.
+    The lock is a hidden file next to `path`, removed on release; its folder is created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path.with_name(f".{path.name}.lock"))

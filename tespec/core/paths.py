@@ -1,4 +1,4 @@
-"""Where the harness keeps what it makes: caches, run folders, results, and where its configs lie."""
+"""Default paths of configs, results, runs and the cache."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# A wheel holds inside of the package what a checkout holds beside it.
+# A wheel contains these folders inside the package; in a checkout they are next to it.
 INSTALLED = (PACKAGE / "configs").is_dir()
 REPOSITORY = PACKAGE.parent
 CONFIGS = PACKAGE / "configs" if INSTALLED else REPOSITORY / "configs"
@@ -17,6 +17,6 @@ RUNS = Path("runs") if INSTALLED else REPOSITORY / "runs"
 
 
 def cache_root() -> Path:
-    """Folder of the data the harness makes: `$TESPEC_CACHE`, else `~/.cache/tespec`; may not exist yet."""
+    """Cache folder, `$TESPEC_CACHE` or `~/.cache/tespec`; it may not exist yet."""
     named = os.environ.get("TESPEC_CACHE")
     return Path(named) if named else Path.home() / ".cache" / "tespec"

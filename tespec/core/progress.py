@@ -1,4 +1,4 @@
-"""Progress of anything that takes longer than two seconds: rate and time left."""
+"""Progress bars, with rate and remaining time, for work that takes longer than two seconds."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tqdm import tqdm
 SECONDS_BETWEEN_LINES = 5.0
 LINE = "{desc}: {n_fmt}/{total_fmt}{unit}, {rate_noinv_fmt}, {remaining} left{postfix}"
 
-tqdm.set_lock(threading.RLock())  # its own lock would fix how processes are started
-tqdm.monitor_interval = 0  # its thread would be forked with worker processes
+tqdm.set_lock(threading.RLock())  # tqdm's default lock would fix multiprocessing's start method
+tqdm.monitor_interval = 0  # no monitor thread, as worker processes are forked
 
 Advance = Callable[[int, "int | None", str], None]
 
 
 @contextmanager
 def progress(label: str, unit: str, start: int = 0) -> Iterator[Advance]:
-    """A bar on a terminal, a line every few seconds elsewhere; yields `advance(done, total or None, note)`.
+    """Show a progress bar on a terminal, else a line every 5 s; yields `advance(done, total or None, note)`.
 
-    Of several processes the first one shows it.
+    Only rank 0 shows it.
 
     Args:
-        label: what is being done.
-        unit: name of one unit of work, for the rate.
-        start: units that were done before.
+        label: description of the work.
+        unit: plural name of the units of work.
+        start: number of units done before.
     """
     shown = sys.stderr.isatty()
     with (
@@ -57,7 +57,7 @@ def progress(label: str, unit: str, start: int = 0) -> Iterator[Advance]:
 
 
 def say(text: str) -> None:
-    """One line for the user, beside the progress display; of several processes the first one speaks."""
+    """Print one line to stderr without breaking a progress bar; only rank 0 prints."""
     if _speaks():
         with tqdm.external_write_mode(file=sys.stderr):
             sys.stderr.write(text + "\n")
@@ -65,7 +65,7 @@ def say(text: str) -> None:
 
 
 def _speaks() -> bool:
-    """Whether this process is the first of its run; one that has not imported torch is alone."""
+    """Whether this process is rank 0; a process that has not imported torch runs alone."""
     if "torch" not in sys.modules:
         return True
     from tespec.core.distributed import is_first

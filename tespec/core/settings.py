@@ -1,4 +1,4 @@
-"""What a run is made of: the typed settings of a fine-tuning cell and of a pre-training."""
+"""Typed settings of fine-tuning and pre-training, and tools to merge and validate them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tespec.core.errors import UserError
 
 Size = tuple[int, int]  # rows and columns in px
 
-LARGEST = 1 << 14  # px; coordinates of events have at most 14 bits
+LARGEST = 1 << 14  # px; event coordinates have at most 14 bits
 
 
 def is_size(size: Size) -> bool:
-    """Whether a sensor can have this size."""
+    """Whether `size` is a valid sensor size."""
     return all(1 <= side <= LARGEST for side in size)
 
 
 def parse_size(text: str) -> Size:
-    """(height, width) in px of a text such as "640x480", which names columns and then rows.
+    """Parse "WIDTHxHEIGHT", such as "640x480", into (height, width) in px.
 
     Raises:
-        UserError: it is no size of a sensor.
+        UserError: the text is not a valid sensor size.
     """
     sides = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     size = (int(sides[2]), int(sides[1])) if sides else (0, 0)
@@ -49,10 +49,10 @@ def merge(
     *,
     strict: bool = True,
 ) -> dict[str, Any]:
-    """Copy of `base` with nested `changes`; if `strict`, a key that `base` lacks is refused.
+    """Merge nested `changes` into a copy of `base`; if `strict`, refuse keys that `base` lacks.
 
-    A mapping that names a `type` is replaced whole, since another type need not have the same keys; so are those that
-    `replaced` names.
+    Mappings with a `type` are replaced instead of merged, since another type may have other keys; so are the keys in
+    `replaced`.
     """
     if not isinstance(base, Mapping) or not isinstance(changes, Mapping):
         raise UserError(source, "holds no settings by name", "write nested keys")
@@ -71,7 +71,7 @@ def merge(
 
 
 def suggest(key: str, known: Iterable[str]) -> str:
-    """What to do about a name that is not among the known ones."""
+    """Suggest the closest known name for an unknown one, or list the known names."""
     names = list(known)
     close = difflib.get_close_matches(key, names, n=1)
     shown = ", ".join(names[:20]) + ", ..." * (len(names) > 20)
@@ -84,31 +84,31 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 SomeShare = Annotated[float, Field(gt=0, le=1)]
 Factor = Annotated[float, Field(ge=1, allow_inf_nan=False)]
-DropRate = Annotated[float, Field(ge=0, le=0.9)]  # a block that is always dropped has no scale
+DropRate = Annotated[float, Field(ge=0, le=0.9)]  # kept blocks are scaled by 1 / (1 - rate)
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 Flag = StrictBool
-# Far beyond any head there is: a network is built from what a file from somebody else says.
+# Generous upper limits: networks are built from the settings in weights files, which may be untrusted.
 Width = Annotated[int, Field(strict=True, ge=1, le=4096)]
 Depth = Annotated[int, Field(strict=True, ge=0, le=64)]
 
 
 def build(kind: type[T], facts: Mapping[str, Any], source: str) -> T:
-    """Settings of type `kind`, a dataclass, from nested mappings.
+    """Build and validate a settings dataclass from nested mappings.
 
     Args:
-        kind: such as `Finetuning`.
-        facts: values by name, as YAML has them.
-        source: where they come from, for messages; or the name of their group, as in "head.channels".
+        kind: the dataclass, such as `Finetuning`.
+        facts: values by name, as in YAML.
+        source: origin of the values, for messages; or the name of their group, such as "head" of "head.channels".
 
     Raises:
-        UserError: names the first setting that is missing, unknown, of another type, or out of range.
+        UserError: a setting is missing, unknown, of the wrong type or out of range; the message names the first one.
     """
     refuse_unknown(kind, facts, source)
     try:
         return TypeAdapter(kind).validate_python(dict(facts))
     except ValidationError as errors:
         error = errors.errors(include_url=False)[0]
-        # Pydantic names the members of a union as well; the number of a value in a list says less than the value.
+        # Pydantic's path includes the members of unions, and a trailing list index, which helps less than the value.
         place = error["loc"][:-1] if isinstance((0, *error["loc"])[-1], int) else error["loc"]
         path = ".".join(str(part) for part in place if isinstance(part, int) or part.isidentifier())
         if error["type"] == "missing" and isinstance(error["loc"][-1], str):
@@ -122,10 +122,10 @@ def build(kind: type[T], facts: Mapping[str, Any], source: str) -> T:
 
 
 def refuse_unknown(kind: Any, facts: Mapping[str, Any], source: str) -> None:
-    """Refuse a setting that `kind` does not have.
+    """Refuse settings that `kind` does not have.
 
     Raises:
-        UserError: names the nearest.
+        UserError: a setting is unknown; the message suggests the closest one.
     """
     hints = typing.get_type_hints(kind)
     known = [field.name for field in fields(kind)]
@@ -146,7 +146,7 @@ def _inside(source: str, path: str) -> str:
 
 
 ARCHITECTURES = ("recurrent", "feedforward")
-# Share of the lanes that play random clips, each with a fresh state; the others play streams, whose state is carried.
+# Fraction of the lanes that sample random clips, each with a reset state; the others stream recordings and carry state.
 SAMPLING = {"streams": 0.0, "mixed": 0.5, "clips": 1.0}
 Sampling = Literal["streams", "mixed", "clips"]
 Rule = Literal["edges", "rvt"]
@@ -154,10 +154,10 @@ Rule = Literal["edges", "rvt"]
 
 @dataclass(frozen=True)
 class Clip:
-    """How large gradients may be: each number ("value"), all as one vector ("norm"), each parameter, or any ("none").
+    """Gradient clipping: by "value", by total "norm", by the norm of each "parameter", or "none".
 
     Raises:
-        UserError: a limit is missing.
+        UserError: the limit `at` is missing.
     """
 
     by: Literal["value", "norm", "parameter", "none"]
@@ -170,10 +170,10 @@ class Clip:
 
 @dataclass(frozen=True)
 class Decay:
-    """Weight decay, which goes from `start` to `end` by half a cosine over the training.
+    """Weight decay with a cosine schedule from `start` to `end` over the training.
 
-    `exempt` names the parameters that have none: "vectors", those of one dimension and biases, and "positions", the
-    tables of positions that a backbone names.
+    `exempt` lists groups of parameters without weight decay: "vectors" are one-dimensional parameters and biases,
+    "positions" are the position tables listed by a backbone.
     """
 
     start: NonNegativeFloat
@@ -183,9 +183,9 @@ class Decay:
 
 @dataclass(frozen=True, kw_only=True)
 class Optimisation:
-    """How weights are updated; learning rates start at peak/start_divisor and end at peak/end_divisor.
+    """Optimizer and schedule: the warm-up starts at peak_lr / start_divisor, the decay ends at peak_lr / end_divisor.
 
-    `betas` are those of Adam. `patch_embed_lr` is the share of the learning rate that the patch embedding gets.
+    `betas` are Adam's. `patch_embed_lr` multiplies the learning rate of the patch embedding.
     """
 
     peak_lr: PositiveFloat
@@ -204,7 +204,7 @@ class Optimisation:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Probabilities and magnitudes of flip and zoom; drawn once per recording pass."""
+    """Probabilities and magnitudes of flip and zoom, sampled once per pass over a recording."""
 
     flip: Share = 0.0
     zoom: Share = 0.0
@@ -215,7 +215,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Downsample:
-    """Spatial reduction of event coordinates; `factor` "auto" reduces to at most `to_width` px."""
+    """Spatial downsampling of events; "auto" reduces the width to at most `to_width` px, for `keep` see `Region`."""
 
     factor: PositiveInt | Literal["auto"]
     keep: Literal["nearest", "all"]
@@ -224,9 +224,9 @@ class Downsample:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """What a profile states over task configs and recipes, and the name of the profile that states the rest.
+    """Changes of a profile to task configs and recipes; `base` is the profile that it extends.
 
-    `networks` holds an architecture for each kind of network, `finetuning` settings of all tasks, `tasks` of each one.
+    `networks` maps kinds of network to architectures; `finetuning` applies to all tasks, `tasks` to single ones.
     """
 
     name: str
@@ -240,7 +240,7 @@ class Profile:
 
 
 class OfRecordings:
-    """What settings of both kinds say of how recordings are read and played."""
+    """Base of settings of runs that learn from recordings."""
 
     batch_size: int
     optimisation: Optimisation
@@ -248,10 +248,10 @@ class OfRecordings:
     sensor_px: str | None
 
     def check(self) -> None:
-        """Refuse settings that do not go together.
+        """Refuse inconsistent settings.
 
         Raises:
-            UserError: names them.
+            UserError: two settings contradict each other.
         """
         steps, warmup = self.optimisation.steps, self.optimisation.warmup_steps
         if warmup and warmup >= steps:
@@ -263,27 +263,27 @@ class OfRecordings:
 
     @property
     def sensor(self) -> Size | None:
-        """(height, width) in px of the sensor of recordings that do not name it, where the user gives it.
+        """Sensor size (height, width) in px by `sensor_px`, or None.
 
         Raises:
-            UserError: `sensor_px` is no size.
+            UserError: `sensor_px` is not a valid size.
         """
         return parse_size(self.sensor_px) if self.sensor_px else None
 
     @property
     def random_share(self) -> float:
-        """Share of the lanes that play random clips."""
+        """Fraction of the lanes that sample random clips."""
         return SAMPLING[self.sampling]
 
 
 @dataclass(frozen=True)
 class Finetuning(OfRecordings):
-    """One cell of the tables: a task's settings for one architecture under one profile; windows in ms.
+    """Settings of one cell of the tables: a task, an architecture and a profile; windows in ms.
 
-    `sampling` is one of `SAMPLING`; networks that are trained on clips alone are evaluated on clips. `drop_path` is the
-    rate of stochastic depth in the last block. `label_share` is the share of the training labels that are learned from.
-    `peak_lr_after` holds the peak learning rates of backbones that were pre-trained on the data it names, `sensor_px`
-    the size of the sensor, as "640x480", for recordings that do not name it.
+    `sampling` is one of `SAMPLING`; networks trained only on clips are evaluated on clips. `drop_path` is the rate of
+    stochastic depth in the last block, `label_share` the fraction of the training labels that is used. `peak_lr_after`
+    maps pre-training data sets to the peak learning rates of backbones pre-trained on them. `sensor_px` is the sensor
+    size, such as "640x480", for recordings that do not store it.
     """
 
     task: str
@@ -317,14 +317,14 @@ class Finetuning(OfRecordings):
     label_share: SomeShare
 
     def check(self) -> None:
-        """Refuse settings that do not go together."""
+        """Refuse inconsistent settings."""
         super().check()
         if not self.recurrent and self.sampling != "clips":
             what = f"{self.sampling!r} carries a state, and feed-forward networks have none"
             raise UserError("sampling", what, "set it to clips")
 
     def after_pretraining_on(self, data: str) -> Finetuning:
-        """The settings of a backbone that was pre-trained on the data set `data`, in whatever case it is written."""
+        """Return the settings for a backbone pre-trained on the data set `data`, whose case is ignored."""
         peaks = {name.casefold(): peak for name, peak in self.peak_lr_after.items()}
         peak = peaks.get(data.casefold(), self.optimisation.peak_lr)
         return replace(self, optimisation=replace(self.optimisation, peak_lr=peak))
@@ -336,12 +336,12 @@ class Finetuning(OfRecordings):
 
     @property
     def carries_state(self) -> bool:
-        """Whether recordings are evaluated with the state carried through them, which clips alone do not teach."""
+        """Whether evaluation carries the state through each recording; training only on clips does not teach this."""
         return self.recurrent and self.sampling != "clips"
 
     @property
     def most_labels(self) -> int:
-        """The most labels of a chunk that reach the head; with a `period_ms` of the protocol they are so far apart."""
+        """Maximum number of labels of a chunk that reach the head; the protocol's `period_ms` is their spacing."""
         most, period = min(self.labels_per_chunk or self.segments, self.segments), self.protocol.get("period_ms")
         if not period or not self.window_ms:
             return most
@@ -350,7 +350,7 @@ class Finetuning(OfRecordings):
 
 @dataclass(frozen=True)
 class Mask:
-    """Tube masking: side of a patch in px, which is made of whole tokens of a Swin, and share of patches masked."""
+    """Tube masking: side of a patch in px, a multiple of a Swin's token size, and fraction of patches masked."""
 
     unit: Literal[4, 8, 16, 32]
     ratio: Share
@@ -358,19 +358,19 @@ class Mask:
 
 @dataclass(frozen=True, kw_only=True)
 class Pretraining(OfRecordings):
-    """Settings of one pre-training; the recipe of a method is those that it is published with.
+    """Settings of one pre-training; a method's recipe holds its published settings.
 
     Attributes:
-        name: the method whose recipe it is.
-        objective: the method's own settings; in a recipe an instance of their type, elsewhere a mapping with "type",
-            the name of the method whose loss is trained.
-        dataset: data set that it learns from.
+        name: the method that the recipe belongs to.
+        objective: the method's own settings; in a recipe an instance of their type, elsewhere a mapping whose "type" is
+            the method whose loss is trained.
+        dataset: data set for training.
         recurrent: whether the backbone has ConvLSTMs.
-        window_ms: length of a window in ms.
-        segments: windows of a chunk.
+        window_ms: length of a time window in ms.
+        segments: number of windows per chunk.
         drop_path: as in `Finetuning`.
-        deviations: of data and optimisation from the publication.
-        sensor_px: size of the sensor, as "640x480", for recordings that do not name it.
+        deviations: deviations of data and optimisation from the publication.
+        sensor_px: sensor size, such as "640x480", for recordings that do not store it.
     """
 
     objective: Any
@@ -394,5 +394,5 @@ class Pretraining(OfRecordings):
 
     @property
     def arch(self) -> str:
-        """What the backbone is called in records."""
+        """Architecture in records, "recurrent" or "feedforward"."""
         return "recurrent" if self.recurrent else "feedforward"

@@ -1,4 +1,4 @@
-"""Recordings with and without labels, and the batches that are made of them; importing it registers the data sets."""
+"""Recordings with and without labels, and batches of them; importing this package registers the data sets."""
 
 from tespec.datasets.ddd17 import Ddd17
 from tespec.datasets.dsec import Dsec

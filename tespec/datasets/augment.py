@@ -1,4 +1,4 @@
-"""Random flip and zoom, sampled once per pass over a recording and applied alike to events, images and labels."""
+"""Random flip and zoom, applied alike to events, images and labels, and sampled once per pass over a recording."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tespec.core.boxes import Boxes
 from tespec.core.settings import Augmentation
 from tespec.events.histogram import DROPPED, FlipZoom
 
-MIN_BOX_SIDE = 1.0  # px, of what is left of a box after zooming in
+MIN_BOX_SIDE = 1.0  # px; a smaller box after clipping to the image is dropped
 
 
 def sample_flip_zoom(generator: np.random.Generator, settings: Augmentation, height: int, width: int) -> FlipZoom:
     """Sample a flip and a zoom (paper, table "Augmentation Transformations").
 
-    Zooming in by f shows a random part of 1/f of the height and width, zooming out by f shows the whole image at 1/f
-    of its size, at a random place. Pixels are picked by the nearest-exact rule.
+    Zooming in by f crops 1/f of the height and width at a random position. Zooming out by f places the full image, at
+    1/f of its size, at a random position. Resampling is nearest-exact.
     """
     flip = generator.random() < settings.flip
     axes = [(np.arange(side), 1.0, 0.0) for side in (height, width)]
@@ -45,9 +45,9 @@ def _zoom_out(side: int, factor: float, place: float) -> tuple[NDArray[np.int64]
 
 
 def transform_boxes(boxes: Boxes, view: FlipZoom) -> Boxes:
-    """Flip and zoom boxes and clip them to the image; boxes of which less than a pixel is left are dropped."""
+    """Flip and zoom boxes, clip them to the image, and drop boxes with a side below one pixel."""
     moved = boxes.corners * np.array(view.scale[::-1] * 2) + np.array(view.shift[::-1] * 2)
-    sides = moved.reshape(-1, 2, 2)  # a flip exchanges left and right
+    sides = moved.reshape(-1, 2, 2)  # a flip swaps left and right
     corners = np.concatenate([sides.min(axis=1), sides.max(axis=1)], axis=1)
     corners = np.clip(corners, 0, (len(view.columns), len(view.rows)) * 2)
     seen = boxes._replace(corners=corners.astype(np.float32))

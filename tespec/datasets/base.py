@@ -1,6 +1,6 @@
-"""A labelled data set: its recordings by split, in whichever layout they lie on disk.
+"""Base class of labelled data sets: recordings by split, in any supported layout on disk.
 
-Whatever is missing, damaged or does not fit together on disk is a `UserError`.
+Missing, damaged or inconsistent files raise a `UserError`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tespec.events.histogram import Region
 from tespec.events.readers import Reader
 
 SPLITS = TRAIN, HELD_OUT, TEST = "train", "val", "test"
-UNKNOWN = "unknown"  # in place of a split: a recording of the data set, of which nothing says to which it belongs
-LATEST_US = 1_000_000  # a label later than this after the last event shows that events are missing
+UNKNOWN = "unknown"  # in place of a split: a recording of the data set whose split cannot be determined
+LATEST_US = 1_000_000  # a label this long after the last event means that events are missing
 
 
 @dataclass(frozen=True)
 class RecordingFiles:
-    """Name and split of one recording, its events or histograms, and its other files: labels, their times, speeds."""
+    """Name and split of a recording, source of its histograms, and its other files: labels, label times, speeds."""
 
     name: str
     split: str
@@ -44,29 +44,29 @@ class RecordingFiles:
 
 @dataclass(frozen=True)
 class NoProtocol:
-    """For data sets that leave nothing to choose."""
+    """Protocol of data sets without options."""
 
 
 class LabelledDataset(ABC):
-    """Base of data sets with labels. Subclasses are registered in `DATASETS`, and their docstring is the guide to them.
+    """Base class of labelled data sets. Subclasses are registered in `DATASETS`; their docstring is the download guide.
 
     Args:
-        root: its folder.
-        splits: names of the recordings of each split, those of the class where they are None; default: all of these.
-        classes: names of the classes; empty where labels have none.
-        rule: which events belong to a label.
-        downsample: how coordinates are reduced.
-        protocol: where published protocols differ, which is followed; fields of `protocol_type`.
+        root: folder of the data set.
+        splits: names of the recordings of each split; None takes those of the class; default: all splits of the class.
+        classes: class names; empty for labels without classes.
+        rule: rule that assigns events to labels.
+        downsample: downsampling of the sensor.
+        protocol: options on which published protocols differ; fields of `protocol_type`.
         sensor: (height, width) of the sensor in px, for recordings that do not name it.
 
     Attributes:
-        title: its name in tables.
-        splits: names of the recordings of each split, as the official archive or its users have them.
-        sensor: (height, width) of its sensor in px.
-        layout: in words, which of the known layouts was found.
-        label_kind: kind of its labels, as in `tespec.datasets.labels`, which the task sets; None: they are not checked.
-        protocol: the choices, as an instance of `protocol_type`.
-        divides_labels: whether its labels are divided as the events are where `downsample` asks for it.
+        title: name in tables.
+        splits: names of the recordings of each split, as in the official archive or in published code.
+        sensor: (height, width) of the sensor in px.
+        layout: description of the layout on disk.
+        label_kind: kind of labels, as in `tespec.datasets.labels`, set by the task; None: labels are not checked.
+        protocol: options as an instance of `protocol_type`.
+        divides_labels: whether labels can be downsampled with the events.
     """
 
     title: ClassVar[str]
@@ -112,12 +112,12 @@ class LabelledDataset(ABC):
 
     @classmethod
     def reads(cls, path: Path) -> bool:
-        """Whether a file or folder has the data set's own format of events, by the names in it."""
+        """Whether a file or folder has events in the data set's own format, judging by the names in it."""
         return False
 
     @classmethod
     def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
-        """What reads a file or folder of which `reads` is true; `height` and `width` in px as the user gives them."""
+        """Reader of a file or folder for which `reads` is true; `height` and `width` in px are the user's."""
         raise NotImplementedError(f"{cls.__name__} reads no format of its own")
 
     def names(self, split: str) -> tuple[str, ...]:
@@ -139,7 +139,7 @@ class LabelledDataset(ABC):
 
     @abstractmethod
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        """One recording with its windows and labels; see `labelled`."""
+        """Open one recording with its windows and labels; see `labelled`."""
 
     def labelled(
         self,
@@ -150,14 +150,14 @@ class LabelledDataset(ABC):
         begin: int,
         **more: Any,
     ) -> LabelledRecording:
-        """A recording with the windows that the settings ask for.
+        """Build a labelled recording with windows as set by `rule`.
 
         Args:
-            files: of the recording.
-            region: part of the sensor that is used.
-            labels: by index.
-            times: (K,) of the labels in us, rising, by the clock of the events; others are refused.
-            begin: where the first label's events begin, in us; before the first label.
+            files: files of the recording.
+            region: part of the sensor to use.
+            labels: labels by index.
+            times: (K,) label times in us, rising, on the clock of the events; times on another clock are refused.
+            begin: start of the first label's events in us; before the first label.
             more: other fields of `LabelledRecording`.
         """
         stream = files.source.stream
@@ -173,12 +173,12 @@ class LabelledDataset(ABC):
         return LabelledRecording(files.name, files.source, region, windows, labels, labelled, **more)
 
     def open_checked(self, files: RecordingFiles) -> LabelledRecording:
-        """One recording whose labels are checked as they are read."""
+        """Open one recording whose labels are checked as they are read."""
         recording = self.open(files)
         return with_checks(recording, self.label_kind, len(self.classes)) if self.label_kind else recording
 
     def recordings(self, split: str) -> list[LabelledRecording]:
-        """All recordings of a split."""
+        """Open all recordings of a split."""
         found, every = [], self.files(split)
         with progress(f"opening recordings ({split})", "recordings") as advance:
             for number, files in enumerate(every, start=1):
@@ -188,17 +188,17 @@ class LabelledDataset(ABC):
 
     @classmethod
     def split_of(cls, path: Path, splits: Mapping[str, Sequence[str]]) -> str | None:
-        """The split that an official recording is in, wherever it lies; `UNKNOWN` where it may be in any of them."""
+        """Split of an official recording, in any folder; None for others, `UNKNOWN` if it could be in any split."""
         return next((split for split in splits for name in splits[split] if cls.is_called(path, name)), None)
 
     @classmethod
     def is_called(cls, path: Path, name: str) -> bool:
-        """Whether a file or folder belongs to the official recording `name`, which names it or a folder it lies in."""
+        """Whether a path belongs to the official recording `name`, judging by its own name and the folders above."""
         parts = [part for part in path.parts[-LEVELS:] if name in part]
         return any(re.search(rf"(?<![a-zA-Z0-9]){re.escape(name)}(?![a-zA-Z0-9])", part) for part in parts)
 
     def describe(self) -> dict[str, str]:
-        """The protocol: what is read, and which of the published ways is followed."""
+        """Describe the protocol: layout, events per label, and options."""
         chosen = vars(self.protocol) | {"downsample": self.downsample.factor}
         words = (f"{name} {len(each) if isinstance(each, tuple) else each}" for name, each in chosen.items())
         return {"layout": self.layout, "events": self.rule.describe(), "protocol": ", ".join(words)}

@@ -1,8 +1,8 @@
-"""Batches by step: item k is the batch of step k, whatever was asked for before; of trainings and of evaluations.
+"""Training and evaluation batches by step: item k is the batch of step k, in any order of access.
 
-In a training batch slot i plays lane i: an endless seeded playlist of recordings cut into chunks of consecutive
-windows. Everything is a pure function of the arguments: neither worker processes nor interruptions change it, and no
-step replays others.
+Slot i of a training batch plays lane i: an endless seeded playlist of recordings, cut into chunks of consecutive
+windows. Batches are pure functions of the arguments: worker processes and interruptions do not change them, and
+computing a step does not replay earlier ones.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from tespec.events.histogram import FlipZoom, apply_maps
 
 Indices = NDArray[np.int64]
 NO_BOX = -1  # class of the padding of a label's boxes
-Shard = tuple[int, int]  # which, of how many, pieces of a batch: one for each rank and gradient accumulation step
+Shard = tuple[int, int]  # index and number of the shards of a batch: one per rank and gradient accumulation step
 WHOLE: Shard = (0, 1)
-# Labels of a step, each with its lane's view, and the (H, W) of the histograms, to tensors by name.
+# Takes the labels of a step, each with its lane's view, and the (H, W) of the histograms; returns tensors by name.
 Collate = Callable[..., dict[str, Tensor]]
 
 
 class Slot(NamedTuple):
-    """What one lane plays at one step.
+    """Chunk that a lane plays at a step.
 
     Attributes:
         recording: index of the recording.
         first: index of the chunk's first window.
-        pass_index: number of the pass over a recording within the lane; augmentation is sampled once per pass.
+        pass_index: index of the pass over a recording within the lane; augmentation is sampled once per pass.
         fresh: whether the state is reset.
     """
 
@@ -54,19 +54,19 @@ class Slot(NamedTuple):
 class Lanes:
     """Playlists of a batch.
 
-    A pass over a recording plays as many whole chunks as the recording holds, none of a recording shorter than a chunk.
-    The first chunk begins at another of the windows left over in each epoch: every window is played within as many
-    epochs as a chunk has windows.
+    A pass over a recording plays as many complete chunks as fit; recordings shorter than a chunk are never played. The
+    offset of the first chunk changes with each epoch, so that every window is played within as many epochs as a chunk
+    has windows.
 
     Attributes:
         lengths: number of windows of each recording.
         segments: windows per chunk.
         count: number of lanes, the batch size.
-        seed: of the run.
-        random_share: share of the lanes, rounded to whole lanes, that play a random chunk with a reset state at each
-            step instead of streams (RVT's mixed sampling).
-        ends: of each recording the windows, rising, at which random chunks end; None: any. A chunk that would begin
-            before the recording is its first one.
+        seed: seed of the run.
+        random_share: share of the lanes, rounded to complete lanes, that play a random chunk with a reset state at
+            each step instead of streams (RVT's mixed sampling).
+        ends: windows of each recording, rising, at which random chunks end; None: any. A chunk that would begin before
+            the recording begins with it instead.
     """
 
     lengths: tuple[int, ...]
@@ -75,17 +75,17 @@ class Lanes:
     seed: int
     random_share: float = 0.0
     ends: tuple[Indices, ...] | None = None
-    # Of what each lane played last: steps do not cost more with more recordings.
+    # Cache of each lane's current playlist, so that the cost of a step does not grow with the number of recordings.
     _known: dict[int, tuple[int, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def playable(self) -> bool:
-        """Whether any recording holds a whole chunk."""
+        """Whether any recording holds a complete chunk."""
         return bool(self._chunks.any()) and (not self.random_lanes or len(self._random_chunks) > 0)
 
     @property
     def has_no_continuation(self) -> bool:
-        """Whether lanes play streams, and no recording has a second chunk to carry a state to."""
+        """Whether lanes play streams, but no recording has a second chunk to carry a state to."""
         return self.random_lanes < self.count and max(self.lengths, default=0) < 2 * self.segments
 
     @property
@@ -94,13 +94,13 @@ class Lanes:
         return round(self.random_share * self.count)
 
     def slot(self, lane: int, step: int) -> Slot:
-        """What `lane` plays at `step`."""
+        """Return the chunk that `lane` plays at `step`."""
         if lane < self.random_lanes:
             position = int(self.generator("random", lane, step).integers(len(self._random_chunks)))
             recording, first = self._random_chunks[position].tolist()
             return Slot(recording, first, step, True)
         total = int(self._chunks.sum())
-        # Lanes start spread over the playlist, so that they differ even where there is a single recording.
+        # Lanes start spread over the playlist, so that they differ even with a single recording.
         start = int((lane + self.generator("start", lane).random()) * total / self.count)
         epoch, position = divmod(start + step, total)
         order, ends, phases = self._playlist(lane, epoch)
@@ -112,11 +112,11 @@ class Lanes:
 
     @cached_property
     def _chunks(self) -> Indices:
-        """Whole chunks of each recording."""
+        """Number of complete chunks of each recording."""
         return np.array(self.lengths, np.int64) // self.segments
 
     def _playlist(self, lane: int, epoch: int) -> tuple[Indices, Indices, Indices]:
-        """Order of the recordings in an epoch, chunk at which each ends, and first window by recording."""
+        """Order of the recordings in an epoch, cumulative number of chunks, and first window by recording."""
         if self._known.get(lane, (None,))[0] != epoch:
             order = self.generator("order", lane, epoch).permutation(len(self._chunks))
             phases = np.array(self.lengths, np.int64) % self.segments + 1
@@ -127,7 +127,7 @@ class Lanes:
 
     @cached_property
     def _random_chunks(self) -> Indices:
-        """(N, 2) recording and first window of each random chunk."""
+        """Recording and first window (N, 2) of each possible random chunk."""
         found = [np.empty((0, 2), np.int64)]
         for number, length in enumerate(self.lengths):
             ends = np.arange(length) if self.ends is None else self.ends[number]
@@ -136,23 +136,23 @@ class Lanes:
         return np.concatenate(found)
 
     def generator(self, purpose: str, *numbers: int) -> np.random.Generator:
-        """Random numbers for one purpose, a pure function of the seed, the purpose and the numbers."""
+        """Random generator for one purpose, a pure function of the seed, the purpose and the numbers."""
         return np.random.default_rng([self.seed, *purpose.encode(), *numbers])
 
 
 def shuffled(positions: Sequence[int], count: int, seed: int) -> list[int]:
-    """What is shown at positions of an endless row: each epoch shows all `count` items once, in an order of its own."""
+    """Items at positions of an endless sequence; each epoch shows all `count` items once, in a different order."""
     return [int(_order(count, seed, position // count)[position % count]) for position in positions]
 
 
 @lru_cache(maxsize=2)
 def _order(count: int, seed: int, epoch: int) -> Indices:
-    """Order of an epoch; as long as the data, so it is drawn once and not for each position."""
+    """Order of an epoch; it is as long as the data, so it is drawn once and not for each position."""
     return np.random.default_rng([seed, *b"order", epoch]).permutation(count)
 
 
 def balance_lanes(lengths: Sequence[int], lanes: int) -> list[list[int]]:
-    """Deal recordings to lanes by falling length, forth and back, so that lanes end at about the same time."""
+    """Deal recordings to lanes by decreasing length, back and forth, so that lanes end at about the same time."""
     dealt: list[list[int]] = [[] for _ in range(lanes)]
     for place, recording in enumerate(np.argsort(lengths, kind="stable")[::-1]):
         turn, offset = divmod(place, lanes)
@@ -161,27 +161,27 @@ def balance_lanes(lengths: Sequence[int], lanes: int) -> list[list[int]]:
 
 
 def lanes_of(count: int, shard: Shard) -> range:
-    """Which of a batch's `count` lanes a shard plays; all shards together play each once."""
+    """Lanes of a batch with `count` lanes that a shard plays; the shards together play each lane once."""
     number, shards = shard
     return range(number * count // shards, (number + 1) * count // shards)
 
 
 def stack_masks(labels: Sequence[tuple[NDArray[np.uint8], FlipZoom]], size: tuple[int, int]) -> dict[str, Tensor]:
-    """`labels` (L, H, W) uint8 class of each pixel, 255 where there is none."""
+    """Stack masks to `labels` (L, H, W) uint8: the class of each pixel, 255 for unlabelled pixels."""
     seen = [apply_maps(mask, view, IGNORE) for mask, view in labels]
     return {"labels": torch.from_numpy(np.array(seen, np.uint8).reshape(-1, *size))}
 
 
 def stack_depths(labels: Sequence[tuple[NDArray[np.float32], FlipZoom]], size: tuple[int, int]) -> dict[str, Tensor]:
-    """`labels` (L, H, W) float32 depth in m, NaN where there is none; of views that do not zoom (`Task`)."""
+    """Stack depth maps to `labels` (L, H, W) float32 in m, NaN for unknown depth; `Task` refuses views that zoom."""
     seen = [apply_maps(depth, view, np.nan) for depth, view in labels]
     return {"labels": torch.from_numpy(np.array(seen, np.float32).reshape(-1, *size))}
 
 
 def pad_boxes(labels: Sequence[tuple[Boxes, FlipZoom]], size: tuple[int, int]) -> dict[str, Tensor]:
-    """`boxes` (L, M, 5) float32: class, left, top, right and bottom in px, M being the most of a label, at least 1.
+    """Pad boxes to `boxes` (L, M, 5) float32: class, left, top, right and bottom in px.
 
-    A label with fewer is padded with boxes of the class `NO_BOX`.
+    M is the largest number of boxes of a label, at least 1. Padding has the class `NO_BOX`.
     """
     seen = [transform_boxes(boxes, view) for boxes, view in labels]
     padded = np.full((len(seen), max([1, *(len(boxes.label) for boxes in seen)]), 5), NO_BOX, np.float32)
@@ -193,12 +193,12 @@ def pad_boxes(labels: Sequence[tuple[Boxes, FlipZoom]], size: tuple[int, int]) -
 class StepBatches(Dataset[dict[str, Tensor]]):
     """Histograms and `fresh` flags of the lanes by step; subclasses add masks or labels.
 
-    The batches of all shards, one after the other, are the whole batch. `ends` are those of `Lanes`.
+    The batches of all shards, concatenated, are the full batch. `ends` is as in `Lanes`.
 
     Attributes:
         segments: windows per chunk.
         left_out: names of the recordings that are shorter than a chunk and never played.
-        has_no_continuation: whether streams are to be played, and none of them has a second chunk.
+        has_no_continuation: whether lanes play streams, but no recording has a second chunk.
 
     Raises:
         UserError: no recording is as long as a chunk.
@@ -224,14 +224,14 @@ class StepBatches(Dataset[dict[str, Tensor]]):
         self.left_out = tuple(recording.name for recording in recordings if len(recording) < segments)
 
     def names(self, step: int) -> list[str]:
-        """Names of the recordings that are played at a step."""
+        """Names of the recordings played at a step."""
         return sorted({self._recordings[slot.recording].name for slot in self._slots(step)})
 
     def _slots(self, step: int) -> list[Slot]:
         return [self._lanes.slot(lane, step) for lane in self._share]
 
     def _views(self, slots: Sequence[Slot]) -> list[FlipZoom]:
-        """How each lane sees the recording that it plays."""
+        """Sample the flip and zoom of each lane, fixed within a pass over a recording."""
         passes = zip(self._share, slots, strict=True)
         generators = (self._lanes.generator("augmentation", lane, slot.pass_index) for lane, slot in passes)
         return [sample_flip_zoom(each, self._settings.augmentation, *self._size) for each in generators]
@@ -247,10 +247,10 @@ class StepBatches(Dataset[dict[str, Tensor]]):
 
 
 class PretrainBatches(StepBatches):
-    """Batches of a pre-training on events.
+    """Batches for pre-training on events.
 
-    Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool and, where masks are drawn, `mask`
-    (B, ceil(H/unit), ceil(W/unit)) bool, True where the events are masked.
+    Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool and, if `mask` is given, `mask`
+    (B, ceil(H/unit), ceil(W/unit)) bool, True where events are masked.
     """
 
     def __init__(
@@ -282,12 +282,12 @@ def draw_mask(seed: int | np.random.Generator, rows: int, cols: int, ratio: floa
 
 
 class LabelledBatches(StepBatches):
-    """Batches of a fine-tuning.
+    """Batches for fine-tuning.
 
-    Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool, `label_place` (L, 2) int64, lane and
-    segment of each label, lane by lane, and what `collate` makes of the labels. Of each chunk the setting
-    `labels_per_chunk` takes that many labels, drawn for each lane and step, the last one always among them. Random
-    chunks end at a label.
+    Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool, `label_place` (L, 2) int64 (lane and
+    segment of each label, lane by lane), and the labels as tensors from `collate`. The setting `labels_per_chunk`
+    limits the labels of a chunk: they are drawn at random for each lane and step and always include the last one.
+    Random chunks end at a label.
     """
 
     def __init__(
@@ -328,9 +328,9 @@ class EvaluationBatch(NamedTuple):
     Attributes:
         histograms: (B, T, 2*bins, H, W) uint8.
         fresh: (B,) bool, whether a lane's state is reset.
-        place: (L, 2) int64 lane and segment of each label; other segments are not scored, or padding.
-        frames: recording and number of each of the L labels.
-        labels: as the recordings give them.
+        place: (L, 2) int64 lane and segment of each label; other segments are padding or not scored.
+        frames: indices of the recording and the label in it, for each of the L labels.
+        labels: labels as the recordings return them.
     """
 
     histograms: Tensor
@@ -341,11 +341,11 @@ class EvaluationBatch(NamedTuple):
 
 
 class EvaluationBatches(Dataset[EvaluationBatch]):
-    """Every label of every recording exactly once, as a network trained by `settings` is evaluated.
+    """Batches that evaluate a network trained with `settings` on every label of every recording exactly once.
 
-    A network that carries a state plays each recording in order on one lane. Another recurrent one plays, for each
-    label, the windows of a clip that ends at it; a feed-forward one each window once. A lane without windows left is
-    padded with empty ones. All shards together play every label once.
+    A network that carries a state plays each recording in order on one lane. Other recurrent networks play, for each
+    label, a clip of windows that ends at it; feed-forward networks play each window once. A lane without windows left
+    is padded with empty ones. Together, the shards play every label once.
     """
 
     def __init__(
@@ -367,7 +367,7 @@ class EvaluationBatches(Dataset[EvaluationBatch]):
         self._playlists = playlists[shard[0] :: shard[1]]
 
     def _chunks(self, number: int) -> list[tuple[int, int, int, range]]:
-        """Number of a recording, first window, number of windows, and labels scored there, of each of its chunks."""
+        """Chunks of a recording: its index, the first window, the number of windows, and the labels to score."""
         recording, most = self._recordings[number], self._segments
         if self._settings.recurrent and not self._stateful:
             return [

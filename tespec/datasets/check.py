@@ -1,4 +1,4 @@
-"""Look at a data set: what each of its recordings holds and what is wrong with it, and pictures of some windows."""
+"""Check a data set: contents and problems of each recording, and a preview of some windows."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ from tespec.pictures import (
 )
 
 QUICK = 16  # labels that a quick check reads
-# Columns of the table after split and recording, by the figures they show.
+# Columns of the table after split and recording, as format strings over the facts of a recording.
 COLUMNS = {
     "sensor": "{events_width}x{events_height}",
     "events": "{events_count:,}",
     "raised": "{events_clamped:,}",  # timestamps that step back
     "length": "{events_seconds:.1f} s",
     "labels": "{labels_count:,}",
-    "empty": "{labels_empty:,} of {labels_read:,}",  # labels that hold nothing, of those that were read
+    "empty": "{labels_empty:,} of {labels_read:,}",  # labels without content, of those read
     "left out": "{labels_left_out:,}",  # by the protocol
     "every": "{labels_spacing_ms:g} ms",
     "size": "{size_mb:,.1f} MB",
 }
-CANDIDATES = 9  # windows around a place among which the busiest is shown
-SETTLING_US = 3_000_000  # before the moment that is shown, for intensities to settle
+CANDIDATES = 9  # windows around a place, of which the one with most events is shown
+SETTLING_US = 3_000_000  # of events before the shown moment, for intensities to settle
 LONGEST_NAME = 26  # letters
 WIDTH = 16.0  # inches
 VEIL = 0.55  # opacity of events over masks
@@ -62,14 +62,14 @@ VEIL = 0.55  # opacity of events over masks
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check found in one recording.
+    """Result of checking one recording.
 
     Attributes:
-        split: the recording's.
-        name: the recording's.
-        facts: figures by the name of their column; without those of parts that could not be read.
-        problems: what makes it unusable.
-        content: sizes and sampled SHA-256 of its files, whatever their names, which tell copies of one recording.
+        split: split of the recording.
+        name: name of the recording.
+        facts: figures by name; those of unreadable parts are missing.
+        problems: errors that make the recording unusable.
+        content: sizes and sampled SHA-256 of its files, without their names, to detect copies.
     """
 
     split: str
@@ -81,7 +81,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Scan:
-    """Size of a sensor in px, number of events, first and last time in us, and number of times that were raised."""
+    """Sensor size in px, number of events, first and last time in us, and number of raised times of a recording."""
 
     height: int
     width: int
@@ -93,11 +93,11 @@ class Scan:
 
 @dataclass(frozen=True)
 class ScannedSource(EventSource):
-    """Events that are read through, without being held, where they are not packed."""
+    """Event source that reads unpacked events once, without holding them in memory."""
 
     @cached_property
     def stream(self) -> Any:
-        """The packed recording, or the `Scan` of it."""
+        """The packed recording, or the `Scan` of an unpacked one."""
         try:
             return packed_events(self)
         except NotPacked:
@@ -112,10 +112,10 @@ class ScannedSource(EventSource):
 
 
 def check(dataset: LabelledDataset, *, quick: bool = False, processes: int = 1) -> Iterator[Checked]:
-    """Check every recording that the settings name, some at once.
+    """Check every recording of the data set's splits, `processes` of them concurrently.
 
-    `quick` reads a few labels, and of packed events the header only. Nothing is raised for a recording that cannot be
-    used.
+    `quick` reads only a few labels, and only the header of packed events. Errors in a recording go into its result
+    instead of being raised.
     """
     tasks = [(split, name) for split in dataset.splits for name in dataset.names(split)]
     with ThreadPoolExecutor(processes) as pool:
@@ -147,7 +147,7 @@ def check_recording(dataset: LabelledDataset, split: str, name: str, quick: bool
 
 
 def _event_facts(recording: LabelledRecording, quick: bool) -> dict[str, Any]:
-    """Figures of the events, and bytes to pack them; every byte is read."""
+    """Figures of the events, and bytes to pack them; `quick` skips checksums and most histograms of an archive."""
     if isinstance(recording.source, ArchiveSource):
         for first in (0, len(recording) - 1) if quick else range(len(recording)):
             recording.histograms(first, 1, BINS, STORED_RULE)
@@ -163,9 +163,9 @@ def _event_facts(recording: LabelledRecording, quick: bool) -> dict[str, Any]:
 
 
 def _verify(store: Path, path: Path) -> None:
-    """Read packed events whole, and compare them and the recording beside them with the SHA-256 in their header.
+    """Compare packed events, and the recording next to them, with the SHA-256 in their header.
 
-    The recording of packed events in the cache is not read: their folder is named by its state.
+    The recording of packed events in the cache is not read: its state determines the name of their folder.
     """
     verify_store(store)
     if is_recorded(path) and store == store_of(path):
@@ -173,7 +173,7 @@ def _verify(store: Path, path: Path) -> None:
 
 
 def _label_facts(recording: LabelledRecording, quick: bool) -> dict[str, Any]:
-    """Figures of the labels, of which every one is read, or a few of them."""
+    """Figures of the labels; all labels are read, or a few if `quick`."""
     count, times = len(recording.labelled), recording.label_times
     chosen = np.unique(np.linspace(0, count - 1, QUICK).astype(int)) if quick and count > QUICK else np.arange(count)
     kind = recording.labels.kind if isinstance(recording.labels, CheckedLabels) else ""
@@ -187,19 +187,19 @@ def _label_facts(recording: LabelledRecording, quick: bool) -> dict[str, Any]:
 
 
 def _is_empty(label: Any, kind: str) -> bool:
-    """Whether boxes, a mask or a depth hold nothing to learn from; labels of other kinds never count as empty."""
+    """Whether boxes, a mask or a depth map are empty; labels of other kinds never are."""
     if kind == BOXES:
         return not len(label.label)
     return bool((kind == MASK and (label == IGNORE).all()) or (kind == DEPTH and np.isnan(label).all()))
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file, or of everything in a folder; 0 where there is none."""
+    """Size of a file, or of all files in a folder, in bytes; 0 if it does not exist."""
     return sum(file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file())
 
 
 def frame(found: Sequence[Checked]) -> pd.DataFrame:
-    """A row for each recording, with every figure in a column of its own."""
+    """Return the results as a data frame with one row per recording and one column per figure."""
     return pd.DataFrame(
         {"split": each.split, "recording": each.name, **each.facts, "problems": " | ".join(map(str, each.problems))}
         for each in found
@@ -207,7 +207,7 @@ def frame(found: Sequence[Checked]) -> pd.DataFrame:
 
 
 def table(found: Sequence[Checked]) -> str:
-    """A line for each recording under a line of headings."""
+    """Format the results as a table with one line per recording."""
     cells = ([each.split, each.name, *(_cell(text, each.facts) for text in COLUMNS.values())] for each in found)
     rows = pd.DataFrame([["split", "recording", *COLUMNS], *cells])
     for column in (0, 1):
@@ -218,12 +218,12 @@ def table(found: Sequence[Checked]) -> str:
 def _cell(text: str, facts: dict[str, Any]) -> str:
     try:
         return text.format(**facts)
-    except KeyError:  # of a part that is not there, or could not be read
+    except KeyError:  # of a part that is missing or could not be read
         return "-"
 
 
 def problems(found: Sequence[Checked]) -> list[str]:
-    """What makes recordings unusable, and copies of one in two splits; a line each, without repetition."""
+    """List the problems of recordings, and recordings that are copied to two splits, each on a line without repeats."""
     lines = [str(problem) for each in found for problem in each.problems]
     first: dict[tuple[tuple[int, str], ...], Checked] = {}
     for each in found:
@@ -235,7 +235,7 @@ def problems(found: Sequence[Checked]) -> list[str]:
 
 
 class Moment(NamedTuple):
-    """The end of a window, a row of the picture."""
+    """Everything that one row of the preview shows: the state at the end of a window."""
 
     title: str  # recording and time
     histogram: NDArray[np.uint8]  # (2*bins, H, W) of the window
@@ -245,7 +245,7 @@ class Moment(NamedTuple):
 
 
 def moment(recording: LabelledRecording, window: int, rule: str, norm_events: float) -> Moment:
-    """What is to be seen at the end of a window."""
+    """Compute everything that the preview shows for the end of a window."""
     windows, end = recording.windows[: window + 1], int(recording.windows[window, 1])
     image: Any = None
     filtered: Any = None
@@ -265,9 +265,9 @@ def moment(recording: LabelledRecording, window: int, rule: str, norm_events: fl
 
 
 def choose(recordings: Sequence[LabelledRecording], count: int, rule: str) -> list[tuple[LabelledRecording, int]]:
-    """`count` windows spread over recordings and their time: of those around each place the one with most events.
+    """Choose `count` windows, spread over recordings and time; around each place, take the one with most events.
 
-    Windows that end at a label are taken where there are any, and none twice while there are others.
+    Only windows that end at a label are candidates, if any do. Windows repeat only in recordings with too few of them.
     """
     found = [each for each in recordings if len(each.labelled)] or [each for each in recordings if len(each)]
     if not found:
@@ -285,13 +285,13 @@ def choose(recordings: Sequence[LabelledRecording], count: int, rule: str) -> li
 
 
 def _histogram(recording: LabelledRecording, window: int, rule: str) -> NDArray[np.uint8]:
-    """Archives of histograms have a binning rule of their own."""
+    """Histogram of a window; archives of histograms keep their stored binning rule."""
     stored = isinstance(recording.source, ArchiveSource)
     return recording.histograms(window, 1, BINS, STORED_RULE if stored else rule)
 
 
 def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[int]:
-    """Windows that end at or before times since the start of a recording; refused where there are none."""
+    """Windows that end at or before the given times since the start of a recording; refuse times outside of it."""
     if not len(recording):
         raise UserError(recording.path, "is shorter than a window", "give a longer one")
     ends = (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6
@@ -303,9 +303,9 @@ def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[i
 
 
 def draw(shown: Sequence[Moment], classes: Sequence[str], path: Path, norm_events: float, high_pass: bool) -> None:
-    """Write a row of pictures for each moment as a PNG: events, histogram, intensity, and labels where there are any.
+    """Save a PNG with one row of panels per moment: events, histogram, intensity, and labels if there are any.
 
-    `high_pass` shows the intensity of Eq. 6 in place of the histogram.
+    `high_pass` shows the intensity of Eq. 6 instead of the histogram.
     """
     labels = [each.label for each in shown if each.label is not None]
     second = "intensity, Eq. 6" if high_pass else "histogram: events at each pixel"
@@ -328,7 +328,7 @@ def draw(shown: Sequence[Moment], classes: Sequence[str], path: Path, norm_event
 
 
 def _show_label(axis: Axes, shown: Moment) -> None:
-    """Show a label, with the events where both can be seen: below boxes, as dark veils over masks."""
+    """Draw a label together with the events, which are below boxes and a dark veil over masks."""
     show_faded(axis, shown.histogram)
     if shown.label is None:
         return

@@ -24,10 +24,10 @@ from tespec.events.readers.arrays import as_events, load_array
 from tespec.events.store import HEADER, STORE
 from tespec.registry import DATASETS
 
-INDEX, IMAGES = "index", "imgs"  # folders: when images were taken, and the images where the archive has them
-INDICES = ("index_50ms.npy", "index_10ms.npy", "index_250ms.npy")  # one row per image, in any of them
+INDEX, IMAGES = "index", "imgs"  # folders of image times, and of images if the archive has them
+INDICES = ("index_50ms.npy", "index_10ms.npy", "index_250ms.npy")  # each has one row per image
 TICKS, XYP = np.dtype("<i8"), np.dtype(("<i2", (3,)))  # of an event: its time, and its x, y and polarity
-BLOCK = 1 << 20  # events read together
+BLOCK = 1 << 20  # events per read
 FRAME_PERIOD_US = (10_000, 100_000)  # the archive's is about 33 ms
 TICKS_PER_US = (1000, 1)  # times are in ns or in us
 MASK_PLACES = ("segmentation_masks.zip", "segmentation_masks")
@@ -37,7 +37,7 @@ PARTS = (TIMES, f"events{STORE}", HEADER, INDEX, IMAGES, *MASK_PLACES)  # of a r
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class Ddd17Protocol:
-    """What is scored: the upper `rows` of the sensor, below which the car's bonnet shows."""
+    """Scored part of the image: the upper `rows` of the sensor, above the car's bonnet."""
 
     rows: PositiveInt
 
@@ -46,28 +46,27 @@ class Ddd17Protocol:
 class Ddd17(LabelledDataset):
     """DDD17 with EV-SegNet's labels: events of 346x260 px, masks of 6 classes.
 
-    Get it: https://github.com/Shathe/Ev-SegNet (labels and events as ESS reads them; links have died before, ask the
-    authors of https://github.com/uzh-rpg/ess if they do). The recordings are those of DDD17 (Binas et al. 2017), the
-    labels those of EV-SegNet (Alonso and Murillo 2019). Licence: on its pages. Size: not measured here; `check` prints
-    what the files and packing take.
+    Get it: https://github.com/Shathe/Ev-SegNet (labels and events in the format of ESS; if the links are dead, ask the
+    authors of https://github.com/uzh-rpg/ess). The recordings are from DDD17 (Binas et al. 2017), the labels from
+    EV-SegNet (Alonso and Murillo 2019). Licence: see these pages. Size: not measured by us; `check` prints the size of
+    the files and of packed events.
 
     Layout:
         ddd17/dir0/events.dat.t   ddd17/dir0/events.dat.xyp   ddd17/dir0/index/index_*.npy
-        ddd17/dir0/segmentation_masks.zip (or the folder that is in it)
-        and likewise dir1 dir3 dir4 dir6 dir7; dir5 holds a single mask and is not used
+        ddd17/dir0/segmentation_masks.zip (or the folder inside it)
+        the same for dir1 dir3 dir4 dir6 dir7; dir5 has a single mask and is not used
 
-    Also read: the recordings below data/ in the folder.
+    Also read: recordings in the subfolder data/.
 
-    The mask numbered n belongs to image n - 1 and has its time. Events add up where masks are missing; the events of
-    the first mask are those since the image before it. Every mask is used. 200 of the 260 rows carry labels; below them
-    the car's bonnet shows.
+    Mask n belongs to image n - 1 and has its time. Events accumulate over missing masks; those of the first mask start
+    at the previous image. Every mask is used. 200 of the 260 rows carry labels; the car's bonnet is below them.
     """
 
     title = "DDD17"
     sensor = (260, 346)
-    # Papers report on dir1, the test sequence of EV-SegNet. There is no validation split: uzh-rpg/ess calls dir1
-    # "valid", and "test" dir5, which holds a single mask (datasets/ddd17_events_loader.py).
-    splits = {  # noqa: RUF012  # an instance has those it is given
+    # Papers report on dir1, the test sequence of EV-SegNet. No validation split exists: uzh-rpg/ess calls dir1 "valid",
+    # and dir5, which has a single mask, "test" (datasets/ddd17_events_loader.py).
+    splits = {  # noqa: RUF012  # instances set their own
         "train": ["dir0", "dir3", "dir4", "dir6", "dir7"],
         "test": ["dir1"],
     }
@@ -82,12 +81,12 @@ class Ddd17(LabelledDataset):
 
     @classmethod
     def reads(cls, path: Path) -> bool:
-        """Whether a folder has a file of DDD17's events."""
+        """Whether a folder has one of DDD17's event files."""
         return (path / TIMES).is_file() or (path / EVENTS).is_file()
 
     @classmethod
     def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
-        """What reads a recording folder (uzh-rpg/ess, datasets/extract_data_tools/example_loader_ddd17.py)."""
+        """Reader of a recording folder (uzh-rpg/ess, datasets/extract_data_tools/example_loader_ddd17.py)."""
         for name in (TIMES, EVENTS):
             if not (path / name).is_file():
                 raise UserError(path / name, "no such file", "give a recording folder of the DDD17 archive")
@@ -120,7 +119,7 @@ class Ddd17(LabelledDataset):
         return RecordingFiles(name, split, EventSource(folder, self.given_sensor), beside)
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        """One recording with its masks."""
+        """Open one recording with its masks."""
         folder, stream = files.source.path, files.source.stream
         rows, ticks = _read_index(folder)
         taken = rows[:, 0] // ticks
@@ -151,19 +150,19 @@ class Ddd17(LabelledDataset):
 
     @classmethod
     def is_called(cls, path: Path, name: str) -> bool:
-        """Whether a file or folder belongs to the recording `name`; other folders that are named so do not count."""
+        """Whether a file or folder belongs to the recording `name`; unrelated folders of this name do not count."""
         folders = [folder for folder in (path, *path.parents)[:LEVELS] if folder.name == name]
         return any(not folder.exists() or any((folder / part).exists() for part in PARTS) for folder in folders)
 
 
 def image_times(folder: Path) -> tuple[NDArray[np.int64], int]:
-    """Times (images,) int64 in us of a recording's images, and the ticks of its clock in a us."""
+    """Times (images,) int64 in us of a recording's images, and the ticks of its clock per us."""
     rows, ticks = _read_index(folder)
     return rows[:, 0] // ticks, ticks
 
 
 def _read_index(folder: Path) -> tuple[NDArray[np.int64], int]:
-    """Rows (images, 3) of time, first event after it and first event of its window; ticks of the clock in a us."""
+    """Rows (images, 3) of time, first event after it and first event of its window; ticks of the clock per us."""
     path = next((folder / INDEX / name for name in INDICES if (folder / INDEX / name).is_file()), None)
     if path is None:
         raise UserError(folder / INDEX, "holds none of " + ", ".join(INDICES), "copy the folder again")

@@ -1,4 +1,4 @@
-"""DSEC-Semantic: events, rectification and masks, in the layouts in which its labels are passed on."""
+"""DSEC-Semantic: events, rectification maps and masks, in all layouts in which its labels are distributed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tespec.registry import DATASETS
 EVENTS, RECTIFY = "events/left/events.h5", "events/left/rectify_map.h5"
 INDEX, OFFSET = "ms_to_idx", "t_offset"
 LARGEST_OFFSET = 1 << 60  # us; the sum with a 32-bit time fits 64 bits
-FOLDERS = (*SPLITS, "")  # of a root in which sequences may lie
+FOLDERS = (*SPLITS, "")  # subfolders of the root that may hold sequences
 # Folders that may hold the masks, and the file of their times; {classes} is 11 or 19, {name} the sequence.
 LAYOUTS = {
     "semantic/left/{classes}classes/data": "semantic/timestamps.txt",
@@ -36,12 +36,12 @@ LABEL_SETS = {"all": slice(None), "ess": slice(6, None, 2)}
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class DsecProtocol:
-    """Which labels count and how events are laid on them.
+    """Labels to use, and alignment of events with them.
 
     Attributes:
         rows: upper rows of the sensor that carry labels.
-        labels: "all", or "ess" for the subset of uzh-rpg/ess and ECDDP, without the first six and then every second.
-        rectify: whether events are moved to rectified pixels, which is where the labels are.
+        labels: "all", or "ess" for the subset of uzh-rpg/ess and ECDDP: every second label from the seventh on.
+        rectify: whether events are moved to rectified pixels, where the labels are.
     """
 
     rows: PositiveInt
@@ -54,27 +54,27 @@ class Dsec(LabelledDataset):
     """DSEC-Semantic: events of 640x480 px, masks of 11 or 19 classes at 20 Hz.
 
     Get it: https://dsec.ifi.uzh.ch/dsec-datasets/download/ (no registration), labels at
-    https://dsec.ifi.uzh.ch/dsec-semantic/. Licence: on its pages. Size: events of the whole training set 125 GB; of it
-    11 sequences have labels; labels 89 MB.
+    https://dsec.ifi.uzh.ch/dsec-semantic/. Licence: see these pages. Size: 125 GB for the events of the full training
+    set, 89 MB for the labels; 11 sequences have labels.
 
     Layout:
         dsec/train/zurich_city_00_a/events/left/events.h5
         dsec/train/zurich_city_00_a/events/left/rectify_map.h5
         dsec/train/zurich_city_00_a/semantic/left/11classes/*.png
         dsec/train/zurich_city_00_a/semantic/timestamps.txt
-        and likewise 01_a 02_a 04_a 05_a 06_a 07_a 08_a below train, 13_a 14_c 15_a below test
+        the same for 01_a 02_a 04_a 05_a 06_a 07_a 08_a in train, 13_a 14_c 15_a in test
 
-    Also read: the layout of the ESS code (semantic/11classes/data), the label archive's own (<sequence>/11classes with
-    <sequence>_semantic_timestamps.txt), and sequences directly below the folder. The number of `classes` in the
-    settings, 11 or 19, decides which masks are read.
+    Also read: the layouts of the ESS code (semantic/11classes/data) and of the label archive (<sequence>/11classes with
+    <sequence>_semantic_timestamps.txt), and sequences directly in the folder. The number of `classes` in the settings,
+    11 or 19, selects the masks.
 
     Events are moved to the nearest rectified pixel, where the labels are. 440 of the 480 rows carry labels.
     """
 
     title = "DSEC"
     sensor = (480, 640)
-    # As uzh-rpg/ess (DSEC/dataset/provider.py), which has no validation split: it validates on its test sequences.
-    splits = {  # noqa: RUF012  # an instance has those it is given
+    # As in uzh-rpg/ess (DSEC/dataset/provider.py), which has no validation split: it validates on its test sequences.
+    splits = {  # noqa: RUF012  # instances set their own
         "train": [f"zurich_city_{number}_a" for number in ("00", "01", "02", "04", "05", "06", "07", "08")],
         "test": ["zurich_city_13_a", "zurich_city_14_c", "zurich_city_15_a"],
     }
@@ -99,7 +99,7 @@ class Dsec(LabelledDataset):
 
     @classmethod
     def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
-        """What reads an `events.h5`: times are given out as t + t_offset, the clock of the labels."""
+        """Reader of an `events.h5` file; times are t + t_offset, on the clock of the labels."""
         count = hdf5.number_of_events(path)
         with hdf5.translate_errors(path, OFFSET):
             offset = int(hdf5.dataset(path, OFFSET, "iu", 0)[()])
@@ -116,7 +116,7 @@ class Dsec(LabelledDataset):
         return next((self.root / each / name for each in FOLDERS if (self.root / each / name).is_dir()), None)
 
     def _masks(self, folder: Path, name: str) -> tuple[str, Path, Path] | None:
-        """Layout, folder of the masks and file of their times; None where there are no masks in any of the layouts."""
+        """Layout, folder of the masks and file of their times; None if no layout has masks."""
         for layout, stamps in LAYOUTS.items():
             place = layout.format(classes=len(self.classes))
             if any((folder / place).glob("*.png")):
@@ -136,7 +136,7 @@ class Dsec(LabelledDataset):
         return RecordingFiles(name, split, EventSource(folder / EVENTS, self.given_sensor, rectify), (masks, stamps))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        """One sequence with its masks."""
+        """Open one sequence with its masks."""
         masks, stamps = files.beside
         names = tuple(mask_names(masks).values())
         times = read_stamps(stamps)

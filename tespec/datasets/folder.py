@@ -1,6 +1,6 @@
-"""Folders of recordings of any kind: found, split so that nothing that is tested on is trained on, cut into windows.
+"""Find recordings of any kind in folders, split them without training on test data, and cut them into windows.
 
-Whatever is missing, damaged or does not fit together on disk is a `UserError`.
+Missing, damaged or inconsistent files raise a `UserError`.
 """
 
 from __future__ import annotations
@@ -36,22 +36,21 @@ from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.store import HEADER, STORE, header_of
 from tespec.registry import DATASETS, find_registered
 
-ENDINGS = ("_td.dat", "_data.hdf5")  # of event files, after the name of the recording
+ENDINGS = ("_td.dat", "_data.hdf5")  # endings of event files, after the recording's name
 NO_LABELS = MaskFiles(Path(), ())
 ALL = "all"  # split of an `EventFolder`
-LEFT_OUT = "left out"  # in place of a split: not named by a description that names others, or beside split folders
+LEFT_OUT = "left out"  # in place of a split: not named by a `dataset.json` that names others, or next to split folders
 HELD_OUT_SHARE = 0.2
 ENOUGH = 5  # recordings; with fewer, the last part of each is held out
 HELD_OUT_TIME = 0.25
 
 
 def find_recordings(root: Path) -> list[Path]:
-    """Every recording at or under `root`, sorted by path.
+    """Find every recording at or under `root`, sorted by path.
 
-    That is what `open_events` reads, and folders of RVT's archives of histograms. A packed store beside the recording
-    that it was made from stands for it, under the recording's path. HDF5 files and arrays that hold other things are
-    left alone; those that cannot be opened, broken links and parts of DDD17 recordings count: opening them says what is
-    wrong.
+    Recordings are what `open_events` reads, and folders of RVT's archives of histograms. A packed store next to its
+    recording is listed under the recording's path. HDF5 files and arrays with other content are ignored. Unreadable
+    files, broken links and parts of DDD17 recordings are listed, since opening them reports the error.
     """
     if not root.exists():
         raise UserError(root, "no such file or folder", "check the path")
@@ -79,19 +78,19 @@ def _is_recording(path: Path) -> bool:
 
 
 def _packed_from(path: Path) -> Path:
-    """The recording that a packed store lies beside; the path itself where it is none, or lies alone."""
+    """Path of the recording next to a packed store with the suffix `.store`; other paths are returned unchanged."""
     if path.suffix != STORE or not (path / HEADER).is_file():
         return path
     return path.parent if path.stem == "events" else path.with_name(path.stem)
 
 
 def name_of(root: Path, path: Path) -> str:
-    """Name of the recording `path` at or under `root` in records and messages."""
+    """Name, in records and messages, of the recording `path` at or under `root`."""
     return path.name if path == root else path.relative_to(root).as_posix()
 
 
 def fixed_windows(name: str, source: Source, window_ms: float, downsample: Downsample) -> Recording:
-    """A recording in windows side by side."""
+    """Cut a recording into contiguous windows."""
     if isinstance(source, ArchiveSource):
         source.require_window(window_ms)
         return Recording(name, source, source.region, source.windows)
@@ -116,21 +115,21 @@ class EventFolder(LabelledDataset):
         return RecordingFiles(name, split, source_of(self.root / name, self.given_sensor), ())
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        """One recording, cut into windows of 50 ms."""
+        """Open one recording, cut into windows of 50 ms."""
         cut = fixed_windows(files.name, files.source, WINDOW_US / 1000, self.downsample)
         return LabelledRecording(**vars(cut), labels=NO_LABELS, labelled=np.empty(0, np.int64))
 
     def describe(self) -> dict[str, str]:
-        """The layout in words."""
+        """Describe the layout."""
         return {"layout": self.layout}
 
 
 def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]:
-    """Recordings, or folders of images, at or below `root` by their split: "train", "val", "test" or "left out".
+    """Group recordings, or folders of images, at or below `root` by split: "train", "val", "test" or "left out".
 
-    The nearest `dataset.json` above a recording that names splits decides, and leaves out what it does not name if it
-    names others. Else the names of the official archives decide, as data sets and the configs of tasks hold them, and
-    folders train, val and test, beside which others are left out. What is in no split can be trained on.
+    The nearest `dataset.json` with splits above a recording decides; if it names others but not this one, the recording
+    is left out. Otherwise the official splits of data sets and task configs decide, and folders train, val and test,
+    next to which other folders are left out. Recordings in no split are used for training.
     """
     found: dict[str, list[Path]] = {name: [] for name in (*SPLITS, LEFT_OUT)}
     base, archives = root.absolute(), _archives()
@@ -148,12 +147,12 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
 
 
 def _first_of(found: Collection[str | None]) -> str | None:
-    """The split that counts, of those a recording is in; None where it is in none, or in splits of other names."""
+    """The split with precedence among those that a recording is in; None if it is in no known split."""
     return next((split for split in (TEST, HELD_OUT, LEFT_OUT, TRAIN) if split in found), None)
 
 
 def _described_split(path: Path, root: Path) -> tuple[Path | None, str | None]:
-    """Folder of the nearest description that names splits, and which of them it gives a recording."""
+    """Folder of the nearest description that names splits, and the split that it assigns to a recording."""
     for folder, description in descriptions_above(path, root):
         if description.splits:
             names = _names_of(path.relative_to(folder))
@@ -163,14 +162,14 @@ def _described_split(path: Path, root: Path) -> tuple[Path | None, str | None]:
 
 
 def _names_of(path: Path) -> set[str]:
-    """Names by which a data set's splits may call a recording at `path` below it: its file, or a folder it lies in."""
+    """Names that a data set's splits may use for a recording at the relative `path`: its file, or folders above it."""
     return {*path.parts, path.stem, *(path.name.removesuffix(ending) for ending in ENDINGS)}
 
 
 def _split_of_folders(path: Path, root: Path) -> str | None:
-    """Split by the folders train, val and test that a recording lies in; beside train and another it is left out.
+    """Split by the folders train, val and test above a recording; next to train and another of them it is left out.
 
-    Above `root` a train has to be beside the folder, and nothing is left out.
+    Above `root`, such a folder counts only next to a folder train, and nothing is left out.
     """
     found = []
     for level, folder in enumerate((path, *path.parents)):
@@ -186,13 +185,13 @@ def _split_of_folders(path: Path, root: Path) -> str | None:
 
 
 def _archives() -> list[tuple[type[LabelledDataset], Mapping[str, Sequence[str]]]]:
-    """Data sets with their official splits, and with those that configs of tasks name in their place."""
+    """Data sets with their official splits, and data sets with the splits of task configs."""
     official = [(kind, kind.splits) for kind in DATASETS.module_dict.values()]
     return official + [(find_registered(DATASETS, name, "dataset"), splits) for name, splits in splits_of_tasks()]
 
 
 def _split_of_archive(path: Path, archives: list[tuple[Any, Mapping[str, Sequence[str]]]]) -> str | None:
-    """Split of an official recording by its path, by what that links to, or by what it was packed from."""
+    """Split of an official recording by its path, its link target, or the name that it was packed from."""
     called = {path, path.resolve()}
     if (path / HEADER).is_file():
         called.add(path.parent / str(header_of(path)["source"]["name"]))
@@ -208,11 +207,11 @@ class TrainValSplit(NamedTuple):
     """Recordings for pre-training, or parts of them: at least one to train on, and at least one held out.
 
     Attributes:
-        train: to train on.
-        held_out: to validate on.
-        excluded_test: names of recordings that were left out since something is tested on them.
-        left_out: names of recordings that lie beside the folders of splits, or that a `dataset.json` does not name.
-        damaged: what is wrong with recordings that were left out for it, by name.
+        train: recordings to train on.
+        held_out: recordings to validate on.
+        excluded_test: names of recordings that are left out because they are in a test split.
+        left_out: names of recordings that are next to split folders, or not named by a `dataset.json`.
+        damaged: errors of skipped recordings by name.
     """
 
     train: list[Recording]
@@ -228,13 +227,13 @@ class TrainValSplit(NamedTuple):
 
     @property
     def clamped(self) -> dict[Path, int]:
-        """Number of events whose time stepped back and was raised, of each recording that has any."""
+        """Number of events whose time stepped back and was raised, for each recording with any."""
         every = {each.path: each for each in (*self.train, *self.held_out) if isinstance(each.source, EventSource)}
         return {path: count for path, each in every.items() if (count := each.stream.clamped)}
 
 
 def lengths_by_split(train: Sequence[Recording], held_out: Sequence[Recording]) -> dict[str, dict[str, float]]:
-    """Number of windows of each recording, as "train" or "held_out"."""
+    """Number of windows of each recording, under "train" or "held_out"."""
     splits = {"train": train, "held_out": held_out}
     return {each.name: {name: len(each)} for name, split in splits.items() for each in split}
 
@@ -242,18 +241,18 @@ def lengths_by_split(train: Sequence[Recording], held_out: Sequence[Recording]) 
 def divide(
     root: Path, window_ms: float, downsample: Downsample, sensor: Size | None = None, skip_damaged: bool = False
 ) -> TrainValSplit:
-    """Recordings at or under `root`, cut into windows side by side.
+    """Split the recordings at or under `root` into training and validation, cut into contiguous windows.
 
-    What is tested on is never opened, and what is validated on is held out: see `split_recordings`. Where nothing is,
-    the fifth of the recordings whose names have the lowest hashes is held out if there are five or more; else the last
-    quarter of each recording's time.
+    Test recordings are never opened, and validation recordings are held out: see `split_recordings`. Without validation
+    recordings, the fifth of five or more recordings whose names have the lowest hashes is held out; with fewer
+    recordings, the last quarter of each recording's time.
 
     Args:
-        root: a recording, or a folder that holds some at any depth.
+        root: a recording, or a folder with recordings at any depth.
         window_ms: length of the windows in ms.
-        downsample: how coordinates are reduced.
+        downsample: downsampling of the sensor.
         sensor: (height, width) in px, for recordings that do not name it.
-        skip_damaged: leave out recordings that cannot be read, as long as there are others of their split.
+        skip_damaged: leave out unreadable recordings, as long as their split has others.
     """
     paths = find_recordings(root)
     split, named = split_recordings(root, paths), read_description(root).splits
@@ -294,7 +293,7 @@ def divide(
 
 
 def _halves(recording: Recording) -> tuple[Recording, Recording]:
-    """The part in time to train on, and the part held out."""
+    """Split a recording in time into a training part and a held-out part."""
     border, share = int((1 - HELD_OUT_TIME) * len(recording)), f"{1 - HELD_OUT_TIME:.0%} of its time"
     return (
         replace(recording, name=f"{recording.name} (first {share})", windows=recording.windows[:border]),

@@ -1,4 +1,4 @@
-"""Batches of random views of images in folders, and of DDD17's frames with their events."""
+"""Batches of random views of images in folders, and of DDD17's frames paired with their events."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from tespec.datasets.recording import Recording
 from tespec.events.histogram import apply_maps
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
-FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # others hide behind these names too; Pillow hands some to programs outside
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # suffixes can hide others; Pillow opens some with external programs
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 HELD_OUT_SHARE = 0.1
-HASHED = 256  # images of a folder
-WIDE = ("I", "F")  # what Pillow's modes of more than 8 bits begin with; it cuts their values off at 255
+HASHED = 256  # images of a folder whose content goes into its fingerprint
+WIDE = ("I", "F")  # first letters of Pillow's modes with more than 8 bits, whose values it would clip at 255
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 GREY_MEAN, GREY_DEVIATION = 0.449, 0.226
-MIDDLE = round(255 * GREY_MEAN)  # outside of a frame
+MIDDLE = round(255 * GREY_MEAN)  # fill value outside of a frame
 ViewOf = Callable[[Image.Image], Tensor]
 Augment = Callable[[NDArray[np.uint8], np.random.Generator], NDArray[np.uint8]]
 
 
 @dataclass(frozen=True)
 class ImageFolder:
-    """Images to train on and those held out, by path, and the names of the folders they lie in.
+    """Paths of training and held-out images, and the names of their folders as `classes`.
 
-    Folders of test splits, `excluded_test`, and those beside the folders of splits, `left_out`, are left alone.
+    Folders of test splits (`excluded_test`) and folders next to split folders (`left_out`) are not used.
     """
 
     root: Path
@@ -57,11 +57,11 @@ class ImageFolder:
     left_out: tuple[str, ...]
 
     def label(self, path: Path) -> int:
-        """Number of the class an image lies in."""
+        """Class index of an image, given by its folder."""
         return bisect_left(self.classes, path.parent.name)
 
     def counts(self) -> dict[str, dict[str, float]]:
-        """Number of images of each folder that are trained on ("train") and "held_out"."""
+        """Number of training ("train") and held-out ("held_out") images in each folder."""
         found: dict[str, dict[str, float]] = {}
         for name, split in (("train", self.train), ("held_out", self.held_out)):
             for folder, count in Counter(path.parent for path in split).items():
@@ -69,7 +69,7 @@ class ImageFolder:
         return found
 
     def fingerprint(self) -> str:
-        """Twelve hexadecimal digits of SHA-256 over names and splits, and the content of 256 images, spread evenly."""
+        """Twelve hexadecimal digits of a SHA-256 over names, splits, and the content of 256 evenly spread images."""
         digest, images = hashlib.sha256(), (*self.train, *self.held_out)
         for number, split in enumerate((self.train, self.held_out)):
             for path in split:
@@ -80,13 +80,13 @@ class ImageFolder:
 
 
 def open_images(root: Path) -> ImageFolder:
-    """All images below `root` but those of test splits; those of validation splits are held out.
+    """Find all images below `root` except those of test splits; images of validation splits are held out.
 
-    Without a validation split, the tenth of each folder whose names have the lowest hashes is held out, one image at
-    least of a folder that has several. Files are listed once, without a look at each.
+    Without a validation split, the tenth of each folder whose names have the lowest hashes is held out, at least one
+    image of each folder with two or more. Files are listed once, without a `stat` of each.
 
     Raises:
-        UserError: no folder, fewer than two images, or none to train on.
+        UserError: `root` is no folder, has fewer than two images, or has none to train on.
     """
     if not root.is_dir():
         raise UserError(root, "is no folder of images", "give a folder")
@@ -113,14 +113,14 @@ def open_images(root: Path) -> ImageFolder:
 
 
 def _images_below(folder: str | Path) -> Iterator[Path]:
-    # `os.walk` would list pipes too, which cannot be opened without waiting, or need a look at each file.
+    # `os.walk` would also list pipes, which block when opened, or require a `stat` of each file.
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield from _images_below(entry.path)
-            # Broken links are listed too, so that reading them raises an error.
+            # Broken links are also listed, so that reading them raises an error.
             elif entry.name.lower().endswith(ENDINGS) and (
                 entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))
             ):
@@ -128,10 +128,10 @@ def _images_below(folder: str | Path) -> Iterator[Path]:
 
 
 def read_image(path: Path, channels: int) -> Image.Image:
-    """An image as grey (1 channel) or RGB (3).
+    """Read an image as grey (1 channel) or RGB (3).
 
     Raises:
-        UserError: it cannot be read.
+        UserError: the image cannot be read, or has more than 8 bits per channel.
     """
     try:
         with Image.open(path, formats=FORMATS) as image:
@@ -144,7 +144,7 @@ def read_image(path: Path, channels: int) -> Image.Image:
 
 
 def as_input(pixels: Tensor) -> Tensor:
-    """What a network sees of pixels, computed where they are: normalised by ImageNet's mean and deviation.
+    """Normalise pixels by ImageNet's mean and standard deviation, on the device they are on.
 
     Args:
         pixels: (..., C, H, W) uint8; float32 is returned as it is.
@@ -161,9 +161,9 @@ def as_input(pixels: Tensor) -> Tensor:
 
 @contextmanager
 def seeded(*seed: int) -> Iterator[None]:
-    """Inside, the generators that Python, NumPy and torch share follow from the seed; then they go on as before.
+    """Seed the global generators of Python, NumPy and torch inside the block, and restore them afterwards.
 
-    For transforms of libraries, which draw from these.
+    For library transforms, which draw from these generators.
     """
     state = int(np.random.SeedSequence(seed).generate_state(1)[0])
     with torch.random.fork_rng(devices=[]):
@@ -181,14 +181,14 @@ def seeded(*seed: int) -> Iterator[None]:
 class ImageBatches(Dataset[dict[str, Tensor]]):
     """Batches by step: `views` (B, count, C, H, W) uint8 or float32, see `as_input`, and `labels` (B,) int64.
 
-    They are pure functions of (seed, step). Each epoch shows every image once, in another order.
+    Batches are pure functions of (seed, step). Each epoch shows every image once, in a different order.
 
     Args:
         folder: images to train on.
-        views: makes of an RGB image a view (C, H, W), one function for each; all may draw, see `seeded`.
-        batch_size: images.
-        seed: of the run.
-        shard: of each batch.
+        views: one function per view that turns an RGB image into a view (C, H, W), possibly at random, see `seeded`.
+        batch_size: number of images.
+        seed: seed of the run.
+        shard: part of each batch to load.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class ImageBatches(Dataset[dict[str, Tensor]]):
 
 
 def held_out_batch(folder: ImageFolder, paths: Sequence[Path], views: Sequence[ViewOf]) -> dict[str, Tensor]:
-    """A batch as of `ImageBatches`, what is drawn for an image being the same in every run."""
+    """Load a batch like those of `ImageBatches`, with the same random views of an image in every run."""
     return _views(folder, paths, views, [[*b"held out", *path.name.encode()] for path in paths])
 
 
@@ -222,21 +222,21 @@ def _views(
 
 @dataclass(frozen=True, eq=False)
 class Paired(Recording):
-    """A recording whose windows each end at a frame; `images` has one for each window."""
+    """A recording whose windows each end at a frame; `images` holds the frame of each window."""
 
     images: tuple[Path, ...]
 
     def image(self, index: int) -> NDArray[np.uint8]:
-        """(1, H, W) uint8 of the frame at the end of a window, of the size of the histograms."""
+        """Frame (1, H, W) uint8 at the end of a window, resized to the size of the histograms."""
         size = (self.region.width, self.region.height)
         return np.array(read_image(self.images[index], 1).resize(size, Image.Resampling.BILINEAR), np.uint8)[None]
 
 
 def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
-    """Those recordings that have frames, with windows of `window_ms` that end at them, within the parts given.
+    """Return the recordings that have frames, with windows of `window_ms` that end at frames within the given parts.
 
     Raises:
-        UserError: none has.
+        UserError: no recording has frames.
     """
     found, length = [], round(1000 * window_ms)
     for recording in (each for each in recordings if (each.path / IMAGES).is_dir() and len(each)):
@@ -255,7 +255,7 @@ def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
 
 
 def subsample(recordings: Sequence[Paired], count: int) -> list[Paired]:
-    """`count` windows at most, spread evenly over each recording."""
+    """Keep at most `count` windows, but at least one per recording, spread evenly over each recording."""
     parts, most = [], max(1, count // len(recordings))
     for recording in recordings:
         places = np.unique(np.linspace(0, len(recording) - 1, min(most, len(recording))).round().astype(int))
@@ -267,8 +267,8 @@ def subsample(recordings: Sequence[Paired], count: int) -> list[Paired]:
 class PairBatches(Dataset[dict[str, Tensor]]):
     """Batches by step: `histograms` (B, 1, 2*bins, H, W) uint8 and `images` (B, 1, 1, H, W) uint8, at random times.
 
-    Both are flipped and zoomed alike, sampled anew for each pair; `augment` alters the histogram alone. Each epoch
-    shows every pair once, in another order.
+    Both get the same flip and zoom, sampled anew for each pair; `augment` changes only the histogram. Each epoch shows
+    every pair once, in a different order.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Labels of recordings: masks, depth maps and their times, read when they are asked for and checked as they are.
+"""Labels of recordings: masks, depth maps and their times, read and checked on access.
 
-Whatever is missing, damaged or not what it should be is a `UserError`.
+Missing, damaged or invalid files raise a `UserError`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ IGNORE = 255
 NUMBER = re.compile(r"(\d+)\.png$")
 DAMAGED_ZIP = (OSError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, RuntimeError)
 DAMAGED_PNG = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-SAMPLED = 16  # depth maps of a recording whose bytes go into checksums; all of them are tens of GB
-STANDING = 0.1  # m/s; below, the camera counts as standing
+SAMPLED = 16  # depth maps per recording with a checksum; all of them are tens of GB
+STANDING = 0.1  # m/s below which the camera counts as standing
 
 
 def mask_names(place: Path) -> dict[int, str]:
-    """Names of the masks in a folder or zip archive, by the number at the end of their name, in order."""
+    """Names of the masks in a folder or zip archive, keyed and sorted by the number at the end of the name."""
     if place.is_dir():
         names = sorted(str(path.relative_to(place)) for path in place.rglob("*.png"))
     else:
@@ -65,7 +65,7 @@ class MaskFiles:
         return len(self.names)
 
     def __getitem__(self, index: int) -> NDArray[np.uint8]:
-        """(H, W) uint8 class of each pixel, 255 where there is none."""
+        """Mask (H, W) uint8: the class of each pixel, 255 for unlabelled pixels."""
         where = f"{self.place}, {self.names[index]}"
         try:
             with Image.open(io.BytesIO(self._read(self.names[index])), formats=("PNG",)) as image:
@@ -76,12 +76,12 @@ class MaskFiles:
         if mask.ndim != 2 or mask.dtype != np.uint8:
             what = f"is an image of mode {mode}, not grey or with a palette, of at most 8 bits"
             raise UserError(where, what, "give masks whose pixels are the numbers of their classes")
-        # Pillow stretches grey of 1, 2 and 4 bits to 0 to 255.
+        # Pillow scales grey of 1, 2 and 4 bits to 0 to 255.
         bits = 1 if mode == "1" else {"L;2": 2, "L;4": 4}.get(stored, 8)
         return mask // np.uint8(255 // ((1 << bits) - 1))
 
     def checksums(self) -> list[int]:
-        """CRC-32 of each mask's file, the same for a zip archive and for the folder that was extracted from it."""
+        """CRC-32 of each mask file, the same for a zip archive and the folder extracted from it."""
         if self.place.is_dir():
             return [zlib.crc32(self._read(name)) for name in self.names]
         archive = _archive(self.place, os.getpid())
@@ -98,7 +98,7 @@ class MaskFiles:
 
 @lru_cache(maxsize=32)
 def _archive(path: Path, process: int) -> zipfile.ZipFile:
-    """The open archive, one for each process: forked workers that share a file move each other's position in it."""
+    """Open an archive once per process: forked workers that share a file move each other's position in it."""
     try:
         return zipfile.ZipFile(path)
     except DAMAGED_ZIP as error:
@@ -107,7 +107,7 @@ def _archive(path: Path, process: int) -> zipfile.ZipFile:
 
 @dataclass(frozen=True)
 class DepthMaps:
-    """Depth of one recording: maps of the numbers `maps` in dataset `name` (maps, H, W), in m, of an HDF5 file."""
+    """Depth maps of one recording: indices `maps` into dataset `name` (maps, H, W), in m, of an HDF5 file."""
 
     path: Path
     name: str
@@ -117,7 +117,7 @@ class DepthMaps:
         return len(self.maps)
 
     def __getitem__(self, index: int) -> NDArray[np.float32]:
-        """(H, W) float32 depth in m, NaN where there is none."""
+        """Depth map (H, W) float32 in m, NaN for unknown depth."""
         number = self.maps[index]
         with translate_errors(self.path, f"map {number} of {self.name}"):
             depth = np.asarray(part(self.path, self.name)[number], np.float32)
@@ -127,13 +127,13 @@ class DepthMaps:
         return np.where(known & (depth > 0), depth, np.float32(np.nan))
 
     def checksums(self) -> list[int]:
-        """CRC-32 of some maps, spread over the recording."""
+        """CRC-32 of up to 16 maps, spread over the recording."""
         places = np.unique(np.linspace(0, len(self.maps) - 1, SAMPLED).astype(int)).tolist() if self.maps else []
         return [zlib.crc32(self[place].tobytes()) for place in places]
 
 
 def read_stamps(path: Path) -> NDArray[np.int64]:
-    """Times (N,) int64 in us, rising, from a text file with one on each line."""
+    """Read times (N,) int64 in us, rising, from a text file with one time per line."""
     try:
         times = np.array([int(line) for line in path.read_text().split()], np.int64)
     except FileNotFoundError as error:
@@ -146,9 +146,9 @@ def read_stamps(path: Path) -> NDArray[np.int64]:
 
 
 def speed_at(root: Path, name: str, times: NDArray[np.int64]) -> NDArray[np.float32] | None:
-    """Speed (N,) float32 in m/s at `times` (N,) in us, interpolated; None where the data set does not state it.
+    """Interpolate the camera's speed (N,) float32 in m/s at `times` (N,) in us; None if the data set has no speeds.
 
-    `<root>/ego_speed/<name>.npy` holds (M, 2) float64, rising time in us in the recording's clock and speed in m/s.
+    `<root>/ego_speed/<name>.npy` holds (M, 2) floats: rising times in us on the recording's clock, and speeds in m/s.
     """
     path = root / "ego_speed" / f"{name}.npy"
     if not path.is_file():
@@ -163,14 +163,14 @@ def speed_at(root: Path, name: str, times: NDArray[np.int64]) -> NDArray[np.floa
 
 @dataclass(frozen=True)
 class CheckedLabels:
-    """Labels of a recording, see `tespec.datasets.recording.Labels`; one that is not of its kind is refused.
+    """Labels of a recording, checked on access, see `tespec.datasets.recording.Labels`; invalid ones are refused.
 
     Attributes:
-        labels: as the data set gives them.
+        labels: labels of the data set.
         where: recording, for messages.
         kind: `MASK`, `DEPTH` or `BOXES`.
         size: (H, W) of the histograms in px.
-        classes: number of classes; 0: not known.
+        classes: number of classes; 0: unknown.
     """
 
     labels: Labels[Any]
@@ -183,7 +183,7 @@ class CheckedLabels:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> Any:
-        """The label number `index`."""
+        """Label number `index`, checked."""
         label = self.labels[index]
         if fault := (_box_fault if self.kind == BOXES else _map_fault)(label, self.kind, self.size, self.classes):
             file = f" ({self.labels.names[index]})" if isinstance(self.labels, MaskFiles) else ""
@@ -191,12 +191,12 @@ class CheckedLabels:
         return label
 
     def checksums(self) -> list[int]:
-        """Those of the labels."""
+        """Checksums of the labels."""
         return self.labels.checksums()
 
 
 def with_checks(recording: LabelledRecording, kind: str, classes: int) -> LabelledRecording:
-    """The recording with labels that are checked as they are read; there has to be a window for each."""
+    """Return the recording with labels that are checked on access; each label must have a window."""
     where, labels = f"{recording.path}, recording {recording.name}", recording.labels
     if len(labels) != len(recording.labelled):
         what = f"{len(labels)} labels for {len(recording.labelled)} labelled windows"
@@ -206,7 +206,7 @@ def with_checks(recording: LabelledRecording, kind: str, classes: int) -> Labell
 
 
 def _map_fault(label: Any, kind: str, size: Size, classes: int) -> tuple[str, str] | None:
-    """What is wrong with a mask (H, W) uint8, or a depth (H, W) float32 in m, and the remedy."""
+    """Error and remedy for a mask (H, W) uint8 or a depth map (H, W) float32 in m; None if it is valid."""
     wanted = np.dtype(np.uint8 if kind == MASK else np.float32)
     if not isinstance(label, np.ndarray) or label.ndim != 2 or label.dtype != wanted:
         return f"{kind} is {_described(label)}", f"give (H, W) {wanted}"
@@ -221,11 +221,11 @@ def _map_fault(label: Any, kind: str, size: Size, classes: int) -> tuple[str, st
 
 
 def _box_fault(label: Any, kind: str, size: Size, classes: int) -> tuple[str, str] | None:
-    """What is wrong with boxes in px of histograms of `size` (H, W), and the remedy."""
+    """Error and remedy for boxes in px of histograms of `size` (H, W); None if they are valid."""
     if not isinstance(label, Boxes):
         return f"{kind} are {_described(label)}", "give tespec.core.boxes.make_boxes(corners, classes)"
     (left, top, right, bottom), numbers = label.corners.T, label.label
-    # Downsampling to whole pixels leaves up to one beyond the border.
+    # Downsampling to an integer size leaves boxes up to 1 px beyond the border.
     inside = (left >= 0) & (top >= 0) & (right <= size[1] + 1) & (bottom <= size[0] + 1)
     for wrong, what, remedy in (
         (~inside, f"is outside of {size[1]}x{size[0]} px", "give corners in px of the histograms"),

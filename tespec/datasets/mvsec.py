@@ -1,4 +1,4 @@
-"""MVSEC: events and depth, read from the official HDF5 files without a conversion."""
+"""MVSEC: events and depth maps, read from the official HDF5 files without conversion."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LATEST = 1e11  # s, the year 5138; in us it is exact in 64 bits
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class MvsecProtocol:
-    """Which depth is the truth: "raw", the only one that fits MVSEC's events, which are not rectified."""
+    """Depth maps used as ground truth: "raw", the only ones that fit MVSEC's events, which are not rectified."""
 
     depth: Literal["raw"]
 
@@ -38,25 +38,25 @@ class Mvsec(LabelledDataset):
     """MVSEC: events of 346x260 px, depth at 20 Hz.
 
     Get it: https://daniilidis-group.github.io/mvsec/download/ (no registration), HDF5 files, "outdoor_day" and
-    "outdoor_night". Licence: on its pages. Size: not measured here; `check` prints what the files and packing take.
+    "outdoor_night". Licence: see this page. Size: not measured by us; `check` prints that of files and packed events.
 
     Layout:
         mvsec/outdoor_day2_data.hdf5     mvsec/outdoor_day2_gt.hdf5
-        and likewise outdoor_day1, outdoor_night1, outdoor_night2, outdoor_night3
+        the same for outdoor_day1, outdoor_night1, outdoor_night2, outdoor_night3
 
-    Also read: the same files one folder down. They are read as they are.
+    Also read: the same files in a subfolder. They are read without conversion.
 
-    The depth maps' own times are the clock; images, which differ in number, are not used. The truth is
-    depth_image_raw; depth_image_rect lies at rectified pixels, the events do not. A map's events are those since the
-    map before it; maps of which this period begins before the first event or after the last are left out and counted.
-    Maps without any depth stay labels.
+    Labels have the times of the depth maps; images, which differ in number, are not used. The ground truth is
+    depth_image_raw, since depth_image_rect is at rectified pixels and the events are not. The events of a map are those
+    since the previous map; maps for which this period starts before the first event or after the last are left out and
+    counted. Maps without any depth remain labels.
     """
 
     title = "MVSEC"
     sensor = (260, 346)
-    # Those of the paper. HMNet validates on nothing (experiments/depth/config/hmnet_B3.py), e2depth and RAMNet on a
-    # part of outdoor_day2 cut in time, in folders of their own (uzh-rpg/rpg_ramnet, RAM_Net/configs/*_mvsec.json).
-    splits = {  # noqa: RUF012  # an instance has those it is given
+    # As in the paper. HMNet has no validation split (experiments/depth/config/hmnet_B3.py); e2depth and RAMNet validate
+    # on a time segment of outdoor_day2, in separate folders (uzh-rpg/rpg_ramnet, RAM_Net/configs/*_mvsec.json).
+    splits = {  # noqa: RUF012  # instances set their own
         "train": ["outdoor_day2"],
         "test": ["outdoor_day1", "outdoor_night1", "outdoor_night2", "outdoor_night3"],
     }
@@ -71,7 +71,7 @@ class Mvsec(LabelledDataset):
 
     @classmethod
     def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
-        """What reads a `_data.hdf5`: float64 rows of x, y, time in s since 1970, and polarity -1 or 1."""
+        """Reader of a `_data.hdf5` file: float64 rows of x, y, time in s since 1970, and polarity -1 or 1."""
         shape = dataset(path, EVENTS, "f", 2).shape
         if shape[1] != 4:
             raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", AGAIN)
@@ -101,7 +101,7 @@ class Mvsec(LabelledDataset):
         return RecordingFiles(name, split, EventSource(data, self.given_sensor), (truth,))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        """One sequence with its depth."""
+        """Open one sequence with its depth maps."""
         stream, truth = files.source.stream, files.beside[0]
         count = len(dataset(truth, DEPTH_MAPS, "f", 3))
         times = read_times(truth, f"{DEPTH_MAPS}_ts")
@@ -120,12 +120,12 @@ class Mvsec(LabelledDataset):
 
 
 def read_times(path: Path, name: str) -> NDArray[np.int64]:
-    """Times (N,) int64 in us since 1970, from seconds in dataset `name` of a file.
+    """Read times (N,) int64 in us since 1970 from the seconds in dataset `name` of a file.
 
-    Seconds since 1970 in float64 are 0.24 us apart, so that the nearest microsecond is the one that was meant.
+    Seconds since 1970 in float64 have a resolution of 0.24 us, so rounding recovers the original microseconds.
 
     Raises:
-        UserError: it is missing, empty, or its times step back.
+        UserError: the dataset is missing or empty, or its times step back or repeat.
     """
     with translate_errors(path, name):
         seconds = dataset(path, name, "f")[()].astype(np.float64)

@@ -1,6 +1,6 @@
-"""Gen1 and 1Mpx: recordings with boxes, from raw files or RVT's archives of histograms.
+"""Gen1 and 1Mpx: recordings with bounding boxes, from raw files or RVT's archives of histograms.
 
-Whatever is missing, damaged or does not fit together on disk is a `UserError`.
+Missing, damaged or inconsistent files raise a `UserError`.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ DAT, ARCHIVE = "Prophesee .dat", "RVT's preprocessed archive"  # layouts
 EVENT_FILE, BOX_FILE = "_td.dat", "_bbox.npy"
 INTERMEDIATE = ("_td.dat.h5", "_td.h5")  # event files of RVT's preprocessing
 RECORDED = "CD/events"  # in HDF5 files of Prophesee's recorders
-LABELS = Path("labels_v2") / "labels.npz"  # of a recording of RVT's archives
-EVERY = ("*",)  # names of a split that stand for every recording in its folder
+LABELS = Path("labels_v2") / "labels.npz"  # in a recording folder of RVT's archives
+EVERY = ("*",)  # in place of a split's names: every recording in its folder
 
 FIRST_LABEL_US = 100_000  # earlier label frames are left out (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py)
-LATEST_FIRST_US = 1_000_000  # first events of recordings whose clock starts at 0 come before
-TOLERANCE_US = 2_000  # by which a label frame may miss its place in the period
-LARGEST_PX = 1e6  # no place or size is larger; a damaged one may be close to what float32 can hold
+LATEST_FIRST_US = 1_000_000  # recordings whose clock starts at 0 have their first event before
+TOLERANCE_US = 2_000  # by which label frames may deviate from the period
+LARGEST_PX = 1e6  # no coordinate or size is larger; damaged ones may be close to the limit of float32
 
 
 class RawBoxes(NamedTuple):
-    """Boxes in time order: t (N,) int64 us, corners (N, 4) float32 px of the sensor, label (N,) int64."""
+    """Boxes in time order: t (N,) int64 in us, corners (N, 4) float32 in px of the sensor, label (N,) int64."""
 
     t: NDArray[np.int64]
     corners: NDArray[np.float32]
     label: NDArray[np.int64]
 
     def keep(self, kept: NDArray[np.bool_]) -> RawBoxes:
-        """The boxes of a mask (N,)."""
+        """Boxes selected by a mask (N,)."""
         return RawBoxes(self.t[kept], self.corners[kept], self.label[kept])
 
     def downsampled(self, factor: int) -> RawBoxes:
-        """In px of histograms that are downsampled by `factor`."""
+        """Boxes in px of histograms downsampled by `factor`."""
         return self._replace(corners=(self.corners / factor).astype(np.float32))
 
 
 def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
-    """Boxes of a structured array with x, y, w, h, class_id, and t, which old files call ts."""
+    """Read and check boxes of a structured array with fields x, y, w, h, class_id and t (ts in old files)."""
     time = "ts" if "ts" in (stored.dtype.names or ()) else "t"
     try:
         t, label = (stored[name].astype(np.int64, casting="same_kind") for name in (time, "class_id"))
@@ -81,16 +81,16 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class PropheseeProtocol:
-    """Which recordings, frames and boxes count, by the rules of uzh-rpg/RVT; sizes in px of the sensor.
+    """Rules of uzh-rpg/RVT that select recordings, frames and boxes; sizes in px of the sensor.
 
     Attributes:
-        period_ms: between label frames.
-        period_from_labels: whether the period is that whole number of the labels' median spacing which is closest to
-            `period_ms`; where none is within 2 ms of it, it stays as it is.
-        min_diagonal: of a box.
-        min_side: of a box.
-        max_width_share: of the sensor's width, in training.
-        skip: recordings left out for faulty labels.
+        period_ms: time between label frames.
+        period_from_labels: whether to use the multiple of the labels' median spacing that is closest to `period_ms`,
+            if it is within 2 ms of it.
+        min_diagonal: minimum diagonal of a box.
+        min_side: minimum side of a box.
+        max_width_share: maximum width of a training box, as a share of the sensor's width.
+        skip: recordings left out because of faulty labels.
     """
 
     period_ms: PositiveFloat
@@ -102,10 +102,10 @@ class PropheseeProtocol:
 
 
 def choose_boxes(boxes: RawBoxes, rules: PropheseeProtocol, classes: int, sensor: Size, training: bool) -> RawBoxes:
-    """Boxes that count: of the first `classes` classes, cropped to the sensor (height, width), of the right size.
+    """Select boxes of the first `classes` classes, crop them to the sensor (height, width), and filter by size.
 
-    The order, and the limits of the crop, which are the last pixel and not its far edge, are those of uzh-rpg/RVT
-    (scripts/genx/preprocess_dataset.py, `apply_filters`).
+    As in uzh-rpg/RVT (scripts/genx/preprocess_dataset.py, `apply_filters`), in this order and with a crop to the last
+    pixel instead of its far edge.
     """
     kept = boxes.keep(boxes.label < classes)
     height, width = sensor
@@ -120,19 +120,19 @@ def choose_boxes(boxes: RawBoxes, rules: PropheseeProtocol, classes: int, sensor
 
 
 def start_of(first: int) -> int:
-    """Time in us at which a recording starts, by that of its first event.
+    """Return the start of a recording in us, given the time of its first event.
 
-    The clock of the official archives starts with the recording, at 0, and the first event follows within 1 s. By any
-    other clock a recording starts with its first event.
+    The clock of the official archives starts at 0 with the recording, and the first event follows within 1 s. With any
+    other clock, a recording starts at its first event.
     """
     return 0 if 0 <= first < LATEST_FIRST_US else first
 
 
 def choose_frames(times: NDArray[np.int64], rules: PropheseeProtocol, start: int = 0) -> NDArray[np.int64]:
-    """Times of the label frames, of the sorted times (N,) in us at which there are boxes.
+    """Select the times of label frames among the sorted times (N,) of boxes in us.
 
-    The first one at 100 ms or later after the `start` (us) counts, and each whose distance to the last one that counts
-    is a whole number of periods, give or take 2 ms, as in uzh-rpg/RVT (scripts/genx/preprocess_dataset.py).
+    The first frame is at least 100 ms after `start` (us). Each further frame is a whole number of periods, give or take
+    2 ms, after the previous selected one, as in uzh-rpg/RVT (scripts/genx/preprocess_dataset.py).
     """
     times = np.unique(times)
     period = max(1, round(rules.period_ms * 1000))  # us
@@ -151,7 +151,7 @@ def choose_frames(times: NDArray[np.int64], rules: PropheseeProtocol, start: int
 
 @dataclass(frozen=True, eq=False)
 class BoxLabels:
-    """Boxes of each label frame: those of `boxes`, in px of the histograms, at one of the `times` (K,) in us."""
+    """Boxes of each label frame: those of `boxes`, in px of the histograms, at each of the `times` (K,) in us."""
 
     boxes: RawBoxes
     times: NDArray[np.int64]
@@ -160,7 +160,7 @@ class BoxLabels:
         return len(self.times)
 
     def __getitem__(self, index: int) -> Boxes:
-        """Boxes of label number `index`."""
+        """Boxes of label `index`."""
         begin, end = np.searchsorted(self.boxes.t, (self.times[index], self.times[index] + 1))
         return make_boxes(self.boxes.corners[begin:end], self.boxes.label[begin:end])
 
@@ -170,9 +170,9 @@ class BoxLabels:
 
 
 def recordings_in(folder: Path) -> dict[str, Path]:
-    """Event file, or folder of an archive, of each recording of a split, by name, in order.
+    """Event file or archive folder of each recording of a split, by name and sorted.
 
-    A folder that has the histograms of an archive, or the labels, counts: opening it says that the other is missing.
+    An archive folder counts if it has histograms or labels: opening it reports what is missing.
     """
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -189,17 +189,17 @@ def recordings_in(folder: Path) -> dict[str, Path]:
 
 
 class PropheseeDataset(LabelledDataset):
-    """Base of Gen1 and 1Mpx.
+    """Base class of Gen1 and 1Mpx.
 
     Attributes:
-        known_classes: number of classes in the files of boxes.
-        official: how names of the archive's recordings begin.
+        known_classes: number of classes in the box files.
+        official: pattern at the start of the names of official recordings.
     """
 
     sensor: ClassVar[Size]
     known_classes: ClassVar[int]
     official: ClassVar[re.Pattern[str]]
-    # RVT chooses its checkpoint on val (uzh-rpg/RVT, callbacks/custom.py).
+    # RVT selects its checkpoint on val (uzh-rpg/RVT, callbacks/custom.py).
     splits = dict.fromkeys(SPLITS, EVERY)
     protocol_type = PropheseeProtocol
     divides_labels = True
@@ -225,12 +225,12 @@ class PropheseeDataset(LabelledDataset):
 
     @classmethod
     def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
-        """Refused."""
+        """Refuse Prophesee's own HDF5 format."""
         what = "is Prophesee's own HDF5 format, whose codec is not available"
         raise UserError(path, what, "convert it to .raw or .dat")
 
     def names(self, split: str) -> tuple[str, ...]:
-        """Names of the recordings of a split; those with faulty labels are left out."""
+        """Names of the recordings of a split, without those in `protocol.skip`."""
         names, folder, skipped = super().names(split), self.root / split, self.protocol.skip
         if names == EVERY:
             names = tuple(self._found.get(split, ()))
@@ -257,7 +257,7 @@ class PropheseeDataset(LabelledDataset):
         return RecordingFiles(name, split, source, (boxes,))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        """One recording with its boxes."""
+        """Open one recording with its boxes."""
         count = len(self.classes) or self.known_classes
         if isinstance(files.source, ArchiveSource):
             return self._open_archive(files, files.source, count)
@@ -289,7 +289,7 @@ class PropheseeDataset(LabelledDataset):
 
     @classmethod
     def split_of(cls, path: Path, splits: Mapping[str, Sequence[str]]) -> str | None:
-        """The split of a recording, which the folder it lies in alone tells."""
+        """Split of an official recording, which only the folders above it determine."""
         parts = path.parts[-LEVELS:]
         if not any(cls.official.match(part) for part in parts):
             return None
@@ -297,7 +297,7 @@ class PropheseeDataset(LabelledDataset):
 
 
 def _folder_of_splits(root: Path) -> Path:
-    """The folder that holds train, val and test: `root`, or the only one in it that does."""
+    """Folder that holds train, val or test: `root`, or the only folder in it that does."""
     found = [path for path in (root, *sorted(root.iterdir())) if any((path / split).is_dir() for split in SPLITS)]
     if root in found or len(found) == 1:
         return found[0]
@@ -313,15 +313,15 @@ class Gen1(PropheseeDataset):
     Get it: https://www.prophesee.ai/2020/01/24/prophesee-gen1-automotive-detection-dataset/ (free of charge, after
     registration). RVT's preprocessed archive (histograms of 50 ms):
     https://download.ifi.uzh.ch/rpg/RVT/datasets/preprocessed/gen1.tar, crc32 5acab6f3. Licence: Prophesee's terms for
-    research, shown at the download; it may not be passed on. Size: not measured here (raw events, recordings of 60 s);
-    `check` prints what packing takes.
+    research, shown at the download; no redistribution. Size: not measured by us (raw events, recordings of 60 s);
+    `check` prints the size of packed events.
 
     Layout:
         gen1/train/<name>_td.dat   gen1/train/<name>_bbox.npy
         gen1/val/...               gen1/test/...
 
-    Also read: RVT's preprocessed archive, whose histograms need --set rule=rvt. Recordings with faulty labels are left
-    out (protocol.skip).
+    Also read: RVT's preprocessed archive, which requires --set rule=rvt. Recordings with faulty labels are left out
+    (protocol.skip).
     """
 
     title = "Gen1"
@@ -332,19 +332,19 @@ class Gen1(PropheseeDataset):
 
 @DATASETS.register_module()
 class OneMpx(PropheseeDataset):
-    """1Mpx Automotive Detection: events of 1280x720 px, boxes of seven classes at 30 or 60 Hz; three classes count.
+    """1Mpx Automotive Detection: events of 1280x720 px, boxes of seven classes (three are used) at 30 or 60 Hz.
 
     Get it: https://www.prophesee.ai/2020/11/24/automotive-megapixel-event-based-dataset/ (free of charge, after
     registration). RVT's preprocessed archive (histograms of 50 ms at half size):
     https://download.ifi.uzh.ch/rpg/RVT/datasets/preprocessed/gen4.tar, crc32 c5ec7c38. Licence: Prophesee's terms for
-    research, shown at the download; it may not be passed on. Size: about 1 TB, as its users report.
+    research, shown at the download; no redistribution. Size: about 1 TB, as its users report.
 
     Layout:
         1mpx/train/<name>_td.dat   1mpx/train/<name>_bbox.npy
         1mpx/val/...               1mpx/test/...
 
-    Also read: RVT's preprocessed archive, whose histograms need --set rule=rvt. Of the classes pedestrian, two-wheeler
-    and car count.
+    Also read: RVT's preprocessed archive, which requires --set rule=rvt. Only the classes pedestrian, two-wheeler and
+    car are used.
     """
 
     title = "1Mpx"

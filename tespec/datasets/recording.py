@@ -1,4 +1,4 @@
-"""A recording as a sequence of windows, with or without labels; which events belong to a window, and to a label."""
+"""Recordings as sequences of windows, with or without labels, and the rule that assigns events to labels."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True)
 class WindowRule:
-    """How labels get their events.
+    """Rule that assigns events to labels.
 
     Attributes:
-        recurrent: whether windows are contiguous, so that each event is in one of them; if not, each label has a window
-            of its own.
-        length_ms: nominal length of a window in ms; None: all events since the label before, which only recurrent
-            models can take.
+        recurrent: whether windows are contiguous, so that each event is in exactly one; if not, each label has its own
+            window.
+        length_ms: nominal length of a window in ms; None: all events since the previous label, for recurrent models
+            only.
     """
 
     recurrent: bool = True
@@ -40,15 +40,15 @@ class WindowRule:
             raise ValueError("windows that stand alone need a length")
 
     def apply(self, times: NDArray[np.int64], start: int) -> tuple[Windows, NDArray[np.int64]]:
-        """Windows (N, 2) of one recording, and the window (K,) int64 that ends at each label, both in us.
+        """Compute the windows (N, 2) of a recording in us, and the index (K,) int64 of the window ending at each label.
 
-        Contiguous windows have their nominal length before the first label, where none begins before `start` and there
-        is one at least. The time between two labels is divided into equal parts, as many as come closest to the length,
-        so that no event is lost or counted twice. Nothing follows the last label.
+        Before the first label, contiguous windows have the nominal length: as many as fit after `start`, at least one.
+        The time between two labels is divided equally into windows as close to the nominal length as possible, so that
+        no event is lost or counted twice. No window follows the last label.
 
         Args:
-            times: (K,) of the labels, rising.
-            start: where the first label's events begin, before it.
+            times: (K,) label times in us, rising.
+            start: start of the first label's events in us, before that label.
         """
         if self.length_ms is None or not self.recurrent:
             starts = np.append(start, times[:-1]) if self.length_ms is None else times - round(self.length_ms * 1000)
@@ -57,13 +57,13 @@ class WindowRule:
         lead, spacings = max(1, (int(times[0]) - start) // length), np.diff(times)
         parts = np.maximum(1, np.round(spacings / length)).astype(np.int64)
         ends = np.cumsum(parts)
-        place = np.arange(1, parts.sum() + 1) - np.repeat(ends - parts, parts)  # of each part, from 1 on
+        place = np.arange(1, parts.sum() + 1) - np.repeat(ends - parts, parts)  # of each part between labels, from 1
         between = np.repeat(times[:-1], parts) + np.repeat(spacings, parts) * place // np.repeat(parts, parts)
         borders = np.concatenate([times[0] - length * np.arange(lead, -1, -1, dtype=np.int64), between])
         return np.stack([borders[:-1], borders[1:]], axis=1), lead - 1 + np.append(0, ends)
 
     def describe(self) -> str:
-        """The rule in words."""
+        """Describe the rule."""
         if not self.recurrent:
             return f"the {self.length_ms:g} ms before the label"
         between = "" if self.length_ms is None else f" in windows of about {self.length_ms:g} ms"
@@ -71,7 +71,7 @@ class WindowRule:
 
 
 def contiguous_windows(first: int, end: int, length: int) -> Windows:
-    """(N, 2) windows of `length` us, one after the other, from `first` on; none goes beyond `end`."""
+    """Contiguous windows (N, 2) of `length` us from `first` on; none exceeds `end`."""
     starts = first + length * np.arange(max(0, (end - first) // length), dtype=np.int64)
     return np.stack([starts, starts + length], axis=1)
 
@@ -81,10 +81,10 @@ class Recording:
     """Events of one file or folder, cut into windows.
 
     Attributes:
-        name: what records and messages call it.
-        source: where its histograms come from.
+        name: name in records and messages.
+        source: source of its histograms.
         region: part of the sensor that is used.
-        windows: (N, 2) int64, first time and end of each window in us, end exclusive.
+        windows: (N, 2) int64 start and end of each window in us, end exclusive.
     """
 
     name: str
@@ -97,30 +97,30 @@ class Recording:
 
     @property
     def path(self) -> Path:
-        """File or folder that messages name."""
+        """File or folder, for messages."""
         return self.source.path
 
     @property
     def stream(self) -> PackedEvents:
-        """The open recording."""
+        """The recording's events."""
         return self.source.stream
 
     def histograms(self, first: int, count: int, bins: int, rule: str) -> NDArray[np.uint8]:
-        """Histograms (count, 2*bins, H, W) of the windows from `first` on; a `UserError` if they cannot be read."""
+        """Histograms (count, 2*bins, H, W) of windows from `first` on; unreadable ones raise a `UserError`."""
         out = np.empty((count, 2 * bins, self.region.height, self.region.width), np.uint8)
         self.fill(out, first, bins, rule)
         return out
 
     def fill(self, out: NDArray[np.uint8], first: int, bins: int, rule: str, view: FlipZoom | None = None) -> None:
-        """Write histograms of T windows from `first` on, as `view` shows them, into `out` (T, 2*bins, H, W) uint8."""
+        """Write histograms of T windows from `first` on, transformed by `view`, to `out` (T, 2*bins, H, W) uint8."""
         self.source.fill(out, self.windows[first : first + len(out)], bins, rule, self.region, view)
 
 
 class Labels(Protocol[T_co]):
-    """Labels of a recording, read when they are asked for; a `UserError` if one cannot be.
+    """Labels of a recording, read on access; an unreadable label raises a `UserError`.
 
-    What a label is depends on the task: a mask (H, W) uint8, 255 where there is none; a depth (H, W) float32 in m,
-    NaN where there is none; or `Boxes`. All are in px of the histograms.
+    The type depends on the task: a mask (H, W) uint8, 255 for unlabelled pixels; a depth map (H, W) float32 in m, NaN
+    for unknown depth; or `Boxes`. All are in px of the histograms.
     """
 
     def __len__(self) -> int: ...
@@ -128,19 +128,19 @@ class Labels(Protocol[T_co]):
     def __getitem__(self, index: int) -> T_co: ...
 
     def checksums(self) -> list[int]:
-        """CRC-32 of the labels, or of some spread over them, whatever the layout they are stored in."""
+        """CRC-32 of all labels, or of some spread over them, independent of the layout on disk."""
 
 
 @dataclass(frozen=True, eq=False)
 class LabelledRecording(Recording):
-    """A recording some of whose windows end at a label.
+    """A recording with labels at the end of some windows.
 
     Attributes:
-        labels: by index.
-        labelled: (K,) int64 window that each label stands at the end of, rising.
-        ego_speed: (K,) float32 speed of the camera in m/s at each label, where it is known.
+        labels: labels by index.
+        labelled: (K,) int64 index of the window that ends at each label, rising.
+        ego_speed: (K,) float32 speed of the camera in m/s at each label, if known.
         left_out: number of labels on disk that the protocol leaves out.
-        start: time in us at which the recording starts, of protocols that leave out its beginning.
+        start: start of the recording in us, for protocols that leave out its beginning.
     """
 
     labels: Labels[Any]
@@ -151,20 +151,20 @@ class LabelledRecording(Recording):
 
     @property
     def label_times(self) -> NDArray[np.int64]:
-        """(K,) int64 time of each label in us."""
+        """Time (K,) int64 of each label in us."""
         return self.windows[self.labelled, 1]
 
     def labels_in(self, first: int, count: int) -> range:
-        """Indices of the labels of `count` windows from `first` on."""
+        """Indices of the labels in `count` windows from `first` on."""
         return range(*np.searchsorted(self.labelled, (first, first + count)).tolist())
 
     def part(self, first: int, end: int) -> LabelledRecording:
-        """The windows from `first` to `end` (exclusive), with their labels."""
+        """Return the windows from `first` to `end` (exclusive), with their labels."""
         part = self.keep(np.array(self.labels_in(first, end - first), np.int64))
         return replace(part, windows=self.windows[first:end], labelled=part.labelled - first)
 
     def keep(self, labels: NDArray[np.int64]) -> LabelledRecording:
-        """With these labels alone, given by their numbers."""
+        """Return the recording with only the labels of these indices."""
         speed = None if self.ego_speed is None else self.ego_speed[labels]
         kept = ChosenLabels(self.labels, labels)
         return replace(self, labels=kept, labelled=self.labelled[labels], ego_speed=speed)
@@ -172,7 +172,7 @@ class LabelledRecording(Recording):
 
 @dataclass(frozen=True)
 class ChosenLabels:
-    """Some labels of a recording, those that `numbers` names; the checksums are those of all its labels."""
+    """Subset of a recording's labels with the indices `numbers`; the checksums are those of all its labels."""
 
     every: Labels[Any]
     numbers: NDArray[np.int64]
@@ -184,12 +184,12 @@ class ChosenLabels:
         return self.every[int(self.numbers[index])]
 
     def checksums(self) -> list[int]:
-        """Those of all labels of the recording."""
+        """Checksums of all labels of the recording."""
         return self.every.checksums()
 
 
 def van_der_corput_order(count: int) -> NDArray[np.int64]:
-    """The numbers 0 to `count` - 1 in an order of which any beginning is spread evenly (van der Corput's sequence)."""
+    """The numbers 0 to `count` - 1 in an order whose prefixes are all evenly spread (van der Corput's sequence)."""
     bits = max(1, (count - 1).bit_length())
     places = np.arange(1, 2**bits + 1) % 2**bits
     reversed_bits = sum(((places >> bit) & 1) << (bits - 1 - bit) for bit in range(bits))
@@ -199,9 +199,9 @@ def van_der_corput_order(count: int) -> NDArray[np.int64]:
 
 
 def with_label_share(recordings: Sequence[LabelledRecording], share: float) -> list[LabelledRecording]:
-    """Recordings with the same events and a share of their labels, one at least of each recording that has some.
+    """Keep all events, but only a share of the labels of each recording, at least one if it has any.
 
-    Which labels these are follows from their number alone; a smaller share is a part of a larger one.
+    The choice depends only on the number of labels; a smaller share is a subset of a larger one.
     """
     thinned = []
     for recording in recordings:
@@ -212,12 +212,12 @@ def with_label_share(recordings: Sequence[LabelledRecording], share: float) -> l
 
 
 def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[LabelledRecording]:
-    """Recordings without the stretches in which `longest` windows or more in a row lead to no label.
+    """Cut recordings at gaps of `longest` or more consecutive windows without a label.
 
-    Of a longer gap the last `longest` - 1 windows before its end stay, to lead up to the next label (after
-    uzh-rpg/RVT, data/genx_utils/sequence_for_streaming.py), so that any `longest` windows in a row of a part hold a
-    label. Windows after a part's last label are left out, but for those that bring a part to `longest` windows. A
-    recording without such gaps stays one.
+    The last `longest` - 1 windows of a gap are kept, to lead up to the next label (after uzh-rpg/RVT,
+    data/genx_utils/sequence_for_streaming.py), so that any `longest` consecutive windows of a part include a label.
+    Windows after the last label of a part are dropped, unless the part would have fewer than `longest` windows. A
+    recording without such gaps stays in one part.
     """
     parts: list[LabelledRecording] = []
     for recording in recordings:
@@ -231,12 +231,11 @@ def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[L
 
 
 def fingerprint(*splits: Sequence[Recording]) -> str:
-    """Twelve hexadecimal digits of SHA-256 over what is used of the recordings.
+    """Twelve hexadecimal digits of a SHA-256 over the data that the recordings use.
 
-    For each recording: the place of its split among the arguments, its name, the part of the sensor that is used, and
-    of each file of its events the name, the size, and the first and last 64 kB; for each label its time, its CRC-32,
-    and the camera's speed. Where the files lie, whether events are packed or masks zipped, and how time is cut into
-    windows does not count.
+    It covers, for each recording, the index of its split, its name, the part of the sensor that is used, and the name,
+    size, and first and last 64 kB of each event file; and for each label its time, its CRC-32 and the camera's speed.
+    It is independent of file locations, packing of events, zipping of masks, and the length of windows.
     """
     digest = hashlib.sha256()
     for number, recording in ((number, recording) for number, split in enumerate(splits) for recording in split):
@@ -250,7 +249,7 @@ def fingerprint(*splits: Sequence[Recording]) -> str:
 
 
 def reduced(height: int, width: int, downsample: Downsample) -> Region:
-    """The whole of a sensor of height x width px, downsampled."""
+    """Region of a full sensor of height x width px, downsampled."""
     factor = downsample.factor
     if factor == "auto":
         factor = -(-width // (downsample.to_width or width))
@@ -258,7 +257,7 @@ def reduced(height: int, width: int, downsample: Downsample) -> Region:
 
 
 def require_stored_factor(recordings: Iterable[Recording], downsample: Downsample) -> None:
-    """Refuse archives of histograms that are stored at another factor than the one that the user asks for."""
+    """Refuse archives of histograms that are stored with another downsampling than the user's."""
     for source in (each.source for each in recordings):
         if isinstance(source, ArchiveSource):
             height, width = (source.factor * side for side in (source.region.height, source.region.width))

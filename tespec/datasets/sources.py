@@ -1,7 +1,7 @@
-"""Where the histograms of a recording come from: its events, packed or not, or RVT's archive of histograms.
+"""Sources of a recording's histograms: its events, packed or not, or RVT's archive of histograms.
 
-Sources are opened where they are used, so that workers open their own. What is missing, damaged or does not fit is a
-`UserError`, and so is a recording that cannot be packed.
+Sources are opened on use, so that each worker opens its own. Missing, damaged or inconsistent files, and recordings
+that cannot be packed, raise a `UserError`.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
 from tespec.events.store import CLIP, HEADER, header_of, is_complete, store_of
 
 RECTIFY_MAP = "rectify_map"
-Windows = NDArray[np.int64]  # (N, 2) first time and end of each, in us, end exclusive
-# RVT's archives: one HDF5 chunk a window of 50 ms (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py).
+Windows = NDArray[np.int64]  # (N, 2) start and end of each in us, end exclusive
+# RVT's archives: one HDF5 chunk per window of 50 ms (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py).
 REPRESENTATIONS = Path("event_representations_v2") / "stacked_histogram_dt=50_nbins=10"
 FACTORS = {"event_representations.h5": 1, "event_representations_ds2_nearest.h5": 2}  # of Gen1 and 1Mpx
 ENDS = REPRESENTATIONS / "timestamps_us.npy"
 BINS, RULE, WINDOW_US = 10, "rvt", 50_000
-SPACING_US = (45_000, 55_000)  # between windows; they are laid between labels, so that it varies a little
+SPACING_US = (45_000, 55_000)  # of windows, which varies a little because windows are fitted between labels
 
 
 @dataclass(frozen=True)
 class EventSource:
-    """Events of a file or folder, of the packed store beside it or in the cache; without one, read whole into memory.
+    """Events of a file or folder, from its packed store next to it or in the cache, or else loaded into memory.
 
     Attributes:
-        path: what `open_events` opens; it may be missing where the store is there.
-        sensor: its (height, width) in px as the user gives it, for recordings that do not name it.
-        rectify_map: DSEC's file of rectified coordinates, where they are to be applied.
-        default: (height, width) in px where nothing else says it.
+        path: path for `open_events`; it may be missing if its store exists.
+        sensor: the user's (height, width) in px, for recordings that do not name it.
+        rectify_map: DSEC's file of rectified coordinates, to rectify the events; None: raw events.
+        default: fallback (height, width) in px.
     """
 
     path: Path
@@ -70,28 +70,28 @@ class EventSource:
 
     @property
     def stream(self) -> PackedEvents:
-        """The open recording; pickles of this object do not hold it."""
+        """The open recording, which is not part of this object's pickle."""
         try:
             return packed_events(self)
         except NotPacked:
             return _in_memory(self)
 
     def opened(self, opener: Callable[..., PackedEvents]) -> PackedEvents:
-        """The recording as `open_events` or `load_events` opens it, rectified where it is to be."""
+        """Open the recording with `open_events` or `load_events`, and rectify it if there is a map."""
         stream = opener(self.path, *(self.sensor or (None, None)), default=self.default)
         if self.rectify_map is None:
             return stream
         return stream.rectified(read_rectification(self.rectify_map, stream.height, stream.width))
 
     def reader(self) -> Reader:
-        """What reads the events as they were recorded."""
+        """Reader of the original recording."""
         height, width = self.sensor or (None, None)
         return open_reader(self.path, height, width, self.default)
 
     def identity(self) -> list[dict[str, Any]]:
-        """Name, size and sampled SHA-256 of each file that determines the histograms, wherever it lies.
+        """Name, size and sampled SHA-256 of each file that determines the histograms, independent of its location.
 
-        Of a packed recording these are the files it was made from.
+        For a packed store without its recording, these are the files it was made from.
         """
         maps = [quick_hash(self.rectify_map)] if self.rectify_map else []
         store = store_of(self.path)
@@ -102,14 +102,14 @@ class EventSource:
     def fill(
         self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: FlipZoom | None
     ) -> None:
-        """Write histograms of windows (N, 2) in us, as `view` shows them, into `out` (N, 2*bins, H, W) uint8."""
+        """Write histograms of windows (N, 2) in us, transformed by `view`, to `out` (N, 2*bins, H, W) uint8."""
         window_histograms(self.stream, windows, bins, rule=rule, region=region, view=view, out=out)
 
 
 @cache
 def packed_events(source: EventSource) -> PackedEvents:
-    """The open recording; `NotPacked` where it has no packed store."""
-    # As many as there are: an open store is small, and maps its files anew where they have not been used for long.
+    """Open a packed recording; raise `NotPacked` if it has no store."""
+    # The cache is unbounded: an open store is small, and maps its files again after a long time without use.
     return source.opened(open_events)
 
 
@@ -119,7 +119,7 @@ def _in_memory(source: EventSource) -> PackedEvents:
 
 
 def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]:
-    """Nearest rectified pixel of each raw one (DSEC): the frame that labels live in.
+    """Read the nearest rectified pixel of each raw pixel (DSEC); labels are at rectified pixels.
 
     Args:
         path: `rectify_map.h5` with (H, W, 2) floating-point x and y (uzh-rpg/DSEC).
@@ -127,7 +127,7 @@ def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]
         width: columns of the sensor in px.
 
     Returns:
-        (H, W, 2) int16 x and y; -1 where the place lies outside of the sensor.
+        (H, W, 2) int16 x and y; -1 if outside of the sensor.
     """
     if not path.is_file():
         raise UserError(path, "no such file, and labels need rectified events", "copy it beside the events")
@@ -145,7 +145,7 @@ def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]
 class ArchiveSource:
     """Histograms of one recording of RVT's archives, in folder `path`.
 
-    `sensor` is the (height, width) in px that they have to be of, where the user gives one.
+    `sensor` is the user's (height, width) in px, which the histograms must match; None: any.
     """
 
     path: Path
@@ -153,7 +153,7 @@ class ArchiveSource:
 
     @property
     def file(self) -> Path:
-        """The HDF5 file of the histograms."""
+        """HDF5 file of the histograms."""
         folder = self.path / REPRESENTATIONS
         found = next((folder / name for name in FACTORS if (folder / name).is_file()), None)
         if found is None:
@@ -162,7 +162,7 @@ class ArchiveSource:
 
     @property
     def data(self) -> h5py.Dataset:
-        """(N, 2*bins, H, W) uint8 histograms of the file."""
+        """Stored histograms (N, 2*bins, H, W) uint8."""
         stored = dataset(self.file, "data", "u", 4)
         if stored.dtype != np.uint8 or stored.shape[1] != 2 * BINS:
             what = f"data is {stored.dtype} {stored.shape} instead of uint8 (windows, {2 * BINS}, H, W)"
@@ -171,34 +171,34 @@ class ArchiveSource:
 
     @property
     def factor(self) -> int:
-        """By which the sensor's size is divided in the histograms."""
+        """Downsampling factor of the stored histograms."""
         return FACTORS[self.file.name]
 
     @property
     def stream(self) -> PackedEvents:
-        """Refused: the archive has no events."""
+        """Raise a `UserError`, since the archive has no events."""
         raise UserError(self.path, "holds histograms, not events", "give the raw recordings")
 
     @property
     def region(self) -> Region:
-        """Size of the stored histograms."""
+        """Region with the size of the stored histograms."""
         height, width = self.data.shape[2:]
         if self.sensor is not None:
             resolve_size(self.path, *self.sensor, named=(self.factor * height, self.factor * width))
         return Region(height, width)
 
     def identity(self) -> list[dict[str, Any]]:
-        """Name, size and sampled SHA-256 of the histograms and of their times."""
+        """Name, size and sampled SHA-256 of the files of histograms and times."""
         return [quick_hash(file) for file in (self.file, self.path / ENDS)]
 
     @cached_property
     def windows(self) -> Windows:
-        """(N, 2) windows in us that the histograms are of, border events included on both sides."""
+        """Windows (N, 2) of the histograms in us; an event at a border is in both windows."""
         path, count = self.path / ENDS, len(self.data)
         ends = load_array(path)
         if ends.dtype.kind not in "iu" or ends.shape != (count,) or (ends[1:] <= ends[:-1]).any():
             raise UserError(path, f"does not hold {count} times that rise, one for each histogram", AGAIN)
-        # Gen1 archives that are made again with RVT's public script have 50 ms of each 125 ms: 60 % of events are lost.
+        # Gen1 archives made with RVT's public script cover 50 ms of each 125 ms: 60 % of the events are lost.
         spacing = float(np.median(np.diff(ends))) if count > 1 else WINDOW_US
         if not SPACING_US[0] <= spacing <= SPACING_US[1]:
             what = f"windows of 50 ms are {spacing / 1000:g} ms apart, so that events between them are missing"
@@ -216,7 +216,7 @@ class ArchiveSource:
     def fill(
         self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: FlipZoom | None
     ) -> None:
-        """Write stored histograms, see `EventSource.fill`; other bins, rule and windows than theirs are refused."""
+        """Write stored histograms, see `EventSource.fill`; other bins, rules and windows are refused."""
         if (bins, rule) != (BINS, RULE):
             what = f"holds histograms of {BINS} bins by rule {RULE}, not of {bins} by rule {rule}"
             raise UserError(self.path, what, f"give --set bins={BINS} and --set rule={RULE}, or the raw recordings")
@@ -241,7 +241,7 @@ def is_archive(folder: Path) -> bool:
 
 
 def source_of(path: Path, sensor: Size | None = None) -> Source:
-    """Events or histograms of a recording; `sensor` is its (height, width) in px as the user gives it."""
+    """Source of a recording, either events or histograms; `sensor` is the user's (height, width) in px."""
     return ArchiveSource(path, sensor) if is_archive(path) else EventSource(path, sensor)
 
 
@@ -251,7 +251,7 @@ def is_there(path: Path) -> bool:
 
 
 class Packing(NamedTuple):
-    """A recording to pack, where its store goes, and its number of events."""
+    """A recording to pack, the path of its store, and its number of events."""
 
     source: EventSource
     store: Path
@@ -261,19 +261,19 @@ class Packing(NamedTuple):
 def pack_missing(
     sources: Iterable[Source], *, beside: bool = False, processes: int = 1, skip_damaged: bool | None = None
 ) -> list[UserError]:
-    """Pack what has no packed store, with one bar; nothing is written where the disk has too little for all of it.
+    """Pack every recording that has no store yet, with one progress bar; write nothing if the disk lacks space for all.
 
-    Killed at any point, it goes on with the first recording that is not whole when it is called again.
+    If killed, it resumes at the first incomplete recording when called again.
 
     Args:
-        sources: of recordings that are about to be read many times.
-        beside: whether stores go beside their recordings, where those of older versions are replaced, and not into the
+        sources: sources of recordings that are about to be read many times.
+        beside: whether stores go next to their recordings, replacing those of older versions, instead of into the
             cache.
-        processes: recordings packed at once.
-        skip_damaged: whether recordings that cannot be read are left out; None: that cannot be asked for.
+        processes: number of recordings packed concurrently.
+        skip_damaged: whether to leave out unreadable recordings; None: the user has no such option.
 
     Returns:
-        What is wrong with those left out.
+        Errors of the recordings left out.
     """
     wanted = [source for source in sources if isinstance(source, EventSource)]
     missing: list[Packing] = []
@@ -308,7 +308,7 @@ def pack_missing(
             if failure is None:
                 continue
             if failure.where == str(packing.store.parent) or failure.where.startswith(str(packing.store)):
-                # No recording is damaged.
+                # The store could not be written; no recording is damaged.
                 remedy = failure.remedy if beside else "make room, or let TESPEC_CACHE name another folder"
                 raise UserError(failure.where, failure.what, remedy)
             left_out.append(raise_or_leave_out(failure, skip_damaged, len(wanted)))
@@ -316,7 +316,7 @@ def pack_missing(
 
 
 def raise_or_leave_out(error: UserError, skip_damaged: bool | None, recordings: int) -> UserError:
-    """What is wrong with one of several recordings: returned where it is to be left out, else raised."""
+    """Return the error of a recording that is to be left out, or raise it."""
     if skip_damaged:
         return error
     offered = ", or leave it out with --skip-damaged" * (skip_damaged is not None and recordings > 1)
@@ -324,7 +324,7 @@ def raise_or_leave_out(error: UserError, skip_damaged: bool | None, recordings: 
 
 
 def _missing(source: EventSource, beside: bool) -> list[Packing]:
-    """What is to be done about a recording: nothing where it has a store."""
+    """List the packing that a recording needs: none if it has a store."""
     path, store = source.path, store_of(source.path)
     if not is_recorded(path) and is_complete(store):
         return []
@@ -339,14 +339,14 @@ def _missing(source: EventSource, beside: bool) -> list[Packing]:
 
 
 def _pack(packing: Packing, packed: Callable[[int, str], None] = lambda events, name: None) -> UserError | None:
-    """Pack one recording in this process; returns what is wrong with it, if anything is."""
+    """Pack one recording in this process; return its error, if any."""
     path = packing.source.path
     try:
         reader = packing.source.reader()
         waiting = f"{path}: another process packs it; waiting for it"
         pack(reader, packing.store, lambda events, _: packed(events, path.name), lambda: say(waiting))
         if (cached := cache_path(reader)) != packing.store:
-            shutil.rmtree(cached, ignore_errors=True)  # of a training, which is needed no more
+            shutil.rmtree(cached, ignore_errors=True)  # written by a training run, no longer needed
     except UserError as error:
         return error
     return None

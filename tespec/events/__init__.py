@@ -1,4 +1,4 @@
-"""Event streams and what is computed from them; nothing here imports torch before it is needed."""
+"""Event streams and event histograms; this package imports torch only when it is needed."""
 
 from tespec.events.histogram import event_histogram, window_histograms
 from tespec.events.packing import load_events, open_events

@@ -1,4 +1,4 @@
-"""Event histograms (Eq. 3): how many events of each polarity fell on each pixel in each time bin."""
+"""Event histograms (Eq. 3): the number of events per polarity, time bin and pixel."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tespec.events.readers import Column, check_events
 from tespec.events.store import CLIP, MAX_WIDTH, PackedEvents, Seen
 
 RULES = ("edges", "rvt")
-BLOCK = 1 << 12  # events counted together, whose places stay in the first-level cache
-COORDINATES = MAX_WIDTH + 1  # of packed events, and one that no region has
+BLOCK = 1 << 12  # events counted per block, whose histogram indices stay in the L1 cache
+COORDINATES = MAX_WIDTH + 1  # those of packed events, and one outside of every region
 DROPPED = -1
 
 
 class FlipZoom(NamedTuple):
-    """A flip and zoom of an image: as index maps of its sides, and as scale and shift for boxes.
+    """Flip and zoom of an image, as index maps for pixels and as scale and shift for boxes.
 
     Attributes:
-        rows: (H,) source row of each row of the result; `DROPPED` outside of the image.
-        columns: (W,) source column of each column, likewise.
-        scale: factors along rows and columns; negative where flipped.
-        shift: where the source's upper and left edge come to lie, in px.
+        rows: (H,) source row of each output row; `DROPPED` outside of the image.
+        columns: (W,) source column of each output column; `DROPPED` outside of the image.
+        scale: factors along rows and columns; negative if flipped.
+        shift: output position of the source's upper and left edges in px.
     """
 
     rows: NDArray[np.int64]
@@ -39,16 +39,16 @@ class FlipZoom(NamedTuple):
 class Region:
     """The upper rows and left columns of a sensor, downsampled.
 
-    Counting the events that nearest-exact sub-sampling keeps gives the same bits as sub-sampling the full histogram,
-    with a quarter of the events and of the memory at factor 2.
+    Counting only the events that nearest-exact subsampling keeps is bit-identical to subsampling the full histogram,
+    and takes a quarter of the events and memory at factor 2.
 
     Attributes:
-        height: rows of the result in px.
-        width: columns of the result in px.
-        factor: sensor pixels per pixel of the result, along each side.
-        keep: "nearest" keeps the events of one sensor pixel in factor x factor, the one that nearest-exact
-            sub-sampling picks: coordinates c with c % factor == factor // 2 (odd ones at factor 2, as in RVT's 1Mpx
-            archive); "all" sums them.
+        height: rows of the histogram in px.
+        width: columns of the histogram in px.
+        factor: sensor pixels per histogram pixel, along each side.
+        keep: "nearest" keeps the events of one of factor x factor sensor pixels, the one that nearest-exact subsampling
+            picks: coordinates c with c % factor == factor // 2 (odd ones at factor 2, as in RVT's 1Mpx archive);
+            "all" sums the events of all of them.
     """
 
     height: int
@@ -57,9 +57,9 @@ class Region:
     keep: str = "nearest"
 
     def seen(self, view: FlipZoom | None = None) -> Seen:
-        """(K, 2049) at which rows, and (L, 2049) at which columns each of the sensor's is seen.
+        """Map sensor coordinates to histogram rows (K, 2049) and columns (L, 2049).
 
-        `DROPPED` where there is no first, second ... place: zooming in shows some of them several times.
+        Zooming in repeats some sensor rows and columns: entry [k, c] is the k-th place of coordinate c, or `DROPPED`.
         """
         if view is None:
             return _places(self)
@@ -69,7 +69,7 @@ class Region:
 
 @lru_cache(maxsize=64)
 def _places(region: Region) -> Seen:
-    """(1, 2049) at which row, and (1, 2049) at which column each of the sensor's lands, or `DROPPED`."""
+    """Row (1, 2049) and column (1, 2049) of the region for each sensor coordinate, or `DROPPED`."""
     coordinates = np.arange(COORDINATES, dtype=np.int32)
     places = coordinates // region.factor
     if region.keep == "nearest":
@@ -80,25 +80,25 @@ def _places(region: Region) -> Seen:
 
 
 def _seen(places: NDArray[np.int32], sources: NDArray[np.int64]) -> NDArray[np.int32]:
-    """(K, 2049) the places at which coordinates are seen that land at `places`; see `FlipZoom` for `sources`."""
+    """Output places (K, 2049) of sensor coordinates, given their `places` in the region and a `FlipZoom` index map."""
     size = len(sources)
     where = np.flatnonzero(sources != DROPPED)
     order = where[np.argsort(sources[where], kind="stable")]
     shown = sources[order]
     nth = np.arange(len(shown)) - np.searchsorted(shown, shown)
-    # The last column is that of what the region drops.
+    # The last column is for coordinates that the region drops.
     seen = np.full((int(nth.max(initial=0)) + 1, size + 1), DROPPED, np.int32)
     seen[nth, shown] = order
     return np.ascontiguousarray(seen[:, np.where(places == DROPPED, size, places)])
 
 
 def apply_maps(image: NDArray[Any], view: FlipZoom, outside: float) -> NDArray[Any]:
-    """Image (..., H, W) as it is seen; pixels from outside of it get the value `outside`.
+    """Flip and zoom an image (..., H, W); pixels from outside of the image get the value `outside`.
 
-    Where nothing changes, the image itself is returned.
+    Returns the image itself if nothing changes.
     """
     seen = image
-    # One side after the other takes a third of the time of indexing both at once; most sides stay as they are.
+    # Indexing one axis at a time takes a third of the time of indexing both together; most axes do not change.
     for axis, sources in ((-2, view.rows), (-1, view.columns)):
         if np.array_equal(sources, np.arange(image.shape[axis])):
             continue
@@ -108,14 +108,14 @@ def apply_maps(image: NDArray[Any], view: FlipZoom, outside: float) -> NDArray[A
 
 
 def bin_times(t_start: int, t_end: int, bins: int) -> NDArray[np.int64]:
-    """Bins of the rule "edges" (Eq. 3), which divides the window between its borders.
+    """Compute bin borders by the rule "edges" (Eq. 3), which divides the window from its start to its end.
 
     Returns:
-        (bins + 1,) times in us: bin k holds the events with times[k] <= t < times[k + 1], which are those with
-        floor((t - t_start) / (t_end - t_start) * bins) == k in exact arithmetic.
+        (bins + 1,) times in us: bin k holds the events with times[k] <= t < times[k + 1]. In exact arithmetic, these
+        are the events with floor((t - t_start) / (t_end - t_start) * bins) == k.
 
     Raises:
-        ValueError: an empty window, or no bins.
+        ValueError: the window is empty, or `bins` is below 1.
     """
     if t_end <= t_start:
         raise ValueError(f"the window [{t_start}, {t_end}) us is empty")
@@ -126,10 +126,10 @@ def bin_times(t_start: int, t_end: int, bins: int) -> NDArray[np.int64]:
 
 
 def rvt_bin_times(first: int, last: int, bins: int) -> NDArray[np.int64]:
-    """Bins of the rule "rvt", which divides the window between its first and its last event (us).
+    """Compute bin borders by the rule "rvt", which divides the window from its first to its last event (us).
 
-    The bin of an event is that of uzh-rpg/RVT, data/utils/representations.py, including its rounding: division and
-    product in float32, the last event in the last bin, and all events in bin 0 where they have one time.
+    Events fall into the same bins as in uzh-rpg/RVT, data/utils/representations.py, including the rounding: division
+    and product in float32, the last event in the last bin, and all events in bin 0 if they have the same time.
 
     Returns:
         (bins + 1,) times in us: bin k holds the events with times[k] <= t < times[k + 1].
@@ -137,7 +137,7 @@ def rvt_bin_times(first: int, last: int, bins: int) -> NDArray[np.int64]:
     span = max(last - first, 1)
     k = np.arange(1, bins)
     exact = np.array([-(-i * span // bins) for i in range(1, bins)], np.int64)
-    # float32 moves a border by at most 4 roundings of 2**-24, and one more us.
+    # float32 moves a border by at most 4 roundings of 2**-24, plus 1 us.
     reach = (span >> 20) + 2
     candidates = exact[:, None] + np.arange(-reach, reach + 1)
     scaled = candidates.astype(np.float32) / np.float32(span) * np.float32(bins)
@@ -158,26 +158,26 @@ def event_histogram(
     width: int,
     rule: str = "edges",
 ) -> NDArray[np.uint8]:
-    """Counts of the events of one window, negative polarity first.
+    """Compute the event histogram of one time window, negative polarity first.
 
     Args:
         x: (N,) columns in px, inside the sensor.
-        y: (N,) rows, likewise.
-        t: (N,) times in us, sorted; events outside of the window are left out.
+        y: (N,) rows in px, inside the sensor.
+        t: (N,) times in us, sorted; events outside of the window are ignored.
         p: (N,) polarities, 0 or 1.
-        t_start: first time of the window in us.
-        t_end: end of the window in us; an event at it is outside by "edges" and inside by "rvt".
+        t_start: start of the window in us.
+        t_end: end of the window in us; "edges" excludes and "rvt" includes an event at this time.
         bins: time bins per window.
         height: rows of the sensor.
         width: columns of the sensor.
-        rule: "edges" divides the window between its borders (Eq. 3); "rvt" between its first and its last event, bit by
-            bit as uzh-rpg/RVT, data/utils/representations.py, does.
+        rule: "edges" divides the window from its start to its end (Eq. 3); "rvt" from its first to its last event,
+            bit-identical to uzh-rpg/RVT, data/utils/representations.py.
 
     Returns:
         (2*bins, height, width) uint8, clipped to 10: bins 0 to bins - 1 of the negative events, then of the positive.
 
     Raises:
-        ValueError: what is given does not fit these descriptions.
+        ValueError: an argument does not match its description.
     """
     if rule not in RULES:
         raise ValueError(f"unknown binning rule {rule!r}; choose from {', '.join(RULES)}")
@@ -186,7 +186,7 @@ def event_histogram(
         raise ValueError("the events are not sorted by time")
     times = bin_times(t_start, t_end, bins)
     if rule == "rvt":
-        begin, end = np.searchsorted(t, (t_start, t_end + 1))  # which has the event at the end
+        begin, end = np.searchsorted(t, (t_start, t_end + 1))  # includes an event at t_end
         if begin < end:
             times = rvt_bin_times(int(t[begin]), int(t[end - 1]), bins)
     columns, rows, on = (np.ascontiguousarray(each, kind) for each, kind in ((x, "u2"), (y, "u2"), (p, "u1")))
@@ -201,13 +201,13 @@ def _count(x, y, p, borders, clip, histogram):  # type: ignore[no-untyped-def]
     area, counts, cells = histogram.shape[1] * histogram.shape[2], histogram.reshape(-1), np.empty(BLOCK, np.uint32)
     for k in range(bins):
         first, positive = np.uint32(k * area), np.uint32(bins * area)
-        # Bin by bin, so that the zeros still lie in a cache when events jump about in them.
+        # Zero one bin at a time, so that its zeros are still in the cache when its events are counted.
         counts[k * area : (k + 1) * area] = 0
         counts[(bins + k) * area : (bins + k + 1) * area] = 0
         for begin in range(borders[k], borders[k + 1], BLOCK):
             some = slice(begin, min(begin + BLOCK, borders[k + 1]))
             xs, ys, ps = x[some], y[some], p[some]
-            # Cells first, counts after: stores hold up nothing. A sum in place of a branch spares its misprediction.
+            # Indices first, counts after, so that stores do not stall the loop. Adding a comparison avoids a branch.
             for i in range(len(xs)):
                 cells[i] = first + np.uint32(ps[i]) * positive + np.uint32(ys[i]) * width + np.uint32(xs[i])
             for i in range(len(xs)):
@@ -224,22 +224,22 @@ def window_histograms(
     view: FlipZoom | None = None,
     out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
-    """Histograms of windows (T, 2), first time and end of each in us, negative polarity first; see `event_histogram`.
+    """Compute the event histograms of windows of a recording, negative polarity first; see `event_histogram`.
 
-    By rule "rvt" bins go by the first and last event of the whole sensor, and events at a border count on both sides.
+    Rule "rvt" bins by the first and last event of the full sensor, and counts events at a border in both windows.
 
     Args:
         stream: an open recording.
-        windows: as above.
+        windows: (T, 2) start and end of each window in us.
         bins: time bins per window.
-        rule: "edges" or "rvt".
-        region: part of the sensor that is used, and its downsampling; default: all of it.
-        view: flip and zoom of the region; default: as it is. What it shows from outside of the region is zero.
-        out: C-contiguous array for the result (T, 2*bins, H, W) uint8, whatever it holds; default: a new one.
+        rule: "edges" or "rvt"; others raise a `ValueError`.
+        region: part of the sensor to use, and its downsampling; default: the full sensor.
+        view: flip and zoom of the region; pixels from outside of the region are zero; default: none.
+        out: C-contiguous uint8 array (T, 2*bins, H, W) to overwrite with the result; default: a new array.
 
     Raises:
-        ValueError: windows or `out` of another shape, unknown rule, empty window, or no bins.
-        UserError: the words read are damaged.
+        ValueError: `windows` or `out` has the wrong shape or type, a window is empty, or `bins` is below 1.
+        UserError: the packed events are damaged.
     """
     limits, region = np.asarray(windows, np.int64), region or Region(stream.height, stream.width)
     if limits.ndim != 2 or limits.shape[1] != 2:

@@ -1,4 +1,4 @@
-"""Intensity from histograms of events: TESPEC's estimate (Eq. 7), and the filter of prior work (Eq. 6)."""
+"""Intensity from event histograms: TESPEC's estimate (Eq. 7), and the filter of prior work (Eq. 6)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-BLOCK = 4096  # pixels whose sums stay in the first-level cache while their channels are read
+BLOCK = 4096  # pixels per block, whose sums stay in the L1 cache while their channels are read
 
 
 def estimate_intensity(
@@ -19,22 +19,22 @@ def estimate_intensity(
     contrast: float = 1.0,
     bin_seconds: float | Tensor = 0.005,
 ) -> tuple[Tensor, Tensor]:
-    """Log-intensity image at the end of each segment (Eq. 7), in fp32.
+    """Estimate the log-intensity image at the end of each segment (Eq. 7), in fp32.
 
-    Bin by bin the whole image decays by exp(-alpha * bin_seconds * n / N), where n is the number of events of the
+    In each bin the image first decays by exp(-alpha * bin_seconds * n / N), where n is the number of events of the
     frame in that bin, and then gains contrast * (positive - negative) at each pixel. A segment is computed in closed
-    form, as one weighted sum over its bins; without events the image stays the same to the bit.
+    form, as one weighted sum over its bins; without events the image stays bit-identical.
 
     Args:
         histograms: (B, T, 2*bins, H, W) counts, negative polarity first.
-        state: (B, H, W) image before the first segment; None is zero everywhere.
+        state: (B, H, W) image before the first segment; None means zeros.
         alpha: decay in 1/s.
         norm_events: N, in events.
         contrast: C, the log-intensity step of one event.
         bin_seconds: length of a bin in s, one for all or (B, T).
 
     Returns:
-        the video (B, T, H, W) float32 and the image after the last segment (B, H, W) float32.
+        The video (B, T, H, W) float32 and the image after the last segment (B, H, W) float32.
     """
     lanes, segments, channels, height, width = _checked(histograms, state, ())
     bins, compiled = channels // 2, histograms.device.type == "cpu" and histograms.dtype is torch.uint8
@@ -43,20 +43,20 @@ def estimate_intensity(
     # NumPy takes a tenth of torch's time.
     events = torch.from_numpy(counts.numpy().sum(-1, dtype=np.int64)) if compiled else counts.sum(-1)
     exponents = rates * (events[..., :bins] + events[..., bins:])
-    # What a bin adds decays by the events of the bins after it.
+    # The gain of a bin decays with the events of all later bins.
     after = exponents.flip(-1).cumsum(-1).flip(-1)
     weights = (contrast * torch.nn.functional.pad(after[..., 1:], (0, 1)).exp()).float()
     decay = after[..., 0].exp().float()
     image = histograms.new_zeros((lanes, height, width), dtype=torch.float32) if state is None else state.float()
     if compiled:
-        # NumPy asks for huge pages, torch does not: touching fresh small ones takes longer than the sums.
+        # NumPy requests huge pages, torch does not: first access to small pages takes longer than the sums.
         video = torch.from_numpy(np.empty((lanes, segments, height, width), np.float32))
         arrays = (counts, weights, decay, image.flatten(1), video.flatten(-2))
         _fill_video(*(each.contiguous().numpy() for each in arrays))
-        return video, video[:, -1].clone()  # apart from the video, which need not be kept alive for it
+        return video, video[:, -1].clone()  # a copy, so that the state does not keep the video alive
     video = torch.zeros((lanes, segments, height, width), device=histograms.device)
-    # One channel at a time is held as fp32. No matrix product, which would be rounded to TF32 or bf16 where the caller
-    # allows that.
+    # Convert one channel at a time to fp32 to save memory. A matrix product would round to TF32 or bf16 if the caller
+    # allows it.
     for k in range(bins):
         signed = histograms[:, :, bins + k].float() - histograms[:, :, k].float()
         video.addcmul_(signed, weights[..., k, None, None])
@@ -67,9 +67,9 @@ def estimate_intensity(
 
 @njit(cache=True, nogil=True)
 def _fill_video(histograms, weights, decay, images, video):  # type: ignore[no-untyped-def]
-    """Each image (P,) of the video (B, T, P) is the one before, decayed, plus the weighted signed counts.
+    """Write each image (P,) of the video (B, T, P): the previous image, decayed, plus the weighted signed counts.
 
-    Of histograms (B, T, 2*bins, P) uint8, weights (B, T, bins), decay (B, T) and first images (B, P), float32.
+    Takes histograms (B, T, 2*bins, P) uint8; weights (B, T, bins), decay (B, T) and initial images (B, P) float32.
     """
     lanes, segments, bins = weights.shape
     for lane in range(lanes):
@@ -88,7 +88,7 @@ def _fill_video(histograms, weights, decay, images, video):  # type: ignore[no-u
 
 
 def _checked(histograms: Tensor, state: Tensor | None, planes: tuple[int, ...]) -> torch.Size:
-    """The shape of histograms; `state` has `planes` between its lanes and its rows."""
+    """Return the shape of histograms after checking it; a `state` must have the shape (B, *planes, H, W)."""
     wanted = (len(histograms), *planes, *histograms.shape[-2:])
     if histograms.ndim != 5 or histograms.shape[2] % 2 or (state is not None and state.shape != wanted):
         shapes = f"{tuple(histograms.shape)}, state {None if state is None else tuple(state.shape)}"
@@ -97,7 +97,7 @@ def _checked(histograms: Tensor, state: Tensor | None, planes: tuple[int, ...]) 
 
 
 def _seconds(bin_seconds: float | Tensor, histograms: Tensor) -> Tensor:
-    """Length (B, T) of the bins in s, float64, on the device of the histograms."""
+    """Bin lengths (B, T) in s, float64, on the device of the histograms."""
     return torch.as_tensor(bin_seconds, dtype=torch.float64, device=histograms.device).expand(histograms.shape[:2])
 
 
@@ -109,23 +109,23 @@ def estimate_high_pass(
     contrast: float = 1.0,
     bin_seconds: float | Tensor = 0.005,
 ) -> tuple[Tensor, Tensor]:
-    """Log-intensity image at the end of each segment by the filter of prior work (Eq. 6), in fp32.
+    """Estimate the log-intensity image at the end of each segment by the filter of prior work (Eq. 6), in fp32.
 
-    All events of a bin count as events of its end. A pixel with events in a bin decays by exp(-alpha * time since the
-    end of the bin of its last event) and gains contrast * (positive - negative); a pixel without stays the same to the
-    bit, so that blur persists (paper, Sec. 3). The image of the filter that Eq. 6 builds upon decays when it is read
+    Every event counts as if it fell on the end of its bin. A pixel with events in a bin decays by exp(-alpha * time
+    since the end of the bin of its last event) and gains contrast * (positive - negative). A pixel without events stays
+    bit-identical, so blur persists (paper, Sec. 3). The filter that Eq. 6 builds on decays its image on every read
     (Scheerlinck et al., "Continuous-time Intensity Estimation Using Event Cameras", ACCV 2018).
 
-    Arguments and results are those of `estimate_intensity`, but for the state (B, 2, H, W): the image, and the time
-    since each pixel's last event in s (a pixel at zero decays to zero, whatever the time).
+    Arguments and results are those of `estimate_intensity`, except for the state (B, 2, H, W): the image, and the time
+    since each pixel's last event in s, which has no effect on a pixel at zero.
     """
     lanes, segments, channels, height, width = _checked(histograms, state, (2,))
     bins, step = channels // 2, _seconds(bin_seconds, histograms).float()[..., None, None]
     state = histograms.new_zeros((lanes, 2, height, width), dtype=torch.float32) if state is None else state.float()
     image, age = state.unbind(1)
     gained = torch.zeros((lanes, segments, height, width), device=histograms.device)
-    last = torch.full_like(gained, -1.0)  # bin of a pixel's last event in its segment
-    # What a segment's own events make does not depend on the image before: all segments at once, bin by bin.
+    last = torch.full_like(gained, -1.0)  # bin of each pixel's last event in the segment
+    # The gain within a segment does not depend on the previous image: compute all segments together, bin by bin.
     for k in range(bins):
         negative, positive = histograms[:, :, k], histograms[:, :, bins + k]
         seen = (negative != 0) | (positive != 0)

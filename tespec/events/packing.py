@@ -1,7 +1,7 @@
-"""Opens any recording by its content or suffix; packs it, read once from front to back, into memory or a store.
+"""Open recordings of any format, recognised by content or suffix; pack them into memory or a store in one pass.
 
-Opening writes nothing: what is not packed is read whole, or refused. What cannot be read or packed, and a folder that
-cannot be written to, are a `UserError`.
+Opening writes nothing: a recording that is not packed is loaded into memory or refused. Recordings that cannot be read
+or packed, and folders that cannot be written to, raise a `UserError`.
 """
 
 from __future__ import annotations
@@ -38,42 +38,42 @@ READERS: dict[str, Callable[[Path, int | None, int | None, Size | None], Reader]
     ".npy": arrays.open_arrays,
     ".npz": arrays.open_arrays,
 }
-NAME_LETTERS = 40  # of a recording, in the name of its store in the cache
-LATEST = 10**17  # us since 1970, the year 5138; today in nanoseconds is later
+NAME_LETTERS = 40  # of a recording's name, in the name of its store in the cache
+LATEST = 10**17  # us since 1970: the year 5138; today's time in nanoseconds is a larger number
 NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
-EVENTS, TIMES = "events.dat.xyp", "events.dat.t"  # of DDD17, whose recordings are folders
-BLOCK = 1 << 20  # bytes hashed together
-SAMPLED = 1 << 16  # bytes hashed at the head and at the tail of a file
+EVENTS, TIMES = "events.dat.xyp", "events.dat.t"  # files of a DDD17 recording, which is a folder
+BLOCK = 1 << 20  # bytes hashed per block
+SAMPLED = 1 << 16  # bytes hashed at the start and at the end of a file
 
 
 class NotPacked(UserError):
-    """A recording that can be read, but has no packed store."""
+    """Raised for a readable recording that has no packed store."""
 
 
 def dataset_of(path: Path) -> Any:
-    """The registered data set that reads a file or folder, None if none does."""
+    """Return the registered data set that reads a file or folder, or None."""
     from tespec.registry import DATASETS
 
-    import_module("tespec.datasets")  # registers those of the harness
+    import_module("tespec.datasets")  # registers the built-in data sets
     return next((kind for kind in DATASETS.module_dict.values() if kind.reads(path)), None)
 
 
 def in_columns(path: Path) -> bool:
-    """Whether an HDF5 file has columns of events, which without a known layout are in unknown units."""
+    """Whether an HDF5 file has columns of events; unless its layout is known, their units are not."""
     return path.suffix.lower() in SUFFIXES and holds(path, *COLUMNS)
 
 
 def open_events(
     path: str | Path, height: int | None = None, width: int | None = None, default: Size | None = None
 ) -> PackedEvents:
-    """Open the packed store of a recording: the one beside it, or in it, or in the cache (`$TESPEC_CACHE/stores`).
+    """Open the packed store of a recording: next to it, inside it, or in the cache (`$TESPEC_CACHE/stores`).
 
-    Height and width of the sensor in px are given together, for recordings that do not name them; where nobody says
-    them, the nearest `dataset.json` above does, and at last the `default`, (height, width) of cameras of one size.
+    Give height and width of the sensor in px together, for recordings that do not name them. Otherwise they are taken
+    from the nearest `dataset.json` above, and then from `default`, (height, width) of data sets with one camera.
 
     Raises:
-        UserError: the recording is missing, of no known kind, empty or inconsistent, not packed (`NotPacked`), of
-            another size, or of another version than the store beside it.
+        UserError: the recording is missing, in an unknown format, empty, inconsistent, not packed (`NotPacked`), of
+            another size, or of another version than the store next to it.
         ValueError: only one of height and width is given.
     """
     path = Path(path)
@@ -96,7 +96,7 @@ def open_events(
 def load_events(
     path: str | Path, height: int | None = None, width: int | None = None, default: Size | None = None
 ) -> PackedEvents:
-    """All events of a recording as it was recorded, in memory, 4 bytes each; a packed store is opened.
+    """Load all events of an original recording into memory, 4 bytes each; open `path` if it is a packed store.
 
     See `open_events` for arguments and errors.
     """
@@ -107,7 +107,7 @@ def load_events(
 
 
 def open_reader(path: Path, height: int | None = None, width: int | None = None, default: Size | None = None) -> Reader:
-    """The reader of a recording as it was recorded; see `open_events`."""
+    """Return the reader of an original recording; see `open_events`."""
     if not (path.is_file() or path.is_dir()):
         raise UserError(path, "no such file or folder", "check the path")
     if not os.access(path, os.R_OK):
@@ -132,9 +132,9 @@ def require_same(folder: Path, path: Path, same: bool) -> None:
 
 
 def cache_path(reader: Reader) -> Path:
-    """Where the cache has the store of a recording: the same wherever it lies, and another when it has changed.
+    """Path of a recording's store in the cache, independent of the recording's folder.
 
-    The name depends on the sensor, and on name, size, time of change and sampled content of each file.
+    The name depends on the sensor size, and on name, size, modification time and sampled content of each file.
     """
     state = [[file.stat().st_mtime_ns, quick_hash(file)] for file in files_of(reader.path)]
     digest = hashlib.sha256(json.dumps([reader.width, reader.height, state]).encode()).hexdigest()
@@ -142,7 +142,7 @@ def cache_path(reader: Reader) -> Path:
 
 
 def load(reader: Reader) -> PackedEvents:
-    """All events of a recording in memory."""
+    """Load all events of a recording into memory."""
     words, index, (first_ms, *_), raised = zip(*_packed(reader), strict=True)
     arrays = np.concatenate(words), np.concatenate(index)
     return PackedEvents(reader.path, (reader.height, reader.width), first_ms, sum(raised), lambda: arrays)
@@ -154,23 +154,23 @@ def pack(
     progress: Callable[[int, int], None] = lambda done, total: None,
     waiting: Callable[[], None] | None = None,
 ) -> Path:
-    """Write a recording as a packed store into a folder that appears when it is complete.
+    """Write a recording as a packed store; its folder appears only when it is complete.
 
-    A complete store of the same recording is left as it is, any other one is replaced. Of several processes that pack
-    into one folder one does the work, the others wait for it.
+    A complete store of the same recording is kept, any other store is replaced. If multiple processes pack into the
+    same folder, one does the work and the others wait.
 
     Args:
-        reader: of the recording, whose size and SHA-256 go into the header.
-        folder: of the store; it is returned.
-        progress: called with the number of events packed, and of all events.
-        waiting: called where another process packs into the folder.
+        reader: reader of the recording, whose size and SHA-256 go into the header.
+        folder: folder of the store, which is also returned.
+        progress: called with the number of events packed so far and the total.
+        waiting: called if another process is packing into the folder.
     """
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     try:
         with one_at_a_time(folder, waiting):
             if _is_packed(folder, reader):
                 return folder
-            shutil.rmtree(unfinished, ignore_errors=True)  # by a process that was killed
+            shutil.rmtree(unfinished, ignore_errors=True)  # left by a killed process
             try:
                 source = SourceHash(reader.path)
                 unfinished.mkdir()
@@ -189,12 +189,12 @@ def pack(
 
 
 def disk_needed(events: int, milliseconds: int = 0) -> int:
-    """Bytes of a packed store."""
+    """Size of a packed store in bytes."""
     return 4 * events + 8 * milliseconds
 
 
 def _is_packed(folder: Path, reader: Reader) -> bool:
-    """Whether a folder holds what would be packed; False where there is nothing, or a store that is to be replaced."""
+    """Whether a folder already holds this recording, packed; False if it is missing or holds another store."""
     if not folder.exists():
         return False
     if not (folder / HEADER).is_file():
@@ -206,7 +206,7 @@ def _is_packed(folder: Path, reader: Reader) -> bool:
 
 
 def _write(reader: Reader, folder: Path, source: SourceHash, progress: Callable[[int, int], None]) -> dict[str, Any]:
-    """Write words and index; returns the header."""
+    """Write packed events and index; return the header."""
     digests = hashlib.sha256(), hashlib.sha256()
     header: dict[str, Any] = {"format": store.FORMAT, "version": store.VERSION}
     header |= {"height": reader.height, "width": reader.width, "count": 0, "clamped": 0}
@@ -228,7 +228,7 @@ def _write(reader: Reader, folder: Path, source: SourceHash, progress: Callable[
             total = max(header["count"], reader.events)
             words.write(chunk.data)
             index.write(starts.data)
-            hashing.result()  # of the part before, so that few are held
+            hashing.result()  # wait for the previous part, to hold few in memory
             hashing = thread.submit(take_hashes, (chunk, starts), header["count"] / total)
             progress(header["count"], total)
         hashing.result()
@@ -242,7 +242,7 @@ def _write(reader: Reader, folder: Path, source: SourceHash, progress: Callable[
 
 
 def _packed(reader: Reader) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64], int, int]]:
-    """Words of a part, a part of the index, the recording's first millisecond, and how many times were raised."""
+    """Yield parts of packed events and index, the recording's first millisecond, and the number of raised times."""
     if reader.width > store.MAX_WIDTH or reader.height > store.MAX_HEIGHT:
         what = f"a sensor of {reader.width}x{reader.height} px does not fit the packed store"
         raise UserError(reader.path, what, f"give one of {store.MAX_WIDTH}x{store.MAX_HEIGHT} px at most")
@@ -254,7 +254,7 @@ def _packed(reader: Reader) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int
         if last_ms - first_ms >= store.LONGEST_MS:
             what = f"lasts {(last_ms - first_ms) / 3.6e6:,.0f} h by its time stamps, so one is damaged"
             raise UserError(reader.path, what, "copy it again")
-        # No later event lies before the last millisecond of these: where it and those before it begin is known.
+        # Later events are not before the last millisecond of these, so the index is final up to it.
         index = written + np.searchsorted(events.t, MILLISECOND * np.arange(next_ms, last_ms + 1))
         yield store.pack_words(*events), index, first_ms, raised
         next_ms, written = last_ms + 1, written + len(events.t)
@@ -262,10 +262,10 @@ def _packed(reader: Reader) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int
 
 
 def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
-    """Chunks of a recording's events, none of them empty, and how many of their times were raised.
+    """Yield non-empty chunks of a recording's events, and how many of their times were raised.
 
-    A time that steps back is raised to the latest before it. A recording without events, with some that
-    lie outside of its sensor, or after the year 5138, is a `UserError`.
+    A time that steps back is raised to the latest time before it. A recording with no events, or with events outside
+    of its sensor or after the year 5138, raises a `UserError`.
     """
     latest = None
     for x, y, t, p in reader.chunks():
@@ -287,7 +287,7 @@ def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
 
 @njit(cache=True, nogil=True)
 def clamp_timestamps(times, latest):  # type: ignore[no-untyped-def]
-    """Times (N,) int64 that never step back behind `latest`, and how many were raised."""
+    """Raise times (N,) that step back to the latest before them, starting from `latest`; return int64 and a count."""
     ordered, raised = np.empty(len(times), np.int64), 0
     for i in range(len(times)):
         raised += times[i] < latest
@@ -297,7 +297,7 @@ def clamp_timestamps(times, latest):  # type: ignore[no-untyped-def]
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """The files that hold a recording's events: itself, a DDD17 folder's two, or all those directly in a folder."""
+    """Files that hold a recording's events: the file itself, the two of a DDD17 folder, or all files in a folder."""
     if path.is_file():
         return (path,)
     if not path.is_dir():
@@ -308,12 +308,12 @@ def files_of(path: Path) -> tuple[Path, ...]:
 
 
 def is_recorded(path: Path) -> bool:
-    """Whether a recording's events exist as they were recorded, packed besides or not."""
+    """Whether a recording's original event files exist, with or without a packed store."""
     return path.is_file() or (path / EVENTS).is_file()
 
 
 def quick_hash(path: Path) -> dict[str, Any]:
-    """Name and size of a file, and SHA-256 of its first and last 64 kB."""
+    """Name and size of a file, and the SHA-256 of its first and last 64 kB."""
     size = path.stat().st_size
     with path.open("rb") as file:
         digest = hashlib.sha256(file.read(SAMPLED))
@@ -323,18 +323,18 @@ def quick_hash(path: Path) -> dict[str, Any]:
 
 
 def is_of(made_from: dict[str, Any], path: Path) -> bool:
-    """Whether a recording's files are those of a `SourceHash`, by size and sampled SHA-256, whatever their names.
+    """Whether a recording's files match those of a `SourceHash` by size and sampled SHA-256, ignoring their names.
 
-    A change between the samples that keeps the size goes unseen.
+    A change between the samples that keeps the size is not detected.
     """
     found = [quick_hash(file) for file in files_of(path)]
     return [dict(file, name="") for file in made_from["files"]] == [dict(file, name="") for file in found]
 
 
 class SourceHash:
-    """SHA-256 of a recording's files, one after the other, taken block by block while they are decoded.
+    """SHA-256 of a recording's concatenated files, updated block by block while they are decoded.
 
-    A block that was just decoded is still in the page cache, so that the disk is read once.
+    A block that was just decoded is still in the page cache, so the disk is read only once.
     """
 
     def __init__(self, path: Path) -> None:
@@ -349,13 +349,13 @@ class SourceHash:
                     yield block
 
     def advance(self, share: float) -> None:
-        """Hash the files as far as this share of their bytes."""
+        """Hash the files up to this share of their bytes."""
         while self._hashed < share * self._bytes and (block := next(self._blocks, b"")):
             self._digest.update(block)
             self._hashed += len(block)
 
     def describe(self) -> dict[str, Any]:
-        """Hash the rest; name, bytes and SHA-256 of all files, and what `quick_hash` gives for each."""
+        """Hash the rest; return the recording's name, size and SHA-256, and the `quick_hash` of each file."""
         self.advance(math.inf)
         files = [quick_hash(file) for file in self._files]
         return {"name": self._path.name, "bytes": self._bytes, "sha256": self._digest.hexdigest(), "files": files}

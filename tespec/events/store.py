@@ -1,9 +1,9 @@
 """Packed events: 4 bytes each, lossless to the microsecond, in memory or in the memory-mapped files of a store.
 
-A store is a folder of three files. `events.u32` holds one little-endian word an event: x in 11 bits, y in 10, polarity
+A store is a folder of three files. `events.u32` holds one little-endian word per event: x in 11 bits, y in 10, polarity
 in 1, the microsecond within its millisecond in 10. `index.i64` holds the index of the first event of every millisecond,
-from the millisecond of the first event to the one after the last. `header.json` describes them and their source.
-Whatever is missing, truncated, damaged or of another version is a `UserError`.
+from the millisecond of the first event to the one after the last. `header.json` describes both and their source.
+Stores that are incomplete, truncated, damaged or of another version raise a `UserError`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tespec.events.readers import Events
 
 VERSION, FORMAT = 2, "tespec packed events"
 HEADER, WORDS, INDEX = "header.json", "events.u32", "index.i64"
-NUMBERS = ("height", "width", "count", "clamped", "first_ms")  # of a header
-STORE = ".store"  # what the folder of a store adds to the name of the file it was made from
+NUMBERS = ("height", "width", "count", "clamped", "first_ms")  # fields of a header
+STORE = ".store"  # suffix of a store's folder, after the name of the file it was made from
 AGAIN = "pack the recording again"
-MAPPED = 128  # stores whose files are mapped at once: two open files each
-LONGEST_MS = 8 * 3600 * 1000  # whose index is 0.2 GB; anything longer is a broken time
+MAPPED = 128  # stores kept memory-mapped, with two open files each
+LONGEST_MS = 8 * 3600 * 1000  # 8 h, with an index of 0.2 GB; a longer recording has a damaged timestamp
 LATEST_MS = 1 << 52  # 140,000 years; in us it fits 64 bits
 MILLISECOND = 1000  # us
-BLOCK = 1 << 12  # words counted together, whose places stay in the first-level cache
+BLOCK = 1 << 12  # events counted per block, whose histogram indices stay in the L1 cache
 CLIP = 10  # largest count
 
 X_BITS, Y_BITS = 11, 10
@@ -41,17 +41,17 @@ MAX_WIDTH, MAX_HEIGHT = 1 << X_BITS, 1 << Y_BITS
 P_SHIFT = X_BITS + Y_BITS
 US_SHIFT = P_SHIFT + 1
 ON = np.uint32(1 << P_SHIFT)
-OUTSIDE = np.uint32(MAX_WIDTH << X_BITS)  # in a table of rectified pixels: a row that no region has
+OUTSIDE = np.uint32(MAX_WIDTH << X_BITS)  # a rectified pixel outside of the sensor: a row that no region has
 
-Arrays = tuple[NDArray[np.uint32], NDArray[np.int64]]  # words and index
+Arrays = tuple[NDArray[np.uint32], NDArray[np.int64]]  # packed events and index
 Seen = tuple[NDArray[np.int32], NDArray[np.int32]]  # rows and columns, see `tespec.events.histogram.Region.seen`
 
 
 class PackedEvents:
-    """An open recording.
+    """An open recording of packed events.
 
     Attributes:
-        path: of the store or the recording, for messages.
+        path: store or recording, for messages.
         height: rows of the sensor in px.
         width: columns of the sensor in px.
         count: number of events.
@@ -66,17 +66,17 @@ class PackedEvents:
         self.path, (self.height, self.width), self.clamped = path, size, clamped
         self._first_ms, self._arrays = first_ms, arrays
         self._table: NDArray[np.uint32] | None = None  # (height, width) rectified pixels, x | y << X_BITS, or `OUTSIDE`
-        self._cells: tuple[Seen, NDArray[np.int32]] | None = None  # where each of them was last counted
+        self._cells: tuple[Seen, NDArray[np.int32]] | None = None  # their histogram indices for the last `seen`
         words, index = arrays()
         self.count, last_ms = len(words), first_ms + len(index) - 2
         first, last = (int(word >> US_SHIFT) for word in words[[0, -1]])
         self.t_first, self.t_last = first_ms * MILLISECOND + first, last_ms * MILLISECOND + last
 
     def rectified(self, pixels: NDArray[np.int16]) -> PackedEvents:
-        """The same events at other pixels; those that leave the sensor are left out.
+        """Return the same events at other pixels, without those that leave the sensor.
 
-        `count`, `t_first`, `t_last` and `clamped` stay those of all events. Pixels are (H, W, 2), x and y of each,
-        below 0 where it lies outside of the sensor.
+        `pixels` (H, W, 2) holds the new x and y of each pixel, negative if outside of the sensor. `count`, `t_first`,
+        `t_last` and `clamped` still describe all events.
         """
         x, y = pixels[..., 0].astype(np.int64), pixels[..., 1].astype(np.int64)
         other = copy(self)
@@ -85,7 +85,7 @@ class PackedEvents:
         return other
 
     def slice(self, t0: int, t1: int) -> Events:
-        """Events with t0 <= t < t1 (us)."""
+        """Return the events with t0 <= t < t1 (us)."""
         x, y, t, p = _unpack(*self._between(t0, t1))
         kept = slice(*np.searchsorted(t, (t0, t1)))
         events = Events(x[kept], y[kept], t[kept], p[kept])
@@ -96,22 +96,22 @@ class PackedEvents:
         return Events(x[inside].astype(np.uint16), y[inside].astype(np.uint16), events.t[inside], events.p[inside])
 
     def count_bins(self, times: NDArray[np.int64], seen: Seen, out: NDArray[np.uint8]) -> None:
-        """Count the events of a window whose bins have (bins + 1,) borders in us.
+        """Count the events of a window into bins with the borders `times` (bins + 1,) in us.
 
-        They are counted where they are `seen`, see `Region.seen`, into `out` (2 * bins, H, W), negative polarity first,
-        whatever it holds.
+        `seen` maps sensor coordinates to rows and columns of the histogram, see `Region.seen`. The histogram overwrites
+        `out` (2 * bins, H, W), negative polarity first.
         """
         words, borders, first_ms = self._between(int(times[0]), int(times[-1]))
         table, cells = self._table, None
         if table is not None and len(seen[0]) == len(seen[1]) == 1:
-            if self._cells is None or self._cells[0] is not seen:  # once for all windows that are seen alike
+            if self._cells is None or self._cells[0] is not seen:  # once for all windows with this `seen`
                 row, column = seen[0][0].take(table >> X_BITS), seen[1][0].take(table & (MAX_WIDTH - 1))
                 self._cells = seen, np.where((row | column) < 0, -1, row * out.shape[-1] + column)
             table, cells = None, self._cells[1]
         _count_words(words, _ends_of_bins(words, borders, first_ms, times), table, cells, *seen, out)
 
     def _between(self, t0: int, t1: int) -> tuple[NDArray[np.uint32], NDArray[np.int64], int]:
-        """Words of the milliseconds that hold t0 <= t < t1 (us), where each begins and ends, and the first of them."""
+        """Words of the milliseconds that cover t0 <= t < t1 (us), borders of each, and the first millisecond."""
         words, index = self._arrays()
         first = min(max(t0 // MILLISECOND - self._first_ms, 0), len(index) - 1)
         end = min(max(-(-t1 // MILLISECOND) - self._first_ms, first), len(index) - 1)
@@ -122,7 +122,7 @@ class PackedEvents:
 
 
 def open_store(folder: Path) -> PackedEvents:
-    """Open a packed store."""
+    """Open a packed store with memory-mapped files."""
     header = header_of(folder)
     try:
         facts = [(folder / name).stat() for name in (HEADER, WORDS, INDEX)]
@@ -139,13 +139,13 @@ def open_store(folder: Path) -> PackedEvents:
 
 @lru_cache(maxsize=MAPPED)
 def _mapped(folder: Path, *state: tuple[int, int]) -> Arrays:
-    """Files of a store in the state in which it was opened, mapped again where they have not been used for long."""
+    """Memory-map the files of a store, keyed by their state; files of stores unused for long are mapped again."""
     words, index = (np.memmap(folder / name, kind, mode="r") for name, kind in ((WORDS, "<u4"), (INDEX, "<i8")))
     return np.asarray(words), np.asarray(index)
 
 
 def header_of(folder: Path) -> dict[str, Any]:
-    """Content of the header of a packed store."""
+    """Read and check the header of a packed store."""
     path = folder / HEADER
     try:
         header: dict[str, Any] = read_json(path)
@@ -163,7 +163,7 @@ def header_of(folder: Path) -> dict[str, Any]:
 
 
 def store_of(path: Path) -> Path:
-    """Where the packed store of a recording lies: beside its file, or in its folder; a store is its own."""
+    """Path of a recording's packed store: next to its file or inside its folder; a store returns its own path."""
     if (path / HEADER).is_file():
         return path
     return path / f"events{STORE}" if path.is_dir() else path.with_name(path.name + STORE)
@@ -179,7 +179,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def verify_store(folder: Path) -> None:
-    """Read a packed store through and compare it with the SHA-256 in its header."""
+    """Compare the content of a packed store with the SHA-256 in its header."""
     words, index = open_store(folder)._arrays()
     for name, content in ((WORDS, words.data), (INDEX, index.data)):
         if hashlib.sha256(content).hexdigest() != header_of(folder)["sha256"].get(name):
@@ -188,18 +188,18 @@ def verify_store(folder: Path) -> None:
 
 @njit(cache=True, nogil=True)
 def pack_words(x, y, t, p):  # type: ignore[no-untyped-def]
-    """Words (N,) uint32 of events in time order inside of `MAX_WIDTH` x `MAX_HEIGHT` px."""
+    """Pack events in time order, inside `MAX_WIDTH` x `MAX_HEIGHT` px, into words (N,) uint32."""
     words, first = np.empty(len(t), np.uint32), t[0] // MILLISECOND * MILLISECOND
     for i in range(len(t)):
         pixel = np.uint32(x[i]) | np.uint32(y[i]) << np.uint32(X_BITS) | np.uint32(p[i]) << np.uint32(P_SHIFT)
-        us = np.uint64(t[i] - first) % np.uint64(MILLISECOND)  # unsigned, which is faster
+        us = np.uint64(t[i] - first) % np.uint64(MILLISECOND)  # unsigned is faster
         words[i] = pixel | np.uint32(us) << np.uint32(US_SHIFT)
     return words
 
 
 @njit(cache=True, nogil=True)
 def _fields(word):  # type: ignore[no-untyped-def]
-    """Column, row and polarity of a word, uint64: unsigned indices need no check for those below 0."""
+    """Column, row and polarity of a word as uint64: unsigned indices need no check for negative ones."""
     wide = np.uint64(word)
     x, y = wide & np.uint64(MAX_WIDTH - 1), (wide >> np.uint64(X_BITS)) & np.uint64(MAX_HEIGHT - 1)
     return x, y, (wide >> np.uint64(P_SHIFT)) & np.uint64(1)
@@ -207,7 +207,7 @@ def _fields(word):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _unpack(words, borders, first_ms):  # type: ignore[no-untyped-def]
-    """Columns x, y, t and p of the words of whole milliseconds."""
+    """Unpack the words of complete milliseconds into x, y, t and p."""
     count = len(words)
     x, y = np.empty(count, np.uint16), np.empty(count, np.uint16)
     t, p = np.empty(count, np.int64), np.empty(count, np.uint8)
@@ -220,7 +220,7 @@ def _unpack(words, borders, first_ms):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _sound(words, borders, height, width):  # type: ignore[no-untyped-def]
-    """Whether all words lie on the sensor, and microseconds rise within each millisecond and stay below its end."""
+    """Whether all events are on the sensor, and the microseconds of each millisecond are sorted and below 1000."""
     wrong = np.uint32(0)
     for word in words:
         x, y = word & np.uint32(MAX_WIDTH - 1), (word >> np.uint32(X_BITS)) & np.uint32(MAX_HEIGHT - 1)
@@ -237,7 +237,7 @@ def _sound(words, borders, height, width):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _ends_of_bins(words, borders, first_ms, times):  # type: ignore[no-untyped-def]
-    """(bins + 1,) index of the first event of whole milliseconds that is not before each border of the bins."""
+    """Index (bins + 1,) of the first event at or after each bin border, among the events of complete milliseconds."""
     ends = np.empty(len(times), np.int64)
     for k in range(len(times)):
         millisecond = min(max(times[k] // MILLISECOND - first_ms, 0), len(borders) - 1)
@@ -255,11 +255,11 @@ def _ends_of_bins(words, borders, first_ms, times):  # type: ignore[no-untyped-d
 
 @njit(cache=True, nogil=True)
 def _count_words(words, ends, table, cells, rows, columns, histogram):  # type: ignore[no-untyped-def]
-    """Count sound words (N,) uint32 of each bin, which begin and end at `ends` (bins + 1,).
+    """Count valid words (N,) uint32 in bins whose borders are the word indices `ends` (bins + 1,).
 
-    Each is counted at the cell (height, width) int32 of its pixel if there are cells; or else at the rows (K, 2049) and
-    columns (L, 2049) that belong to its own, or to those of its pixel in the table if there is one. Below 0: nowhere.
-    The histogram (2 * bins, H, W) uint8 is replaced.
+    If `cells` (height, width) int32 is given, a word counts at the cell of its pixel. Otherwise it counts at the rows
+    (K, 2049) and columns (L, 2049) of its pixel, moved by `table` if given. Negative cells, rows and columns drop it.
+    The histogram (2 * bins, H, W) uint8 is overwritten.
     """
     bins, wide = len(ends) - 1, np.uint64(histogram.shape[2])
     area, counts = histogram.shape[1] * histogram.shape[2], histogram.reshape(-1)
@@ -267,14 +267,14 @@ def _count_words(words, ends, table, cells, rows, columns, histogram):  # type: 
     again, moved = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
     for k in range(bins):
         first, positive = np.uint64(k * area), np.uint64(bins * area)
-        # Bin by bin, so that the zeros still lie in a cache when events jump about in them.
+        # Zero one bin at a time, so that its zeros are still in the cache when its events are counted.
         counts[k * area : (k + 1) * area] = 0
         counts[(bins + k) * area : (bins + k + 1) * area] = 0
         for begin in range(ends[k], ends[k + 1], BLOCK):
             given = words[begin : min(begin + BLOCK, ends[k + 1])]
             if table is not None:
                 given = _rectify(given, table, moved)
-            # Places first, counts after: neither loop has a branch to mispredict, and stores hold up nothing.
+            # Indices first, counts after: neither loop has a branch to mispredict, and stores do not stall them.
             kept = _place(given, cells, rows[0], columns[0], first, positive, wide, places, shown)
             _add(counts, places, kept)
             for i in range(len(rows)):
@@ -286,7 +286,7 @@ def _count_words(words, ends, table, cells, rows, columns, histogram):  # type: 
 
 @njit(cache=True, nogil=True)
 def _rectify(words, table, moved):  # type: ignore[no-untyped-def]
-    """Words at their pixels in the table, in the array `moved`, without those that lie outside."""
+    """Write words, moved to their pixels in the table, into the array `moved`; drop those outside of the sensor."""
     kept = np.int64(0)
     for word in words:
         x, y, _ = _fields(word)
@@ -298,7 +298,7 @@ def _rectify(words, table, moved):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _place(words, cells, rows, columns, first, positive, wide, places, shown):  # type: ignore[no-untyped-def]
-    """Number of words that are seen; their places go into `places`, they themselves into `shown`."""
+    """Write visible words into `shown` and their histogram indices into `places`; return their number."""
     kept = np.int64(0)
     for i in range(len(words)):
         x, y, on = _fields(words[i])

@@ -1,4 +1,4 @@
-"""Scores of predictions: their names, and what scorers share: frames by recording and group, means over too few."""
+"""Metrics: their description, and the base of scorers, which score frames together, by recording or by group."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ F = TypeVar("F", bound=Any)  # a frame, with `recording` and `groups`
 
 @dataclass(frozen=True)
 class Score:
-    """One score of a kind of task, as tables show it.
+    """Description of one metric of a kind of task, for tables.
 
     Attributes:
-        title: heading of its column.
-        better: whether the higher or the lower number is better.
-        unit: "%" or "m"; empty for shares and the like.
+        title: column heading.
+        better: whether higher or lower values are better.
+        unit: such as "%" or "m"; empty for ratios.
     """
 
     title: str
@@ -27,11 +27,11 @@ class Score:
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of some frames.
+    """Scores of a set of frames.
 
     Attributes:
-        values: of each metric.
-        partial: metrics whose mean is over fewer members than there are, and over how many.
+        values: score of each metric.
+        partial: metrics averaged over fewer members than exist, with their count; see `fewer`.
         classes: main metric of each class.
     """
 
@@ -40,22 +40,22 @@ class Scores:
     classes: dict[str, float] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
-        """The score of each metric."""
+        """Score of each metric."""
         return dict(self.values)
 
 
 class FrameScorer(Generic[F]):
-    """Keeps what the frames of a test set say, and scores them together, by recording and by named group."""
+    """Base of scorers, which collect the frames of a test set and score them together, by recording or by group."""
 
     def __init__(self) -> None:
         self._frames: list[F] = []
 
     def state(self) -> Sequence[F]:
-        """All frames, as a value for `merge` of another process."""
+        """All frames, for `merge` in another process."""
         return tuple(self._frames)
 
     def merge(self, states: Iterable[Sequence[F]]) -> None:
-        """Add the frames of other scorers; the scores do not depend on how frames were distributed."""
+        """Add the frames of other scorers; scores do not depend on how frames are distributed over scorers."""
         for state in states:
             self._frames.extend(state)
 
@@ -65,12 +65,12 @@ class FrameScorer(Generic[F]):
         return {name: each for name, each in scores.items() if each is not None}
 
     def _scores(self, frames: Sequence[F]) -> Scores | None:
-        """Scores of some frames; None if none of them counts."""
+        """Scores of the given frames; None if none is valid."""
         raise NotImplementedError
 
 
 def members(frames: Iterable[F], kind: Kind) -> dict[str, list[F]]:
-    """Frames of each recording or of each group, by name in alphabetical order."""
+    """Group frames by name of recording or group, in alphabetical order."""
     found: dict[str, list[F]] = {}
     for frame in frames:
         for name in (frame.recording,) if kind == "recording" else frame.groups:
@@ -79,15 +79,15 @@ def members(frames: Iterable[F], kind: Kind) -> dict[str, list[F]]:
 
 
 def partial_means(scorer: Any) -> str:
-    """Means over fewer members than there are, as "all map: 2 of 3 classes; moving map: 1 of 3 classes"; "" if none."""
+    """List the means over too few members, as "all map: 2 of 3 classes; moving map: 1 of 3 classes"; "" if none."""
     scores = {"all": scorer.overall(), **scorer.by("group")}
     return "; ".join(
         f"{frames} {metric}: {count}"
         for frames, each in scores.items()
-        for metric, count in getattr(each, "partial", {}).items()  # a task of the user's own may not count members
+        for metric, count in getattr(each, "partial", {}).items()  # scores of a custom task may not count members
     )
 
 
 def fewer(counts: Mapping[str, int], total: int, unit: str) -> dict[str, str]:
-    """Metrics whose mean is over fewer than `total` members: how many, as "2 of 3 classes"."""
+    """Select the metrics averaged over fewer than `total` members, with their count as "2 of 3 classes"."""
     return {metric: f"{count} of {total} {unit}" for metric, count in counts.items() if count < total}

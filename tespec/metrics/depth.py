@@ -1,4 +1,4 @@
-"""Depth errors in metres: HMNet's of each frame, averaged within recordings, then over them."""
+"""Metrics of depth estimation: HMNet's errors per frame, averaged within recordings, then over recordings."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ DEFINITION = (
 def frame_errors(
     predicted: NDArray[np.floating], truth: NDArray[np.floating], min_depth: float, max_depth: float
 ) -> NDArray[np.float64]:
-    """(10,) errors, in the order of `NAMES`, of a frame (H, W) in m over the pixels with a true depth in this range.
+    """Errors (10,), in the order of `NAMES`, of a frame (H, W) in m, over pixels whose true depth is in the range.
 
-    All are NaN if no pixel counts. Source: hamarh/HMNet_pth, experiments/depth/scripts/eval_depth.py.
+    All are NaN without such a pixel. Source: hamarh/HMNet_pth, experiments/depth/scripts/eval_depth.py.
 
     Raises:
-        ValueError: shapes differ, or a prediction is not finite and above zero.
+        ValueError: shapes differ or are not (H, W), or a prediction is not finite and positive.
     """
     if predicted.ndim != 2 or predicted.shape != truth.shape:
         raise ValueError(f"predictions {predicted.shape} and depths {truth.shape} are not two equal images")
@@ -60,7 +60,7 @@ def frame_errors(
 
 
 class DepthFrame(NamedTuple):
-    """Errors (10,) of one frame in the order of `NAMES`, NaN if no pixel counts, its recording and its groups."""
+    """Errors (10,) of one frame in the order of `NAMES`, NaN without a valid pixel, its recording and its groups."""
 
     recording: str
     groups: tuple[str, ...]
@@ -68,11 +68,11 @@ class DepthFrame(NamedTuple):
 
 
 class DepthScorer(FrameScorer[DepthFrame]):
-    """Errors of all frames of a test set, averaged over recordings and over named groups of frames.
+    """Depth errors of a test set, averaged over recordings and over named groups of frames.
 
     Args:
-        min_depth: m; nearer ground truth does not count. 1.978 m is a normalised log depth of 0.
-        max_depth: m; neither does ground truth beyond.
+        min_depth: m; nearer ground truth is ignored. 1.978 m is a normalised log depth of 0.
+        max_depth: m; farther ground truth is ignored.
 
     Raises:
         ValueError: not 0 < min_depth < max_depth.
@@ -92,13 +92,13 @@ class DepthScorer(FrameScorer[DepthFrame]):
         self._frames.append(DepthFrame(recording, tuple(groups), errors))
 
     def definition(self) -> str:
-        """What the scores mean, and how many frames count."""
+        """Describe the metrics and how many frames they cover."""
         text = f"{DEFINITION}; valid: true depth from {self.min_depth:g} to {self.max_depth:g} m"
         skipped = sum(bool(np.isnan(frame.errors).all()) for frame in self._frames)
         return text + (f"; {len(self._frames) - skipped} frames scored, {skipped} skipped" if self._frames else "")
 
     def overall(self) -> Scores:
-        """Mean of the recordings' means; recordings without valid depth do not count.
+        """Mean over recordings of their mean errors; recordings without valid depth are ignored.
 
         Raises:
             UserError: no frame has valid depth.
@@ -119,7 +119,7 @@ class DepthScorer(FrameScorer[DepthFrame]):
 
 
 def _mean(errors: NDArray[np.float64], total: int, unit: str) -> Scores:
-    """Mean of the rows (N, 10) of errors, those that are NaN left out."""
+    """Mean over the rows of errors (N, 10), ignoring NaN."""
     columns = {name: column[~np.isnan(column)] for name, column in zip(NAMES, errors.T, strict=True)}
     # An exact sum does not depend on the order of the frames.
     means = {name: math.fsum(column) / len(column) for name, column in columns.items() if len(column)}

@@ -1,4 +1,4 @@
-"""Scores of object detection: the Prophesee protocol as RVT evaluates it."""
+"""Metrics of object detection: the Prophesee protocol as in RVT's evaluation."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from tespec.core.errors import UserError
 from tespec.metrics import FrameScorer, Scores, fewer
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of intersection over union
-AT_50, AT_75 = 0, 5  # places of 0.50 and 0.75 among them
-MAX_DETECTIONS = 100  # of a class in a frame; those of the highest scores
-RECALLS = np.linspace(0.0, 1.0, 101)  # at which precision is read
+AT_50, AT_75 = 0, 5  # indices of 0.50 and 0.75 in `THRESHOLDS`
+MAX_DETECTIONS = 100  # per class and frame; those with the highest scores
+RECALLS = np.linspace(0.0, 1.0, 101)  # at which precision is sampled
 # As in pycocotools, cocoeval.py.
-CLOSEST = 1 - 1e-10  # an overlap that always suffices
-SMALLEST = np.spacing(1)  # keeps a division by 0 away
+CLOSEST = 1 - 1e-10  # an IoU that always suffices
+SMALLEST = np.spacing(1)  # avoids division by 0
 
 
 @njit(cache=True, nogil=True)
 def match(predicted, truth, ends_predicted, ends_truth, thresholds):  # type: ignore[no-untyped-def]
-    """Match predicted boxes (P, 4) and ground truth (N, 4) of each class in each frame, laid out as by `Grouped`.
+    """Match predicted boxes (P, 4) with ground truth (N, 4) per class and frame, in the layout of `Grouped`.
 
-    A predicted box takes the box of ground truth that it overlaps most, among those that are not taken yet; of two
-    equal ones the later. Arithmetic and order are those of pycocotools, so that results are the same to the bit.
+    A predicted box is matched with the unmatched ground-truth box that it overlaps most, the later one of equal
+    overlaps. Arithmetic and order are those of pycocotools, so results are identical to the bit.
 
     Returns:
-        (K, P) bool, whether a predicted box found one, for each of K thresholds of intersection over union.
+        (K, P) bool, whether a predicted box is matched at each of K thresholds of intersection over union.
     """
     found = np.zeros((len(thresholds), len(predicted)), np.bool_)
     overlaps = np.empty((np.diff(ends_predicted).max(), np.diff(ends_truth).max()))
@@ -75,7 +75,7 @@ def _overlap(boxes, known, overlaps):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def read_precision(hits, truths):  # type: ignore[no-untyped-def]
-    """(K, 101) best precision from each recall on, of boxes by falling score that are right or wrong (K, P)."""
+    """Best precision (K, 101) at or above each of `RECALLS`, from hits (K, P) of boxes by decreasing score."""
     read = np.zeros((len(hits), len(RECALLS)))
     for k in range(len(hits)):
         right = hits[k].cumsum()
@@ -89,20 +89,20 @@ def read_precision(hits, truths):  # type: ignore[no-untyped-def]
 
 
 class Grouped:
-    """Boxes of all frames in one list, class after class, in each frame after frame and by falling score.
+    """Boxes of all frames in one array, sorted by class, then frame, then decreasing score.
 
     Args:
-        boxes: of all frames.
-        frame: (N,) number of the frame of each.
-        frames: their number.
-        classes: their number; labels are 0 to classes - 1.
-        most: of a class in a frame, those of highest score.
+        boxes: boxes of all frames.
+        frame: (N,) index of each box's frame.
+        frames: number of frames.
+        classes: number of classes; labels are 0 to classes - 1.
+        most: maximum number of boxes per class and frame, those with the highest scores.
 
     Attributes:
         boxes: (N, 4) float64 left, top, width, height.
-        rank: (N,) place of each box in the order of falling scores of all, ties in the given order.
-        ends: (classes * frames + 1,) where the boxes of a class in a frame begin and end.
-        of_class: (classes + 1,) where those of a class do.
+        rank: (N,) rank of each box by decreasing score among all, ties in the given order.
+        ends: (classes * frames + 1,) boundaries of the boxes of each class and frame.
+        of_class: (classes + 1,) boundaries of the boxes of each class.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class Grouped:
 
 
 def average_precision(truth: Grouped, predicted: Grouped) -> NDArray[np.float64]:
-    """Average precision of each class and threshold as pycocotools computes it: all areas, 101 recall points.
+    """Average precision per class and threshold as in pycocotools: all areas, 101 recall points.
 
-    Boxes have sides above 0, as `BoxFilter` leaves them; of a class in a frame, `MAX_DETECTIONS` at most are predicted.
+    Boxes must have positive sides, as after `BoxFilter`, and at most `MAX_DETECTIONS` predictions per class and frame.
 
     Returns:
         (classes, 10) shares in [0, 1] by class and `THRESHOLDS`; NaN where a class has no ground truth.
@@ -141,18 +141,18 @@ def average_precision(truth: Grouped, predicted: Grouped) -> NDArray[np.float64]
 
 @dataclass(frozen=True)
 class BoxFilter:
-    """Filter of ground truth and predictions alike, as RVT evaluates Gen1 and 1Mpx.
+    """Box filter for ground truth and predictions, as in RVT's evaluation of Gen1 and 1Mpx.
 
-    Sizes are differences of the corners in float32 and are compared as they are, those of ground truth as well: RVT's
-    loader takes its labels' sizes from clamped corners in float32 too, so that a box of 10 px may miss a limit of 10 px
-    by the rounding of its place.
+    Sizes are float32 differences of the corners, without tolerance. This holds for ground truth too, because RVT's
+    loader derives label sizes from clamped float32 corners: a box of 10 px may fail a limit of 10 px, depending on how
+    its position is rounded.
 
     Source: uzh-rpg/RVT, utils/evaluation/prophesee/io/box_filtering.py; data/genx_utils/labels.py, clamp_to_frame_.
 
     Attributes:
-        min_diagonal: px of the histograms.
-        min_side: px of the histograms, for width and height; boxes without an area are never kept.
-        skip_us: time from a recording's start up to which nothing counts, in us.
+        min_diagonal: in px of the histograms.
+        min_side: minimum width and height in px of the histograms; boxes without an area are always dropped.
+        skip_us: frames up to this time after a recording's start are ignored, in us.
     """
 
     min_diagonal: float
@@ -160,14 +160,14 @@ class BoxFilter:
     skip_us: int = 500_000
 
     def keeps(self, boxes: Boxes) -> NDArray[np.bool_]:
-        """(N,) whether the size of each box counts."""
+        """Mask (N,) of boxes that are large enough."""
         width, height = boxes.size.T
         least = np.float32(self.min_side)
         kept = (width >= least) & (height >= least) & (width > 0) & (height > 0)
         return kept & (width * width + height * height >= np.float32(self.min_diagonal**2))
 
     def describe(self) -> str:
-        """What counts, in words."""
+        """Describe the filter."""
         return (
             f"time > {self.skip_us / 1e6:g} s, diagonal >= {self.min_diagonal:g} px, "
             f"width and height >= {self.min_side:g} px"
@@ -193,12 +193,12 @@ class DetectionFrame(NamedTuple):
 
 
 class DetectionScorer(FrameScorer[DetectionFrame]):
-    """Boxes of a whole test set, scored together, by recording and by named group of frames.
+    """Average precision of a test set, over all frames, by recording and by named group of frames.
 
     Args:
         classes: names, by label.
-        filters: which boxes count.
-        score: what the scores of predictions are, and from which on they were predicted; stands in the definition.
+        filters: of boxes and frames.
+        score: description of the predictions' scores and their threshold, for the definition.
     """
 
     def __init__(self, classes: Sequence[str], filters: BoxFilter, score: str) -> None:
@@ -206,11 +206,11 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
         self.classes, self.filters, self.score = tuple(classes), filters, score
 
     def update(self, predicted: Boxes, truth: Boxes, recording: str, time_us: int, groups: Sequence[str] = ()) -> None:
-        """Add one labelled frame: boxes, which may reach beyond the image, and its time since the recording's start."""
+        """Add one labelled frame: boxes, which may exceed the image, and its time in us since the recording's start."""
         self._frames.append(DetectionFrame(recording, int(time_us), tuple(groups), truth, predicted))
 
     def definition(self) -> str:
-        """What the scores mean, which frames count, and which classes do not."""
+        """Describe the metrics, the scored frames and the classes without ground truth."""
         text = (
             f"{DEFINITION}; filters of ground truth and predictions: {self.filters.describe()}; "
             f"classes: {', '.join(self.classes)}; scores of predictions: {self.score}"
@@ -228,7 +228,7 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
 
         Raises:
             UserError: no frame holds ground truth after the filters.
-            ValueError: a frame came twice, a label is no class, a number is not finite, or a score is below 0.
+            ValueError: a frame was added twice, a label is no class, a value is not finite, or a score is negative.
         """
         scores = self._scores(self._frames)
         if scores is None:
@@ -240,9 +240,9 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
         return scores
 
     def _counted(self, frames: Sequence[DetectionFrame]) -> list[DetectionFrame]:
-        """Frames after the time that is skipped.
+        """Frames after the skipped time, sorted by recording and time.
 
-        Boxes of equal scores are ranked by frame, so frames have an order that does not depend on who took them.
+        Equal scores are ranked by frame, so the order of frames must not depend on which process evaluated them.
         """
         ordered = sorted((each for each in frames if each.time_us > self.filters.skip_us), key=lambda each: each[:2])
         for before, each in pairwise(ordered):
@@ -273,7 +273,7 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
         )
 
     def _kept(self, frames: Sequence[DetectionFrame], name: str) -> tuple[Boxes, NDArray[np.int64]]:
-        """Boxes that count, "truth" or "predicted", of all frames together, and the number of each one's frame."""
+        """Boxes of all frames that pass the filter, "truth" or "predicted", and the index of each box's frame."""
         given: list[Boxes] = [getattr(frame, name) for frame in frames]
         none = make_boxes(np.empty((0, 4)), np.empty(0, np.int64))
         boxes = Boxes(*(np.concatenate(column) for column in zip(none, *given, strict=True)))

@@ -1,4 +1,4 @@
-"""Measures of features: their spread over a sample of places, and probes of what they know."""
+"""Metrics of features: their spread over sampled places, a linear probe and a nearest-neighbour probe."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.nn.functional import cross_entropy, interpolate, normalize, one_hot
 
 
 class FeatureStatistics(NamedTuple):
-    """How features differ.
+    """Spread of features.
 
     Attributes:
         std: mean over channels of the standard deviation of unit-length features, times the root of their number: about
-            1 for uniform directions, 0 for a single one (after "Exploring Simple Siamese Representation Learning", CVPR
+            1 for uniform directions, 0 for equal ones (after "Exploring Simple Siamese Representation Learning", CVPR
             2021, Sec. 4.1).
         rank: exponential of the entropy of their singular values, from 1 to the number of channels (RankMe, ICML 2023).
     """
@@ -38,13 +38,13 @@ def feature_std_and_rank(features: Tensor) -> FeatureStatistics:
     return FeatureStatistics(float(std), float(entropy.exp()))
 
 
-PLACES = 4096  # whose features are compared
+PLACES = 4096  # sampled for statistics of features
 
 
 class FeatureReservoir:
-    """A uniform sample of at most `limit` places of all frames added so far, in memory that does not grow with them.
+    """Uniform sample of at most `limit` places from all frames added so far, in constant memory.
 
-    Each place gets a random number, seeded by its batch's number; those with the lowest stay.
+    Each place gets a random number, seeded by the index of its batch; the places with the lowest numbers stay.
     """
 
     def __init__(self, limit: int) -> None:
@@ -54,7 +54,7 @@ class FeatureReservoir:
         self._rows: Tensor | None = None
 
     def add(self, features: Sequence[Tensor], size: Sequence[int]) -> None:
-        """Sample places on a grid of (h, w) of a batch's stages, (B, T, C, ., .) each, interpolated bilinearly."""
+        """Add places of a batch on an (h, w) grid, to which its stages (B, T, C, ., .) are interpolated bilinearly."""
         frames, before = features[0].shape[0] * features[0].shape[1], len(self._numbers)
         drawn = np.random.default_rng(self._batches).random(frames * size[0] * size[1])
         numbers = np.concatenate([self._numbers, drawn])
@@ -66,18 +66,18 @@ class FeatureReservoir:
         self._batches += 1
 
     def features(self) -> Tensor:
-        """(N, sum of C) float32 on the CPU, in the order of the frames."""
+        """Sampled features (N, sum of C) float32 on the CPU, in the order of the frames."""
         return torch.zeros(0, 0) if self._rows is None else self._rows
 
 
 def sample_features(stages: Sequence[Tensor], places: Tensor, size: Sequence[int]) -> Tensor:
-    """Features (P, sum of C) float32 of stages (M, C, ., .) at places of a grid (h, w); several have unit length each.
+    """Features (P, sum of C) float32 of stages (M, C, ., .) at places of an (h, w) grid.
 
-    `places` (P,) int64 rise, counted frame by frame and row by row over the grid.
+    Multiple stages are each scaled to unit length. `places` (P,) int64 are sorted flat indices over frames and grid.
     """
     frame, inside = places // (size[0] * size[1]), places % (size[0] * size[1])
     rows = [torch.zeros(0, sum(each.shape[1] for each in stages), device=stages[0].device)]
-    for number in frame.unique():  # one frame at a time: whole maps at the size of the grid would not fit the memory
+    for number in frame.unique():  # one by one: maps of all frames at the grid's size would not fit in memory
         chosen = inside[frame == number].to(stages[0].device)
         maps = [interpolate(each[number, None].float(), size=tuple(size), mode="bilinear")[0] for each in stages]
         read = [each.flatten(1)[:, chosen].T for each in maps]
@@ -85,15 +85,15 @@ def sample_features(stages: Sequence[Tensor], places: Tensor, size: Sequence[int
     return torch.cat(rows)
 
 
-STEPS, RATE, DECAY = 300, 0.05, 1e-4  # of the linear classifier
+STEPS, RATE, DECAY = 300, 0.05, 1e-4  # of the linear probe
 NEIGHBOURS, TEMPERATURE = 20, 0.07
-AT_ONCE = 2048  # patches whose neighbours are looked for
+AT_ONCE = 2048  # queries per search for neighbours
 
 
 def linear_probe(features: Tensor, labels: Tensor, queries: Tensor, classes: int) -> Tensor:
-    """Class (M,) of queries (M, C) by multinomial logistic regression on features (N, C) with labels (N,).
+    """Classes (M,) of queries (M, C) by multinomial logistic regression on features (N, C) with labels (N,).
 
-    Features are standardised; all of them are one batch, so that nothing is drawn.
+    Features are standardised. Training uses all of them in every step, so it is deterministic.
     """
     mean, deviation = features.mean(0), features.std(0).clamp(min=1e-6)
     inputs = (features - mean) / deviation
@@ -114,9 +114,9 @@ def linear_probe(features: Tensor, labels: Tensor, queries: Tensor, classes: int
 
 @torch.no_grad()
 def nearest_neighbours(features: Tensor, labels: Tensor, queries: Tensor, classes: int) -> Tensor:
-    """Class (M,) of queries (M, C) by the vote of the features (N, C) of highest cosine, with labels (N,).
+    """Classes (M,) of queries (M, C) by a vote of the nearest features (N, C) with labels (N,).
 
-    The 20 nearest vote, weighted by exp(cosine / 0.07), as in DINO's evaluation.
+    The 20 features with the highest cosine vote, weighted by exp(cosine / 0.07), as in DINO's evaluation.
     """
     bank, votes = normalize(features, dim=1), one_hot(labels, classes).float()
     found = []

@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.errors import UserError
 
-STEP = 8.0  # px between places that count as one
-MOST = 100  # boxes of a frame, as many as are scored
-BLOCK = 1 << 26  # depths that are in memory at once
+STEP = 8.0  # px; side of the cells that group the centres of boxes
+MOST = 100  # boxes per frame, the number that is scored
+BLOCK = 1 << 26  # depth values in memory at a time
 
 Depths = NDArray[np.float32]
 
 
 def class_prior(masks: Iterable[NDArray[np.uint8]], classes: int) -> NDArray[np.float32]:
-    """(classes, H, W) float32 number of masks (H, W) with each class at each pixel; a `UserError` without a mask.
+    """Count the masks (H, W) with each class at each pixel, (classes, H, W) float32; raise `UserError` without a mask.
 
-    Labels of 255 do not count; a pixel that is never labelled counts as all of them together.
+    Label 255 is ignored; a pixel that is never labelled gets the class counts of all pixels together.
     """
     every, counts = np.arange(classes)[:, None, None], np.zeros((), np.float32)
     for mask in masks:
@@ -32,12 +32,12 @@ def class_prior(masks: Iterable[NDArray[np.uint8]], classes: int) -> NDArray[np.
 
 
 def depth_prior(maps: Sequence[Depths], nearest: float, farthest: float) -> Depths:
-    """(H, W) float32 median depth of each pixel in m, of the depths from `nearest` to `farthest`.
+    """Median depth (H, W) float32 of each pixel in m, over depths from `nearest` to `farthest`.
 
-    A pixel without any has the median of all. The maps are read once for each block of rows that fits memory.
+    A pixel without any gets the median of all depths. The maps are read once per block of rows that fits in memory.
 
     Raises:
-        UserError: there is no depth at all.
+        UserError: no depth is in this range.
     """
     height, width = maps[0].shape if len(maps) else (0, 0)
     rows = max(1, BLOCK // max(len(maps) * width, 1))
@@ -55,8 +55,8 @@ def depth_prior(maps: Sequence[Depths], nearest: float, farthest: float) -> Dept
 
 
 def _median(values: Callable[[], Iterable[Depths]]) -> np.float32:
-    """Median of positive floats, which are read twice and never kept all at once."""
-    # Their bits have the same order: the upper half of them says where the median lies.
+    """Median of positive floats, which are read twice and never all held in memory."""
+    # Their bits sort in the same order, so counts of the upper half of the bits locate the median.
     counts = sum(np.bincount(each.view(np.uint32) >> 16, minlength=1 << 16) for each in values())
     ends = np.cumsum(counts)
     middle = np.array([(ends[-1] - 1) // 2, ends[-1] // 2])
@@ -68,9 +68,9 @@ def _median(values: Callable[[], Iterable[Depths]]) -> np.float32:
 
 
 def box_prior(labels: Iterable[Boxes]) -> Boxes:
-    """The most common boxes, each the mean of those of its class, place and size; scored by the share of frames.
+    """Most frequent boxes, each the mean of boxes of the same class, centre and size, scored by their share of frames.
 
-    Places are one within 8 px, sizes within a factor of the square root of two.
+    Centres are grouped in cells of 8 px, widths and heights by factors of the square root of two.
 
     Raises:
         UserError: there is no box.

@@ -1,4 +1,4 @@
-"""Scores of semantic segmentation from one confusion matrix over all pixels of a test set."""
+"""Metrics of semantic segmentation from one confusion matrix over all pixels of a test set."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ DEFINITION = (
 
 
 def confusion(predicted: NDArray[np.integer], labels: NDArray[np.integer], classes: int) -> NDArray[np.int64]:
-    """(classes, classes) int64 number of pixels by label (row) and prediction (column); labels of 255 are left out.
+    """Confusion matrix (classes, classes) int64 of labels (rows) and predictions (columns), ignoring label 255.
 
     Raises:
-        ValueError: shapes differ, or a pixel that counts has another class than 0 to classes - 1.
+        ValueError: shapes differ, or a class of a labelled pixel is outside 0 to classes - 1.
     """
     if predicted.shape != labels.shape:
         raise ValueError(f"predictions {predicted.shape} and labels {labels.shape} have different shapes")
@@ -37,10 +37,10 @@ def confusion(predicted: NDArray[np.integer], labels: NDArray[np.integer], class
 
 
 def scores(matrix: NDArray[np.int64], names: Sequence[str]) -> Scores:
-    """Scores in percent, see `DEFINITION`, of a confusion matrix (classes, classes), and the IoU of each named class.
+    """Scores in percent (see `DEFINITION`) from a confusion matrix (classes, classes), and the IoU of each named class.
 
-    IoU as uzh-rpg/ess, evaluation/metrics.py, defines it, whose "acc" is pixel_acc; mean_class_acc as mmsegmentation,
-    evaluation/metrics/iou_metric.py, ECDDP and TESPEC do: a class without labelled pixels has no recall.
+    IoU follows uzh-rpg/ess, evaluation/metrics.py, whose "acc" is pixel_acc. mean_class_acc follows mmsegmentation,
+    evaluation/metrics/iou_metric.py, ECDDP and TESPEC: a class without labelled pixels has no recall.
     """
     hits = matrix.diagonal().astype(np.float64)
     labelled, predicted = matrix.sum(1), matrix.sum(0)
@@ -62,7 +62,7 @@ class SegmentationFrame(NamedTuple):
 
 
 class SegmentationScorer(FrameScorer[SegmentationFrame]):
-    """Confusion matrices of a whole test set, of each recording and of each named group of frames."""
+    """IoU and accuracy of a test set, of each recording and of each named group of frames."""
 
     def __init__(self, classes: Sequence[str]) -> None:
         super().__init__()
@@ -71,12 +71,12 @@ class SegmentationScorer(FrameScorer[SegmentationFrame]):
     def update(
         self, predicted: NDArray[np.integer], labels: NDArray[np.integer], recording: str, groups: Sequence[str] = ()
     ) -> None:
-        """Count one frame: predicted and labelled classes (H, W), its recording and the groups it belongs to."""
+        """Add one frame: predicted and labelled classes (H, W), its recording and its groups."""
         matrix = confusion(predicted, labels, len(self.classes))
         self._frames.append(SegmentationFrame(recording, tuple(groups), matrix))
 
     def definition(self) -> str:
-        """What the scores mean, and which classes are not labelled anywhere."""
+        """Describe the metrics and name the classes that are never labelled."""
         labelled = self._sum(self._frames).sum(1)
         absent = [name for name, count in zip(self.classes, labelled, strict=True) if not count and labelled.any()]
         return DEFINITION + (f"; no pixel is labelled {', '.join(absent)}" if absent else "")

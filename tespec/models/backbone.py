@@ -1,6 +1,6 @@
-"""The interface of every backbone for events: four stages, each with a ConvLSTM behind it or without.
+"""Interface of all backbones for events: four stages, each optionally followed by a ConvLSTM.
 
-A new kind is a class registered in `BACKBONES`: see docs/extending.md.
+A new backbone is a class registered in `BACKBONES`; see docs/extending.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BackboneState = tuple[tuple[Tensor, Tensor], ...]
 
 
 def reset(state: State, is_first: Tensor) -> State:
-    """Zero the lanes that start a sequence; the others keep their state.
+    """Zero the state of lanes that start a sequence; other lanes keep theirs.
 
     Args:
         state: tensors (B, ...) in nested tuples, or None.
@@ -40,35 +40,35 @@ def reset(state: State, is_first: Tensor) -> State:
 
 
 def detach(state: State) -> State:
-    """The same values, detached from the graph that made them."""
+    """Detach all tensors of a state from the autograd graph."""
     return cast("State", tree_map_only(Tensor, Tensor.detach, state))
 
 
 class Backbone(nn.Module, ABC):
-    """Four features at strides 4, 8, 16 and 32, with or without memory after each stage.
+    """Backbone with features at strides 4, 8, 16 and 32, with or without a ConvLSTM after each stage.
 
-    A sequence runs stage by stage: each stage takes all segments as one batch, then its ConvLSTM runs over time.
+    A sequence is processed stage by stage: a stage takes all segments as one batch, then its ConvLSTM runs over time.
 
     Args:
         arch: one of `architectures`; "": the first.
-        recurrent: whether it has memory; the state of a network without is always None.
+        recurrent: whether it has ConvLSTMs; the state of a feed-forward network is always None.
         bins: time bins per segment; a histogram has 2 * bins channels.
         img_size: (H, W) in px of the padded input.
-        in_channels: of the input, where it is no histogram: 1 or 3 of an image.
+        in_channels: number of input channels; None: 2 * bins. Images have 1 or 3.
         drop_path: rate of stochastic depth in the last block; it rises from 0 block by block.
 
     Raises:
-        UserError: unknown arch, an img_size that is no multiple of 32, or a drop_path that `build` makes nothing of.
+        UserError: unknown arch, an img_size that is no multiple of 32, or a drop_path that `build` does not use.
     """
 
-    architectures: ClassVar[Sequence[str]] = ()  # names of the sizes it comes in
-    stem: ClassVar[str] = ""  # name of the kernel that sees the input's channels
-    position_tables: ClassVar[Sequence[str]] = ()  # parts of the names of parameters that stand for positions
+    architectures: ClassVar[Sequence[str]] = ()  # names of its variants
+    stem: ClassVar[str] = ""  # name of the weight that is applied to the input's channels
+    position_tables: ClassVar[Sequence[str]] = ()  # substrings of the names of position parameters
     channels_last: ClassVar[bool] = True  # whether the stages take maps (N, h, w, C), else (N, C, h, w)
     channels: tuple[int, ...]  # widths of the four features
-    lstms: nn.ModuleList  # one for each stage; none without memory
-    recipe: Mapping[str, Any] | None = None  # settings of the training, where the file it was loaded from names them
-    recompute: bool = False  # whether the backward pass computes stages again; see `execute`
+    lstms: nn.ModuleList  # one per stage; empty if feed-forward
+    recipe: Mapping[str, Any] | None = None  # settings of the training, if the file it was loaded from contains them
+    recompute: bool = False  # whether the backward pass recomputes stages; see `execute`
 
     def __init__(
         self,
@@ -96,48 +96,44 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def build(self, drop_path: float) -> None:
-        """Make what is before the first stage and the stages, for `arch`, `in_channels` and `img_size`; set `channels`.
-
-        Args:
-            drop_path: rate of stochastic depth, as of the class.
-        """
+        """Build the stem and the stages for `arch`, `in_channels`, `img_size` and `drop_path`; set `channels`."""
 
     @abstractmethod
     def embed_patches(self, frames: Tensor) -> Tensor:
-        """Input (N, h, w, C) of the first stage, of frames (N, in_channels, H, W) of any dtype, `img_size` large."""
+        """Embed frames (N, in_channels, H, W) of any dtype and size `img_size` as input (N, h, w, C) of the stages."""
 
     @abstractmethod
     def stage_modules(self) -> list[nn.Module]:
-        """The four stages, without their memory."""
+        """The four stages, without their ConvLSTMs."""
 
     def resize(self, tensors: Mapping[str, Tensor], built_for: Size) -> dict[str, Tensor]:
-        """Tensors of such a network, built for an input of (H, W) px, as this one takes them for its `img_size`."""
+        """Adapt the state dict of such a network, built for an input of (H, W) px, to this one's `img_size`."""
         return dict(tensors)
 
     def forward(
         self, histograms: Tensor, state: BackboneState | None = None
     ) -> tuple[list[Tensor], BackboneState | None]:
-        """Features of a sequence.
+        """Compute the features of a sequence.
 
         Args:
             histograms: (B, T, in_channels, H, W) counts of any dtype, `img_size` or smaller.
-            state: what an earlier call returned; None starts from zeros.
+            state: state returned by an earlier call; None starts from zeros.
 
         Returns:
             four features (B, T, channels[i], h, w) at strides 4, 8, 16 and 32 of `img_size`, and the state: per stage
-            hidden and cell (B, channels[i], h, w) float32; None for a feed-forward network.
+            hidden and cell state (B, channels[i], h, w) float32; None for a feed-forward network.
         """
         return self.encode(self.embed(histograms), state)
 
     def embed(self, histograms: Tensor) -> Tensor:
-        """Input (B, T, h, w, C) of the first stage, of histograms (B, T, in_channels, H, W), padded to `img_size`."""
+        """Pad histograms (B, T, in_channels, H, W) to `img_size` and embed them as stage input (B, T, h, w, C)."""
         patches = self.embed_patches(pad_to(histograms, self.img_size).flatten(0, 1))
         return patches.unflatten(0, histograms.shape[:2])
 
     def encode(self, tokens: Tensor, state: BackboneState | None = None) -> tuple[list[Tensor], BackboneState | None]:
-        """Features and state, as `forward` gives them, of what `embed` gave."""
+        """Compute features and state, as `forward` returns them, from the output of `embed`."""
         lanes, segments = tokens.shape[:2]
-        maps = tokens.transpose(0, 1).flatten(0, 1)  # time first: what the recurrence reads at one time is contiguous
+        maps = tokens.transpose(0, 1).flatten(0, 1)  # time first: the recurrence reads contiguous memory at each time
         features, states = [], []
         for index, stage in enumerate(self.stage_modules()):
             if not self.channels_last:
@@ -161,21 +157,21 @@ class Backbone(nn.Module, ABC):
     def step(self, histogram: Tensor, state: BackboneState | None = None) -> tuple[list[Tensor], BackboneState | None]:
         """Features (B, channels[i], h, w) of one segment (B, in_channels, H, W), and the state, without gradients.
 
-        The streaming form of `forward`, for inference: memory does not grow with the number of steps.
+        Streaming form of `forward` for inference: memory does not grow with the number of steps.
         """
         features, state = self(histogram.unsqueeze(1), state)
         return [feature.squeeze(1) for feature in features], state
 
 
 class ConvLstm(nn.Module):
-    """LSTM at every pixel with shared weights; output and hidden state are one.
+    """LSTM at every pixel with shared weights; its output is the hidden state.
 
     Gates are in the order forget, input, output, cell input, and the convolution's input is (map, hidden), as in
     uzh-rpg/RVT, models/layers/rnn.py, without depthwise convolution. A 1x1 convolution is a matrix product per pixel,
-    so the maps stay channels last, and the products with the input are taken for all segments at once.
+    so the maps stay channels last, and the products with the input are computed for all segments together.
 
     Args:
-        channels: width d of the maps, the hidden state and the cell.
+        channels: width d of the maps, the hidden state and the cell state.
     """
 
     def __init__(self, channels: int) -> None:
@@ -189,14 +185,14 @@ class ConvLstm(nn.Module):
 
         Args:
             maps: (T, B, h, w, d).
-            hidden: (B, h, w, d) after the segment before.
-            cell: (B, h, w, d) likewise, float32.
+            hidden: (B, h, w, d) after the previous segment.
+            cell: (B, h, w, d) float32 after the previous segment.
 
         Returns:
-            hidden states (T, B, h, w, d), and hidden and cell (B, h, w, d) after the last segment.
+            hidden states (T, B, h, w, d), and hidden and cell state (B, h, w, d) after the last segment.
         """
         of_map, of_hidden = self.gates.weight.flatten(1).split(self.channels, dim=1)
-        of_hidden = of_hidden.to(compute_dtype(of_hidden))  # once, where autocast would at each segment
+        of_hidden = of_hidden.to(compute_dtype(of_hidden))  # once; autocast would cast at each segment
         outputs = []
         for from_map in linear(maps, of_map, self.gates.bias):
             hidden, cell = self.step_cell(from_map + linear(hidden, of_hidden), cell)
@@ -205,7 +201,7 @@ class ConvLstm(nn.Module):
 
 
 def lstm_cell(sums: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """Hidden state and cell (..., d) of an LSTM, from the sums (..., 4 d) of its gates and the cell (..., d) before."""
+    """Hidden and cell state (..., d) of an LSTM, from its gates' sums (..., 4 d) and previous cell state (..., d)."""
     channels = cell.shape[-1]
     gates, candidate = sums.split((3 * channels, channels), dim=-1)
     forget, write, output = gates.sigmoid().chunk(3, dim=-1)
@@ -216,10 +212,10 @@ def lstm_cell(sums: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
 def build_backbone(
     arch: str, recurrent: bool, bins: int, img_size: Size, in_channels: int | None = None, drop_path: float = 0.0
 ) -> Backbone:
-    """Build a randomly initialised backbone by the name of its architecture; arguments as of `Backbone`.
+    """Build a randomly initialised backbone by the name of its architecture; arguments as in `Backbone`.
 
     Raises:
-        UserError: no registered backbone has this architecture, or it does not go with the other arguments.
+        UserError: no registered backbone has this architecture, or it does not fit the other arguments.
     """
     known = architectures()
     if arch not in known:
@@ -228,7 +224,7 @@ def build_backbone(
 
 
 def architectures() -> dict[str, type[Backbone]]:
-    """The registered backbones by the names of their architectures, in alphabetical order.
+    """Registered backbones by the names of their architectures, in alphabetical order.
 
     Raises:
         UserError: two backbones share a name.
@@ -243,18 +239,18 @@ def architectures() -> dict[str, type[Backbone]]:
 
 
 def execute(model: nn.Module, *, recompute: bool = False, compiled: bool = False, fast: bool = False) -> None:
-    """Choose how `model`, and every backbone within it, is computed: it changes results by rounding at most.
+    """Choose how `model`, and every backbone in it, is computed; results change by rounding at most.
 
     Args:
         model: changed in place.
-        recompute: in the backward pass compute a stage again instead of keeping what is inside it: the same gradients
-            to the bit, less memory, a third more time.
-        compiled: compile stages, and the cells of ConvLSTMs, for their shapes; sums in another order.
-        fast: sum in another order where a GPU is faster so: torch's fused attention, and weights of convolutions with
-            their channels last; see `tespec.training.device.is_fast`.
+        recompute: recompute stages in the backward pass instead of storing their activations: bit-identical gradients,
+            less memory, a third more time.
+        compiled: compile stages and ConvLSTM cells for their shapes; changes the order of sums.
+        fast: use operations that are faster on a GPU but change the order of sums: torch's fused attention, and
+            channels-last weights of convolutions; see `tespec.training.device.is_fast`.
 
     Raises:
-        UserError: a backbone with batch normalisation is to be recomputed.
+        UserError: `recompute` for a backbone with batch normalisation.
     """
     for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
         if recompute and any(isinstance(module, _BatchNorm) for module in backbone.modules()):
@@ -262,13 +258,13 @@ def execute(model: nn.Module, *, recompute: bool = False, compiled: bool = False
             raise UserError("--recompute", what, "leave it out")
         backbone.recompute = recompute
         for module in backbone.modules():
-            if hasattr(module, "fused_attn"):  # what timm calls it
+            if hasattr(module, "fused_attn"):  # timm's name
                 cast("Any", module).fused_attn = fast
         if compiled:
             for stage in backbone.stage_modules():
                 stage.compile(dynamic=False)
             for lstm in backbone.lstms:
-                # One kernel of a segment's pointwise operations, and one of their gradients.
+                # One kernel for a segment's pointwise operations, and one for their gradients.
                 cast("ConvLstm", lstm).step_cell = torch.compile(lstm_cell)
     if fast:
         # mypy does not know this form of `to`.
@@ -276,7 +272,7 @@ def execute(model: nn.Module, *, recompute: bool = False, compiled: bool = False
 
 
 def resized(backbone: Backbone, img_size: Size) -> Backbone:
-    """A copy of `backbone` for another input size (H, W) in px, in the same mode and on the same device."""
+    """Copy `backbone` for another input size (H, W) in px, in the same mode and on the same device."""
     copy = build_backbone(backbone.arch, backbone.recurrent, backbone.bins, img_size, backbone.in_channels)
     copy.load_state_dict(copy.resize(backbone.state_dict(), backbone.img_size))
     copy.recipe = backbone.recipe

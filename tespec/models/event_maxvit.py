@@ -1,4 +1,4 @@
-"""RVT's recurrent MaxViT over event histograms."""
+"""RVT's recurrent MaxViT for event histograms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tespec.models.layers import STRIDE, compute_dtype
 from tespec.registry import BACKBONES
 
 LAYER_SCALE, EPS = 1e-5, 1e-5  # uzh-rpg/RVT, config/model/maxvit_yolox/default.yaml
-LARGEST_PARTITION = 100  # tokens; larger ones are halved along both sides, as RVT does for 1Mpx
+LARGEST_PARTITION = 100  # tokens; larger partitions are halved along both sides, as RVT does for 1Mpx
 # Width of the first stage, and of an attention head.
 ARCHITECTURES = {
     "maxvit-base": (64, 32),  # RVT-B
@@ -24,7 +24,7 @@ ARCHITECTURES = {
 
 
 class Stage(nn.Module):
-    """Overlapping convolution that downsamples, then attention within windows and over a grid, channels last."""
+    """Overlapping convolution that downsamples, then window and grid attention, channels last."""
 
     def __init__(
         self, channels: int, width: int, stride: int, partition: Size, head: int, drop_path: tuple[float, float]
@@ -39,7 +39,7 @@ class Stage(nn.Module):
         self.grid = PartitionAttentionCl(width, "grid", config, drop_path[1])
 
     def forward(self, maps: Tensor) -> Tensor:
-        """(N, h, w, C) to (N, h / stride, w / stride, width)."""
+        """Map (N, h, w, C) to (N, h / stride, w / stride, width)."""
         reduced = self.reduce(maps.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         return cast("Tensor", self.grid(self.window(self.norm(reduced))))
 
@@ -48,29 +48,29 @@ class Stage(nn.Module):
 class EventMaxViT(Backbone):
     """Gehrig, Scaramuzza, "Recurrent Vision Transformers for Object Detection with Event Cameras" (CVPR 2023).
 
-    One pair of window and grid attention per stage, without position biases; partitions follow from the input size:
-    1/32 of the image along each side, halved for large ones. RVT-B has 18.5 M parameters with its detector, of which
-    this backbone, at 20 channels, has 12,786,688 with ConvLSTMs of 1x1 convolutions.
+    One pair of window and grid attention per stage, without position biases. The size of partitions depends on the
+    input: 1/32 of the image along each side, halved for large images. RVT-B has 18.5 M parameters with its detector;
+    this backbone, with 20 input channels and ConvLSTMs of 1x1 convolutions, has 12,786,688 of them.
 
-    Args and errors as of `Backbone`.
+    Arguments and errors as in `Backbone`.
     """
 
     architectures = tuple(ARCHITECTURES)
     stem = "stages.0.reduce.weight"
 
     def build(self, drop_path: float) -> None:
-        """Make four stages of RVT."""
+        """Build RVT's four stages."""
         width, head = ARCHITECTURES[self.arch]
         self.channels = (width, 2 * width, 4 * width, 8 * width)
         partition, widths = partition_of(self.img_size), (self.in_channels, *self.channels)
-        rates = [drop_path * branch / 7 for branch in range(8)]  # two branches a stage
+        rates = [drop_path * branch / 7 for branch in range(8)]  # two branches per stage
         self.stages = nn.ModuleList(
             Stage(widths[i], widths[i + 1], 2 if i else 4, partition, head, (rates[2 * i], rates[2 * i + 1]))
             for i in range(4)
         )
 
     def embed_patches(self, frames: Tensor) -> Tensor:
-        """Frames with channels last: the first stage makes patches of them."""
+        """Frames with channels last; the first stage embeds their patches."""
         return frames.to(compute_dtype(cast("Stage", self.stages[0]).reduce.weight)).permute(0, 2, 3, 1)
 
     def stage_modules(self) -> list[nn.Module]:
@@ -79,7 +79,7 @@ class EventMaxViT(Backbone):
 
 
 def partition_of(img_size: Size) -> Size:
-    """Rows and columns of tokens of a partition, for an input of (H, W) px."""
+    """Size of a partition as (rows, columns) in tokens, for an input of (H, W) px."""
     rows, columns = img_size[0] // STRIDE, img_size[1] // STRIDE
     if rows * columns > LARGEST_PARTITION:
         rows, columns = (side // 2 if side % 2 == 0 else side for side in (rows, columns))

@@ -1,4 +1,4 @@
-"""ResNet over event histograms, with a ConvLSTM after each stage or without."""
+"""ResNet for event histograms, optionally with a ConvLSTM after each stage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tespec.models.backbone import Backbone
 from tespec.models.layers import compute_dtype
 from tespec.registry import BACKBONES
 
-# Kind of block, blocks per stage, and width of the first stage before its expansion.
+# Block type, blocks per stage, and width of the first stage before expansion.
 ARCHITECTURES: dict[str, tuple[Any, tuple[int, ...], int]] = {
     "resnet50": (Bottleneck, (3, 4, 6, 3), 64),
     "resnet-micro": (BasicBlock, (1, 1, 1, 1), 24),  # for CPUs
@@ -22,9 +22,9 @@ ARCHITECTURES: dict[str, tuple[Any, tuple[int, ...], int]] = {
 
 @BACKBONES.register_module()
 class EventResNet(Backbone):
-    """timm's ResNet; the stem takes all bins. Batch normalisation averages over lanes and segments of a step.
+    """timm's ResNet on all bins as channels. Batch normalisation averages over the lanes and segments of a step.
 
-    Args and errors as of `Backbone`.
+    Arguments and errors as in `Backbone`.
     """
 
     architectures = tuple(ARCHITECTURES)
@@ -32,7 +32,7 @@ class EventResNet(Backbone):
     channels_last = False
 
     def build(self, drop_path: float) -> None:
-        """Make timm's ResNet."""
+        """Build timm's ResNet."""
         block, layers, width = ARCHITECTURES[self.arch]
         widths = tuple(width << stage for stage in range(4))
         self.resnet = ResNet(
@@ -41,7 +41,7 @@ class EventResNet(Backbone):
         self.channels = tuple(each * block.expansion for each in widths)
 
     def embed_patches(self, frames: Tensor) -> Tensor:
-        """Maps (N, h, w, C) of timm's stem, its pooling included."""
+        """Maps (N, h, w, C) of timm's stem, including its pooling."""
         net = cast("Any", self.resnet)
         maps: Tensor = net.maxpool(net.act1(net.bn1(net.conv1(frames.to(compute_dtype(net.conv1.weight))))))
         return maps.permute(0, 2, 3, 1)

@@ -1,4 +1,4 @@
-"""Swin Transformer over event histograms, with a ConvLSTM after each stage or without."""
+"""Swin Transformer for event histograms, optionally with a ConvLSTM after each stage."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ TABLE = re.compile(r"swin\.layers\.([0-3])\..*relative_position_bias_table")
 
 @BACKBONES.register_module()
 class EventSwin(Backbone):
-    """Swin backbone whose stage i hands the hidden state of its ConvLSTM to stage i + 1 and out as feature i.
+    """Swin backbone; the hidden state of stage i's ConvLSTM is both feature i and the input of stage i + 1.
 
-    Counts go in as they are, without normalisation. Windows and their shifts follow from `img_size`, so that a network
-    built for another size is another function with the same parameters.
+    The input is counts without normalisation. Windows and their shifts depend on `img_size`: a network built for
+    another size computes another function with the same parameters.
 
-    Args and errors as of `Backbone`.
+    Arguments and errors as in `Backbone`.
     """
 
     architectures = tuple(ARCHITECTURES)
@@ -43,7 +43,7 @@ class EventSwin(Backbone):
     position_tables = ("relative_position_bias_table",)
 
     def build(self, drop_path: float) -> None:
-        """Make timm's Swin."""
+        """Build timm's Swin."""
         width, depths, heads = ARCHITECTURES[self.arch]
         self.channels = (width, 2 * width, 4 * width, 8 * width)
         self.swin = SwinTransformer(
@@ -60,27 +60,27 @@ class EventSwin(Backbone):
         self.swin.norm = nn.Identity()  # belongs to the classifier, as its head does
 
     def stage_modules(self) -> list[nn.Module]:
-        """Swin's layers."""
+        """Swin's four layers."""
         return list(self.swin.layers)
 
     def take_any_size(self) -> None:
-        """Let stages run on frames of any size of whole 32 px, with the windows of `img_size`."""
+        """Allow frames of any size that is a multiple of 32 px, with the windows of `img_size`."""
         for block in self.modules():
             if isinstance(block, SwinTransformerBlock):
                 block.dynamic_mask = True
 
     def embed_patches(self, frames: Tensor) -> Tensor:
-        """Tokens (N, h, w, channels[0]) of frames (N, 2 * bins, 4 h, 4 w); each sees its own 4x4 px alone."""
+        """Tokens (N, h, w, channels[0]) of frames (N, 2 * bins, 4 h, 4 w); each depends only on its own 4x4 px."""
         embedding = self.swin.patch_embed
         project, norm = cast("nn.Conv2d", embedding.proj), cast("nn.Module", embedding.norm)
-        # Reordering is cheapest while counts are bytes, and the tokens then need none.
+        # Reordering is cheapest while counts are bytes; the tokens are then already channels last.
         frames = frames.contiguous(memory_format=torch.channels_last).to(compute_dtype(project.weight))
         return norm(project(frames).permute(0, 2, 3, 1))
 
     def resize(self, tensors: Mapping[str, Tensor], built_for: tuple[int, int]) -> dict[str, Tensor]:
-        """Tensors with the tables of position biases interpolated to the windows of `img_size`.
+        """Interpolate the position bias tables of a state dict to the windows of `img_size`.
 
-        A table of another size than follows from `built_for` is that of square windows, or stays as it is.
+        A table whose size does not match `built_for` is treated as one of square windows, if possible, or kept.
         """
         resized = dict(tensors)
         for name, table in tensors.items():
@@ -96,7 +96,7 @@ class EventSwin(Backbone):
 
 
 def window_of(img_size: tuple[int, int], stage: int) -> tuple[int, int]:
-    """Rows and columns in tokens of a stage's windows, which are smaller than 7 where its map is (timm)."""
+    """Size of a stage's windows as (rows, columns) in tokens: 7, or that of the map if smaller (timm)."""
     # Not timm's `always_partition`: padding maps of 3x5 tokens to 7x7 makes steps at 160 px 12 to 31 % slower.
     rows, columns = (min(WINDOW, side // (PATCH << stage)) for side in img_size)
     return rows, columns
@@ -107,7 +107,7 @@ def _rows(window: tuple[int, int]) -> int:
 
 
 def resize_table(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
-    """Bias table ((2h-1)(2w-1), heads) of windows `old` (h, w), bicubic over offsets to those of `new`."""
+    """Resize a bias table ((2h-1)(2w-1), heads) of windows `old` (h, w) to windows `new`, bicubically over offsets."""
     if old == new:
         return table
     rows, columns, wanted_rows, wanted_columns = (2 * side - 1 for side in (*old, *new))

@@ -1,4 +1,4 @@
-"""What networks share: padding, losses in float32, exact pooling, and stochastic depth that all ranks draw alike."""
+"""Shared parts of networks: padding, losses in float32, deterministic pooling, and stochastic depth across ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def padded_size(height: int, width: int, multiple: int = STRIDE) -> tuple[int, i
 
 
 def pad_to(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Zeros added at the right and the bottom of (..., H, W) until it measures `size`; itself where it does.
+    """Pad (..., H, W) with zeros at the right and the bottom to `size`; return it unchanged if it has this size.
 
     Raises:
         ValueError: the maps are larger than `size`.
@@ -40,22 +40,22 @@ def pad_to(maps: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def crop(maps: Tensor, size: Sequence[int]) -> Tensor:
-    """The top-left `size` of (..., H, W), a view: what `pad_to` was given."""
+    """Crop (..., H, W) to its top-left `size`, as a view; undoes `pad_to`."""
     return maps[..., : size[0], : size[1]]
 
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 HALVES = (torch.float16, torch.bfloat16)
-AUTOCAST_ON_META = "cpu"  # torch knows no autocast of `meta`: that of this kind of device stands for it
+AUTOCAST_ON_META = "cpu"  # torch has no autocast for `meta`; this device's settings are used instead
 
 
 def in_fp32(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """`function` outside of autocast, on float32 copies of what it is given in half precision.
+    """Run `function` outside of autocast, on float32 copies of its half-precision arguments.
 
-    Every loss goes through it: under autocast a matrix product or a convolution rounds to 8 bits even what comes in
-    float32, which leaves little of cosines that are divided by 0.04, or of the slopes of a smooth residual. On a GPU
-    nothing is rounded to TF32 either. Tensors are found in the arguments and in the lists, tuples and dicts among them.
+    Every loss uses it: under autocast, matrix products and convolutions round even float32 inputs to 8 bits, which is
+    too coarse for cosines divided by 0.04 or for the slopes of a smooth residual. On a GPU, it disables TF32 as well.
+    Tensors are converted in the arguments and in lists, tuples and dicts among them.
     """
 
     def single(tensor: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ def in_fp32(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
 
 @contextmanager
 def without_tf32() -> Iterator[None]:
-    """Inside, matrix products and convolutions of float32 on a GPU are not rounded to TF32."""
+    """Disable TF32 for float32 matrix products and convolutions on a GPU inside the block."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     allow_tf32(False)
     try:
@@ -82,13 +82,13 @@ def without_tf32() -> Iterator[None]:
 
 
 def allow_tf32(allowed: bool) -> None:
-    """Let a GPU round the factors of products and convolutions of float32 to TF32, which is many times as fast."""
+    """Allow TF32, which is many times as fast, for float32 matrix products and convolutions on a GPU, or forbid it."""
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     torch.backends.cudnn.allow_tf32 = allowed
 
 
 def compute_dtype(weight: Tensor) -> torch.dtype:
-    """What a layer with this weight computes in: under autocast the type of that, else the weight's own."""
+    """Dtype in which a layer with this weight computes: autocast's if it is enabled, else the weight's."""
     kind = AUTOCAST_ON_META if weight.device.type == "meta" else weight.device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
@@ -96,12 +96,12 @@ def compute_dtype(weight: Tensor) -> torch.dtype:
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:
-    """What the CPU made, on `device`, without waiting until it is there."""
+    """Copy a CPU tensor to `device` without waiting for the copy."""
     return values.to(device, non_blocking=True)
 
 
 class MatrixPool(nn.Module):
-    """What `nn.AdaptiveAvgPool2d(size)` computes, (..., H, W) -> (..., size[0], size[1]), deterministic on CUDA."""
+    """`nn.AdaptiveAvgPool2d(size)` that is deterministic on CUDA: (..., H, W) -> (..., size[0], size[1])."""
 
     def __init__(self, size: int | tuple[int | None, int | None] | None) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class MatrixPool(nn.Module):
 
 
 def pooling_matrix(length: int, bins: int, like: Tensor) -> Tensor:
-    """(bins, length) weights of each place in each bin, where torch begins and ends its bins."""
+    """Weights (bins, length) of each position in each bin, with the boundaries of torch's adaptive pooling."""
     number = torch.arange(bins, device=like.device)
     first = number * length // bins
     end = ((number + 1) * length + bins - 1) // bins
@@ -125,18 +125,18 @@ def pooling_matrix(length: int, bins: int, like: Tensor) -> Tensor:
 
 
 def with_exact_pools(model: nn.Module) -> None:
-    """Put `MatrixPool` in the place of every adaptive average pooling."""
+    """Replace every adaptive average pooling by `MatrixPool`."""
     _replace(model, nn.AdaptiveAvgPool2d, lambda pool: MatrixPool(pool.output_size))
 
 
 class DropPath(TimmDropPath):
-    """timm's stochastic depth, whose draws are those of the whole batch, of which each part takes its own.
+    """timm's stochastic depth, drawn from torch's generator for the global batch; each micro-batch uses its own rows.
 
-    So several processes that draw alike drop what one process drops. Draws come from torch's generator.
+    Ranks with the same seed therefore drop the same branches as a single process.
     """
 
     def forward(self, branch: Tensor) -> Tensor:
-        """The branch (N, ...) of each sample: zero, or scaled up."""
+        """Set the branch (N, ...) of each sample to zero, or scale it up."""
         if not self.training or not self.drop_prob:
             return branch
         whole, own = shard_slice(len(branch))
@@ -145,7 +145,7 @@ class DropPath(TimmDropPath):
 
 
 def with_shared_draws(model: nn.Module) -> None:
-    """Put `DropPath` in the place of timm's."""
+    """Replace timm's stochastic depth by `DropPath`."""
     _replace(model, TimmDropPath, lambda drop: DropPath(drop.drop_prob))
 
 

@@ -1,1 +1,1 @@
-"""Plans: sets of runs as YAML files, and what runs those that are missing."""
+"""Plans: sets of runs defined in YAML files, and the execution of their missing runs."""

@@ -1,4 +1,4 @@
-"""Runs tasks in processes of this machine or as jobs of a cluster: several at once, each after the one it needs."""
+"""Run tasks in parallel, in local processes or as cluster jobs, each after the task that it depends on."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 POLL = 0.2  # s
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-PATIENCE = 120.0  # s that a stopped process has to write its checkpoint
-A_WEEK = 7 * 24 * 60  # min; submitit's default limit is five minutes
+PATIENCE = 120.0  # s for a stopped process to write its checkpoint
+A_WEEK = 7 * 24 * 60  # min; submitit's default time limit is five minutes
 
 
 class Pending(NamedTuple):
-    """A command: its name, what gives its arguments behind `python` once it starts, and the task that it needs."""
+    """A task: its name, a function that returns the arguments of `python` at its start, and the task that it needs."""
 
     name: str
     arguments: Callable[[], Sequence[str]]
@@ -34,7 +34,7 @@ class Pending(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A started task; `slot` is the number of its GPU, "" for none."""
+    """A started task; `slot` is its GPU's index, "" for none."""
 
     task: Pending
     process: Any
@@ -49,13 +49,13 @@ def run_all(
     """Run all tasks, earlier ones first.
 
     Args:
-        tasks: to run.
-        logs: folder of a log for each task.
-        slots: one for each task that runs at the same time: the number of its GPU, "" for none.
-        executor: submits to a cluster; default: processes of this machine.
+        tasks: the tasks.
+        logs: folder for one log per task.
+        slots: one entry per concurrent task: the index of its GPU, "" for none.
+        executor: submits cluster jobs; default: run local processes.
 
     Returns:
-        Why tasks failed, by name; those that need them are not run.
+        Reasons of failures by task name; tasks that need a failed one are not run, and fail too.
 
     Raises:
         KeyboardInterrupt: on SIGINT or SIGTERM, once the running tasks have written their checkpoints.
@@ -95,7 +95,7 @@ def run_all(
 
 
 def _stop(running: Sequence[Running]) -> None:
-    """Let tasks write their checkpoints; kill those that take too long, and all of them at a second signal."""
+    """Ask tasks to save and stop; kill those that take longer than `PATIENCE`, or all at a second signal."""
     for each in running:
         each.process.send_signal(signal.SIGINT)
     deadline = time.monotonic() + PATIENCE
@@ -109,19 +109,19 @@ def _stop(running: Sequence[Running]) -> None:
 
 
 def _start(task: Pending, log: Path, slot: str, at_once: int, executor: AutoExecutor | None) -> Running:
-    # Unbuffered, so that an error is the last line of the log, behind what was printed before it.
+    # Unbuffered, so that stdout and stderr keep their order and an error is the last line of the log.
     called = [sys.executable, "-u", *task.arguments()]
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")
     say(f"started: {task.name} (log: {log})")
     if executor is not None:
         return Running(task, ClusterProcess(executor, called, log), log, slot, time.monotonic())
-    # On a CPU each task has its share of the cores, or they slow each other down.
+    # Divide the CPU cores among the tasks, which would slow each other down otherwise.
     share = str(max(1, (os.cpu_count() or 1) // at_once))
     device = {"CUDA_VISIBLE_DEVICES": slot} if slot else {}
     environment = {"OMP_NUM_THREADS": share, "NUMBA_NUM_THREADS": share, **os.environ, **device}
     with log.open("ab") as file:
-        # A session of its own: Ctrl-C in the terminal reaches the parent alone, which then stops its tasks.
+        # In a new session, Ctrl-C reaches only the parent, which then stops its tasks.
         process = subprocess.Popen(
             called, stdout=file, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
             preexec_fn=_end_with_parent,
@@ -130,7 +130,7 @@ def _start(task: Pending, log: Path, slot: str, at_once: int, executor: AutoExec
 
 
 def _end_with_parent() -> None:
-    """Ask Linux to stop this process when its parent is killed, as by a terminal that is closed."""
+    """Make Linux send SIGTERM to this process when its parent dies, for example because a terminal is closed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
@@ -141,20 +141,20 @@ def _last_line(log: Path) -> str:
 
 
 class Command:
-    """What a job of a cluster runs: a command whose output goes to a log; a requeued job runs it again."""
+    """Command of a cluster job, with its output in a log; a requeued job runs it again."""
 
     def __init__(self, arguments: list[str], log: Path) -> None:
         self.arguments, self.log = arguments, log
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> int:
-        """Run it and return its exit code."""
+        """Run the command and return its exit code."""
         with self.log.open("ab") as file:
             self._process = subprocess.Popen(self.arguments, stdout=file, stderr=subprocess.STDOUT)
             return self._process.wait()
 
     def checkpoint(self, *_: object) -> Any:
-        """Let the command save, and ask for the same job again; submitit calls it before a job is taken away."""
+        """Stop the command, which saves its state, and requeue the job; called by submitit on preemption or timeout."""
         from submitit.helpers import DelayedSubmission
 
         if self._process is not None:
@@ -164,7 +164,7 @@ class Command:
 
 
 class ClusterProcess:
-    """A submitted job with the methods of `subprocess.Popen` that are used here."""
+    """A submitted job with the subset of `subprocess.Popen`'s interface that `run_all` uses."""
 
     def __init__(self, executor: AutoExecutor, arguments: list[str], log: Path) -> None:
         self._job = executor.submit(Command(arguments, log.absolute()))
@@ -172,7 +172,7 @@ class ClusterProcess:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Exit code of the command, 1 where the job ended without one, None while it runs or waits."""
+        """Return the command's exit code, 1 if the job ended without one, None if it is running or queued."""
         if self.returncode is None and self._job.done():
             failure = self._job.exception()
             self.returncode = self._job.result() if failure is None else 1
@@ -182,21 +182,21 @@ class ClusterProcess:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Cancel the job, whatever the signal."""
+        """Cancel the job, for any signal."""
         self._job.cancel()
         self.returncode = 1
 
 
 def make_executor(cluster: str, given: Sequence[str], folder: Path) -> AutoExecutor:
-    """What submits jobs.
+    """Create submitit's executor.
 
     Args:
-        cluster: "slurm", or "local" for processes of this machine.
-        given: `KEY=VALUE`, parameters of submitit or of sbatch.
-        folder: of the jobs' own files.
+        cluster: "slurm", or "local" for local processes.
+        given: `KEY=VALUE` parameters of submitit or sbatch.
+        folder: folder for submitit's files.
 
     Raises:
-        UserError: submitit or the cluster is not there, or a parameter is wrong.
+        UserError: submitit or the cluster is not available, or a parameter is invalid.
     """
     try:
         from submitit import AutoExecutor

@@ -1,4 +1,4 @@
-"""Plans as YAML, and their jobs: each is a run's choices, as they stand in its record, and its command."""
+"""Read plans from YAML and expand them into jobs, each with a run's choices, as in its record, and its command."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ Names = Annotated[tuple[str, ...], Some]
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class Cells:
-    """Cells of the tables: every method with every architecture, task, fraction of the training labels and seed.
+    """Cells of the tables: all combinations of method, architecture, task, fraction of training labels and seed.
 
-    `tasks`: default: all; `seeds`: default: the plan's.
+    By default `tasks` are all tasks, and `seeds` are the plan's.
     """
 
     methods: Names
@@ -60,7 +60,7 @@ class Cells:
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class Ablations:
-    """Ablations by the names of their tables: each row is pre-trained and fine-tuned; default task: the table's."""
+    """Ablation tables by name, of which each row is pre-trained and fine-tuned; the default task is the table's."""
 
     tables: Names
     task: str | None = None
@@ -72,16 +72,16 @@ class Plan:
     """A set of runs.
 
     Attributes:
-        data: "sample", or a folder that holds a folder for each data set; default: `$TESPEC_DATA`, else ./data.
-        profile: default: "sample" on the sample world, else "paper".
-        pretraining_seeds: of the pre-trainings that every seed starts from; default: each seed has its own.
+        data: "sample", or a folder with one subfolder per data set; default: `$TESPEC_DATA` and ./data.
+        profile: name of the profile; default: "sample" on the sample world, else "paper".
+        pretraining_seeds: seeds of the pre-trainings that every seed starts from; default: only the seed itself.
         references: tasks whose label prior is scored.
-        set: changed settings of all cells and, behind "pretraining.", of all pre-trainings, `KEY=VALUE`.
-        checkpoints: weights by method, which is then not pre-trained.
+        set: `KEY=VALUE` changes of all cells and, with prefix "pretraining.", of all pre-trainings.
+        checkpoints: weights by method; these methods are not pre-trained.
         accumulate: gradient accumulation steps of all runs.
         threads: CPU threads of a run; default: the profile's.
-        at_once: number of runs at the same time.
-        show: a table that is printed at the end.
+        at_once: number of concurrent runs.
+        show: name of a table to print at the end.
     """
 
     name: str
@@ -106,16 +106,16 @@ class Plan:
 
 
 def read_plan(name: str) -> Plan:
-    """A plan of configs/plans by its name, or from a file that ends in .yaml.
+    """Read a plan by its name in configs/plans, or from a path that ends in .yaml.
 
     Raises:
-        UserError: no such plan, unreadable YAML, an unknown name or a wrong value.
+        UserError: the plan does not exist, the YAML is unreadable, or a setting is unknown or invalid.
     """
     path = Path(name) if name.endswith(".yaml") else files("plans").get(name)
     if path is None:
         raise UserError(f"plan {name}", "no such plan", suggest(name, [*names("plans"), "FILE.yaml"]))
     try:
-        facts = {"title": path.stem} | dict(name=path.stem, **read_yaml(path))  # a file does not state its name
+        facts = {"title": path.stem} | dict(name=path.stem, **read_yaml(path))  # TypeError if the file has a `name`
     except (*UNREADABLE, TypeError) as error:
         raise UserError(path, f"not a readable YAML file of settings ({error})", "see docs/running.md") from error
     return build(Plan, facts, str(path))
@@ -126,18 +126,18 @@ class Job:
     """One run.
 
     Attributes:
-        kind: of its record.
-        method: registered name; "prior" of a reference.
-        task: name of the task, or of the data set of a pre-training.
-        arch: "" for a pre-training.
+        kind: kind of the record.
+        method: registered name of the method; "prior" for a reference.
+        task: name of the task, or of a pre-training's data set.
+        arch: architecture, "" for a pre-training.
         data: value of `--data`.
-        label: what records call that data.
-        set: changed settings, `KEY=VALUE`.
-        overrides: those that differ from the profile's, see `canonical`.
-        checkpoint: weights that the plan names.
-        upstream: pre-training that it starts from.
-        variant: name of an ablation's row.
-        ablations: names of the ablations that it is a row of.
+        label: name of the data in records.
+        set: `KEY=VALUE` changes of settings.
+        overrides: settings that differ from the profile's, see `canonical`.
+        checkpoint: weights given by the plan.
+        upstream: pre-training that the run starts from.
+        variant: name of a row of an ablation.
+        ablations: names of the ablations that contain the run.
     """
 
     kind: str
@@ -159,7 +159,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """For people, and for the log."""
+        """Readable name, also of the log."""
         changes = self.set + tuple(PREFIX + change for change in (self.upstream.set if self.upstream else ()))
         split = "" if self.split == "test" else self.split
         start = f"p{self.upstream.seed}" if self.upstream and self.upstream.seed != self.seed else ""
@@ -169,7 +169,7 @@ class Job:
 
     @property
     def choices(self) -> tuple[Any, ...]:
-        """The choices that the plan fixes; see `choices_of`."""
+        """Choices that identify the job's record; see `choices_of`."""
         if self.kind == PRETRAINING:
             return PRETRAINING, self.method, self.profile, self.label, self.seed, self.overrides
         start = self.upstream.choices if self.upstream else sha256_of(self.checkpoint) if self.checkpoint else ""
@@ -178,7 +178,7 @@ class Job:
 
 
 def choices_of(record: Record) -> list[tuple[Any, ...]]:
-    """The same choices of a record, with its pre-training or the hash of its weights, with and without its variant."""
+    """All `Job.choices` that a record satisfies: by its weights' hash or pre-training, with and without variant."""
     overrides = canonical(record.overrides)
     if record.kind == PRETRAINING:
         return [(PRETRAINING, record.method, record.profile, record.data, record.seed, overrides)]
@@ -192,12 +192,12 @@ def choices_of(record: Record) -> list[tuple[Any, ...]]:
 
 
 def canonical(overrides: Mapping[str, Any], accumulate: int = 1) -> str:
-    """Changed settings as one text, whatever their order."""
+    """Serialise changed settings to JSON, independent of their order."""
     return json.dumps({**overrides, **({"accumulate": accumulate} if accumulate > 1 else {})}, sort_keys=True)
 
 
 def missing_jobs(jobs: Sequence[Job], records: Sequence[Record], runs: Path) -> list[Job]:
-    """Jobs without a record, behind the pre-trainings that they start from and whose weights are not in `runs`."""
+    """Return jobs without a record, after the pre-trainings that they need and whose weights are missing in `runs`."""
     done = {choices for record in records for choices in choices_of(record)}
     missing = [job for job in jobs if job.choices not in done]
     needed = dict.fromkeys(job.upstream for job in missing if job.upstream)
@@ -205,17 +205,15 @@ def missing_jobs(jobs: Sequence[Job], records: Sequence[Record], runs: Path) -> 
 
 
 def weights_of(job: Job, records: Iterable[Record], runs: Path) -> Path | None:
-    """Weights that a pre-training left in `runs`; None where its record or the file is missing."""
+    """Find the weights of a pre-training in `runs`; None if its record or the file is missing."""
     paths = (runs / record.name / WEIGHTS for record in records if job.choices in choices_of(record))
     return next((path for path in paths if path.is_file()), None)
 
 
 def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
-    """Arguments of `tespec` that carry a job out, without the places of records and weights.
+    """Arguments of `tespec` that run a job, without the folders of records and weights.
 
-    Args:
-        job: what to run.
-        checkpoint: weights of its pre-training; on the sample world a run finds or makes them itself.
+    `checkpoint` holds the weights of its pre-training; on the sample world, a run finds or pre-trains them itself.
     """
     words = {
         PRETRAINING: ["pretrain", "--method", job.method],
@@ -236,14 +234,12 @@ def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
 
 
 def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
-    """All jobs of a plan but the pre-trainings that others start from, each once, earlier seeds first.
+    """Return all unique jobs of a plan, lower seeds first; the pre-trainings that they need are in `upstream`.
 
-    Args:
-        plan: to expand.
-        seeds: in place of the plan's and of its groups'.
+    `seeds` replace those of the plan and its groups.
 
     Raises:
-        UserError: an unknown task, ablation or setting.
+        UserError: a task, ablation or setting is unknown.
     """
     tables: dict[Job, tuple[str, ...]] = {}
     for job in _all_jobs(plan, seeds):
@@ -279,7 +275,7 @@ def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
 
 
 def _jobs(plan: Plan, kind: str, method: str, task: str, arch: str, seed: int, changes: Iterable[str]) -> Iterator[Job]:
-    """A job for each pre-training that a method starts from here, otherwise one."""
+    """Yield one job per pre-training that the method starts from, or a single job without pre-training."""
     if task not in names("tasks"):
         raise UserError(f"plan {plan.name}, task {task}", "no such task", f"choose from {', '.join(names('tasks'))}")
     profile, (own, pretraining) = _profile(plan, task), _split(changes)
@@ -301,7 +297,7 @@ def _jobs(plan: Plan, kind: str, method: str, task: str, arch: str, seed: int, c
 
 @cache
 def _cell(task: str, arch: str, profile: str, changes: tuple[str, ...], data: str, accumulate: int) -> tuple[str, int]:
-    """Settings of a cell that differ from the profile's, and the task's version."""
+    """Return the settings of a cell that differ from the profile's, and the task's version."""
     of_data = read_description(Path(data)).overrides()
     settings = finetuning_settings(task, arch, profile, changes, of_data)
     return canonical(changed_finetuning(settings, of_data, "swin") if changes else {}, accumulate), settings.version
@@ -309,13 +305,13 @@ def _cell(task: str, arch: str, profile: str, changes: tuple[str, ...], data: st
 
 @cache
 def _pretraining(recipe: str, profile: str, changes: tuple[str, ...], accumulate: int) -> tuple[str, str]:
-    """Data set of a pre-training, and its settings that differ from the profile's."""
+    """Return the data set of a pre-training, and its settings that differ from the profile's."""
     settings = pretraining_settings(recipe, profile, changes)
     return settings.dataset, canonical(changed_pretraining(settings, "swin") if changes else {}, accumulate)
 
 
 def _place(plan: Plan, dataset: str) -> tuple[str, str]:
-    """Value of `--data` for a data set, and what records call it."""
+    """Return the value of `--data` for a data set, and the name of the data in records."""
     if plan.data == SAMPLE:
         return SAMPLE, SAMPLE
     folders = [plan.data] if plan.data else [*filter(None, [os.environ.get("TESPEC_DATA")]), "data"]
@@ -329,17 +325,17 @@ def _profile(plan: Plan, task: str) -> str:
 
 
 def _split(changes: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Changed settings of a cell, and those of its pre-training."""
+    """Split changed settings into those of a cell and those of its pre-training."""
     given = tuple(changes)
     own = tuple(change for change in given if not change.startswith(PREFIX))
     return own, tuple(change.removeprefix(PREFIX) for change in given if change.startswith(PREFIX))
 
 
 def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
-    """Jobs by the names of their tasks, methods, kinds and ablations; of what none is named, all are taken.
+    """Select jobs by tasks, methods, kinds and ablations; a category without a given name is not filtered.
 
     Raises:
-        UserError: a name that no job has, or nothing is left.
+        UserError: a name matches no job, or no job is left.
     """
     labels = [({job.task}, {job.method}, {job.kind}, set(job.ablations)) for job in jobs]
     known = [set[str]().union(*column) for column in zip(*labels, strict=True)]

@@ -1,4 +1,4 @@
-"""Networks that are compared: a slow teacher, heads, contrast with negatives, agreement with a teacher."""
+"""Parts of contrastive and self-distillation methods: momentum teacher, heads, InfoNCE, Sinkhorn assignments."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tespec.models.layers import DropPath, in_fp32
 
 Module = TypeVar("Module", bound=nn.Module)
 SINKHORN_ROUNDS = 3
-SMALLEST = torch.finfo(torch.float32).tiny  # of a sum that is divided by
+SMALLEST = torch.finfo(torch.float32).tiny  # lower bound of divisors
 
 
 def momentum_copy(student: Module) -> Module:
-    """A copy of `student` that is not trained and drops nothing."""
+    """Copy `student` as a teacher without gradients or stochastic depth."""
     teacher = copy.deepcopy(student)
     for module in teacher.modules():
         if isinstance(module, DropPath):
@@ -30,9 +30,9 @@ def momentum_copy(student: Module) -> Module:
 
 @torch.no_grad()
 def ema_update_(teacher: nn.Module, student: nn.Module, momentum: float, share: float) -> None:
-    """Move the teacher's parameters towards the student's by 1 - momentum; its buffers become the student's.
+    """Move the teacher's parameters towards the student's by 1 - momentum, and copy the student's buffers.
 
-    The momentum rises to 1 by half a cosine over the training, of which `share` is done.
+    The momentum rises to 1 along half a cosine; `share` is the share of the training that is done.
     """
     step = (1 - momentum) * (math.cos(math.pi * share) + 1) / 2
     torch._foreach_lerp_(list(teacher.parameters()), list(student.parameters()), step)
@@ -44,13 +44,13 @@ def ema_update_(teacher: nn.Module, student: nn.Module, momentum: float, share: 
 def info_nce(
     queries: Tensor, keys: Tensor, temperature: float | Tensor, negatives: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of finding each query's own key, and the share that is found.
+    """InfoNCE: cross-entropy of matching each query with its own key, and the share of correct matches.
 
     Args:
         queries: (N, D).
-        keys: (N, D), the n-th belonging to the n-th query.
-        temperature: of the softmax over cosines.
-        negatives: (K, D) of unit length that a key is told from; None: the other queries' keys.
+        keys: (N, D); key n belongs to query n.
+        temperature: of the softmax over cosine similarities.
+        negatives: (K, D) of unit length; None: the other queries' keys.
     """
     queries, keys = normalize(queries, dim=1), normalize(keys, dim=1)
     if negatives is None:
@@ -66,19 +66,19 @@ def info_nce(
 @torch.no_grad()
 @in_fp32
 def sinkhorn(logits: Tensor, temperature: float | Tensor) -> Tensor:
-    """Assignments (N, K) of samples to prototypes that use all prototypes alike (SwAV, Alg. 1; three rounds).
+    """Soft assignments (N, K) of samples to prototypes that use all prototypes equally (SwAV, Alg. 1; three rounds).
 
-    Balanced over the samples of all processes, of which each has its own rows, as many as it likes: what travels is the
-    largest logit and, round by round, K sums.
+    They are balanced over the samples of all ranks; ranks may hold different numbers of samples. The ranks exchange
+    only the largest logit and, in each round, K sums.
 
     Args:
-        logits: (N, K) cosines of the teacher, those of this process.
-        temperature: that sharpens them.
+        logits: (N, K) cosine similarities from the teacher, for the samples of this rank.
+        temperature: divides the logits.
     """
     sharp = logits / temperature
     shares = sharp.sub_(global_max(sharp)).exp_()
     for _ in range(SINKHORN_ROUNDS):
-        # The number of samples and of prototypes cancel out: the rows are brought to a sum of one after the columns.
+        # Factors for the numbers of samples and prototypes cancel out, since the rows are normalised last.
         shares /= all_reduce_sum(shares.sum(0, keepdim=True)).clamp(min=SMALLEST)
         shares /= shares.sum(1, keepdim=True).clamp(min=SMALLEST)
     return shares
@@ -86,44 +86,44 @@ def sinkhorn(logits: Tensor, temperature: float | Tensor) -> Tensor:
 
 @in_fp32
 def soft_cross_entropy(logits: Tensor, assignments: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy (N,) of the student's logits (N, K) with the teacher's assignments (N, K)."""
+    """Cross-entropy (N,) between the student's logits (N, K) and the teacher's assignments (N, K)."""
     return -(assignments * log_softmax(logits / temperature, dim=-1)).sum(-1)
 
 
 @in_fp32
 def pooled(maps: Tensor, norm: nn.Module | None = None) -> Tensor:
-    """Mean (N, C) of the maps (N, 1, C, h, w) of single frames over their places, each of them normalised before."""
+    """Average single-frame maps (N, 1, C, h, w) over positions to (N, C), after `norm` at each position."""
     places = maps.squeeze(1).flatten(2).transpose(1, 2)
     return (norm(places) if norm else places).mean(1)
 
 
 def global_avg_pool(backbone: Backbone, frames: Tensor, norm: nn.Module | None = None) -> Tensor:
-    """Mean (N, C) of a backbone's last stage over single frames (N, 1, channels, H, W), see `pooled`."""
+    """Average a backbone's last stage over single frames (N, 1, channels, H, W) to (N, C); see `pooled`."""
     features, _ = backbone(frames)
     return pooled(features[-1], norm)
 
 
 class Projector(nn.Sequential):
-    """Layers one after the other in float32, (N, out) of features (N, channels)."""
+    """Sequential layers in float32, (N, channels) -> (N, out)."""
 
     forward = in_fp32(nn.Sequential.forward)
 
 
 def projector(channels: int, hidden: int, out: int) -> Projector:
-    """Two layers with batch normalisation between them (N, channels) -> (N, out), as MoBY has them."""
+    """MoBY's projector (N, channels) -> (N, out): two linear layers with batch normalisation between them."""
     return Projector(nn.Linear(channels, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True), nn.Linear(hidden, out))
 
 
 class PrototypeHead(nn.Module):
-    """Logits of prototypes: a perceptron, unit length, and a weight-normalised linear layer (DINO).
+    """DINO's head: MLP, normalisation to unit length, and a weight-normalised linear layer of prototypes.
 
-    The prototypes start as torch's `Linear` does, at a norm of about 0.577, from which AdamW turns them fast.
+    Prototypes are initialised as torch's `Linear`, with a norm of about 0.577; AdamW rotates such short vectors fast.
 
     Args:
         channels: width of the features.
-        hidden: width of the perceptron.
-        bottleneck: dimensions of the directions.
-        prototypes: number of them.
+        hidden: width of the MLP.
+        bottleneck: dimension of the prototypes.
+        prototypes: number of prototypes.
     """
 
     def __init__(self, channels: int, hidden: int, bottleneck: int, prototypes: int) -> None:
@@ -140,6 +140,6 @@ class PrototypeHead(nn.Module):
 
     @in_fp32
     def forward(self, features: Tensor) -> Tensor:
-        """(..., prototypes) cosines of features (..., channels), times each prototype's length, which starts at 1."""
+        """Logits (..., prototypes) of features (..., channels): cosine times the prototype's length, initially 1."""
         prototypes = self.lengths * normalize(self.directions, dim=-1)
         return normalize(self.perceptron(features), dim=-1) @ prototypes.T

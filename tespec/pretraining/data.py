@@ -1,4 +1,4 @@
-"""The data that a pre-training learns from, training and validation part: events, images, or pairs of both."""
+"""Pre-training data, split into training and validation: events, images, or pairs of both."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ from tespec.datasets.recording import Recording, fingerprint
 from tespec.models import Backbone
 from tespec.models.backbone import reset
 
-SHOWN = 8  # names in a line
-VAL_RECORDINGS, VAL_WINDOWS = 8, 900  # recordings, and windows of each from the first on
+SHOWN = 8  # names per line
+VAL_RECORDINGS, VAL_WINDOWS = 8, 900  # at most: recordings, and leading windows of each
 VAL_IMAGES, VAL_PAIRS = 512, 256
-VAL_BATCH = 64  # images or pairs at once; of 260 x 346 px a ResNet-50 takes under 4 GB for so many pairs
+VAL_BATCH = 64  # images or pairs; a ResNet-50 needs under 4 GB for 64 pairs of 260 x 346 px
 Batch = dict[str, Tensor]
 
 
 class _Data:
-    """Base of the data of a pre-training.
+    """Base class of pre-training data.
 
     Args:
-        settings: of the pre-training.
-        method: the class that learns from it, see `tespec.pretraining.method.PretrainMethod`.
+        settings: settings of the pre-training.
+        method: class that learns from the data, see `tespec.pretraining.method.PretrainMethod`.
         own: the method's own settings.
-        size: (H, W) in px of the backbone's input; None: `open` tells it. Before, there are only blank batches.
+        size: (H, W) in px of the backbone's input; None: set by `open`. Before `open`, only `blank_batch` works.
 
     Raises:
-        UserError: settings that do not fit it.
+        UserError: the settings do not fit the data or the method.
     """
 
-    unordered: ClassVar[str] = ""  # what it consists of, in words, if that has no order in time and so needs no memory
+    unordered: ClassVar[str] = ""  # description of samples that have no order in time and so no recurrent state
     size: Size
-    channels: int | None = None  # of the backbone's input; None: those of histograms
+    channels: int | None = None  # input channels of the backbone; None: those of histograms
     notes: tuple[str, ...] = ()  # lines for the user
-    damaged: tuple[str, ...] = ()  # names of recordings that were left out
+    damaged: tuple[str, ...] = ()  # names of unreadable recordings that were skipped
     root: Path
 
     def __init__(self, settings: Pretraining, method: Any, own: Any, size: Size | None = None) -> None:
@@ -73,17 +73,17 @@ class _Data:
 
 
 class EventData(_Data):
-    """Histograms of recordings.
+    """Event histograms of recordings.
 
-    A batch holds `histograms` (B, T, 2 * bins, H, W) uint8, `fresh` (B,) bool, whether a lane starts a recording, and,
-    of a method that masks, `mask` (B, rows, cols) bool, True where a patch is masked.
+    A batch holds `histograms` (B, T, 2 * bins, H, W) uint8, `fresh` (B,) bool, True where a lane's state is reset, and,
+    for methods that mask, `mask` (B, rows, cols) bool, True where a patch is masked.
     """
 
     train: Sequence[Recording]
     held_out: Sequence[Recording]
 
     def open(self, root: Path, skip_damaged: bool = False) -> None:
-        """Divide the recordings in `root`, unreadable ones left out if they may be skipped; too few are refused."""
+        """Split the recordings in `root`, without unreadable ones if `skip_damaged`; too little data is refused."""
         split, segments = self.split(root, skip_damaged), self.settings.segments
         self.train, self.held_out = split.train, split.held_out
         least = min(self.method.min_batch_size, self.method.val_batch_size(self.settings))
@@ -95,7 +95,7 @@ class EventData(_Data):
             raise UserError(root, what, f"give {fewer}longer recordings")
 
     def split(self, root: Path, skip_damaged: bool) -> TrainValSplit:
-        """The recordings in `root`; sets `root`, `size`, `damaged` and `notes`."""
+        """Split the recordings in `root` into training and validation; sets `root`, `size`, `damaged` and `notes`."""
         settings, self.root = self.settings, root
         split = divide(root, settings.window_ms, settings.downsample, settings.sensor, skip_damaged)
         self.size, self.damaged = split.size, tuple(split.damaged)
@@ -114,11 +114,11 @@ class EventData(_Data):
         return fingerprint(self.train, self.held_out)
 
     def recordings(self) -> dict[str, dict[str, float]]:
-        """Windows, or pairs, of each recording that are in "train" or "held_out"."""
+        """Number of windows, or pairs, of each recording in "train" or "held_out"."""
         return lengths_by_split(self.train, self.held_out)
 
     def counts(self) -> dict[str, str]:
-        """Recordings, in words."""
+        """Describe the number of recordings and the split."""
         return {
             "recordings": f"{len(self.train)} for training, {len(self.held_out)} for validation",
             "split": "whole recordings for validation, or the last quarter of the time where there are fewer than five",
@@ -129,7 +129,7 @@ class EventData(_Data):
         return PretrainBatches(self.train, self.settings, seed, shard, self.method.mask(self.own))
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
-        """A batch of so many lanes, all zero, to count what a step costs."""
+        """Batch of `lanes` sequences of zeros, for estimating the cost of a step."""
         settings, mask = self.settings, self.method.mask(self.own)
         zeros = partial(torch.zeros, lanes, device=device)
         shape = (settings.segments, 2 * settings.bins, *self.size)
@@ -139,7 +139,7 @@ class EventData(_Data):
         return batch
 
     def _val_places(self, frames: int | None = None) -> Iterator[tuple[int, Recording, int]]:
-        """Number of a validation recording, the recording, and first window of each chunk of it, in order."""
+        """Yield index, recording and first window of each chunk of the validation recordings, in order."""
         segments, windows = self.settings.segments, VAL_WINDOWS
         played = [recording for recording in self.held_out if len(recording) >= segments][:VAL_RECORDINGS]
         if frames is not None:
@@ -150,9 +150,9 @@ class EventData(_Data):
                 yield number, recording, first
 
     def val_chunks(self, frames: int | None = None) -> Iterator[Batch]:
-        """Batches of one lane that play the validation recordings one after the other, without augmentation.
+        """Yield the chunks of each validation recording in turn as batches of one lane, without augmentation.
 
-        Masks are the same for every run, so that losses of different seeds and methods compare.
+        Masks are the same in every run, so that losses of different seeds and methods are comparable.
         """
         settings, mask = self.settings, self.method.mask(self.own)
         for number, recording, first in self._val_places(frames):
@@ -165,24 +165,24 @@ class EventData(_Data):
             yield batch
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
-        """Chunks of the validation recordings, some at once; a last batch below `min_batch_size` is left out.
+        """Yield batches of `val_batch_size` validation chunks; a last batch below `min_batch_size` is dropped.
 
-        About so many frames are those of the first chunks of up to four recordings.
+        `frames` limits them to about that many frames, from the first chunks of up to four recordings.
         """
         chunks, size = self.val_chunks(frames), self.method.val_batch_size(self.settings)
         while len(several := list(islice(chunks, size))) >= min(self.method.min_batch_size, size):
             yield {name: torch.cat([each[name] for each in several]).to(device) for name in several[0]}
 
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
-        """Features (B, T, C, h, w) of the four stages, and the state, carried along each recording; pairs have none."""
+        """Features (B, T, C, h, w) of the four stages, and the state carried along each recording (none for pairs)."""
         return backbone(batch["histograms"], reset(state, batch["fresh"]) if "fresh" in batch else None)
 
 
 class ImageData(_Data):
-    """Views of images, which a feed-forward backbone sees in 1 or 3 channels.
+    """Views of images, for a feed-forward backbone with 1 or 3 input channels.
 
-    A batch holds `views` (B, views, C, H, W), uint8 or float32, of which `tespec.datasets.images.as_input` makes the
-    input, and `labels` (B,) int64, the folder that each image lies in.
+    A batch holds `views` (B, views, C, H, W), uint8 or float32, which `tespec.datasets.images.as_input` converts to the
+    backbone's input, and `labels` (B,) int64, the index of each image's folder.
     """
 
     unordered = "images"
@@ -192,7 +192,7 @@ class ImageData(_Data):
         super().__init__(settings, method, own, (own.size, own.size))
 
     def open(self, root: Path, skip_damaged: bool = False) -> None:
-        """Find the images."""
+        """Find the images in `root`; too few are refused."""
         self.root, self.images = root, open_images(root)
         if len(self.images.held_out) < self.method.min_batch_size:
             what = f"fewer than {self.method.min_batch_size} images are left for validation"
@@ -204,11 +204,11 @@ class ImageData(_Data):
         return self.images.fingerprint()
 
     def recordings(self) -> dict[str, dict[str, float]]:
-        """Images of each folder."""
+        """Number of images in each folder."""
         return self.images.counts()
 
     def counts(self) -> dict[str, str]:
-        """Images and classes, in words."""
+        """Describe the number of images and the classes."""
         images = self.images
         return {
             "images": f"{len(images.train):,} for training, {len(images.held_out):,} for validation",
@@ -220,15 +220,15 @@ class ImageData(_Data):
         return ImageBatches(self.images, self.method.views(self.own), self.settings.batch_size, seed, shard)
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
-        """A batch of so many images, all zero, to count what a step costs."""
+        """Batch of `lanes` images of zeros, for estimating the cost of a step."""
         shape, zeros = (len(self.method.views(self.own)), self.own.channels, *self.size), partial(torch.zeros, lanes)
         views, labels = zeros(*shape, dtype=torch.uint8, device=device), zeros(dtype=torch.int64, device=device)
         return {"views": views, "labels": labels}
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
-        """Batches of validation images, of every class as many, as the method sees images that it does not train on.
+        """Yield batches of validation images, balanced over the classes, in the method's validation views.
 
-        The loss of an image does not depend on the others.
+        The loss of an image does not depend on the others in its batch.
         """
         numbers: defaultdict[int, count[int]] = defaultdict(count)  # of the images of each class
         labelled = [(self.images.label(path), path) for path in self.images.held_out]
@@ -246,10 +246,10 @@ class ImageData(_Data):
 
 
 class PairData(EventData):
-    """Pairs of events and the grey image at their end, for feed-forward backbones.
+    """Pairs of an event histogram and the grey image at its end, for feed-forward backbones.
 
-    A batch holds `histograms` (B, 1, 2 * bins, H, W) uint8 and `images` (B, 1, 1, H, W) uint8, of which
-    `tespec.datasets.images.as_input` makes a backbone's input.
+    A batch holds `histograms` (B, 1, 2 * bins, H, W) uint8 and `images` (B, 1, 1, H, W) uint8, which
+    `tespec.datasets.images.as_input` converts to a backbone's input.
     """
 
     unordered = "pairs of events and image"
@@ -257,7 +257,7 @@ class PairData(EventData):
     held_out: Sequence[Paired]
 
     def open(self, root: Path, skip_damaged: bool = False) -> None:
-        """Divide the recordings, and find the image at the end of each window."""
+        """Split the recordings and find the image at the end of each window; too few pairs are refused."""
         split, window_ms = self.split(root, skip_damaged), self.settings.window_ms
         self.train = paired(split.train, window_ms)
         self.held_out = subsample(paired(split.held_out, window_ms), VAL_PAIRS)
@@ -273,7 +273,7 @@ class PairData(EventData):
         return digest.hexdigest()[:12]
 
     def counts(self) -> dict[str, str]:
-        """Pairs, in words."""
+        """Describe the number of pairs."""
         train, held_out = sum(map(len, self.train)), sum(map(len, self.held_out))
         return {"pairs": f"{train:,} for training, {held_out:,} for validation"}
 
@@ -282,12 +282,12 @@ class PairData(EventData):
         return PairBatches(self.train, self.settings, seed, shard, partial(self.method.augment, self.own))
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
-        """A batch of so many pairs, all zero, to count what a step costs."""
+        """Batch of `lanes` pairs of zeros, for estimating the cost of a step."""
         shapes = {"histograms": (1, 2 * self.settings.bins, *self.size), "images": (1, 1, *self.size)}
         return {name: torch.zeros(lanes, *each, dtype=torch.uint8, device=device) for name, each in shapes.items()}
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
-        """Even batches of validation pairs, no larger than a training batch and than `VAL_BATCH`."""
+        """Yield batches of validation pairs of equal size, at most that of a training batch and `VAL_BATCH`."""
         still = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
         pairs, least = sum(map(len, self.held_out)), self.method.min_batch_size
         size = max(least, pairs // -(-pairs // min(self.settings.batch_size, VAL_BATCH)))
@@ -300,7 +300,7 @@ PretrainData = EventData | ImageData
 
 
 def _unused(found: TrainValSplit | ImageFolder) -> Iterator[str]:
-    """Lines for the user about recordings, or folders of images, of test splits and of none."""
+    """Yield lines for the user about recordings, or folders of images, of a test split or of no split."""
     for why, names in (
         ("of a test split, so left alone", found.excluded_test),
         ("left out, beside the folders of splits or not named by dataset.json", found.left_out),

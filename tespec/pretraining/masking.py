@@ -1,4 +1,4 @@
-"""Masked modelling: masks, the learnable patch that stands where pixels are masked, and decoders to an image."""
+"""Masked modelling: random masks, the learnable mask patch, and decoders that reconstruct an image."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from tespec.models.layers import STRIDE, crop
 from tespec.registry import MODELS, find_registered
 
 INITIAL_DEVIATION = 0.02
-ASPECT = 0.3  # of a block, its least height over width, and the other way round (BEiT, and MEM's code)
-ATTEMPTS = 10  # at a block, likewise
+ASPECT = 0.3  # minimum of a block's height over width, and of its inverse (BEiT, and MEM's code)
+ATTEMPTS = 10  # at placing a block; same sources
 
 
 class MaskPatch(nn.Module):
     """The learnable patch that replaces every masked unit.
 
     Args:
-        unit: its side in px.
-        channels: channels of the histograms; all show the one plane (the paper speaks of a 32x32 parameter).
+        unit: side of the patch in px.
+        channels: channels of the histograms, which all share one plane (the paper has a 32x32 parameter).
     """
 
     def __init__(self, unit: int, channels: int) -> None:
@@ -47,20 +47,20 @@ class MaskPatch(nn.Module):
     def encode(
         self, backbone: Backbone, frames: Tensor, mask: Tensor, state: BackboneState | None = None
     ) -> tuple[list[Tensor], BackboneState | None]:
-        """Features and state, as of `backbone`, of frames (B, T, C, H, W) that show the patch where masked."""
+        """Encode frames (B, T, C, H, W), with the patch at masked units, by `backbone`; return features and state."""
         tokens = replace_masked(backbone.embed(frames), mask, backbone.embed_patches(self()))
         return backbone.encode(tokens, state)
 
 
 def replace_masked(tokens: Tensor, mask: Tensor, patch: Tensor) -> Tensor:
-    """Tokens of a frame whose masked units are `patch`.
+    """Replace the tokens of masked units by those of `patch`.
 
-    As no token sees beyond its own pixels and units are made of whole tokens, this equals replacing the pixels before
-    they are embedded, without ever holding (or differentiating) the pixels of the masked frames.
+    Each token depends only on its own pixels and each unit is a block of complete tokens, so this equals replacing the
+    pixels before the embedding, but never stores (or differentiates) the pixels of masked frames.
 
     Args:
-        tokens: (B, T, h, w, C) of the frames as they are.
-        mask: (B, rows, cols) bool, True where masked, the same for all T; may end before the (padded) frame does.
+        tokens: (B, T, h, w, C) of the unmasked frames.
+        mask: (B, rows, cols) bool, True where masked, the same for all T; may be smaller than the padded frame.
         patch: (1, n, n, C) tokens of one masked unit.
     """
     (height, width), side = tokens.shape[2:4], patch.shape[1]
@@ -71,15 +71,15 @@ def replace_masked(tokens: Tensor, mask: Tensor, patch: Tensor) -> Tensor:
 
 
 def pixel_maps(patches: Tensor, unit: int, size: tuple[int, int]) -> Tensor:
-    """Maps (..., *size) that have at each pixel the value of its patch of `unit` px, of patches (..., rows, cols)."""
+    """Expand patches (..., rows, cols) of `unit` px to maps (..., *size) with the patch's value at each pixel."""
     return crop(patches.repeat_interleave(unit, dim=-2).repeat_interleave(unit, dim=-1), size)
 
 
 def draw_blocks(lanes: int, rows: int, columns: int, ratio: float, smallest: int) -> Tensor:
-    """Masks (lanes, rows, columns) bool of blocks, drawn for the lanes of all processes; on the CPU.
+    """Draw block masks (lanes, rows, columns) bool for the global batch on the CPU, and return this micro-batch's.
 
-    See `block_mask`; each lane has a generator of its own, whose seed is drawn from torch's. A share that masks
-    nothing, and a single row or column of patches, are refused.
+    See `block_mask`. Each lane has its own generator, seeded from torch's. A ratio that masks nothing and a grid with a
+    single row or column of patches are refused.
     """
     most = round(ratio * rows * columns)
     if not most or min(rows, columns) < 2:
@@ -91,10 +91,10 @@ def draw_blocks(lanes: int, rows: int, columns: int, ratio: float, smallest: int
 
 
 def block_mask(generator: np.random.Generator, rows: int, columns: int, most: int, smallest: int) -> NDArray[np.bool_]:
-    """Rectangles of random area and aspect that mask `most` of rows * columns units, or fewer where no more fit.
+    """Mask `most` of rows * columns units, or fewer if no more fit, by rectangles of random area and aspect ratio.
 
-    Areas lie between `smallest`, or `most` where that is less, and what is left to mask (microsoft/unilm,
-    beit/masking_generator.py, as tum-vision/mem has it).
+    Areas range from `smallest`, or `most` if that is less, to the number of units left to mask (microsoft/unilm,
+    beit/masking_generator.py, in the version of tum-vision/mem).
     """
     mask, smallest = np.zeros((rows, columns), bool), min(smallest, most)
     while (left := most - int(mask.sum())) > 0:
@@ -114,9 +114,9 @@ def block_mask(generator: np.random.Generator, rows: int, columns: int, most: in
 
 
 def build_decoder(settings: Mapping[str, Any], backbone: EventSwin, planes: int) -> nn.Module:
-    """A decoder, by its name as `type` and settings by name, of a backbone's features to an image of so many planes.
+    """Build a decoder, given its `type` and arguments, from a backbone's features to an image of `planes` planes.
 
-    It is dropped after pre-training. An unknown one is refused.
+    It is dropped after pre-training. An unknown type and invalid arguments are refused.
     """
     kind = find_registered(MODELS, str(settings.get("type", "")), "objective.decoder.type")
     made_for = {"channels": backbone.channels, "img_size": backbone.img_size, "planes": planes}
@@ -131,17 +131,17 @@ def build_decoder(settings: Mapping[str, Any], backbone: EventSwin, planes: int)
 
 @MODELS.register_module()
 class LastStageDecoder(nn.Module):
-    """One Swin block and a 1x1 convolution: each token of the last stage draws its 32x32 px.
+    """One Swin block and a 1x1 convolution: each token of the last stage predicts its 32x32 px.
 
-    The paper gives a Swin block, a 1x1 convolution and 3.7 M parameters, but no width; several widths fit. This one
-    has 3.74 M for Swin-T.
+    The paper specifies a Swin block, a 1x1 convolution and 3.7 M parameters, but no width; multiple widths fit. This
+    one has 3.74 M for Swin-T.
 
     Args:
         channels: widths of the backbone's features.
         img_size: (H, W) in px of the padded input.
-        planes: of the image.
-        width: of the block.
-        heads: of its attention.
+        planes: number of planes of the image.
+        width: width of the block.
+        heads: number of attention heads.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class LastStageDecoder(nn.Module):
         self.draw = nn.Linear(width, planes * STRIDE * STRIDE)  # a 1x1 convolution on maps with channels last
 
     def forward(self, features: list[Tensor]) -> Tensor:
-        """Image (B, T, planes, H, W) at img_size of features (B, T, C, h, w)."""
+        """Decode features (B, T, C, h, w) to an image (B, T, planes, H, W) at `img_size`."""
         last = features[-1]
         pixels = self.draw(self.block(self.project(last.flatten(0, 1).permute(0, 2, 3, 1))))
         return pixel_shuffle(pixels.permute(0, 3, 1, 2), STRIDE).unflatten(0, last.shape[:2])
@@ -162,10 +162,10 @@ class LastStageDecoder(nn.Module):
 
 @MODELS.register_module()
 class AllStagesDecoder(nn.Module):
-    """All four stages, brought to one width and summed at stride 8, and two convolutions.
+    """All four stages, projected to one width and summed at stride 8, then two convolutions.
 
-    Small backbones need it: fed by the last stage alone, they do not leave the plateau of predicting zero. Args as of
-    `LastStageDecoder`, `width` being that of the sum.
+    Small backbones need it: with the last stage alone, they do not leave the plateau of predicting zero. Arguments as
+    in `LastStageDecoder`; `width` is that of the sum.
     """
 
     STRIDE = 8
@@ -178,7 +178,7 @@ class AllStagesDecoder(nn.Module):
         self.draw = nn.Conv2d(width, planes * self.STRIDE * self.STRIDE, kernel_size=1)
 
     def forward(self, features: list[Tensor]) -> Tensor:
-        """Image (B, T, planes, H, W) at img_size of features (B, T, C, h, w)."""
+        """Decode features (B, T, C, h, w) to an image (B, T, planes, H, W) at `img_size`."""
         first, *deeper = (feature.flatten(0, 1) for feature in features)
         maps = self.laterals[0](avg_pool2d(first, 2))
         for lateral, feature in zip(self.laterals[1:], deeper, strict=True):

@@ -1,6 +1,6 @@
-"""What a compared method is: the facts of its table row, how it starts a backbone, and how it pre-trains one.
+"""Base classes of the compared methods: metadata for tables, initialisation of a backbone, and pre-training.
 
-An SSL method is one class that inherits from `EventMethod`, `ImageMethod` or `PairMethod`, by what it learns from.
+An SSL method is one class that inherits from `EventMethod`, `ImageMethod` or `PairMethod`, depending on its data.
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ from tespec.registry import METHODS, register_methods
 from tespec.weights.load import WeightsReport, load_backbone
 
 SEED = 0  # of random draws in validation, the same for every run
-FRAMES = 64  # of which features of the four stages are measured
+FRAMES = 64  # validation frames from which the features of each stage are measured
 
 
 class Method:
-    """A way to start a backbone, registered in `METHODS`; subclasses override facts, and `initialise` if need be."""
+    """How a backbone is initialised; registered in `METHODS`. Subclasses set metadata and may override `initialise`."""
 
     title: ClassVar[str] = ""  # name in the tables
-    version: ClassVar[int] = 1  # raised by hand when its numbers change; results of another one are computed again
-    group: ClassVar[str] = "Methods added here"  # heading of the rows it stands under
+    version: ClassVar[int] = 1  # increase it when results change; results of other versions are recomputed
+    group: ClassVar[str] = "Methods added here"  # heading above its rows in the tables
     network_title: ClassVar[str] = "Swin-T/7"  # network name in the tables
-    network: ClassVar[str] = "swin"  # kind of network, one of those that profiles name the sizes of: or "resnet"
-    # With memory, without, or both; none of what is no backbone, but a part of another method.
+    network: ClassVar[str] = "swin"  # "swin", "resnet" or "maxvit", whose size the profile sets; or an architecture
+    # Recurrent, feed-forward or both; empty for a part of another method that is not a backbone.
     architectures: ClassVar[tuple[str, ...]] = ARCHITECTURES
     pretraining_data: ClassVar[str] = "-"  # data set of the pre-training, "-" for none
-    recipe: ClassVar[Pretraining | None] = None  # of its pre-training as published; None: it is not pre-trained here
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # settings that differ from the recipe under a profile
+    recipe: ClassVar[Pretraining | None] = None  # published pre-training settings; None: not pre-trained here
+    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # changes to the recipe by profile
     test_time_augmentation: ClassVar[bool] = False  # whether the published number used it
     citation: ClassVar[str] = ""  # key or reference of the publication
-    licence: ClassVar[str] = ""  # of the published weights, "" if there are none
-    weights: ClassVar[str] = ""  # which published file holds them
+    licence: ClassVar[str] = ""  # licence of the published weights, "" if there are none
+    weights: ClassVar[str] = ""  # published file with these weights
     summary: ClassVar[str] = ""  # one or two sentences for `--describe`
 
     @classmethod
     def initialise(cls, backbone: Backbone, checkpoint: Path | None, seed: int) -> WeightsReport:
-        """Start `backbone` in place: from `checkpoint` where one is given, else as it was built.
+        """Load `checkpoint` into `backbone`, in place; without one, the backbone keeps its random initialisation.
 
         Args:
             backbone: built with the run's seed.
             checkpoint: weights file, or None.
-            seed: the run's seed, for methods that draw numbers.
+            seed: the run's seed, for methods that draw random numbers.
 
         Raises:
-            UserError: the file cannot be read or does not cover the whole backbone.
+            UserError: the file cannot be read or does not cover the complete backbone.
         """
         if checkpoint is None:
             return WeightsReport("random initialisation", "", 0, len(backbone.state_dict()))
@@ -72,7 +72,7 @@ class Method:
 
     @classmethod
     def require(cls, name: str, arch: str) -> None:
-        """Refuse an architecture that the method does not have; the message names those it has."""
+        """Refuse an architecture that the method does not support; the message lists the supported ones."""
         if not cls.architectures:
             raise UserError(f"--method {name}", "is a part of another method and no backbone", "see --list")
         if arch not in cls.architectures:
@@ -81,46 +81,46 @@ class Method:
 
     @classmethod
     def facts(cls) -> dict[str, Any]:
-        """What a record and `--describe` say about the method."""
+        """Metadata of the method, for records and `--describe`."""
         names = ("pretraining_data", "test_time_augmentation", "citation", "licence", "weights", "summary")
         row = {"title": cls.title, "group": cls.group, "backbone": cls.network_title}
         return row | {name: getattr(cls, name) for name in names}
 
 
 class PretrainMethod(Method, nn.Module):
-    """An SSL method: a network that holds the backbone as `backbone` and has a loss.
+    """An SSL method: a network with a loss, whose backbone is the attribute `backbone`.
 
-    It is built with its own settings, of the type of `recipe.objective`, and a randomly initialised backbone. What its
-    loss draws comes from torch's generator, which is seeded at every step alike on every process, so that runs resume
-    exactly: where it draws for each sample, it draws for the batch of all processes and takes its own rows
+    It is built from its own settings, of the type of `recipe.objective`, and a randomly initialised backbone. Its loss
+    draws from torch's generator, which has the same seed on all ranks at each step, so that runs resume exactly. To
+    draw per sample, it draws for the global batch and uses the rows of its micro-batch
     (`tespec.core.distributed.shard_slice`).
     """
 
-    data_type: ClassVar[type[PretrainData]]  # what it learns from; set by the base classes
-    loss_is: ClassVar[str]  # what "loss" is, in words
+    data_type: ClassVar[type[PretrainData]]  # class of the data; set by the base classes
+    loss_is: ClassVar[str]  # description of "loss"
     deviations: ClassVar[tuple[str, ...]] = ()  # of its loss from the authors' code, for records
-    min_batch_size: ClassVar[int] = 1  # lanes, images or pairs; two where batches are normalised or compared
-    masks_patches: ClassVar[bool] = False  # which needs a Swin
-    shared_rng = True  # on all processes
+    min_batch_size: ClassVar[int] = 1  # lanes, images or pairs; 2 if batches are normalised or samples compared
+    masks_patches: ClassVar[bool] = False  # True requires a Swin
+    shared_rng = True  # whether all ranks draw the same random numbers
     backbone: Backbone
 
     def loss(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
-        """Losses of a step by name, "loss" being minimised, and the detached state for the next step.
+        """Losses of a step by name, of which "loss" is minimised, and the detached state for the next step.
 
         Args:
             batch: see `EventData`, `ImageData` and `PairData`.
-            state: what the step before returned, None at the start.
+            state: state returned by the previous step, None at the start.
         """
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
     @classmethod
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
-        """The method with a randomly initialised backbone; settings that do not fit the data are refused."""
+        """Build the method with a randomly initialised backbone; settings that do not fit the data are refused."""
         return cls(own, cls.new_backbone(settings, data))
 
     @classmethod
     def new_backbone(cls, settings: Pretraining, data: PretrainData) -> Backbone:
-        """A randomly initialised backbone for `data`; one without patches is refused where patches are masked."""
+        """Build a randomly initialised backbone for `data`; a method that masks patches requires a Swin."""
         size, bins = padded_size(*data.size), settings.bins
         backbone = build_backbone(settings.width, settings.recurrent, bins, size, data.channels, settings.drop_path)
         if cls.masks_patches and not isinstance(backbone, EventSwin):
@@ -130,23 +130,23 @@ class PretrainMethod(Method, nn.Module):
 
     @classmethod
     def upstream(cls, own: Any) -> tuple[str, str]:
-        """Another network that training needs: the method that pre-trains it, "" for none, and its file if given."""
+        """Method that pre-trains a network which the training needs, "" for none, and that network's file if given."""
         return "", ""
 
     @classmethod
     def upstream_settings(cls, settings: Pretraining, name: str) -> Pretraining:
-        """Settings of that method's pre-training; its steps are changed in the proportion in which this one's are."""
+        """Settings of the upstream pre-training; its steps are scaled by the ratio of this one's to their default."""
         first, usual = (pretraining_settings(each, settings.profile) for each in (name, settings.name))
         share, how = settings.optimisation.steps / usual.optimisation.steps, first.optimisation
         steps, warmup = max(1, round(share * how.steps)), int(share * how.warmup_steps)
         return replace(first, optimisation=replace(how, steps=steps, warmup_steps=min(warmup, steps - 1)))
 
     def load_upstream(self, path: Path) -> None:
-        """Load the network that `upstream` names, before the first step; one that does not fit is refused."""
+        """Load the network named by `upstream`, before the first step; one that does not fit is refused."""
         raise NotImplementedError(f"{type(self).__name__} needs no other network")
 
     def protocol(self, data: PretrainData) -> dict[str, str]:
-        """What the validation metrics mean, in words."""
+        """Describe the validation metrics and data."""
         return {
             "loss": self.loss_is,
             "feature_std": "standard deviation of unit-length features of all stages, times root(channels)",
@@ -159,13 +159,13 @@ class PretrainMethod(Method, nn.Module):
         }
 
     def val_losses(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
-        """Validation losses of a batch by name, and the state for the next one."""
+        """Validation losses of a batch by name, and the state for the next batch."""
         losses, state = self.loss(batch, state)
         return {"loss": losses["loss"]}, state
 
     @torch.no_grad()
     def validate(self, data: PretrainData, device: torch.device) -> dict[str, float]:
-        """Mean losses over all validation samples, and std and rank of their features, in memory of a fixed size."""
+        """Mean losses over all validation samples, and std and rank of their features, in constant memory."""
         self.eval()
         sums: defaultdict[str, float] = defaultdict(float)
         every, last = FeatureReservoir(PLACES), FeatureReservoir(PLACES)
@@ -190,7 +190,7 @@ class PretrainMethod(Method, nn.Module):
     def stage_spreads(
         self, data: PretrainData, device: torch.device, stages: Sequence[int] = range(4)
     ) -> dict[str, dict[str, float]]:
-        """Std and rank of the features of "stage 1" to "stage 4", or of some, on about `FRAMES` validation frames."""
+        """Std and rank of the features of each stage, "stage 1" to "stage 4", on about `FRAMES` validation frames."""
         seen, state = {index: FeatureReservoir(PLACES) for index in stages}, None
         for batch in data.val_batches(device, FRAMES):
             features, state = data.features(self.backbone, batch, state)
@@ -200,12 +200,12 @@ class PretrainMethod(Method, nn.Module):
         return {f"stage {index + 1}": spread._asdict() for index, spread in spreads.items()}
 
     def draw(self, data: PretrainData, device: torch.device, path: Path) -> None:  # most draw nothing
-        """Write a picture of what the network does on the validation data, if the method has one to show."""
+        """Save a figure of the network's outputs on the validation data, if the method has one."""
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Inside, the model is evaluated; afterwards each part of it is trained or evaluated as it was before."""
+    """Set the model to evaluation mode inside the block, and restore the mode of each module afterwards."""
     before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -216,28 +216,28 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 class EventMethod(PretrainMethod):
-    """A method that learns from histograms of recordings; see `EventData` for its batches."""
+    """A method that learns from event histograms of recordings; see `EventData` for its batches."""
 
     data_type = EventData
 
     @classmethod
     def mask(cls, own: Any) -> Mask | None:
-        """How masks are drawn that come with the batch; None: none do."""
+        """Settings of the masks in a batch; None: batches have no masks."""
         return None
 
     @classmethod
     def val_batch_size(cls, settings: Pretraining) -> int:
-        """Lanes of a validation batch: one with memory, whose state follows each recording, else as few as allowed."""
+        """Lanes of a validation batch: 1 if recurrent, since its state follows one recording, else `min_batch_size`."""
         return 1 if settings.recurrent else cls.min_batch_size
 
 
 @dataclass(frozen=True)
 class ViewSettings:
-    """How views of an image are drawn; defaults of the codes for ImageNet-1k."""
+    """Settings of random image views; defaults of the reference implementations for ImageNet-1k."""
 
     size: PositiveInt = 224  # px; side of a view
     channels: Literal[1, 3] = 3  # grey or RGB
-    scale: tuple[Share, Share] = (0.08, 1.0)  # lowest and highest share of the image that a view shows
+    scale: tuple[Share, Share] = (0.08, 1.0)  # minimum and maximum share of the image's area in a view
 
 
 class ImageMethod(PretrainMethod):
@@ -249,29 +249,29 @@ class ImageMethod(PretrainMethod):
     @classmethod
     @abstractmethod
     def views(cls, own: Any, training: bool = True) -> Sequence[ViewOf]:
-        """What makes each view (C, H, W) of an RGB image; libraries' transforms may draw, see `seeded`."""
+        """Transforms from an RGB image to each view (C, H, W); they may draw from global generators, see `seeded`."""
 
 
 class PairMethod(PretrainMethod):
-    """A method that learns from pairs of events and image; see `PairData`. It is built with a backbone for each."""
+    """A method that learns from pairs of events and image, with a backbone for each; see `PairData`."""
 
     data_type = PairData
     min_batch_size = 2
 
     @classmethod
     def augment(cls, own: Any, histogram: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
-        """Histogram (1, 2 * bins, H, W) as it is trained on; most methods alter views of the batch instead."""
+        """Augment a training histogram (1, 2 * bins, H, W); most methods augment views of the batch instead."""
         return histogram
 
     @classmethod
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
-        """The method with two randomly initialised backbones, for events and for images."""
+        """Build the method with two randomly initialised backbones, for events and for images."""
         images = build_backbone(settings.width, False, settings.bins, padded_size(*data.size), in_channels=1)
         return cls(own, cls.new_backbone(settings, data), images)
 
 
 def find_method(name: str) -> type[Method]:
-    """The registered method of that name; where there is none, the message names the nearest or all of them."""
+    """Return the registered method of that name; for an unknown name, the message suggests known ones."""
     method: type[Method] | None = METHODS.module_dict.get(name)
     if method is None:
         raise UserError(f"--method {name}", "unknown method", suggest(name, sorted(METHODS.module_dict)))
@@ -283,7 +283,7 @@ def find_method(name: str) -> type[Method]:
 def open_pretraining(
     settings: Pretraining, root: Path | None, size: Size | None = None, skip_damaged: bool = False
 ) -> PretrainData:
-    """The data in `root` as the method of the settings learns from it, or without data for an input of `size`.
+    """Open the data in `root` for the method of the settings; None prepares blank batches of `size` instead.
 
     Raises:
         UserError: the settings do not fit, or the data cannot be read.
@@ -296,19 +296,19 @@ def open_pretraining(
 
 
 def new_network(settings: Pretraining, data: PretrainData) -> PretrainMethod:
-    """The method of the settings with a randomly initialised backbone for `data`."""
+    """Build the method of the settings with a randomly initialised backbone for `data`."""
     return pretrain_method(settings).from_settings(own_settings(settings.objective), settings, data)
 
 
 def pretrain_method(settings: Pretraining) -> type[PretrainMethod]:
-    """The class whose loss is trained, that of the recipe or another one (`--set objective=NAME`)."""
+    """Class of the method whose loss is trained: the recipe's, or another (`--set objective=NAME`)."""
     register_methods()
     method: type[PretrainMethod] = METHODS.module_dict[settings.objective["type"]]
     return method
 
 
 def own_settings(objective: Mapping[str, Any]) -> Any:
-    """A method's own settings, given its name as `type` and values by name; wrong ones are refused."""
+    """Build a method's own settings from its name as `type` and values by name; invalid ones are refused."""
     register_methods()
     own = {key: value for key, value in objective.items() if key != "type"}
     return build(type(METHODS.module_dict[objective["type"]].recipe.objective), own, "objective")

@@ -1,7 +1,7 @@
 """TESPEC: masked reconstruction of an intensity video by a recurrent backbone.
 
-Patches of the event histograms are masked over a whole sequence, and the backbone, which carries its state from step to
-step, reconstructs the video of all events there (Mohammadi, Wu, Gilitschenski: TESPEC, ICCV 2025).
+Patches of the event histograms are masked over a complete sequence. The backbone, which carries its state from step to
+step, reconstructs the video of all events in these patches (Mohammadi, Wu, Gilitschenski: TESPEC, ICCV 2025).
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from tespec.pretraining.masking import MaskPatch, build_decoder, pixel_maps
 from tespec.pretraining.method import EventMethod
 from tespec.registry import METHODS
 
-BUSY, QUIET = 0.8, 0.1  # quantiles of the number of events in a segment, of pictures
+BUSY, QUIET = 0.8, 0.1  # quantiles of events per segment, for the figure
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is reconstructed, and the constants of the intensity; defaults of the paper, Sec. 4.1."""
+    """Reconstruction target and constants of the intensity estimate; defaults of the paper, Sec. 4.1."""
 
     kind: Literal["intensity", "high_pass", "histograms"] = "intensity"  # by Eq. 7, by Eq. 6, or the input itself
     alpha: cfg.NonNegativeFloat = 5.0  # 1/s; decay of the intensity
-    # N: with so many events per frame the intensity decays with alpha. n of Eq. 7 counts the events of the network's
-    # input: after downsampling, which keeps one event of four, after flip and zoom, after clipping at 10. The paper:
-    # "the number of events n triggered during the entire dt". See docs/pretraining.md.
+    # N: with this many events per frame, the intensity decays with alpha. The n of Eq. 7 counts events in the network's
+    # input: after downsampling (which keeps one event in four), flip, zoom and clipping at 10. The paper: "the number
+    # of events n triggered during the entire dt". See docs/pretraining.md.
     norm_events: cfg.PositiveFloat = 5000.0
-    # C, log intensity; step of one event. The patch normalisation cancels it, and the paper gives no value.
+    # C, the log-intensity step of one event. Patch normalisation cancels it, and the paper specifies no value.
     contrast: cfg.PositiveFloat = 1.0
 
 
 @dataclass(frozen=True)
 class TespecSettings:
-    """Settings of what is masked, what is reconstructed, and by what; defaults of the paper, Sec. 4.1."""
+    """Settings of masks, target, decoder and loss; defaults of the paper, Sec. 4.1."""
 
     # Ratio 0: nothing is masked, and the loss is on all pixels (paper, table "Masking Ratio").
     mask: cfg.Mask = cfg.Mask(32, 0.5)
     target: Target = Target()
-    decoder: dict[str, Any] = field(default_factory=lambda: {"type": "LastStageDecoder"})  # and its settings
+    decoder: dict[str, Any] = field(default_factory=lambda: {"type": "LastStageDecoder"})  # type and arguments
     patch_norm: cfg.Flag = True  # normalise the target patch by patch
-    patch_eps: cfg.NonNegativeFloat = 1.0e-6  # C squared; added to a patch's variance; the reference MAE code's
-    counts_eps: cfg.NonNegativeFloat = 1.0e-6  # likewise where the target is histograms, in squared counts
-    visible_weight: cfg.NonNegativeFloat = 0.0  # of the error on visible pixels
+    patch_eps: cfg.NonNegativeFloat = 1.0e-6  # added to a patch's variance, in C squared; the reference MAE code's
+    counts_eps: cfg.NonNegativeFloat = 1.0e-6  # the same for histogram targets, in squared counts
+    visible_weight: cfg.NonNegativeFloat = 0.0  # weight of the error on visible pixels
 
     @property
     def autoencoding(self) -> bool:
@@ -67,18 +67,18 @@ class TespecSettings:
 
 
 def normalise_patches(video: Tensor, unit: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Video whose patches have mean 0 and variance 1: (x - mean) / sqrt(variance + eps), with the unbiased variance.
+    """Normalise each patch to mean 0 and variance 1: (x - mean) / sqrt(variance + eps), with the unbiased variance.
 
     As in the reference code of masked autoencoders, facebookresearch/mae, where eps is 1e-6. Patches at the right and
     the bottom may be smaller.
 
     Args:
-        video: (B, T, planes, H, W) float32; a patch is made of all planes.
+        video: (B, T, planes, H, W) float32; a patch spans all planes.
         unit: side of a patch in px.
-        eps: added to the variance, in squared units of `video`; keeps the noise of almost constant patches small.
+        eps: added to the variance, in squared units of `video`; keeps the noise of nearly constant patches small.
 
     Returns:
-        the normalised video, and mean and deviation (B, T, 1, H, W) of each pixel's patch.
+        the normalised video, and mean and standard deviation (B, T, 1, H, W) of each pixel's patch.
     """
     size, planes = (video.shape[-2], video.shape[-1]), video.shape[2]
 
@@ -97,13 +97,13 @@ State = tuple[BackboneState | None, Tensor]
 
 
 class Reconstruction(NamedTuple):
-    """What a step had to reconstruct and what it predicted."""
+    """Target and prediction of a step."""
 
-    video: Tensor  # (B, T, planes, H, W) the target before normalisation
-    target: Tensor  # likewise, normalised patch by patch
-    mean: Tensor  # of each pixel's patch, and the next its deviation: what undoes the normalisation
+    video: Tensor  # (B, T, planes, H, W) target before normalisation
+    target: Tensor  # (B, T, planes, H, W) target, normalised patch by patch
+    mean: Tensor  # of each pixel's patch; mean and deviation undo the normalisation
     deviation: Tensor
-    prediction: Tensor  # (B, T, planes, H, W) of the normalised target
+    prediction: Tensor  # (B, T, planes, H, W) prediction of the normalised target
     masked: Tensor  # (B, 1, 1, H, W) bool, True where the events were masked
 
 
@@ -111,14 +111,14 @@ class Reconstruction(NamedTuple):
 class Tespec(EventMethod):
     """Mean squared error between the decoder's image and the patch-normalised target video.
 
-    The target is the intensity video by Eq. 7 or by Eq. 6, or the input's own histograms (paper, table "Reconstruction
-    Target"). The state of a lane is the backbone's state and the target's, as `estimate_intensity` or
-    `estimate_high_pass` carry it, which is empty for histograms; both go from step to step.
+    The target is the intensity video by Eq. 7 or Eq. 6, or the input histograms (paper, table "Reconstruction Target").
+    A lane's state consists of the backbone's state and the target's state, which `estimate_intensity` or
+    `estimate_high_pass` returns (empty for histograms). Both are carried from step to step.
 
     Args:
-        own: its settings.
-        backbone: what is pre-trained.
-        bin_seconds: duration of a bin.
+        own: the method's settings.
+        backbone: backbone to pre-train.
+        bin_seconds: duration of a bin in s.
     """
 
     title = "TESPEC"
@@ -131,18 +131,18 @@ class Tespec(EventMethod):
     )
     loss_is = "mean squared error of the reconstructed target"
     masks_patches = True
-    # Paper, appendix table "TESPEC pre-training stage" and, of the loss, Sec. 4.1, unless a comment says otherwise.
-    # The main text says a peak learning rate of 1e-4 and 1.5k warm-up steps; the appendix table (2e-4, 2k) wins.
+    # Paper, appendix table "TESPEC pre-training stage" and, for the loss, Sec. 4.1, unless a comment says otherwise.
+    # The main text has a peak learning rate of 1e-4 and 1.5k warm-up steps; the appendix table (2e-4, 2k) is used.
     recipe = cfg.Pretraining(
         objective=TespecSettings(),
         dataset="1mpx",
         recurrent=True,
         segments=15,
         batch_size=8,
-        # 1Mpx 720x1280 -> 360x640 as in RVT's archives: of four events one is kept; narrower sensors stay whole
+        # 1Mpx 720x1280 -> 360x640 as in RVT's archives, keeping one event in four; narrower sensors keep their size
         downsample=cfg.Downsample("auto", "nearest", 640),
         # "We sequentially sample the same event stream in consecutive training steps" (paper, Sec. 4.1); its appendix
-        # names RVT's loading, of which half of the lanes play random clips: mixed.
+        # names RVT's loading, where half of the lanes play random clips: mixed.
         sampling="streams",
         drop_path=0.0,  # the paper is silent, RVT has none (config/model/maxvit_yolox/default.yaml)
         optimisation=cfg.Optimisation(
@@ -165,7 +165,7 @@ class Tespec(EventMethod):
                 "target": {"norm_events": 3000.0},
                 "decoder": {"type": "AllStagesDecoder"},
                 "patch_eps": 0.05,
-                "counts_eps": 1.0e-4,  # of the patches' variance as much as 0.05 is of intensity's
+                "counts_eps": 1.0e-4,  # as large, relative to the patches' variance, as 0.05 is for intensity
                 "visible_weight": 0.5,
             },
         },
@@ -184,12 +184,12 @@ class Tespec(EventMethod):
 
         Args:
             batch: histograms (B, T, 2 * bins, H, W), fresh (B,) bool, mask (B, ceil(H / unit), ceil(W / unit)) bool.
-            state: what the step before returned, None at the start.
+            state: state returned by the previous step, None at the start.
 
         Returns:
-            "loss", which is "loss_masked" + visible_weight * "loss_visible", and "loss_zero", what predicting zero
-            costs on the masked pixels; of an autoencoder "loss", which is "loss_all", and "loss_zero" on all pixels;
-            and the detached state.
+            the losses: "loss", which is "loss_masked" + visible_weight * "loss_visible", and "loss_zero", the error of
+            predicting zero on the masked pixels; for an autoencoder "loss", which is "loss_all", and "loss_zero" on all
+            pixels; and the detached state.
         """
         step, state = self.reconstruct(batch, state)
         error, zero = (step.prediction - step.target).square(), step.target.square()
@@ -202,7 +202,7 @@ class Tespec(EventMethod):
         return {"loss": loss, **named}, detach(state)
 
     def reconstruct(self, batch: dict[str, Tensor], state: State | None) -> tuple[Reconstruction, State]:
-        """Target and prediction of a step, and the state after it; arguments as for `loss`."""
+        """Compute target and prediction of a step, and the state after it; arguments as for `loss`."""
         own, histograms, mask = self.own, batch["histograms"], batch["mask"]
         backbone_state, target_state = (None, None) if state is None else reset(state, batch["fresh"])
         size = (histograms.shape[-2], histograms.shape[-1])
@@ -229,12 +229,12 @@ class Tespec(EventMethod):
 
     @classmethod
     def mask(cls, own: TespecSettings) -> cfg.Mask:
-        """How masks are drawn."""
+        """Settings of the masks."""
         return own.mask
 
     @classmethod
     def from_settings(cls, own: TespecSettings, settings: cfg.Pretraining, data: Any) -> Self:
-        """The method with a randomly initialised backbone; a share of patches that masks none is refused."""
+        """Build the method with a randomly initialised backbone; a ratio above 0 that masks no patch is refused."""
         units = math.prod(-(-side // own.mask.unit) for side in data.size)
         if not own.autoencoding and round(own.mask.ratio * units) == 0:
             what = f"{own.mask.ratio:g} of {units} patches is none"
@@ -247,7 +247,7 @@ class Tespec(EventMethod):
         return "loss_all" if self.own.autoencoding else "loss_masked"
 
     def protocol(self, data: Any) -> dict[str, str]:
-        """What the validation metrics mean, in words."""
+        """Describe the validation metrics and data."""
         own = self.own
         what = f"{own.target.kind} target{', normalised patch by patch' if own.patch_norm else ''}"
         where = "all pixels: nothing is masked" if own.autoencoding else "the masked pixels"
@@ -261,10 +261,10 @@ class Tespec(EventMethod):
         }
 
     def val_losses(self, batch: dict[str, Tensor], state: State | None) -> tuple[dict[str, Tensor], State]:
-        """Loss with the backbone's state carried along a recording, and with it reset at each chunk, and that of zero.
+        """Losses with the backbone's state carried along a recording or reset at each chunk, and of predicting zero.
 
-        The target's state is carried in both, so that the targets are the same. The gap between the two is what the
-        network gets from its memory.
+        The target's state is carried in both cases, so the targets are the same. The gap between the two losses is the
+        network's gain from its memory.
         """
         zeroed, _ = self.loss(batch, None if state is None else (None, state[1]))
         carried, state = self.loss(batch, state)
@@ -273,8 +273,8 @@ class Tespec(EventMethod):
 
     @torch.no_grad()
     def draw(self, data: Any, device: torch.device, path: Path) -> None:
-        """Draw a busy and a quiet moment of the validation recordings, the state carried from their start."""
-        from tespec.pictures import ReconstructedSegment, draw_segments  # matplotlib takes half a second
+        """Draw a busy and a quiet moment of the validation recordings, with the state carried from their start."""
+        from tespec.pictures import ReconstructedSegment, draw_segments  # importing matplotlib takes half a second
 
         self.eval()
         own, moments = self.own.target, self._moments(data, device)
@@ -300,10 +300,10 @@ class Tespec(EventMethod):
         draw_segments([rows[title] for title in moments], path, own.kind)
 
     def _moments(self, data: Any, device: torch.device) -> dict[str, tuple[int, float, int, int]]:
-        """Events, contrast of the target, batch of one lane and segment of a "busy" and a "quiet" moment.
+        """Number of events, contrast of the target, batch and segment of a "busy" and a "quiet" moment.
 
-        The busy one is at the 80th percentile of events; the quiet one is, of the tenth of the segments with the fewest
-        events, the one at which most was seen before.
+        The busy one is at the 80th percentile of events. The quiet one has the highest contrast of the target among the
+        tenth of the segments with the fewest events: there, the network must rely on its memory.
         """
         moments: list[tuple[int, float, int, int]] = []
         state: Tensor | None = None
@@ -317,11 +317,11 @@ class Tespec(EventMethod):
 
 
 def _grey(planes: Tensor) -> Tensor:
-    """(H, W) of planes (planes, H, W): the only one, or positive minus negative counts."""
+    """Grey image (H, W) of planes (planes, H, W): the only plane, or positive minus negative counts."""
     bins = len(planes) // 2
     return planes[bins:].sum(0) - planes[:bins].sum(0)
 
 
 def _mean(values: Tensor, pixels: Tensor) -> Tensor:
-    """Mean of values (B, T, planes, H, W) over the pixels (B, 1, 1, H, W) bool that count."""
+    """Mean of values (B, T, planes, H, W) over the pixels where (B, 1, 1, H, W) is True."""
     return global_mean((values * pixels).sum(), pixels.sum() * values.shape[1] * values.shape[2])

@@ -1,7 +1,7 @@
-"""Random views of a sequence: crops of any share of the image, resized to one size and mirrored by chance.
+"""Random views of a sequence: crops of random size, resized to one size and randomly mirrored.
 
-Places are drawn from torch's generator on the CPU, for the lanes of all processes, so that every device sees the same;
-pixels are taken on the device, of all lanes at once.
+Positions are drawn from torch's generator on the CPU, for the global batch, so they do not depend on the device. Pixels
+are sampled on the device, for all lanes together.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from torch.nn.functional import grid_sample, pad
 from tespec.core.distributed import shard_slice
 from tespec.models.layers import sent
 
-ASPECT = (3 / 4, 4 / 3)  # of a crop, width over height, in units of the image's sides
-TRIES = 10  # for a crop that fits into the image, which is taken whole if none does
+ASPECT = (3 / 4, 4 / 3)  # width over height of a crop, relative to the image's
+TRIES = 10  # at a crop that fits into the image; if none does, the crop is the full image
 
 
 def draw_boxes(draws: Tensor, size: tuple[int, int], scale: tuple[float, float]) -> Tensor:
-    """Random crops (..., 4) of whole pixels: top, bottom, left and right pixel; of a mirrored one left is above right.
+    """Random crops (..., 4) as first and last row, first and last column in px; mirrored ones swap the two columns.
 
-    As torchvision's `RandomResizedCrop` and kornia's draw them, then `RandomHorizontalFlip`.
+    As `RandomResizedCrop` of torchvision and kornia, followed by `RandomHorizontalFlip`.
 
     Args:
-        draws: (..., 2 * TRIES + 3) numbers from 0 to 1: area and aspect of each try, top, left, and whether mirrored.
-        size: (H, W) of the image.
-        scale: lowest and highest share of the image's area.
+        draws: (..., 2 * TRIES + 3) numbers from 0 to 1: area and aspect ratio of each try, top, left, and mirroring.
+        size: (H, W) of the image in px.
+        scale: minimum and maximum share of the image's area.
     """
     height, width = size
     share, shape = draws[..., : 2 * TRIES].double().chunk(2, dim=-1)
@@ -48,12 +48,12 @@ def draw_boxes(draws: Tensor, size: tuple[int, int], scale: tuple[float, float])
 
 
 def seen_in(maps: Tensor, boxes: Tensor, wanted: tuple[int, int]) -> Tensor:
-    """Parts (N, C, h, w) float32 of maps (N, C, H, W) of any size, bilinear, the corner pixels of both on each other.
+    """Crop maps (N, C, H, W) and resample them bilinearly, with aligned corners, to (N, C, h, w) float32.
 
     Args:
-        maps: of any dtype.
-        boxes: (N, 4) as of `draw_boxes`, in shares of the image's height and width from its first to its last pixel.
-        wanted: (h, w).
+        maps: maps of any size and dtype.
+        boxes: (N, 4) as from `draw_boxes`, scaled to 0 at the first and 1 at the last row or column of the image.
+        wanted: (h, w) of the result in px.
     """
     ends = (2 * boxes.float() - 1).unflatten(1, (2, 2))
     rows, columns = (
@@ -65,9 +65,9 @@ def seen_in(maps: Tensor, boxes: Tensor, wanted: tuple[int, int]) -> Tensor:
 
 
 def random_crops(frames: Tensor, side: int) -> Tensor:
-    """A square (B, T, C, side, side) of each lane of frames (B, T, C, H, W), the same for all its segments.
+    """Crop a random square (B, T, C, side, side) from each lane of frames (B, T, C, H, W), the same for all segments.
 
-    A side that is longer than the image's is cut down to it.
+    The crop's height and width are at most the image's.
     """
     height, width = (min(side, whole) for whole in frames.shape[-2:])
     room = torch.tensor([frames.shape[-2] - height + 1, frames.shape[-1] - width + 1])
@@ -80,16 +80,16 @@ def random_crops(frames: Tensor, side: int) -> Tensor:
 def random_views(
     frames: Tensor, count: int, wanted: tuple[int, int], scale: tuple[float, float]
 ) -> tuple[Tensor, Tensor]:
-    """Views (count, B, T, C, h, w) float32 of each lane of frames (B, T, C, H, W), the same for all its segments.
+    """Draw views (count, B, T, C, h, w) float32 of each lane of frames (B, T, C, H, W), the same for all segments.
 
     Args:
-        frames: of any dtype.
-        count: views of each lane.
-        wanted: (h, w) of a view.
-        scale: lowest and highest share of the image's area that a view shows.
+        frames: frames of any dtype.
+        count: number of views per lane.
+        wanted: (h, w) of a view in px.
+        scale: minimum and maximum share of the image's area in a view.
 
     Returns:
-        the views, and where they are (count, B, 4), for `seen_in`.
+        the views, and their boxes (count, B, 4) as for `seen_in`.
     """
     whole, own = shard_slice(len(frames))
     height, width = frames.shape[-2:]
@@ -101,14 +101,14 @@ def random_views(
 
 
 def random_time_flips(histograms: Tensor) -> Tensor:
-    """Half of the lanes of histograms (B, T, 2 * bins, H, W), by chance, played backwards, polarities exchanged."""
+    """Reverse time and swap polarities of each lane of histograms (B, T, 2 * bins, H, W) with probability 0.5."""
     whole, own = shard_slice(len(histograms))
     flips = sent(torch.rand(whole)[own] < 0.5, histograms.device).view(-1, 1, 1, 1, 1)
     return torch.where(flips, histograms.flip(1, 2), histograms)
 
 
 def random_shifts(frames: Tensor, most: int) -> Tensor:
-    """Each lane of frames (B, T, C, H, W) moved by up to `most` px along either axis; 0 comes in from outside."""
+    """Shift each lane of frames (B, T, C, H, W) by up to `most` px along both axes, padding with zeros."""
     whole, own = shard_slice(len(frames))
     starts = most - torch.randint(-most, most + 1, (whole, 2))[own]
     rows, columns = (
@@ -118,7 +118,7 @@ def random_shifts(frames: Tensor, most: int) -> Tensor:
 
 
 def picked(frames: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Pixels (B, T, C, h, w) of frames (B, T, C, H, W) at rows (B, h) and columns (B, w)."""
+    """Gather the pixels (B, T, C, h, w) of frames (B, T, C, H, W) at rows (B, h) and columns (B, w)."""
     places = rows.unsqueeze(-1) * frames.shape[-1] + columns.unsqueeze(-2)
     shape = (*frames.shape[:-2], *places.shape[-2:])
     places = places.flatten(-2).unsqueeze(-2).unsqueeze(-2).expand(*frames.shape[:-2], -1)

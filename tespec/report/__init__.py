@@ -1,4 +1,4 @@
-"""The report: one HTML file with what was run, the tables, figures of results, and pictures of reconstructions."""
+"""Report as a single HTML file: summary of the runs, tables, score figures and pictures of reconstructions."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tespec.core.errors import UserError
 from tespec.core.files import write_whole
 
 ARCHITECTURES: dict[Any, str] = {"recurrent": "recurrent", "feedforward": "feed-forward"}
-MARKERS: tuple[dict[str, Any], ...] = (  # Okabe and Ito's colours, which colour-blind readers tell apart
+MARKERS: tuple[dict[str, Any], ...] = (  # Okabe and Ito's colours, which colour-blind readers can distinguish
     {"marker": "o", "color": "#0072b2"},
     {"marker": "s", "color": "#d55e00", "mfc": "none"},
 )
-APART = 0.14  # of a row, between the points of one method
-WIDTH = 4.6  # inches: letters stay readable on a phone
+APART = 0.14  # offset of a point from the centre of its row, in rows
+WIDTH = 4.6  # inches: text stays readable on a phone
 LOOK: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -42,16 +42,16 @@ LOOK: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text, in the reader's font
     "svg.hashsalt": "tespec",  # the same figure gives the same bytes
 }
-# Scores are drawn in one figure where all of this is the same.
+# Scores that share all of these are drawn in one figure.
 SETTING = ["task", "data", "data_fingerprint", "profile", "split", "results_version"]
-RECONSTRUCTIONS = "Reconstructions"  # section of the wide pictures
-MOST = 8  # of them, which keeps the page small
-WIDEST = 1000  # px of each
-QUALITY = 75  # of WebP
+RECONSTRUCTIONS = "Reconstructions"  # title of the section of wide pictures
+MOST = 8  # wide pictures at most, to keep the page small
+WIDEST = 1000  # px, maximum width of a picture
+QUALITY = 75  # WebP quality
 
 
 class Picture(NamedTuple):
-    """An image of the page: its title, its source (a data URI), and a line below it."""
+    """Image on the page: title, source (a data URI), and a line below it."""
 
     title: str
     source: str
@@ -59,27 +59,27 @@ class Picture(NamedTuple):
 
 
 def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
-    """Write the page of a results folder, which loads nothing and runs no script.
+    """Write the report of a results folder, a page without external resources or scripts.
 
     Args:
-        results: holds `runs/*.json` or `records.jsonl.gz`, and `pictures/<name of a record>.png` if there are any.
-        out: the file.
+        results: contains `runs/*.json` or `records.jsonl.gz`, and optionally `pictures/<record name>.png`.
+        out: path of the HTML file.
 
     Returns:
-        The number of records, and one line for each file that is no record.
+        Number of records, and one line for each file that is not a record.
 
     Raises:
-        UserError: the folder holds no record.
+        UserError: the folder contains no record.
     """
     records, problems = read_records(results)
     if not records:
         raise UserError(f"--results {results}", "holds no records", "name the --results folder of your runs")
     frame = to_frame(records)
     left_out = list(problems)
-    is_sample = bool((frame.data == "sample").all())  # then the paper's numbers say nothing about the measured ones
+    is_sample = bool((frame.data == "sample").all())  # then published and measured numbers are not comparable
     try:
         tables = [(table.title, Markup(to_html(table))) for table in make_tables(frame, measured=is_sample)]
-    except UserError as error:  # such as pre-trainings alone, or another split than the test split
+    except UserError as error:  # for instance only pre-trainings, or no results on the test split
         tables = []
         left_out.append(str(error))
     figures = {"Scores": score_figures(frame)}
@@ -93,7 +93,7 @@ def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
 
 
 def facts(records: Sequence[Record]) -> dict[str, str]:
-    """What was run, in words: kinds, data, seeds, versions and machines, each with the number of its records."""
+    """Summarise the runs: kinds, data, seeds, versions and machines, each with its number of records."""
     made: list[dict[str, Any]] = [record.environment for record in records]
     packages = [{**each.get("packages", {}), "python": each.get("python")} for each in made]
     names = dict.fromkeys(name for each in packages for name in each)
@@ -116,18 +116,18 @@ def facts(records: Sequence[Record]) -> dict[str, str]:
 
 
 def counted(values: Iterable[object]) -> str:
-    """All values, the most frequent first, with their numbers where there are several."""
+    """List all values, most frequent first, with their counts if there are multiple values."""
     found = Counter(str(value) for value in values if value not in ("", None)).most_common()
     return "; ".join(f"{value} ({count})" if len(found) > 1 else value for value, count in found)
 
 
 def reconstructions(frame: pd.DataFrame, folder: Path, left_out: list[str]) -> list[Picture]:
-    """Pictures of the first seed of each pre-training, as smaller WebP, at most `MOST`.
+    """Load the picture of the first seed of each pre-training as downscaled WebP, at most `MOST`.
 
     Args:
-        frame: of `tespec.results`.
-        folder: of the pictures.
-        left_out: takes a line for each picture that cannot be read.
+        frame: DataFrame from `tespec.results`.
+        folder: folder of the pictures.
+        left_out: extended by one line per unreadable picture.
     """
     shown = with_labels(frame[frame.kind == "pretraining"]).sort_values(["variant", "label", "seed"])
     shown = shown[[(folder / f"{name}.png").is_file() for name in shown.name]]
@@ -137,7 +137,7 @@ def reconstructions(frame: pd.DataFrame, folder: Path, left_out: list[str]) -> l
         file = io.BytesIO()
         try:
             with Image.open(folder / f"{row.name}.png", formats=("PNG",)) as opened:
-                picture = opened.convert("RGBA").convert("RGB")  # a palette is not converted at once
+                picture = opened.convert("RGBA").convert("RGB")  # a palette may hold transparency
             picture.thumbnail((WIDEST, 16_000))
             picture.save(file, "WEBP", quality=QUALITY)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
@@ -149,7 +149,7 @@ def reconstructions(frame: pd.DataFrame, folder: Path, left_out: list[str]) -> l
 
 
 def with_labels(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame of `tespec.results` with a column `label`: the method's title and what was changed of its settings."""
+    """Add a column `label` to the frame: the method's title, its changed settings and its share of the labels."""
     title = frame.title.where(frame.title != "", frame.method)
     settings = (frame.overrides + ", " + frame.pretraining_overrides).str.strip(", ")
     change = ", " + frame.variant.where(frame.variant != "", settings)
@@ -158,15 +158,14 @@ def with_labels(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def score_points(frame: pd.DataFrame) -> pd.DataFrame:
-    """Mean main scores with their 95 % Student-t intervals, which take pre-trainings into account (`paired_gain`).
+    """Compute mean main scores with 95 % Student-t intervals that account for pre-trainings (`paired_gain`).
 
     Args:
-        frame: of `tespec.results`.
+        frame: DataFrame from `tespec.results`.
 
     Returns:
-        A row for each method and architecture in each `SETTING`, trained with all labels and in no ablation, and for
-        each label prior. Columns: `SETTING`, kind, label, arch, metric, unit, better, mean, n, low, high (NaN for one
-        seed).
+        One row per label prior, and per method and architecture in each `SETTING`, trained with all labels and outside
+        ablations. Columns: `SETTING`, kind, label, arch, metric, unit, better, mean, n, low, high (NaN for one seed).
     """
     shown = with_labels(frame[frame.main & frame.value.notna()])
     compared = (shown.kind == "evaluation") & (shown.label_fraction == 1) & (shown.variant == "")
@@ -183,7 +182,7 @@ def score_points(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def score_figures(frame: pd.DataFrame) -> list[Picture]:
-    """A figure for each task and setting: a point with its interval for each method and architecture, best on top."""
+    """Draw a figure per task and setting, with a point and interval per method and architecture, best on top."""
     points = score_points(frame)
     figures = []
     for setting, shown in points[points.kind == "evaluation"].groupby(SETTING):

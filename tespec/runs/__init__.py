@@ -1,1 +1,1 @@
-"""One run, from settings to a record."""
+"""One run, from its settings to its record."""

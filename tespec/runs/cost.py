@@ -1,4 +1,4 @@
-"""`--dry-run`: what a training takes of a GPU, from one step on torch's `meta` device, without data or GPU."""
+"""`--dry-run`: estimate a training's FLOPs, memory and GPU hours from one step on the `meta` device, without data."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from tespec.tasks.base import fresh_backbone
 from tespec.training.loading import Batch
 
 META = torch.device("meta")
-# Name, memory in 10^9 bytes, and peaks of dense matrix products in bf16 and in TF32 on tensor cores, in 10^12
-# operations a second without sparsity, by NVIDIA's datasheets and the white papers of Ada and H100.
+# Name, memory in 10^9 bytes, and peak dense throughput of tensor cores in bf16 and TF32, in 10^12 operations per second
+# without sparsity, from NVIDIA's datasheets and the white papers of Ada and H100.
 GPUS = (
-    ("RTX 6000 Ada", 48, 364.25, 182.1),  # 1,457 there are FP8 with sparsity
+    ("RTX 6000 Ada", 48, 364.25, 182.1),  # the datasheet's 1,457 is FP8 with sparsity
     ("A100 80GB SXM", 80, 312, 156),
-    ("H100 SXM", 80, 989.4, 494.7),  # 1,979 and 989 there are with sparsity
+    ("H100 SXM", 80, 989.4, 494.7),  # the datasheet's 1,979 and 989 are with sparsity
     ("H200 SXM", 141, 989.4, 494.7),
 )
-MFU = 0.35  # share of a GPU's peak that trainings reach, where nothing was measured
-# torch's autocast on CUDA (https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior): functions that
-# compute in half precision, and those in float32.
+MFU = 0.35  # assumed, not measured: fraction of a GPU's peak throughput that training reaches
+# torch's autocast on CUDA (https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior): functions computed
+# in half precision and in float32.
 IN_HALF = frozenset(
     {
         *("conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "matmul", "__matmul__", "__rmatmul__", "mm"),
@@ -54,21 +54,21 @@ IN_FP32 = frozenset({"layer_norm", "group_norm", "normalize", "softmax", "exp", 
 
 
 class Counter(TorchDispatchMode):
-    """Operations of a step by torch's formulas, and bytes in use; saved-tensor hooks would not see what is recomputed.
+    """Count the FLOPs of a step by torch's formulas, and its memory, including recomputed activations.
 
     Args:
-        before: tensors made earlier that stay in use.
+        before: existing tensors that stay in use.
 
     Attributes:
-        flops: of matrix products and convolutions; a multiplication and its addition are two.
-        alive: bytes of all storages in use, those of `before` included.
-        peak: the most that were in use at once.
+        flops: FLOPs of matrix products and convolutions; a multiply-add counts as two.
+        alive: bytes of all storages in use, including `before`.
+        peak: maximum of `alive`.
     """
 
     def __init__(self, before: Iterable[Tensor]) -> None:
         super().__init__()
         self.flops = self.alive = self.peak = 0
-        # A storage's address is zero on `meta`, so that objects tell storages apart.
+        # Keys are storage objects, since all addresses are zero on `meta`.
         self._storages: dict[int, weakref.ref[Any]] = {}
         for tensor in before:
             self._see(tensor)
@@ -98,14 +98,14 @@ class Counter(TorchDispatchMode):
 
 
 class AsOnCuda(TorchFunctionMode):
-    """Autocast and fused attention on `meta` as on CUDA, neither of which torch has there.
+    """Emulate CUDA's autocast and fused attention on `meta`, where torch has neither.
 
-    Tensors are cast where `torch.autocast(AUTOCAST_ON_META)` is on. Attention is CUDA's memory-efficient kernel.
+    Tensors are cast inside `torch.autocast(AUTOCAST_ON_META)`. Attention is CUDA's memory-efficient kernel.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._weights: dict[int, Tensor] = {}  # autocast, too, casts a weight once a step
+        self._weights: dict[int, Tensor] = {}  # like autocast, cast each weight once per step
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -127,27 +127,27 @@ class AsOnCuda(TorchFunctionMode):
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, **options: Any) -> Any:
-    """`scaled_dot_product_attention` by the kernel's own operator; torch would keep the matrices of attention."""
+    """Compute attention by the kernel's operator; on `meta`, torch would store the attention matrices."""
     mask = None if attn_mask is None else attn_mask.expand(*query.shape[:-1], attn_mask.shape[-1])
     kernel = torch.ops.aten._scaled_dot_product_efficient_attention
     return kernel(query, key, value, mask, torch.is_grad_enabled(), **options)[0]
 
 
 def backward(loss: Tensor) -> None:
-    """`loss.backward()`, which would leave the modes around it; what is recomputed needs them."""
+    """Run `loss.backward()` without leaving the active torch modes, which recomputed activations need."""
     run_backward = torch.autograd.Variable._execution_engine.run_backward
     run_backward((loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a training takes of each GPU.
+    """Cost of a training on each GPU.
 
     Attributes:
-        flops: floating-point operations of an optimizer step; a multiplication and its addition are two.
-        kept: bytes that a forward pass keeps for its backward pass, without weights and batch.
+        flops: FLOPs of an optimizer step; a multiply-add counts as two.
+        kept: bytes of activations kept for the backward pass, without weights and batch.
         fixed: bytes of weights, gradients and the optimizer's two moments.
-        memory: most bytes in use at once.
+        memory: peak memory in bytes.
     """
 
     flops: int
@@ -158,13 +158,13 @@ class Cost:
 
 @dataclass(frozen=True)
 class TrainingEstimate:
-    """A training on the `meta` device.
+    """A training on the `meta` device, to estimate its cost.
 
     Attributes:
-        settings: of the cell or the pre-training.
-        model: its network.
-        size: (H, W) in px of what the backbone sees.
-        batch: makes a batch of so many lanes, without content.
+        settings: settings of the fine-tuning or pre-training.
+        model: network with a `loss`.
+        size: (H, W) of the backbone's input in px.
+        batch: function that makes an empty batch of a number of lanes.
     """
 
     settings: Finetuning | Pretraining
@@ -174,14 +174,14 @@ class TrainingEstimate:
 
     @property
     def half(self) -> bool:
-        """Whether it computes in half precision on a GPU."""
+        """Whether the training uses mixed precision on a GPU."""
         return self.settings.optimisation.precision != "fp32"
 
     def cost(self, setup: Setup, gpus: int = 1) -> Cost:
-        """What it takes of each of so many GPUs.
+        """Estimate the cost on each of `gpus` GPUs.
 
         Raises:
-            UserError: the batch does not divide evenly, the network cannot be recomputed, or needs data to be counted.
+            UserError: the batch does not divide evenly, the network cannot be recomputed, or shapes depend on data.
         """
         lanes, parts = self.settings.batch_size, gpus * setup.accumulate
         if lanes % parts:
@@ -204,15 +204,15 @@ class TrainingEstimate:
         weights = sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
         trained = sum(each.nbytes for each in model.parameters() if each.requires_grad)
         carried = sum(each.nbytes for each in tree_leaves(state) if isinstance(each, Tensor))
-        # Beside what the counter saw of one micro-batch, weights and gradients included: the optimizer's moments; the
-        # other micro-batches; gradients of those before, and buffers in which they travel; states before and after.
+        # Added to the peak of one micro-batch, which includes weights and gradients: the optimizer's moments, the other
+        # micro-batches, accumulated gradients, DDP's gradient buckets, and recurrent states before and after the step.
         waiting = (setup.accumulate - 1) * sum(each.nbytes for each in batch.values())
         waiting += (2 * setup.accumulate - 1) * carried + trained * ((setup.accumulate > 1) + (gpus > 1))
         memory = counter.peak + 2 * trained + waiting
         return Cost(setup.accumulate * counter.flops, kept, weights + 3 * trained, memory)
 
     def report(self, data: str, setup: Setup, gpus: int = 1) -> str:
-        """Resolved settings and the cost in words; `data` describes the data."""
+        """Format the resolved settings and the cost; `data` describes the data."""
         settings, cost = self.settings, self.cost(setup, gpus)
         facts = {name: value for name, value in as_facts(settings).items() if name != "deviations"}
         counts = {name: sum(p.numel() for p in part.parameters()) for name, part in self.model.named_children()}
@@ -239,7 +239,7 @@ class TrainingEstimate:
 
 
 def estimate_cell(settings: Finetuning, size: Size) -> TrainingEstimate:
-    """A fine-tuning on histograms of `size` (H, W) in px."""
+    """Build the estimate of a fine-tuning on histograms of `size` (H, W) in px."""
     kind: Any = find_task(settings)
     with META:
         model = kind.network(settings, fresh_backbone(settings, size))
@@ -247,7 +247,7 @@ def estimate_cell(settings: Finetuning, size: Size) -> TrainingEstimate:
 
 
 def estimate_pretraining(settings: Pretraining, size: Size) -> TrainingEstimate:
-    """A pre-training on histograms of `size` (H, W) in px."""
+    """Build the estimate of a pre-training on histograms of `size` (H, W) in px."""
     data = open_pretraining(settings, None, size)
     with META:
         model = new_network(settings, data)
@@ -255,15 +255,15 @@ def estimate_pretraining(settings: Pretraining, size: Size) -> TrainingEstimate:
 
 
 def input_of(settings: Finetuning | Pretraining, dataset: str, sensor: Size | None = None) -> Size:
-    """(H, W) in px of what the backbone sees.
+    """Size (H, W) of the backbone's input in px.
 
     Args:
-        settings: of the run; `sensor_px` decides where it is set.
-        dataset: name of the data set; that of a task states the sensor of the official recordings.
-        sensor: (height, width) in px where the data states it.
+        settings: settings of the run; `sensor_px` takes precedence, if set.
+        dataset: name of the data set; by default, a task's data set has the sensor of its official recordings.
+        sensor: sensor size (height, width) in px by the data, if known.
 
     Raises:
-        UserError: nothing states the sensor's size.
+        UserError: the sensor size is unknown.
     """
     if isinstance(settings, Pretraining):
         data = open_pretraining(settings, None)

@@ -1,4 +1,4 @@
-"""Which data a run uses: what the user names or keeps in its place; the sample world never replaces it in silence."""
+"""Find a run's data: the path given by the user, a default folder or, with a notice, the sample world."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from tespec.events.packing import open_reader
 from tespec.sample import facts, make_world, world_folder
 
 SAMPLE = "sample"
-UNASKED = (None, "sample", "tiny")  # profiles under which a run without data takes the sample world
+UNASKED = (None, "sample", "tiny")  # profiles under which a run without data uses the sample world
 ANSWER = f"give --data FOLDER, or --data {SAMPLE} for the synthetic sample world"
 
 
 @dataclass(frozen=True)
 class Data:
-    """A data set on disk, or the sample world's, which `made` makes where it is not there yet.
+    """A data set on disk, or one of the sample world, which `made` generates if it is missing.
 
     Attributes:
-        root: its folder or file.
-        label: what records call it: "sample", or the name of the data set.
-        notice: one line for the user, where the sample world is used instead of real data or a run would be
-            refused, else "".
+        root: folder or file of the data.
+        label: name in records: "sample", or the name of the data set.
+        notice: one line for the user if the sample world replaces real data or a run would be refused, else "".
     """
 
     root: Path
@@ -38,28 +37,28 @@ class Data:
 
     @property
     def is_sample(self) -> bool:
-        """Whether it is the sample world."""
+        """Whether the data belongs to the sample world."""
         return self.label == SAMPLE
 
     @property
     def profile(self) -> str:
-        """The profile that fits it where the user names none."""
+        """Default profile for this data."""
         return "sample" if self.is_sample else "paper"
 
     @property
     def title(self) -> str:
-        """What it is and where it lies."""
+        """Label and path, or the notice if the data is missing."""
         return f"{self.label} ({self.root})" if self.is_sample or self.root.exists() else self.notice
 
     @property
     def description(self) -> Description:
-        """What it states of itself, whether it is made or not."""
+        """Content of its `dataset.json`, also for a sample world that is not generated yet."""
         if self.is_sample and not self.root.exists():
             return Description.model_validate(facts("small", 0, self.root.name))
         return read_description(self.root)
 
     def sensor(self, given: Size | None = None) -> Size | None:
-        """(height, width) in px by a `dataset.json` or the header of a recording, which may need `given`; else None."""
+        """Sensor size (height, width) in px by a `dataset.json` or a recording's header (or `given`), else None."""
         if (stated := self.description.sensor) is not None:
             return stated.height, stated.width
         if (size := described_size(self.root)) is not None:
@@ -71,7 +70,7 @@ class Data:
         return reader.height, reader.width
 
     def made(self) -> Data:
-        """Itself, once it is there."""
+        """Generate missing data of the sample world, and return this object."""
         if self.root == world_folder() / self.root.name:
             with rank_zero_first():
                 make_world(datasets=(self.root.name,))
@@ -79,10 +78,10 @@ class Data:
 
 
 def find_unlabelled(dataset: str, given: Path | None, profile: str | None = None, *, planned: bool = False) -> Data:
-    """Recordings for pre-training, as `find_data`; those the user gives are called by the name of their file or folder.
+    """Find recordings for pre-training as in `find_data`; the label of a given path is the name of its file or folder.
 
     Raises:
-        UserError: as of `find_data`.
+        UserError: as in `find_data`.
     """
     data = find_data(dataset, given, profile, planned=planned)
     if given is None or data.is_sample:
@@ -91,20 +90,20 @@ def find_unlabelled(dataset: str, given: Path | None, profile: str | None = None
 
 
 def find_data(dataset: str, given: Path | None, profile: str | None = None, *, planned: bool = False) -> Data:
-    """Data set `dataset`: `given`, else `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else the sample world.
+    """Find a data set: `given`, else `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else the sample world.
 
-    The sample world is taken unasked only where nothing points to real data: neither `$TESPEC_DATA` nor a profile of
-    real data. Nothing is made yet.
+    The sample world is a default only if neither `$TESPEC_DATA` nor a profile for real data is given. It is not
+    generated yet.
 
     Args:
-        dataset: name of a data set, as of a task.
-        given: folder or file the user named, or "sample" for the sample world.
-        profile: the user named, if any.
-        planned: whether the official data set may stand for one that is not there, since nothing reads it.
+        dataset: name of the data set, such as a task's.
+        given: folder or file given by the user, or "sample" for the sample world.
+        profile: profile given by the user, if any.
+        planned: whether to return a placeholder for missing data, which is not read, as in a dry run.
 
     Raises:
-        UserError: `given` does not exist, or the folder that `$TESPEC_DATA` names; or there is no data, and the sample
-            world was not asked for.
+        UserError: `given` or the folder `$TESPEC_DATA` does not exist; or no data is found, and the sample world is
+            not a default here.
     """
     sample, named = world_folder() / dataset, os.environ.get("TESPEC_DATA", "")
     if given == Path(SAMPLE):
@@ -136,16 +135,16 @@ def find_data(dataset: str, given: Path | None, profile: str | None = None, *, p
 def settings_of(
     data: Data, task: str, arch: str, profile: str | None = None, changes: Sequence[str] = (), network: str = "swin"
 ) -> Finetuning:
-    """Settings of a cell on this data, which may name splits of its own; the profile that fits it where none is given.
+    """Resolve the settings of a cell on this data, which may override splits; default profile: `data.profile`.
 
     Raises:
-        UserError: there is no such task or setting, or a value that it cannot have.
+        UserError: the task or a setting is unknown, or a value is invalid.
     """
     return finetuning_settings(task, arch, profile or data.profile, changes, data.description.overrides(), network)
 
 
 def sibling(data: Data, dataset: str) -> Data:
-    """Another data set of the same sample world, made where it is not there yet."""
+    """Return another data set of the same sample world, generated if it is missing."""
     root = data.root.parent / dataset
     if not root.is_dir():
         world = read_description(data.root).world
@@ -155,5 +154,5 @@ def sibling(data: Data, dataset: str) -> Data:
 
 
 def _label(root: Path, dataset: str) -> str:
-    """What the data set in folder `root`, or that of a recording in one of its splits, calls itself."""
+    """Name of the data by a `dataset.json` at or above `root`, else `dataset`."""
     return next((each.data for _, each in descriptions_above(root) if each.data), dataset)

@@ -1,4 +1,4 @@
-"""One cell of the tables: a method's backbone fine-tuned on a task, evaluated, and recorded."""
+"""Fine-tune a method's backbone on a task, evaluate it and save the record: one cell of the tables."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from tespec.training.loading import deal
 from tespec.weights.files import state_sha256, write_weights
 from tespec.weights.load import SEED, SENSOR, TRAINED_ON, Origin, origin_of, require_other_labels
 
-SIZE = (256, 320)  # px; of an input on which weights are tried
+SIZE = (256, 320)  # px; input size of networks that only check weights
 
 
 @dataclass(frozen=True)
 class CellSpec:
-    """What is measured: a method's backbone on a task.
+    """A method's backbone, a task, and everything else that defines one cell.
 
     Attributes:
-        name: the method's registered name.
-        method: starts the backbone.
-        settings: of the task, for one architecture.
+        name: registered name of the method.
+        method: class that initialises the backbone.
+        settings: settings of the task, for one architecture.
         data: the task's data.
-        checkpoint: weights to start from; None: a method that has a recipe is pre-trained first on the sample world.
-        seed: decides everything random.
-        setup: where and how.
+        checkpoint: initial weights; None: a method with a recipe is pre-trained first, on the sample world.
+        seed: seed of all randomness.
+        setup: options of how and where to run.
         pretraining_changes: `KEY=VALUE` settings of that pre-training.
-        split: "test" or "val", on which it is scored.
-        pretraining_seed: of that pre-training; None: `seed`.
-        freeze: whether the head alone is trained, on a backbone that stays as it starts.
+        split: split for evaluation, "test" or "val".
+        pretraining_seed: seed of that pre-training; None: `seed`.
+        freeze: whether to train only the head, on a frozen backbone.
     """
 
     name: str
@@ -71,16 +71,13 @@ class CellSpec:
         return self.checkpoint is None and self.method.recipe is not None
 
     def started(self, *, planned: bool = False) -> Finetuning:
-        """The settings once it is known which weights it starts from: they decide the peak learning rate.
-
-        The weights decide, not the method: what counts is the data that they were pre-trained on.
+        """Return the settings with the peak learning rate for the data that the initial weights were pre-trained on.
 
         Args:
-            planned: whether weights that the run needs may still be missing.
+            planned: whether required weights may still be missing.
 
         Raises:
-            UserError: weights that are missing or cannot be used, or settings of a pre-training that is not done or
-                that it cannot have.
+            UserError: weights are missing or unusable, or settings of the pre-training are invalid or unused.
         """
         option, origin = f"--method {self.name}", Origin()
         unused = [f"--set pretraining.{each}" for each in self.pretraining_changes]
@@ -103,16 +100,16 @@ class CellSpec:
             except UserError as error:
                 if self.method.initialise.__func__ is Method.initialise.__func__:  # type: ignore[attr-defined]
                     raise
-                # The method may read a format of its own.
+                # The method may have its own file format.
                 say(f"{error.where}: its pre-training is not known, so the peak learning rate is that of other data")
         same = origin.sample == self.data.is_sample
         return self.settings.after_pretraining_on(origin.data) if same else self.settings
 
     def try_weights(self) -> None:
-        """Refuse weights that do not fit the network, without data.
+        """Check that the weights fit the network, without data.
 
         Raises:
-            UserError: names the first tensors that do not match.
+            UserError: some tensors do not match; the message names the first ones.
         """
         if self.checkpoint is not None:
             self.method.initialise(fresh_backbone(self.settings, SIZE), self.checkpoint, self.seed)
@@ -120,10 +117,10 @@ class CellSpec:
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """Data, model and start of a run, before anything is learned from labels.
+    """A run with its data and initialised model, before training.
 
     Attributes:
-        run: what determines its result, its settings included.
+        run: everything that determines the result, including the settings.
         task: data and scores.
         model: backbone and head.
     """
@@ -133,7 +130,7 @@ class PreparedRun:
     model: Any
 
     def outcome(self, scorer: Any, said: Mapping[str, str] = {}) -> Outcome:
-        """What a scorer of the task found, for the record; `said` adds to the protocol."""
+        """Convert a scorer's results to fields of the record; `said` extends the protocol."""
         overall, scores = scorer.overall(), getattr(self.task, "scores", {})
         partial = {"partial means": means} if (means := partial_means(scorer)) else {}
         return {
@@ -147,10 +144,10 @@ class PreparedRun:
 
 
 def finetune(spec: CellSpec) -> Record:
-    """Fine-tune and evaluate, or take up the complete record of the same run.
+    """Fine-tune and evaluate, or load the record if the run is complete.
 
     Raises:
-        UserError: data or weights that cannot be used.
+        UserError: data or weights are unusable.
     """
     prepared = prepare_run("evaluation", spec)
     run, task, model = prepared.run, prepared.task, prepared.model
@@ -167,15 +164,15 @@ def finetune(spec: CellSpec) -> Record:
 
 
 def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}) -> PreparedRun:
-    """Open data, build the model and start its backbone, pre-training it first where need be.
+    """Open the data, build the model and initialise its backbone, which is pre-trained first if necessary.
 
     Args:
-        kind: of its record.
-        spec: what is measured.
-        extra: what else determines the result, for the record's settings.
+        kind: kind of the record.
+        spec: the cell.
+        extra: further settings that determine the result, for the record.
 
     Raises:
-        UserError: data or weights that cannot be used.
+        UserError: data or weights are unusable.
     """
     began = time.monotonic()
     method, data, setup, seed = spec.method, spec.data, spec.setup, spec.seed
@@ -206,7 +203,7 @@ def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}) -> Pre
     frozen = {"freeze": True} if spec.freeze else {}
     if spec.freeze:
         model.freeze_backbone()
-    # Recordings that have no part in the result are left out.
+    # Only the splits that affect the result.
     splits = {"splits": {name: list(task.dataset.splits.get(name, ())) for name in (TRAIN, spec.split)}}
     run = Run(
         kind=kind,
@@ -226,7 +223,7 @@ def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}) -> Pre
             tasks=settings.task,
             profiles=settings.profile,
         ),
-        # Whatever the method did to it, the backbone training starts from is part of the result's identity.
+        # The identity of the result includes the initial backbone, however the method initialised it.
         start=weights.facts() | {"start_sha256": state_sha256(model.backbone.state_dict())},
         began=began,
         split=spec.split,

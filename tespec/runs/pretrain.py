@@ -1,4 +1,4 @@
-"""A pre-training: recordings in, a backbone with its recipe, a record and a picture out."""
+"""Pre-train a backbone on recordings, and save it with its recipe, a record and a picture."""
 
 from __future__ import annotations
 
@@ -41,39 +41,39 @@ WEIGHTS = "backbone.safetensors"
 
 @dataclass(frozen=True)
 class Pretrained:
-    """What a pre-training gives: the weights file and its record."""
+    """Result of a pre-training: the weights file and the record."""
 
     weights: Path
     record: Record
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Its record's."""
+        """Finite metrics of the record."""
         return {name: value for name, value in self.record.metrics.items() if value is not None}
 
 
 def pretrain(
     name: str, settings: Pretraining, data: Data, seed: int, setup: Setup, *, skip_damaged: bool = False
 ) -> Pretrained:
-    """Pre-train by `settings` on `data`, or take up the complete result of the same run.
+    """Pre-train a method on `data`, or load the result if the run is complete.
 
-    A method that needs another one's network has that pre-trained first, in a run of its own.
+    If the method needs the network of another one, that is pre-trained first, in a separate run.
 
     Args:
-        name: the method's registered name.
+        name: registered name of the method.
         settings: the resolved recipe.
         data: recordings.
-        seed: decides everything random.
-        setup: where and how.
-        skip_damaged: leave out recordings that cannot be read.
+        seed: seed of all randomness.
+        setup: options of how and where to run.
+        skip_damaged: whether to skip unreadable recordings.
 
     Raises:
-        UserError: data that cannot be read, too few windows, settings that do not fit.
+        UserError: data cannot be read, there are too few windows, or settings do not fit the data.
     """
     began, method = time.monotonic(), find_method(name)
     upstream = _upstream(name, settings, data, seed, setup, skip_damaged)
     changed = changed_pretraining(settings, method.network)
-    # A file counts by its content, wherever it lies.
+    # A file is identified by its hash (`start`), not by its path.
     overrides = {key: each for key, each in changed.items() if not upstream or each != str(upstream)}
     settings = replace(settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device)))
     with rank_zero_first():
@@ -110,7 +110,7 @@ def pretrain(
     weights = run.folder / WEIGHTS
 
     def last_stage() -> dict[str, float]:
-        """Spread and rank of the last stage's features, on a small part of the validation data, by this rank alone."""
+        """Standard deviation and rank of the last stage's features, on some validation data; no collectives."""
         with single_rank(), evaluating(model):
             return dict(model.stage_spreads(learned, run.device, [3])["stage 4"])
 
@@ -125,7 +125,7 @@ def pretrain(
 
 
 def _upstream(name: str, settings: Pretraining, data: Data, seed: int, setup: Setup, skip_damaged: bool) -> Path | None:
-    """The network that the training needs, pre-trained first where the user gives no file; None for none."""
+    """Return the other network that the method needs, if any; without a file from the user, it is pre-trained first."""
     method = pretrain_method(settings)
     first, file = method.upstream(own_settings(settings.objective))
     if file or not first:
@@ -142,7 +142,7 @@ def _upstream(name: str, settings: Pretraining, data: Data, seed: int, setup: Se
 
 
 def _validated(run: Run, data: PretrainData, model: PretrainMethod) -> Outcome:
-    """Score the network on validation data, draw a picture and write the backbone, all on rank 0."""
+    """On rank 0, validate the network, draw a picture and save the backbone."""
     metrics, stages, sha256 = {}, {}, ""
     if is_first():
         with single_rank():

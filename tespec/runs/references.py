@@ -1,7 +1,7 @@
-"""What a cell scores without fine-tuning: the label prior of its task, and probes of its frozen backbone.
+"""References without fine-tuning: the label prior of a task, and probes of a frozen backbone.
 
-The label prior is the most frequent label of each pixel by the training set, ignoring the input; a linear and a k-NN
-probe tell which class a patch has, from its features.
+The label prior ignores the input: it predicts each pixel's most frequent class or median depth, or the most common
+boxes, of the training set. A linear and a k-NN probe classify patches by their features.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from tespec.runs.run import Outcome, run_or_load
 from tespec.tasks.base import select_labelled
 
 PRIOR = "prior"  # name in records
-STRIDE = 8  # px of a patch
-PATCHES = 20_000  # of a split that take part, drawn by the seed
+STRIDE = 8  # side of a patch in px
+PATCHES = 20_000  # target number of patches per split, sampled evenly from the labels
 PROBES = {"linear": linear_probe, "knn": nearest_neighbours}
 DEFINITION = (
     f"features of all four stages at stride {STRIDE}, of the frozen backbone as it is before fine-tuning; a patch has "
@@ -46,7 +46,7 @@ DEFINITION = (
 
 
 class Prior(Method):
-    """Baseline that every trained network has to beat."""
+    """Baseline that every trained network should beat."""
 
     title = "Label prior"
     group = "References"
@@ -56,17 +56,17 @@ class Prior(Method):
 
 
 class Constant:
-    """Stands for a model that answers the same whatever it sees; `answers` are what one label's prediction is."""
+    """Stand-in for a model that ignores its input; `answer` is its prediction for every label."""
 
     def __init__(self, answer: Tensor | Boxes) -> None:
         self._answer = answer
 
     def eval(self) -> Constant:
-        """Itself."""
+        """Do nothing, as there is no training mode."""
         return self
 
     def predict(self, histograms: Tensor, state: None, label_place: Tensor) -> tuple[Tensor | Sequence[Boxes], None]:
-        """The answer for each label, as a model of its task would give it."""
+        """Return the answer for each label, in the format of the task's model."""
         count = len(label_place)
         if isinstance(self._answer, Tensor):
             return self._answer.expand(count, *self._answer.shape), None
@@ -77,7 +77,7 @@ def label_prior(spec: CellSpec) -> Record:
     """Score the label prior of a task's feed-forward cell, or load its record.
 
     Raises:
-        UserError: there is no prior for this kind of task, or data that cannot be used.
+        UserError: this kind of task has no label prior, or data are unusable.
     """
     prepared = prepare_run("reference", spec)
 
@@ -89,13 +89,13 @@ def label_prior(spec: CellSpec) -> Record:
 
 
 def prior_of(task: Any) -> Tensor | Boxes:
-    """What a task's model would predict that knows nothing but the training labels.
+    """Compute the label prior of a task from its training labels.
 
     Raises:
-        UserError: nothing of the kind is known for this kind of task, or there are no labels.
+        UserError: this kind of task has no label prior, or there are no labels.
     """
     settings: Finetuning = task.settings
-    labels: Any = ConcatDataset([recording.labels for recording in task.learned])  # read when they are asked for
+    labels: Any = ConcatDataset([recording.labels for recording in task.learned])  # read lazily
     if settings.kind == "segmentation":
         return torch.from_numpy(class_prior(labels, len(settings.classes)))
     if settings.kind == "depth":
@@ -107,10 +107,10 @@ def prior_of(task: Any) -> Tensor | Boxes:
 
 
 def probe(spec: CellSpec) -> Record:
-    """Probe a method's backbone, or take up the complete record of it.
+    """Probe a method's backbone, or load the record if the run is complete.
 
     Raises:
-        UserError: the task has no classes of pixels, or data or weights cannot be used.
+        UserError: the task is not segmentation, there are multiple processes, or data or weights are unusable.
     """
     require_masks(spec.settings)
     if world_size() > 1:
@@ -120,10 +120,10 @@ def probe(spec: CellSpec) -> Record:
 
 
 def require_masks(settings: Finetuning) -> None:
-    """Refuse a task without classes of pixels.
+    """Refuse tasks other than segmentation.
 
     Raises:
-        UserError: names the task.
+        UserError: the task is not segmentation.
     """
     if settings.kind != "segmentation":
         where = f"--probe --task {settings.task}"
@@ -148,7 +148,7 @@ def _measured(prepared: PreparedRun) -> Outcome:
 
 @torch.no_grad()
 def patches(prepared: PreparedRun, recordings: Sequence[LabelledRecording], split: str) -> tuple[Tensor, Tensor]:
-    """Features (N, C) and classes (N,) of patches of a split, on the CPU; drawn by the seed where there are more."""
+    """Sample features (N, C) and classes (N,) of patches of a split, on the CPU; the run's seed chooses the patches."""
     settings, device = prepared.task.settings, prepared.run.device
     backbone = prepared.model.backbone.to(device).eval()
     total = sum(len(recording.labelled) for recording in recordings)
@@ -172,14 +172,14 @@ def patches(prepared: PreparedRun, recordings: Sequence[LabelledRecording], spli
 
 
 def _at_stride(features: list[Tensor]) -> Tensor:
-    """All stages side by side (L, C, h, w) at `STRIDE`."""
+    """Resize the feature maps of all stages to `STRIDE` and concatenate them to (L, C, h, w)."""
     size = features[1].shape[-2:]
     maps = [interpolate(each.float(), size=size, mode="bilinear", align_corners=False) for each in features]
     return torch.cat(maps, dim=1)
 
 
 def patch_classes(mask: NDArray[Any], classes: int) -> NDArray[np.uint8]:
-    """Class of each whole patch of a mask (H, W): that of most of its labelled pixels, 255 where none is labelled."""
+    """Majority class of the labelled pixels in each complete patch of a mask (H, W), 255 if none is labelled."""
     rows, columns = mask.shape[0] // STRIDE, mask.shape[1] // STRIDE
     cut = mask[: rows * STRIDE, : columns * STRIDE].reshape(rows, STRIDE, columns, STRIDE)
     counts = np.stack([(cut == number).sum(axis=(1, 3)) for number in range(classes)])

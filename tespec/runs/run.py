@@ -1,6 +1,6 @@
-"""One life of a run: identity, (is its record there?), lock, training, evaluation, record.
+"""Life cycle of a run: identity, search for an existing record, lock, training, evaluation, record.
 
-Pre-training, fine-tuning, probes and the label prior say how they train and evaluate; all else is here.
+Pre-training, fine-tuning, probes and the label prior only define how to train and evaluate.
 """
 
 from __future__ import annotations
@@ -51,32 +51,32 @@ from tespec.runs.setup import Setup
 from tespec.training.checkpoint import checkpoints, clear
 from tespec.training.device import choose_device, describe, out_of_memory_named
 
-WEIGHTS = "model.safetensors"  # that a run of a task leaves in its folder
-SECONDS_BETWEEN_TRIES = 0.5  # after the first one the holder of a lock had time to write who it is
-NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)  # of a file system, some NFS for one
+WEIGHTS = "model.safetensors"  # of a fine-tuning, in the run's folder
+SECONDS_BETWEEN_TRIES = 0.5  # long enough for the holder of a lock to write its process id
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)  # file system without locks, such as some NFS
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run, by all that determines its result, before anything is computed.
+    """Everything that determines the result of a run.
 
     Attributes:
-        kind: of its record: "evaluation", "pretraining", "probe" or "reference".
+        kind: kind of the record: "evaluation", "pretraining", "probe" or "reference".
         method_name: registered name of the method.
-        method: its facts go into the record.
-        task: of an evaluation; of a pre-training, what records call its data.
-        settings: resolved, the precision included.
-        config: the settings and what else decides the result, as records hold them.
-        overrides: settings that the user changed, by dotted name.
-        data: what records call it: "sample", or the name of the data set.
+        method: class of the method; its facts go into the record.
+        task: name of the task; for a pre-training, the name of its data in records.
+        settings: resolved settings, including the precision.
+        config: the settings, and whatever else determines the result, as stored in records.
+        overrides: settings changed by the user, by dotted name.
+        data: name of the data in records: "sample", or the name of the data set.
         data_fingerprint: hash of the recordings.
-        seed: decides everything random.
-        setup: where and how.
+        seed: seed of all randomness.
+        setup: options of how and where to run.
         plugin: see `plugin_of`.
-        start: what records say of the weights that the backbone starts from, their hash included; of a pre-training:
-            the hash of the other network that it needs.
-        began: when work on it began, by `time.monotonic`.
-        split: "test" or "val", on which it is scored.
+        start: facts about the initial weights for the record, including their hash; for a pre-training, the hash of
+            the other network that it needs.
+        began: start time by `time.monotonic`.
+        split: split for evaluation, "test" or "val".
     """
 
     kind: str
@@ -97,12 +97,12 @@ class Run:
 
     @property
     def device(self) -> torch.device:
-        """Where it is computed."""
+        """Device of the run."""
         return choose_device(self.setup.device)
 
     @cached_property
     def choices(self) -> dict[str, Any]:
-        """What its identity is a hash of; a number of gradient accumulation steps counts as a setting."""
+        """Choices that the run's identity is a hash of; gradient accumulation counts as a changed setting."""
         accumulate = {"accumulate": self.setup.accumulate} if self.setup.accumulate > 1 else {}
         return {
             "kind": self.kind,
@@ -122,25 +122,25 @@ class Run:
 
     @cached_property
     def name(self) -> str:
-        """Name of its record and of its folder; runs that differ in what determines the result differ in it."""
+        """Name of the record and of the run's folder, unique to the `choices`."""
         return record_name(self.choices)
 
     @property
     def folder(self) -> Path:
-        """Of its checkpoints and weights."""
+        """Folder of checkpoints and weights."""
         return self.setup.runs / self.name
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished training, or none.
+    """Result of a training; the defaults are those of a run without training.
 
     Attributes:
         curve: mean losses over intervals of steps.
-        probed: what was measured beside them.
-        seconds: that the training took, those before it was resumed included.
-        before: seconds of those up to the checkpoint that it went on from.
-        tracker: takes the result, where there is one.
+        probed: measurements during the training.
+        seconds: duration of the training, including the time before it was resumed.
+        before: seconds of training up to the checkpoint that it was resumed from.
+        tracker: tracker for the final metrics, if any.
     """
 
     curve: Sequence[Mapping[str, float]] = ()
@@ -151,9 +151,9 @@ class Trained:
 
 
 class Outcome(TypedDict, total=False):
-    """Fields of a record that the evaluation of a run found; without weights, it names those that the run starts from.
+    """Fields of a record that an evaluation fills in; `weights` defaults to the run's initial weights.
 
-    Numbers that are not finite are recorded as missing.
+    Non-finite numbers are recorded as missing.
     """
 
     protocol: Mapping[str, str]
@@ -166,7 +166,7 @@ class Outcome(TypedDict, total=False):
 
 
 def plugin_of(model: nn.Module, kinds: set[type], **configs: str) -> str:
-    """Hash of files from outside of the package: of classes, of the network's parts, and of configs by their kind."""
+    """Hash the files outside the package that a run uses: of `kinds`, the network's modules, and configs by kind."""
     parts = {type(each) for each in model.modules() if type(each).__module__.startswith(PLUGIN)}
     return plugin_sha256(kinds | parts, own_files(**configs))
 
@@ -177,17 +177,17 @@ def run_or_load(
     train: Callable[[], Trained] = Trained,
     missing_files: Callable[[Record], str] = lambda record: "",
 ) -> Record:
-    """The record of a run: the complete one, read without a lock, or a new one by the process that gets the run's lock.
+    """Load the complete record of a run without locking, or lock the run, compute it and write its record.
 
-    Where another process makes it, this one waits, and takes the result; where that process ends without one, this one
-    goes on from its newest checkpoint. With `overwrite`, what was made while this one waited is new enough. An
-    evaluation that fails leaves the checkpoint of the last step: the next start evaluates only.
+    If another process is computing the run, wait and use its result; if that process ends without a result, resume from
+    its newest checkpoint. With `overwrite`, a record written during the wait counts as new. If an evaluation fails, the
+    checkpoint of the last step remains, and the next start only evaluates.
 
     Args:
-        run: what is computed.
-        evaluate: scores what was trained, and leaves its weights in the run's folder.
-        train: trains, going on where the run stopped; default: nothing is trained.
-        missing_files: what is wrong with the files that a record names, "" for nothing.
+        run: the run.
+        evaluate: scores the trained model, and saves its weights in the run's folder.
+        train: trains the model, resuming from a checkpoint if there is one; default: no training.
+        missing_files: describes the problem with the files of a record, "" if there is none.
     """
     setup, opened = run.setup, time.monotonic() - run.began
 
@@ -231,10 +231,9 @@ def run_or_load(
 
 @contextmanager
 def locked(runs: Path, run: str) -> Iterator[str]:
-    """Hold the lock of a run in the folder of runs, after waiting for its holder; yields who that was, "" for nobody.
+    """Hold the lock of a run, after waiting for another holder; yields a description of that holder, or "".
 
-    Of several processes of a run the first one takes the lock. While it waits, it tells the others so every now and
-    then: no exchange of theirs lasts so long that it could run into its time limit.
+    Rank 0 takes the lock. While waiting, it broadcasts regularly, so collectives of the other ranks do not time out.
     """
     lock, holder = _lock(runs, run), ""
     while not broadcast(is_first() and _acquired(lock)):
@@ -251,7 +250,7 @@ def locked(runs: Path, run: str) -> Iterator[str]:
 def _lock(runs: Path, run: str) -> FileLock:
     path = runs.absolute() / ".locks" / run
     path.parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(path, is_singleton=True)  # one process may take it several times
+    return FileLock(path, is_singleton=True)  # reentrant within a process
 
 
 def _acquired(lock: FileLock) -> bool:
@@ -271,7 +270,7 @@ def _acquired(lock: FileLock) -> bool:
 
 @contextmanager
 def _evaluating(run: Run, trained: Trained) -> Iterator[None]:
-    """Inside, a scheduler's signal raises `Preempted`; one line says that the training is kept."""
+    """Context in which a scheduler's signal raises `Preempted`; on any failure, log that the training is kept."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise Preempted(f"stopped by {signal.Signals(number).name}; the same command evaluates again")
@@ -307,17 +306,17 @@ def _record(run: Run, trained: Trained, outcome: Outcome, times: Mapping[str, fl
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _finite(each) for name, each in value.items()}
-    # NumPy's float32 is no `float`.
+    # np.float32 is not a subclass of float.
     return None if isinstance(value, (float, np.floating)) and not math.isfinite(value) else value
 
 
 def _finite_points(curve: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
-    # A number beside the loss, which alone is checked, may have no mean.
+    # Only the loss is checked during training; other values may be NaN.
     return [point for point in curve if all(map(math.isfinite, point.values()))]
 
 
 def _taken(run: Run, record: Record) -> Record:
-    """A complete record in place of a new one, which gets the variant that this run belongs to."""
+    """Use an existing record: log it, set its variant to this run's, and remove leftover checkpoints."""
     version = record.environment.get("tespec", "")
     older = record.results_version != RESULTS_VERSION or version != tespec.__version__
     made = f" (made by {version}, results version {record.results_version})" if older else ""
@@ -329,7 +328,7 @@ def _taken(run: Run, record: Record) -> Record:
         record = record.model_copy(update={"variant": run.setup.variant})
         if is_first():
             write_record(record, run.setup.results)
-    # Checkpoints of a run that was killed right behind its record, unless another process computes it again.
+    # Checkpoints remain if the run was killed just after writing its record; another process may be recomputing it.
     if is_first() and checkpoints(run.folder) and _acquired(lock := _lock(run.setup.runs, run.name)):
         try:
             clear(run.folder)
@@ -339,7 +338,7 @@ def _taken(run: Run, record: Record) -> Record:
 
 
 def _say_why(run: Run, missing_files: Callable[[Record], str]) -> None:
-    """Log why a run is computed although it, or one like it, has a record."""
+    """Log why a run is computed although it, or a similar run, has a record."""
     own = find_record(run.setup.results, run.name)
     if own is not None:
         say(f"{own.name}: {missing_files(own)}, computed again")
@@ -350,6 +349,6 @@ def _say_why(run: Run, missing_files: Callable[[Record], str]) -> None:
 
 
 def _both_values(changed: Mapping[str, tuple[Any, Any]]) -> str:
-    """Keys and values in words; a setting that only one of both changed is the default in the other."""
+    """Format changed settings with both values; a missing value is the default."""
     shown = {key: ["default" if value is None else f"{value!s:.40}" for value in pair] for key, pair in changed.items()}
     return ", ".join(f"{key} ({theirs} there, {ours} here)" for key, (theirs, ours) in shown.items())

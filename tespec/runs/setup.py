@@ -1,6 +1,6 @@
-"""How and where runs are carried out: the options that `run` and `pretrain` share, each declared once.
+"""Options of how and where to run, shared by `run` and `pretrain`.
 
-Read by the command line, which imports no torch before it knows what to do.
+The command line imports this module before torch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ADVANCED = Group("Advanced", sort_key=2)
 
 
 def _whole(kind: type, tokens: Any) -> int:
-    return int(tokens[0].value)  # cyclopts would round 1.5
+    return int(tokens[0].value)  # cyclopts would round 1.5 instead of refusing it
 
 
 NonNegativeInt = Annotated[int, Parameter(converter=_whole, validator=Number(gte=0))]
@@ -32,10 +32,7 @@ PositiveInt = Annotated[int, Parameter(converter=_whole, validator=Number(gt=0))
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """How and where runs are carried out; on a CPU only `threads` and `accumulate` change a result.
-
-    `command` is the command line, for records.
-    """
+    """Options of how and where to run; `command` is the command line, for records."""
 
     device: Annotated[str | None, Parameter(help="cpu, cuda or cuda:N (default: a GPU if there is one)")] = None
     results: Annotated[Path, Parameter(help="folder of records, tables and pictures", show_default=False)] = RESULTS
@@ -72,13 +69,13 @@ class Setup:
 
     @property
     def fast(self) -> bool:
-        """Whether what changes results by rounding alone is on where nothing is said."""
+        """Whether optimisations that change results only by rounding are on, see `is_fast`."""
         from tespec.training.device import choose_device, is_fast
 
         return is_fast(choose_device(self.device), self.deterministic)
 
     def facts(self) -> dict[str, Any]:
-        """What a record's environment says of how the run was carried out."""
+        """Facts about the execution, for the record's environment."""
         import torch
 
         from tespec.core.distributed import world_size
@@ -99,7 +96,7 @@ class Setup:
         """Check device, tracker and folders, and set threads and determinism.
 
         Raises:
-            UserError: one of them is not there or cannot be written to.
+            UserError: the device or tracker is not available, or a folder cannot be used.
         """
         import torch
 
@@ -116,7 +113,7 @@ class Setup:
         for option, folder in (("--results", self.results), ("--runs", self.runs)):
             try:
                 there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
-                with TemporaryFile(dir=there):  # a run that is refused leaves no empty folder
+                with TemporaryFile(dir=there):  # creates no folder, in case the run is refused
                     pass
             except OSError as error:
                 what = f"cannot be written to ({error.strerror})"

@@ -1,4 +1,4 @@
-"""Training within a run: it keeps a curve and checkpoints, and goes on where it stopped."""
+"""Train the model of a run, with loss curves, checkpoints and resuming."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tespec.training.trainer import Trainer
 
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 POINTS_ON_CURVE = 200
-PROBES = 4  # times that `probe_fn` is called in a training
+PROBES = 4  # number of calls of `probe_fn` in a training
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 TRACKERS = {
     "files": "LocalVisBackend",
@@ -43,15 +43,15 @@ TRACKERS = {
 def train(
     run: Run, model: nn.Module, batches: MicroBatches, probe_fn: Callable[[], Mapping[str, float]] | None = None
 ) -> Trained:
-    """Train `model` in place, saving checkpoints into the run's folder and going on from the newest one there.
+    """Train `model` in place, saving checkpoints to the run's folder and resuming from the newest one.
 
-    The checkpoint of the last step stays, so that what comes after the training can fail without losing it.
+    The checkpoint of the last step remains, so a failure after the training does not lose it.
 
     Args:
-        run: whose settings say how.
-        model: has `.loss(batch, state)`.
-        batches: what this process trains on.
-        probe_fn: measures the model beside its training, see `CurveHook`.
+        run: the run with its settings.
+        model: network with `.loss(batch, state)`.
+        batches: micro-batches of this rank.
+        probe_fn: measures the model during training, see `CurveHook`.
 
     Raises:
         UserError: the checkpoint belongs to another run, a loss is not finite, or a worker died.
@@ -84,10 +84,10 @@ def train(
 
 
 def _resume(trainer: Trainer, curve: CurveHook, save: CheckpointHook, folder: Path) -> None:
-    """Go on from the run's newest undamaged checkpoint, where there is one; each rank reads it.
+    """Resume from the run's newest complete checkpoint, if there is one; each rank reads it.
 
     Raises:
-        UserError: it was written by a run, or a version of the harness, with another network or optimizer.
+        UserError: the checkpoint has another network or optimizer, from another run or version of the harness.
     """
     path, damaged = broadcast(newest_whole(folder) if is_first() else (None, []))
     for name in damaged:
@@ -106,14 +106,14 @@ def _resume(trainer: Trainer, curve: CurveHook, save: CheckpointHook, folder: Pa
 
 
 def _open_tracker(name: str, run: Run) -> visualization.BaseVisBackend:
-    """Start mmengine's back end of a tracker, which takes each point of the curve, and the scores at the end."""
+    """Start mmengine's backend of a tracker, which logs the loss curve, and the final scores."""
     options: dict[str, Any] = {
         "wandb": {"init_kwargs": {"project": "tespec", "name": run.name}},
         "mlflow": {"exp_name": "tespec", "run_name": run.name},
     }
     folder = run.folder / "tracking"
     folder.mkdir(parents=True, exist_ok=True)
-    # mmengine and the trackers announce themselves on the root logger.
+    # Silence the start-up messages of mmengine and the trackers.
     logging.getLogger("mmengine").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -125,17 +125,17 @@ def _open_tracker(name: str, run: Run) -> visualization.BaseVisBackend:
 
 
 class CurveHook(Hook):
-    """Keeps the mean of every loss over intervals of steps, and what is measured beside the training.
+    """Record the mean of every loss over intervals of steps, and measurements during the training.
 
     Args:
-        interval: in steps.
-        probe_fn: measures numbers by name, and leaves the network as it was; the first process calls it `PROBES` times,
-            evenly over the training and at its end.
-        tracker: takes each new point.
+        interval: length of an interval in steps.
+        probe_fn: returns measurements by name, and leaves the network unchanged; rank 0 calls it `PROBES` times, evenly
+            spaced and including the last step.
+        tracker: receives each new point of the curve.
 
     Attributes:
-        curve: {"step", name: mean} of each interval.
-        probed: {"step", name: number} of each time.
+        curve: {"step", name: mean} for each interval.
+        probed: {"step", name: number} for each call of `probe_fn`.
     """
 
     def __init__(
@@ -167,23 +167,23 @@ class CurveHook(Hook):
             self.probed.append({"step": trainer.step, **self._probe_fn()})
 
     def state_dict(self) -> dict[str, Any]:
-        """The curves so far and the sums of the interval that is open."""
+        """Return the curves so far and the sums of the current interval."""
         return {"curve": self.curve, "probed": self.probed, "sums": self._sums, "count": self._count}
 
     def load_state_dict(self, content: dict[str, Any], device: torch.device) -> None:
-        """Go on where `state_dict` was taken."""
+        """Restore the state returned by `state_dict`."""
         self.curve, self.probed, self._count = content["curve"], content["probed"], content["count"]
         self._sums = {name: value.to(device) for name, value in content["sums"].items()}
 
 
 class CheckpointHook(Hook):
-    """Saves a checkpoint every `seconds`, at the last step, and when a stop is requested.
+    """Save a checkpoint every `seconds`, at the last step, and when a stop is requested.
 
-    A stop is requested by Ctrl-C, by SIGTERM, or by SIGUSR1, which SLURM sends before it takes a job away; the step
-    under way is finished first.
+    A stop is requested by Ctrl-C, SIGTERM, or SIGUSR1, which SLURM can send before it ends a job; the current step is
+    completed first.
 
     Attributes:
-        before: seconds of training up to the checkpoint that the run goes on from.
+        before: seconds of training up to the checkpoint that the run was resumed from.
     """
 
     def __init__(self, folder: Path, curve: CurveHook, seconds: float) -> None:
@@ -194,13 +194,13 @@ class CheckpointHook(Hook):
         self._stop: int | None = None
 
     def before_run(self, trainer: Trainer) -> None:
-        """Take over the signals until the training ends."""
+        """Install the signal handlers."""
         self._began = time.monotonic()
         self._signals = {number: signal.signal(number, self._request_stop) for number in STOPS}
 
     def after_train_iter(self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None) -> None:
         """Save if the last checkpoint is older than the interval, a stop was requested, or this step is the last."""
-        # All ranks save the same step, whichever of them was asked to stop; a single one need not wait to hear of it.
+        # Ranks synchronise only at some steps, so that all save the same step, whichever of them was asked to stop.
         if world_size() > 1 and not trainer.is_sync_step:
             return
         due = time.monotonic() - self._last >= self._seconds
@@ -223,7 +223,7 @@ class CheckpointHook(Hook):
             raise KeyboardInterrupt(said) if stop == signal.SIGINT else Preempted(said)
 
     def after_run(self, trainer: Trainer) -> None:
-        """Give the signals back."""
+        """Restore the previous signal handlers."""
         for number, previous in self._signals.items():
             signal.signal(number, previous)
 

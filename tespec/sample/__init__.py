@@ -1,6 +1,6 @@
 """A small synthetic driving world in the layouts of the real data sets, for use without them.
 
-It is made once, in parallel, with the same bytes whatever the number of processes.
+It is rendered once, in parallel; its bytes do not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tespec.sample.layouts import SampleRecording, SampleSensor
 from tespec.sample.street import FRAME_RATE, PERIOD_US, Film, Street
 
 VERSION = 9
-# Of each size and data set: the sensor of all recordings, and for each split their number and the seconds of each.
+# Per size and data set: the sensor, and for each split the number of recordings and their duration in s.
 CONTENTS: dict[str, dict[str, tuple[SampleSensor, dict[str, tuple[int, float]]]]] = {
     "tiny": {
         "ddd17": (SampleSensor(80, 96, 64), {"train": (2, 2.0), "test": (1, 2.0), "val": (1, 2.0)}),
@@ -47,8 +47,8 @@ CONTENTS: dict[str, dict[str, tuple[SampleSensor, dict[str, tuple[int, float]]]]
     },
 }
 DATASETS = tuple(CONTENTS["small"])
-DEFAULT = ("ddd17", "1mpx")  # what the demo needs
-# Names like those of the official recordings: of each split, or by the number of the recording in its data set.
+DEFAULT = ("ddd17", "1mpx")  # data sets of the demo
+# Names in the style of the official recordings: listed by split, or formatted from the index in the data set.
 OFFICIAL = {
     "dsec": {
         "train": [f"zurich_city_{number:02d}_a" for number in (0, 1, 2, 4, 5, 6, 7, 8)],
@@ -67,8 +67,8 @@ NUMBERED: dict[str, Callable[[int], str]] = {
     "gen1": lambda number: f"17-04-13_15-05-{10 + number}_500000_8500000",
     "objects": "street{:02d}".format,
 }
-NIGHT_EVERY = 4  # every fourth recording of a split is a night
-# Numbers of streets decide events: those of a split stay what they are when another one grows. Below 3000 are none.
+NIGHT_EVERY = 4  # every fourth recording of a split is at night; MVSEC has its official nights
+# A street's number is its seed. Each split has its own range, so that it can grow without changing the other splits.
 STREETS_PER_WORLD, STREETS_PER_DATASET = 1000, 100
 FIRST_STREET = {"train": 0, "val": 60, "test": 80}
 WRITERS: dict[str, Callable[[Film, Path, SampleRecording], None]] = {
@@ -79,15 +79,15 @@ WRITERS: dict[str, Callable[[Film, Path, SampleRecording], None]] = {
     "mvsec": layouts.write_mvsec,
     "objects": layouts.write_objects,
 }
-# Time of the first frame by the clock of a recording whose layout has no place for the ego speed, in us.
+# Start time in us, on the data set's clock, of recordings whose ego speed is stored in `ego_speed/`.
 CLOCKS = {"gen1": 0, "1mpx": 0, "dsec": layouts.DSEC_OFFSET_US, "mvsec": layouts.MVSEC_EPOCH_US}
 
 
 def recordings_of(size: str, seed: int, dataset: str) -> list[SampleRecording]:
-    """All recordings of one data set of a world, in a fixed order.
+    """List all recordings of one data set of a world, in a fixed order.
 
     Raises:
-        UserError: there is no such size or data set, or the seed is negative.
+        UserError: the size or data set is unknown, or the seed is negative.
     """
     if seed < 0:
         raise UserError(f"seed {seed} of the sample world", "is negative", "give 0 or more")
@@ -107,7 +107,7 @@ def recordings_of(size: str, seed: int, dataset: str) -> list[SampleRecording]:
 
 
 def world_folder(size: str = "small", seed: int = 0, root: Path | None = None) -> Path:
-    """Where the world of these arguments lies once it is made; see `make_world`."""
+    """Return the folder of a world, whether or not it exists; for the arguments see `make_world`."""
     return (cache_root() if root is None else root) / f"sample-v{VERSION}-{seed}-{size}"
 
 
@@ -118,26 +118,26 @@ def make_world(
     processes: int | None = None,
     datasets: Sequence[str] = DEFAULT,
 ) -> Path:
-    """The folder of a sample world, with a folder for each data set; those asked for that it lacks are made.
+    """Make the requested data sets of a sample world that are missing, and return the world's folder.
 
-    Several processes may ask for the same world at once: one makes it, the others wait. With more than one process the
-    caller's main module is imported by each of them, so a script needs `if __name__ == "__main__"`.
+    Each data set has a subfolder. If multiple processes request the same world concurrently, one makes it and the
+    others wait. Each worker process imports the caller's main module: a script needs `if __name__ == "__main__"`.
 
     Args:
         size: a key of `CONTENTS`.
         seed: 0 or more; streets of different seeds differ.
-        root: folder in which worlds are kept; None: the harness's cache.
-        processes: how many make recordings at once; None: one per processor.
+        root: folder that contains the worlds; None: the harness's cache.
+        processes: number of worker processes; None: one per CPU core.
         datasets: keys of `WRITERS`.
 
     Raises:
-        UserError: unknown size or data set, or negative seed.
+        UserError: the size or data set is unknown, the seed is negative, or a worker process calls this on import.
     """
     wanted = {dataset: recordings_of(size, seed, dataset) for dataset in datasets}
     folder = world_folder(size, seed, root)
     if all((folder / dataset).is_dir() for dataset in wanted):
         return folder
-    if getattr(multiprocessing.current_process(), "_inheriting", False):  # it would wait for its parent for ever
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # would wait for its parent forever
         remedy = 'put what it does below `if __name__ == "__main__":`'
         raise UserError(sys.argv[0], "is imported by each process that makes the sample world", remedy)
     with one_at_a_time(folder):
@@ -153,7 +153,7 @@ def make_world(
 
 
 def facts(size: str, seed: int, dataset: str) -> dict[str, Any]:
-    """The `dataset.json` of one data set of a world, whether it is made or not; errors as of `recordings_of`."""
+    """Return the content of a data set's `dataset.json`, whether or not it exists; raises like `recordings_of`."""
     recordings = recordings_of(size, seed, dataset)
     height, width, label_rows = recordings[0].sensor
     splits: dict[str, list[str]] = {}
@@ -174,7 +174,7 @@ def facts(size: str, seed: int, dataset: str) -> dict[str, Any]:
 
 
 def _make(recordings: Sequence[SampleRecording], root: Path, processes: int) -> None:
-    """Make the recordings of one data set in its folder, the longest first."""
+    """Make the recordings of one data set in its folder, longest first."""
     planned = sorted(recordings, key=lambda recording: -recording.seconds)
     label = f"making the sample world's {planned[0].dataset}"
     pool = ProcessPoolExecutor(min(processes, len(planned)), multiprocessing.get_context("spawn"))
@@ -185,7 +185,7 @@ def _make(recordings: Sequence[SampleRecording], root: Path, processes: int) -> 
 
 
 def _write(root: Path, recording: SampleRecording) -> None:
-    """Make one recording; `ego_speed/<name>.npy` (N, 2) holds time in us and speed in m/s."""
+    """Make one recording; `ego_speed/<name>.npy` (N, 2) contains time in us and speed in m/s."""
     dataset, street = recording.dataset, Street(recording.seed, recording.seconds, recording.night)
     WRITERS[dataset](street.record(street.camera(*recording.sensor)), root, recording)
     if dataset in CLOCKS:

@@ -1,4 +1,4 @@
-"""`python -m tespec.sample`: make a sample world, print its label priors and where it lies."""
+"""`python -m tespec.sample`: make a sample world, and print its label priors and its folder."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make(
     processes: Annotated[PositiveInt | None, Parameter(help="recordings made at once (default: one per core)")] = None,
     datasets: Annotated[tuple[str, ...], Parameter(help="layouts to make", consume_multiple=True)] = DEFAULT,
 ) -> None:
-    """Make a sample world; print the label prior of each data set, which any network has to beat, and the folder."""
+    """Make a sample world; print the label prior of each data set, a baseline to beat, and the world's folder."""
     made = make_world(size, seed, root, processes, datasets)
     for dataset in datasets:
         if dataset != "objects":
@@ -33,8 +33,8 @@ def make(
 
 
 def prior_scores(root: Path, dataset: str) -> str:
-    """Scores on the test split of the most frequent labels of the training split, whatever the input."""
-    import torch  # here, since each process that makes recordings imports this file
+    """Evaluate the label prior on the test split: the most frequent training labels, ignoring the input."""
+    import torch  # imported here because every worker process imports this file
 
     from tespec.runs.data import SAMPLE, Data, settings_of
     from tespec.runs.references import Constant, prior_of

@@ -1,4 +1,4 @@
-"""What stands and moves on the street, built of boxes: vehicles, people, houses, parks and what stands at the kerb."""
+"""Objects of a street, built from boxes: vehicles, people, houses, parks and everything at the kerb."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ Row = tuple[float, ...]
 
 
 class Variation:
-    """What differs from street to street, so that places in the image tell little of what they show."""
+    """Random properties of a street, varied so that a pixel's position reveals little about its class."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng([seed, 5])
-        self.side = 1 if rng.random() < 0.5 else -1  # 1 where traffic keeps to the right, -1 where it keeps to the left
-        self.focal = rng.uniform(0.7, 1.4)  # focal length as a share of the width
-        self.height = rng.uniform(1.2, 3.0)  # of the camera above the ground, m
-        self.horizon = rng.uniform(0.12, 0.88)  # row at which the horizon lies, as a share of the labelled rows
-        self.yaw = rng.uniform(-0.5, 0.5)  # of the camera against the road, rad
+        self.side = 1 if rng.random() < 0.5 else -1  # 1: traffic keeps to the right, -1: to the left
+        self.focal = rng.uniform(0.7, 1.4)  # focal length as a share of the image width
+        self.height = rng.uniform(1.2, 3.0)  # height of the camera above the ground, m
+        self.horizon = rng.uniform(0.12, 0.88)  # row of the horizon, as a share of the labelled rows
+        self.yaw = rng.uniform(-0.5, 0.5)  # of the camera relative to the road, rad
         self.roll = rng.uniform(-0.08, 0.08)  # rad
-        self.road = rng.uniform(3.0, 4.6)  # half of its width, m
-        self.green = rng.uniform(0.2, 1.0)  # share of blocks that are parks; more trees, and above 0.4 grass at kerbs
-        self.crowd = rng.uniform(0.3, 1.1)  # density of people and vehicles, about 1
-        self.light = rng.uniform(0.4, 1.4)  # strength of the daylight, about 1
+        self.road = rng.uniform(3.0, 4.6)  # half width of the road, m
+        self.green = rng.uniform(0.2, 1.0)  # share of parks among blocks; adds trees, and above 0.4 grass at kerbs
+        self.crowd = rng.uniform(0.3, 1.1)  # relative density of people and vehicles
+        self.light = rng.uniform(0.4, 1.4)  # relative strength of the daylight
 
 
 def box(
     centre: Point, half: Point, label: int, albedo: float, texture: int = PLAIN, seed: float = 0.0, swing: float = 0.0
 ) -> Row:
-    """Row of a box table by centre and half extents; its instance is 0."""
+    """Return a row of a box table, with instance 0, from the centre and half extents of a box."""
     return (*centre, *half, 1.0, 0.0, label, 0, albedo, texture, seed, swing)
 
 
 def table(rows: list[Row], instance: int = 0) -> Array:
-    """Box table (N, 14) float64 of rows, those of road users with their instance."""
+    """Stack rows to a box table (N, 14) float64, and set `instance` on the rows of road users."""
     boxes = np.array(rows, np.float64).reshape(-1, SWING + 1)
     boxes[boxes[:, render.CLASS] >= render.PERSON, render.INSTANCE] = instance
     return boxes
 
 
 def place(boxes: Array, x: Array | float, y: Array | float, yaw: Array | float) -> Array:
-    """Boxes (N, 14) given relative to their body, x forward, moved to the body's x, y and yaw (N,) or scalar."""
+    """Move boxes (N, 14) from the body frame (x forward) to a pose; x, y and yaw are (N,) or scalars."""
     cos, sin = np.cos(yaw), np.sin(yaw)
     placed = boxes.copy()
     placed[:, CX] = x + cos * boxes[:, CX] - sin * boxes[:, CY]
@@ -59,7 +59,7 @@ def place(boxes: Array, x: Array | float, y: Array | float, yaw: Array | float) 
 
 
 def vehicle(rng: np.random.Generator, instance: int) -> Array:
-    """A passenger car of 4.2 m or a delivery truck of 6.4 m with a separate cab, and its shadow."""
+    """Boxes of a passenger car (4.2 m) or a delivery truck with a separate cab (6.4 m), and of its shadow."""
     paint, seed = rng.choice((rng.uniform(0.05, 0.2), rng.uniform(0.5, 0.9))), rng.uniform(0, 1000)
     label, axles, track, body, cabin = render.CAR, (-1.3, 1.3), 0.82, (2.1, 0.88, 0.36), (1.2, 0.76, 0.27)
     body_at, cabin_at = (0.0, 0.0, 0.64), (-0.25, 0.0, 1.25)
@@ -75,7 +75,7 @@ def vehicle(rng: np.random.Generator, instance: int) -> Array:
     return table(rows, instance)
 
 
-# Centre, half extents, share of the clothes' brightness, metres that the part swings along x with the walk, texture.
+# Centre, half extents, brightness relative to the clothes, swing along x while walking (m), texture.
 LIMBS = (
     ((0.0, 0.0, 1.14), (0.17, 0.26, 0.33), 1.0, 0.0, render.CLOTH),
     ((0.0, 0.0, 1.61), (0.13, 0.12, 0.14), 0.5, 0.0, PLAIN),
@@ -87,14 +87,14 @@ LIMBS = (
 
 
 def person(rng: np.random.Generator, instance: int) -> Array:
-    """A pedestrian of 1.75 m."""
+    """Boxes of a pedestrian, 1.75 m tall."""
     cloth, seed = rng.uniform(0.08, 0.85), rng.uniform(0, 1000)
     rows = [box(at, half, render.PERSON, lit * cloth, look, seed, swing) for at, half, lit, swing, look in LIMBS]
     return table(rows, instance)
 
 
 def cyclist(rng: np.random.Generator, instance: int) -> Array:
-    """A cyclist: the bicycle is a two-wheeler, who sits on it a rider of the same instance."""
+    """Boxes of a cyclist: a two-wheeler and its rider, which share an instance."""
     paint, seed = rng.uniform(0.08, 0.85), rng.uniform(0, 1000)
     bicycle = (
         ((-0.52, 0, 0.34), (0.34, 0.05, 0.34)),
@@ -113,9 +113,9 @@ def cyclist(rng: np.random.Generator, instance: int) -> Array:
 
 
 def city(seed: int, varied: Variation, first: float, last: float) -> Array:
-    """Box table (M, 14) of the blocks that a car can see on its way along y = 0 from x = `first` to `last`.
+    """Build a box table (M, 14) of all blocks visible on a drive along y = 0 from x = `first` to `last`.
 
-    A block depends on the seed and its place in the grid alone: a longer way does not change what its beginning shows.
+    A block's shape depends only on the street and its grid position: a longer drive does not change the first blocks.
     """
     tables, instances = [], count(PARKED)
     reach, half = FAR + BLOCK / 2, BLOCK / 2 - varied.road - SIDEWALK_WIDTH
@@ -131,7 +131,7 @@ def city(seed: int, varied: Variation, first: float, last: float) -> Array:
 
 
 def _houses(rng: np.random.Generator, half: float) -> list[Row]:
-    """One side of a block, from x = -half to half with the road below y = -half: houses, some gaps with a fence."""
+    """One side of a block, from x = -half to half with the road below y = -half: houses, fences and walls."""
     rows, at = [], -half
     while at < half - 3:
         width = min(rng.uniform(6, 13), half - at)
@@ -158,7 +158,7 @@ def _park(rng: np.random.Generator, half: float) -> list[Row]:
 
 
 def _kerb(rng: np.random.Generator, varied: Variation, half: float, instances: Iterator[int]) -> Iterator[Array]:
-    """Lamp posts, signs, trees and people on the sidewalk, vehicles parked at the road's edge."""
+    """Yield lamp posts, signs, trees and people on the sidewalk, and vehicles parked at the road's edge."""
     shares = np.array([0.25, 1.3, 0.2 + 1.8 * varied.green, 1.5 * varied.crowd, 1.5 * varied.crowd, 0.4])
     ends = np.cumsum(shares / shares.sum())
     at, y = 1.0 - half, 0.5 - half - SIDEWALK_WIDTH

@@ -1,4 +1,4 @@
-"""Writes recordings and their labels in the layouts of the data sets."""
+"""Write recordings and their labels in the layouts of the data sets."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ DDD17_FIRST_LABEL_US = 120_000
 
 DSEC_MASKS = ("11classes", "19classes")
 DSEC_STRIDE = 5  # rendered frames per label: 50 ms
-DSEC_OFFSET_US = 49_500_000_000  # of the recording's clock; labels are in absolute time
+DSEC_OFFSET_US = 49_500_000_000  # offset of the events' clock; labels have absolute timestamps
 IGNORE = 255
-DISTORTION = 0.09  # share by which the lens moves the corners of the image
+DISTORTION = 0.09  # relative displacement of the image corners by the lens
 BLOSC = hdf5plugin.Blosc(cname="zstd", clevel=1, shuffle=hdf5plugin.Blosc.SHUFFLE)
 
-MVSEC_EPOCH_US = 1_506_118_000_123_456  # events are in seconds since 1970
+MVSEC_EPOCH_US = 1_506_118_000_123_456  # event timestamps are in seconds since 1970
 DEPTH_STRIDE, IMAGE_STRIDE = 5, 2  # rendered frames per depth map and per image: 20 and 50 Hz
-DEPTHS_BEFORE = 2  # depth maps that are stamped before the first event, as in the official files
-EMPTY = 7  # number of the depth map in which nothing came back
-RANGE = 100.0  # m
-LOWEST_BEAM, HIGHEST_BEAM = 0.95, 0.12  # rows, as shares of the height, between which the lidar sees
+DEPTHS_BEFORE = 2  # depth maps with timestamps before the first event, as in the official files
+EMPTY = 7  # index of a depth map without any return
+RANGE = 100.0  # of the lidar, m
+LOWEST_BEAM, HIGHEST_BEAM = 0.95, 0.12  # limits of the lidar's field of view, as shares of the image height
 GAPS = 0.2  # share of pixels without a return
-SHIFT = 2  # px by which the rectified depth is moved against the raw one
+SHIFT = 2  # px by which rectified depth maps are shifted relative to raw ones
 
-# 40 bytes a box (prophesee-ai/prophesee-automotive-dataset-toolbox, src/io/box_loading.py).
+# 40 bytes per box (prophesee-ai/prophesee-automotive-dataset-toolbox, src/io/box_loading.py).
 FIELDS = ("t", "x", "y", "w", "h", "class_id", "track_id", "class_confidence")
 BOX = np.dtype(list(zip(FIELDS, ("<i8", "<f4", "<f4", "<f4", "<f4", "<u4", "<u4", "<f4"), strict=True)), align=True)
-SEEN = 10  # px of an instance that must be seen for a box
-BEYOND = 3.0  # px by which a box that is cut off by the image's border goes on outside of it
-SIGN_TRACK = 100_000  # track of the signs, which have no instances
-LABEL_RATES = {"gen1": 4, "1mpx": 60}  # per second
+SEEN = 10  # visible px that an instance needs to get a box
+BEYOND = 3.0  # px by which a box extends past the image border that cuts it off
+SIGN_TRACK = 100_000  # track id of signs, which have no instances
+LABEL_RATES = {"gen1": 4, "1mpx": 60}  # labels per second
 
 OBJECTS = ("car", "truck", "person", "two_wheeler", "street")
-OBJECT_STRIDE = 10  # frames between two whose objects are cut out
-SMALLEST, MARGIN = 12, 0.25  # px of an object's shorter side, and what is seen around it as a share of the longer one
-SIDE = 40  # px of a piece of street
+OBJECT_STRIDE = 10  # rendered frames between two from which crops are taken
+SMALLEST, MARGIN = 12, 0.25  # min px of an object's shorter side; context on each side as a share of the longer one
+SIDE = 40  # px of a crop of empty street
 
-# Numbers of the scene's classes, in their order; the 19 of Cityscapes have sky and terrain.
+# Label of each class of `render`, in their order; of DSEC's, only the 19 of Cityscapes separate sky and terrain.
 DDD17_NUMBERS = np.array([0, 0, 3, 1, 1, 1, 1, 2, 2, 3, 4, 4, 5, 5, 5], np.uint8)
 DSEC_NUMBERS = np.array(
     [[5, 6, 7, 0, 1, 9, 2, 4, 10, 7, 3, 3, 8, 8, 8], [0, 1, 9, 10, 2, 3, 4, 5, 7, 8, 11, 12, 13, 14, 18]], np.uint8
 )
-# Of what shows several classes, the first one here counts: a bicycle counts with its rider.
+# An instance with multiple classes gets the first one listed here: a bicycle and its rider are one two-wheeler.
 BOX_NUMBERS = {
     "gen1": {TRUCK: 0, CAR: 0, PERSON: 1},
     "1mpx": {TWO_WHEELER: 1, RIDER: 1, TRUCK: 3, CAR: 2, PERSON: 0, SIGN: 5},
@@ -66,7 +66,7 @@ BOX_NUMBERS = {
 
 
 class SampleSensor(NamedTuple):
-    """Height and width in pixels and the rows that carry labels."""
+    """Height and width in px, and the number of labelled rows."""
 
     height: int
     width: int
@@ -74,7 +74,7 @@ class SampleSensor(NamedTuple):
 
 
 class SampleRecording(NamedTuple):
-    """A recording to make; `seed` is the street's, no two recordings of a world share it."""
+    """Recording to make; `seed` is that of its street, unique within a world."""
 
     dataset: str
     split: str
@@ -86,7 +86,7 @@ class SampleRecording(NamedTuple):
 
 
 def gather(film: Film, see: Callable[[Frame], object]) -> Events:
-    """All events of a film; `see` is called with each of its frames."""
+    """Collect all events of a film, and call `see` on each of its frames."""
     columns = []
     for frame, events in film:
         see(frame)
@@ -95,10 +95,9 @@ def gather(film: Film, see: Callable[[Frame], object]) -> Events:
 
 
 def write_ddd17(film: Film, root: Path, recording: SampleRecording) -> None:
-    """Write `<name>/` as the archive of the ESS authors (uzh-rpg/ess): events in ns, every third frame as an image.
+    """Write `<name>/` in the ESS authors' layout (uzh-rpg/ess): events in ns, every third frame as an image.
 
-    The images from `DDD17_FIRST_LABEL_US` on have masks. Beside the archive's files stands `ego_speed.npy`, float32
-    (images,), m/s.
+    Images from `DDD17_FIRST_LABEL_US` on have masks. The additional file `ego_speed.npy` is float32 (images,) in m/s.
     """
     folder = root / recording.name
     (folder / "index").mkdir(parents=True)
@@ -115,7 +114,7 @@ def write_ddd17(film: Film, root: Path, recording: SampleRecording) -> None:
             Image.fromarray(frame.grey).save(folder / "imgs" / f"img_{len(times):08d}.png", compress_level=1)
             if frame.time_us >= DDD17_FIRST_LABEL_US:
                 mask = Image.fromarray(DDD17_NUMBERS[frame.label[: recording.sensor.label_rows]])
-                # A fixed date: the same world is the same bytes.
+                # A fixed date makes the bytes of a world reproducible.
                 member = zipfile.ZipInfo(f"segmentation_masks/mask_{len(times):08d}.png", (2000, 1, 1, 0, 0, 0))
                 with masks.open(member, "w") as file:
                     mask.save(file, "PNG", compress_level=1)
@@ -126,16 +125,16 @@ def write_ddd17(film: Film, root: Path, recording: SampleRecording) -> None:
     np.save(folder / "ego_speed.npy", np.array(speeds, np.float32))
     stamps = np.array(times, np.int64)
     for span in (10, 50, 250):
-        # Time of an image in ns, number of events before it, and before the time `span` ms earlier.
+        # Time of each image in ns, number of events before it, and number of events more than `span` ms before it.
         columns = 1000 * stamps, np.searchsorted(t, stamps), np.searchsorted(t, stamps - 1000 * span)
         np.save(folder / "index" / f"index_{span}ms.npy", np.stack(columns, axis=1).astype(np.int64))
 
 
 def write_dsec(film: Film, root: Path, recording: SampleRecording) -> None:
-    """Write `<split>/<name>/` as DSEC-Semantic's README: events, rectification, masks of 11 and 19 classes at 20 Hz.
+    """Write `<split>/<name>/` as in DSEC-Semantic's README: events, rectification map, 11- and 19-class masks at 20 Hz.
 
-    The film is the rectified view. Its events are moved to where the lens would have shown them, so that only
-    rectified events lie on the labels.
+    The film shows the rectified view. Its events are moved to raw pixels by inverting the rectification map, so only
+    rectified events align with the labels.
     """
     height, width, label_rows = recording.sensor
     folder = root / recording.split / recording.name
@@ -172,7 +171,7 @@ def write_dsec(film: Film, root: Path, recording: SampleRecording) -> None:
 
 
 def _rectify_map(height: int, width: int) -> npt.NDArray[np.float32]:
-    """(H, W, 2) float32 rectified x and y of each raw pixel, real-valued, some outside of the image."""
+    """Rectification map (H, W, 2) float32: sub-pixel rectified x and y of each raw pixel, some outside the image."""
     centre = (np.array([width, height]) - 1) / 2
     places = np.mgrid[:height, :width][::-1].transpose(1, 2, 0) - centre
     stretch = 1 + DISTORTION * np.sum(places**2, axis=-1) / ((width / 2) ** 2 + (height / 2) ** 2)
@@ -180,7 +179,7 @@ def _rectify_map(height: int, width: int) -> npt.NDArray[np.float32]:
 
 
 def write_mvsec(film: Film, root: Path, recording: SampleRecording) -> None:
-    """Write `<name>_data.hdf5` with events and images, and `<name>_gt.hdf5` with depth of a lidar with gaps."""
+    """Write `<name>_data.hdf5` with events and images, and `<name>_gt.hdf5` with sparse depth maps of a lidar."""
     rng = np.random.default_rng(recording.seed)
     images: list[npt.NDArray[np.uint8]] = []
     depths: list[npt.NDArray[np.float32]] = []
@@ -213,7 +212,7 @@ def write_mvsec(film: Film, root: Path, recording: SampleRecording) -> None:
 
 
 def _lidar(depth: npt.NDArray[np.float32], rng: np.random.Generator, empty: bool) -> npt.NDArray[np.float32]:
-    """Depth (H, W) in m where a lidar of limited field and range has a return, else NaN."""
+    """Keep depth (H, W) in m where a lidar of limited field of view and range has a return; NaN elsewhere."""
     height = len(depth)
     seen = (depth < RANGE) & (rng.random(depth.shape) >= GAPS) & (not empty)
     seen[: round(HIGHEST_BEAM * height)] = False
@@ -222,7 +221,7 @@ def _lidar(depth: npt.NDArray[np.float32], rng: np.random.Generator, empty: bool
 
 
 def frame_boxes(frame: Frame, dataset: str) -> npt.NDArray[np.void]:
-    """Boxes (N,) of dtype `BOX` around the visible parts of a frame's instances, by their track; then of the signs."""
+    """Boxes (N,) of dtype `BOX` around visible instances by track, and for 1Mpx one around all signs of the frame."""
     boxes = []
     height, width = frame.label.shape
     for track in [*np.unique(frame.instance[frame.instance > 0]).tolist(), SIGN_TRACK]:
@@ -242,7 +241,7 @@ def frame_boxes(frame: Frame, dataset: str) -> npt.NDArray[np.void]:
 def write_prophesee(film: Film, root: Path, recording: SampleRecording) -> None:
     """Write `<split>/<name>_td.dat` and `<split>/<name>_bbox.npy` of Gen1 or 1Mpx.
 
-    Labels are at the official rates, at the frames that are nearest in time.
+    Labels have the official rate, each at the frame that is nearest in time.
     """
     rate = LABEL_RATES[recording.dataset]
     labelled = {round(number * FRAME_RATE / rate) for number in range(1, int(recording.seconds * rate) + 1)}
@@ -254,7 +253,7 @@ def write_prophesee(film: Film, root: Path, recording: SampleRecording) -> None:
 
     path = root / recording.split / recording.name
     write_dat(path.with_name(f"{path.name}_td.dat"), *gather(film, see), *recording.sensor[:2])
-    # Zeros between the fields, so that the same boxes are the same bytes.
+    # Zero the padding between fields, so that equal boxes have equal bytes.
     stored = np.zeros(sum(map(len, boxes)), BOX)
     for name in FIELDS:
         stored[name] = np.concatenate(boxes)[name]
@@ -262,7 +261,7 @@ def write_prophesee(film: Film, root: Path, recording: SampleRecording) -> None:
 
 
 def write_objects(film: Film, root: Path, recording: SampleRecording) -> None:
-    """Write `<split>/<class>/<name>_<number>.png` like ImageNet: square grey images of objects, and of empty street."""
+    """Write grey crops of objects and empty street as `<split>/<class>/<name>_<number>.png`, like ImageNet."""
     rng = np.random.default_rng([recording.seed, 7])
     written = 0
     for frame, _ in film:

@@ -1,6 +1,6 @@
-"""Ray-casts and shades oriented boxes on a flat street grid. Units: metres, radians, pixels.
+"""Ray-cast and shade oriented boxes on a flat street grid. Units: metres, radians, pixels.
 
-Constants that a kernel uses are in this file, because numba's cache only notices changes of a kernel's own file.
+Constants used by a kernel are defined in this file, because numba's cache only detects changes in the kernel's file.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Image = npt.NDArray[np.float32]
 Hit = npt.NDArray[np.int32]
 Label = npt.NDArray[np.uint8]
 
-# Classes of surfaces, which writers map to those of their data set.
+# Surface classes, which `layouts` maps to the classes of each data set.
 ROAD, SIDEWALK, TERRAIN, SKY, BUILDING, WALL, FENCE, POLE, SIGN, VEGETATION = range(10)
 PERSON, RIDER, CAR, TRUCK, TWO_WHEELER = range(10, 15)
-# Columns of a box table (N, 14): centre, half extents, cosine and sine of the yaw, ...; SWING: metres, in a walk.
+# Columns of a box table (N, 14): centre, half extents, cosine and sine of the yaw, ...; SWING: metres, while walking.
 CX, CY, CZ, HX, HY, HZ, COS, SIN, CLASS, INSTANCE, ALBEDO, TEXTURE, SEED, SWING = range(14)
 # Textures: frequency (1/m) and contrast of the noise, period (m) and contrast of the stripes.
 PLAIN, FACADE, PLANKS, LEAVES, BODYWORK, CABIN, CLOTH, BANDS, LAMP = range(9)
@@ -36,19 +36,19 @@ TEXTURES = (
     (3.0, 0.2, 0.5, 1.2),
     (1.0, 0.0, 1.0, 0.0),
 )
-# The street grid: centre lines every BLOCK metres in both directions, then road, then sidewalk, then the block.
+# Street grid: centre lines every BLOCK m in both directions, followed by road, sidewalk and block.
 BLOCK, SIDEWALK_WIDTH = 48.0, 3.0
-PARKED = 1000  # first instance of what stands at the kerb: parked cars, whose lamps are off, and people
-NOTHING = -1  # in the place of a row of the box table: ground, sky or bonnet
+PARKED = 1000  # first instance of parked cars, whose lamps are off, and of people at the kerb
+NOTHING = -1  # instead of a row of the box table: ground, sky or bonnet
 FRONT, BACK, LEFT, RIGHT, UP, DOWN = range(6)  # faces of a box in its own frame
 NEAR, FAR = 0.15, 95.0
-SMALLEST = 0.6  # px: smaller boxes are left out
+SMALLEST = 0.6  # px: smaller boxes are skipped
 DARK_ALBEDO = 0.02
-LENS = np.array([0.25, 0.5, 0.25])  # blur in both directions
+LENS = np.array([0.25, 0.5, 0.25])  # blur kernel along both axes
 
 
 class Camera(NamedTuple):
-    """Size, focal length and principal point in pixels; rows from `bonnet_row` on show the ego car's bonnet."""
+    """Size, focal length and principal point in px; rows from `bonnet_row` on show the ego car's bonnet."""
 
     height: int
     width: int
@@ -59,31 +59,31 @@ class Camera(NamedTuple):
 
 
 class View(NamedTuple):
-    """Where the camera is: position (3,) and the directions forward, left, up as rows of (3, 3)."""
+    """Pose of the camera: position (3,), and the directions forward, left and up as rows of (3, 3)."""
 
     position: Array
     axes: Array
 
 
 class Surroundings(NamedTuple):
-    """What a street looks like beside its boxes."""
+    """Lighting, ground and wind of a street."""
 
-    light: float  # strength from above
+    light: float  # strength of the light from above
     azimuth: float  # of the sun, rad
     headlights: float  # strength; 0 by day
     street_lamps: float
     sky: float
-    road: float  # half of its width, m
-    grass: bool  # in the place of sidewalks
-    wind: float  # m by which leaves and grass are moved
+    road: float  # half width of the road, m
+    grass: bool  # instead of sidewalks
+    wind: float  # displacement of leaves and grass, m
 
 
 def render(boxes: Array, camera: Camera, view: View, around: Surroundings) -> tuple[Image, Image, Hit, Label]:
-    """What a camera sees of a box table (N, 14) in world coordinates.
+    """Render a box table (N, 14) in world coordinates.
 
     Returns:
         Linear intensity (H, W) float32 behind the lens, about 1 for a white wall on a medium day; depth (H, W) float32
-        along the optical axis, infinite for the sky, 1 for the bonnet; row of the box that is hit (H, W) int32, or -1;
+        along the optical axis, infinite for the sky, 1 for the bonnet; row of the visible box (H, W) int32, or -1;
         classes (H, W) uint8.
     """
     shape, free = (camera.height, camera.width), slice(0, camera.bonnet_row)
@@ -118,7 +118,7 @@ def _hit(depth: Image, hit: Hit, boxes: Array, camera: Camera, view: View) -> No
         ahead = axes[0, 0] * dx + axes[0, 1] * dy + axes[0, 2] * dz
         if ahead < -radius or ahead - radius > FAR or 2 * focal * radius < SMALLEST * max(ahead, 0.3):
             continue
-        # The sphere around the box against the left and right border of the image.
+        # Skip a box whose bounding sphere is left or right of the image.
         aside = abs(axes[1, 0] * dx + axes[1, 1] * dy + axes[1, 2] * dz)
         if aside * focal - ahead * column > radius * math.sqrt(focal * focal + column * column):
             continue
@@ -142,7 +142,7 @@ def _hit(depth: Image, hit: Hit, boxes: Array, camera: Camera, view: View) -> No
         x0, x1 = int(max(left, 0.0)), int(min(right + 1.0, float(width)))
         y0, y1 = int(max(top, 0.0)), int(min(bottom + 1.0, float(height)))
         nearest = ahead - radius
-        # The ray forward - u * left - v * up in the box's own frame.
+        # The ray forward - u * left - v * up in the frame of the box.
         ox, oy = -(cos * dx + sin * dy), sin * dx - cos * dy
         fx, fy, fz = cos * axes[0, 0] + sin * axes[0, 1], cos * axes[0, 1] - sin * axes[0, 0], axes[0, 2]
         lx, ly, lz = cos * axes[1, 0] + sin * axes[1, 1], cos * axes[1, 1] - sin * axes[1, 0], axes[1, 2]
@@ -182,13 +182,13 @@ def _noise(u: float, v: float, seed: int) -> float:
 
 @njit(cache=True)
 def _fade(frequency: float, footprint: float) -> float:
-    """1 for patterns that a pixel of this footprint (m) resolves, 0 beyond 0.8 of its sampling limit."""
+    """Weight of a pattern at a pixel footprint (m): 1 up to 0.3 of the sampling frequency, 0 from 0.8 on."""
     return min(max(1.6 - 2.0 * frequency * footprint, 0.0), 1.0)
 
 
 @njit(cache=True)
 def _texture(u: float, v: float, seed: int, footprint: float, frequency: float) -> float:
-    """Noise of two octaves; what a pixel is too coarse for fades out."""
+    """Noise of two octaves; octaves that are too fine for a pixel fade out."""
     value = 0.0
     for octave in range(2):
         seen = _fade(frequency, footprint)
@@ -200,20 +200,20 @@ def _texture(u: float, v: float, seed: int, footprint: float, frequency: float) 
 
 @njit(cache=True)
 def _stripes(u: float, period: float, footprint: float) -> float:
-    """Stripes of mean 0 and height 1."""
+    """Stripes of mean 0 and peak-to-peak height 1."""
     return (0.5 if u / period - math.floor(u / period) < 0.5 else -0.5) * _fade(1.0 / period, footprint)
 
 
 @njit(cache=True)
 def _line(distance: float, half: float, footprint: float) -> float:
-    """Share of a pixel that a line of width 2 * half covers."""
+    """Share of a pixel covered by a line of width 2 * half."""
     covered = (half + 0.5 * footprint - abs(distance)) / footprint
     return min(max(covered, 0.0), min(1.0, 2.0 * half / footprint))
 
 
 @njit(cache=True)
 def _ground(x: float, y: float, footprint: float, road: float, grass: bool, wind: float) -> tuple[float, int]:
-    """Albedo and class of the ground at a place of which a pixel shows so many metres."""
+    """Albedo and class of the ground at (x, y), for a pixel footprint in m."""
     dx, dy = x - BLOCK * math.floor(x / BLOCK + 0.5), y - BLOCK * math.floor(y / BLOCK + 0.5)
     ax, ay = abs(dx), abs(dy)
     if min(ax, ay) < road:
@@ -236,7 +236,7 @@ def _ground(x: float, y: float, footprint: float, road: float, grass: bool, wind
 def _surface(
     box: Array, face: int, u: float, v: float, height: float, footprint: float, wind: float
 ) -> tuple[float, float]:
-    """Albedo and own light of a point (u, v) on a box's face, `height` metres above the ground."""
+    """Albedo and emitted light of a point (u, v) on the face of a box, `height` metres above the ground."""
     texture, albedo, glow = int(box[TEXTURE]), box[ALBEDO], 0.0
     seed = int(box[SEED] * 7.3) + face
     frequency, contrast, period, stripes = TEXTURES[texture]
@@ -288,7 +288,7 @@ def _shade(
                 continue
             footprint = t / camera.focal
             wx, wy, wz = eye[0] + t * d0, eye[1] + t * d1, eye[2] + t * d2
-            towards, glow = 0.5, 0.0  # what faces up
+            towards, glow = 0.5, 0.0  # facing up
             if ground:
                 level = math.sqrt(d0 * d0 + d1 * d1) + 1e-6
                 footprint *= math.sqrt(min(level / -d2, 12.0))

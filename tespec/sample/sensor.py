@@ -1,4 +1,4 @@
-"""The event sensor: log intensity crossing each pixel's thresholds, with the flaws of a real sensor."""
+"""Event sensor model: log intensity crosses per-pixel thresholds, with the flaws of a real sensor."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ Found = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.uint8
 
 
 class Flaws(NamedTuple):
-    """How a sensor differs from an ideal one."""
+    """Deviations of a sensor from an ideal one."""
 
     contrast: float = 0.25  # mean threshold in natural log units
-    mismatch: float = 0.03  # standard deviation of the thresholds over the pixels
-    leak: float = 0.1  # ON events per second of a pixel that sees nothing change
-    noise: float = 0.1  # random events per second and pixel
+    mismatch: float = 0.03  # standard deviation of the thresholds over pixels
+    leak: float = 0.1  # ON events per second of a pixel with constant input
+    noise: float = 0.1  # noise events per second and pixel
     hot_share: float = 0.0005  # share of hot pixels
-    hot_rate: float = 80.0  # their mean events per second
-    refractory_us: int = 500  # time in which a pixel stays silent after an event, at least 1
-    dark: float = 0.02  # intensity that a pixel reports in the dark
+    hot_rate: float = 80.0  # mean noise events per second of a hot pixel
+    refractory_us: int = 500  # time for which a pixel is silent after an event, at least 1
+    dark: float = 0.02  # intensity that a pixel measures in the dark, added to its input
 
 
 DAY = Flaws()
@@ -33,12 +33,12 @@ NIGHT = Flaws(mismatch=0.04, leak=0.05, noise=0.4, hot_share=0.001)
 
 
 class EventSensor:
-    """Turns intensity images into events; holds what each pixel remembers.
+    """Convert intensity images to events, keeping the state of each pixel.
 
     Args:
         image: linear intensity (H, W) at time 0.
-        flaws: of the sensor.
-        seed: of the flaws' pattern and the noise.
+        flaws: deviations from an ideal sensor.
+        seed: of thresholds, hot pixels and noise.
     """
 
     def __init__(self, image: Image, flaws: Flaws, seed: int) -> None:
@@ -49,7 +49,7 @@ class EventSensor:
         hot = rng.random(image.shape) < flaws.hot_share
         self.noise_rate = flaws.noise + np.where(hot, rng.exponential(flaws.hot_rate, image.shape), 0.0)
         self.level = self._log(image)
-        # A pixel that has been watching for a while is anywhere between its two thresholds.
+        # After a while, the level of a pixel is anywhere between its two thresholds.
         above, below = self.thresholds
         self.reference = self.level - rng.uniform(-0.9 * below, 0.9 * above)
         self.last_event = np.full(image.shape, -flaws.refractory_us, np.int64)
@@ -58,14 +58,14 @@ class EventSensor:
         return np.log(np.maximum(image, 0).astype(np.float64) + self.flaws.dark)
 
     def advance(self, image: Image, time_us: int) -> Events:
-        """Events from the last image up to a new one (H, W) at `time_us`, sorted; log intensity is linear in between.
+        """Return the sorted events between the last image and a new one (H, W) at `time_us`.
 
-        All events come before the new image, and none before the last one.
+        Log intensity is interpolated linearly. Event times include that of the last image and exclude `time_us`.
         """
         level, span = self._log(image), time_us - self.time_us
         memory = (self.reference, self.last_event, self.thresholds, self.noise_rate)
         pixel, offset, p = _cross((self.level, level), memory, (self.time_us, span), self.flaws, self.seed)
-        # Stable: events of the same microsecond stay in the order of their pixels.
+        # A stable sort keeps events of the same microsecond in pixel order.
         order = np.argsort(offset, kind="stable")
         y, x = (place.astype(np.uint16) for place in np.divmod(pixel[order], image.shape[1]))
         events = Events(x, y, self.time_us + offset[order].astype(np.int64), p[order])
@@ -75,7 +75,7 @@ class EventSensor:
 
 @njit(cache=True)
 def _random(seed: int, time: int, pixel: int, draw: int) -> float:
-    """A number in [0, 1) that depends on its place alone, so noise does not depend on the order of work."""
+    """Hash the arguments to a number in [0, 1), so that noise does not depend on the order of evaluation."""
     h = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(time) * np.uint64(0xBF58476D1CE4E5B9)
     h += np.uint64(pixel) * np.uint64(0x94D049BB133111EB) + np.uint64(draw) * np.uint64(0xD6E8FEB86659FD93)
     h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -86,20 +86,20 @@ def _random(seed: int, time: int, pixel: int, draw: int) -> float:
 
 @njit(cache=True)
 def _cross(levels: tuple[Array, Array], memory: Memory, time: tuple[int, int], flaws: Flaws, seed: int) -> Found:
-    """Pixel, microseconds since the start and polarity of the events, pixel by pixel; updates the memory."""
+    """Return pixel, time since the start in us and polarity of the events, pixel by pixel, and update `memory`."""
     before, after = levels
     reference, last_event, thresholds, noise_rate = memory
     start, span = time
     height, width = before.shape
     seconds = 1e-6 * span
-    # A pixel fires at most once per refractory time, once more at the start of the interval.
+    # A pixel fires at most once per refractory period, plus once at the start of the interval.
     capacity = height * width * (span // flaws.refractory_us + 2)
     pixel, offset, polarity = np.empty(capacity, np.int32), np.empty(capacity, np.int32), np.empty(capacity, np.uint8)
     count = 0
     for y in range(height):
         for x in range(width):
             place = y * width + x
-            # The leak moves the reference down: seen from the reference, the level rises.
+            # The leak lowers the reference; relative to it, the level rises.
             drift = flaws.leak * thresholds[0, y, x] * seconds
             low = before[y, x] - reference[y, x]
             high = after[y, x] - reference[y, x] + drift

@@ -1,4 +1,4 @@
-"""A recording of a street: who moves where, what the camera sees and what is true, frame by frame."""
+"""Simulate a drive along a street: motion of road users, rendered frames, ground truth and events."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tespec.sample.render import BLOCK, CX, INSTANCE, SWING, Array, Camera, Imag
 from tespec.sample.sensor import DAY, NIGHT, EventSensor
 
 FRAME_RATE = 100  # rendered frames per second
-PERIOD_US = 1_000_000 // FRAME_RATE  # between two of them
-WHITE_NIGHT = 0.4  # intensity that the grey frame shows as white; by day it follows the light
-RAMP = 120  # frames in which a road user gets to its speed, or stops
-CROSSERS, WALKERS, CARS, CYCLISTS = 10, 36, 6, 7  # of each direction, where the density is 1
-LEAD_SHARE = 0.5  # of streets on which a vehicle drives ahead
+PERIOD_US = 1_000_000 // FRAME_RATE  # time between two frames
+WHITE_NIGHT = 0.4  # intensity shown as white in grey frames; by day it scales with the light
+RAMP = 120  # frames that a road user takes to reach its speed, or to stop
+CROSSERS, WALKERS, CARS, CYCLISTS = 10, 36, 6, 7  # attempts at density 1; CARS: oncoming and crossing each
+LEAD_SHARE = 0.5  # share of streets with a vehicle ahead of the ego car
 CYCLE_LANE = 2.8  # m from the centre line
 STRIDE = 4.5  # radians of the leg swing per metre walked
-SWAY, WAVE = 0.4, 40.0  # m by which the ego car leaves its lane's middle, and after which it is there again
-WIND = 0.25  # m by which leaves and grass move to and fro, once a second
+SWAY, WAVE = 0.4, 40.0  # amplitude and wavelength in m of the ego car's path around the lane centre
+WIND = 0.25  # amplitude in m of the motion of leaves and grass, at 1 Hz
 EAST, NORTH, WEST, SOUTH = range(4)  # directions in quarter turns
-COLLISION_STEP = FRAME_RATE // 10  # frames between two in which bodies are compared
+COLLISION_STEP = FRAME_RATE // 10  # frames between two collision checks
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A rendered moment; images are (H, W)."""
+    """Rendered frame with its ground truth; images are (H, W)."""
 
     index: int
     time_us: int
@@ -39,39 +39,39 @@ class Frame:
     image: Image  # linear intensity
     depth: Image  # metres along the optical axis, infinite for the sky
     label: npt.NDArray[np.uint8]  # class of `render`
-    instance: npt.NDArray[np.int32]  # which vehicle or person is shown; 0: none
-    white: float  # intensity that the grey frame shows as white
+    instance: npt.NDArray[np.int32]  # id of the vehicle or person; 0: none
+    white: float  # intensity shown as white in the grey frame
 
     @cached_property
     def grey(self) -> npt.NDArray[np.uint8]:
-        """The frame as a camera would store it (H, W) uint8, with a gamma of 2.2."""
-        # In float64: a power's last digits depend on the processor's instructions, and in float32 some would show.
+        """Grey frame (H, W) uint8 as a camera would store it, with a gamma of 2.2."""
+        # The last digits of a power depend on the CPU; in float32, some of these differences would reach the result.
         seen = np.clip(self.image.astype(np.float64) / self.white, 0, 1)
         return (255 * seen ** (1 / 2.2) + 0.5).astype(np.uint8)
 
 
 Film = Iterator[tuple[Frame, Events]]
-# Boxes (N, 14) in the body frame and their poses (frames, 4): x, y, heading, phase of the walk; m, rad.
+# Boxes (N, 14) in the body frame, and poses (frames, 4): x and y in m, heading and walking phase in rad.
 Agent = tuple[Array, Array]
 
 
 class Habit(NamedTuple):
-    """How something moves: top speed (m/s), ranges (s) of going and of standing."""
+    """Motion of a road user: top speed (m/s), ranges (s) of the durations of moving and of standing."""
 
     top_speed: float
     go: tuple[float, float] = (2.0, 5.0)
     stop: tuple[float, float] = (0.5, 2.0)
 
 
-EGO = Habit(8.0, (2.0, 4.0), (2.8, 5.6))  # with the ramps, it stands about 40 % of the time
+EGO = Habit(8.0, (2.0, 4.0), (2.8, 5.6))  # stands for about 40 % of the time, including ramps
 DRIVER, CYCLIST, WALKER = Habit(9.0), Habit(5.0), Habit(1.6)
 
 
 def stop_and_go(rng: np.random.Generator, habit: Habit, frames: int) -> tuple[Array, Array]:
-    """Distance (frames,) in m, 0 at first, and speed (frames,) in m/s; begins at any moment of a go or a stop."""
+    """Sample distance (frames,) in m, from 0, and speed (frames,) in m/s; starts at any moment of a go or a stop."""
     periods = frames // round(FRAME_RATE * (habit.go[0] + habit.stop[0])) + 3
     spans = np.stack([rng.uniform(*habit.go, periods), rng.uniform(*habit.stop, periods)], axis=1)
-    # Whole numbers of mm/s, so that what stands stands still.
+    # Integers in mm/s, so that the mean speed during a stop is exactly 0.
     speeds = rng.integers(round(500 * habit.top_speed), round(1000 * habit.top_speed), periods)
     lengths = np.round(FRAME_RATE * spans).astype(np.int64)
     wanted = np.repeat(np.stack([speeds, np.zeros_like(speeds)], axis=1).ravel(), lengths.ravel())
@@ -82,7 +82,7 @@ def stop_and_go(rng: np.random.Generator, habit: Habit, frames: int) -> tuple[Ar
 
 
 class Street:
-    """A drive through a city of so many seconds, by day or at night: everything about it follows from the arguments."""
+    """Drive of a given duration through a city, by day or at night; fully determined by the arguments."""
 
     def __init__(self, seed: int, seconds: float, night: bool = False) -> None:
         pace, others, sky, shake = (np.random.default_rng([seed, part]) for part in range(1, 5))
@@ -100,11 +100,11 @@ class Street:
             light, lamps = sky.uniform(0.08, 0.14), sky.uniform(2.0, 4.0)
             self.around = self.around._replace(light=light, headlights=0.8, street_lamps=lamps, sky=0.15)
         self.agents = _agents(others, self.variation, self.x, self.y, self.ego_speed)
-        # One table of all moving boxes, so that placing them is a few array operations per frame.
+        # One table of all moving boxes, so that placing them takes few array operations per frame.
         self._moving = np.concatenate([boxes for boxes, _ in self.agents])
         self._owner = np.repeat(np.arange(len(self.agents)), [len(boxes) for boxes, _ in self.agents])
         self._poses = np.stack([poses for _, poses in self.agents])
-        # Pitch (rad) and height (m) of the camera; on a standing car it is still.
+        # Pitch (rad) and height (m) of the camera, which shakes only while the car drives.
         time = np.arange(self.frames) / FRAME_RATE
         slow, fast, lift = 2 * np.pi * (np.array([[1.7], [9.0], [2.3]]) * time + shake.random((3, 1)))
         driving = np.clip(self.ego_speed / 4, 0, 1)
@@ -119,12 +119,12 @@ class Street:
         return np.concatenate([place(moving, x, y, heading), self.static])
 
     def camera(self, height: int, width: int, free_rows: int | None = None) -> Camera:
-        """The street's camera at a size in pixels; rows from `free_rows` on, if given, show the ego car's bonnet."""
+        """Return the camera for an image size in px; rows from `free_rows` on, if given, show the ego car's bonnet."""
         rows, variation = height if free_rows is None else free_rows, self.variation
         return Camera(height, width, variation.focal * width, width / 2, variation.horizon * rows, rows)
 
     def view(self, frame: int) -> View:
-        """The camera's position and directions at a frame."""
+        """Pose of the camera at a frame."""
         heading, pitch, roll = self.heading[frame] + self.variation.yaw, self.pitch[frame], self.variation.roll
         forward = np.array([np.cos(heading) * np.cos(pitch), np.sin(heading) * np.cos(pitch), np.sin(pitch)])
         left = np.array([-np.sin(heading), np.cos(heading), 0.0])
@@ -133,7 +133,7 @@ class Street:
         return View(np.array([self.x[frame], self.y[frame], self.height[frame]]), np.stack(axes))
 
     def render(self, camera: Camera, index: int) -> Frame:
-        """Draw one frame."""
+        """Render one frame."""
         boxes = self.boxes(index)
         around = self.around._replace(wind=WIND * np.sin(2 * np.pi * index / FRAME_RATE))
         image, depth, hit, label = render(boxes, camera, self.view(index), around)
@@ -142,7 +142,7 @@ class Street:
         return Frame(index, PERIOD_US * index, float(self.ego_speed[index]), image, depth, label, instance, white)
 
     def record(self, camera: Camera) -> Film:
-        """Yield every frame after the first, with the events since the frame before it, all earlier than its time."""
+        """Yield every frame after the first, with the events since the previous frame, all earlier than its time."""
         sensor = EventSensor(self.render(camera, 0).image, NIGHT if self.night else DAY, self.seed)
         for index in range(1, self.frames):
             frame = self.render(camera, index)
@@ -150,7 +150,7 @@ class Street:
 
 
 def _agents(rng: np.random.Generator, varied: Variation, x: Array, y: Array, speed: Array) -> list[Agent]:
-    """Road users around the ego car's way x, y: nobody drives through anybody, the ego car included."""
+    """Sample road users around the ego car's path x, y, and drop those that collide with it or with each other."""
     frames, side = len(x), varied.side
 
     def ahead(near: float, far: float) -> float:
@@ -180,7 +180,7 @@ def _agents(rng: np.random.Generator, varied: Variation, x: Array, y: Array, spe
         return on_its_way(WALKER, ahead(3.0, 28.0), away, int(rng.choice((EAST, WEST))))
 
     def crossing_on_foot() -> Array:
-        """To and fro between the sidewalks."""
+        """Walk to and fro between the sidewalks."""
         poses = on_its_way(WALKER, ahead(5.0, 14.0), rng.uniform(0.0, 24.0), NORTH)
         back = np.mod(poses[:, 1], 24.0) > 12.0
         poses[:, 1] = 6.0 - np.abs(12.0 - np.mod(poses[:, 1], 24.0))

@@ -1,4 +1,4 @@
-"""The kinds of task, one module each."""
+"""Downstream tasks, one module per kind."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tespec.tasks.base import Task
 
 
 def import_tasks() -> None:
-    """Register the kinds of task and the datasets that come with the harness."""
+    """Register the kinds of task and the datasets that ship with the harness."""
     for package in ("tespec.tasks", "tespec.datasets"):
         import_modules(package)
 
 
 def build_task(settings: Finetuning, root: Path, split: str = TEST) -> Task:
-    """The task that the settings name, on the data in `root`, scored on one of its splits: "test" or "val".
+    """Build the task named by the settings on the data in `root`, scored on its split "test" or "val".
 
     Raises:
         UserError: the data cannot be read, or has no such split.
@@ -28,10 +28,10 @@ def build_task(settings: Finetuning, root: Path, split: str = TEST) -> Task:
 
 
 def find_task(settings: Finetuning) -> Any:
-    """Class of the task that the settings name.
+    """Class of the task named by the settings.
 
     Raises:
-        UserError: there is no such kind of task.
+        UserError: unknown kind of task.
     """
     import_tasks()
     return find_registered(TASKS, settings.kind, "kind")

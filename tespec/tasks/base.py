@@ -1,4 +1,4 @@
-"""What all kinds of task share: a backbone with a head, data, batches and evaluation; each adds head and scores."""
+"""Base classes of all kinds of task: network, data, batches and evaluation; each kind adds its head and scores."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ State = BackboneState | None
 
 
 class Network(nn.Module, ABC):
-    """A backbone; subclasses add a head, its losses and what it predicts.
+    """A backbone; subclasses add a head, its losses and its predictions.
 
     Args:
-        backbone: gives the four features.
+        backbone: returns the features of four stages.
     """
 
-    recipe: Mapping[str, Any] | None = None  # settings of the training, where the file it was loaded from names them
-    frozen: bool = False  # whether the head alone is trained
+    recipe: Mapping[str, Any] | None = None  # settings of the training, if the file it was loaded from contains them
+    frozen: bool = False  # whether only the head is trained
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         self.backbone = backbone
 
     def freeze_backbone(self) -> None:
-        """Train the head alone: the backbone has no gradients, and stays in evaluation mode."""
+        """Train only the head: the backbone has no gradients and stays in evaluation mode."""
         self.frozen = True
         self.backbone.requires_grad_(False).eval()
 
@@ -76,16 +76,16 @@ class Network(nn.Module, ABC):
         """Losses of a step by name; "loss" is minimised.
 
         Args:
-            features: of the four stages, (B, T, C, h, w) of all segments; the head sees the labelled ones alone.
-            batch: as of `loss`.
+            features: (B, T, C, h, w) of the four stages for all segments; the head uses only the labelled ones.
+            batch: as in `loss`.
         """
 
     @abstractmethod
     def outputs(self, features: list[Tensor], size: Sequence[int]) -> Any:
-        """Predictions of segments with features (L, C, h, w), for histograms of `size` (H, W) in px."""
+        """Predict from features (L, C, h, w) of segments, for histograms of `size` (H, W) in px."""
 
     def answer(self, outputs: Any) -> Any:
-        """What `step` makes of the outputs: by default the outputs."""
+        """Convert the outputs to the prediction that `step` returns; by default they are the same."""
         return outputs
 
     def loss(self, batch: dict[str, Tensor], state: State) -> tuple[dict[str, Tensor], State]:
@@ -94,18 +94,18 @@ class Network(nn.Module, ABC):
         Args:
             batch: histograms (B, T, 2 * bins, H, W), fresh (B,) bool, label_place (L, 2) int64 lane and segment of
                 each label, and the labels as the task collates them.
-            state: what the step before returned, None at the start.
+            state: state returned by the previous step, None at the start.
         """
         features, state = self.backbone(batch["histograms"], reset(state, batch["fresh"]))
         return self.losses(features, batch), detach(state)
 
     def predict(self, histograms: Tensor, state: State, label_place: Tensor) -> tuple[Any, State]:
-        """Outputs of some segments of histograms (B, T, 2 * bins, H, W), None where there are none, and the state.
+        """Outputs for selected segments of histograms (B, T, 2 * bins, H, W), None if none is selected, and the state.
 
         Args:
-            histograms: of all segments.
-            state: what the call before returned, None at the start.
-            label_place: (L, 2) int64 lane and segment of those that reach the head.
+            histograms: histograms of all segments.
+            state: state returned by the previous call, None at the start.
+            label_place: (L, 2) int64 lane and segment of the selected ones.
         """
         features, state = self.backbone(histograms, state)
         if not len(label_place):
@@ -114,56 +114,56 @@ class Network(nn.Module, ABC):
 
     @torch.no_grad()
     def step(self, histogram: Tensor, state: State = None) -> tuple[Any, State]:
-        """The answer for one segment (B, 2 * bins, H, W) of each lane, and the state, without gradients."""
+        """Predict one segment (B, 2 * bins, H, W) of each lane without gradients; return prediction and state."""
         features, state = self.backbone.step(histogram, state)
         return self.answer(self.outputs(features, histogram.shape[-2:])), state
 
 
 def select_labelled(features: Sequence[Tensor], place: Tensor) -> list[Tensor]:
-    """Features (L, C, h, w) of the segments at place (L, 2), lane and segment, from those (B, T, C, h, w) of all."""
+    """Select features (L, C, h, w) at place (L, 2), lane and segment, from those of all segments (B, T, C, h, w)."""
     return [feature[place[:, 0], place[:, 1]] for feature in features]
 
 
 def dummy_labels(place: Tensor, labels: Tensor, no_label: float) -> tuple[Tensor, Tensor, bool]:
-    """Places and labels for the head, and whether they are a dummy for none at all.
+    """Return places and labels for the head, and whether they are a dummy because this rank has none.
 
-    A rank without labels must go through the head as well where the others exchange something inside it.
+    A rank without labels must run the head too, in case the head communicates between ranks.
 
     Args:
         place: (L, 2) int64 lane and segment of each label.
         labels: (L, ...).
-        no_label: the value of a pixel, or of the numbers of a box, without a label.
+        no_label: value of a pixel, or of all numbers of a box, without a label.
     """
     if len(place) or ranks_per_batch() == 1:
         return place, labels, False
     return place.new_zeros(1, 2), labels.new_full((1, *labels.shape[1:]), no_label), True
 
 
-# What labels have to be, by what makes tensors of them; those of another collate are not checked.
+# Expected kind of labels by collate function; labels for other collate functions are not checked.
 LABEL_KINDS: dict[Any, str] = {stack_masks: MASK, stack_depths: DEPTH, pad_boxes: BOXES}
-NAMED = 80  # recordings in one text
-BOXES_PER_FRAME = 16  # where the cost of a step is counted
+NAMED = 80  # recordings listed in one text
+BOXES_PER_FRAME = 16  # for estimating the cost of a step
 
 
 class Task(ABC):
-    """A kind of task: data with labels, a head on the backbone, scores, and pictures; registered in `TASKS`.
+    """A kind of task: labelled data, a head on the backbone, scores, and figures; registered in `TASKS`.
 
-    docs/extending.md says how to add one.
+    docs/extending.md explains how to add one.
 
     Args:
-        settings: the cell's settings.
+        settings: settings of the cell.
         root: folder of the data set.
-        split: "test" or "val", on which it is scored.
+        split: split that is scored, "test" or "val".
 
     Raises:
         UserError: the data cannot be read, or has no such split.
     """
 
-    collate: ClassVar[Collate]  # labels of a step, each with its lane's augmentation, as tensors of a batch
-    scores: ClassVar[Mapping[str, Score]]  # what tables say of each score, by its name in `metrics`; the main one first
-    head: ClassVar[Any] = None  # dataclass of the settings under `head`, None where there are none
+    collate: ClassVar[Collate]  # function from a step's labels, each with its lane's augmentation, to tensors
+    scores: ClassVar[Mapping[str, Score]]  # table column of each score, by its name in `metrics`; the main one first
+    head: ClassVar[Any] = None  # dataclass of the settings under `head`, None if there are none
     test_time_augmentations: ClassVar[Sequence[str]] = ("none",)
-    train: list[LabelledRecording]  # trained on
+    train: list[LabelledRecording]  # for training
     scored: list[LabelledRecording]
 
     def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
@@ -176,39 +176,39 @@ class Task(ABC):
             build(self.head, settings.head, "head")
         self.settings, self.split = settings, split
         self.dataset = open_dataset(settings, root)
-        self.dataset.names(split)  # before anything is opened
+        self.dataset.names(split)  # raises before any recording is opened
         self.train, self.scored = self.dataset.recordings(TRAIN), self.dataset.recordings(split)
 
     @property
     def learned(self) -> list[LabelledRecording]:
-        """Recordings trained on, with the labels that are learned from."""
+        """Training recordings with the share of their labels that is used."""
         return with_label_share(self.train, self.settings.label_share)
 
     @property
     def size(self) -> tuple[int, int]:
-        """(H, W) of the histograms in px."""
+        """Size of the histograms as (H, W) in px."""
         return self.train[0].region.height, self.train[0].region.width
 
     def model(self) -> Any:
-        """A randomly initialised backbone and head, for histograms of `size`."""
+        """Build a randomly initialised backbone and head for histograms of `size`."""
         return self.network(self.settings, fresh_backbone(self.settings, self.size))
 
     @classmethod
     @abstractmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> Any:
-        """`backbone` with a randomly initialised head; needs no data.
+        """Add a randomly initialised head to `backbone`; needs no data.
 
         Raises:
-            UserError: settings of the head that do not go together.
+            UserError: incompatible settings of the head.
         """
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> StepBatches:
-        """Batches of the training by step."""
+        """Training batches by step."""
         return LabelledBatches(self.learned, self.settings, seed, type(self).collate, shard)
 
     @classmethod
     def blank_batch(cls, settings: Finetuning, size: Size, lanes: int, device: torch.device) -> dict[str, Tensor]:
-        """A batch of `lanes` without events and with as many labels as there can be, to count what a step costs.
+        """Batch of `lanes` without events and with the maximum number of labels, for estimating the cost of a step.
 
         `size` is (H, W) of the histograms in px.
         """
@@ -223,10 +223,10 @@ class Task(ABC):
 
     @classmethod
     def blank_labels(cls, settings: Finetuning, size: Size, count: int, device: torch.device) -> dict[str, Tensor]:
-        """`count` labels to count the cost of a step by, as `collate` gives them; `size` is (H, W) in px.
+        """`count` labels as `collate` returns them, for estimating the cost of a step; `size` is (H, W) in px.
 
         Raises:
-            UserError: `collate` is none of the harness's, and the task has no such method of its own.
+            UserError: `collate` is not one of the harness's, and the task does not override this method.
         """
         box = [0.0, size[1] / 4, size[0] / 4, 3 * size[1] / 4, 3 * size[0] / 4]
         labels = {
@@ -239,7 +239,7 @@ class Task(ABC):
         return {name: label.to(device).repeat(count, *[1] * (label.ndim - 1)) for name, label in labels.items()}
 
     def protocol(self) -> dict[str, str]:
-        """What is trained on and scored, and how, in words."""
+        """Describe the training data, the scored data and the evaluation protocol."""
         settings, train, state = self.settings, named(self.train), ""
         if settings.label_share != 1:
             learned, every = (sum(len(each.labelled) for each in group) for group in (self.learned, self.train))
@@ -259,14 +259,14 @@ class Task(ABC):
 
     @abstractmethod
     def scorer(self) -> Any:
-        """A scorer that has seen nothing."""
+        """Create an empty scorer."""
 
     @staticmethod
     def read(predictions: Any) -> Sequence[Any]:
-        """A model's predictions for labelled segments one by one, as the scorer takes them; tensors as arrays.
+        """Convert a model's predictions to one value per labelled segment for the scorer; tensors become arrays.
 
         Raises:
-            UserError: a prediction is no number.
+            UserError: a prediction is infinite or NaN.
         """
         if not isinstance(predictions, Tensor):
             return list(predictions)
@@ -277,38 +277,37 @@ class Task(ABC):
 
     @staticmethod
     def draw(axis: Axes, label: Any) -> AxesImage | None:
-        """Draw a label, or what `read` makes of a prediction, over the events that `axis` shows.
+        """Draw a label, or a prediction converted by `read`, over the events that `axis` shows.
 
         Returns:
-            the image whose values a bar beside the pictures has to explain, under the name that `set_label` gave it;
-            None where there is none.
+            the image that needs a colour bar, whose title is the image's label (`set_label`); None if no bar is needed.
         """
         from tespec.pictures import draw_label
 
         return draw_label(axis, label)
 
     def player(self, model: Any) -> Any:
-        """What is asked for predictions: the model, or its test-time augmentation."""
+        """Return the model that predicts: the model itself, or its wrapper for test-time augmentation."""
         return model
 
     def score(self, scorer: Any, predicted: Any, truth: Any, recording: LabelledRecording, label: int) -> None:
-        """Give the scorer one prediction; `truth` is the recording's label number `label`."""
+        """Update the scorer with one prediction; `truth` is label number `label` of the recording."""
         scorer.update(predicted, truth, recording.name, groups_of(recording, label))
 
     @torch.no_grad()
     def evaluate(self, model: Any, device: torch.device, workers: int = 0) -> Any:
-        """Score every label of the scored recordings once; processes share them out.
+        """Score every label of the scored recordings once; ranks divide the labels among them.
 
         Args:
-            model: on `device`.
-            device: where it predicts, in the precision of its training.
-            workers: processes that read events and labels; 0: this one does.
+            model: model on `device`.
+            device: device of the predictions, which have the precision of the training.
+            workers: processes that load events and labels; 0: this process loads them.
 
         Returns:
-            the scorer, which has seen the labels of all processes.
+            the scorer, updated with the labels of all ranks.
 
         Raises:
-            UserError: data cannot be read.
+            UserError: data cannot be read, or a prediction is infinite or NaN.
         """
         total = sum(len(recording.labelled) for recording in self.scored)
         scorer, player, state, done = self.scorer(), self.player(model.eval()), None, 0
@@ -332,17 +331,17 @@ class Task(ABC):
 
 
 def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
-    """The backbone that the settings name, randomly initialised, for histograms of `size` (H, W) in px."""
+    """Build the backbone named by the settings, randomly initialised, for histograms of `size` (H, W) in px."""
     return build_backbone(
         settings.width, settings.recurrent, settings.bins, padded_size(*size), drop_path=settings.drop_path
     )
 
 
 def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
-    """The dataset that the settings name, in `root`; its labels are checked to be what their task learns from.
+    """Open the dataset named by the settings in `root`; its labels must be of the kind that the task expects.
 
     Raises:
-        UserError: there is no such dataset, or not in `root`.
+        UserError: the dataset is unknown, or not in `root`.
     """
     kind = find_registered(DATASETS, settings.dataset, "dataset")
     dataset: LabelledDataset = kind(
@@ -359,7 +358,7 @@ def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
 
 
 def named(recordings: Sequence[LabelledRecording]) -> str:
-    """Recordings with their numbers of labels, in words; of very many the first, since texts of records are bounded."""
+    """List recordings with their number of labels; at most the first `NAMED`, since texts of records are bounded."""
     words = [
         f"{recording.name} ({len(recording.labelled)} labels"
         + (f", {recording.left_out} left out)" if recording.left_out else ")")
@@ -371,7 +370,7 @@ def named(recordings: Sequence[LabelledRecording]) -> str:
 
 
 def groups_of(recording: LabelledRecording, label: int) -> tuple[str, ...]:
-    """Named groups that a label belongs to: whether the camera moves, where its speed is known."""
+    """Groups of a label: "standing" or "moving", if the speed of the camera is known."""
     if recording.ego_speed is None:
         return ()
     return ("standing",) if recording.ego_speed[label] < STANDING else ("moving",)

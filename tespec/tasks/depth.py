@@ -1,4 +1,4 @@
-"""Monocular depth: the MiDaS head on the backbone, scale-invariant and gradient losses, and errors in metres."""
+"""Monocular depth: MiDaS head on the backbone, scale-invariant and gradient losses, and errors in metres."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def scale_invariant_loss(difference: Tensor, valid: Tensor, share: float) -> Ten
 
     Args:
         difference: (L, H, W) prediction minus truth, finite everywhere.
-        valid: (L, H, W) bool, pixels that count; a map without any counts as 0.
-        share: of the squared mean that is taken off: 0.5 in HMNet, 1 (the variance) in RAMNet.
+        valid: (L, H, W) bool, valid pixels; the loss of a map without any is 0.
+        share: share of the squared mean that is subtracted: 0.5 in HMNet, 1 (the variance) in RAMNet.
     """
     count = valid.flatten(1).sum(1).clamp(min=1)
     kept = torch.where(valid, difference, 0.0).flatten(1)
@@ -40,12 +40,12 @@ def scale_invariant_loss(difference: Tensor, valid: Tensor, share: float) -> Ten
 
 
 def gradient_loss(difference: Tensor, valid: Tensor, scales: int) -> Tensor:
-    """Mean of the absolute Sobel gradients of the difference at 1, 1/2, 1/4 ... of its size.
+    """Mean absolute Sobel gradient of the difference at 1, 1/2, 1/4 ... of its size.
 
     Args:
-        difference: (L, H, W) prediction minus truth, finite everywhere; pixels that do not count are taken as 0.
-        valid: (L, H, W) bool, pixels that count.
-        scales: number of sizes; those with fewer than 3 rows or columns are left out.
+        difference: (L, H, W) prediction minus truth, finite everywhere; invalid pixels are set to 0.
+        valid: (L, H, W) bool, valid pixels.
+        scales: number of sizes; those with fewer than 3 rows or columns are skipped.
     """
     image = torch.where(valid, difference, 0.0).unsqueeze(1)
     kernel = torch.tensor(SOBEL, dtype=image.dtype)
@@ -70,30 +70,30 @@ class ResidualConvUnit(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Maps (L, C, h, w) of the same shape."""
+        """Maps of the same shape (L, C, h, w)."""
         return maps + self.conv2(relu(self.conv1(relu(maps))))
 
 
 class Fusion(nn.Module):
-    """Adds a stage's maps to those from below, refines the sum, and doubles its size."""
+    """Add a stage's maps to the coarser ones, refine the sum, and double its size."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.skip, self.out = ResidualConvUnit(channels), ResidualConvUnit(channels)
 
     def forward(self, below: Tensor | None, stage: Tensor) -> Tensor:
-        """Maps (L, C, 2h, 2w) of those from below and the stage's (L, C, h, w); the deepest stage has none below."""
+        """Fuse maps (L, C, h, w) of `below`, None at the deepest stage, and `stage` to (L, C, 2h, 2w)."""
         return _doubled(self.out(stage if below is None else below + self.skip(stage)))
 
 
 class MidasHead(nn.Module):
-    """Four stages to one map at full resolution; 4,112,513 parameters with Swin-T's channels and 128 features.
+    """MiDaS decoder of four stages to one full-resolution map; 4,112,513 parameters for Swin-T and 128 features.
 
-    The first unit of the deepest fusion is never used, but belongs to the published count.
+    The first unit of the deepest fusion is never used, but the published parameter count includes it.
 
     Args:
-        in_channels: of the four stages, the finest first.
-        features: width.
+        in_channels: channels of the four stages, the finest first.
+        features: width of the decoder.
     """
 
     def __init__(self, in_channels: Sequence[int], features: int = 128) -> None:
@@ -105,7 +105,7 @@ class MidasHead(nn.Module):
         self.predict = nn.Conv2d(32, 1, 1)
 
     def forward(self, features: Sequence[Tensor]) -> Tensor:
-        """Map (L, H, W) of four stages (L, C, H/4, W/4) to (L, C, H/32, W/32); no range is imposed on it."""
+        """Decode four stages (L, C, H/4, W/4) to (L, C, H/32, W/32) into a map (L, H, W) of unrestricted range."""
         maps = None
         for project, fuse, stage in reversed(list(zip(self.project, self.fuse, features, strict=True))):
             maps = fuse(maps, project(stage))
@@ -122,16 +122,16 @@ def _doubled(maps: Tensor) -> Tensor:
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
 class DepthHead:
-    """The MiDaS head, the range of depths, which must not be empty, and the losses."""
+    """Settings of the MiDaS head, of the range of depths, which must not be empty, and of the losses."""
 
     channels: Width = 128
-    min_depth: PositiveFloat  # m; nearest ground truth that counts
-    max_depth: PositiveFloat  # m; farthest, and the depth whose normalised logarithm is 1
+    min_depth: PositiveFloat  # m; minimum of valid ground truth
+    max_depth: PositiveFloat  # m; maximum of valid ground truth, where the normalised log depth is 1
     alpha: PositiveFloat = 3.7  # normalised log depth is ln(d / max_depth) / alpha + 1
     si_weight: NonNegativeFloat = 1.0  # of the scale-invariant loss
-    si_lambda: Share = 0.5  # share of the squared mean that it takes off
+    si_lambda: Share = 0.5  # share of the squared mean that it subtracts
     gradient_weight: NonNegativeFloat = 0.125  # of the gradient-matching loss
-    gradient_scales: PositiveInt = 3  # that it is taken at
+    gradient_scales: PositiveInt = 3  # number of its scales
 
     def __post_init__(self) -> None:
         if not self.min_depth < self.max_depth:
@@ -147,12 +147,12 @@ class DepthModel(Network):
         self.head, self.settings = MidasHead(backbone.channels, settings.channels), settings
 
     def losses(self, features: list[Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Losses "loss", "loss_si" and "loss_gradient"; labels without a depth that counts cost nothing.
+        """Losses "loss", "loss_si" and "loss_gradient"; labels without a valid depth contribute nothing.
 
-        Labels are (L, H, W) float32 in m, NaN where there is none.
+        Labels are (L, H, W) float32 in m, NaN where the depth is unknown.
         """
         place, labels, empty = dummy_labels(batch["label_place"], batch["labels"], math.nan)
-        # Parameters without use get gradients of zero, as distributed training wants them.
+        # Unused parameters get gradients of zero, which distributed training requires.
         zero = sum((parameter.sum() * 0.0 for parameter in self.head.unused()), features[-1].float().sum() * 0.0)
         if not len(labels):
             return {"loss": zero, "loss_si": zero.detach(), "loss_gradient": zero.detach()}
@@ -161,7 +161,7 @@ class DepthModel(Network):
 
     @in_fp32
     def _losses(self, features: list[Tensor], labels: Tensor, zero: Tensor) -> dict[str, Tensor]:
-        # The head as well: rounded to 8 bits, its depths have steps where the gradient loss looks for slopes.
+        # The head is in float32 too: rounded to 8 bits, depth would have steps that dominate the gradient loss.
         own = self.settings
         predicted = crop(self.head(features), labels.shape[-2:])
         valid = torch.isfinite(labels) & (labels >= own.min_depth) & (labels <= own.max_depth)
@@ -177,30 +177,30 @@ class DepthModel(Network):
 
     @in_fp32
     def outputs(self, features: list[Tensor], size: Sequence[int]) -> Tensor:
-        """Depth (L, H, W) in m; nothing is clipped."""
+        """Depth (L, H, W) in m, not clipped."""
         return to_metres(crop(self.head(features), size), self.settings)
 
 
 def to_metres(normalised: Tensor, head: DepthHead) -> Tensor:
-    """Depth in m of normalised log depth."""
-    # Beyond e^20 the exponential of a wild prediction would not be a number any more.
+    """Convert normalised log depth to depth in m."""
+    # The exponential of an extreme prediction would not be finite.
     exponent = (head.alpha * (normalised.float() - 1)).clamp(-20, 20)
     return torch.exp(exponent + math.log(head.max_depth))
 
 
 @TASKS.register_module(name="depth")
 class DepthTask(Task):
-    """A data set with depth; see `Task`."""
+    """Task on a data set with depth maps; see `Task`."""
 
     collate, head = stack_depths, DepthHead
     scores: ClassVar = SCORES
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> DepthModel:
-        """`backbone` with a randomly initialised MiDaS head."""
+        """Add a randomly initialised MiDaS head to `backbone`."""
         return DepthModel(backbone, build(DepthHead, settings.head, "head"))
 
     def scorer(self) -> DepthScorer:
-        """A scorer that has seen nothing."""
+        """Create an empty scorer."""
         head = build(DepthHead, self.settings.head, "head")
         return DepthScorer(head.min_depth, head.max_depth)

@@ -1,4 +1,4 @@
-"""Object detection: YOLOX on the backbone, its losses with SimOTA, and COCO AP by the Prophesee protocol."""
+"""Object detection: YOLOX on the backbone, losses with SimOTA, and COCO AP by the Prophesee protocol."""
 
 from __future__ import annotations
 
@@ -26,43 +26,43 @@ from tespec.models.layers import in_fp32
 from tespec.registry import MODELS, TASKS
 from tespec.tasks.base import Network, Task, dummy_labels, groups_of, select_labelled
 
-STAGES = (1, 2, 3)  # of the backbone that reach the neck, at 1/8, 1/16 and 1/32
+STAGES = (1, 2, 3)  # stages of the backbone that the neck uses, at 1/8, 1/16 and 1/32
 STRIDES = (8, 16, 32)
-NMS = {"type": "nms", "iou_threshold": 0.45}  # of two boxes of one class, above which one is dropped (uzh-rpg/RVT)
-BOX_WEIGHT, SMALLEST = 5.0, 1e-16  # of the IoU loss: its weight (YOLOX), and the smallest overlap (mmdetection)
-PRIOR = 0.01  # share of places that are taken for an object at the start
-CANDIDATES = 1000  # best boxes of a frame that reach non-maximum suppression
-# SimOTA, with the numbers of open-mmlab/mmdetection, sim_ota_assigner.py.
-REACH = 2.5  # strides from a box's centre, along both sides, within which places may learn it
-LARGEST = 10  # places of the largest overlaps with a box, whose sum says how many learn it
+NMS = {"type": "nms", "iou_threshold": 0.45}  # per class (uzh-rpg/RVT)
+BOX_WEIGHT, SMALLEST = 5.0, 1e-16  # IoU loss: its weight (YOLOX), and the minimum IoU (mmdetection)
+PRIOR = 0.01  # initial probability of an object at a location
+CANDIDATES = 1000  # boxes of a frame, by score, that reach non-maximum suppression
+# SimOTA, with the constants of open-mmlab/mmdetection, sim_ota_assigner.py.
+REACH = 2.5  # distance from a box's centre in strides, along both axes, within which locations may learn it
+LARGEST = 10  # a box's largest IoUs; their sum is the number of locations that learn it
 OVERLAP_WEIGHT = 3.0
-FAR = 1e5  # cost of a place that is not both within a box and near its centre
+FAR = 1e5  # cost of a location that is not both inside a box and near its centre
 SMALLEST_OVERLAP, SMALLEST_AREA = 1e-7, 1e-6
 NORM = {"type": "mmengine.BN", "momentum": 0.03, "eps": 0.001}
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class DetectionHead:
-    """The YOLOX neck and head, what they predict, and which boxes are scored."""
+    """Settings of the YOLOX neck and head, of their predictions, and of the boxes that are scored."""
 
-    # Of neck and head; None: twice that of the backbone's first stage. With Swin-T (192) they have
-    # 12,928,341 parameters for two classes.
+    # Width of neck and head; None: twice that of the backbone's first stage. For Swin-T (192) and two classes, they
+    # have 12,928,341 parameters.
     channels: Width | None = None
-    neck_blocks: Depth = 2  # bottlenecks of each CSP layer of the neck
-    score: Literal["class", "objectness_x_class"] = "class"  # by which predictions are ranked; RVT's is the first
-    score_threshold: Share = 0.001  # predictions whose objectness times class score is below are dropped
+    neck_blocks: Depth = 2  # bottlenecks per CSP layer of the neck
+    score: Literal["class", "objectness_x_class"] = "class"  # score that ranks predictions; "class" is RVT's
+    score_threshold: Share = 0.001  # minimum objectness times class score of a prediction
     min_diagonal: NonNegativeFloat = 0.0  # px of the histograms; smaller boxes are not scored
-    min_side: NonNegativeFloat = 0.0  # likewise
-    skip_ms: NonNegativeFloat = 0.0  # labels up to this time of a recording are not scored
+    min_side: NonNegativeFloat = 0.0  # px of the histograms; boxes with a smaller side are not scored
+    skip_ms: NonNegativeFloat = 0.0  # labels up to this time after a recording's start are not scored
 
 
 class DetectionModel(Network):
     """Backbone, `mmdet.YOLOXPAFPN` and `mmdet.YOLOXHead` with SimOTA; 5 IoU + objectness + class losses, as in RVT.
 
     Args:
-        backbone: gives the features.
+        backbone: returns the features.
         classes: number of classes.
-        settings: of neck and head.
+        settings: settings of neck and head.
     """
 
     def __init__(self, backbone: Backbone, classes: int, settings: DetectionHead) -> None:
@@ -87,7 +87,7 @@ class DetectionModel(Network):
                 "norm_cfg": NORM,
             }
         )
-        # As YOLOX starts: PyTorch's own convolutions, and one place in a hundred taken for an object.
+        # YOLOX's initialisation: PyTorch's default for convolutions, and a prior probability for objects.
         for module in (*self.neck.modules(), *self.head.modules()):
             if isinstance(module, nn.Conv2d):
                 module.reset_parameters()
@@ -95,17 +95,17 @@ class DetectionModel(Network):
             nn.init.constant_(conv.bias, -math.log((1 - PRIOR) / PRIOR))
 
     def losses(self, features: list[Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Losses "loss" and its summands "loss_box", "loss_objectness" and "loss_class".
+        """Losses "loss" and its terms "loss_box", "loss_objectness" and "loss_class".
 
-        Each is the sum over all places divided by the number of those with an object. A step without labels costs
-        nothing; a label without boxes costs objectness. Boxes are (L, M, 5) float32: class, left, top, right and
-        bottom in px, the class -1 where a label has fewer than M; those less than a pixel wide or high are left out.
+        Each is the sum over all locations divided by the number of positive ones. A step without labels has zero loss;
+        a label without boxes only adds to objectness. Boxes are (L, M, 5) float32: class, left, top, right and bottom
+        in px; padding has the class -1. Boxes less than a pixel wide or high are ignored.
         """
         place, boxes, empty = dummy_labels(batch["label_place"], batch["boxes"], NO_BOX)
         if not len(boxes):
             zero = features[-1].float().sum() * 0.0
             if self.frozen:
-                zero = zero.requires_grad_()  # trains nothing, but can be differentiated
+                zero = zero.requires_grad_()  # nothing to train, but backward() must not fail
             return {"loss": zero} | dict.fromkeys(("loss_box", "loss_objectness", "loss_class"), zero.detach())
         with rank_without_labels(empty):
             levels = [feature.float() for feature in select_labelled(features[1:], place)]
@@ -124,7 +124,7 @@ class DetectionModel(Network):
         scores = (classes.detach().sigmoid() * objectness.detach().sigmoid().unsqueeze(2)).sqrt()
         learns, box, overlap = assign(centres, corners.detach(), scores, truth, label)
         own = truth.gather(1, box.unsqueeze(2).expand(-1, -1, 4))
-        # Places that learn no box stand for one that costs nothing: what is predicted there may be without bounds.
+        # Locations without a box predict their target, at no cost: real predictions there may be unbounded.
         found = overlaps(torch.where(learns.unsqueeze(2), corners, own), own).clamp(min=SMALLEST)
         of_class = label.gather(1, box).unsqueeze(2) == torch.arange(classes.shape[2], device=label.device)
         of_classes = binary_cross_entropy_with_logits(classes, of_class * overlap.unsqueeze(2), reduction="none")
@@ -137,11 +137,11 @@ class DetectionModel(Network):
         return {name: global_mean(total, number) for name, total in totals.items()}
 
     def _decoded(self, outputs: Sequence[Sequence[Tensor]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What the head says of all places of all levels, in float32.
+        """Decode the head's outputs at all locations of all levels, in float32.
 
         Returns:
-            logits of the classes (L, P, C), boxes (L, P, 4) in px, logits of an object (L, P), and the places (P, 3),
-            their left and top in px and their stride.
+            class logits (L, P, C), boxes (L, P, 4) in px, objectness logits (L, P), and locations (P, 3): left and top
+            in px, and stride.
         """
         classes, offsets, objectness = (
             torch.cat([level.float().flatten(2).transpose(1, 2) for level in kind], dim=1) for kind in outputs
@@ -153,7 +153,7 @@ class DetectionModel(Network):
         return classes, torch.cat([middle - half, middle + half], dim=2), objectness.squeeze(2), places
 
     def outputs(self, features: list[Tensor], size: Sequence[int]) -> list[Boxes]:
-        """Boxes of each segment by falling score, clipped to the image."""
+        """Boxes of each segment by decreasing score, clipped to the image."""
         classes, corners, objectness, _ = self._decoded(self.head(self.neck(features[1:])))
         limits = corners.new_tensor([size[1], size[0], size[1], size[0]])
         corners = torch.minimum(corners.clamp(min=0), limits)
@@ -161,7 +161,7 @@ class DetectionModel(Network):
         return [self._boxes(*frame) for frame in zip(corners, label, best, best * objectness.sigmoid(), strict=True)]
 
     def _boxes(self, corners: Tensor, label: Tensor, best: Tensor, product: Tensor) -> Boxes:
-        """Boxes of a frame, from corners (P, 4), class, its score, and its product with objectness, of every place."""
+        """Boxes of a frame from corners (P, 4), class, class score, and score times objectness of every location."""
         inside = ((corners[:, 2:] - corners[:, :2]) > 0).all(dim=1) & (product >= self.settings.score_threshold)
         places = inside.nonzero().squeeze(1)
         places = places[product[places].topk(min(CANDIDATES, len(places))).indices]
@@ -175,9 +175,9 @@ class DetectionModel(Network):
 
 
 def places_of(size: Sequence[int], stride: int, device: torch.device) -> Tensor:
-    """(rows * columns, 3) float32, left and top of each place of a level in px, row by row, and its stride."""
+    """Left, top and stride in px of each location of a level, row by row, as (rows * columns, 3) float32."""
     sides = (torch.arange(count, device=device) * float(stride) for count in size)
-    top, left = torch.meshgrid(*sides, indexing="ij")  # mmdetection's warns
+    top, left = torch.meshgrid(*sides, indexing="ij")  # mmdetection's version warns
     return torch.stack([left, top, torch.full_like(top, stride)], dim=-1).flatten(0, 1)
 
 
@@ -185,24 +185,24 @@ def places_of(size: Sequence[int], stride: int, device: torch.device) -> Tensor:
 def assign(
     places: Tensor, predicted: Tensor, scores: Tensor, boxes: Tensor, label: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """SimOTA: which places of a detector's maps learn which box, for all frames of a step at once.
+    """SimOTA: assign ground truth boxes to locations of the feature maps, for all frames of a step together.
 
-    Each box is learned by those places that predict it best, as many as their overlaps with it sum up to, at least one.
-    Only places within some box of the frame, or near the centre of one, learn. A place that several boxes would take
-    learns the one that it costs least to predict; between such that cost the same it may choose another than
-    mmdetection. Shapes do not depend on what is found, so nothing waits for the device.
+    Each box is learned by the locations of lowest cost; their number is the sum of its largest IoUs, at least one. Only
+    locations inside any box of the frame, or near the centre of one, can learn. A location matched by multiple boxes
+    learns the one of lowest cost; ties may be resolved differently from mmdetection. Shapes do not depend on the
+    values, so nothing waits for the device.
     Ge et al., "YOLOX: Exceeding YOLO Series in 2021".
 
     Args:
-        places: (P, 3) float32, x and y of a place's centre and its stride, in px.
-        predicted: (L, P, 4) float32, left, top, right and bottom of the boxes predicted there, in px.
-        scores: (L, P, C) float32 of the classes, from 0 to 1.
-        boxes: (L, M, 4) float32, true boxes, M at least 1.
-        label: (L, M) int64, their classes; -1 where there is none, whatever `boxes` holds.
+        places: (P, 3) float32, x and y of a location's centre and its stride, in px.
+        predicted: (L, P, 4) float32, left, top, right and bottom of the predicted boxes in px.
+        scores: (L, P, C) float32 class scores from 0 to 1.
+        boxes: (L, M, 4) float32 ground truth boxes, M at least 1.
+        label: (L, M) int64 classes of the boxes; -1 marks padding, whose `boxes` are ignored.
 
     Returns:
-        whether each place learns a box (L, P) bool, which of its frame's (L, P) int64, 0 where it learns none, and the
-        overlap (L, P) float32 of its own prediction with that box, 0 likewise.
+        whether each location learns a box (L, P) bool, the index of that box in its frame (L, P) int64, and the IoU
+        (L, P) float32 of the location's prediction with it; the last two are 0 for locations without a box.
     """
     x, y, stride = places.unsqueeze(-1).unbind(1)  # (P, 1), against boxes (L, 1, M)
     left, top, right, bottom = boxes.unsqueeze(1).unbind(-1)
@@ -228,7 +228,7 @@ def assign(
 
 
 def overlaps(one: Tensor, other: Tensor) -> Tensor:
-    """Intersection over union of boxes (..., 4) with others, broadcast over the first axes."""
+    """Intersection over union of boxes (..., 4) with others, broadcast over the leading axes."""
     sides = (torch.minimum(one[..., 2:], other[..., 2:]) - torch.maximum(one[..., :2], other[..., :2])).clamp(min=0)
     shared = sides[..., 0] * sides[..., 1]
     # The gradient of `prod` would wait for the device.
@@ -237,7 +237,7 @@ def overlaps(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _class_costs(scores: Tensor, label: Tensor) -> Tensor:
-    """(L, P, M) cross-entropy of the scores (L, P, C) of each place with the class (L, M) of each box."""
+    """Cross-entropy (L, P, M) of the scores (L, P, C) of each location with the class (L, M) of each box."""
     classes = scores.shape[-1]
     each = scores.unsqueeze(2).expand(-1, -1, classes, -1)
     target = torch.eye(classes, device=scores.device).expand_as(each)
@@ -247,7 +247,7 @@ def _class_costs(scores: Tensor, label: Tensor) -> Tensor:
 
 @TASKS.register_module(name="detection")
 class DetectionTask(Task):
-    """A data set with boxes; see `Task`."""
+    """Task on a data set with bounding boxes; see `Task`."""
 
     collate, head = pad_boxes, DetectionHead
     scores: ClassVar = {
@@ -258,16 +258,16 @@ class DetectionTask(Task):
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> DetectionModel:
-        """`backbone` with randomly initialised neck and head."""
+        """Add a randomly initialised neck and head to `backbone`."""
         return DetectionModel(backbone, len(settings.classes), build(DetectionHead, settings.head, "head"))
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> StepBatches:
-        """Batches of the training by step; stretches without labels are left out."""
+        """Training batches by step; stretches without labels are skipped."""
         recordings = cut_at_gaps(self.learned, self.settings.segments)
         return LabelledBatches(recordings, self.settings, seed, pad_boxes, shard)
 
     def scorer(self) -> DetectionScorer:
-        """A scorer that has seen nothing."""
+        """Create an empty scorer."""
         head = build(DetectionHead, self.settings.head, "head")
         ranked = "class score" if head.score == "class" else "objectness times class score"
         described = f"{ranked}, of predictions with objectness times class score from {head.score_threshold:g}"
@@ -275,6 +275,6 @@ class DetectionTask(Task):
         return DetectionScorer(self.settings.classes, filters, described)
 
     def score(self, scorer: Any, predicted: Boxes, truth: Boxes, recording: LabelledRecording, label: int) -> None:
-        """Give the scorer the boxes of one frame, and the time since the recording's start."""
+        """Update the scorer with the boxes of one frame and its time since the recording's start."""
         time_us = int(recording.label_times[label]) - recording.start
         scorer.update(predicted, truth, recording.name, time_us, groups_of(recording, label))

@@ -1,4 +1,4 @@
-"""Semantic segmentation: UperNet on the backbone, cross-entropy and Dice, mIoU, and test-time augmentation."""
+"""Semantic segmentation: UperNet on the backbone, cross-entropy and Dice loss, mIoU, and test-time augmentation."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ SMOOTH = 1.0
 
 
 def dice_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """One minus the Dice coefficient of each sample and class, absent ones included.
+    """One minus the Dice coefficient of each sample and class, absent classes included.
 
     Per sample and class it is 1 - (2 sum(p t) + 1) / (sum(p^2 + t^2) + 1) with softmax probabilities p and one-hot
     labels t, as in uzh-rpg/ess, utils/loss_functions.py.
 
     Args:
         logits: (N, classes, H, W).
-        labels: (N, H, W) integers; pixels labelled 255 count in no sum.
+        labels: (N, H, W) integers; pixels labelled 255 are ignored.
 
     Returns:
         (N, classes) float32 between 0 and 1.
@@ -56,9 +56,9 @@ def dice_losses(logits: Tensor, labels: Tensor) -> Tensor:
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class SegmentationHead:
-    """UperNet's width, and the rate of dropout before its classifier.
+    """Settings of UperNet: its width, and the dropout rate before its classifier.
 
-    288 channels give it 11.29 M parameters; the paper's 11.2 M is not identifiable.
+    With 288 channels it has 11.29 M parameters; the configuration of the paper's 11.2 M is unknown.
     """
 
     channels: Width = 288
@@ -66,12 +66,12 @@ class SegmentationHead:
 
 
 class SegmentationModel(Network):
-    """Backbone and `mmseg.UPerHead`; trained with the unweighted sum of cross-entropy and Dice.
+    """Backbone and `mmseg.UPerHead`, trained with the unweighted sum of cross-entropy and Dice loss.
 
     Args:
-        backbone: gives the four features.
+        backbone: returns the features of four stages.
         classes: number of classes; label 255 is ignored.
-        settings: of the head.
+        settings: settings of the head.
     """
 
     def __init__(self, backbone: Backbone, classes: int, settings: SegmentationHead) -> None:
@@ -88,14 +88,14 @@ class SegmentationModel(Network):
                 "loss_decode": [],
             }
         )
-        # What the head's own init_weights() does beyond its constructor, without its report on every tensor.
+        # The rest of the head's init_weights(), without logging every tensor.
         nn.init.normal_(self.head.conv_seg.weight, std=0.01)
         nn.init.zeros_(self.head.conv_seg.bias)
 
     def losses(self, features: list[Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Losses "loss" and its summands "loss_ce" and "loss_dice"; a step without a labelled pixel costs nothing.
+        """Losses "loss" and its terms "loss_ce" and "loss_dice"; a step without labels has zero loss.
 
-        Labels are (L, H, W) uint8 with 255 where there is none.
+        Labels are (L, H, W) uint8, 255 where unlabelled.
         """
         place, labels, empty = dummy_labels(batch["label_place"], batch["labels"], IGNORE)
         with rank_without_labels(empty):
@@ -105,7 +105,7 @@ class SegmentationModel(Network):
     @in_fp32
     def _losses(self, logits: Tensor, labels: Tensor, empty: bool) -> dict[str, Tensor]:
         inputs, targets = logits, labels.long()
-        if torch.are_deterministic_algorithms_enabled():  # over maps CUDA has no deterministic way
+        if torch.are_deterministic_algorithms_enabled():  # CUDA's loss over maps is not deterministic
             inputs, targets = logits.movedim(1, -1).flatten(0, -2), targets.flatten()
         ce = cross_entropy(inputs, targets, ignore_index=IGNORE, reduction="sum")
         ce = global_mean(ce, (labels != IGNORE).sum())
@@ -124,7 +124,7 @@ class SegmentationModel(Network):
 
 
 States = tuple[BackboneState | None, ...]
-# Scales at which an image is seen, at each of them as it is and mirrored.
+# Scales of the views of an image; each scale is used with and without mirroring.
 VIEWS: Mapping[str, tuple[float, ...]] = {
     "none": (),
     "flip": (1.0,),
@@ -133,14 +133,14 @@ VIEWS: Mapping[str, tuple[float, ...]] = {
 
 
 class AveragedViews:
-    """A segmentation network that is asked once for each view; logits are averaged.
+    """Test-time augmentation: average the logits of a segmentation network over scaled and mirrored views.
 
-    Histograms are scaled bilinearly. Each view plays the recording with a state of its own; each size has a backbone
-    with the same weights, and all share the head.
+    Histograms are scaled bilinearly. Each view has its own recurrent state; each size has its own backbone with the
+    same weights, and all share the head.
 
     Args:
-        model: the trained network.
-        scales: one of `VIEWS`.
+        model: trained network.
+        scales: one of the values of `VIEWS`.
         size: (H, W) of the histograms in px.
     """
 
@@ -152,7 +152,7 @@ class AveragedViews:
             self._views += [(backbone, seen, mirrored) for mirrored in (False, True)]
 
     def predict(self, histograms: Tensor, state: States | None, label_place: Tensor) -> tuple[Tensor | None, States]:
-        """Mean logits (L, classes, H, W) of the segments at label_place (L, 2) lane and segment, and the states."""
+        """Mean logits (L, classes, H, W) of the segments at label_place (L, 2), lane and segment, and the states."""
         logits, states = [], []
         for (backbone, size, mirrored), before in zip(self._views, state or [None] * len(self._views), strict=True):
             seen = histograms.flip(-1) if mirrored else histograms
@@ -170,7 +170,7 @@ class AveragedViews:
 
 @TASKS.register_module(name="segmentation")
 class SegmentationTask(Task):
-    """A data set with masks; see `Task`."""
+    """Task on a data set with segmentation masks; see `Task`."""
 
     collate, head = stack_masks, SegmentationHead
     scores: ClassVar = {
@@ -188,19 +188,19 @@ class SegmentationTask(Task):
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> SegmentationModel:
-        """`backbone` with a randomly initialised UperNet."""
+        """Add a randomly initialised UperNet to `backbone`."""
         return SegmentationModel(backbone, len(settings.classes), build(SegmentationHead, settings.head, "head"))
 
     def player(self, model: SegmentationModel) -> SegmentationModel | AveragedViews:
-        """The model, or its test-time augmentation."""
+        """Return the model, or its wrapper for test-time augmentation."""
         scales = VIEWS[self.settings.test_time_augmentation]
         return AveragedViews(model, scales, self.size) if scales else model
 
     def scorer(self) -> SegmentationScorer:
-        """A scorer that has seen nothing."""
+        """Create an empty scorer."""
         return SegmentationScorer(self.settings.classes)
 
     @staticmethod
     def read(predictions: Tensor) -> Sequence[NDArray[np.uint8]]:
-        """Class of each pixel, from logits (L, classes, H, W)."""
+        """Class of each pixel from logits (L, classes, H, W)."""
         return list(predictions.argmax(dim=1).to(torch.uint8).cpu().numpy())

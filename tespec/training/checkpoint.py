@@ -1,8 +1,7 @@
-"""Checkpoints of a run: one file each, written whole or not at all, and verified before one is used.
+"""Checkpoints of a run: one file each, written atomically and verified before use.
 
-A checkpoint is a file of `torch.save`: a zip archive whose members carry checksums, read with `weights_only=True`, so
-that nothing in it can run code. It is written under a hidden name and flushed, then takes its own; older ones go after
-that.
+A checkpoint is a `torch.save` file: a zip archive whose members carry checksums, read with `weights_only=True` so that
+loading it runs no code. It is written to a hidden file, flushed and then renamed; older ones are deleted afterwards.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ KEEP = 2
 
 
 def save_checkpoint(folder: Path, step: int, content: dict[str, Any]) -> Path:
-    """Write the checkpoint of `step`; it and the one before it stay, and none of a later step.
+    """Write the checkpoint of `step`; keep it and the one before it, and delete all others.
 
     Args:
-        folder: of the run.
-        step: steps done.
+        folder: folder of the run.
+        step: number of steps done.
         content: tensors, numbers, strings, and dicts, lists and tuples of them.
 
     Raises:
-        OSError: the disk is full, or the folder cannot be written to; older checkpoints stay as they were.
+        OSError: the disk is full, or the folder is not writable; older checkpoints are kept.
     """
     path = folder / f"step-{step:09d}.pt"
     buffer = io.BytesIO()
@@ -52,10 +51,10 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest undamaged checkpoint, None where there is none, and the names of damaged ones that are newer."""
+    """Return the newest intact checkpoint, or None, and the names of newer damaged ones."""
     damaged: list[str] = []
     for path in reversed(checkpoints(folder)):
-        # A damaged archive raises whatever the damage leads to.
+        # A damaged archive can raise any exception.
         with suppress(Exception), zipfile.ZipFile(path) as archive:
             if archive.testzip() is None:
                 return path, damaged
@@ -64,10 +63,10 @@ def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def read_checkpoint(path: Path, run: str) -> dict[str, Any]:
-    """Content of a checkpoint, on the CPU.
+    """Read a checkpoint onto the CPU.
 
     Raises:
-        UserError: it holds something else, or belongs to another run.
+        UserError: the file is not a checkpoint, or belongs to another run.
     """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -80,13 +79,13 @@ def read_checkpoint(path: Path, run: str) -> dict[str, Any]:
 
 
 def clear(folder: Path) -> None:
-    """Remove all checkpoints of a run."""
+    """Remove all checkpoints and unfinished files of a run."""
     for path in checkpoints(folder):
         path.unlink()
     tidy(folder)
 
 
 def tidy(folder: Path) -> None:
-    """Remove the hidden files that a killed process left half-written; only while holding the run's lock."""
+    """Remove hidden files that a killed process left unfinished; call it only while holding the run's lock."""
     for path in folder.glob(".*"):
         path.unlink(missing_ok=True)

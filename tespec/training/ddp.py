@@ -1,4 +1,4 @@
-"""A network on several ranks: a replica on each, whose gradients and batch statistics are those of the whole batch."""
+"""Data parallelism: one replica per rank, with the gradients and batch statistics of the global batch."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class LossModule(nn.Module):
-    """A network's loss as a module, which is what DDP wraps."""
+    """A network's loss as a module that DDP can wrap."""
 
     def __init__(self, network: Any) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
-        """Losses of a micro-batch by name, and the state after it."""
+        """Return the losses of a micro-batch by name, and the state after it."""
         losses: tuple[dict[str, Tensor], Any] = self.network.loss(batch, state)
         return losses
 
 
 def wrap_ddp(network: nn.Module) -> nn.Module:
-    """The loss of a network; with several ranks its gradients are averaged over them during the backward pass.
+    """Wrap the loss of a network; with more than one rank, the backward pass averages its gradients over the ranks.
 
-    The network's own batch normalisations become synchronised ones then; its parameters, buffers and their names stay.
-    Each trained parameter has to get a gradient in every step of every rank. Where that is not so, the network says
-    `unused_parameters = True`: what only other ranks have a gradient for counts as zero then, and finding out which
-    those are waits for the device in each step.
+    The network's batch normalisation layers are then synchronised in place; parameters, buffers and their names stay.
+    Each trained parameter must get a gradient in every step on every rank. A network that cannot guarantee this sets
+    `unused_parameters = True`: a gradient missing on one rank then counts as zero, and every step waits for the device.
     """
     if world_size() == 1:
         return LossModule(network)
@@ -44,14 +43,14 @@ def wrap_ddp(network: nn.Module) -> nn.Module:
         warnings.simplefilter("ignore", FutureWarning)
         return DistributedDataParallel(
             LossModule(synced(network)),
-            broadcast_buffers=False,  # batch statistics are those of the whole batch on every rank
+            broadcast_buffers=False,  # every rank already has the statistics of the global batch
             gradient_as_bucket_view=True,
             find_unused_parameters=getattr(network, "unused_parameters", False),
         )
 
 
 def require_gradients(network: nn.Module) -> None:
-    """Make sure that the other ranks do not wait for a gradient of this one.
+    """Check that every trained parameter has a gradient, for which the other ranks would otherwise wait.
 
     Raises:
         UserError: a trained parameter has none.
@@ -65,7 +64,7 @@ def require_gradients(network: nn.Module) -> None:
 
 
 def synced(model: nn.Module) -> nn.Module:
-    """`model` with every batch normalisation over all ranks; its tensors, which an optimizer may hold already, stay."""
+    """Turn every batch normalisation of `model` into `SyncedBatchNorm`, in place; optimizers keep their references."""
     for each in model.modules():
         if isinstance(each, BATCH_NORMS):
             each.__class__ = SyncedBatchNorm
@@ -73,15 +72,15 @@ def synced(model: nn.Module) -> nn.Module:
 
 
 class SyncedBatchNorm(nn.BatchNorm1d):
-    """As `nn.BatchNorm`, with mean and variance over all ranks; torch's own needs GPUs.
+    """Batch normalisation with mean and variance over all ranks; unlike torch's, it also runs on CPUs.
 
-    A rank without labels (`tespec.core.distributed.rank_without_labels`) adds nothing to them. Each rank tells its
-    mean, its squared distance from that, and its number of elements, which are put together as by Chan et al. (1979):
-    sums of squares of all would cancel where the mean is large.
+    A rank without labels (`tespec.core.distributed.rank_without_labels`) contributes nothing. Each rank sends its mean,
+    its sum of squared deviations and its number of elements, which are combined as in Chan et al. (1979): plain sums of
+    squares would lose precision where the mean is large.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise (N, C, ...), with one exchange forward and one backward."""
+        """Normalise (N, C, ...), with one collective in the forward and one in the backward pass."""
         if not self.training or ranks_per_batch() == 1:
             batches = self.training or self.running_mean is None
             momentum = 0.1 if self.momentum is None else self.momentum
@@ -91,7 +90,7 @@ class SyncedBatchNorm(nn.BatchNorm1d):
         values = input.to(torch.promote_types(input.dtype, torch.float32))
         count = values.numel() // values.shape[1]
         if has_no_labels():
-            # A placeholder sample may lie far from the others; its parameters still get a gradient, of zeros.
+            # The dummy sample may be an outlier. Masking leaves the parameters before this layer zero gradients.
             values, count = values.masked_fill(values.new_ones((), dtype=torch.bool), 0.0), 0
         variance, mean = torch.var_mean(values, [0, *range(2, values.dim())], correction=0)
         gathered = all_gather_rows(torch.stack([mean, variance * count, torch.full_like(mean, count)])[None])
@@ -107,7 +106,7 @@ class SyncedBatchNorm(nn.BatchNorm1d):
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor, seen: Tensor) -> None:
-        """Follow the batch's statistics; `seen` is 0 where no rank had a sample, else 1."""
+        """Update the running statistics; `seen` is 0 if no rank had a sample, else 1."""
         if self.running_mean is None:
             return
         batches = cast("Tensor", self.num_batches_tracked)

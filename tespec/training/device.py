@@ -1,4 +1,4 @@
-"""Where a run is computed: its processes, started by torchrun or SLURM, and the device, precision and seeds of each."""
+"""Processes of a run, started by torchrun or SLURM, and the device, precision and seeds of each."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from tespec.core.settings import Optimisation
 from tespec.models.layers import allow_tf32
 
 PORT = "29500"  # torch's default
-# By launcher: where the environment of each process tells rank, number of processes and rank on its machine; the first
-# that is there of several.
+# Environment variables of rank, world size and local rank by launcher; of alternatives, the first that is set is used.
 LAUNCHERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "pytorch": (("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",)),
     "slurm": (("SLURM_PROCID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_LOCALID",)),
@@ -30,11 +29,11 @@ LAUNCHERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 
 
 def be_deterministic(wanted: bool, device: torch.device) -> None:
-    """Restrict torch to deterministic algorithms, or lift that; an operation that has none raises.
+    """Restrict torch to deterministic algorithms (operations without one then raise), or lift the restriction.
 
-    Where it is lifted, a GPU computes as fast as it can: products and convolutions of float32 in TF32, but for losses,
-    and each convolution by the algorithm that was fastest when it was tried. cuBLAS reads its variable when it is first
-    used, so this comes before any work on a GPU.
+    Without it, a GPU is as fast as possible: float32 matrix products and convolutions use TF32, except in losses, and
+    each convolution uses the algorithm that benchmarked fastest. Call this before any work on a GPU, since cuBLAS reads
+    its environment variable on first use.
     """
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -45,21 +44,21 @@ def be_deterministic(wanted: bool, device: torch.device) -> None:
 
 
 def is_fast(device: torch.device, deterministic: bool) -> bool:
-    """Whether what changes results by rounding alone is on by default: on a GPU that need not repeat to the bit."""
+    """Whether optimisations that change results only by rounding are on by default: on a non-deterministic GPU."""
     return device.type == "cuda" and not deterministic
 
 
 @contextmanager
 def denormals_flushed() -> Iterator[None]:
-    """A block in which denormal floats are 0 on the CPU.
+    """Flush denormal floats to 0 on the CPU inside the block.
 
-    Processors take a hundred times as long for a number below 1.2e-38 as for another, and shifted-window attention has
-    many of them: it adds -100 where windows must not see each other, and exp(-100) is 3.7e-44. Added to anything else
-    they change no digit. Threads that torch starts in the block take the mode over and keep it, so the block begins
-    before torch has started any.
+    Numbers below 1.2e-38 take a processor a hundred times as long as others, and shifted-window attention has many of
+    them: it adds -100 between windows that must not attend to each other, and exp(-100) is 3.7e-44. Added to any other
+    number they change no digit. Threads that torch starts inside the block inherit the mode and keep it, so enter the
+    block before torch starts any.
     """
     for kind in (np.float16, np.float32, np.float64):
-        np.finfo(kind)  # cached; asked for the first time in the block, it warns that denormals are missing
+        np.finfo(kind)  # cached here: a first call inside the block would warn about missing denormals
     torch.set_flush_denormal(True)
     try:
         yield
@@ -69,10 +68,10 @@ def denormals_flushed() -> Iterator[None]:
 
 @contextmanager
 def out_of_memory_named() -> Iterator[None]:
-    """A block in which a GPU that runs out of memory is a mistake that a user can mend.
+    """Report a GPU that runs out of memory inside the block as a user error with a remedy.
 
     Raises:
-        UserError: it did.
+        UserError: the GPU ran out of memory.
     """
     try:
         yield
@@ -82,7 +81,7 @@ def out_of_memory_named() -> Iterator[None]:
 
 
 def derive(seed: int, *names: int | str) -> int:
-    """A 63-bit seed for one purpose, a pure function of the run's seed and the purpose's names."""
+    """Derive a 63-bit seed for one purpose, as a pure function of the run's seed and the purpose's names."""
     text = "/".join(str(part) for part in (seed, *names))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -95,10 +94,10 @@ def seed_everything(seed: int) -> None:
 
 
 def choose_device(name: str | None) -> torch.device:
-    """The named device, or a GPU where there is one, else the CPU.
+    """Return the named device, or by default a GPU if there is one, else the CPU.
 
     Raises:
-        UserError: the name is unknown, or its device is not there.
+        UserError: the name is unknown, or the machine does not have this device.
     """
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -118,10 +117,10 @@ def describe(device: torch.device) -> str:
 
 
 def with_precision(settings: Optimisation, device: torch.device) -> Optimisation:
-    """Settings whose precision is the one computed in: `auto` becomes bf16 on a GPU and fp32 on a CPU.
+    """Resolve the precision in the settings: `auto` becomes bf16 on a GPU and fp32 on a CPU.
 
     Raises:
-        UserError: the device does not have it.
+        UserError: the device does not support the precision.
     """
     precision = settings.precision
     if precision == "auto":
@@ -132,7 +131,7 @@ def with_precision(settings: Optimisation, device: torch.device) -> Optimisation
 
 
 def starting(launcher: str, environment: Mapping[str, str]) -> list[str]:
-    """The beginning of a command line that starts as many processes as there are."""
+    """First words of a command that launches as many processes as this run has."""
     if launcher == "slurm":
         return ["srun", "--ntasks", environment.get("SLURM_NTASKS", "1"), "python"]
     machines = environment.get("GROUP_WORLD_SIZE", "1")
@@ -142,16 +141,16 @@ def starting(launcher: str, environment: Mapping[str, str]) -> list[str]:
 
 @contextmanager
 def launched(launcher: str, device: str | None) -> Iterator[None]:
-    """Inside, all processes that `launcher` started have met; each of them takes a GPU, or all use the CPU.
+    """Join the processes that `launcher` started into one group inside the block; each takes a GPU, or all the CPU.
 
-    Where two of them take the same GPU, NCCL refuses to start.
+    NCCL refuses to start if two processes take the same GPU.
 
     Args:
         launcher: "none", "pytorch" (torchrun) or "slurm".
-        device: as of `choose_device`; "cpu" for no GPU.
+        device: as in `choose_device`; "cpu" for no GPU.
 
     Raises:
-        UserError: nothing was launched, processes cannot meet, or a GPU was named.
+        UserError: the launcher does not match the environment, processes cannot meet, a GPU was named or is missing.
     """
     if launcher == "none":
         if os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ:
@@ -166,11 +165,11 @@ def launched(launcher: str, device: str | None) -> Iterator[None]:
     if launcher == "slurm" and device != "cpu" and not on_gpu:
         raise UserError(f"--launcher {launcher}", "there is no GPU here", "ask for GPUs, or give --device cpu")
     os.environ.update(meeting)
-    # With "spawn" every worker would read all indices again.
+    # With "spawn", every worker would load all indices again.
     if multiprocessing.get_start_method(allow_none=True) is None:
         multiprocessing.set_start_method("fork")
     if on_gpu:
-        # A process sees all GPUs of its machine, or its own alone (--gpus-per-task).
+        # A process sees all GPUs of its machine, or only its own (--gpus-per-task).
         torch.cuda.set_device(int(meeting["LOCAL_RANK"]) % torch.cuda.device_count())
     distributed.init_process_group("nccl" if on_gpu else "gloo")
     open_group()
@@ -182,13 +181,13 @@ def launched(launcher: str, device: str | None) -> Iterator[None]:
 
 
 def torch_environment(launcher: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, by which torch's processes meet.
+    """RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT for `torch.distributed`.
 
-    An address and a port that the environment names stand. Else, processes of SLURM meet on the first machine of their
-    step, at a port that follows from the job: jobs that share a machine must not meet each other.
+    Address and port are kept if the environment sets them. Otherwise SLURM processes meet on the first machine of their
+    step, at a port derived from the job id so that jobs on the same machine do not collide.
 
     Raises:
-        UserError: something is missing.
+        UserError: a variable is missing.
     """
     found, how = {}, "start with srun" if launcher == "slurm" else "start with torchrun --nproc-per-node N"
     for name, others in zip(("RANK", "WORLD_SIZE", "LOCAL_RANK"), LAUNCHERS[launcher], strict=True):
@@ -208,6 +207,6 @@ def torch_environment(launcher: str, environment: Mapping[str, str]) -> dict[str
 
 
 def first_host(listed: str) -> str:
-    """The first of SLURM's hosts: node003 of "node[003-006,9],gpu1"."""
+    """First host of a SLURM node list: node003 of "node[003-006,9],gpu1"."""
     first = re.match(r"(?:[^,\[]|\[[^\]]*\])+", listed)
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", first[0] if first else listed)

@@ -1,6 +1,6 @@
-"""Batches on their way to the device: dealt to ranks, built by worker processes.
+"""Loading of batches: divided among ranks, built by worker processes, copied to the device.
 
-Data that vanish and workers that die end in one clear error.
+Data that disappear and workers that die are reported as one clear error.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ MOST_WORKERS = 8
 
 
 class MicroBatches(Dataset[Batch]):
-    """The micro-batches of a rank: item k * accumulate + i is the one of step k, gradient accumulation step i.
+    """Micro-batches of a rank: item k * accumulate + i belongs to step k, gradient accumulation step i.
 
     Args:
-        parts: one for each gradient accumulation step, item k being that part of the batch of step k.
+        parts: one data set per gradient accumulation step; its item k is that part of the batch of step k.
 
     Attributes:
         accumulate: number of gradient accumulation steps.
         segments: windows per chunk.
-        left_out: names of recordings that are never played.
-        has_no_continuation: whether streams are to be played, and none of them has a second chunk.
+        left_out: names of recordings that are too short for a chunk.
+        has_no_continuation: whether lanes play streams, but no recording has a second chunk.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:
@@ -51,19 +51,19 @@ class MicroBatches(Dataset[Batch]):
         return batch
 
     def names(self, step: int) -> list[str]:
-        """Names of the recordings that are played at a step, where the parts know them."""
+        """Names of the recordings used at a step, for parts that know them."""
         known = [part.names(step) for part in self._parts if hasattr(part, "names")]
         return sorted({name for names in known for name in names})
 
 
 def deal(steps: Callable[..., Any], seed: int, batch_size: int, accumulate: int) -> MicroBatches:
-    """This rank's micro-batches of every batch.
+    """Build this rank's micro-batches of every batch.
 
     Args:
-        steps: called with a seed and a part, gives the batches by step.
-        seed: of the run.
-        batch_size: of all ranks together.
-        accumulate: gradient accumulation steps.
+        steps: function of a seed and a shard (index, count) that returns the batches by step.
+        seed: seed of the run.
+        batch_size: global batch size, over all ranks.
+        accumulate: number of gradient accumulation steps.
 
     Raises:
         UserError: the batch does not divide evenly, or the data is too short.
@@ -77,7 +77,7 @@ def deal(steps: Callable[..., Any], seed: int, batch_size: int, accumulate: int)
 
 
 class _Answers(Dataset[Batch | UserError]):
-    """Batches, or what kept them from being made: an exception of a worker would come back as another one."""
+    """Batches, or the error that prevented one: an exception raised in a worker would change its type on the way."""
 
     def __init__(self, steps: Dataset[Batch]) -> None:
         self._steps = steps
@@ -93,10 +93,10 @@ class _Answers(Dataset[Batch | UserError]):
 
 
 def load_batches(steps: Dataset[Any], first: int, last: int, workers: int | None, *, pin: bool) -> Iterator[Any]:
-    """The batches of steps `first` to `last` in order, prepared by `workers` processes; None: as many as fit.
+    """Yield batches of steps `first` to `last` - 1, prepared by `workers` processes (None: chosen for a GPU, else 0).
 
     Raises:
-        UserError: data cannot be read any more, or a process that prepares batches died.
+        UserError: data can no longer be read, or a worker process died.
     """
     answers = _Answers(steps)
     if pin and workers == 0:
@@ -115,13 +115,13 @@ def load_batches(steps: Dataset[Any], first: int, last: int, workers: int | None
     before = signal.getsignal(signal.SIGCHLD)
     batches = iter(loader)
     if signal.getsignal(signal.SIGCHLD) != before:
-        # When a worker dies, torch's handler would raise wherever the training is; without it, torch raises in `next`.
+        # When a worker dies, torch's handler would raise anywhere in the training; without it, torch raises in `next`.
         signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
     for step in range(first, last):
         try:
             batch = next(batches)
         except (RuntimeError, OSError, EOFError) as error:
-            # A pipe may break before torch sees what happened.
+            # The pipe may break before torch notices the dead worker.
             broken = not isinstance(error, RuntimeError) and "in DataLoader worker process" not in str(error)
             if not workers or not (broken or "DataLoader worker (pid" in str(error)):
                 raise
@@ -137,19 +137,19 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def choose_workers(batch: Any) -> int:
-    """Number of processes that prepare batches for a GPU, from this process's cores and its shared memory; logged.
+    """Choose and log the number of workers for a GPU, from this process's CPU cores and the free shared memory.
 
-    The batches that wait take at most half of what is free of the shared memory. One core is left to the training;
-    where there are only two, workers would take the time that they save.
+    Prefetched batches take at most half of the free shared memory. One core is left to the training. With two cores,
+    workers would cost as much time as they save, so there are none.
 
     Args:
-        batch: the first one, for its size.
+        batch: the first batch, for its size.
     """
     if isinstance(batch, UserError):
         raise batch
     tensors = batch.values() if isinstance(batch, dict) else batch
     size = max(1, sum(getattr(each, "nbytes", 0) for each in tensors))
-    # torchrun tells how many processes share the cores; SLURM gives each its own, and tells how many share a machine.
+    # torchrun reports how many processes share the cores; SLURM gives each its own and reports processes per machine.
     started = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     on_machine = re.match(r"\d+", os.environ.get("SLURM_STEP_TASKS_PER_NODE", "1"))
     processes = max(started, int(on_machine[0])) if on_machine else started
@@ -162,5 +162,5 @@ def choose_workers(batch: Any) -> int:
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch on the device; pinned memory travels while the device computes on."""
+    """Copy a batch to the device; copies from pinned memory overlap with computation."""
     return {key: value.to(device, non_blocking=True) for key, value in batch.items()}

@@ -1,4 +1,4 @@
-"""The optimizer, its schedules, and what it does with which parameter."""
+"""Optimizer, its parameter groups and schedules, and gradient clipping."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ PATCH_EMBED = "patch_embed"
 
 
 def build_optimizer(model: nn.Module, settings: Optimisation) -> torch.optim.Optimizer:
-    """The optimizer that the settings name, fused: it takes `found_inf`, and is several times as fast."""
+    """Build the optimizer in its fused form, which accepts `found_inf` and is many times as fast; unfused on meta."""
     fused = not any(each.is_meta for each in model.parameters())
     kind, groups = OPTIMIZERS[settings.optimizer], parameter_groups(model, settings)
     return kind(groups, lr=settings.peak_lr, betas=settings.betas, fused=fused)
 
 
 def learning_rate(settings: Optimisation, step: int) -> float:
-    """Learning rate of `step` (0-based): linear warm-up to the peak, then a linear or cosine fall.
+    """Learning rate of `step` (0-based): linear warm-up to the peak, then linear or cosine decay.
 
-    It starts at `peak_lr / start_divisor` (c1) and ends, at the last step, at `peak_lr / end_divisor` (c2), both
-    relative to the peak (paper, appendix "Implementation Settings").
+    It starts at `peak_lr / start_divisor` (c1) and ends, at the last step, at `peak_lr / end_divisor` (c2); see the
+    paper, appendix "Implementation Settings".
     """
     peak = settings.peak_lr
     start, end = peak / settings.start_divisor, peak / settings.end_divisor
@@ -42,23 +42,23 @@ def learning_rate(settings: Optimisation, step: int) -> float:
 
 
 def weight_decay(settings: Optimisation, step: int) -> float:
-    """Weight decay of `step` (0-based): half a cosine from the start to the end of the training, warm-up included.
+    """Weight decay of `step` (0-based): half a cosine over the complete training, warm-up included.
 
-    As in Yan98/Event-Camera-Data-Dense-Pre-training, trainer/pretrain_trainer.py; constant where both ends are equal.
+    As in Yan98/Event-Camera-Data-Dense-Pre-training, trainer/pretrain_trainer.py; constant if both ends are equal.
     """
     decay = settings.weight_decay
     return decay.end + (decay.start - decay.end) * (1 + math.cos(math.pi * step / settings.steps)) / 2
 
 
 def parameter_groups(model: nn.Module, settings: Optimisation) -> list[dict[str, Any]]:
-    """Groups for torch's optimizers, of the parameters that are trained, in the model's order.
+    """Split the trained parameters into groups for torch's optimizers, in the model's order.
 
-    Each holds `lr_share` of the learning rate, and `decays`, whether the weight decay holds for it. "vectors" are those
-    of microsoft/Swin-Transformer, optimizer.py: one dimension, or a name that ends with ".bias". "positions" are all
-    whose names contain one that a backbone lists as `position_tables`.
+    Each group has `lr_share`, its factor on the learning rate, and `decays`, whether weight decay applies. Exempt can
+    be "vectors", as in microsoft/Swin-Transformer, optimizer.py (one dimension, or a name ending in ".bias"), and
+    "positions" (a name containing one of a backbone's `position_tables`).
 
     Raises:
-        UserError: another learning rate for a patch embedding that the model does not have.
+        UserError: the patch embedding has its own learning rate, but the model has no patch embedding.
     """
     tables = {name for module in model.modules() for name in getattr(module, "position_tables", ())}
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
@@ -79,7 +79,7 @@ def parameter_groups(model: nn.Module, settings: Optimisation) -> list[dict[str,
 
 
 def clip(parameters: Sequence[nn.Parameter], rule: Clip) -> None:
-    """Clip the gradients in place; asks the device for nothing."""
+    """Clip the gradients in place, without waiting for the device."""
     if rule.at is None:
         return
     if rule.by == "norm":

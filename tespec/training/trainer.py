@@ -1,4 +1,4 @@
-"""The trainer, read top to bottom: `Trainer.run` and `Trainer.train_step`."""
+"""Training loop; start reading at `Trainer.run` and `Trainer.train_step`."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def not_finite(loss: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
-    """1.0 where the loss or a gradient is infinite or no number, else 0.0, as a float32 scalar on their device."""
-    # The largest magnitude: a sum of squares overflows long before a number does.
+    """1.0 if the loss or a gradient is infinite or NaN, else 0.0, as a float32 scalar on the loss's device."""
+    # Maximum norm: a sum of squares overflows long before its terms do.
     largest = get_total_norm([each.grad for each in parameters if each.grad is not None], float("inf"))
     return (~torch.isfinite(torch.stack([loss.detach().float(), largest.to(loss.device).float()])).all()).float()
 
 
 class Trainer:
-    """Trains `model` on the batches of `steps`, whose item k is the batch of step k.
+    """Trainer of `model` on the batches of `steps`, whose item k is the batch of step k.
 
-    Each rank trains on its micro-batches of a batch (see `MicroBatches`); gradients are averaged over the ranks during
-    the last backward pass of a step. Everything random draws from generators seeded by (seed, step), so a run resumed
-    at step k draws what an uninterrupted one draws. A step whose loss or gradients are not finite changes no weight.
+    Each rank trains on its micro-batches of a batch (see `MicroBatches`); gradients are averaged over the ranks in the
+    last backward pass of a step. All randomness comes from generators seeded by (seed, step), so a run resumed at step
+    k draws the same numbers as an uninterrupted one. A step with a non-finite loss or gradient changes no weight.
 
     Args:
-        model: has `loss(batch, state)`, which returns the losses by name, "loss" being minimised, and the detached
-            state; `after_step(progress)`, if it has one, is called after each optimizer step, as for an EMA.
-        steps: the batches by step, or this rank's micro-batches.
+        model: has `loss(batch, state)`, which returns the losses by name ("loss" is minimised) and the detached state;
+            `after_step(progress)`, if defined, is called after each optimizer step, for example for an EMA.
+        steps: batches by step, or this rank's micro-batches.
         settings: optimizer and schedule.
-        seed: of the run.
-        device: where it trains.
+        seed: seed of the run.
+        device: device to train on.
         hooks: mmengine's `before_run(trainer)`, `after_train_iter(trainer, step, batch, losses)` and
-            `after_run(trainer)`, the last one however the training ends.
-        workers: processes that prepare batches; None: chosen, see `tespec.training.loading.choose_workers`.
+            `after_run(trainer)`, the last one even if the training fails.
+        workers: processes that prepare batches; None: see `tespec.training.loading.choose_workers`.
 
     Attributes:
         step: number of optimizer steps done.
-        states: recurrent state after them, of each micro-batch.
+        states: recurrent state of each micro-batch after these steps.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Trainer:
         self.states: list[Any] = [None] * self.accumulate
         self.optimizer = build_optimizer(model, self.settings)
         self.scaler = torch.amp.GradScaler("cuda", enabled=self.settings.precision == "fp16")
-        # The first step that was not finite: on the device, so that no step waits for it.
+        # The first non-finite step, on the device so that no step has to wait for it.
         self._first_wrong = torch.full((), NONE_YET, dtype=torch.int64, device=device)
         self._seed, self._hooks, self._workers = seed, hooks, workers
         self._trained = [each for each in model.parameters() if each.requires_grad]
@@ -91,8 +91,7 @@ class Trainer:
         """Train until the last step of the settings.
 
         Raises:
-            UserError: a loss or a gradient is not finite, data cannot be read any more, or a process that prepares
-                batches died.
+            UserError: a loss or a gradient is not finite, data can no longer be read, or a worker process died.
         """
         self.model.train()
         self._call("before_run")
@@ -114,7 +113,7 @@ class Trainer:
             self._call("after_run")
 
     def train_step(self, *batches: Batch) -> dict[str, Tensor]:
-        """One optimizer step on this rank's micro-batches, which are on the device; returns the losses."""
+        """Do one optimizer step on this rank's micro-batches, which are on the device, and return the losses."""
         rate, decay = learning_rate(self.settings, self.step), weight_decay(self.settings, self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["lr_share"]
@@ -122,13 +121,13 @@ class Trainer:
         found = [self._backward(batch, number) for number, batch in enumerate(batches)]
         require_gradients(self.model)
         losses = mean_losses([each for each, _ in found])
-        # Scaled gradients may overflow: the scaler then skips the step and scales less.
+        # Scaled gradients may overflow: the scaler then skips the step and lowers its scale.
         wrong = not_finite(losses["loss"], () if self.scaler.is_enabled() else self._trained)
         self._first_wrong = self._first_wrong.masked_fill((wrong > 0) & (self._first_wrong == NONE_YET), self.step)
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
-        elif self.device.type != "meta":  # where no optimizer is fused
-            # A fused optimizer then leaves weights and moments as they are.
+        elif self.device.type != "meta":  # which has no fused optimizer
+            # After a non-finite step, a fused optimizer leaves weights and moments unchanged.
             self.optimizer.found_inf = (self._first_wrong != NONE_YET).float()  # type: ignore[attr-defined]
         clip(self._trained, self.settings.clip)
         self.scaler.step(self.optimizer)
@@ -140,38 +139,38 @@ class Trainer:
         return losses
 
     def _backward(self, batch: Batch, number: int) -> tuple[dict[str, Tensor], Any]:
-        """Losses of a micro-batch, whose gradients are added, and the state after it."""
+        """Accumulate the gradients of a micro-batch; return its losses and the state after it."""
         part, parts = rank() * self.accumulate + number, world_size() * self.accumulate
-        # The first part draws what a single process draws; others draw their own, unless the model shares its draws.
+        # Part 0 draws the same numbers as a single process; others have their own seed, unless the model shares one.
         own = () if part == 0 or getattr(self.model, "shared_rng", False) else ("part", part)
         seed_everything(derive(self._seed, "step", self.step, *own))
         half = HALF.get(self.settings.precision)
-        # Gradients travel between the ranks in the last backward pass of a step alone.
+        # Gradients are averaged over the ranks only in the last backward pass of a step.
         exchanged = number == self.accumulate - 1 or world_size() == 1
-        # What is computed again for the backward pass draws its part of the batch again.
+        # The backward pass is inside the block: stages that it recomputes must draw for the same part of the batch.
         with batch_part((part, parts)), nullcontext() if exchanged else self._replica.no_sync():
             with torch.autocast(self.device.type, dtype=half) if half else nullcontext():
                 losses, state = self._replica(batch, self.states[number])
-            # Losses are computed in float32, backward as well; what the network computes in half precision has no TF32.
+            # The losses' backward pass is in float32 too; TF32 makes no difference to layers in half precision.
             with without_tf32() if half else nullcontext():
                 self.scaler.scale(losses["loss"] / self.accumulate).backward()
         return losses, state
 
     @property
     def is_sync_step(self) -> bool:
-        """Whether this step waits for the device and the other ranks, as for a check or a checkpoint.
+        """Whether this step waits for the device and the other ranks, for example for a check or a checkpoint.
 
-        On a CPU that costs nothing and is every step; elsewhere it is the last one, and one for each `SYNC_EVERY`
-        backward passes.
+        On a CPU this costs nothing, so every step does. Elsewhere the last step does, and one per `SYNC_EVERY` backward
+        passes.
         """
         every = max(1, SYNC_EVERY // self.accumulate)
         return self.device.type == "cpu" or self.step % every == 0 or self.step == self.settings.steps
 
     def require_finite(self) -> None:
-        """Make sure that no step so far was non-finite.
+        """Check that no step so far was non-finite.
 
         Raises:
-            UserError: one was.
+            UserError: a step was.
         """
         step = int(self._first_wrong.item())
         if step == NONE_YET:
@@ -186,19 +185,19 @@ class Trainer:
             getattr(hook, point)(self, *arguments)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that determines the steps to come; each rank calls it, since each holds a part of the state."""
+        """Everything that determines the next steps; all ranks must call it, since each holds a part of the state."""
         own = tree_map_only(Tensor, Tensor.cpu, self.states)
         return {
             "step": self.step,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),
-            # Tensors are concatenated along the lanes.
+            # Tensors are concatenated along the batch axis.
             "state": tree_map(_joined, *(state for states in all_gather(own) for state in states)),
         }
 
     def load_state_dict(self, content: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken, with any number of ranks and gradient accumulation steps."""
+        """Resume from a `state_dict`, with any number of ranks and gradient accumulation steps."""
         self.step = content["step"]
         self.model.load_state_dict(content["model"])
         self.optimizer.load_state_dict(content["optimizer"])

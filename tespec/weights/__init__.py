@@ -1,1 +1,1 @@
-"""Weights files: written as safetensors, read safely, loaded whole or not at all."""
+"""Weights files: written as safetensors, read safely, loaded completely or not at all."""

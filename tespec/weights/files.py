@@ -1,4 +1,4 @@
-"""Weights on disk: safetensors written atomically; torch files read with `weights_only=True` alone."""
+"""Weights on disk: safetensors written atomically; torch files read only with `weights_only=True`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tespec.core.settings import Flag, build
 RECIPE_KEY = "tespec"
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 WRAPPERS = ("state_dict", "model", "checkpoint", "weights")
-# Beyond any network and sensor there is.
+# Limits beyond any real network and sensor.
 Channels = Annotated[int, Field(strict=True, ge=1, le=1024)]
 Side = Annotated[int, Field(strict=True, ge=1, le=2048)]
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a recipe names of the network that its tensors belong to; the rest of a recipe is not read."""
+    """Fields of a recipe that describe the network of its tensors; others are not validated."""
 
     width: str | None = None
     recurrent: Flag | None = None
@@ -44,7 +44,7 @@ class Architecture:
 
 
 class Unread:
-    """Stands for a value that is not needed."""
+    """Placeholder for a value that is not needed."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -52,7 +52,7 @@ class Unread:
     __setstate__ = __init__
 
 
-# Settings that training scripts save beside the weights: read as plain values, without importing their classes.
+# Settings that training scripts save with the weights: read as plain values, without importing their classes.
 NUMPY = ("dtype", "ndarray", *(f"{core}.multiarray.{name}" for core in ("core", "_core")
                                for name in ("scalar", "_reconstruct")))  # fmt: skip
 HARMLESS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
@@ -63,12 +63,12 @@ HARMLESS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
 
 
 def _read_torch(path: Path) -> dict[str, Tensor]:
-    """Tensors of a torch file, nothing of which is run; a `UserError` if it is damaged or holds other objects."""
+    """Read the tensors of a torch file without running its code; raise `UserError` if damaged or with other objects."""
     try:
         with torch.serialization.safe_globals(HARMLESS), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of damage that looks like an old file
+            warnings.simplefilter("ignore")  # torch warns if damage looks like an old file
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # of a dozen types, by the byte at which a damaged file ends
+    except Exception as error:  # a dozen types, depending on where a damaged file ends
         found = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         what = f"not a readable torch file ({type(error).__name__})"
         if found:
@@ -83,13 +83,13 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
 
 
 def write_weights(path: Path, tensors: Mapping[str, Tensor], recipe: Mapping[str, Any]) -> str:
-    """Write tensors and the settings that made them as one safetensors file, atomically, and return its SHA-256.
+    """Atomically write tensors and the recipe that made them to a safetensors file, and return its SHA-256.
 
     Raises:
-        UserError: the disk refuses it.
+        UserError: the file cannot be written.
     """
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    # A single entry: safetensors writes several in random order, and equal weights would have unequal hashes.
+    # A single entry: safetensors writes multiple ones in random order, so equal weights would get different hashes.
     metadata = {RECIPE_KEY: json.dumps(recipe, sort_keys=True)}
     try:
         with whole_file(path) as unfinished:
@@ -100,7 +100,7 @@ def write_weights(path: Path, tensors: Mapping[str, Tensor], recipe: Mapping[str
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Like `read_tensors`; a tensor that `problem_of` finds fault with is a `UserError`."""
+    """Read a file as `read_tensors` does; raise `UserError` for a quantised tensor or values that are not finite."""
     tensors, recipe = read_tensors(path)
     for name, tensor in tensors.items():
         if problem := problem_of(tensor, tensor):
@@ -109,7 +109,7 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def problem_of(tensor: Tensor, target: Tensor) -> str:
-    """Why a tensor cannot be loaded into `target`: other kinds of numbers, another shape, or values not finite."""
+    """Describe why a tensor cannot be loaded into `target` (dtype, shape, or values not finite), "" if it can."""
     if target.is_floating_point() and tensor.dtype not in FLOATS:
         return f"holds {tensor.dtype}, which are no weights"
     if tensor.shape != target.shape:
@@ -118,9 +118,9 @@ def problem_of(tensor: Tensor, target: Tensor) -> str:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors of a weights file on the CPU, and the recipe inside it ({} for files of others).
+    """Read the tensors of a weights file to the CPU, and its recipe, {} if it was not written by this harness.
 
-    The kind of file follows from how it begins; the tensors of a torch file may be under one of `WRAPPERS`.
+    Suffix and first bytes determine the file type; tensors of a torch file may be nested under keys of `WRAPPERS`.
 
     Raises:
         UserError: missing, unreadable, unsafe or empty file.
@@ -132,7 +132,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """The recipe in a file's header, {} if it holds none; a `UserError` if it cannot be read. No tensor is read."""
+    """Read the recipe from a file's header alone, {} if there is none; raise `UserError` if that fails."""
     return _open_safetensors(path, with_tensors=False)[1] if _is_safetensors(path) else {}
 
 
@@ -163,7 +163,7 @@ def _open_safetensors(path: Path, with_tensors: bool) -> tuple[dict[str, Tensor]
 
 
 def state_sha256(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 of the names, shapes and values of tensors, as hex; the same for every file that holds them."""
+    """SHA-256 in hex of the names, shapes, dtypes and values of tensors, independent of the file that holds them."""
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}\n".encode())

@@ -1,4 +1,4 @@
-"""Formats of published checkpoints: how each is recognised, and how its tensors are named here.
+"""Formats of published checkpoints: how to recognise them and to rename their tensors.
 
 Layouts: microsoft/Swin-Transformer, microsoft/SimMIM, SwinTransformer/Transformer-SSL,
 Yan98/Event-Camera-Data-Pre-training, Yan98/Event-Camera-Data-Dense-Pre-training,
@@ -20,18 +20,18 @@ from torch import Tensor
 from tespec.core.errors import UserError
 from tespec.models.backbone import architectures
 
-Rename = tuple[str, str]  # pattern of a whole name, and the name here
+Rename = tuple[str, str]  # pattern of a full tensor name, and its replacement
 
 BLOCK = r"layers[._]\d+\.blocks\.\d+\.attn\.qkv\.weight"  # in every Swin Transformer
 # A Lightning module holds a model, which holds the encoder; the file may have been saved at any of these levels.
 LEVEL = r"(?:(?:model\.)?encoder\.)?"
 SWIN_STEM, RESNET_STEM = "swin.patch_embed.proj.weight", "resnet.conv1.weight"
 IMAGENET = (224, 224)
-IMAGES = (1, 3)  # channels of their pixels
+IMAGES = (1, 3)  # channels of an image
 
 
 def swin_names(prefix: str = "") -> tuple[Rename, ...]:
-    """Names of a Swin Transformer under a prefix; without its buffers, final norm and classifier."""
+    """Renames of a Swin Transformer under a prefix, without its buffers, final norm and classifier."""
     return (
         (rf"{prefix}layers[._](\d+)\.(?!.*(?:relative_position_index|attn_mask)$)(.*)", r"swin.layers.\1.\2"),
         (rf"{prefix}(patch_embed\..*|absolute_pos_embed)", r"swin.\1"),
@@ -40,16 +40,16 @@ def swin_names(prefix: str = "") -> tuple[Rename, ...]:
 
 @dataclass(frozen=True)
 class CheckpointFormat:
-    """A format in which weights are published."""
+    """Format of a published checkpoint."""
 
     name: str  # in reports and records
     title: str  # in messages
-    marks: tuple[str, ...]  # patterns; a file has this format if each of them matches a whole name
-    renames: tuple[Rename, ...] = swin_names()  # the first pattern that matches counts; a name without one is left out
-    stem: str | None = SWIN_STEM  # convolution that may be repeated to more input channels; None: channels must agree
-    sensor: tuple[int, int] | None = IMAGENET  # rows and columns in px that the weights were trained at
-    has_lstms: bool | None = False  # None: the recipe in the file says so
-    data: str = ""  # of its pre-training, as tables name it; "" if the format does not say
+    marks: tuple[str, ...]  # patterns that recognise it: each must match a full tensor name
+    renames: tuple[Rename, ...] = swin_names()  # the first match applies; names without a match are dropped
+    stem: str | None = SWIN_STEM  # convolution to repeat over more input channels; None: channels must match
+    sensor: tuple[int, int] | None = IMAGENET  # training resolution (rows, columns) in px
+    has_lstms: bool | None = False  # None: the recipe in the file tells
+    data: str = ""  # pre-training data set, as named in tables; "" if unknown
 
 
 OWN = CheckpointFormat(
@@ -65,7 +65,7 @@ RELEASE_NAMES = (
     (rf"{LEVEL}lstm_blocks\.(.*)", r"lstms.\1"),
 )
 ENCODER = swin_names(r"encoder\.")
-# The first that matches is taken: a Swin under a prefix comes before the bare ones.
+# The first match applies, so Swins under a prefix come before bare ones.
 FORMATS = (
     OWN,
     CheckpointFormat("tespec-release", "TESPEC's released encoder", (rf"{LEVEL}pure_backbone\.{BLOCK}",), RELEASE_NAMES,
@@ -77,20 +77,20 @@ FORMATS = (
     CheckpointFormat("simmim", "SimMIM's encoder, a Swin Transformer",
                      (rf"encoder\.{BLOCK}", r"(encoder\.mask_token|decoder\.).*"), ENCODER,
                      sensor=(192, 192), data="ImageNet-1k"),
-    # The authors fine-tune the student (load_teacher: false), without its patch embedding of 6 channels; TESPEC's
-    # comparison repeats that, and so does this. The size is img_size in config/pretrain/swin_small.yml.
+    # The authors fine-tune the student (load_teacher: false) without its patch embedding of 6 channels. Here it is
+    # repeated over more channels, as in TESPEC's comparison. The size is img_size in config/pretrain/swin_small.yml.
     CheckpointFormat("ecddp", "ECDDP's student, a Swin Transformer", (rf"student\.backbone\.{BLOCK}",),
                      swin_names(r"student\.backbone\."), sensor=(192, 192), data="E-TartanAir"),
     CheckpointFormat("swin-microsoft", "Swin Transformer in the naming of Microsoft, and of timm before 0.8",
                      (BLOCK, r"layers\.0\.downsample\..*")),
     CheckpointFormat("swin-timm", "Swin Transformer in the naming of timm since 0.8", (BLOCK,)),
-    # The deepest convolution; ResNet-18 and -34 have none.
+    # The last bottleneck's third convolution, which ResNet-18 and -34 lack.
     CheckpointFormat("resnet50", "ResNet-50 in the naming of torchvision",
                      ("conv1.weight", r"layer4\.2\.conv3\.weight"),
                      ((r"(?!fc\.)(.*)", r"resnet.\1"),), stem=RESNET_STEM),
 )  # fmt: skip
 
-# Unsupported networks: a pattern of one of their names, and what the file is.
+# Unsupported networks: a pattern of a tensor name, and a description of the file.
 VIT = r"blocks\.\d+\.attn\.qkv\.weight"
 SWAPPED = "; the links of DeiT-S and Swin-T in MoBY's README are swapped"
 UNSUPPORTED = (
@@ -106,7 +106,7 @@ UNSUPPORTED = (
     (r".*\.attn\.w_msa\..*", "is a Swin Transformer in OpenMMLab's naming, whose order of channels differs"),
     (r"(swin\.)?encoder\.layers\..*", "is a Swin Transformer in the naming of transformers"),
 )
-# Variants that would fill the network here and compute something else; by the names here.
+# Variants that would load but compute something else, by converted names.
 VARIANTS = (
     (r"swin\..*\.(cpb_mlp\..*|logit_scale)", "is a Swin Transformer V2"),
     (r"swin\..*\.norm2\.running_mean", "has batch normalisation before its MLPs (a variant of MoBY)"),
@@ -116,11 +116,11 @@ KNOWN = "give a checkpoint of a format in docs/weights.md"
 
 
 class Converted(NamedTuple):
-    """A checkpoint with the names of a backbone's `state_dict()`."""
+    """Checkpoint whose tensors are renamed to those of a backbone's `state_dict()`."""
 
     format: CheckpointFormat
     tensors: dict[str, Tensor]
-    unused: tuple[str, ...] = ()  # what else the file holds; more than four names with one beginning are one entry
+    unused: tuple[str, ...] = ()  # other names in the file; more than four with the same first part are one entry
     repeated: tuple[str, ...] = ()  # tensors that were repeated to more input channels
 
 
@@ -130,13 +130,13 @@ def convert(
     """Rename the tensors of a checkpoint, and repeat its first convolution if it was trained on images.
 
     Args:
-        tensors: by the names of the file, unwrapped.
-        channels: input channels of the network they are for, 2 * bins.
+        tensors: state dict of the file, unwrapped.
+        channels: input channels of the target network, 2 * bins.
         where: the file, for errors.
-        recipe: the file's; if it names a backbone of this harness, names are taken as they are.
+        recipe: the file's; if it names a backbone of this harness, tensor names are kept.
 
     Raises:
-        UserError: no known format, or one that is not supported.
+        UserError: unknown or unsupported format, or a network with a head.
     """
     recipe = recipe or {}
     if "kind" in recipe:
@@ -162,7 +162,7 @@ def convert(
 
 
 def recognise(tensors: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], CheckpointFormat | None]:
-    """Tensors without the prefix of torch's data parallelism, and their format, None if it is not known."""
+    """Strip the prefix of torch's data parallelism from tensor names; return tensors and format, None if unknown."""
     if all(name.startswith("module.") for name in tensors):
         tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
 
@@ -185,7 +185,7 @@ def _rename(tensors: Mapping[str, Tensor], found: CheckpointFormat, where: objec
         else:
             kept[own] = tensor
     if found.stem == RESNET_STEM:
-        # Files from before torch 0.4.1 hold no counters of batches; torch takes them as 0.
+        # Files from before torch 0.4.1 lack these counters; torch sets them to 0.
         for name in [name for name in kept if name.endswith("running_mean")]:
             kept.setdefault(name.replace("running_mean", "num_batches_tracked"), torch.zeros((), dtype=torch.int64))
     elif found is not OWN:
@@ -197,9 +197,9 @@ def _rename(tensors: Mapping[str, Tensor], found: CheckpointFormat, where: objec
 
 
 def _downsample_at_start(tensors: dict[str, Tensor], where: object) -> dict[str, Tensor]:
-    """A Swin that downsamples at the start of stages 1 to 3 (timm since 0.8), not at the end of 0 to 2 (Microsoft).
+    """Rename downsampling at the end of stages 0 to 2 (Microsoft) to the start of stages 1 to 3 (timm since 0.8).
 
-    Never told by the classifier, which files of both namings may lack.
+    The classifier does not identify the naming, because files of both may lack it.
     """
     pattern = re.compile(r"(?<=^swin\.layers\.)\d+(?=\.downsample\.)")
     stages = {found[0] for name in tensors if (found := pattern.search(name))}

@@ -21,27 +21,27 @@ from tespec.weights.formats import FORMATS, IMAGENET, Converted, convert, recogn
 
 LSTMS = "lstms."
 SAMPLE = "sample"
-FALLBACK = "tiny"  # what a file of unknown width is compared with
+FALLBACK = "tiny"  # architecture that files of unknown width are compared with
 DEFAULT_BINS = 10
 PREFIX = "timm:"
-# The recipe of a fine-tuned network holds beside its settings: (H, W) of its histograms in px, the run's seed, and the
-# hash of the recordings whose labels it has learned.
+# Fields that the recipe of a fine-tuned network has in addition to its settings: (H, W) of its histograms in px, the
+# run's seed, and the hash of the recordings whose labels it was trained on.
 SENSOR, SEED, TRAINED_ON = BESIDE = ("sensor", "seed", "trained_on")
 
 
 @dataclass(frozen=True)
 class WeightsReport:
-    """What a backbone was started from, a file or a random initialisation."""
+    """Report on the initial weights of a backbone, from a file or from random initialisation."""
 
     source: str  # name of the file, or "random initialisation"
     sha256: str  # of the file, "" without one
     loaded: int  # of the backbone's tensors
     total: int
     adapted: tuple[str, ...] = ()  # tensors that were resized or repeated to fit
-    unused: tuple[str, ...] = ()  # tensors in the file that this backbone has no place for
-    recipe: dict[str, Any] = field(default_factory=dict)  # settings of the pre-training, if the file names them
+    unused: tuple[str, ...] = ()  # tensors in the file without a counterpart in the backbone
+    recipe: dict[str, Any] = field(default_factory=dict)  # settings of the pre-training, if the file holds them
     format: str = ""  # of the file
-    random: tuple[str, ...] = ()  # ConvLSTMs' tensors that start at random, because the format has none
+    random: tuple[str, ...] = ()  # ConvLSTM tensors that are randomly initialised, because the format has none
 
     @property
     def coverage(self) -> float:
@@ -49,20 +49,20 @@ class WeightsReport:
         return self.loaded / self.total if self.total else 0.0
 
     def summary(self) -> str:
-        """Describe the start in one line."""
+        """Describe the initial weights in one line."""
         text = f"{self.source}: {self.loaded} of {self.total} tensors of the backbone"
         text += f", format {self.format}" if self.format else ""
         text += f", {len(self.adapted)} adapted" if self.adapted else ""
         return text + (f"; the ConvLSTMs ({len(self.random)} tensors) start at random" if self.random else "")
 
     def facts(self) -> dict[str, Any]:
-        """What a record stores about the weights."""
+        """Facts about the weights for a record."""
         same = {name: getattr(self, name) for name in ("source", "sha256", "coverage", "loaded", "format", "recipe")}
         return same | {"adapted": list(self.adapted), "unused": list(self.unused), "fresh": list(self.random)}
 
 
 class MatchedState(NamedTuple):
-    """Tensors of a checkpoint by the names of a network, and why some cannot be loaded; the rest as `WeightsReport`."""
+    """Tensors matched to a network's names, and problems that prevent loading; other fields as in `WeightsReport`."""
 
     tensors: dict[str, Tensor]
     adapted: tuple[str, ...]
@@ -72,7 +72,7 @@ class MatchedState(NamedTuple):
     total: int
 
     def require_complete(self, where: object, remedy: str) -> None:
-        """Refuse a checkpoint that does not fill the network, with the first tensors that do not match."""
+        """Raise `UserError` with the first mismatches if the checkpoint does not fill the network."""
         if self.problems:
             more = f" (and {len(self.problems) - 3} more)" if len(self.problems) > 3 else ""
             raise UserError(where, ", ".join(self.problems[:3]) + more, remedy)
@@ -81,9 +81,9 @@ class MatchedState(NamedTuple):
 def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, Any]) -> MatchedState:
     """Match a checkpoint with a network, which may be on the meta device; nothing is loaded.
 
-    ConvLSTMs stay random if the file cannot have any: its format has none, or its recipe says that it was trained
-    feed-forward. A feed-forward network leaves those of a file unused. Nothing else may be missing on either side: what
-    a network has no place for, such as the blocks of a deeper one, would change what the weights compute.
+    ConvLSTMs stay randomly initialised if the file cannot hold any: its format has none, or its recipe says that it was
+    trained feed-forward. A feed-forward network ignores the ConvLSTMs of a file. All other tensors must match: leaving
+    some out, such as the blocks of a deeper network, would change the function that the weights compute.
     """
     given, wanted = converted.tensors, network.state_dict()
     resized = network.resize(given, padded_size(*(recipe.get("sensor") or converted.format.sensor or IMAGENET)))
@@ -111,7 +111,7 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
 
 
 def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
-    """Load every tensor of `backbone` from `path`, in place, whatever known format it has; see `match_state`.
+    """Load all tensors of `backbone` in place from a file of any known format; see `match_state`.
 
     Raises:
         UserError: unreadable file, unknown format, or tensors that do not match; the backbone is then unchanged.
@@ -128,7 +128,7 @@ def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
 
 
 def read_backbone(path: Path, *, height: int | None = None, width: int | None = None) -> Backbone:
-    """Backbone of a file that holds a recipe, in evaluation mode; a `UserError` if it cannot be built and filled."""
+    """Build and load the backbone of a file with a recipe, in evaluation mode; raise `UserError` if that fails."""
     recipe = read_recipe(path)
     if "width" not in recipe:
         raise UserError(path, "holds no recipe", "convert it with `tespec weights convert`")
@@ -143,14 +143,14 @@ def read_backbone(path: Path, *, height: int | None = None, width: int | None = 
 
 
 class Origin(NamedTuple):
-    """Data of a pre-training: name of the data set, "" if there is none or it is not known; whether of the sample."""
+    """Pre-training data: name of the data set, "" if none or unknown, and whether it is of the sample world."""
 
     data: str = ""
     sample: bool = False
 
 
 def origin_of(path: Path) -> Origin:
-    """Data that the weights in a file were pre-trained on, by its recipe or the format that it has or was made from."""
+    """Find the data that weights were pre-trained on, from the file's recipe or its original format."""
     recipe = read_recipe(path)
     if recipe.get("data"):
         sample = recipe["data"] == SAMPLE
@@ -162,23 +162,23 @@ def origin_of(path: Path) -> Origin:
 
 
 def require_other_labels(weights: WeightsReport, trained_on: str, where: object) -> None:
-    """Refuse, by a `UserError`, weights that have learned the labels of the recordings of this hash."""
+    """Raise `UserError` if the weights were trained on labels of the recordings with this hash."""
     if weights.recipe.get(TRAINED_ON) == trained_on:
         what = "has learned the labels of the recordings that it would be fine-tuned on"
         raise UserError(where, what, "train it on others, such as a sample world with another seed")
 
 
 class Contents(NamedTuple):
-    """A weights file: its hash, its tensors and recipe as read and converted, and which networks it fills."""
+    """Contents of a weights file, as read and converted, and how they match the networks of their architecture."""
 
     path: Path
     sha256: str
     tensors: dict[str, Tensor]
     recipe: dict[str, Any]
     converted: Converted
-    arch: str | None  # that its widths belong to
-    settings: dict[str, Any]  # of the network that `rewrite` writes, as a recipe names them
-    matches: dict[str, MatchedState]  # with the recurrent and the feed-forward network of this architecture, by name
+    arch: str | None  # recognised by its widths, None if unknown
+    settings: dict[str, Any]  # settings of the network that `rewrite` writes, for a recipe
+    matches: dict[str, MatchedState]  # with the network of this architecture, "recurrent" and "feed-forward"
 
 
 def inspect(path: Path, bins: int | None = None, sensor: tuple[int, int] | None = None) -> Contents:
@@ -186,11 +186,11 @@ def inspect(path: Path, bins: int | None = None, sensor: tuple[int, int] | None 
 
     Args:
         path: the file.
-        bins: of the networks; default: the recipe's, else 10.
-        sensor: rows and columns in px that they are built for; default: the recipe's, else the format's.
+        bins: time bins of the networks; default: the recipe's, else 10.
+        sensor: (rows, columns) in px of the networks' input; default: the recipe's, else the format's.
 
     Raises:
-        UserError: unreadable file, or a format that is not known or not supported.
+        UserError: unreadable file, or unknown or unsupported format.
     """
     tensors, recipe = read_tensors(path)
     channels = 2 * bins if bins else recipe.get("in_channels") or 2 * recipe.get("bins", DEFAULT_BINS)
@@ -210,7 +210,7 @@ def inspect(path: Path, bins: int | None = None, sensor: tuple[int, int] | None 
 
 
 def _arch_of(tensors: Mapping[str, Tensor]) -> str | None:
-    """The architecture whose first convolution has as many outputs as these; None if none has."""
+    """Architecture whose first convolution has the same number of outputs; None if there is none."""
     for kind in BACKBONES.module_dict.values():
         for arch in kind.architectures if kind.stem in tensors else ():
             if _empty(arch, False).state_dict()[kind.stem].shape[0] == tensors[kind.stem].shape[0]:
@@ -219,12 +219,12 @@ def _arch_of(tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def _empty(arch: str, recurrent: bool, channels: int = 2 * DEFAULT_BINS, size: tuple[int, int] = IMAGENET) -> Backbone:
-    with torch.device("meta"):  # no numbers are drawn
+    with torch.device("meta"):  # initialisation draws no numbers
         return build_backbone(arch, recurrent, DEFAULT_BINS, size, channels)
 
 
 def rewrite(contents: Contents) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors by the names of this harness, complete, and a recipe that `tespec.load` builds the network from.
+    """Return all tensors under this harness's names, and a recipe from which `tespec.load` builds the network.
 
     Raises:
         UserError: the tensors do not fill a network of this harness, or hold values that are not finite.
@@ -239,9 +239,9 @@ def rewrite(contents: Contents) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def timm_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The Swin Transformer, or ResNet, alone, in the naming of timm since 0.8, for `load_state_dict`.
+    """State dict of the Swin Transformer or ResNet alone, in the naming of timm since 0.8.
 
-    Timm's own filter takes, in some versions, any Swin without a classifier for one of the old naming.
+    In some versions, timm's own filter treats any Swin without a classifier as one of the old naming.
     """
     named = ((*name.partition("."), tensor) for name, tensor in tensors.items())
     state = {name: tensor for network, _, name, tensor in named if network in ("swin", "resnet")}
@@ -251,7 +251,7 @@ def timm_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def fetch(given: Path | None) -> Path | None:
-    """A weights file: `given` itself, or for "timm:NAME" a file in the cache, downloaded on first use."""
+    """Return the path of a weights file: `given` itself, or for "timm:NAME" a cached file, downloaded on first use."""
     if given is None or not str(given).startswith(PREFIX):
         return given
     name = str(given).removeprefix(PREFIX)
@@ -264,7 +264,7 @@ def fetch(given: Path | None) -> Path | None:
         raise UserError(f"--checkpoint {given}", "timm knows no such weights", "give timm:NAME as timm lists it")
     try:
         network = timm.create_model(name, pretrained=True, num_classes=0)
-    except Exception as error:  # its types differ between versions of the hub's client
+    except Exception as error:  # exception types differ between versions of the hub's client
         what = f"cannot be fetched ({type(error).__name__})"
         raise UserError(f"--checkpoint {given}", what, "download the file elsewhere and give its path") from error
     write_weights(path, network.state_dict(), {})

@@ -1,4 +1,4 @@
-"""The measuring commands at tiny sizes on a CPU: what they check, write and print; never how fast anything was."""
+"""Benchmark scripts at tiny sizes on a CPU: their checks, files and output, never the timings."""
 
 import json
 import subprocess
@@ -58,7 +58,7 @@ def test_a_stage_whose_ways_differ_is_named_and_ends_with_1(stage, monkeypatch, 
     monkeypatch.setattr(speed, "RESULTS", tmp_path)
     assert call(monkeypatch, speed, "--quick", "--only", stage) == 1
     assert f"{stage:10} FAILED: the two ways give different results" in capfd.readouterr().out
-    assert not list(tmp_path.iterdir())  # a part is no measurement of the machine
+    assert not list(tmp_path.iterdir())  # a partial run writes no file of results
 
 
 def test_a_window_that_is_not_rectified_differs():

@@ -1,4 +1,4 @@
-"""What tests of the command lines share."""
+"""Fixtures of the command-line tests."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tespec.cli.main import main
 
 @pytest.fixture
 def call(capsys):
-    """Call `tespec ...` in this process; gives its exit code, stdout and stderr."""
+    """Return a function that runs `tespec ...` in this process and returns its exit code, stdout and stderr."""
 
     def called(*words):
         code = main([str(word) for word in words])

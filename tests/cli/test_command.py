@@ -1,4 +1,4 @@
-"""What every command line does: help, one-line errors, exit codes, recorded commands, files of one's own."""
+"""Behaviour of all commands: help, one-line errors, exit codes, recorded commands, user-defined config files."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_help_fits_a_screen_says_how_settings_are_found_and_imports_no_torch(cal
     [
         (["tabels"], "error: tabels: unknown verb; did you mean 'tables'?\n"),
         (["data", "chek", "dsec", "."], 'error: Unknown command "chek". Did you mean "check"?'),
-        (["run", "--result", "x"], "error: Unknown option: --result. Did you mean --results?\n"),  # no abbreviations
+        (["run", "--result", "x"], "error: Unknown option: --result. Did you mean --results?\n"),  # not abbreviated
         (["run", "--threads", "1.5"], "error: Invalid value for --threads"),
     ],
 )
@@ -97,7 +97,7 @@ def test_a_typo_is_answered_with_the_nearest(given, message, call):
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_a_python_without_the_harness_is_told_in_one_line(script):
-    # -S: without installed packages; -E: without those of the environment's variables.
+    # -S hides installed packages, -E ignores PYTHONPATH.
     done = subprocess.run([sys.executable, "-S", "-E", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""benchmarks/data.py as its user sees it."""
+"""Command line of benchmarks/data.py."""
 
 import re
 import shutil

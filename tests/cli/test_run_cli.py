@@ -1,4 +1,4 @@
-"""run.py and pretrain.py as their user sees them."""
+"""Command lines of run.py and pretrain.py."""
 
 import re
 
@@ -143,7 +143,7 @@ def test_a_frozen_backbone_stays_as_it_was_and_the_head_is_trained(call, tiny_wo
     tuned, frozen = records.values()
     assert frozen.overrides == tuned.overrides | {"freeze": True}
     assert frozen.config["freeze"]
-    # The running statistics of its batch normalisations included.
+    # The hashes include the running statistics of batch normalisation.
     hashes = [state_sha256(each.model.backbone.state_dict()) for each in networks.values()]
     assert hashes[1] == frozen.start_sha256 == tuned.start_sha256 != hashes[0]
     model, settings = networks["--freeze",].model, networks["--freeze",].settings

@@ -11,7 +11,7 @@ ENDS = (".csv", "_long.csv", ".tex", ".md", ".html")
 
 @pytest.fixture
 def tables(call, tmp_path):
-    """Tables of results, those of the repository unless others are named; gives exit code, stdout and stderr."""
+    """Return a function that runs `tespec tables`, by default on the repository's results, as `call` does."""
 
     def called(*words):
         where = () if "--results" in words else ("--results", SAMPLE, "--out", tmp_path / "out")
@@ -30,7 +30,7 @@ def test_prints_and_writes_the_tables_of_the_committed_results_without_torch(tmp
                           env={"PYTHONPATH": str(REPOSITORY), "PYTHONIOENCODING": "utf-8"})  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert "39.55 ± 0.25 (5)" in done.stdout
-    assert "ESS" not in done.stdout  # a row that was not measured
+    assert "ESS" not in done.stdout  # not measured
     assert "Not shown: 24 results with label_fraction 0.05, 0.2" in done.stdout
     assert done.stdout.splitlines()[-1] == "Written: 60 files in out"
     names = {path.name for path in (tmp_path / "out").iterdir()}

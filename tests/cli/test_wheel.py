@@ -1,4 +1,4 @@
-"""The wheel: what is in it, and that it works in another folder with nothing of the checkout on the path."""
+"""Contents of the wheel, and its use in another folder without the checkout on the path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCES = ("tespec", "baselines", "configs", "results/paper", "pyproject.toml", 
 
 
 def built(folder: Path) -> Path:
-    """The wheel of this checkout, made from a copy, since setuptools leaves files where it builds."""
+    """Build the wheel from a copy of the checkout, since setuptools leaves files in the folder it builds."""
     source = folder / "source"
     for name in SOURCES:
         there, here = source / name, REPOSITORY / name

@@ -23,7 +23,7 @@ FORMULAS = ("=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "|calc", "%0A")
 
 @pytest.fixture
 def odd() -> Table:
-    """A table with names that every format has to escape."""
+    """Table whose names need escaping in every format."""
     facts = record().facts
     made = [record(f"m{number}", facts=facts | {"title": name, "group": name, "pretraining_data": name}, miou=number)
             for number, name in enumerate((*NAMES, *FORMULAS))]  # fmt: skip
@@ -97,7 +97,7 @@ def test_wide_tables_are_split_between_metrics() -> None:
     (table,) = make_tables(to_frame([measured]), only=["depth"])
     parts = to_latex(table).split("\\begin{table*}")[1:]
     assert len(parts) > 1
-    # Each metric has its published and its measured column in one part.
+    # The published and the measured column of a metric stay in the same part.
     pairs = [re.findall(r"published & measured \(sample, sample", part) for part in parts]
     assert sum(map(len, pairs)) == 6
     assert all(len(pair) == part.count("measured (sample, sample") for pair, part in zip(pairs, parts, strict=True))
@@ -112,7 +112,7 @@ def test_latex_compiles(odd: Table, tmp_path: Path) -> None:
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "tables.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="latin-1", timeout=120)
     assert done.returncode == 0, done.stdout[-2000:]
-    # Everything fits the page.
+    # Every table fits the page.
     assert not re.search(r"Overfull|Float too large", done.stdout)
 
 

@@ -16,7 +16,7 @@ def test_grouping_the_committed_records_by_cell_never_mixes() -> None:
     assert list(frame.columns) == COLUMNS
     assert frame.attrs["left_out"] == []
     runs = frame[frame["kind"] == "evaluation"]
-    # A seed comes once for each pre-training.
+    # Each seed occurs once per pre-training.
     assert not runs.duplicated([*CELL, "seed", "pretraining_seed"]).any()
     assert runs.groupby(CELL)["seed"].nunique().min() > 1
 
@@ -45,7 +45,7 @@ def test_each_column_of_a_cell_tells_records_apart(column: str) -> None:
 
 
 def test_tables_use_every_column_of_a_cell() -> None:
-    """Otherwise a cell of a table would average over more than seeds."""
+    """Without one of them, a table cell would average over more than seeds."""
     assert set(CELL) <= {*ROW, *SETTING, *ORIGIN, "task", "metric"}
 
 

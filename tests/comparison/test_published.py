@@ -1,4 +1,4 @@
-"""The published numbers are those of the paper's source, and the settings of its profile those of its tables."""
+"""Published numbers match the paper's LaTeX source, and the `paper` profile matches its tables of settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tespec.core.errors import UserError
 DATA = Path(__file__).parent / "data"
 EXCERPTS = {"segmentation": "tab-sem-seg.tex", "detection": "tab-obj-det.tex", "depth": "tab-depth-est.tex"}
 MARKS = {"†": r"$^\dagger$", "‡": r"$^\ddagger$", "": ""}
-# (task, metric) of the paper's number columns, from left to right.
+# (task, metric) of each number column in the paper's tables, from left to right.
 COLUMNS = {
     "segmentation": [(task, metric) for task in ("dsec", "ddd17") for metric in ("miou", "mean_class_acc")],
     "detection": [("gen1", "map"), ("1mpx", "map")],
@@ -28,7 +28,7 @@ every_table = pytest.mark.parametrize("name", TABLES)
 
 
 def published_lines(name: str, decimals: int) -> list[list[list[str]]]:
-    """Cells of the paper's rows, a list for each group of lines between two rules; numbers with equal decimals."""
+    """Cells of the paper's rows, grouped by horizontal rules, with all numbers rounded to `decimals`."""
     body = EXCERPT[name].split(r"\midrule")[1].split(r"\bottomrule")[0].replace(r"\color{gray} ", r"\color{gray}")
     body = re.sub(r"\b\d+\.\d+\b", lambda number: f"{float(number[0]):.{decimals}f}", body)
     groups = [[row.strip() for row in block.split(r"\\") if "&" in row] for block in body.split(r"\hline")]
@@ -36,7 +36,7 @@ def published_lines(name: str, decimals: int) -> list[list[list[str]]]:
 
 
 def source_of(row: dict[str, Any], name: str, decimals: int) -> list[str]:
-    """The line of the paper's source that a row has to come from, by cells."""
+    """Cells of the LaTeX row that corresponds to a row of the published table."""
     cite = rf"~\cite{{{row['citation']}}}" if "citation" in row else ""
     title = row["title"].replace("TESPEC (Ours)", r"\algoNameFull (\textbf{Ours})")
     cells = [
@@ -87,8 +87,8 @@ def test_bold_numbers_are_the_best_of_the_ranked_rows() -> None:
         assert (column["bold"] == (column["ranked"] & (column["value"] == best))).all()
 
 
-# The appendix's tables of settings: batch size, peak learning rate, schedule, steps, warm-up steps, sequence length, T
-# in ms (None: not compared, since windows end at labels of another rate).
+# Settings tables of the appendix: batch size, peak learning rate, schedule, steps, warm-up steps, sequence length, T in
+# ms (None: not compared, since windows end at labels of a different rate).
 SETTINGS: dict[tuple[str, str], tuple[Any, ...]] = {
     ("gen1", "recurrent"): (8, 2e-4, "linear", 400_000, 2000, 21, 50),
     ("1mpx", "recurrent"): (24, 3.46e-4, "linear", 400_000, 2000, 5, 50),
@@ -134,7 +134,7 @@ CITED = {
 
 
 def lines_of(label: str) -> list[tuple[list[str], int]]:
-    """Cells of the table's rows in the paper's source, and whether a row is in bold."""
+    """Cells of each row of the table in the paper's source, and the number of bold cells in the row."""
     before = ABLATIONS.split(rf"\label{{{label}}}")[0]
     body = re.split(r"\\(?:mid|h)rule|\\hline", before[before.rindex(r"\begin{tabular}") :])
     rows = []
@@ -178,7 +178,7 @@ def test_a_row_differs_from_the_default_in_the_setting_it_names_and_in_no_other(
         different = {key for key in found | unchanged if found.get(key) != unchanged.get(key)}
         named = {*row.set, *row.scale}
         if named == {"objective"}:
-            # Another objective brings its own settings, and takes those of masked reconstruction away.
+            # Another objective replaces the settings of masked reconstruction by its own.
             assert {key.partition(".")[0] for key in different} <= named | {"deviations"}
             assert found["objective.type"] == row.set["objective"]
         else:

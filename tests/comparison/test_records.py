@@ -122,7 +122,7 @@ def test_what_differs_from_similar_records_is_told_nearest_first(tmp_path: Path)
 
 
 def test_a_folder_that_is_no_results_folder_is_refused(tmp_path: Path) -> None:
-    assert read_records(tmp_path) == ([], [])  # an empty one is one
+    assert read_records(tmp_path) == ([], [])  # an empty folder is accepted
     (tmp_path / "thesis.tex").write_text("")
     for folder in (tmp_path, tmp_path / "x"):
         with pytest.raises(UserError, match=str(folder)):

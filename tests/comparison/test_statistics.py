@@ -12,11 +12,11 @@ from tespec.comparison.statistics import Spread, holm, paired_gain, spread_of
 
 
 def test_a_gain_computed_by_hand() -> None:
-    # Mean 2, deviation 1, error 1/sqrt(3); t is 4.302653 for 97.5 % at two degrees of freedom.
+    # Mean 2, standard deviation 1, standard error 1/sqrt(3); t is 4.302653 for 97.5 % at two degrees of freedom.
     gain = paired_gain([1.0, 2.0, 3.0])
     assert (gain.mean, gain.n, gain.note) == (2.0, 3, "")
     assert (gain.low, gain.high) == pytest.approx((2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5), abs=1e-6)
-    # At two degrees of freedom p = 1 - t / sqrt(t^2 + 2), two-sided.
+    # The two-sided p at two degrees of freedom is 1 - t / sqrt(t^2 + 2).
     t = 2 * 3**0.5
     assert gain.p == pytest.approx(1 - t / (t * t + 2) ** 0.5, abs=1e-12)
 
@@ -39,18 +39,18 @@ def test_what_cannot_be_tested_is_blank_and_says_so(differences: list[float], me
 
 
 def test_a_gain_over_several_pretrainings_computed_by_hand() -> None:
-    """Two seeds (rows) of two pre-trainings each, in two cells; one with a single pre-training counts not."""
+    """Two cells of two seeds (rows) and two pre-trainings (columns); a third cell with one pre-training is ignored."""
     cells = [pd.DataFrame(scores) for scores in ([[1.0, 5.0], [2.0, 8.0]], [[4.0, 4.0], [6.0, 6.0]], [[1.0], [2.0]])]
-    # Means 1.5 and 6.5, variance 12.5; what seed and pre-training leave over is 0.5 four times, 1 / 1 / 2 seeds.
+    # Column means 1.5 and 6.5 have variance 12.5. Four residuals of 0.5 give a noise of 1 / 1 dof / 2 seeds = 0.5.
     spread = spread_of(cells)
     assert spread == pytest.approx(Spread(observed=12.5 / 2, noise=0.5 / 2, dof=2, noise_dof=2))
-    # Over seeds: mean 4, variance 2, by 2 seeds 1 at one degree of freedom; half of 6 is 3 between the pre-trainings.
+    # Over seeds: mean 4, variance 2 / 2 seeds = 1 at one degree of freedom. Between pre-trainings: half of 6 is 3.
     gain = paired_gain([3.0, 5.0], spread, share=0.5)
     dof = 4**2 / (1**2 / 1 + 3.125**2 / 2 + 0.125**2 / 2)
     low, high = scipy.stats.t.interval(0.95, dof, 4, 2)
     assert (gain.mean, gain.low, gain.high) == pytest.approx((4, low, high))
     assert gain.p == pytest.approx(2 * scipy.stats.t.sf(4 / 2, dof))
-    # A variance below its noise adds nothing, and nothing is pooled of no cell.
+    # A variance below its noise adds nothing; without cells to pool, there is no spread.
     assert paired_gain([3.0, 5.0], Spread(0.1, 0.2, 2, 2), share=0.5) == paired_gain([3.0, 5.0])
     assert spread_of(cells[2:]) is None
 
@@ -71,7 +71,7 @@ def test_a_gain_over_several_pretrainings_computed_by_hand() -> None:
 def test_intervals_of_several_pretrainings_cover_the_gain(
     methods: int, between: float, baseline: float, pretrainings: int, over_pretrained: bool
 ) -> None:
-    """Five seeds that shift all methods alike; deviations between pre-trainings and of the baseline's runs."""
+    """Five seeds shift all methods alike; `between`, `baseline`: deviations of pre-trainings and baseline runs."""
     rng, tables, covered = np.random.default_rng(0), 1000, 0
     for _ in range(tables):
         shift = rng.normal(0, 2, (5, 1))
@@ -93,7 +93,7 @@ def test_holm_steps_down_over_what_was_tested() -> None:
 
 
 def test_a_table_without_effects_has_a_false_positive_in_at_most_one_of_twenty() -> None:
-    """2,000 tables of ten methods against one baseline, five seeds that shift all methods alike."""
+    """Simulate 2,000 tables of ten methods and one baseline; five seeds shift all methods alike."""
     draw, tables, wrong = random.Random(0), 2000, 0
     for _ in range(tables):
         seeds = [draw.gauss(0, 2) for _ in range(5)]

@@ -26,7 +26,7 @@ def one(records: Iterable[Record], name: str = "segmentation", **options: Any) -
 
 
 def column(table: Table, *header: str) -> dict[tuple[str, str], str]:
-    """Cells of a column that hold something, by method and recurrent."""
+    """Non-empty cells of a column, by (method, recurrent)."""
     cells = table.cells[header]
     return {(index[1], index[3]): text for index, text in zip(cells.index, cells, strict=True) if text != NONE}
 
@@ -89,12 +89,12 @@ def test_a_cell_is_mean_deviation_and_seeds_and_says_what_it_lacks() -> None:
         ("Prior", "no"): "70.00 (1)",
     }
     bold = table.bold["DDD17", "mIoU ↑", MEASURED]
-    # The best mean of the methods: neither the reference nor what is not finite.
+    # The best mean of the methods is bold; references and non-finite means are excluded.
     assert [label[1] for label in bold.index[bold]] == ["TESPEC (Ours)"]
 
 
 def test_means_over_fewer_classes_or_recordings_than_there_are_say_so() -> None:
-    """Also where all rows lack the same; of the metric alone whose mean it is."""
+    """Also where all rows lack the same class; only the affected metric is annotated."""
     partial = "all mean_class_acc: 2 of 3 classes; moving miou: 1 of 3 frames"
     made = [record("tespec", seed=seed, protocol={"partial means": partial}) for seed in range(2)]
     table = one(made)
@@ -203,7 +203,7 @@ def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers() ->
 
     assert texts("published") == ["59.64", "62.81"]
     assert texts("published", where={"label_fraction": "0.01"}) == ["57.23"]
-    # Nothing is published or measured of the others with so few labels.
+    # The other tables have no published or measured result with so few labels.
     assert [table.name for table in make_tables(to_frame(made), where={"label_fraction": "0.01"}, measured=False)
             if not table.name.startswith("ablation")] == ["segmentation", "depth"]  # fmt: skip
     assert texts("measured", where={"label_fraction": "0.01"}) == ["10.00 (1)"]
@@ -212,7 +212,7 @@ def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers() ->
     assert texts("measured", by="label_fraction") == ["10.00 (1)", "30.00 (1)"]
     assert texts("published", by="label_fraction") == ["59.64", "57.23", "59.54", "61.45", "62.06", "62.81"]
     assert any(note.startswith("§ its pre-training sees images") for note in one(made).notes)
-    assert not any(note[1] == " " for note in one(made, measured=True).notes)  # no mark is explained that is not there
+    assert not any(note[1] == " " for note in one(made, measured=True).notes)  # only marks in use are explained
 
 
 def test_a_pre_training_whose_rank_fell_is_marked_where_it_is_used() -> None:
@@ -253,14 +253,14 @@ def test_an_ablation_finds_its_rows_by_their_variant() -> None:
     table = one(made, "ablation_masking")
     assert table.cells["DDD17", "mIoU ↑", MEASURED].to_dict() == {
         "0%": NONE, "25%": "50.00 (1)", "50% (default)": "40.00 (1)", "75%": NONE}  # fmt: skip
-    # Changed settings without a variant are no row of it, nor of the comparison.
+    # A record with changed settings but no variant is in neither the ablation nor the comparison.
     assert list(column(one(made), "DDD17", "mIoU ↑", MEASURED).values()) == ["40.00 (1)"]
     assert "ablation_memory" not in [table.name for table in make_tables(to_frame(made))]
 
 
 def test_gains_are_paired_by_seed_and_turned_for_errors() -> None:
     scores = {"abs": {"title": "Abs ↓", "better": "lower", "unit": "m"}}
-    values = {"scratch": [5.0, 6.0, 7.0, 9.0], "tespec": [4.0, 4.0, 4.0]}  # a fourth seed of one of them
+    values = {"scratch": [5.0, 6.0, 7.0, 9.0], "tespec": [4.0, 4.0, 4.0]}  # scratch has a fourth seed
     made = [record(name, seed=seed, task="mvsec", metrics={"abs": value}, scores=scores)
             for name, several in values.items() for seed, value in enumerate(several)]  # fmt: skip
     made += [record("tespec", seed=0), record("scratch", seed=1), record("mine", "feedforward")]
@@ -291,7 +291,7 @@ def test_runs_of_several_pretrainings_are_one_cell_and_its_gain_averages_over_th
     moby = [made("moby", seed, start, 40 + 13 * seed + 3 * start) for seed in (0, 1) for start in (0, 1)]
     scratch = [made("scratch", seed, None, 40 + seed) for seed in (0, 1)]
     table = one([*tespec, *scratch], measured=True)
-    # A method without pre-training lacks no run.
+    # A method without pre-training is complete with one run per seed.
     assert table.cells["DDD17", "mIoU ↑", MEASURED].tolist() == ["40.50 ± 0.71 (2)", "55.50 ± 5.80 (4)"]
     assert "over runs (seeds of fine-tuning times those of pre-training)" in table.notes[0]
 
@@ -305,7 +305,7 @@ def test_runs_of_several_pretrainings_are_one_cell_and_its_gain_averages_over_th
     assert SEVERAL in gain(*tespec, *scratch)[1]
     assert SINGLE not in gain(*tespec, *scratch)[1]
     assert SINGLE in gain(*tespec[::2], *scratch)[1]
-    # With a run missing there is no interval; a pre-training for each seed is no second level.
+    # A missing run leaves no interval; one pre-training per seed is not a second level.
     missing = f"{several}, a score is missing or not finite"
     assert gain(*tespec[:3], *scratch)[0][1:] == [2, missing]
     own = gain(tespec[0], tespec[3], *scratch)

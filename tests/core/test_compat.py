@@ -18,7 +18,7 @@ mmcv_lite = pytest.mark.skipif(
 
 
 def boxes_and_scores(count, seed, levels):
-    """Overlapping boxes; scores take `levels` values, so that few levels mean many ties."""
+    """Random overlapping boxes, and scores of at most `levels` values (None: no ties)."""
     rng = np.random.default_rng(seed)
     corner = rng.uniform(0, 60, (count, 2))
     boxes = np.concatenate([corner, corner + rng.uniform(0, 40, (count, 2))], axis=1)
@@ -27,7 +27,7 @@ def boxes_and_scores(count, seed, levels):
 
 
 def plain_nms(boxes, scores, threshold, offset):
-    """Indices kept, one comparison at a time."""
+    """Indices kept by greedy NMS, computed pair by pair."""
 
     def overlap(a, b):
         sides = torch.minimum(a[2:], b[2:]) - torch.maximum(a[:2], b[:2]) + offset
@@ -52,7 +52,7 @@ def plain_nms(boxes, scores, threshold, offset):
 def test_nms_equals_the_plain_greedy_rule(count, seed, levels, threshold, offset):
     boxes, scores = boxes_and_scores(count, seed, levels)
     assert compat.nms(boxes, scores, threshold, offset).tolist() == plain_nms(boxes, scores, threshold, offset)
-    empty = torch.full((2, 4), 3.0)  # whose overlap is 0 / 0
+    empty = torch.full((2, 4), 3.0)  # boxes without area: their IoU is 0 / 0
     assert compat.nms(empty, torch.tensor([0.5, 0.9]), 0.5).tolist() == [1, 0]
 
 
@@ -83,7 +83,7 @@ def test_everything_imports_in_a_new_process_without_a_word():
 
 
 def test_whoever_imports_what_needs_the_stand_ins_imports_them_first():
-    """In whatever order modules are imported."""
+    """The order in which modules are imported must not matter."""
     line = re.compile(r"^(?:import|from) (tespec\.core\.compat|timm|torchvision|mmcv|mmdet|mmseg)\b", re.MULTILINE)
     for room in ("tespec", "baselines", "benchmarks"):
         for path in (REPOSITORY / room).rglob("*.py"):

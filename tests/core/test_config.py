@@ -26,7 +26,7 @@ def test_every_profile_resolves_every_task_and_recipe():
         for recipe in pretrained_methods():
             settings = pretraining_settings(recipe, profile)
             assert settings.profile == profile
-            own_settings(settings.objective)  # which fit the method
+            own_settings(settings.objective)  # raises if they do not fit the method
 
 
 def test_the_data_wins_over_the_config_and_the_user_over_both():
@@ -100,7 +100,7 @@ def test_a_backbone_that_has_seen_the_data_learns_more_slowly():
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """Writes a profile or a task of the user's own."""
+    """Return a function that writes and adds a user-defined profile or task named `own`, and returns its path."""
     monkeypatch.setattr(config, "_added", {})
 
     def write(text, kind="profiles"):
@@ -121,7 +121,7 @@ def test_of_a_profile_the_task_wins_and_then_the_architecture(own):
     recurrent, alone = (finetuning_settings("ddd17", arch, "own") for arch in ARCHITECTURES)
     assert (recurrent.optimisation.peak_lr, alone.optimisation.peak_lr) == (1e-4, 2e-4)
     assert (recurrent.optimisation.steps, alone.optimisation.steps) == (77, 77)
-    assert (recurrent.batch_size, alone.batch_size) == (6, 6)  # over what the base says of an architecture
+    assert (recurrent.batch_size, alone.batch_size) == (6, 6)  # overrides the base profile's value for an architecture
     base = finetuning_settings("ddd17", "recurrent", "sample")
     assert (recurrent.width, recurrent.segments) == (base.width, base.segments)
     assert recurrent.deviations == (*base.deviations, "few steps")
@@ -169,9 +169,9 @@ def test_deviations_are_those_of_recipe_and_profile_and_the_objectives_own():
     assert pretraining_settings("tespec", "paper", ["objective=ecdp"]).deviations == Ecdp.deviations
 
 
-# How many differences from a publication each method declares, in its class and its recipe.
+# Number of deviations from its publication that each method declares, in its class and its recipe.
 DECLARED = {"ecddp": 8, "ecdp": 8, "mem": 7, "mem-tokenizer": 2, "cm3ae": 8, "scaleevent": 5}
-# The methods of the table in docs/pretraining.md; ImageNet's one difference is the profile's.
+# Rows of the table in docs/pretraining.md; ImageNet's only deviation is the profile's.
 ROWS = {name: {name.lower()} for name in ("ECDDP", "ECDP", "MEM", "CM3AE", "ScaleEvent")}
 ROWS |= {"MEM, tokenizer": {"mem", "mem-tokenizer"}, "ImageNet": set()}
 
@@ -202,7 +202,7 @@ def test_a_config_of_ones_own_is_read_beside_those_of_the_harness(own, tmp_path)
 
 @pydantic.dataclasses.dataclass
 class Even:
-    """Settings as a plug-in may have them."""
+    """Settings class of a plug-in that validates its values."""
 
     number: int
 

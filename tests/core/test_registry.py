@@ -1,4 +1,4 @@
-"""What is registered is found by its name, and nothing else is run or imported."""
+"""Registered components are found by name, and nothing else is imported or run."""
 
 import sys
 

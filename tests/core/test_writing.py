@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, and read as plain values or refused in one line."""
+"""Files are written atomically, and read as plain values or refused with a one-line error."""
 
 import errno
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""Writes tonic_frames.npz: frames that tonic makes of a real recording, which our histograms are held against.
+"""Write tonic_frames.npz: frames that tonic computes from a real recording, the reference for our histograms.
 
-tonic 1.6.0 needs NumPy below 2 and so has to be installed elsewhere:
+tonic 1.6.0 needs NumPy below 2, and so an environment of its own:
 
     python -m venv oracle && oracle/bin/pip install tonic==1.6.0 "numpy<2"
     python tests/data/tonic_frames.py events.npy                     # in the project's environment

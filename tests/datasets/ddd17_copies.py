@@ -1,4 +1,4 @@
-"""DDD17: masks out of their archive, and a recording in the official sizes."""
+"""Helpers for DDD17: PNG masks, extracted mask archives, and a recording in the official sizes."""
 
 import io
 import struct
@@ -17,7 +17,7 @@ def png(image):
 
 
 def png_of(depth, colour, row, palette=b"", size=(4, 1)):
-    """A PNG of 4x1 px with these bytes of pixels (PNG specification, sections 5.3 and 11.2)."""
+    """PNG file of `size` (width, height) px with these pixel bytes (PNG specification, sections 5.3 and 11.2)."""
 
     def chunk(kind, content):
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -28,7 +28,7 @@ def png_of(depth, colour, row, palette=b"", size=(4, 1)):
 
 
 def extract(recording):
-    """Replace a recording's zip archive of masks by the folder that is in it."""
+    """Replace a recording's zip archive of masks by its extracted folder, and return the folder."""
     with zipfile.ZipFile(recording / "segmentation_masks.zip") as archive:
         archive.extractall(recording)
     (recording / "segmentation_masks.zip").unlink()
@@ -42,7 +42,7 @@ def official_mask(number):
 
 
 def write_official(root, ticks=1000, masks=range(1, 9), start_us=5_000_000):
-    """A recording as in the official archive: 346x260 px, one image each 30 ms, masks of 200 rows, no dataset.json."""
+    """Write a recording like an official one: 346x260 px, an image every 30 ms, masks of 200 rows, no dataset.json."""
     events = random_events(4000, height=260, width=346, start=start_us, end=start_us + 320_000)
     folder = ddd17(root / "dir1", events, ticks_per_us=ticks, frame_period_us=30_000, images=10)
     with zipfile.ZipFile(folder / "segmentation_masks.zip", "w", zipfile.ZIP_DEFLATED) as archive:

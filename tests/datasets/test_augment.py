@@ -36,7 +36,7 @@ def test_maps_stay_within_the_image_and_are_applied_pixel_by_pixel(seed, height,
 
 
 class TopLeft(np.random.Generator):
-    """Draws 0 wherever a share or a place is drawn: the upper left corner."""
+    """Generator that draws 0 for every share and position, so crops are at the upper left corner."""
 
     def random(self):
         return 0.0
@@ -86,7 +86,7 @@ def test_boxes_stay_on_what_they_surround(seed):
     if not len(moved.label):
         assert not len(rows) or min(np.ptp(rows), np.ptp(columns)) <= 1
         return
-    # A pixel is picked by its centre, so an edge of the picture is at most a (zoomed) pixel from that of the box.
+    # Pixels are sampled at their centres, so the edges of image and box differ by at most one (zoomed) pixel.
     assert np.abs(moved.corners[0] - [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]).max() <= 1.51
     assert moved.label.tolist() == [3]
     assert moved.corners.dtype == np.float32

@@ -1,4 +1,4 @@
-"""Batches of trainings, pure functions of (seed, step), the same for any workers and shards; and of evaluations."""
+"""Training batches, pure functions of (seed, step) for any number of workers and shards, and evaluation batches."""
 
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -204,7 +204,7 @@ def test_an_epoch_plays_each_recording_once_in_a_row_and_several_every_window(la
     chunks = [length // segments for length in lanes.lengths]
     slots = [lanes.slot(lane, step) for step in range((segments + 1) * sum(chunks))]
     epochs = [list(each) for _, each in groupby(slots, key=lambda slot: slot.pass_index // len(chunks))]
-    epochs = [each for each in epochs if len(each) == sum(chunks)][:segments]  # not the cut one at the start
+    epochs = [each for each in epochs if len(each) == sum(chunks)][:segments]  # without the partial epoch at the start
     for epoch in epochs:
         passes = [list(each) for _, each in groupby(epoch, key=lambda slot: slot.pass_index)]
         assert sorted(each[0].recording for each in passes) == [k for k, count in enumerate(chunks) if count]
@@ -269,7 +269,7 @@ def test_random_chunks_end_where_they_may(data, seed):
         assert {lanes.slot(lane, step)[:2] for lane in range(2) for step in range(20)} <= allowed
 
 
-# Every label is evaluated once: streams with their state, clips that end at a label, and single windows.
+# Evaluation scores every label once: streams with their state, clips that end at a label, and single windows.
 
 LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=6)
 SMALL = st.integers(1, 7)
@@ -278,7 +278,7 @@ MODES = {"streams": (True, True), "clips": (True, False), "windows": (False, Fal
 
 @dataclass
 class Numbered:
-    """A recording with a label at every so many windows, whose histogram says which window of which one it is."""
+    """Recording with a label every `every` windows, whose histograms encode its number and the window."""
 
     number: int
     length: int
@@ -304,7 +304,7 @@ class Numbered:
 
 
 def evaluation(lengths, lanes, segments, mode="streams", every=1, shards=1):
-    """Recordings, and the batches of all shards."""
+    """Recordings, and the evaluation batches of all shards."""
     recurrent, carries_state = MODES[mode]
     settings = SimpleNamespace(
         recurrent=recurrent, carries_state=carries_state, segments=segments, bins=1, rule="edges"

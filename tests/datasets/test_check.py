@@ -1,4 +1,4 @@
-"""What a check says of each recording, which moments a preview shows, and what it shows of them."""
+"""Result of checking recordings, and the moments and images of a preview."""
 
 import shutil
 from pathlib import Path

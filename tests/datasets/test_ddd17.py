@@ -1,4 +1,4 @@
-"""DDD17: units of time, masks and their events; broken folders are among the twins."""
+"""DDD17: time units, masks and their events; `tests/twins` covers damaged folders."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from tespec.datasets import ddd17
 from tespec.datasets.ddd17 import image_times
 from tespec.events import load_events
 
-EPOCH_US = 1_487_842_276_585_000  # a day in 2017: in ns it does not fit a double
+EPOCH_US = 1_487_842_276_585_000  # a day in 2017; in ns it is not exact in float64
 
 
 def open_test(root):

@@ -1,4 +1,4 @@
-"""What is particular to DSEC and MVSEC; that every layout reads alike is held by the tests of the twins."""
+"""Reading specific to DSEC and MVSEC; `tests/twins` checks that all layouts read alike."""
 
 import shutil
 
@@ -14,7 +14,7 @@ from tespec.events import load_events
 
 
 def of_test(root, *changes, arch="recurrent"):
-    """The first recording of the test split."""
+    """First recording of the test split."""
     return opened(root, root.name, *changes, arch=arch).recordings("test")[0]
 
 
@@ -46,7 +46,7 @@ def test_the_number_of_classes_decides_which_masks_are_read(tiny_world):
 
 
 def test_a_label_has_the_events_since_the_one_before_or_of_a_window_of_its_own(tiny_world):
-    """uzh-rpg/ess leaves out the first six labels and then every second of 20 Hz: each window has 100 ms."""
+    """uzh-rpg/ess drops the first six labels and then every second one of 20 Hz, so each window has 100 ms."""
     every, some = of_test(tiny_world / "dsec"), of_test(tiny_world / "dsec", "protocol.labels=ess")
     assert (np.diff(every.windows, axis=1) == 50_000).all()
     np.testing.assert_array_equal(every.windows[1:, 0], every.windows[:-1, 1])
@@ -72,7 +72,7 @@ def test_depth_has_its_own_clock(tiny_world):
 
 @pytest.mark.parametrize(("later", "kept"), [(0, True), (1, False)])
 def test_one_rule_says_which_depths_have_events(tiny_world, tmp_path, later, kept):
-    """A label is kept where its period, since the label before, begins neither before nor after the events."""
+    """A label is kept if its period, which begins at the previous label, begins within the recording's events."""
     root = shutil.copytree(tiny_world / "mvsec", tmp_path / "mvsec")
     stream = load_events(root / "outdoor_day1_data.hdf5")
     with h5py.File(root / "outdoor_day1_gt.hdf5", "r+") as file:
@@ -89,6 +89,6 @@ def test_one_rule_says_which_depths_have_events(tiny_world, tmp_path, later, kep
 
 
 def test_depth_at_rectified_pixels_is_refused(tiny_world):
-    """Events of MVSEC lie at raw pixels (hamarh/HMNet_pth, hmnet/dataset/mvsec.py)."""
+    """Events of MVSEC are at raw, not rectified pixels (hamarh/HMNet_pth, hmnet/dataset/mvsec.py)."""
     with pytest.raises(UserError, match=r"protocol.depth: 'rect' is not allowed; it should be 'raw'"):
         of_test(tiny_world / "mvsec", "protocol.depth=rect")

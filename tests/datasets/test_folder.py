@@ -1,4 +1,4 @@
-"""Folders of recordings: all are found, nothing that is tested or validated on is trained on, in every layout."""
+"""Folders of recordings: in every layout, all are found, and no test or validation recording is trained on."""
 
 import json
 import re
@@ -24,8 +24,7 @@ from tespec.events.readers.prophesee import write_dat
 from tespec.pretraining.method import new_network, open_pretraining
 
 WHOLE = Downsample(1, "nearest")
-# What the path of a recording of the tiny world's twins holds: those of the official test split, those trained on, and
-# the one of the twin's own validation split.
+# Parts of paths in the tiny world: of official test recordings, training recordings, and the validation recording.
 SPLIT = {
     "ddd17": (["dir1/"], ["dir0", "dir2"], "dir3"),
     "mvsec": (["outdoor_day1", "outdoor_night1"], ["outdoor_day2"], "outdoor_day3"),
@@ -33,12 +32,12 @@ SPLIT = {
     "gen1": (["test/", "17-04-13_15-05-13"], ["17-04-13_15-05-10", "17-04-13_15-05-11"], "17-04-13_15-05-12"),
     "1mpx": (["test/", "moorea_2019-02-19_002"], ["moorea_2019-02-19_000"], "moorea_2019-02-19_001"),
 }
-# Without those that cannot be read without being told more.
+# The files of "dat-no-size" do not specify the sensor's size, so it would have to be given.
 EVERY_LAYOUT = [(dataset, layout) for dataset in LAYOUTS for layout in LAYOUTS[dataset] if layout != "dat-no-size"]
 
 
 def official(world, folder, dataset, layout=""):
-    """A twin as its official archive is: without a dataset.json."""
+    """Copy a data set of the sample world without its dataset.json, like the official archive."""
     root = shutil.copytree(world / dataset, folder / dataset)
     if layout:
         relayout(root, dataset, layout)
@@ -71,7 +70,7 @@ def test_no_layout_lets_in_what_is_tested_or_validated_on(tiny_world, tmp_path, 
     assert division.excluded_test
     if dataset in ("gen1", "1mpx"):
         assert_validated_apart(dataset, names(division.train), names(division.held_out))
-    if layout != "outer":  # whose dataset.json lies in a folder above
+    if layout != "outer":  # its recordings are in a subfolder of the one with dataset.json
         root = official(tiny_world, tmp_path / "described", dataset, layout)
         shutil.copy(tiny_world / dataset / "dataset.json", root)
         division = divide(root, 50, WHOLE)
@@ -292,7 +291,7 @@ def test_what_is_left_out_is_named_in_a_line(tmp_path):
 
 
 def test_too_few_windows_held_out_are_counted(tmp_path):
-    """Of 2 s in windows of 50 ms the last quarter, 10 windows, is held out."""
+    """The last quarter of 2 s, 10 windows of 50 ms, is held out."""
     path = write_recording(tmp_path / "one.dat", height=48, width=64)
     with pytest.raises(UserError, match="longest has 10 windows of 50 ms; give --set segments=10, or"):
         open_pretraining(pretraining_settings("tespec", "sample", ["segments=15"]), path)
@@ -319,13 +318,13 @@ def test_an_archive_of_histograms_is_pretrained_on_as_it_is(tiny_world, tmp_path
         divide(root, 50, WHOLE, (480, 640))
 
 
-# What a data set states of itself.
+# Descriptions of data sets (dataset.json).
 
 
 def test_the_nearest_one_that_states_a_sensor_within_five_folders_gives_its_size(tmp_path):
     recording = tmp_path / "a" / "b" / "c" / "d" / "e" / "drive.dat"
     recording.parent.mkdir(parents=True)
-    assert (read_description(tmp_path), described_size(recording)) == (Description(), None)  # as official archives
+    assert (read_description(tmp_path), described_size(recording)) == (Description(), None)  # as in official archives
     (tmp_path / "dataset.json").write_text('{"sensor": {"height": 9, "width": 9}}')
     assert described_size(recording) is None  # six folders up
     assert [folder for folder, _ in descriptions_above(recording, tmp_path)] == [tmp_path]
@@ -343,7 +342,7 @@ NO_DESCRIPTIONS = {
     "3": "content: ",
     '{"splits": {"train": 1}}': "splits.train: ",
     '{"sensor": {"height": 80, "width": 1000000}}': "sensor.width: ",
-    # Names which lead out of the folder, or are none.
+    # Relative and absolute paths out of the folder.
     '{"splits": {"train": ["a/../../b"]}}': r"splits.train.0: .* is no name of a recording",
     '{"splits": {"train": ["/etc"]}}': r"splits.train.0: .* is no name of a recording",
 }

@@ -1,4 +1,4 @@
-"""Batches of images, and of events with images: each shown once in an epoch, its views what a network should see."""
+"""Batches of images, and of events paired with images: epochs, shards, normalisation, views and unusual files."""
 
 import os
 import random
@@ -120,7 +120,7 @@ def test_views_of_an_image_are_the_same_each_time_and_differ_from_each_other(tmp
     assert not torch.equal(batch["views"][:, 0], batch["views"][:, 1])
 
 
-# Files that are no images, and images of unusual kinds.
+# Files that are not images, and unusual image modes.
 
 PAGE = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
 
@@ -131,7 +131,7 @@ def test_neither_programs_nor_bombs_nor_images_of_more_than_8_bits_are_read(tmp_
     with pytest.raises(UserError, match=r"a.png: not a readable image"):
         read_image(tmp_path / "a.png", 3)
     (tmp_path / "link.png").symlink_to("gone.png")
-    os.mkfifo(tmp_path / "pipe")  # reading it would wait for ever
+    os.mkfifo(tmp_path / "pipe")  # reading it would block forever
     (tmp_path / "pipe.png").symlink_to("pipe")
     folder = open_images(tmp_path)
     assert {path.name for path in (*folder.train, *folder.held_out)} == {"a.png", "link.png"}

@@ -1,4 +1,4 @@
-"""Labels: masks are the numbers in their files, and what is not what a task learns from is refused in one line."""
+"""Labels: masks hold the numbers of their files, and labels that a task cannot learn from are refused."""
 
 import multiprocessing
 import zipfile
@@ -109,7 +109,7 @@ def test_stamps_that_are_none_are_refused(tmp_path, text, message):
         read_stamps(tmp_path / "a.txt")
 
 
-# Checks of labels of any class: rows and columns of the histograms are 4 and 6 px, classes are three.
+# Checks of masks, depth maps and boxes, for histograms of 4 rows and 6 columns and three classes.
 BOX = np.array([[0, 0, 6.5, 4], [1, 1, 2, 3]])
 
 

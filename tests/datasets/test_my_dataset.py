@@ -1,4 +1,4 @@
-"""The example of a data set of one's own: checked, looked at, trained on, and never tested on what is trained on."""
+"""The example of a user-defined data set: check, preview, training, and exclusion of its test recordings."""
 
 import shutil
 
@@ -29,7 +29,7 @@ OWN = ["--import", str(PROGRAM)]
 
 @pytest.fixture(scope="module")
 def drives(tiny_world, tmp_path_factory):
-    """Recordings of the sample world as the example lays them."""
+    """Folder of recordings of the sample world in the example's layout."""
     root = tmp_path_factory.mktemp("own") / "drives"
     dataset = opened(tiny_world / "ddd17", "ddd17")
     recordings = [*dataset.recordings("train"), *dataset.recordings("test")]
@@ -46,7 +46,7 @@ def drives(tiny_world, tmp_path_factory):
 
 @pytest.fixture
 def settings():
-    """Those of the example's config, whose class is registered; both are forgotten afterwards."""
+    """Settings of the example's config, with its class registered until the end of the test."""
     import_tasks()
     with forgotten_afterwards():
         import_file(PROGRAM)
@@ -90,7 +90,7 @@ def test_what_it_tests_on_is_known_wherever_it_lies(drives, settings, tmp_path):
 
 
 def test_a_format_of_ones_own_is_asked_before_those_of_the_harness(tmp_path, monkeypatch):
-    """Before they say of an HDF5 file with columns of events that its layout is not supported, it is asked."""
+    """The HDF5 reader would refuse the file's layout, so the user's class is asked first."""
 
     class Own(LabelledDataset):
         @classmethod

@@ -1,4 +1,4 @@
-"""Packing a data set: before a training into the cache, or by hand; content and not size decides."""
+"""Packing a data set, into the cache before training or by hand; stores are matched by content, not by size."""
 
 import shutil
 from collections import namedtuple
@@ -29,7 +29,7 @@ def recording(path, count=20_000, seed=0):
 
 
 def prepare(dataset, **how):
-    """Pack beside the files, as `data prepare` does."""
+    """Pack recordings next to their files, as `data prepare` does."""
     return pack_missing(
         [files.source for split in dataset.splits for files in dataset.files(split)], beside=True, **how
     )
@@ -37,7 +37,7 @@ def prepare(dataset, **how):
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """Of one test alone, in which nothing is open."""
+    """Folder of packed stores in a cache of this test alone, with no store open."""
     sources.packed_events.cache_clear()
     monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "stores"
@@ -103,7 +103,7 @@ def test_a_store_of_another_version_is_refused_and_replaced(tmp_path):
     assert (store / "events.u32").read_bytes() != before
     assert_same_events(whole(open_events(store)), whole(load_events(path)))
     assert [each.name for each in store.parent.iterdir() if each.name.startswith(".")] == []
-    # A new name is no new version.
+    # Renaming a recording keeps its store valid.
     path, _ = path.rename(path.with_name("b.dat")), store.rename(store.with_name("b.dat.store"))
     assert EventSource(path).stream.count == 20_000
 
@@ -113,7 +113,7 @@ def test_check_compares_every_byte_of_a_store_and_of_what_it_was_made_from(tmp_p
     prepare(EventFolder(path))
     assert problems(list(check(EventFolder(path)))) == []
     content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1  # between the samples: as open to the quick look as before
+    content[len(content) // 2] ^= 1  # between the sampled bytes, so a quick check misses it
     path.write_bytes(content)
     assert problems(list(check(EventFolder(path), quick=True))) == []
     (problem,) = problems(list(check(EventFolder(path))))

@@ -1,4 +1,4 @@
-"""Gen1 and 1Mpx: which frames and boxes count, in raw files and RVT's archives, and what is refused."""
+"""Gen1 and 1Mpx: choice of label frames and boxes, raw files, RVT's archives, and refused files."""
 
 import dataclasses
 import shutil
@@ -35,17 +35,17 @@ BOX = list(zip(FIELDS, ("<i8", "<f4", "<f4", "<f4", "<f4", "<u4", "<u4", "<f4"),
 
 
 def boxes(*rows):
-    """A structured array of (time in us, x, y, w, h, class)."""
+    """Structured array of boxes from rows of (time in us, x, y, w, h, class)."""
     return np.array([(*row, place, 1.0) for place, row in enumerate(rows)], BOX)
 
 
 def frames_at(times, *, label=0, size=(60, 50)):
-    """One box each at `times` in us, moving to the right."""
+    """One box at each of `times` in us, moving to the right."""
     return boxes(*((time, 20 + place % 50, 30, *size, label) for place, time in enumerate(times)))
 
 
 def write_recording(folder, name, stored, *, task="gen1", end=1_300_000, start=0, count=4000, seed=0):
-    """Events over the sensor, one of them at `start` and one `end` us later, and boxes."""
+    """Write boxes, and random events of which the first is at `start` and the last `end` us later."""
     height, width = SIZES[task]
     events = random_events(count, height=height, width=width, start=start, end=start + end, seed=seed)
     events.t[[0, -1]] = start, start + end
@@ -55,7 +55,7 @@ def write_recording(folder, name, stored, *, task="gen1", end=1_300_000, start=0
 
 
 def opened(root, task="gen1", *changes, arch="recurrent"):
-    """The dataset with the paper's settings."""
+    """Data set opened with the paper's settings."""
     import_tasks()
     return open_dataset(finetuning_settings(task, arch, "paper", changes), root)
 
@@ -66,8 +66,8 @@ HOUR = 3_600_000_000
 SKIPPED = "17-04-06_09-57-37_6344500000_6404500000"
 TIMES = list(range(0, 1_250_001, 250_000))
 
-# Boxes (x, y, width, height, class), and their corners by RVT's rules in tests and in training: RVT crops at the
-# last pixel, wants sides of 10 and a diagonal of 30, in training a width of 273 = int(0.9 * 304) at most.
+# Boxes (x, y, width, height, class) and their corners by RVT's rules in test and in training (None: dropped). RVT crops
+# at the last pixel and requires sides >= 10, a diagonal >= 30, and in training a width <= 273 = int(0.9 * 304).
 COUNTED = [
     ((10, 20, 30, 40, 1), [10, 20, 40, 60], [10, 20, 40, 60]),
     ((-20.5, -9.5, 60, 50, 0), [0, 0, 39.5, 40.5], [0, 0, 39.5, 40.5]),
@@ -114,7 +114,7 @@ def test_label_frames(case):
 
 @pytest.mark.parametrize(("spacing", "each"), [(16_666, 6), (16_683, 6), (33_333, 3), (33_367, 3)])
 def test_frames_of_1mpx_keep_their_distance_over_a_minute(spacing, each):
-    """Periods that differ a little from 100 ms add up to more than the tolerance within seconds."""
+    """Small differences from 100 ms add up to more than the tolerance within seconds."""
     times = 100_000 + spacing * np.arange(60_000_000 // spacing)
     np.testing.assert_array_equal(choose_frames(times, ONE_MPX), times[::each])
     with_a_gap = np.delete(times, np.arange(each, 40 * each))
@@ -127,7 +127,7 @@ def test_labels_are_the_boxes_of_their_frames_and_checksums_know_them():
     assert [labels[index].corners[:, 0].tolist() for index in range(3)] == [[0, 5], [15, 20, 25], [30]]
     assert [labels[index].label.tolist() for index in range(3)] == [[0, 1], [1, 0, 1], [0]]
     assert labels[-1].corners.tolist() == [[30, 2, 40, 7]]
-    rows[3] = (3, 30, 4, 20, 10, 0)  # of another class
+    rows[3] = (3, 30, 4, 20, 10, 0)  # another class
     other = BoxLabels(raw_boxes(boxes(*rows), "a", 2).downsampled(2), np.array(times))
     assert [one == two for one, two in zip(labels.checksums(), other.checksums(), strict=True)] == [True, False, True]
 
@@ -137,7 +137,7 @@ def test_labels_are_the_boxes_of_their_frames_and_checksums_know_them():
 
 @pytest.fixture
 def root(tmp_path):
-    """Two recordings to train on and one to test on, in the official sizes."""
+    """Folder of two training recordings and one test recording, in the official sizes."""
     for number, (split, name) in enumerate([("train", "b"), ("train", "a"), ("test", "c")]):
         write_recording(tmp_path / split, name, frames_at(TIMES), seed=number)
     return tmp_path
@@ -173,7 +173,7 @@ def test_five_windows_of_50_ms_lead_from_label_to_label_or_one_to_each(root):
 
 
 def test_a_clock_that_starts_late_changes_nothing_but_the_times(root, tmp_path_factory):
-    """A recording starts with its first event: no window lies before it, and of its first 0.5 s no frame counts."""
+    """Windows and scored times, which skip the first 0.5 s, are relative to a recording's first event."""
     (before,) = opened(root).recordings("test")
     late = tmp_path_factory.mktemp("late")
     for split, name in (("train", "a"), ("test", "c")):
@@ -197,7 +197,7 @@ def test_boxes_as_wide_as_the_sensor_are_left_out_of_training_alone(root):
     assert [recording.label_times.tolist() for recording in found.recordings("train")] == [TIMES[1:3]] * 2
 
 
-# 1Mpx: three classes of seven, ten frames a second, half the size.
+# 1Mpx: three of seven classes, ten label frames per second, half the resolution.
 
 
 def one_mpx(root, stored):
@@ -223,12 +223,12 @@ def test_three_of_seven_classes_count_and_boxes_are_halved(tmp_path):
     assert recording.labels[0].corners.tolist() == halved
 
 
-# RVT's archives of histograms; the twins hold that they are those of the raw recordings.
+# RVT's archives of histograms; `tests/twins` compares them with the raw recordings.
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """The folder of a recording."""
+    """Folder of a recording in an archive of RVT."""
     root = tmp_path_factory.mktemp("made")
     write_recording(root / "test", "a", frames_at(TIMES[1:]))
     archive(root, factor=1, period_us=250_000, windows_per_period=5, classes=2, min_diagonal=30, min_side=10)

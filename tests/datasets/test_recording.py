@@ -1,4 +1,4 @@
-"""Recordings as windows, with labels or without: which events a window has, labels of parts, and the data's hash."""
+"""Recordings as time windows: window bounds, labels of parts, data fingerprints, and shares of the labels."""
 
 import shutil
 
@@ -141,7 +141,7 @@ def test_the_reduction_and_the_split_of_a_recording_count(tiny_world):
     )
 
 
-# A share of the training labels: which ones, that they are the same for all networks, and that no other is seen.
+# A share of the training labels: evenly spread, the same for all networks, and no other label is seen.
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 64, 100])

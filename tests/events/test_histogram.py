@@ -1,4 +1,4 @@
-"""Histograms: bins, counts, regions, rectified pixels and views, against plain loops and other people's code."""
+"""Histograms: bins, counts, regions, rectified pixels and views, against plain loops and other implementations."""
 
 import subprocess
 import sys
@@ -52,7 +52,7 @@ def test_edges_are_those_of_exact_arithmetic(start, span, bins, data):
 @pytest.mark.parametrize("bins", [1, 3, 10, 41])
 @pytest.mark.parametrize("span", [0, 1, 9, 3000, 49_999, 50_000, 300_000, 3_600_000_000])
 def test_rvt_borders_are_those_of_its_float32_formula(span, bins):
-    """uzh-rpg/RVT's StackedHistogram, with its types, also where float32 cannot name every microsecond."""
+    """The formula and dtypes of uzh-rpg/RVT's StackedHistogram, also where float32 cannot hold every microsecond."""
     first = 7_000_123
     times = rvt_bin_times(first, first + span, bins)
     near = (torch.tensor(times)[:, None] + torch.arange(-400, 400)).flatten().clamp(first, first + span)
@@ -112,7 +112,7 @@ def real():
 
 @pytest.mark.parametrize("number", range(4))
 def test_bins_are_those_of_tonic(real, number):
-    """tonic 1.6.0 (tests/data/tonic_frames.py), which cuts the window at the same borders."""
+    """tonic 1.6.0 (tests/data/tonic_frames.py) divides a window at the same bin edges."""
     with np.load(DATA / "tonic_frames.npz") as frames:
         start, shape = int(frames[f"start_{number}"]), tuple(frames[f"shape_{number}"])
         wanted = np.zeros(np.prod(shape), np.uint8)
@@ -139,7 +139,7 @@ def recording(seed=0, count=4_000, span_us=5_000, start_us=0):
 
 
 def in_region(counts, region):
-    """Counts of the whole sensor, in double precision, as a region keeps them."""
+    """Reduce counts of the full sensor, in float64, to a region: downsample, crop and clip."""
     if region.keep == "nearest":
         kept = interpolate(counts, scale_factor=1 / region.factor, mode="nearest-exact")
     else:
@@ -179,7 +179,7 @@ def test_rectified_histograms_are_those_of_the_moved_events(rule, view):
     moved = in_memory(column[kept], row[kept], t[kept], p[kept], *SIZE)
     assert 0 < kept.sum() < len(t)
     windows = [(123_456, 130_000), (130_000, 163_456), (0, 1)]
-    for seed in range(8 if view else 1):  # flips, and zooms that show events several times
+    for seed in range(8 if view else 1):  # flips, and zooms that repeat events
         maps = sample_flip_zoom(np.random.default_rng(seed), FLIP_ZOOM, *SIZE) if view else None
         for region in (REGIONS[0], REGIONS[1])[: 1 + (not view)]:
             found, wanted = (

@@ -12,18 +12,18 @@ from tespec.events.intensity import estimate_high_pass, estimate_intensity
 
 CONSTANTS = {"alpha": 40.0, "contrast": 0.7}
 BOTH = pytest.mark.parametrize("estimate", [estimate_intensity, estimate_high_pass])
-CLOSE = {"rtol": 2e-5, "atol": 5e-4}  # counts of 255 add up to about 1000, of which float32 holds seven digits
+CLOSE = {"rtol": 2e-5, "atol": 5e-4}  # counts of 255 add up to about 1000, and float32 has seven digits
 
 
 def state_of(estimate):
-    """An image for Eq. 7; with the time since each pixel's last event for Eq. 6."""
+    """Initial state: an image for Eq. 7, an image and the time since each pixel's last event for Eq. 6."""
     image, age = torch.randn(2, 2, 3, 5, generator=torch.Generator().manual_seed(0)).unbind(1)
     return image if estimate is estimate_intensity else torch.stack([image, 0.1 * age.abs()], 1)
 
 
 @st.composite
 def counts(draw, segments=5):
-    """Histograms (2, T, 2*bins, 3, 5) in which anything from no cell to all hold events, polarities that cancel too."""
+    """Strategy for histograms (2, T, 2*bins, 3, 5), from empty to full, also with polarities that cancel."""
     generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     shape = (2, segments, 2, draw(st.sampled_from([1, 4])), 3, 5)
     filled = generator.random(shape) < draw(st.sampled_from([0.0, 0.02, 0.2, 1.0]))
@@ -34,7 +34,7 @@ def counts(draw, segments=5):
 
 
 def each_bin(histograms, bin_seconds):
-    """Lane, segment, length in s, negative and positive counts of each bin in turn."""
+    """Yield lane, segment, length in s, negative and positive counts of each bin."""
     lanes, segments, channels, height, width = histograms.shape
     for lane, segment in np.ndindex(lanes, segments):
         seconds = bin_seconds if isinstance(bin_seconds, float) else float(bin_seconds[lane, segment])
@@ -44,7 +44,7 @@ def each_bin(histograms, bin_seconds):
 
 
 def plain_eq_7(histograms, state, *, alpha, contrast, bin_seconds, norm_events=5000.0):
-    """Bin by bin: the whole image decays by the number of events, then gains the signed counts."""
+    """Eq. 7 bin by bin: the image decays by the number of all events, then adds the signed counts."""
     images = np.zeros((len(histograms), 3, 5)) if state is None else state.double().numpy().copy()
     video = np.zeros((*histograms.shape[:2], 3, 5))
     for lane, segment, seconds, minus, plus in each_bin(histograms, bin_seconds):
@@ -55,7 +55,7 @@ def plain_eq_7(histograms, state, *, alpha, contrast, bin_seconds, norm_events=5
 
 
 def plain_eq_6(histograms, state, *, alpha, contrast, bin_seconds):
-    """Bin by bin: a pixel decays by the time since its last event at its own events alone."""
+    """Eq. 6 bin by bin: a pixel changes only at its own events, and decays by the time since its last one."""
     states = np.zeros((len(histograms), 2, 3, 5)) if state is None else state.double().numpy().copy()
     video = np.zeros((*histograms.shape[:2], 3, 5))
     for lane, segment, seconds, minus, plus in each_bin(histograms, bin_seconds):
@@ -68,7 +68,7 @@ def plain_eq_6(histograms, state, *, alpha, contrast, bin_seconds):
     return video
 
 
-# Bytes on a CPU go through a compiled loop in Eq. 7, everything else through torch.
+# Eq. 7 has a compiled loop for uint8 on a CPU; everything else uses torch.
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.int32])
 @BOTH
 @given(histograms=counts(), cut=st.integers(1, 4), data=st.data())

@@ -1,6 +1,6 @@
-"""Opening: a store is mapped, a recording without one is read whole or refused, and nothing is ever written.
+"""Opening recordings: packed stores are memory-mapped, others are read into memory or refused; nothing is written.
 
-Also the size of the sensor, for recordings that do not name it.
+Also the sensor's size, for recordings that do not specify it.
 """
 
 import json
@@ -50,7 +50,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def listed(*folders):
-    """Every file below some folders, with its size and its time of change."""
+    """Path, size and modification time of every file below the folders."""
     files = (path for folder in folders for path in folder.rglob("*"))
     return sorted((str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
 
@@ -115,7 +115,7 @@ def test_a_store_in_the_cache_is_known_by_content_wherever_the_recording_lies(ca
     assert open_events(moved).path == store
     assert cache_path(replace(open_reader(moved), height=300)) != store
     content = bytearray(moved.read_bytes())
-    content[len(content) // 2] ^= 1  # as large as before, and the same at both ends
+    content[len(content) // 2] ^= 1  # same size, same first and last bytes
     facts = moved.stat()
     moved.write_bytes(content)
     os.utime(moved, ns=(facts.st_atime_ns, facts.st_mtime_ns + 1))
@@ -197,10 +197,10 @@ def test_a_size_that_contradicts_the_file_is_refused(tmp_path):
 
 def test_the_size_reaches_workers_the_fingerprint_and_predictions(tmp_path):
     nameless, content, every = tmp_path / "drive.raw", RAW.read_bytes(), Downsample(1, "nearest")
-    # The header that older recorders wrote does not say the size.
+    # Headers of older recorders do not specify the size.
     nameless.write_bytes(b"% Date 2017-03-21 15:02:10\n% evt 3.0\n" + content[content.index(b"% end\n") + 6 :])
     division = divide(nameless.parent, 50, every, (480, 640))
-    # Worker processes get the recording as a pickle and open it themselves.
+    # Workers receive the recording as a pickle and open it themselves.
     again, real = pickle.loads(pickle.dumps(division.train[0])), divide(RAW, 50, every).train[0]
     np.testing.assert_array_equal(again.histograms(3, 4, 10, "edges"), real.histograms(3, 4, 10, "edges"))
     assert fingerprint(division.train) != fingerprint(divide(nameless.parent, 50, every, (720, 1280)).train)

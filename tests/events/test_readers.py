@@ -1,4 +1,4 @@
-"""Readers of every format: against other programs, word by word, in every coding, and of files that are none."""
+"""Readers of all formats: against other decoders, word by word, in all encodings, and with damaged files."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ POSITIVE, PERIOD, G = 1 << 11, 1 << 32, (0, 1_500_000_000, 3_000_000_000)
 
 @pytest.mark.parametrize(
     ("name", "facts", "checksums"),
-    [  # of columns (u2, u2, i8, u1) as the decoders evlib 0.13.2 and aedat 2.3.0 give them
+    [  # CRC-32 of columns (u2, u2, i8, u1) as decoded by evlib 0.13.2 and aedat 2.3.0
         (REAL.name, (480, 640, 343_474, 0), [1_020_540_681, 2_671_808_845, 1_163_852_150, 2_041_904_026]),
         ("davis.aedat4", (260, 346, 117_667, 0), [1_580_470_145, 1_777_519_670, 4_267_156_144, 3_380_914_417]),
     ],
@@ -64,7 +64,7 @@ def test_every_event_of_a_real_recording_is_that_of_another_decoder(monkeypatch,
 
 @pytest.mark.parametrize("encoding", ["dat", "evt2"])
 def test_files_that_expelliarmus_wrote(tmp_path, encoding):
-    """2,600 events, most of the real recording, in files of `expelliarmus` 1.1.12, which name no sensor."""
+    """2,600 events, most from the real recording, in files of `expelliarmus` 1.1.12, which do not specify a sensor."""
     content = np.load(DATA / "expelliarmus.npz")
     path = tmp_path / ("a.dat" if encoding == "dat" else "a.raw")
     path.write_bytes(content[encoding].tobytes())
@@ -90,8 +90,8 @@ def test_words_of_evt3_are_read_as_described(tmp_path):
         ("VECT_12", 0b1000_0000_0001), ("VECT_8", 0b1000_0010), ("VECT_12", 0b10),
         ("EXT_TRIGGER", 1), ("CONTINUED_4", 3), ("OTHERS", 7), ("CONTINUED_12", 9),  # no events
         ("ADDR_Y", 9), ("ADDR_X", 1), ("ADDR_X", POSITIVE | 2), *evt3_time(5_008), ("ADDR_X", 3),
-        ("TIME_LOW", 905), ("ADDR_X", 5),  # a low word that steps back adds no wrap
-        ("TIME_HIGH", 2), ("ADDR_X", 4),  # the low word starts again with a new high one
+        ("TIME_LOW", 905), ("ADDR_X", 5),  # a low word that steps back is not an overflow
+        ("TIME_HIGH", 2), ("ADDR_X", 4),  # a new high word resets the low word
     ]  # fmt: skip
     stream = load_events(evt3(tmp_path / "a.raw", *words))
     x, y, t, p = (column.tolist() for column in stream.slice(0, 9_000))
@@ -102,7 +102,7 @@ def test_words_of_evt3_are_read_as_described(tmp_path):
     assert stream.clamped == 1
 
 
-# Times by the high words: of EVT3 one counts 2^12 us and there are 2^12 of them, of EVT2 one counts 2^6 us of 2^28.
+# Time in us of the largest high word: EVT3 has 2^12 values of 2^12 us, EVT2 has 2^28 values of 2^6 us.
 TOP3, TOP2 = (1 << 24) - 4096, (1 << 34) - 64
 
 
@@ -110,9 +110,9 @@ TOP3, TOP2 = (1 << 24) - 4096, (1 << 34) - 64
     ("highs", "clamped", "evt3_wanted", "evt2_wanted"),
     [
         ([-1, 0, 1], 0, [TOP3, 1 << 24, (1 << 24) + 4096], [TOP2, 1 << 34, (1 << 34) + 64]),
-        # A step back across the overflow is no other overflow.
+        # A step back across the overflow is not another overflow.
         ([-1, 0, -1, 0, 1], 1, [TOP3, *[1 << 24] * 3, (1 << 24) + 4096], [TOP2, *[1 << 34] * 3, (1 << 34) + 64]),
-        ([0, -1, 0, 1], 1, [0, 0, 0, 4096], [0, 0, 0, 64]),  # nor is one right after the counter's start
+        ([0, -1, 0, 1], 1, [0, 0, 0, 4096], [0, 0, 0, 64]),  # nor is a step back right after the counter's start
         ([-2, -1, -2, 0], 1, [TOP3 - 4096, TOP3, TOP3, 1 << 24], [TOP2 - 64, TOP2, TOP2, 1 << 34]),
     ],
 )
@@ -132,8 +132,8 @@ def test_high_words_go_on_at_an_overflow_and_step_back_beside_it(tmp_path, highs
     ("times", "wanted"),
     [
         ([3_000_000_000, 1_000_000_000, 3_000_000_001], [3_000_000_000, 3_000_000_000, 3_000_000_001]),
-        ([3_000_000_000, 800_000_000], [3_000_000_000, PERIOD + 800_000_000]),  # half of the clock decides
-        ([3, PERIOD - 2, 5], [3, 3, 5]),  # right after the clock's start as well
+        ([3_000_000_000, 800_000_000], [3_000_000_000, PERIOD + 800_000_000]),  # more than half of the clock: overflow
+        ([3, PERIOD - 2, 5], [3, 3, 5]),  # a step back right after the clock's start
         ([PERIOD - 1, 0, PERIOD - 2, 1], [PERIOD - 1, PERIOD, PERIOD, PERIOD + 1]),
         ([G[2], 2, G[1], G[2], 4], [G[2], PERIOD + 2, PERIOD + G[1], PERIOD + G[2], 2 * PERIOD + 4]),
     ],
@@ -293,7 +293,7 @@ def saved(array):
 
 
 def made_anew(put, name="events/x", writer=dsec):
-    """A recording of which `put` makes a dataset anew, from its values or from another file that has them."""
+    """Return a writer of a recording in which `put` recreates the dataset `name` from its values or another file."""
 
     def make(path):
         other = write_h5(path.with_name("other.h5"), {"values": EVENTS.x, "events/x": EVENTS.x})
@@ -332,7 +332,7 @@ def never_written(file, name, values, other):
 
 def unknown_codec(path):
     content = dsec(path, *EVENTS).read_bytes()
-    # The number of the filter in the file becomes that of one that does not exist.
+    # Replace the filter's number in the file by one that does not exist.
     path.write_bytes(content.replace((32001).to_bytes(2, "little"), (32766).to_bytes(2, "little")))
 
 
@@ -355,7 +355,7 @@ BAD = {
     "torn.dat": (lambda path: cut(dat(path, DAT * 5), 3), "truncated: 5 bytes after the last whole event or word"),
     "evt21.raw": (lambda path: evt3(path, header=b"% evt 2.1\n"), "names the encoding '2.1'; give an EVT2 or EVT3 rec"),
     "unknown.raw": (lambda path: evt3(path, header=b"% geometry 9x9\n"), "does not name an encoding"),
-    "around.raw": (lambda path: evt3(path, *AROUND), "its sensor is 640x480"),  # and not back onto it
+    "around.raw": (lambda path: evt3(path, *AROUND), "its sensor is 640x480"),  # columns must not wrap around onto it
     "older.aedat4": (lambda path: path.write_bytes(b"#!AER-DAT3.1\r\n" + bytes(99)), "not begin like an AEDAT 4"),
     "head.aedat4": (lambda path: path.write_bytes(MAGIC + b"\x10\0\0\0abc"), "its header is damaged"),
     "vast.aedat4": (lambda path: path.write_bytes(MAGIC + b"\xff\xff\xff\x7f"), "its header is damaged"),

@@ -1,4 +1,4 @@
-"""The packed store: lossless, laid out as described, written whole or not at all, refused when damaged."""
+"""Packed stores: lossless, in the documented layout, written atomically, and refused when damaged."""
 
 import errno
 import hashlib
@@ -36,7 +36,7 @@ def content(folder):
 
 
 def stored(path, **options):
-    """The store of a recording of 1,000 events."""
+    """Pack a recording of 1,000 random events, and return the path of its store."""
     return pack(reader_of(path, random_events(1_000, **options)), path.with_suffix(".store"))
 
 
@@ -65,7 +65,7 @@ def test_words_index_and_header_are_laid_out_as_described(tmp_path):
     words = np.fromfile(folder / "events.u32", "<u4")
     assert words.tolist() == [2047 | 3 << 11 | 1 << 21 | 999 << 22, 1 | 1023 << 11 | 999 << 22, 1]
     assert np.fromfile(folder / "index.i64", "<i8").tolist() == [0, 2, 2, 3]
-    halves = [(b"the ", "a"), (b"recording", "b")]  # a file shorter than the sample is its head and its tail
+    halves = [(b"the ", "a"), (b"recording", "b")]  # a file shorter than the sample is both its head and its tail
     assert json.loads((folder / "header.json").read_text()) == {
         "format": "tespec packed events",
         "version": 2,
@@ -92,7 +92,7 @@ def test_words_index_and_header_are_laid_out_as_described(tmp_path):
 
 @pytest.fixture
 def recording(tmp_path, monkeypatch):
-    """A file, read in blocks of 500 events, and its store as it is when nothing goes wrong."""
+    """Path of a file that is read in blocks of 500 events, and the content of its store without interruption."""
     monkeypatch.setattr(prophesee, "BLOCK", 500)
     path = tmp_path / "a.dat"
     write_dat(path, *random_events(20_000, height=60, width=80, end=3_000_000), 60, 80)
@@ -117,7 +117,7 @@ def test_a_recording_is_hashed_while_it_is_decoded_and_read_once(tmp_path, monke
     monkeypatch.setattr(Path, "open", watched)
     header = json.loads((pack(reader, tmp_path / "store") / "header.json").read_text())
     assert header["source"]["sha256"] == hashlib.sha256(content).hexdigest()
-    assert sum(hashed) == len(content) + 2 * packing.SAMPLED  # once, and the samples
+    assert sum(hashed) == len(content) + 2 * packing.SAMPLED  # read once, plus the samples
     assert all(before[number] >= len(content) * (number - 1) // 10 for number in range(2, 10))
 
 
@@ -125,7 +125,7 @@ def test_a_recording_is_hashed_while_it_is_decoded_and_read_once(tmp_path, monke
 def test_chunks_of_any_length_give_the_same_store(tmp_path, shape):
     events = random_events(1_000, end=5_000)
     t = events.t.copy()
-    t[100:110] += 3_000  # times that step back are raised to the latest one before
+    t[100:110] += 3_000  # times that step back are clamped to the latest time before them
     if shape == "silence":
         t[500:] += 4_000_000_000
     wanted, stores = events._replace(t=np.maximum.accumulate(t)), []
@@ -193,7 +193,7 @@ LOST, TORN, HEADER = "is missing or truncated; pack", "do not fit each other", r
         (lambda f: write_array(f, "index.i64", 0, 1), TORN),
         (lambda f: write_array(f, "index.i64", 3, 10**6), TORN),
         (lambda f: write_array(f, "index.i64", slice(1, 3), 0), TORN),
-        (lambda f: write_array(f, "index.i64", slice(3, 5), [8 * 10**18, -8 * 10**18]), TORN),  # differences wrap
+        (lambda f: write_array(f, "index.i64", slice(3, 5), [8 * 10**18, -8 * 10**18]), TORN),  # overflows int64
     ],
 )
 def test_a_damaged_store_is_refused(tmp_path, damage, message):

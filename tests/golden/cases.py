@@ -1,7 +1,7 @@
-"""What the golden tests compute, and how: the one file of theirs that knows the names of the harness.
+"""Computations of the golden tests; the only golden file that uses names of the harness.
 
-A case is a function of the sample world and an empty folder, and gives numbers and texts by name. The values are in
-`data/`; a change of names changes this file alone and none of them.
+A case is a function of the sample world and an empty folder that returns named numbers and texts. The expected values
+are in `data/`; renaming code changes this file, never the values.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ ONE_MPX = "1mpx/train/moorea_2019-02-19_000_td_500000_8500000_td.dat"
 
 
 def sha256(array: Any) -> str:
-    """Of an array of whole numbers, with its shape and type; the first 16 digits."""
+    """First 16 hex digits of the hash of an integer array, including its shape and dtype."""
     array = np.ascontiguousarray(array)
     assert array.dtype.kind in "uib", array.dtype
     head = f"{array.dtype.str} {array.shape} ".encode()
@@ -64,19 +64,19 @@ def sha256(array: Any) -> str:
 
 
 def statistics(values: Any, name: str) -> Values:
-    """Mean, deviation and three numbers of an array of floats."""
+    """Mean, standard deviation and three elements of a float array."""
     array = np.asarray(values, np.float64)
     places = (array.size * np.array([1, 2, 5]) // 7).tolist()
     some = {f"{name}, number {place}": array.flat[place] for place in places}
     return {f"{name}, mean": array.mean(), f"{name}, deviation": array.std(), **some}
 
 
-# Trainings: two steps and an evaluation, by the command line; losses and scores are those of the record.
+# Training: two steps and an evaluation by the command line; losses and scores come from the record.
 
 
 @contextmanager
 def watched_steps() -> Iterator[list[Values]]:
-    """What the optimizer of a training is given at each step."""
+    """Record gradients, learning rate and weight decay at each optimizer step within the context."""
     steps: list[Values] = []
 
     def look(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -99,7 +99,7 @@ def watched_steps() -> Iterator[list[Values]]:
 
 
 def run(folder: Path, verb: str, *arguments: str, changes: Sequence[str] = ()) -> dict[str, Any]:
-    """The record of one run of the command line, with what the optimizer was given under "steps"."""
+    """Run the command line and return its record, with the optimizer's inputs under "steps"."""
     told, where = StringIO(), ("--results", str(folder / "results"), "--runs", str(folder / "runs"))
     options = ("--profile", "sample", "--device", "cpu", "--threads", "1", "--seed", "0")
     changed = [part for change in changes for part in ("--set", change)]
@@ -108,14 +108,14 @@ def run(folder: Path, verb: str, *arguments: str, changes: Sequence[str] = ()) -
     assert ended == 0, told.getvalue()
     records = [json.loads(path.read_text()) for path in (folder / "results" / "runs").glob("*.json")]
     (record,) = (each for each in records if each["method"] in arguments or each["kind"] == "reference")
-    # Before them come those of the method that this one requires.
+    # Earlier steps are those of the upstream method.
     return record | {"steps": steps[-len(record["curve"]) :]}
 
 
-# Warm-up would leave the first step without effect on the second; clipped gradients all have the same norm.
+# With warm-up, the first step would not affect the second; clipped gradients would all have the same norm.
 TWO_STEPS = ("optimisation.steps=2", "optimisation.warmup_steps=0", "optimisation.clip.by=none")
-# Adam's first step moves each weight by the learning rate, whichever way rounding says where the gradient is tiny.
-# Where the second step notices, that rate has to be small.
+# Adam's first step moves each weight by the learning rate, and where the gradient is tiny, rounding decides the sign.
+# A small learning rate limits the effect on the second step.
 SLOW = "optimisation.peak_lr=1e-4"
 
 
@@ -129,13 +129,13 @@ def trained(record: Mapping[str, Any]) -> Values:
 
 
 def pretrained(method: str, data: str, changes: Sequence[str], world: Path, folder: Path) -> Values:
-    """Losses, gradients and held-out numbers of a pre-training."""
+    """Losses, gradients and validation metrics of a pre-training."""
     what = ("--method", method, "--data", str(world / data))
     return trained(run(folder, "pretrain", *what, changes=(*TWO_STEPS, *changes)))
 
 
 def taught(world: Path, folder: Path) -> Values:
-    """The same of ScaleEvent, by a teacher of two steps."""
+    """The same for ScaleEvent, with a teacher trained for two steps."""
     PRETRAININGS["imagenet"](world, folder / "teacher")
     (weights,) = (folder / "teacher").rglob("backbone.safetensors")
     return pretrained("scaleevent", DDD17, (IMAGES, f"objective.teacher_weights={weights}"), world, folder)
@@ -146,7 +146,7 @@ PRETRAININGS: dict[str, Case] = {
     name: partial(pretrained, name.partition(",")[0], data, changes)
     for name, data, *changes in (
         ("tespec", "1mpx", LANES),
-        # Of one recording the last quarter is held out, which takes less time.
+        # With a single recording, only its last quarter is held out, which takes less time.
         ("tespec, feedforward", ONE_MPX, LANES, "recurrent=false"),
         ("tespec, target histograms", ONE_MPX, LANES, "objective.target.kind=histograms"),
         ("tespec, target high_pass", ONE_MPX, LANES, "objective.target.kind=high_pass"),
@@ -164,7 +164,7 @@ PRETRAININGS: dict[str, Case] = {
 
 
 def answer(folder: Path) -> Values:
-    """What the network of a run says of a fixed histogram, as it is loaded from its file."""
+    """Summary of the predictions of a run's saved network on a fixed histogram."""
     (path,) = (folder / "runs").glob("*/model.safetensors")
     with torch.no_grad():
         said, _ = tespec.load(path, height=64, width=80).step(torch.from_numpy(some_counts(5, (1, 20, 64, 80))))
@@ -178,17 +178,17 @@ def answer(folder: Path) -> Values:
 
 
 def some_counts(seed: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """A histogram that is zero at nine places of ten."""
+    """Random histogram that is zero at nine of ten places."""
     rng = np.random.default_rng(seed)
     return (rng.integers(1, 11, shape) * (rng.random(shape) < 0.1)).astype(np.uint8)
 
 
-# Two steps leave all places of a detector below the usual threshold, and nothing to score.
+# After two steps, all scores of a detector are below the usual threshold, so there would be no boxes to evaluate.
 ALL_BOXES = {"gen1": ("head.score_threshold=0.0",), "1mpx": ("head.score_threshold=0.0",)}
 
 
 def finetuned(task: str, arch: str, method: str, world: Path, folder: Path) -> Values:
-    """Losses, gradients and scores of a fine-tuning without pre-training, and an answer of its network."""
+    """Losses, gradients and scores of a fine-tuning without pre-training, and predictions of its network."""
     what = ("--method", method, "--task", task, "--arch", arch, "--data", str(world / task))
     few = (LANES, SLOW, *(("segments=3",) if arch == "recurrent" else ()), *ALL_BOXES.get(task, ()))
     return trained(run(folder, "run", *what, changes=(*TWO_STEPS, *few))) | answer(folder)
@@ -200,7 +200,7 @@ FINETUNINGS: dict[str, Case] = {
 
 
 def prior(task: str, world: Path, folder: Path) -> Values:
-    """Scores of the label prior: the data's labels and the whole evaluation, without a network."""
+    """Scores of the label prior, which cover labels and evaluation without a network."""
     record = run(folder, "run", "--reference", "prior", "--task", task, "--data", str(world / task))
     return {**record["metrics"], **{f"class {name}": value for name, value in record["classes"].items()}}
 
@@ -209,7 +209,7 @@ def prior(task: str, world: Path, folder: Path) -> Values:
 
 
 def fill(network: torch.nn.Module) -> None:
-    """Give every parameter numbers that depend on its name and shape alone."""
+    """Fill every parameter with numbers that depend only on its name and shape."""
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             drawn = np.random.default_rng(zlib.crc32(name.encode())).random(parameter.numel()) - 0.5
@@ -221,7 +221,7 @@ def fill(network: torch.nn.Module) -> None:
 
 
 def features(arch: str, recurrent: bool, world: Path, folder: Path) -> Values:
-    """Features of three steps of one lane, the state carried."""
+    """Features of three steps of one lane with carried state, or of one step if feed-forward."""
     network = build_backbone(arch, recurrent, bins=5, img_size=(64, 96)).eval()
     fill(network)
     found: Values = {"parameters": sum(each.numel() for each in network.parameters())}
@@ -252,7 +252,7 @@ FEATURES: dict[str, Case] = {
 
 
 def scored(scorer: Any) -> Values:
-    """All that a scorer says: overall, of each class, of each recording and of each group."""
+    """All scores of a scorer: overall, per class, per recording and per group."""
     overall = scorer.overall()
     parts = {f"{name}, ": each for kind in ("recording", "group") for name, each in scorer.by(kind).items()}
     found = {
@@ -267,13 +267,13 @@ def scored(scorer: Any) -> Values:
 
 
 def detection_scores(world: Path, folder: Path) -> Values:
-    """Average precision of boxes near the truth, of wrong classes, repeated, small, and of equal scores."""
+    """Average precision of boxes near the ground truth, with wrong classes, duplicates, small boxes and tied scores."""
     rng = np.random.default_rng(11)
     scorer = DetectionScorer(("car", "pedestrian", "bus"), BoxFilter(30.0, 10.0), "given")
     for frame in range(24):
         count = int(rng.integers(0, 7))
         corners = np.sort(rng.random((count, 2, 2)) * [[200, 140]], axis=1).reshape(count, 4)
-        labels = rng.integers(0, 2, count)  # no bus in the truth
+        labels = rng.integers(0, 2, count)  # no bus in the ground truth
         moved = corners + (rng.random((count, 4)) - 0.5) * 16
         extra = np.sort(rng.random((3, 2, 2)) * [[200, 140]], axis=1).reshape(3, 4)
         guessed = np.where(rng.random(count) < 0.2, rng.integers(0, 3, count), labels)
@@ -291,7 +291,7 @@ def detection_scores(world: Path, folder: Path) -> Values:
 
 
 def segmentation_scores(world: Path, folder: Path) -> Values:
-    """Scores of masks of eleven classes, one of which occurs nowhere, with pixels to ignore."""
+    """Scores of masks of eleven classes, one of them without ground truth, with ignored pixels."""
     rng = np.random.default_rng(12)
     scorer = SegmentationScorer([f"class {number}" for number in range(11)])
     for frame in range(4):
@@ -303,7 +303,7 @@ def segmentation_scores(world: Path, folder: Path) -> Values:
 
 
 def depth_scores(world: Path, folder: Path) -> Values:
-    """Errors of depths, some of them unknown, too near or too far."""
+    """Errors of depth maps with unknown, too near and too far pixels."""
     rng = np.random.default_rng(13)
     scorer = DepthScorer()
     for frame in range(5):
@@ -324,7 +324,7 @@ METRICS: dict[str, Case] = {
 
 
 def some_events(seed: int, count: int = 20_000) -> tuple[NDArray[Any], ...]:
-    """x, y, t, p of a sensor of 48 x 64 px over 0.1 s, more and more of them, many on a few pixels."""
+    """x, y, t, p of events on 48 x 64 px over 0.1 s, at a rising rate, many of them on a few pixels."""
     rng = np.random.default_rng(seed)
     t = np.sort((np.sqrt(rng.random(count)) * 100_000).astype(np.int64))
     x, y = (np.where(rng.random(count) < 0.3, rng.integers(0, 4, count), rng.integers(0, n, count)) for n in (64, 48))
@@ -332,7 +332,7 @@ def some_events(seed: int, count: int = 20_000) -> tuple[NDArray[Any], ...]:
 
 
 def histograms(world: Path, folder: Path) -> Values:
-    """Histograms of windows by both rules: a whole one, one without events, one that ends at an event."""
+    """Histograms by both rules of windows within the events, after the last event, and ending at an event."""
     x, y, t, p = some_events(21)
     found = {}
     for rule in ("edges", "rvt"):
@@ -343,7 +343,7 @@ def histograms(world: Path, folder: Path) -> Values:
 
 
 def intensity(world: Path, folder: Path) -> Values:
-    """The intensity video of six segments in two parts."""
+    """Intensity video of six segments, estimated in two parts."""
     counts = [
         event_histogram(*some_events(seed), t_start=0, t_end=100_000, bins=10, height=48, width=64) for seed in range(6)
     ]
@@ -365,7 +365,7 @@ RECORDINGS: dict[str, str | Path] = {
 
 
 def packed(path: str | Path, world: Path, folder: Path) -> Values:
-    """The packed events of a recording, and those of a slice."""
+    """Hashes of the packed events of a recording, all of them and a slice of 50 ms."""
     stream = load_events(world / path)
     middle = (stream.t_first + stream.t_last) // 2
     found: Values = {name: getattr(stream, name) for name in ("height", "width", "count", "t_first", "t_last")}
@@ -377,7 +377,7 @@ def packed(path: str | Path, world: Path, folder: Path) -> Values:
 
 
 def batch_values(steps: Any) -> Values:
-    """Of three batches, hashes of whole numbers and statistics of floats."""
+    """Hashes of integer tensors and statistics of float tensors in three batches."""
     found: Values = {}
     for number, step in enumerate((0, 1, 40)):
         for name, tensor in steps[step].items():
@@ -385,13 +385,13 @@ def batch_values(steps: Any) -> Values:
             if not tensor.is_floating_point():
                 found[label] = sha256(tensor)
             else:
-                known = torch.nan_to_num(tensor.double())  # depths where none is known
+                known = torch.nan_to_num(tensor.double())  # unknown depths are NaN
                 found |= {f"{label}, shape": str(tuple(tensor.shape)), **statistics(known, label)}
     return found
 
 
 def lanes(world: Path, folder: Path) -> Values:
-    """What eight lanes play of nine recordings: streams, random clips, and clips that end at labels."""
+    """Slots of eight lanes over nine recordings: streams, mixed with random clips, and clips that end at labels."""
     lengths, found = (40, 7, 33, 12, 90, 3, 25, 61, 18), {}
     labels = tuple(np.arange(2, length, 3) for length in lengths)
     for name, share, ends in (("streams", 0.0, None), ("mixed", 0.5, None), ("labels", 1.0, labels)):
@@ -403,7 +403,7 @@ def lanes(world: Path, folder: Path) -> Values:
 
 
 def labelled_batches(task: str, arch: str, world: Path, folder: Path) -> Values:
-    """Batches of a fine-tuning, all flipped and zoomed at random."""
+    """Batches of a fine-tuning with random flips and zooms."""
     zoom = 0.0 if task == "mvsec" else 1.0
     changes = (LANES, f"augmentation.zoom={zoom}", *(("segments=3",) if arch == "recurrent" else ()))
     settings = settings_of(Data(world / task, "sample"), task, arch, "sample", changes)
@@ -432,13 +432,13 @@ EVENTS: dict[str, Case] = {
 }
 
 
-# Settings: what a run is made with, before anything is computed.
+# Settings of a run, before anything is computed.
 
 PROSE = ("deviations", "title", "profile", "version", "name", "citation")
 
 
 def settings_values(settings: Finetuning | Pretraining) -> Values:
-    """All settings, and what the schedules make of them at some steps."""
+    """All settings, with the learning rate and weight decay at some steps."""
     optimisation = settings.optimisation
     warm, last = optimisation.warmup_steps, optimisation.steps - 1
     steps = dict.fromkeys((0, 1, warm // 2, warm, (warm + last) // 2, last))
@@ -468,13 +468,13 @@ SETTINGS: dict[str, Case] = {
 }
 
 
-# Tables, which stand in CSV files.
+# Tables, stored as CSV files.
 
 PUBLISHED = ("table", "method", "mark", "variant", "arch", "backbone", "task", "label_fraction", "frozen", "metric")
 
 
 def plan(name: str, world: Path, folder: Path) -> pd.DataFrame:
-    """The runs of a plan, those that others start from included."""
+    """Runs of a plan, including the pre-trainings that others start from."""
     rows = [
         {field: getattr(job, field) for field in ("kind", "method", "task", "arch", "seed", "split")}
         | {
@@ -489,7 +489,7 @@ def plan(name: str, world: Path, folder: Path) -> pd.DataFrame:
 
 
 def tables(world: Path, folder: Path) -> pd.DataFrame:
-    """The published numbers of the comparison tables and ablations."""
+    """Published numbers of the comparison tables and ablations."""
     told = StringIO()
     (folder / "results").mkdir()
     with redirect_stdout(told), redirect_stderr(told):

@@ -1,4 +1,4 @@
-"""Golden values: numbers of every stage, which move when the code computes something else, and at no other time."""
+"""Golden values of every stage, which change only when the code computes something else."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from tespec.registry import pretrained_methods
 
 DATA = Path(__file__).parent / "data"
 WRITES = os.environ.get("GOLDEN") == "write"
-SHOWN = 12  # values of a failure
+SHOWN = 12  # changed values listed in a failure
 SAID = "a moved golden value is a mistake or a decision with a line in CHANGELOG.md; regenerate with `make golden`"
 
 
-# Relative and absolute tolerance of floats by family/case/name, the first that matches; other values are exact.
-# A processor's vector instructions and its number of threads decide the order of sums, hence the last digits.
+# Relative and absolute tolerance of floats by family/case/name; the first match counts, other values are exact.
+# Vector instructions and the number of threads change the order of sums, hence the last digits.
 TOLERANCES: Sequence[tuple[str, float, float]] = (
     ("metrics/*", 1e-6, 1e-9),
     ("settings/*", 1e-7, 0.0),
     ("events/intensity*", 1e-4, 1e-5),
     ("features/*", 1e-3, 1e-4),
-    # Scores of networks of two steps count pixels and boxes that rounding decides; in points. Of detectors, which two
-    # steps leave near 0, this is only that boxes reach the score: the label prior's scores say more.
+    # After two steps, rounding decides which pixels and boxes count; in points. Detectors score near 0, so this only
+    # checks that boxes reach the scorer; the scores of the label prior check more.
     ("finetuning/[dg1]*/score *", 0.0, 0.5),
     ("finetuning/mvsec*/score *", 1e-2, 0.0),
     ("*/answer, share *", 0.0, 0.01),
     ("*/answer, *", 1e-2, 0.0),
-    # Both normalise batches of features that nearly are one, which makes much of a last digit.
+    # Both normalise batches of nearly equal features, which amplifies the last digit.
     ("pretraining/tespec, objective cpc/*", 1e-2, 0.0),
     ("pretraining/ecdp/*", 5e-3, 0.0),
-    ("pretraining/cm3ae/score *", 5e-3, 0.0),  # of features: without vector instructions 3e-3 apart
+    ("pretraining/cm3ae/score *", 5e-3, 0.0),  # differ by 3e-3 without vector instructions
     ("*/grad_norm*", 2e-3, 0.0),
     ("*", 1e-3, 1e-6),
 )
 
 
 def tolerance(name: str) -> tuple[float, float]:
-    """Relative and absolute tolerance of a float, by its family, case and name."""
+    """Relative and absolute tolerance of the float `name`, a family/case/name."""
     return next((rtol, atol) for pattern, rtol, atol in TOLERANCES if fnmatch(name, pattern))
 
 
@@ -75,13 +75,13 @@ def test_golden(tiny_world: Path, tmp_path: Path, family: str, case: str) -> Non
 
 
 def plain(value: Any) -> Any:
-    """A number as JSON has it, floats with eight digits."""
+    """Value as JSON stores it, with floats rounded to eight digits."""
     value = value.item() if isinstance(value, np.generic) else value
     return float(f"{value:.8g}") if isinstance(value, float) else value
 
 
 def by_key(text: str) -> Values:
-    """The value of each row of a CSV, by its other columns."""
+    """Value of each row of a CSV, keyed by the other columns."""
     found: Values = {}
     for row in pd.read_csv(StringIO(text), dtype=str, keep_default_na=False).to_dict("records"):
         number = row.pop("value", None)
@@ -92,7 +92,7 @@ def by_key(text: str) -> Values:
 
 
 def moved_values(where: str, stored: Values, found: Values) -> list[str]:
-    """A line for each value that is not the stored one, that is new, or that is gone."""
+    """One line for each changed, new or missing value."""
     lines = [f"{name}: was {stored[name]!r}, is gone" for name in stored if name not in found]
     for name, new in found.items():
         if name not in stored:

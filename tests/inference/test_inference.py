@@ -1,4 +1,4 @@
-"""Networks loaded from files: their predictions, and features of a recording by one call, equal the training's own."""
+"""Networks loaded from files: predictions and features equal those of training, and predictions are drawn."""
 
 import re
 from copy import deepcopy
@@ -31,12 +31,12 @@ from tespec.weights.files import read_weights, write_weights
 
 BIAS = "head.conv_seg.bias"
 RECORDING = Path(__file__).parents[1] / "data" / "davis.aedat4"
-HALVED = ["downsample.to_width=48", "segments=3", "batch_size=2"]  # sensors of the tiny world have 96 px
+HALVED = ["downsample.to_width=48", "segments=3", "batch_size=2"]  # the tiny world's sensors are 96 px wide
 CPU = torch.device("cpu")
 
 
 def written(world, folder, name, arch="recurrent"):
-    """A network with random weights as a fine-tuning writes it: file, network and task."""
+    """Save a network with random weights as a fine-tuning does; returns its file, the network and the task."""
     data = Data(world / name, "sample")
     settings = settings_of(data, name, arch)
     task = build_task(settings, data.root)
@@ -114,7 +114,7 @@ def test_features_are_those_of_the_trainings_batches(tiny_world, tmp_path, chang
         expected += list(zip(*(stage.unbind(1) for stage in features), strict=True))
     played = list(tespec.stream(recording.path, path))
     assert 20 < len(expected) <= len(played) == len(recording)
-    for wanted, (features, _) in zip(expected, played, strict=False):  # a last chunk that is not whole is left out
+    for wanted, (features, _) in zip(expected, played, strict=False):  # an incomplete last chunk is left out
         for one, other in zip(features, wanted, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
@@ -130,7 +130,7 @@ def test_a_network_is_built_again_for_the_recordings_sensor(tiny_world, tmp_path
     size = backbone.img_size
     by_path, given = list(tespec.stream(RECORDING, path)), list(tespec.stream(RECORDING, loaded))
     assert len(by_path) == len(given) == 2
-    # Detectors see at most 160 px in width.
+    # The input of detectors is at most 160 px wide.
     assert given[0][1][0][0].shape[-2:] == ((96 // 4, 128 // 4) if name == "gen1" else (288 // 4, 352 // 4))
     for (_, one), (_, other) in zip(by_path, given, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
@@ -167,7 +167,7 @@ def test_mistakes_are_told_before_anything_is_computed(tiny_world, tmp_path):
         tespec.stream(RECORDING, build_backbone("micro", True, 10, (64, 96)))
 
 
-# Predictions that are scored and drawn.
+# Predictions of recordings, with scores and figures.
 
 
 @pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
@@ -186,7 +186,7 @@ def test_inference_predicts_what_the_evaluation_scores(tiny_world, tmp_path, arc
         assert np.array_equal(moment.predicted, scored[label])
         assert np.array_equal(moment.truth, recording.labels[label])
         assert moment.seconds == pytest.approx((recording.label_times[label] - recording.windows[0, 0]) / 1e6)
-    # A path into the data set comes with its labels as well.
+    # A path inside the data set also finds the labels.
     found = find(task.settings, str(recording.path), tiny_world / "ddd17")
     assert (found.name, len(found), len(found.labels)) == (recording.name, len(recording), len(recording.labels))
 

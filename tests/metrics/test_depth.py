@@ -17,7 +17,7 @@ GROUPS = (("moving",), ("standing",), ("moving", "night"), ("moving",))
 
 
 def plain_errors(predicted, truth):
-    """Errors of a frame, pixel by pixel; None where no pixel counts."""
+    """Errors of a frame, computed over its valid pixels; None without any."""
     pairs = [(t, p) for t, p in zip(truth.ravel(), predicted.ravel(), strict=True) if 1.978 <= t <= 80]
     if not pairs:
         return None
@@ -86,7 +86,7 @@ def test_the_range_of_depths_that_count_is_given_and_said():
 
 
 def test_means_over_fewer_recordings_or_frames_are_counted():
-    """A cut-off without any pixel is missing; one without pixels in some members has another mean than its siblings."""
+    """A cut-off without pixels has no score; one without pixels in some members is the mean of the others."""
     scorer = DepthScorer()
     scorer.update(np.array([[15.0, 30]]), np.array([[16.0, 31]]), "day1")
     assert set(scorer.overall().metrics()) == set(NAMES) - {"abs_10"}

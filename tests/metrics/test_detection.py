@@ -1,4 +1,4 @@
-"""Average precision against pycocotools, the protocol of RVT around it, and what counts."""
+"""Average precision against pycocotools, and the filters and limits of RVT's protocol."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def scorer_of(*frames: Frame, filters: BoxFilter = ALL, names: tuple[str, ...] =
 
 
 def random_boxes(rng: np.random.Generator, count: int, classes: int) -> Boxes:
-    """Whole sides and few scores, so that overlaps and scores are often equal; some reach beyond the image."""
+    """Random boxes with integer sides and few distinct scores, so ties are common; some reach beyond the image."""
     begin = rng.integers(-3, 8, (count, 2))
     corners = np.concatenate([begin, begin + rng.integers(1, 9, (count, 2))], axis=1).astype(float)
     return make_boxes(corners, rng.integers(0, classes, count), rng.integers(0, 5, count) / 4)
 
 
 def random_frames(seed: int, count: int, classes: int = len(NAMES), most: int = 15) -> list[Frame]:
-    """Frames of three recordings, in order of recording and time; the first has ground truth."""
+    """Random frames of three recordings, sorted by recording and time; at least one has ground truth."""
     rng = np.random.default_rng(seed)
     made = [
         Frame(
@@ -67,7 +67,7 @@ def random_frames(seed: int, count: int, classes: int = len(NAMES), most: int = 
 
 
 def by_pycocotools(frames: list[Frame], classes: int = len(NAMES)) -> dict[str, Any]:
-    """Scores in percent of the frames with ground truth, as pycocotools comes; AP of each class, NaN without any."""
+    """Scores in percent of frames with ground truth by pycocotools' defaults, and AP per class with ground truth."""
     scored = [frame for frame in frames if len(frame.truth.label)]
     truth = COCO()
 
@@ -98,7 +98,7 @@ def by_pycocotools(frames: list[Frame], classes: int = len(NAMES)) -> dict[str, 
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-    of_class = evaluation.eval["precision"][:, :, :, 0, -1].mean(axis=(0, 1))  # all areas, 100 boxes
+    of_class = evaluation.eval["precision"][:, :, :, 0, -1].mean(axis=(0, 1))  # all areas, at most 100 boxes
     return dict(zip(("map", "ap50", "ap75"), 100 * evaluation.stats[:3], strict=True)) | {
         "classes": {number: 100 * each for number, each in enumerate(of_class) if each >= 0}
     }
@@ -107,7 +107,7 @@ def by_pycocotools(frames: list[Frame], classes: int = len(NAMES)) -> dict[str, 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32), st.integers(1, 15), st.sampled_from([1, 3]), st.sampled_from([3, 15, 120]))
 def test_scores_are_those_of_pycocotools(seed, count, classes, most):
-    """With equal scores and overlaps, boxes of any area, more boxes than count, and frames that hold no box."""
+    """Covers tied scores and overlaps, boxes of any area, more than 100 boxes, and frames without boxes."""
     frames, names = random_frames(seed, count, classes, most), NAMES[:classes]
     scores, expected = scorer_of(*frames, names=names).overall(), by_pycocotools(frames, classes)
     of_class = {names.index(name): each for name, each in scores.classes.items()}

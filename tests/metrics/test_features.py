@@ -1,4 +1,4 @@
-"""Features at sampled places, how they differ, and probes of what they know."""
+"""Sampled features, their standard deviation and rank, and linear and nearest-neighbour probes."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from tespec.metrics.features import (
 )
 from tespec.runs.references import patch_classes
 
-SHAPES = ((4, 24, 40), (8, 12, 20), (16, 6, 10), (32, 3, 5))  # of stages: channels, rows and columns
+SHAPES = ((4, 24, 40), (8, 12, 20), (16, 6, 10), (32, 3, 5))  # channels, rows and columns of each stage
 
 
 def stages(batch, lanes=1, segments=2, shapes=SHAPES):
@@ -23,7 +23,7 @@ def stages(batch, lanes=1, segments=2, shapes=SHAPES):
 
 
 def everywhere(features):
-    """Every place of the second stage's grid, from stages that are interpolated whole."""
+    """Features at every place of the second stage's grid, from completely interpolated stages."""
     maps = [interpolate(each.flatten(0, 1), size=features[1].shape[-2:], mode="bilinear") for each in features]
     return torch.cat([normalize(each, dim=1) for each in maps], dim=1).movedim(1, -1).flatten(0, -2)
 
@@ -37,7 +37,7 @@ def test_stages_are_read_as_if_interpolated_whole(shapes):
 
 
 def kept(limit, batches):
-    """Batch, frame, row and column of the places that are kept."""
+    """Batch, frame, row and column of the places in the reservoir."""
     places, grid = FeatureReservoir(limit), torch.meshgrid(*map(torch.arange, (2, 6, 10)), indexing="ij")
     for batch in range(batches):
         places.add([torch.stack([torch.full_like(grid[0], batch), *grid], dim=1)[None].float()], (6, 10))
@@ -49,12 +49,12 @@ def test_a_uniform_sample_of_all_places_the_same_for_every_run():
     first = kept(600, 50)
     assert torch.equal(first, kept(600, 50))
     assert len(first.unique(dim=0)) == 600
-    # 12 places a batch, 300 a frame, 100 a row and 60 a column on the mean: each within 4 standard deviations.
+    # On average 12 places per batch, 300 per frame, 100 per row and 60 per column: each within 4 standard deviations.
     for axis, count in enumerate((50, 2, 6, 10)):
         share = 600 / count
         found = torch.bincount(first[:, axis], minlength=count)
         assert (found - share).abs().max() < 4 * (share * (1 - 1 / count)) ** 0.5
-    # With more batches the choice among the earlier ones is a part of what it was.
+    # After more batches, the kept places of the earlier ones are a subset of those kept before.
     longer = kept(600, 80)
     assert {tuple(row) for row in longer[longer[:, 0] < 50].tolist()} < {tuple(row) for row in first.tolist()}
 

@@ -14,7 +14,7 @@ def test_the_most_frequent_class_of_each_pixel_wins():
     counts = class_prior(masks, 3)
     assert counts.argmax(axis=0).tolist() == [[0, 2, 0]]
     assert counts[:, 0, 1].tolist() == [0, 1, 2]
-    # Never labelled: as all pixels together.
+    # A pixel that is never labelled has the counts of all pixels.
     assert counts[:, 0, 2].tolist() == [2, 2, 2]
 
 

@@ -1,4 +1,4 @@
-"""Every backbone: features, state, sizes; then what is of one kind alone."""
+"""All backbones: features, state and sizes; then parts specific to one backbone."""
 
 import pytest
 import torch
@@ -73,7 +73,7 @@ def test_gradients_reach_every_parameter_and_the_state_is_float32_under_autocast
     assert all(part.dtype == torch.float32 for pair in state for part in pair)
     sum(feature.float().square().mean() for feature in features).backward()
     assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
-    # timm starts the last normalisation of a residual block at zero, so that no gradient passes it in the first step.
+    # timm initialises the last norm of a residual block to zero, so no gradient passes through it in the first step.
     kept = [parameter for name, parameter in model.named_parameters() if ".conv" not in name and ".bn1" not in name]
     assert all(parameter.grad.abs().sum() > 0 for parameter in kept)
 
@@ -92,7 +92,7 @@ def test_unknown_names_and_sizes_are_refused(make, message):
 
 
 class Plain(EventSwin):
-    """Makes nothing of the rate of stochastic depth."""
+    """Backbone that ignores the rate of stochastic depth."""
 
     architectures = ("micro",)
 
@@ -133,7 +133,7 @@ def test_reset_zeroes_the_lanes_that_start_and_detach_cuts_every_part():
 
 
 def plain_step(lstm, x, hidden, cell):
-    """One step with a convolution over (map, hidden), channels first."""
+    """One ConvLSTM step with a convolution over (map, hidden), channels first."""
     forget, write, output, candidate = lstm.gates(torch.cat([x, hidden], dim=1)).chunk(4, dim=1)
     cell = forget.sigmoid() * cell + write.sigmoid() * candidate.tanh()
     return output.sigmoid() * cell.tanh(), cell
@@ -168,7 +168,7 @@ def test_under_autocast_the_cell_stays_float32_and_weights_are_cast_once_for_all
 
     with Casts(), torch.autocast("cpu", dtype=torch.bfloat16):
         outputs, hidden, cell = lstm(torch.randn(5, 1, 3, 3, 4), torch.zeros(1, 3, 3, 4), torch.zeros(1, 3, 3, 4))
-    assert len(casts) == 2  # the weights of the map, and those of the hidden state
+    assert len(casts) == 2  # the weights of the feature map and those of the hidden state
     assert (hidden.dtype, cell.dtype) == (torch.float32, torch.float32)
     outputs.sum().backward()
     assert torch.isfinite(lstm.gates.weight.grad).all()

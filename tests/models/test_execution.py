@@ -1,4 +1,4 @@
-"""Ways in which a backbone is computed, and stochastic depth: what it leaves out, for whom, and when it does not."""
+"""Execution modes of a backbone (recomputed, fast, compiled), and stochastic depth."""
 
 import pytest
 import torch
@@ -63,7 +63,7 @@ def test_batch_normalisation_is_not_computed_again():
 
 # Stochastic depth.
 
-# Residual branches of each architecture that can be left out, in order: rates rise by equal steps over the blocks.
+# Number of residual branches that can be dropped in each architecture; rates rise linearly over the blocks.
 BRANCHES = {"micro": 2 * 8 - 2, "resnet-micro": 4 - 1, "maxvit-micro": 2 * 8 - 2}
 FRAMES = torch.randint(0, 4, (4, 1, 4, *SIZE), generator=torch.Generator().manual_seed(1))
 
@@ -73,7 +73,7 @@ def backbone(arch, rate):
     model = build_backbone(arch, False, 2, SIZE, drop_path=rate)
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
-            torch.nn.init.ones_(module.weight)  # residual branches of a fresh ResNet are zero
+            torch.nn.init.ones_(module.weight)  # residual branches of a newly initialised ResNet are zero
     return model
 
 
@@ -105,7 +105,7 @@ def test_a_teacher_drops_nothing():
 
 
 class Dropping(torch.nn.Module):
-    """Keeps what stochastic depth leaves of each batch."""
+    """Model that keeps the output of stochastic depth for each batch."""
 
     shared_rng = True
 

@@ -1,4 +1,4 @@
-"""Records that fit the jobs of plans."""
+"""Records that match the jobs of plans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tespec.core.paths import REPOSITORY
 
 @pytest.fixture(scope="session")
 def records() -> list[Record]:
-    """The committed ones, as of the profile of the present plan."""
+    """Committed records, with the profile changed to `study`, that of the plan."""
     found, problems = read_records(REPOSITORY / "results" / "sample")
     assert problems == []
     of_profile = []

@@ -1,4 +1,4 @@
-"""Tasks in processes and on a cluster: each after the one it needs, and none left behind."""
+"""Tasks as processes and as cluster jobs: they wait for their dependencies, and none keeps running after a stop."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ def test_tasks_wait_for_the_one_they_need(tmp_path: Path, capsys: pytest.Capture
 
 @pytest.mark.parametrize("cluster", ["", "local"])
 def test_a_failed_task_takes_only_those_with_it_that_need_it(tmp_path: Path, cluster: str) -> None:
-    """As processes, and as jobs."""
     executor = None
     if cluster:
         pytest.importorskip("submitit")
@@ -91,7 +90,7 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # What nobody waits for stays as a name without a process.
+    # A zombie (state Z) still has an entry in /proc but does not run.
     return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 

@@ -1,4 +1,4 @@
-"""Plans as files, their jobs and commands, and which of them have a record."""
+"""Plan files, their jobs and commands, and matching jobs to records."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_every_seed_runs_from_each_pretraining() -> None:
 
 
 def record_of(method: str, records: list[Record]) -> Record:
-    """Of the recurrent cell, seed 0, from the first pre-training."""
+    """Record of a method's recurrent cell with seed 0, from the pre-training with seed 0."""
     (job,) = expand(plan(cells=[CELL | {"methods": [method]}], pretraining_seeds=[0]))
     (own,) = [each for each in records if missing_jobs([job], [each], RUNS) == []]
     return own

@@ -34,7 +34,7 @@ def test_status_counts_runs_by_method_and_task(
     counts = dict(row.split() for row in rows)
     assert counts["scratch"] == "4/6"
     assert counts["prior"] == "1/1"
-    assert counts["moby"] == "0/12"  # those records are of its first version
+    assert counts["moby"] == "0/12"  # its committed records are of its first version
 
 
 MISTAKES = [

@@ -1,4 +1,4 @@
-"""What each row of an ablation trains, built from its settings: the row's words, not its numbers."""
+"""Each ablation row trains what its name says, checked on the network and batch built from its settings."""
 
 from functools import partial
 
@@ -41,10 +41,10 @@ def by_eq_7(norm_events):
 
 by_eq_6 = partial(reconstructs, estimate_high_pass)
 histograms = partial(reconstructs, lambda counts: (counts.float(),))
-# tests/comparison/test_published.py looks at steps.
+# tests/comparison/test_published.py covers the ablation of steps.
 ROWS = {
     "masking": {f"{100 * ratio:.0f}%": partial(masks, ratio) for ratio in (0.0, 0.25, 0.5, 0.75)},
-    # Of the sample profile, whose N is 3000.
+    # Scaled to the sample profile, whose N is 3000.
     "norm_events": {"500": by_eq_7(300), "5,000": by_eq_7(3000), "50,000": by_eq_7(3e4), "200,000": by_eq_7(1.2e5)},
     "target": {"Histograms": histograms, "Eq. 6": by_eq_6, "Eq. 7": by_eq_7(3000)},
     "target_ddd17": {"Eq. 6": by_eq_6, "Eq. 7": by_eq_7(3000)},
@@ -61,7 +61,7 @@ ROWS = {
 
 
 def built(world, facts):
-    """The row's network under the sample profile, a batch for it, and its settings under the paper's."""
+    """Network and batch of a row under the sample profile, and its settings under the paper profile."""
     settings, papers = (
         pretraining_settings("tespec", profile, facts.changes(as_facts(pretraining_settings("tespec", profile))))
         for profile in ("sample", "paper")
@@ -72,7 +72,7 @@ def built(world, facts):
 
 
 def test_patches_of_every_target_are_normalised(tiny_world):
-    """A guard as large as the patches' own variance would switch the normalisation off."""
+    """An epsilon as large as the variance of the patches would disable the normalisation."""
     for row in read_ablations()["target"].rows:
         network, batch, _ = built(tiny_world, row)
         assert 0.5 < network.loss(batch, None)[0]["loss_zero"].item() <= 1, row.name

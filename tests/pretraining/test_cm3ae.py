@@ -32,7 +32,7 @@ def test_half_of_what_events_show_is_masked_in_the_frame(kept):
     events, frame = draw_masks(torch.rand(2, 200, 24, generator=torch.Generator().manual_seed(0)), kept)
     assert (~events).sum(1).unique().tolist() == (~frame).sum(1).unique().tolist() == [kept]
     assert (~events & frame).sum(1).min() >= kept // 2
-    # What else the frame shows is drawn from all other patches alike.
+    # The frame's other visible patches are drawn uniformly from the rest.
     both = (~events & ~frame).sum(1).double().mean().item()
     assert both == pytest.approx(kept * (kept - kept // 2) / (24 - kept // 2), abs=0.15)
     assert own("cm3ae").kept(196) == 49  # int(196 * (1 - 0.75))
@@ -47,7 +47,7 @@ def test_an_event_frame_says_where_events_of_each_polarity_were():
 
 
 def test_each_loss_sees_what_it_may_see():
-    """Pixels of the frame that are masked are wanted and no input; events help to draw it in the fused loss alone."""
+    """Masked pixels of the frame are targets, never input; events help to reconstruct it only in the fused loss."""
     model, given = network(), pairs(LANES)
     pixels = masked_pixels(model, given, 1)[:, None, None]
     unseen = {"images": torch.where(pixels, pairs(LANES, 1)["images"], given["images"])}
@@ -88,10 +88,10 @@ def test_the_loss_is_the_published_sum_of_means_over_masked_pixels():
 
 
 def test_the_fusion_is_the_published_one():
-    """The norm replaces the stream, the perceptron counts 1e-5 at the start, and places are sines and cosines."""
+    """The norm's output replaces the residual stream, the MLP starts with a scale of 1e-5, positions are sinusoidal."""
     torch.manual_seed(0)
     fusion = Fusion(8, 4, (64, 96)).double()  # 2 x 3 tokens
-    # Half of the channels for the row, half for the column, each sines, then cosines.
+    # Half of the channels encode the row, half the column, each as sines, then cosines.
     rows, columns = np.divmod(np.arange(6), 3)
     angles = [np.outer(each, 1 / 10000 ** (np.arange(2) / 2)) for each in (rows, columns)]
     places = torch.from_numpy(np.hstack([wave(each) for each in angles for wave in (np.sin, np.cos)]))

@@ -1,4 +1,4 @@
-"""Slow teachers, and Sinkhorn's balancing over processes; methods' own tests compare losses with the publications."""
+"""Momentum teachers, and Sinkhorn assignment across processes; the methods' own tests cover their losses."""
 
 from datetime import timedelta
 
@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 from tespec.pretraining.contrast import ema_update_, momentum_copy, sinkhorn
 
 SAMPLES, PROTOTYPES, TEMPERATURE = 40, 12, 0.04
-ROUNDS = 3  # of SwAV (facebookresearch/swav, main_swav.py, sinkhorn_iterations)
+ROUNDS = 3  # as in SwAV (facebookresearch/swav, main_swav.py, sinkhorn_iterations)
 
 
 def cosines(samples=SAMPLES, prototypes=PROTOTYPES):
@@ -21,7 +21,7 @@ def cosines(samples=SAMPLES, prototypes=PROTOTYPES):
 
 
 def by_the_book(logits, temperature):
-    """SwAV, Alg. 1, in float64: columns to 1 / K, rows to 1 / B."""
+    """Alg. 1 of SwAV in float64: normalise columns to 1 / K, rows to 1 / B."""
     shares = (logits.double() / temperature).exp()
     shares /= shares.sum()
     for _ in range(ROUNDS):
@@ -37,7 +37,7 @@ def test_assignments_are_those_of_the_book(temperature):
     torch.testing.assert_close(found.sum(1), torch.ones(SAMPLES))
 
 
-BORDERS = [(0, 27, 40), (0, 0, 40)]  # of the shares of two processes: unequal, and one without any
+BORDERS = [(0, 27, 40), (0, 0, 40)]  # bounds of two processes' shares: unequal, and one empty
 
 
 def balance(rank, folder):
@@ -82,7 +82,7 @@ def test_a_teacher_takes_over_running_statistics():
 )
 @torch.no_grad()
 def test_momentum_rises_to_one_by_half_a_cosine(name, start, networks):
-    """Published: ECDDP .992, ECDP (moco_m) .99, MoBY .99."""
+    """Published start values: ECDDP .992, ECDP (moco_m) .99, MoBY .99."""
     model, _ = CASES[name]()
     for fast, slow in networks.items():
         pairs = [*zip(model.get_submodule(fast).parameters(), model.get_submodule(slow).parameters(), strict=True)]

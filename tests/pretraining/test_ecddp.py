@@ -1,4 +1,4 @@
-"""ECDDP: each loss is the published formula, and each start value, schedule and share the published number."""
+"""ECDDP: losses match the published formulas; initial values, schedules and ratios match the published numbers."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ from torch.nn.functional import log_softmax, normalize
 from baselines import ecddp as ecddp_file
 from baselines.ecddp import AttentionPool, Ecddp, cluster
 from tespec.models import build_backbone
-from tespec.pretraining.contrast import PrototypeHead, sinkhorn  # which test_contrast.py holds against SwAV's
+from tespec.pretraining.contrast import PrototypeHead, sinkhorn  # test_contrast.py compares it with SwAV
 from tespec.pretraining.data import EventData
 
 LANES, PLACES, WIDTH = 3, 4, 192  # windows, tokens along a side, channels
@@ -26,7 +26,7 @@ def maps(seed, side=PLACES):
 
 
 def plain_patch_loss(model, seen, taught, masks):
-    """iBOT's, model/network/loss.py: over all views, of which half is masked, times two."""
+    """iBOT loss, model/network/loss.py: mean over all views, half of which are masked, times two."""
     places = masks.nonzero().tolist()
     wanted = torch.stack(
         [model.teacher.patches(taught[view][lane, :, row, column]) for view, lane, row, column in places]
@@ -39,7 +39,7 @@ def plain_patch_loss(model, seen, taught, masks):
 
 
 def plain_image_loss(model, seen, taught):
-    """DINO's, where no view is compared with itself."""
+    """DINO loss, which does not compare a view with itself."""
     wanted = sinkhorn(torch.cat([model.teacher.image(each) for each in taught]), 0.04).chunk(2)
     pairs = [(mine, other) for other in range(2) for mine in range(len(seen)) if mine != other]
     logits = [model.student.image(each) for each in seen]
@@ -57,7 +57,7 @@ def plain_context_loss(model, seen, whole, members, inside):
 
 
 def taught_otherwise():
-    """A model whose teacher is another network than its student."""
+    """Model whose teacher has other weights than its student."""
     model = ecddp()
     for parameter in model.teacher.parameters():
         parameter.data += 0.02 * torch.randn(parameter.shape)
@@ -65,7 +65,7 @@ def taught_otherwise():
 
 
 def same(found, plain, inputs):
-    """Both losses, and what they say of the inputs."""
+    """Assert that two losses and their gradients with respect to the inputs are equal."""
     torch.testing.assert_close(found.double(), plain, rtol=1e-4, atol=1e-5)
     of_found, of_plain = (torch.autograd.grad(each, inputs, retain_graph=True) for each in (found, plain))
     assert all(each.abs().sum() > 0 for each in of_found)
@@ -87,7 +87,7 @@ def test_context_loss_is_that_of_the_clusters_that_a_view_shows(monkeypatch):
     members = (torch.arange(16).view(4, 4) // 4).clamp(max=2).flatten() == torch.arange(3).view(3, 1)  # rows of tokens
     members = members.expand(LANES, -1, -1)
     monkeypatch.setattr("baselines.ecddp.cluster", lambda tokens, starts: members)
-    # The first view's rows of tokens are row 0 and 0.8 of row 1, the second view's half of row 1 and of row 2.
+    # Token rows of the first view show row 0 and 0.8 of row 1; each of the second view shows half of rows 1 and 2.
     boxes = torch.tensor([[0.0, 0.4, 0.0, 1.0], [0.5, 0.5, 1.0, 0.0]]).unsqueeze(1).expand(-1, LANES, -1)
     first, second = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1], [0] * 4]), torch.tensor([[0] * 4, [1] * 4, [1] * 4])
     inside = [each.bool().expand(LANES, -1, -1) for each in (first, second)]
@@ -119,7 +119,7 @@ def test_the_student_sees_masked_views_and_the_teacher_the_whole_square(monkeypa
 
 
 def test_prototypes_start_short():
-    """Uniform within the bottleneck's root, of norm .577 (layers.py), so that AdamW turns them fast."""
+    """Uniform within 1 / sqrt(bottleneck), hence of norm .577 (layers.py), so AdamW rotates them fast."""
     torch.manual_seed(0)
     head = PrototypeHead(16, 32, 256, 500)
     assert head.directions.norm(dim=1).mean().item() == pytest.approx(3**-0.5, rel=0.01)
@@ -137,7 +137,7 @@ def test_masks_are_blocks_in_half_of_the_views():
     assert shares[shares > 0].mean().item() == pytest.approx(0.129, abs=0.01)
     assert shares.max() < 0.5 * 64 / 144
     touching = (masks[:, 1:] * masks[:, :-1]).sum() / masks.sum()
-    assert touching > 0.5  # of single patches it were 0.13
+    assert touching > 0.5  # 0.13 if single patches were masked
 
 
 def test_the_student_alone_is_trained_and_handed_on_and_the_teachers_temperature_rises():
@@ -183,7 +183,7 @@ def test_a_network_that_takes_any_size_is_the_one_built_for_that_size():
 
 def test_a_cluster_that_loses_all_tokens_stays_empty():
     tokens = torch.rand(1, 4, 6).repeat(1, 2, 1)
-    assert cluster(tokens, torch.tensor([[0, 4]])).sum(2).tolist() == [[8, 0]]  # two starts are one token
+    assert cluster(tokens, torch.tensor([[0, 4]])).sum(2).tolist() == [[8, 0]]  # both starts are equal tokens
 
 
 def test_clusters_are_those_of_ten_rounds():

@@ -62,7 +62,7 @@ def test_through_the_row_sums_of_the_alignment_alone_gradients_flow():
 
 
 def test_each_loss_weighs_and_trains_as_published():
-    """There the image network is frozen, and only the layer behind it learns by the alignment."""
+    """The alignment trains the layer behind the image network, but not the image network."""
     of_images = {"backbone", "image_head", "image_predictor", "to_event"}
     expected = {
         "loss_views": (0.4, {"backbone", "event_head", "event_predictor"}),
@@ -77,7 +77,7 @@ def test_each_loss_weighs_and_trains_as_published():
         found[name].backward()
         named = {part: [*module.parameters()] for part, module in model.named_children()}
         assert {part for part, each in named.items() if any(one.grad is not None for one in each)} == parts
-    # To either side, the contrast is that with the other one frozen.
+    # The gradient of the contrast to either side treats the other side as a constant.
     model, out = network().eval(), {}
     model.image_predictor.register_forward_hook(lambda module, inputs, found: out.update(events=found))
     model.to_event.register_forward_hook(lambda module, inputs, found: out.setdefault("images", found))
@@ -123,7 +123,7 @@ def test_events_are_flipped_in_time_shifted_and_added_to():
     for seed in range(400):
         found = Ecdp.augment(settings, counts, np.random.default_rng(seed))
         ((plane, row, column),) = np.argwhere(found[0])
-        assert plane in (3, 16)  # backwards: positive, fourth bin from the end
+        assert plane in (3, 16)  # reversed in time: positive, fourth bin from the end
         flips.append(plane == 16)
         moves += [row - 50, column - 60]
     assert np.mean(flips) == pytest.approx(0.5, abs=0.08)
@@ -137,7 +137,7 @@ def test_correlated_events_lie_near_their_own():
     added = more.sum((1, 2, 3))
     assert 100 <= added.min() < 250
     assert 1100 < added.max() < 1280
-    assert more[:, [*range(3), *range(6, 20)]].sum() < 0.01 * added.sum()  # same polarity, and soon
+    assert more[:, [*range(3), *range(6, 20)]].sum() < 0.01 * added.sum()  # same polarity, adjacent bins
     assert more[:, :, :14].sum() + more[..., :14].sum() < 0.001 * added.sum()
     counts[0, :, 44:] = 0  # 960 events
     assert with_correlated_events(counts, np.random.default_rng(0)) is counts

@@ -1,4 +1,4 @@
-"""Classification of images: folders, views, mixed images and the loss, as microsoft/Swin-Transformer has them."""
+"""Image classification: folders, views, mixup and CutMix, and the loss, as in microsoft/Swin-Transformer."""
 
 import os
 
@@ -23,7 +23,7 @@ def test_a_folder_of_images(tmp_path):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (20, 10), (200, 10, 10)).save(path, "PNG")
-    os.mkfifo(tmp_path / "a" / "pipe.png")  # reading it would wait for ever
+    os.mkfifo(tmp_path / "a" / "pipe.png")  # reading it would block forever
     folder = open_images(tmp_path)
     assert [path.name for path in folder.held_out] == ["3.png", "4.png"]
     assert len(folder.train) == 3
@@ -97,7 +97,7 @@ def test_neighbours_are_mixed_by_mixup_or_cutmix_and_their_classes_alike():
         shares[frames[0].unique().numel() == 2].append(targets[0].max().item())
     assert len(shares[True]) / 400 == pytest.approx(0.5, abs=0.08)
     assert (model.own.mixup, model.own.cutmix) == (0.8, 1.0)
-    assert np.mean(shares[True]) == pytest.approx(0.75, abs=0.04)  # of the greater part: Beta(1, 1)
+    assert np.mean(shares[True]) == pytest.approx(0.75, abs=0.04)  # mean of the larger share by Beta(1, 1)
     assert np.mean(shares[False]) == pytest.approx(0.77, abs=0.04)  # Beta(0.8, 0.8)
     with pytest.raises(UserError, match="batch_size: mixup and cutmix take images by twos, and a step has 7 on a rank"):
         mixed(model, labels[:7])
@@ -141,7 +141,7 @@ def test_views_are_those_of_the_publication():
     assert flip.p == 0.5
     assert (type(augment), augment.num_layers, len(augment.ops)) == (RandAugment, 2, 15)
     (posterize,) = (each for each in augment.ops if each.name.startswith("Posterize"))
-    for bits, white in ((0, 0), (3, 224)):  # no bits are left at the greatest magnitude
+    for bits, white in ((0, 0), (3, 224)):  # the largest magnitude keeps no bits
         assert posterize.aug_fn(Image.new("RGB", (1, 1), "white"), bits).getpixel((0, 0)) == (white,) * 3
     assert {(each.prob, each.magnitude, each.magnitude_std) for each in augment.ops} == {(0.5, 9, 0.5)}
     assert (type(erasing), erasing.probability, erasing.mode) == (RandomErasing, 0.25, "pixel")

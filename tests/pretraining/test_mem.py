@@ -30,7 +30,7 @@ def tokenizer(**changes):
 
 
 def test_the_tokenizers_loss_is_the_published_one(monkeypatch):
-    """Up to the factor 1.5: there the squared error is a mean over three planes, one of which is zero."""
+    """Up to the factor 1.5: the publication averages the squared error over three planes, one of them zero."""
     weight = own("mem-tokenizer").kl_weight
     assert weight == pytest.approx(1.5 * 1e-10 * 384 * 196)
     said, real = [], mem.tokenizer_losses
@@ -47,7 +47,7 @@ def test_the_tokenizers_loss_is_the_published_one(monkeypatch):
 
 
 def test_the_temperature_falls_as_published():
-    """eventvae/train_vae.py, whose loop changes it at the first step of each epoch."""
+    """eventvae/train_vae.py changes the temperature at the first step of each epoch."""
     model, temperature, step = tokenizer(temperature=own("mem-tokenizer").temperature), 1.0, 0
     for epoch in range(100):
         temperature = max(temperature * math.exp(-1e-6 * step), 0.5)
@@ -97,7 +97,7 @@ def test_half_of_the_windows_are_played_backwards_and_all_are_shifted():
     moves = random_shifts(counts, 3).nonzero()
     assert len(moves) == 400
     assert {*(moves[:, 3] - 10).tolist()} == {*(moves[:, 4] - 15).tolist()} == set(range(-3, 4))
-    assert random_shifts(counts, 20).sum() < 400  # what leaves the frame is gone
+    assert random_shifts(counts, 20).sum() < 400  # events shifted out of the frame are lost
 
 
 @pytest.mark.parametrize("recurrent", [True, False])
@@ -114,17 +114,17 @@ def test_blocks_mask_the_published_share():
     masks = np.stack([block_mask(np.random.default_rng(seed), 14, 14, most, 16) for seed in range(1000)])
     masked = masks.sum((1, 2))
     assert (masked.max(), settings.smallest_block) == (98, 16)
-    assert masked.mean() == pytest.approx(97.54, abs=0.2)  # of 4,000 draws of the published generator
+    assert masked.mean() == pytest.approx(97.54, abs=0.2)  # mean of 4,000 draws of the published generator
     assert (masks.mean(0) > 0).all()
     together = (masks[:, :, 1:] & masks[:, :, :-1]).sum() / masks[:, :, 1:].sum()
-    assert together > 0.8  # of neighbours of masked patches, where half of all patches is
-    assert block_mask(np.random.default_rng(0), 4, 5, 10, 16).any()  # where all that is masked is less than that
+    assert together > 0.8  # share of masked patches among neighbours of masked ones, against 0.5 overall
+    assert block_mask(np.random.default_rng(0), 4, 5, 10, 16).any()  # even if fewer than 16 patches are masked in all
     with pytest.raises(UserError, match="1 x 9 patches leave no room for blocks"):
         draw_blocks(2, 1, 9, 0.5, 16)
 
 
 def test_what_is_named_is_what_is_masked_in_every_segment(monkeypatch):
-    """Where a frame is smaller than what the backbone sees, places and masks count in rows of another length."""
+    """If a frame is smaller than the backbone's padded input, tokens and masks have rows of different lengths."""
     model, seen, grid = network().eval(), {}, (2, 2, 4, 6)  # lanes, segments, rows, columns
     logits = torch.randn(*grid, 24, generator=torch.Generator().manual_seed(0))
     tokens = (7 * torch.arange(logits[..., 0].numel()) % 24).view(grid)
@@ -147,7 +147,7 @@ def test_what_is_named_is_what_is_masked_in_every_segment(monkeypatch):
 @pytest.mark.parametrize("unit", [4, 8, 16, 32])
 @pytest.mark.parametrize("of", ["last", "all"])
 def test_a_head_names_the_patch_at_each_place(unit, of):
-    """Features of one patch alone reach the logits of that patch alone, at every stride of the tokens."""
+    """Features at one place only change the logits at that place, at every stride of the tokens."""
     model, grid, side = network(unit=unit, features=of), [side // unit for side in SIZE], 32 // unit
     strides = zip(model.backbone.channels, (4, 8, 16, 32), strict=True)
     features = [torch.zeros(1, 1, width, *(side // stride for side in SIZE)) for width, stride in strides]

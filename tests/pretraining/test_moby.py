@@ -17,7 +17,7 @@ KINDS = (v2.ColorJitter, v2.RandomGrayscale, v2.GaussianBlur, v2.RandomSolarize)
 
 
 def plain_loss(queries, keys, queues, temperature=0.2):
-    """models/moby.py: a query of one view looks for the key of the other one in the queue of the other one."""
+    """Loss of models/moby.py: a query of one view is contrasted with the other view's key and queue."""
     loss = 0.0
     for mine, other in ((0, 1), (1, 0)):
         for query, key in zip(normalize(queries[mine].double(), dim=1), keys[other].double(), strict=True):
@@ -29,7 +29,7 @@ def plain_loss(queries, keys, queues, temperature=0.2):
 def test_the_loss_is_the_published_formula_and_the_queues_keep_the_newest_keys():
     model, batch = moby(queue=6).eval(), {"views": views(lanes=4)}
     for name, parameter in model.named_parameters():
-        if name.startswith("slow"):  # which are not trained
+        if name.startswith("slow"):  # so that they differ from the trained networks
             parameter.add_(0.05 * torch.randn(parameter.shape))
     queues, frames = model.queues.clone(), batch["views"].split(1, dim=1)
     queries = [model.predictor(model.projector(global_avg_pool(model.backbone, each, model.norm))) for each in frames]
@@ -41,7 +41,7 @@ def test_the_loss_is_the_published_formula_and_the_queues_keep_the_newest_keys()
     trained = [each for each in model.parameters() if each.requires_grad]
     gradients = (torch.autograd.grad(each, trained, retain_graph=True) for each in (found, wanted))
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
-    assert torch.equal(model.queues, queues)  # of an evaluation
+    assert torch.equal(model.queues, queues)  # unchanged by an evaluation
     model.train()
     for _ in range(2):
         model.loss(batch, None)

@@ -1,4 +1,4 @@
-"""Every objective from data to weights that a task can start from."""
+"""Every objective, from data to weights that a task can start from."""
 
 import shutil
 
@@ -38,7 +38,7 @@ def run(world, folder, name, *changes):
 
 @pytest.fixture(scope="module")
 def made(world, tmp_path_factory):
-    """The result of a method's pre-training, which is made once."""
+    """Return a function that pre-trains each method once and returns the result."""
     found = {}
 
     def make(name):

@@ -1,4 +1,4 @@
-"""ScaleEvent: its losses against the authors' formulas, which tokens count, and its teacher."""
+"""ScaleEvent: losses against the authors' code, active tokens, and the teacher."""
 
 from __future__ import annotations
 

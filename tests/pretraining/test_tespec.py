@@ -1,4 +1,4 @@
-"""TESPEC: its losses against the paper's formulas, its target, and the state of both."""
+"""TESPEC: losses against the paper's formulas, the target, and the carried state of network and target."""
 
 import dataclasses
 from functools import partial

@@ -1,4 +1,4 @@
-"""What validation plays of its recordings, how it weighs losses, and what it says of a network's memory."""
+"""Validation of pre-training: choice of chunks, weights of losses, and losses with and without carried state."""
 
 from types import SimpleNamespace
 
@@ -41,7 +41,7 @@ def test_whole_chunks_of_the_first_recordings_are_played(segments):
     )
     assert sum(batch["fresh"].item() for batch in played) == 8
     few = list(held_out(13, 6, segments=segments).val_chunks(frames=1))
-    assert [batch["fresh"].item() for batch in few] == [True, True]  # a chunk of each recording at least
+    assert [batch["fresh"].item() for batch in few] == [True, True]  # at least one chunk of each recording
 
 
 def test_masks_are_the_same_each_time_and_others_in_each_chunk():
@@ -68,7 +68,7 @@ def test_losses_count_by_samples():
 
 
 class Counting(Tespec):
-    """Losses count the chunks that the network's memory holds and that its target has seen."""
+    """Model whose losses encode how many chunks the network's state and the target's state have seen."""
 
     def __init__(self, autoencoding):
         torch.nn.Module.__init__(self)

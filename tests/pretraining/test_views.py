@@ -57,6 +57,6 @@ def test_a_crop_is_a_square_of_the_image_the_same_for_all_segments():
     assert len(places) > 1
     assert random_crops(frames, 80).shape == (5, 3, 1, 64, 80)
     assert torch.equal(random_crops(frames, 320), frames)
-    # Every place can be drawn: the last row and column as well as the first.
+    # Every position can be drawn, including the last row and column.
     lanes = torch.arange(3 * 3).view(1, 1, 1, 3, 3).expand(200, 1, 1, 3, 3)
     assert set(random_crops(lanes, 2)[:, 0, 0, 0, 0].tolist()) == {0, 1, 3, 4}

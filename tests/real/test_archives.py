@@ -1,6 +1,6 @@
-"""The real archives against what is published of them: TESPEC_DATA=/data make test-real, with /data/dsec and so on.
+"""The real archives against published facts: TESPEC_DATA=/data make test-real, with /data/dsec and so on.
 
-Numbers are those of the archives' own pages and loaders: uzh-rpg/ess (DSEC/dataset/provider.py,
+The numbers come from the archives' own pages and loaders: uzh-rpg/ess (DSEC/dataset/provider.py,
 datasets/ddd17_events_loader.py), Wuziyi616/LEOD (docs) for Gen1 and 1Mpx, hamarh/HMNet_pth and e2depth for MVSEC.
 """
 
@@ -18,7 +18,7 @@ from tespec.tasks.base import open_dataset
 
 
 class Archive(NamedTuple):
-    """Recordings of each split, rows and columns of the sensor, and ms between the labels that count."""
+    """Recordings per split, rows and columns of the sensor, and possible intervals of the used labels in ms."""
 
     recordings: dict[str, int]
     sensor: tuple[int, int]
@@ -32,19 +32,19 @@ ARCHIVES = {
     "ddd17": Archive({"train": 5, "test": 1}, (260, 346)),
     "mvsec": Archive({"train": 1, "test": 4}, (260, 346), (50,)),
 }
-DEPTHS_OF_NIGHT1 = 5133  # while there are 2704 images
+DEPTHS_OF_NIGHT1 = 5133  # but only 2704 images
 
 
 @pytest.mark.parametrize("task", ARCHIVES)
 def test_a_quick_check_finds_what_is_published_and_nothing_wrong(task):
-    """With the paper's settings, by which a mask has as many rows and classes as published."""
+    """Uses the paper's settings, for which masks have the published rows and classes."""
     root, facts = Path(os.environ.get("TESPEC_DATA", "")) / task, ARCHIVES[task]
     if "TESPEC_DATA" not in os.environ or not root.is_dir():
         pytest.skip(f"no folder {task} in $TESPEC_DATA: TESPEC_DATA=/data make test-real checks it")
     import_tasks()
     dataset = open_dataset(finetuning_settings(task, "recurrent", "paper", ["rule=rvt"]), root)
     for split, count in facts.recordings.items():
-        # Recordings with faulty labels are left out, and count in the archives.
+        # The published counts include recordings with faulty labels, which the data set leaves out.
         assert len(recordings_in(root / split) if task in ("gen1", "1mpx") else dataset.names(split)) == count
     found = list(check(dataset, quick=True))
     assert problems(found) == []

@@ -1,4 +1,4 @@
-"""The report: one page that holds the numbers of the records, and loads nothing."""
+"""The report: one self-contained page with the numbers of the records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOSTILE = "<b>a&b</b><script>x</script>$"
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """Two methods and the label prior with pictures, and a name that is mark-up."""
+    """Folder of results of two methods and the label prior, with pictures and a title that contains HTML."""
     folder = tmp_path / "results"
     (folder / "pictures").mkdir(parents=True)
     made = [record(seed=seed, miou=40.0 + seed) for seed in range(3)]
@@ -61,7 +61,7 @@ def test_the_page_holds_numbers_figures_and_pictures_and_loads_nothing(
     assert "6 records" in capsys.readouterr().out
     assert all(source.startswith("data:") for source in re.findall('<img src="([^"]*)"', text))
     assert not re.search(r"<(script|link|iframe)|https?://", text)
-    assert "&lt;b&gt;a&amp;b&lt;/b&gt;" in text  # a name that is mark-up
+    assert "&lt;b&gt;a&amp;b&lt;/b&gt;" in text  # HTML in a title is escaped
     assert not any("<script>" in svg_of(source) for source in re.findall(r'src="(data:image/svg[^"]*)"', text))
 
 
@@ -100,7 +100,7 @@ def test_scores_are_means_with_t_intervals() -> None:
     scratch = points.loc["Scratch"]
     interval = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
     np.testing.assert_allclose([scratch["mean"], scratch.low, scratch.high], [np.mean(values), *interval])
-    assert points.n.to_dict() == {"Scratch": 3, "Mine": 1}  # the score that was not finite is in none
+    assert points.n.to_dict() == {"Scratch": 3, "Mine": 1}  # non-finite scores are excluded
     assert np.isnan(points.loc["Mine", "low"])
     nested = [record(miou=each + 9, seed=seed, start_sha256="other") for seed, each in enumerate(values)]
     mean = score_points(to_frame([*made, *nested])).set_index("label").loc["Scratch"]

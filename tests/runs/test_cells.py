@@ -1,4 +1,4 @@
-"""Cells, probes and label priors: what they start from, the split they are scored on, and what is refused."""
+"""Cells, probes and label priors: initial weights, evaluated split, and refused runs."""
 
 from __future__ import annotations
 

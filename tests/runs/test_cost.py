@@ -1,4 +1,4 @@
-"""Dry runs: numbers by hand, by torch and by real steps, for the run that would start."""
+"""Dry runs: estimates against numbers by hand, by torch and by real steps."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def small() -> TrainingEstimate:
 def test_numbers_by_hand() -> None:
     cost = small().cost(PLAIN)
     assert cost.flops == 2 * (2 * 6 * 8 * 4)  # forward, and the weights' gradient
-    assert cost.kept == 4 * 6 * 4 + 4  # what the sigmoid gave, and the loss
+    assert cost.kept == 4 * 6 * 4 + 4  # the sigmoid's output, and the loss
     assert cost.fixed == 4 * 36 * 4  # weights, gradients, two moments
     assert cost.fixed + cost.kept + 4 * 6 * 8 <= cost.memory < 2 * cost.fixed
     shared = small().cost(PLAIN, gpus=2)
     assert (shared.flops, shared.kept) == (cost.flops / 2, 4 * 3 * 4 + 4)
     parts = small().cost(replace(PLAIN, accumulate=2))
-    # The second half of the batch waits beside the first; gradients wait for it, or in the buffers of an exchange.
+    # The second micro-batch is in memory with the first; gradients are kept for it, or in the buffers of an all-reduce.
     assert (parts.flops, parts.memory) == (cost.flops, shared.memory + 4 * 3 * 8)
     assert small().cost(replace(PLAIN, accumulate=3), gpus=2).memory - small().cost(PLAIN, gpus=6).memory == (
         2 * 4 * 8 + 4 * 36
@@ -92,7 +92,7 @@ def test_the_papers_pretraining_step() -> None:
 
 
 def require_real_step(estimate: TrainingEstimate, model: Any, batch: dict[str, Tensor]) -> None:
-    """Hold an estimate against a real step: its operations, and the bytes that it hands to autograd."""
+    """Compare an estimate with a real step: its FLOPs, and the bytes saved for the backward pass."""
     storages: dict[int, Any] = {}
 
     def note(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Every method on every task it supports, with its own pre-training, from the command line's settings to a record."""
+"""Every method on every task it supports, from its own pre-training to a record."""
 
 import pytest
 from short_runs import cell_spec
@@ -25,7 +25,7 @@ CELLS = [
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """One folder for all cells, so that each method is pre-trained once."""
+    """Folder shared by all cells, so each method is pre-trained once."""
     return tmp_path_factory.mktemp("cells")
 
 

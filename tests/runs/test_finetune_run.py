@@ -48,7 +48,7 @@ def test_the_same_command_goes_on_where_it_stopped(straight, tiny_world, tmp_pat
     with stopped_after(1, trained=1000.0), pytest.raises(KeyboardInterrupt):
         run(tiny_world, tmp_path, track="files")
     (saved,) = (tmp_path / "runs").glob("*/step-000000001.pt")
-    for step in (8, 9):  # of another start, torn
+    for step in (8, 9):  # incomplete, of an earlier start
         (later := saved.with_name(f"step-{step:09d}.pt")).write_bytes(b"half")
     with stopped_after(3), pytest.raises(KeyboardInterrupt) as stop:
         run(tiny_world, tmp_path, track="files")

@@ -1,4 +1,4 @@
-"""A record is found as long as the same things were chosen, whatever else changed."""
+"""A record is found again if all choices are the same, whatever else changed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STEPS = ("optimisation.steps=1", "optimisation.warmup_steps=0")
 
 @pytest.fixture(scope="module")
 def methods(tmp_path_factory):
-    """Files of two methods."""
+    """Folder with plug-in files of two methods."""
     folder = tmp_path_factory.mktemp("methods")
     for name in ("mine", "other"):
         (folder / f"{name}.py").write_text(METHOD.format(name=name))
@@ -56,7 +56,7 @@ def methods(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cell(tiny_world, methods):
-    """What is wanted of a feed-forward cell with one step of training."""
+    """Return a function that specifies a feed-forward cell with one training step."""
 
     def cell(folder, method="scratch", task="ddd17", changes=(), **how):
         usual = {"profile": "tiny", "data": Data(tiny_world / "ddd17", "sample")}
@@ -72,7 +72,7 @@ def name_of(wanted):
 
 @pytest.fixture(scope="module")
 def names(cell, tmp_path_factory):
-    """Names of the runs of an own method and of a built-in one."""
+    """Names of the runs of a user-defined and a built-in method."""
     return {method: name_of(cell(tmp_path_factory.mktemp("made"), method)) for method in ("scratch", "mine")}
 
 
@@ -186,7 +186,7 @@ def test_an_old_record_is_taken_and_named_and_gets_the_variant(cell, tmp_path, m
     monkeypatch.setattr(run, "RESULTS_VERSION", RESULTS_VERSION + 1)
     assert prior(cell, tmp_path) == first
     assert f"(made by {tespec.__version__}, results version {RESULTS_VERSION})" in capsys.readouterr().err
-    # As after an edit of a profile's file in the repository itself, which is no choice of a run.
+    # As if a profile of the repository had been edited, which is not a choice of the run.
     write_record(first.model_copy(update={"config": first.config | {"batch_size": 77}}), tmp_path / "results")
     prior(cell, tmp_path)
     assert (

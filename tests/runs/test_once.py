@@ -1,4 +1,4 @@
-"""Real processes that want the same run at the same moment: all of them end well, and it is computed once."""
+"""Concurrent processes that need the same run: all succeed, and it is computed once."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tespec.runs.run import Outcome, Run, Trained, locked, run_or_load
 from tespec.training.checkpoint import checkpoints
 
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tespec.runs.run"])  # which takes seconds to import
+processes.set_forkserver_preload(["tespec.runs.run"])  # its import takes seconds
 
 
 def compute(folder: Path, said: Any, found: Any, meet: Any = None, pause: Any = None, **changes: Any) -> None:
-    """A run whose score tells who computed it; tells what is logged, its checkpoints as it trains, and its score."""
+    """Run or load a run whose score is the id of its process; `said` receives the log, `found` the score."""
     register_methods()
     runs.say = said.put  # type: ignore[attr-defined]
     settings = finetuning_settings("ddd17", "feedforward", "tiny")
@@ -53,7 +53,7 @@ def compute(folder: Path, said: Any, found: Any, meet: Any = None, pause: Any = 
 
 
 class Started:
-    """A process that computes the run; killed at the end of the test if it still runs."""
+    """Process that computes the run; the fixture `start` kills it at the end of the test."""
 
     def __init__(self, folder: Path, **how: Any) -> None:
         self.said, self.found = processes.Queue(), processes.Queue()
@@ -61,7 +61,7 @@ class Started:
         self.process.start()
 
     def said_until(self, wanted: str) -> str:
-        """What it says, up to the first line that holds some words."""
+        """Log of the process up to the first line that contains `wanted`."""
         lines = []
         while not lines or wanted not in lines[-1]:
             lines.append(self.said.get(timeout=300))
@@ -111,7 +111,7 @@ def test_overwriting_twice_at_once_computes_once_and_readers_do_not_wait(start, 
     reached, go_on = processes.Event(), processes.Event()
     maker = start(pause=(reached, go_on), overwrite=True)
     assert reached.wait(300)
-    # The record of before is whole, and the checkpoints of who makes it again stay.
+    # The previous record stays readable, and the recomputing process keeps its checkpoints.
     assert start().score() == before
     assert list(tmp_path.glob("runs/evaluation-*/step-*"))
     waiter = start(overwrite=True)

@@ -1,4 +1,4 @@
-"""Every kind of task learns one short recording by heart: data, model, loss and score belong together."""
+"""Every task overfits one short recording, which shows that data, model, loss and metric fit together."""
 
 from dataclasses import replace
 
@@ -19,10 +19,10 @@ COMMON = [
     "optimisation.peak_lr=2.0e-3",
     "optimisation.warmup_steps=30",
 ]
-# Windows of the recording, settings of its task, and the score that has to be reached.
+# Windows of the recording, settings, metric, and the score to exceed.
 MASKS = ["head.channels=96", "head.dropout=0.0", "optimisation.steps=600"]
 CASES = {
-    "ddd17": (3, MASKS, "pixel_acc", 97.0),  # of a class without a pixel, one wrong pixel makes an IoU of 0
+    "ddd17": (3, MASKS, "pixel_acc", 97.0),  # one wrong pixel makes the IoU of an absent class 0
     "dsec": (3, MASKS, "pixel_acc", 97.0),
     "gen1": (20, ["optimisation.steps=250"], "ap50", 90.0),
     "mvsec": (4, ["optimisation.steps=300"], "delta_1", 0.9),
@@ -31,7 +31,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def detailed_world(tmp_path_factory):
-    """Masks of the tiny world are too coarse for networks whose finest features are at 1/4 of the image."""
+    """Path of the "small" sample world; masks of the tiny one are too coarse for features at stride 4."""
     return make_world("small", root=tmp_path_factory.mktemp("worlds"), processes=2, datasets=("ddd17", "dsec"))
 
 

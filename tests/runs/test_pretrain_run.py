@@ -45,7 +45,7 @@ def test_a_complete_result_is_taken_up(straight, tiny_world, capsys):
     assert run(tiny_world, folder).metrics == result.metrics
     assert result.weights.stat().st_mtime_ns == before
     assert "is complete already; --overwrite computes it again" in capsys.readouterr().err
-    left = folder / "runs" / result.record.name / "step-000000006.pt"  # of a kill between the record and the clean-up
+    left = folder / "runs" / result.record.name / "step-000000006.pt"  # as left by a kill before the clean-up
     left.touch()
     run(tiny_world, folder)
     assert not left.exists()
@@ -72,7 +72,7 @@ def test_the_last_stage_is_watched_and_every_stage_measured(straight):
 
 
 def test_weights_that_are_not_those_of_the_record_are_made_again(straight, tiny_world, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(training, "PROBES", 1)  # how often a training is watched changes no weight
+    monkeypatch.setattr(training, "PROBES", 1)  # the number of probes does not change the weights
     folder = shutil.copytree(straight[0], tmp_path / "copied")
     (path,) = folder.glob("runs/*/backbone.safetensors")
     whole = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Two processes compute what one computes, whatever is trained, and go on where one stopped."""
+"""Two processes compute the same as one for every task and objective, and resume a run of one process."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def torchrun(*arguments):
 def record_of(folder):
     records, problems = read_records(folder / "results")
     assert problems == []
-    return max(records, key=lambda each: each.method == "mem")  # beside which there is its tokenizer's
+    return max(records, key=lambda each: each.method == "mem")  # the other record is its tokenizer's
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +51,11 @@ def test_two_processes_compute_what_one_computes(world, tmp_path, cases):
         compute(case, world, tmp_path / "one" / case)
         one, two = (record_of(tmp_path / processes / case) for processes in ("one", "two"))
         assert two.environment["processes"] == 2
-        assert two.id == one.id or case == "mem", case  # which names the tokenizer's weights, equal but for rounding
+        assert two.id == one.id or case == "mem", case  # the tokenizer's weights, a choice of "mem", differ by rounding
         curves = list(zip(one.curve, two.curve, strict=True))
         assert len(curves) == 4
-        # What follows the first loss has been through Adam, whose first steps turn the rounding of gradients that are
-        # nearly zero into whole steps; how large that becomes depends on the processor.
+        # After the first loss, Adam's first steps turn the rounding of nearly zero gradients into full steps; the size
+        # of the effect depends on the processor.
         exact = 4 if "frozen" in case else 1
         for ours, theirs in curves[:exact]:
             assert theirs == pytest.approx(ours, rel=1e-5, abs=1e-6), case
@@ -87,7 +87,7 @@ def test_gradient_accumulation_computes_what_one_batch_computes(world, tmp_path,
     compute(case, world, tmp_path / "accumulated", accumulate=2)
     whole, accumulated = record_of(tmp_path / "whole"), record_of(tmp_path / "accumulated")
     assert accumulated.environment["accumulate"] == 2
-    # Sums are rounded in another order, and batch statistics are those of a micro-batch: another name.
+    # The id differs: sums are rounded in another order, and batch statistics are those of a micro-batch.
     assert accumulated.id != whole.id
     tolerance = 1e-5 if case.startswith("tespec") else 0.2
     for ours, theirs in zip(whole.curve, accumulated.curve, strict=True):

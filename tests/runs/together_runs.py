@@ -1,4 +1,4 @@
-"""Short runs of every task and objective, by one process or as a program by several; records tell them apart.
+"""Short runs of every task and objective, in one process or as a program in multiple processes.
 
 torchrun --nproc-per-node 2 together_runs.py WORLD FOLDER CASE...
 """
@@ -25,7 +25,7 @@ from tespec.runs.pretrain import pretrain
 from tespec.training.device import launched
 
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=4"]
-STILL = ["head.dropout=0.0"]  # processes draw dropout of their own
+STILL = ["head.dropout=0.0"]  # each process draws its own dropout
 FROZEN = "optimisation.peak_lr=1e-15"
 # Data, architecture and changes.
 TASKS: dict[str, tuple[str, str, list[str]]] = {
@@ -37,7 +37,7 @@ TASKS: dict[str, tuple[str, str, list[str]]] = {
     "ddd17, unlabelled": ("ddd17", "recurrent", ["segments=3", *STILL]),
     "gen1, unlabelled": ("gen1", "recurrent", ["segments=4"]),
     "mvsec, unlabelled": ("mvsec", "recurrent", ["segments=4"]),
-    # Weights stay as they are, so that scores are those of the same weights.
+    # Weights do not change, so all scores are of the same weights.
     "ddd17, frozen": ("ddd17", "recurrent", ["segments=3", *STILL, FROZEN]),
     "gen1, frozen": ("gen1", "feedforward", [FROZEN, "head.score_threshold=0.0"]),
     "mvsec, frozen": ("mvsec", "recurrent", ["segments=4", FROZEN]),
@@ -50,7 +50,7 @@ OBJECTIVES: dict[str, tuple[str, str, list[str]]] = {
     "ecddp": ("ecddp", "1mpx", []),
     "ecdp": ("ecdp", "ddd17", ["optimisation.peak_lr=1e-4"]),
     "mem-tokenizer": ("mem-tokenizer", "1mpx", []),
-    # Of a sequence, several processes drop other branches than one does.
+    # Without stochastic depth: for sequences, multiple processes drop other branches than one process.
     "mem": ("mem", "1mpx", ["recurrent=true", "segments=3", "sampling=streams", "drop_path=0.0"]),
     "cm3ae": ("cm3ae", "ddd17", []),
     "scaleevent": ("scaleevent", "ddd17", []),
@@ -60,7 +60,7 @@ OBJECTIVES: dict[str, tuple[str, str, list[str]]] = {
 
 
 def compute(case: str, world: Path, folder: Path, stop: int = 0, **changes: Any) -> None:
-    """Run a case into a folder, or stop it as a scheduler would after a step."""
+    """Run a case in a folder, or stop it by SIGTERM after step `stop`, as a scheduler would."""
     register_methods()
     setup = setup_in(folder, **changes)
     stop_or_not = stopped_after(stop, signal.SIGTERM) if stop else nullcontext()
@@ -78,7 +78,7 @@ def compute(case: str, world: Path, folder: Path, stop: int = 0, **changes: Any)
         else:
             name, dataset, own = OBJECTIVES[case]
             recipe = pretraining_settings(name, "sample", [*own, *FEW])
-            if name == "mem":  # whose tokenizer stays as it starts: another rounding would choose other tokens
+            if name == "mem":  # its tokenizer is not trained, since rounding would change the tokens
                 first = Mem.upstream_settings(recipe, "mem-tokenizer")
                 still = replace(first, optimisation=replace(first.optimisation, peak_lr=1e-15))
                 patch.setattr(Mem, "upstream_settings", lambda settings, name: still)
@@ -86,7 +86,7 @@ def compute(case: str, world: Path, folder: Path, stop: int = 0, **changes: Any)
 
 
 def main() -> None:
-    """All cases by the processes that torchrun started."""
+    """Run all cases in the processes that torchrun started."""
     world, folder, *cases = sys.argv[1:]
     with launched("pytorch", "cpu"):
         for case in cases:

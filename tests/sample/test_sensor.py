@@ -1,4 +1,4 @@
-"""The event sensor against a plain threshold crossing and against what it promises."""
+"""The event sensor against plain threshold crossing; order, refractory period and noise of its events."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ IDEAL = Flaws(contrast=0.2, mismatch=0.0, leak=0.0, noise=0.0, hot_share=0.0, re
 
 
 def plain_events(images, times, contrast, reference):
-    """One pixel at a time, one threshold at a time: (t, y, x, p)."""
+    """Events (t, y, x, p) of an ideal sensor, one pixel and one threshold at a time."""
     found = []
     for y, x in np.ndindex(images.shape[1:]):
         memory = reference[y, x]

@@ -1,4 +1,4 @@
-"""Streets: who stands and moves, and that labels, instances and depth are true."""
+"""Streets: standing and moving agents, and correct labels, instances and depth."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_nobody_drives_through_the_ego_car(street):
 
 
 def first_hit(boxes, origin, rays):
-    """Distances (R,) along rays (R, 3) to the nearest box from outside, or to the ground, one slab of all at a time."""
+    """Distances (R,) along rays (R, 3) to the nearest box from outside or to the ground, by the slab method."""
     cos, sin = boxes[:, COS], boxes[:, SIN]
     to = origin - boxes[:, CX : CZ + 1]
     start = np.stack([cos * to[:, 0] + sin * to[:, 1], cos * to[:, 1] - sin * to[:, 0], to[:, 2]], 1)
@@ -66,7 +66,7 @@ def test_labels_instances_depth_and_bonnet_agree(street):
 
 
 def test_what_stops_stays_labelled_without_an_event_of_its_own():
-    """Before a standing camera, a standing car is the same box at the same place for as long as it stands."""
+    """For a standing camera, a standing car keeps the same box."""
     street = next(s for s in (Street(seed, 1.0) for seed in range(3000, 3100)) if not s.ego_speed[:51].any())
     camera = street.camera(96, 160)
     before, after = (street.render(camera, frame) for frame in (0, 50))

@@ -1,4 +1,4 @@
-"""The worlds on disk: same bytes, contents, concurrency, mistakes."""
+"""Sample worlds on disk: reproducible bytes, contents, concurrent creation and user errors."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ def digest(folder):
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_the_bytes_are_those_of_the_version(tiny_world, dataset):
-    """A change of a single byte needs a new VERSION, and with it a new tiny.json."""
+    """A change of a single byte needs a new VERSION and a new tiny.json."""
     golden = json.loads(GOLDEN.read_text())
     assert (tiny_world.name, digest(tiny_world / dataset)) == (golden["folder"], golden[dataset])
 

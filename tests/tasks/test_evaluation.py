@@ -1,4 +1,4 @@
-"""An evaluation with workers and lanes side by side predicts and scores what a plain loop over the labels does."""
+"""Evaluation with workers and parallel lanes has the predictions and scores of a plain loop over the labels."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ WAYS = ((0, 1), (2, 1), (0, 3), (2, 3))  # workers and lanes
 
 
 def predicted_one_by_one(task, model, clip=None):
-    """By recording and label: what is predicted of all windows since the label before, or of a clip that ends at it."""
+    """Predictions by (recording, label), with the state carried, or of `clip` windows that end at the label."""
     settings, found = task.settings, {}
     for number, recording in enumerate(task.scored):
         state, seen = None, 0
@@ -34,7 +34,7 @@ def predicted_one_by_one(task, model, clip=None):
 
 
 def predicted_in_evaluation(task, model, workers, monkeypatch):
-    """By recording and label: what the evaluation predicts, and its scores."""
+    """Predictions of the evaluation by (recording, label), and its scores."""
     found = {}
 
     def score(scorer, predicted, truth, recording, label):
@@ -46,7 +46,7 @@ def predicted_in_evaluation(task, model, workers, monkeypatch):
 
 
 def numbers_of(prediction):
-    """A prediction as numbers that a rounding moves little."""
+    """Numbers of a prediction that rounding changes little."""
     return np.sort(prediction.score) if isinstance(prediction, Boxes) else np.asarray(prediction, np.float64)
 
 
@@ -57,11 +57,11 @@ def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
     for workers, lanes in WAYS:
         changes = ["segments=3", f"evaluation_lanes={lanes}"]
         task = build_task(settings_of(data, name, "recurrent", None, changes), data.root)
-        # A few windows, beyond the first half second, in which no box is scored.
+        # A few windows after the first 0.5 s, since earlier boxes are not scored.
         task.scored = [each.part(12, 17 + number) for number, each in enumerate(task.scored[:2])]
         torch.manual_seed(0)
         model = task.model().eval()
-        if name == "gen1":  # so that a fresh network finds boxes
+        if name == "gen1":  # so that an untrained network finds boxes
             for conv in (*model.head.multi_level_conv_cls, *model.head.multi_level_conv_obj):
                 conv.bias.zero_()
         seen[workers, lanes] = predicted_in_evaluation(task, model, workers, monkeypatch)
@@ -77,7 +77,7 @@ def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
         assert found.keys() == alone.keys()
         for key in alone:
             a, b = numbers_of(found[key]), numbers_of(alone[key])
-            # A pixel whose two best classes lie within the rounding of another batch size may change.
+            # Rounding depends on the batch size and may change the class of a pixel with two nearly equal logits.
             assert name != "ddd17" or (a != b).mean() < 0.01
             assert name == "ddd17" or (len(a) == len(b) and np.allclose(a, b, rtol=1e-3))
 
@@ -94,7 +94,7 @@ def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
         torch.manual_seed(0)
         model = task.model().eval()
         for memory in model.backbone.lstms.parameters():
-            memory.mul_(4)  # a fresh memory hardly shows
+            memory.mul_(4)  # an untrained ConvLSTM has little effect
         found[sampling] = task.evaluate(model, CPU).overall().metrics()
         scorer, alone = task.scorer(), predicted_one_by_one(task, model, 3 if sampling == "clips" else None)
         for (number, label), prediction in alone.items():

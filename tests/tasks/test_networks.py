@@ -1,4 +1,4 @@
-"""The networks of the three tasks: what all of them do, then the losses and predictions of each."""
+"""Networks of the three tasks: common behaviour, then the losses and predictions of each."""
 
 import math
 
@@ -26,7 +26,7 @@ RANGE = {"min_depth": 1.978, "max_depth": 80.0}
 
 
 def case(task):
-    """A network for 64x96 px, and a batch of 50x70 px."""
+    """Network for 64x96 px, and a batch of 50x70 px."""
     model, batch = CASES[task]()
     if task == "detection":  # so that an untrained network finds boxes
         for conv in (*model.head.multi_level_conv_cls, *model.head.multi_level_conv_obj):
@@ -94,7 +94,7 @@ def test_a_step_trains_everything_and_hands_on_a_detached_state(task):
 def test_a_step_without_labels_that_count_costs_nothing(task, labels):
     model, batch = case(task)
     name = "boxes" if "boxes" in batch else "labels"
-    if labels == "none" and task != "segmentation":  # whose head normalises over its labels
+    if labels == "none" and task != "segmentation":  # its head normalises over the labels
         batch |= {"label_place": batch["label_place"][:0], name: batch[name][:0]}
     else:
         beyond = 500.0 if (task, labels) == ("depth", "out of range") else NO_LABEL[task]

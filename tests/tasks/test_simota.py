@@ -1,4 +1,4 @@
-"""The batched assignment, and the loss that stands on it, against mmdetection's, frame by frame."""
+"""Batched SimOTA assignment and its loss against mmdetection's, frame by frame."""
 
 import warnings
 
@@ -48,7 +48,7 @@ def centres():
 
 
 def random_boxes(counts, generator):
-    """(L, M, 5) class and corners of boxes in and around the image, filled up with class -1."""
+    """Random class and corners (L, M, 5) of boxes in and around the image, padded with class -1."""
     padded = torch.full((len(counts), max(1, *counts), 5), -1.0)
     for row, count in zip(padded, counts, strict=True):
         corner = torch.rand(count, 2, generator=generator) * torch.tensor([100.0, 70.0]) - 5
@@ -59,7 +59,7 @@ def random_boxes(counts, generator):
 
 
 def predictions(boxes, places, generator, good):
-    """Corners (L, P, 4) and scores (L, P, C); the better the share `good`, the more overlap there is with the boxes."""
+    """Random corners (L, P, 4) and scores (L, P, C); a share `good` of the corners is close to a box."""
     count = len(places)
     middle = places[:, :2] + torch.randn(len(boxes), count, 2, generator=generator) * 4
     half = places[:, 2:] * torch.rand(len(boxes), count, 2, generator=generator) * 1.5
@@ -72,7 +72,7 @@ def predictions(boxes, places, generator, good):
 
 
 def of_mmdet(assigner, places, corners, scores, boxes):
-    """Box of each place and its overlap, of one frame; -1 where it learns none."""
+    """Index and overlap of the box assigned to each place of one frame; -1 if none."""
     kept = boxes[boxes[:, 0] >= 0]
     priors = torch.cat([places, places[:, 2:]], 1)
     found = assigner.assign(

@@ -50,7 +50,7 @@ def test_a_damaged_checkpoint_is_skipped_by_name(tmp_path, data):
         assert newest_whole(tmp_path) == (older, [path.name])
         return
     path.write_bytes(content[:place] + bytes([content[place] ^ data.draw(st.integers(1, 255))]) + content[place + 1 :])
-    # A byte may be changed where it means nothing, as in padding or a date.
+    # A changed byte may have no effect, as in padding or a date.
     if newest_whole(tmp_path) != (older, [path.name]):
         found = read_checkpoint(path, "a")
         assert found["step"] == 2

@@ -1,4 +1,4 @@
-"""Networks on several ranks: gradients and batch statistics are those of one, whatever a rank has of the batch."""
+"""Training on multiple ranks: gradients and batch statistics equal those of one, however the batch is split."""
 
 import copy
 import dataclasses
@@ -25,7 +25,7 @@ SETTINGS = dataclasses.replace(
 
 
 class Exchanges(TorchDispatchMode):
-    """Counts the exchanges of this rank inside by torch's name of their kind, those of its replicas included."""
+    """Count this rank's collectives within the context by torch's name, including those of DDP."""
 
     def __init__(self):
         super().__init__()
@@ -44,7 +44,7 @@ NORMS = {
     "plain": ((6, CHANNELS, 2), False),
     "far from zero": ((8, CHANNELS, 4, 4), True),
 }
-# Borders of the ranks' shares: as many on each, uneven, and one rank without a label.
+# Share of the batch on rank 0: half of it, more than half, and all, which leaves rank 1 without labels.
 SHARES = {"even": 0.5, "uneven": 0.7, "one without": 1.0}
 
 
@@ -80,7 +80,7 @@ def normalise(rank):
             own = slice(0, border) if rank == 0 else slice(border, len(values))
             values, wanted, without = values[own], wanted[own], not len(values[own])
             if without:
-                # A placeholder sample, which must change no gradient.
+                # A placeholder sample must not change any gradient.
                 values, wanted = torch.full((1, *values.shape[1:]), 1e38), torch.zeros(1, *wanted.shape[1:])
             with Exchanges() as exchanges, rank_without_labels(without):
                 found[name, share] = normalised(norm, values, wanted)
@@ -111,7 +111,7 @@ def test_batch_statistics_are_those_of_the_whole_batch(of_ranks):
 
 
 class Net(nn.Module):
-    """Carries a sum from step to step; `extra` may serve only those rows that begin with a number below zero."""
+    """Model that carries a sum; if `sometimes`, `extra` only acts on rows whose first value is negative."""
 
     def __init__(self, sometimes=False):
         super().__init__()
@@ -133,7 +133,7 @@ class Unused(Net):
 
 
 class Rows(torch.utils.data.Dataset):
-    """The rows of one part of a batch of four."""
+    """Data set of one part of each batch of four rows."""
 
     def __init__(self, part, parts):
         self.part, self.parts = part, parts
@@ -145,7 +145,7 @@ class Rows(torch.utils.data.Dataset):
 
 
 def loop_of(network, accumulate, rank=0, ranks=1):
-    torch.manual_seed(rank)  # the others' weights are those of rank 0
+    torch.manual_seed(rank)  # training replaces the other ranks' weights by those of rank 0
     parts = [Rows(rank * accumulate + number, ranks * accumulate) for number in range(accumulate)]
     return Trainer(network(), MicroBatches(parts), SETTINGS, seed=0, device=CPU)
 
@@ -186,7 +186,7 @@ def forget(rank):
 
 
 def work(rank, folder):
-    """What a process does: meet the others, work, and save what it found."""
+    """Entry point of a rank: join the process group, run all parts, and save the results."""
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", f"file://{folder}/meet", timedelta(seconds=120), rank=rank, world_size=RANKS)
     open_group()
@@ -198,7 +198,7 @@ def work(rank, folder):
 
 @pytest.fixture(scope="module")
 def of_ranks(tmp_path_factory):
-    """What each rank finds; starting them takes longer than what they do."""
+    """Results of each rank, computed once, since starting the ranks takes longer than their work."""
     folder = tmp_path_factory.mktemp("ranks")
     multiprocessing.spawn(work, (str(folder),), nprocs=RANKS)
     return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
@@ -211,11 +211,11 @@ def test_several_ranks_train_what_one_trains(of_ranks):
         for part in (first[way], second[way]):
             assert part["model"].keys() == one["model"].keys()
             torch.testing.assert_close(part["model"], one["model"], rtol=1e-5, atol=1e-6)
-            # Every rank goes on from the same checkpoint, with its own rows of the state.
+            # Every rank resumes from the same checkpoint, with its own rows of the state.
             for key in ("model", "optimizer"):
                 torch.testing.assert_close(part["resumed"][key], first[way][key], rtol=0, atol=0)
         if way != "unused":
-            # Gradients travel once a step, however many micro-batches there are, and with them the mean loss.
+            # Gradients and the mean loss are reduced once per step, whatever the number of micro-batches.
             assert first[way]["exchanges"] == {"allreduce_": 2}
         torch.testing.assert_close(first[way]["state"], one["state"])
         rows = torch.cat([part[way]["own"][0]["sum"][0] for part in (first, second)])
@@ -226,4 +226,4 @@ def test_a_parameter_without_a_gradient_on_one_rank_is_named(of_ranks):
     first, second = (found["forgotten"] for found in of_ranks)
     said = "Net: a step of rank 0 gave no gradient to extra; set unused_parameters = True in its class"
     assert first.startswith(said)
-    assert second != first  # it waits for the first one, whose end its launcher hears of
+    assert second != first  # rank 1 waits for rank 0, and the launcher notices the end of rank 0

@@ -39,7 +39,7 @@ def test_derived_seeds_are_stable_and_differ_by_purpose():
 
 @pytest.fixture
 def switches():
-    """What torch was set to, put back afterwards."""
+    """Restore torch's precision and cuDNN settings after the test."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
     yield
     torch.use_deterministic_algorithms(False)

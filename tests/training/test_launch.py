@@ -1,4 +1,4 @@
-"""How processes of torchrun and SLURM meet, which GPU each takes, and what a record says of their start."""
+"""Processes of torchrun and SLURM: rendezvous, choice of the GPU, and the recorded start command."""
 
 import os
 
@@ -55,11 +55,11 @@ def test_the_first_host_of_a_list(listed, first):
     assert first_host(listed) == first
 
 
-# --gpus-per-task 1: each process sees its own GPU alone; --gpus-per-node: all of them.
+# With --gpus-per-task 1, each process only sees its own GPU; with --gpus-per-node, all of the node's.
 @pytest.mark.parametrize(("visible", "chosen"), [(1, 0), (2, 1)])
 def test_the_second_task_of_a_machine_takes_the_gpu_it_sees(monkeypatch, visible, chosen):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        monkeypatch.setenv(name, "")  # so that they are as before afterwards
+        monkeypatch.setenv(name, "")  # so that monkeypatch restores them
         monkeypatch.delenv(name)
     one = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
     for name, value in (SRUN | one).items():

@@ -33,7 +33,7 @@ CHOSEN = [
 @pytest.mark.parametrize(("cores", "free", "processes", "workers"), CHOSEN)
 def test_workers_follow_cores_and_shared_memory(monkeypatch, capsys, cores, free, processes, workers):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-    monkeypatch.setattr(loading, "world_size", lambda: 64)  # of all machines
+    monkeypatch.setattr(loading, "world_size", lambda: 64)  # on all machines
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(cores))
     disk = namedtuple("Usage", "total used free")(0, 0, free * 1_000_000)
     monkeypatch.setattr(loading.shutil, "disk_usage", lambda path: disk)

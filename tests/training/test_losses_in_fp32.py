@@ -1,8 +1,8 @@
-"""Losses under bf16 autocast have the gradients that they have in float32, whatever is trained.
+"""Losses have the same gradients under bf16 autocast as in float32, for every task and objective.
 
-Networks (backbones, and modules of other packages) are let compute in float32 and then rounded to bf16, in both cases
-alike. What is left between the two is the arithmetic of the losses, and that gradients are rounded where they enter a
-network: by 1/256 at most, which costs a cosine some millionths.
+Networks (backbones, and modules of other packages) compute in float32 and round their outputs to bf16 in both cases.
+The remaining differences are the arithmetic of the losses and the rounding of gradients where they enter a network, by
+1/256 at most, which changes a cosine by some millionths.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ def test_none_is_forgotten():
 
 
 def rounded(value):
-    """Tensors as a network gives them under autocast; outside of it the same numbers in float32."""
+    """Round tensors to bf16, as a network does under autocast; outside of autocast, return them in float32."""
     if isinstance(value, list | tuple):
         return type(value)(map(rounded, value))
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
@@ -48,14 +48,14 @@ def let_round(module, name):
     def computed(*args, **kwargs):
         with torch.autocast("cpu", enabled=False):
             out = original(*single(args), **kwargs)
-        # The state of a backbone goes on as it is.
+        # The state of a backbone is not rounded.
         return (rounded(out[0]), out[1]) if isinstance(module, Backbone) and isinstance(out, tuple) else rounded(out)
 
     setattr(module, name, computed)
 
 
 def let_networks_round(module):
-    """Make networks of the modules that are none of this project's losses and heads."""
+    """Round the outputs of all networks in the module, i.e. of all but this project's losses and heads."""
     for child in module.children():
         if isinstance(child, Backbone):
             for name in ("forward", "embed", "embed_patches", "encode"):

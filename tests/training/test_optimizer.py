@@ -1,4 +1,4 @@
-"""What the optimizer does with which parameter: as the publications that the recipes name have it."""
+"""Optimizer, schedules, weight decay and clipping match the publications of the recipes."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ NORMS = (nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d)
 TABLE = "relative_position_bias_table"
 
 
-# Of each recipe the values that its publication's code trains with, and where they stand.
+# Values that the publication of each recipe trains with, and their sources.
 # moby: SwinTransformer/Transformer-SSL, configs/moby_swin_tiny.yaml: BASE_LR, EPOCHS, WARMUP_EPOCHS, WEIGHT_DECAY,
 #   ONLINE_DROP_PATH_RATE; config.py: WARMUP_LR, MIN_LR, CLIP_GRAD; moby_main.py: rates times batch / 512;
 #   get_started.md: 8 GPUs of 64.
@@ -36,9 +36,9 @@ TABLE = "relative_position_bias_table"
 #   vae_lr_decay in each of 100 epochs, vae_grad_clip; eventvae/train_vae.py: Adam.
 # cm3ae: Event-AHU/CM3AE, main.py: lr times batch / 256, min_lr, warmup_epochs, epochs, weight_decay, weight_decay_end,
 #   clip_grad, batch_size_per_gpu; README.md: 4 GPUs; utils.py: warm-up from 0.
-# scaleevent: zhiwen-xdu/ScaleEvent, pretrain/pretrain_ddp.py: batch for ViT-S, clip, decay. Its rate is for weights of
-#   the teacher: declared.
-# tespec: the paper's appendix, table of implementation settings; what it leaves out is uzh-rpg/RVT's
+# scaleevent: zhiwen-xdu/ScaleEvent, pretrain/pretrain_ddp.py: batch for ViT-S, clip, decay. Its learning rate is for
+#   weights of the teacher; the recipe declares the deviation.
+# tespec: the paper's appendix, table of implementation settings; values that it omits are from uzh-rpg/RVT,
 #   config/general.yaml.
 PUBLISHED = {
     # optimizer, batch, peak, first and last learning rate, warm-up as a share, clip, decay, drop path, patch embedding
@@ -55,7 +55,7 @@ PUBLISHED = {
 
 
 def test_every_recipe_is_held_against_its_publication():
-    assert set(PUBLISHED) == set(pretrained_methods()) - {"cpc"}  # of which nothing is published
+    assert set(PUBLISHED) == set(pretrained_methods()) - {"cpc"}  # has no publication
 
 
 @pytest.mark.parametrize("recipe", PUBLISHED)
@@ -124,7 +124,7 @@ def test_weight_decay_rises_by_half_a_cosine():
 
 
 class Linear(nn.Module):
-    """A weight and a bias whose gradients are given."""
+    """Model of two linear layers with the given gradients."""
 
     def __init__(self, gradients):
         super().__init__()
@@ -175,7 +175,7 @@ def test_what_reaches_the_optimizer_is_clipped(rule, clipped, monkeypatch):
 
 
 def test_a_step_takes_each_parameters_own_rate_and_decay():
-    """Without gradients AdamW does nothing but decay: w (1 - lr * decay)."""
+    """With zero gradients, AdamW only decays: w (1 - lr * decay)."""
     loop = loop_of([torch.zeros_like(each) for each in GRADIENTS], weight_decay=Decay(0.1, 0.4, ("vectors",)))
     loop.step = 4
     before = {name: each.detach().clone() for name, each in loop.model.named_parameters()}

@@ -27,9 +27,9 @@ CPU = torch.device("cpu")
 
 
 class Accumulator(nn.Module):
-    """Predicts the running sum of its inputs: needs its state, and has dropout.
+    """Model with dropout and a carried state, which predicts the running sum of its inputs.
 
-    At the steps `wrong` the loss is not finite, or the gradients alone, where the loss is a number still.
+    At the steps `wrong`, the loss is not finite, or only the gradients are not (`kind="gradient"`).
     """
 
     def __init__(self, wrong=(), kind="loss"):
@@ -142,7 +142,7 @@ def test_a_step_that_is_not_finite_stops_the_run_before_the_update(kind):
     advance(before, *range(5))
     advance(late, *range(6))
     assert torch.equal(before.model.weight, late.model.weight)
-    # Whoever checks late finds the first such step, and nothing was trained on after it.
+    # A late check reports the first such step, and no later step has changed the weights.
     late.states = before.states
     advance(late, 6)
     assert torch.equal(before.model.weight, late.model.weight)

@@ -1,7 +1,7 @@
-"""No training step of ours waits for its device: forward pass, backward pass and optimizer of every objective and task.
+"""Training steps never synchronise with the device: forward, backward and optimizer of every objective and task.
 
-Steps run on the meta device, which holds no numbers, so that an operation that reads one raises; copies between it and
-the CPU are counted.
+Steps run on the meta device, which holds no values, so an operation that reads one raises; blocking copies between it
+and the CPU are recorded.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ SETTINGS = replace(pretraining_settings("tespec", "sample").optimisation, steps=
 
 
 class Waits(TorchDispatchMode):
-    """Names of the copies between devices that wait for one of them, as they come."""
+    """Record the names of blocking copies between devices."""
 
     def __init__(self):
         super().__init__()

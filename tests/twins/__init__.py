@@ -1,4 +1,4 @@
-"""The sample world's data sets in other layouts, and broken on purpose as real downloads are."""
+"""Twins: copies of the sample world's data sets in other layouts, or damaged as real downloads can be."""
 
 import shutil
 
@@ -8,11 +8,11 @@ from tespec.tasks.base import open_dataset
 
 
 def copied(world, folder, dataset):
-    """A copy of a data set of the world below `folder`, without images."""
+    """Copy a data set of the world below `folder`, without images, and return its path."""
     return shutil.copytree(world / dataset, folder / "Daten ü" / dataset, ignore=shutil.ignore_patterns("imgs"))
 
 
 def opened(root, dataset, *changes, arch="recurrent"):
-    """The data set of the sample world in `root` with the settings of its task."""
+    """Open the data set of the sample world in `root` with the settings of its task."""
     import_tasks()
     return open_dataset(settings_of(Data(root, "sample"), dataset, arch, "sample", changes), root)

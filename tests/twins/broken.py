@@ -1,4 +1,4 @@
-"""What goes wrong with real downloads, done to one recording of a copy of the sample world."""
+"""Defects of real downloads, applied to a copy of a data set of the sample world."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ Change = Callable[[Any], Any]
 
 
 class Way(NamedTuple):
-    """How to break a data set, and a part of what refuses it; without one it is handled, and notes may say so."""
+    """A defect, and a part of the error message; without a message, the reader handles the defect."""
 
     spoil: Spoil
     outcome: str = ""
 
 
 def at(pattern: str, spoil: Spoil) -> Spoil:
-    """Spoils the first file or folder that fits a pattern in the data set's folder."""
+    """Spoil the first file or folder that matches a pattern in the data set's folder."""
     return lambda root: spoil(min(root.glob(pattern)))
 
 
 def cut(share: float) -> Spoil:
-    """Keeps the first part of a file."""
+    """Keep only the first `share` of a file."""
     return lambda path: path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
 
 
 def content(change: Change, name: Any = None) -> Spoil:
-    """Changes an array of a `.npy` file or of the type `name`, or `name` in HDF5, where None removes it."""
+    """Change the array of a `.npy` file, a raw array of dtype `name`, or the HDF5 dataset `name` (None removes it)."""
 
     def spoil(path: Path) -> None:
         if path.suffix == ".npy":
@@ -57,7 +57,7 @@ def content(change: Change, name: Any = None) -> Spoil:
 
 
 def shortened(kind: str, columns: int) -> Spoil:
-    """Leaves out the last hundredth of the rows."""
+    """Drop the last hundredth of the rows."""
     return content(lambda values: values.reshape(-1, columns)[: -(len(values) // columns // 100)], kind)
 
 
@@ -66,18 +66,18 @@ def describe(**changes: Any) -> Spoil:
 
 
 def stepping_back(times: Any) -> Any:
-    """Times one of which, in the middle, is later than those after it."""
+    """Make a time in the middle later than the times after it."""
     times[len(times) // 2] = times[3 * len(times) // 4]
     return times
 
 
 def first_with(value: Any) -> Change:
-    """Sets the first entry."""
+    """Replace the first entry."""
     return lambda values: np.concatenate([[value], values.ravel()[1:]]).astype(values.dtype).reshape(values.shape)
 
 
 def column(name: Any, change: Change) -> Change:
-    """Changes one column of a table, or one field of records."""
+    """Change one column of a table, or one field of a structured array."""
 
     def of_rows(rows: Any) -> Any:
         place = name if isinstance(name, str) else (slice(None), name)
@@ -88,7 +88,7 @@ def column(name: Any, change: Change) -> Change:
 
 
 def unlabelled(root: Path) -> None:
-    """No mask of a recording labels a pixel."""
+    """Leave no pixel labelled in the masks of a recording."""
     extracted(root)
     for path in root.glob("dir3/segmentation_masks/*"):
         Image.new("L", (96, 64), 255).save(path)
@@ -179,7 +179,7 @@ DAT, BOXES = "test/*_td.dat", "test/*_bbox.npy"
 
 
 def archived(path: Path, folder: Path | None = None) -> None:
-    """Labels of an archive in a folder, by default that of the recording itself."""
+    """Add the labels file of RVT's archives to a folder, by default the recording's own."""
     labels = (folder or path.with_name(path.name.removesuffix("_td.dat"))) / "labels_v2" / "labels.npz"
     labels.parent.mkdir(parents=True)
     labels.touch()
@@ -220,7 +220,7 @@ WAYS = {"ddd17": DDD17, "dsec": DSEC, "mvsec": MVSEC, "gen1": PROPHESEE}
 
 
 def damage(root: Path, dataset: str, way: str) -> Way:
-    """Break the data set in folder `root`; says what is to be expected."""
+    """Break the data set in folder `root`, and return the defect with the expected error."""
     done = WAYS[dataset][way]
     done.spoil(root)
     return done

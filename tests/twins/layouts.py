@@ -1,4 +1,4 @@
-"""The layouts in which a data set is passed on, made in place from the one in which the sample world is written."""
+"""Layouts in which the data sets are distributed, converted in place from the layout of the sample world."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Relayout = Callable[[Path], object]
 
 
 def extracted(root: Path) -> None:
-    """Masks in a folder instead of a zip archive."""
+    """Extract masks from zip archives into folders."""
     for path in root.glob("dir*/segmentation_masks.zip"):
         with zipfile.ZipFile(path) as masks:
             masks.extractall(path.parent)
@@ -26,7 +26,7 @@ def extracted(root: Path) -> None:
 
 
 def microseconds(root: Path) -> None:
-    """Times in us instead of ns."""
+    """Convert times from ns to us."""
     for path in root.glob("dir*/events.dat.t"):
         (np.fromfile(path, "<i8") // 1000).tofile(path)
     for path in root.glob("dir*/index/*"):
@@ -34,7 +34,7 @@ def microseconds(root: Path) -> None:
 
 
 def into(root: Path, name: str, *kept: str) -> None:
-    """All but the files `kept` below a folder more, as an archive unpacks."""
+    """Move all but the files `kept` into a subfolder, as after unpacking an archive."""
     moved = [path for path in root.iterdir() if path.name not in kept]
     (root / name).mkdir()
     for path in moved:
@@ -42,7 +42,7 @@ def into(root: Path, name: str, *kept: str) -> None:
 
 
 def dsec_labels(root: Path, place: str, times: str = "semantic/timestamps.txt", flat: bool = False) -> None:
-    """Masks in the folders that `place` names for each set of classes; `flat`: sequences outside of train and test."""
+    """Move the masks of each set of classes to folder `place`; `flat`: move sequences out of train and test."""
     for folder in sorted(path.parents[2] for path in root.glob("**/events/left/events.h5")):
         for classes in DSEC_MASKS:
             target = folder / place.format(classes)
@@ -61,7 +61,7 @@ README, ARCHIVE = "semantic/left/{}", ("{}", "{}_semantic_timestamps.txt")
 
 
 def by_day(root: Path) -> None:
-    """A folder for the days and one for the nights, as MVSEC's downloads are sorted."""
+    """Sort recordings into folders of day and night, as in MVSEC's downloads."""
     for path in list(root.glob("outdoor_*.hdf5")):
         folder = root / ("outdoor_day" if "day" in path.name else "outdoor_night")
         folder.mkdir(exist_ok=True)
@@ -69,7 +69,7 @@ def by_day(root: Path) -> None:
 
 
 def without_size(root: Path) -> None:
-    """Headers that do not name the sensor's size, as in older files."""
+    """Remove the sensor's size from the headers, as in older files."""
     for path in root.glob("*/*_td.dat"):
         header, mark, body = path.read_bytes().partition(EVENT_TYPE)
         lines = [line for line in header.splitlines(keepends=True) if b"Height" not in line and b"Width" not in line]
@@ -77,7 +77,7 @@ def without_size(root: Path) -> None:
 
 
 def older(root: Path) -> None:
-    """Event type 0 instead of 12, and boxes with the fields ts and confidence, as in older files."""
+    """Write event type 0 instead of 12, and boxes with the fields ts and confidence, as in older files."""
     for path in root.glob("*/*_td.dat"):
         path.write_bytes(path.read_bytes().replace(EVENT_TYPE, b"\x00\x08", 1))
     for path in root.glob("*/*_bbox.npy"):
@@ -115,5 +115,5 @@ LAYOUTS: dict[str, dict[str, Relayout]] = {
 
 
 def relayout(root: Path, dataset: str, layout: str) -> None:
-    """Bring a data set of the sample world, as its writer leaves it, into another layout, in place."""
+    """Convert a data set of the sample world in place into another layout."""
     LAYOUTS[dataset][layout](root)

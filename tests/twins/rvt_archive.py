@@ -1,4 +1,4 @@
-"""RVT's preprocessed archives, written by its rules from raw recordings; the oracle of their reader."""
+"""Reference writer of RVT's preprocessed archives, which applies RVT's rules to raw recordings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tespec.events import load_events
 
 WINDOW_US = 50_000
 FIRST_LABEL_US = 100_000
-# Factor of the sub-sampling, us between label frames, windows in between, classes kept, px of diagonal and side.
+# Downsampling factor, us between label frames, windows in between, classes kept, minimum diagonal and side in px.
 RULES = ("factor", "period_us", "windows_per_period", "classes", "min_diagonal", "min_side")
 GEN1: dict[str, Any] = dict(zip(RULES, (1, 250_000, 5, 2, 12, 4), strict=True))
 ONE_MPX: dict[str, Any] = dict(zip(RULES, (2, 100_000, 2, 3, 0, 3), strict=True))
@@ -22,9 +22,9 @@ ONE_MPX: dict[str, Any] = dict(zip(RULES, (2, 100_000, 2, 3, 0, 3), strict=True)
 def archive(
     root: Path, factor: int, period_us: int, windows_per_period: int, classes: int, min_diagonal: float, min_side: float
 ) -> None:
-    """Histograms by RVT's rule, window ends as its script lays them, its filters, in the place of raw recordings.
+    """Replace raw recordings by archives with RVT's histograms, window ends and box filters.
 
-    5 windows in 250 ms are right; RVT's public script makes 2 of them.
+    5 windows in 250 ms are right; RVT's public script writes 2.
     """
     for path in root.glob("*/*_td.dat"):
         name, stream = path.name.removesuffix("_td.dat"), load_events(path)
@@ -63,7 +63,7 @@ def filtered(boxes: Any, classes: int, height: int, width: int, diagonal: float,
 
 
 def window_ends(stamps: Any, period_us: int, windows_per_period: int) -> Any:
-    """Ends of the windows: back from the first label, then between labels."""
+    """Window ends, backwards from the first label, then evenly between labels."""
     lead = np.arange(stamps[0], 0, -WINDOW_US)[::-1][1:]
     ends = lead if len(lead) else stamps[:1]
     for first, last in pairwise(stamps.tolist()):

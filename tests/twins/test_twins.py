@@ -1,4 +1,4 @@
-"""Every twin in every layout, and broken in every way: read alike, refused in one line, or handled."""
+"""Twins read alike in every layout, and every defect is refused with a one-line error or handled."""
 
 import dataclasses
 
@@ -37,7 +37,7 @@ def test_every_layout_holds_the_same_recordings(tiny_world, tmp_path, dataset, l
                 for a, b in zip(arrays(one.labels[index]), arrays(other.labels[index]), strict=True):
                     np.testing.assert_array_equal(a, b)
             np.testing.assert_array_equal(one.ego_speed, other.ego_speed)
-            # Of an archive windows before the first label may begin elsewhere.
+            # In an archive, windows before the first label may begin elsewhere.
             begins = [each.windows[each.labelled[1:] if archive else slice(None), 0] for each in (one, other)]
             np.testing.assert_array_equal(*begins)
             one = dataclasses.replace(one, windows=other.windows)

@@ -1,6 +1,6 @@
 """Stand-ins with the names, shapes and wrapping of published checkpoints, filled with random numbers.
 
-Names and shapes are those of timm's own Swin Transformer; what other publishers do to them follows their code:
+Names and shapes come from timm's own Swin Transformer; the changes of other publishers follow their code:
 microsoft/Swin-Transformer and SwinTransformer/Transformer-SSL (models/swin_transformer.py, models/moby.py),
 microsoft/SimMIM (models/simmim.py), Yan98/Event-Camera-Data-Dense-Pre-training (model/pretrain_model.py,
 model/network/) and pabloseijo/event-penguins-optimization (src/tespec_encoder.py).
@@ -22,7 +22,7 @@ from torch import Tensor
 from tespec.models.event_swin import ARCHITECTURES
 
 State = dict[str, Tensor]
-TOKENS = 49  # of a window
+TOKENS = 49  # per window
 
 
 def numbers(seed: int, **shapes: tuple[int, ...]) -> State:
@@ -63,7 +63,7 @@ def under(prefix: str, state: State) -> State:
 
 
 def moby(arch: str = "micro") -> dict[str, Any]:
-    """Online and momentum encoder (unequal), heads and queues, under `model`, with what its script saves beside."""
+    """Online and momentum encoder (unequal), heads and queues under `model`, with its script's other entries."""
     model = under("encoder.", microsoft(arch, seed=0, head=False) | numbers(7, norm__weight=(8,)))
     model |= under("encoder_k.", microsoft(arch, seed=1, head=False))
     for name in ("projector", "projector_k", "predictor"):
@@ -100,7 +100,7 @@ def tespec_release(arch: str = "micro") -> dict[str, Any]:
 
 
 def saved(folder: Path, content: Any, name: str = "weights.pth") -> Path:
-    """A torch file of this content."""
+    """Save content as a torch file, and return its path."""
     path = folder / name
     torch.save(content, path)
     return path

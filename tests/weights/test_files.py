@@ -1,4 +1,4 @@
-"""Files of weights: what is read from them, and what no file may do to its reader."""
+"""Weight files: reading, atomic writing, refused content, and no execution of code in a file."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_recipe_of_other_types_or_that_lacks_something_is_refused(tmp_path, re
 
 
 def test_settings_beside_the_weights_are_read_as_plain_values(tmp_path, monkeypatch):
-    # What yacs saves: a dictionary with attributes.
+    # yacs saves a dictionary with attributes.
     node = type("CfgNode", (dict,), {"__module__": "yacs.config"})
     settings = node(MODEL=node(TYPE="swin"))
     settings.__dict__["__immutable__"] = True

@@ -1,4 +1,4 @@
-"""Stand-ins of published files, complete, and the traps in their names."""
+"""Conversion of published checkpoints, complete or with ambiguous names."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_every_source_fills_the_backbone(tmp_path, source):
 
 @pytest.mark.parametrize("head", [True, False])
 def test_a_swin_of_microsoft_is_read_as_timm_itself_reads_it(head):
-    """By the downsampling and never by the classifier, which may be missing; so are other files of the same network."""
+    """The downsampling tells the format, not the optional classifier; other files of the same network read alike."""
     width, depths, heads = ARCHITECTURES["micro"]
     theirs = SwinTransformer(in_chans=20, embed_dim=width, depths=depths, num_heads=heads)
     state = published.microsoft(chans=20, head=head)
@@ -66,7 +66,7 @@ def test_a_swin_of_microsoft_is_read_as_timm_itself_reads_it(head):
     ours = converted(state).tensors
     assert ours.keys() == expected.keys()
     assert all(torch.equal(ours[name], each) for name, each in expected.items())
-    parallel = published.under("module.", state)  # torch's data parallelism
+    parallel = published.under("module.", state)  # prefix of torch's DataParallel
     for same in (parallel, published.timm_new(chans=20, head=head), published.timm_features(chans=20)):
         assert all(torch.equal(each, ours[name]) for name, each in converted(same).tensors.items())
 
@@ -142,7 +142,7 @@ def test_resnet50_in_the_naming_of_torchvision():
     ours = EventResNet("resnet50", recurrent=False, img_size=(64, 64)).eval()
     ours.load_state_dict(found.tensors)
     features, _ = ours(torch.ones(1, 1, 20, 64, 64))
-    expected = theirs.forward_features(torch.full((1, 2, 64, 64), 10.0))  # 20 channels are ten times 2
+    expected = theirs.forward_features(torch.full((1, 2, 64, 64), 10.0))  # 20 channels repeat 2 channels ten times
     torch.testing.assert_close(features[-1].squeeze(1), expected, rtol=1e-3, atol=1e-3)
 
 

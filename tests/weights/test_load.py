@@ -1,4 +1,4 @@
-"""Weights into backbones: what fits, what is adapted, and what is refused before anything is loaded."""
+"""Loading weights into backbones: matched, adapted and refused tensors, and the learning rate that follows."""
 
 from pathlib import Path
 from unittest.mock import Mock
@@ -74,7 +74,7 @@ def test_weights_trained_here_on_images_take_histograms(tmp_path):
 
 
 def test_position_biases_follow_the_windows_of_the_maps(tmp_path, file):
-    """Interpolated to smaller windows and back; turned windows are told apart though their tables have one shape."""
+    """Interpolated to smaller windows and back; transposed windows differ although their tables have the same shape."""
     path = tmp_path / "named_like_a_torch_file.pth"  # safetensors are recognised under any name
     save_file(published.timm_features(), path)
     model = backbone()
@@ -164,7 +164,7 @@ def test_a_network_of_timm_is_fetched_once_and_loads(tmp_path, monkeypatch):
     assert (fetch(None), fetch(file := tmp_path / "a.pth")) == (None, file)
 
 
-# What weights were pre-trained on, by their file; and the learning rate that follows from it.
+# Data that weights were pre-trained on, read from their file, and the resulting learning rate.
 
 OTHERS, OWN = 3.46e-4, 1e-4  # peak learning rates on 1Mpx by the paper: in general, and after pre-training on 1Mpx
 
@@ -212,16 +212,16 @@ def test_the_weights_and_not_the_method_decide_the_learning_rate(tmp_path):
     assert peak_of("scratch", None) == OTHERS
     release, sample = saved(tmp_path, published.tespec_release()), own_file(tmp_path, data="sample")
     assert peak_of("tespec", release, task="gen1") == 2e-4
-    # The sample world is no twin of the real data.
+    # The sample world does not count as the real data set.
     assert [peak_of("tespec", release, sample=each) for each in (True, False)] == [OTHERS, OWN]
     assert [peak_of("tespec", sample, sample=each) for each in (True, False)] == [OWN, OTHERS]
-    # Weights that are still to be made count by their recipe.
+    # For weights that are not trained yet, the recipe decides.
     made = [peak_of(name, None, sample=True) for name in ("tespec", "ecddp", "moby")]
     assert [*made, peak_of("tespec", None, sample=True, changes=("dataset=gen1",))] == [OWN, OWN, OTHERS, OTHERS]
 
 
 def test_an_unreadable_file_does_not_change_the_learning_rate_in_silence(tmp_path, monkeypatch, capsys):
-    """A method that reads a format of its own is told; any other is refused."""
+    """It raises an error, or for a method with its own file format a warning."""
     damaged = saved(tmp_path, published.tespec_release())
     damaged.write_bytes(damaged.read_bytes()[:-400])
     for path, message in ((damaged, "not a readable torch file"), (tmp_path / "gone", "no such weights file")):

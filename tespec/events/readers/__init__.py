@@ -1,8 +1,7 @@
-"""One file per on-disk format, and what they share: a recording's events, read once, and the size of its sensor.
+"""Readers of event files, one module per format, and the types and helpers that they share.
 
-The function that opens a format takes a path, and the sensor's height and width in px where the file does not name
-them, or as a default; see `resolve_size`. Files that are empty, truncated, damaged or of another kind are a
-`UserError`.
+The function that opens a format takes a path and, for files that do not name their sensor, its height and width in px
+or a default size; see `resolve_size`. Empty, truncated or damaged files and other formats raise a `UserError`.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ class Events(NamedTuple):
 
 @dataclass(frozen=True)
 class Reader:
-    """A recording in any format, which can be read from front to back.
+    """A recording in any format, read sequentially.
 
     Attributes:
         path: file or folder, for messages.
         height: rows of the sensor in px.
         width: columns of the sensor in px.
-        events: their number; an estimate from the file's size where the format does not state it.
-        chunks: reads the events some at a time, in the order of the file: x and y (N,) uint16, which may lie outside
-            of the sensor; t (N,) int64 in us, which may step back; p (N,) uint8 in {0, 1}.
+        events: number of events, estimated from the file size if the format does not store it.
+        chunks: iterates over chunks of events in file order: x and y (N,) uint16, possibly outside of the sensor;
+            t (N,) int64 in us, possibly stepping back; p (N,) uint8 in {0, 1}.
     """
 
     path: Path
@@ -57,7 +56,7 @@ class Reader:
 
 
 def check_events(x: Column, y: Column, t: Column, p: Column, height: int, width: int) -> None:
-    """Raise `ValueError` unless four arrays are (N,) whole numbers, x and y inside of the sensor and p 0 or 1."""
+    """Raise `ValueError` unless all four arrays are (N,) integers, x and y are on the sensor, and p is 0 or 1."""
     if not x.shape == y.shape == t.shape == p.shape == (t.size,):
         raise ValueError(f"x, y, t and p have the shapes {x.shape}, {y.shape}, {t.shape} and {p.shape}, not (N,)")
     if any(values.dtype.kind not in "iub" for values in (x, y, t, p)):
@@ -71,9 +70,9 @@ def check_events(x: Column, y: Column, t: Column, p: Column, height: int, width:
 def resolve_size(
     path: Path, height: int | None, width: int | None, named: Size | None = None, default: Size | None = None
 ) -> Size:
-    """(height, width) of a recording's sensor in px: as the user gives it, else as its file names it.
+    """Return a recording's sensor size as (height, width) in px.
 
-    Else the nearest `dataset.json` above the recording says it, and at last the `default` of cameras of one size.
+    Sources in order: the user, who must not contradict the file; the file; a `dataset.json` above it; `default`.
     """
     if (height is None) != (width is None):
         raise ValueError("give both height and width, or neither")
@@ -89,7 +88,7 @@ def resolve_size(
 
 
 def read_rows(path: Path, dtype: np.dtype[Any], offset: int, count: int, at_once: int) -> Iterator[NDArray[Any]]:
-    """The `count` records of a file that begin after `offset` bytes, `at_once` at a time."""
+    """Yield `count` records of a file, from byte `offset` on, in chunks of `at_once` records."""
     for begin in range(0, count, at_once):
         wanted = min(at_once, count - begin)
         found = np.fromfile(path, dtype, wanted, offset=offset + begin * dtype.itemsize)

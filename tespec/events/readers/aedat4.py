@@ -1,6 +1,6 @@
-"""AEDAT 4 (iniVation, "AEDAT file formats"): compressed packets of FlatBuffers, of which those of events are read.
+"""Reader of the event packets in AEDAT 4 files, which are compressed FlatBuffers (iniVation, "AEDAT file formats").
 
-The package `aedat` is not used: damaged headers make it abort the process.
+The package `aedat` is not used because damaged headers make it abort the process.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tespec.core.settings import Size
 from tespec.events.readers import Events, Reader, resolve_size
 
 MAGIC = b"#!AER-DAT4.0\r\n"
-NONE, LZ4, ZSTD = 0, (1, 2), (3, 4)  # ways of compression, the second of each at a higher level
+NONE, LZ4, ZSTD = 0, (1, 2), (3, 4)  # compression methods, the second of each pair at a higher level
 EVENT = np.dtype([("t", "<i8"), ("x", "<i2"), ("y", "<i2"), ("on", "u1"), ("padding", "V3")])
 AGAIN = "copy it again"
 DAMAGED = (struct.error, ValueError, RuntimeError, MemoryError, ElementTree.ParseError, zstandard.ZstdError)
 
 
 def open_aedat4(path: Path, height: int | None = None, width: int | None = None, default: Size | None = None) -> Reader:
-    """Open an `.aedat4` recording; of several streams of events the first is read. See `tespec.events.readers`."""
+    """Open an `.aedat4` recording; only its first event stream is read. See `tespec.events.readers`."""
     whole = path.stat().st_size
     with path.open("rb") as file:
         magic, length = file.read(len(MAGIC)), file.read(4)
@@ -36,7 +36,7 @@ def open_aedat4(path: Path, height: int | None = None, width: int | None = None,
     try:
         compression, end, start = (_field(header, number) for number in range(3))
         compression = _unpack("<i", header, compression) if compression else 0
-        end = _unpack("<q", header, end) if end else whole  # of the packets
+        end = _unpack("<q", header, end) if end else whole  # end of the packets
         start, count = _vector(header, start)
         stream, named = _first_events(header[start : start + count].decode())
     except DAMAGED as error:
@@ -58,12 +58,12 @@ def open_aedat4(path: Path, height: int | None = None, width: int | None = None,
                 except DAMAGED as error:
                     raise UserError(path, f"the packet at byte {place} is damaged ({error})", AGAIN) from error
 
-    # A packed event takes about as many bytes as one of the store.
+    # A compressed event takes about 4 bytes.
     return Reader(path, *size, sum(length for _, length in packets) // 4, chunks)
 
 
 def _first_events(text: str) -> tuple[int | None, tuple[int, int]]:
-    """Number and sensor size (height, width) of the first stream of events that the header's XML describes."""
+    """ID and sensor size (height, width) of the first event stream in the header's XML; the ID is None without one."""
     if "<!" in text:
         raise ValueError("declarations have no place in this header")
     for node in ElementTree.fromstring(text).iter("node"):
@@ -74,7 +74,7 @@ def _first_events(text: str) -> tuple[int | None, tuple[int, int]]:
 
 
 def _find_packets(path: Path, wanted: int, begin: int, end: int) -> list[tuple[int, int]]:
-    """Where the payload of each packet of a stream begins, and its bytes."""
+    """Offset and size in bytes of the payload of each packet of a stream."""
     found, place = [], begin
     with path.open("rb") as file:
         while place < end:
@@ -107,18 +107,18 @@ def _decode(packed: bytes, compression: int) -> Events:
     return Events(x, y, events["t"].astype(np.int64), (events["on"] != 0).astype(np.uint8))
 
 
-# A FlatBuffer is little-endian, begins with the offset of its root table, and finds fields by a table of offsets.
+# A FlatBuffer is little-endian, starts with the offset of its root table, and locates fields by a table of offsets.
 
 
 def _unpack(kind: str, buffer: bytes, place: int) -> int:
-    """A number of a buffer, of a format of `struct`; a place outside of it raises `ValueError`."""
+    """Unpack a number in a `struct` format; an offset outside of the buffer raises `ValueError` or `struct.error`."""
     if place < 0:
         raise ValueError("offset outside of the buffer")
     return int(struct.unpack_from(kind, buffer, place)[0])
 
 
 def _field(buffer: bytes, number: int) -> int:
-    """Where a field of the root table lies; 0 if it is missing."""
+    """Offset of a field of the root table, 0 if the field is missing."""
     table = _unpack("<I", buffer, 0)
     offsets = table - _unpack("<i", buffer, table)
     known = 6 + 2 * number <= _unpack("<H", buffer, offsets)
@@ -127,7 +127,7 @@ def _field(buffer: bytes, number: int) -> int:
 
 
 def _vector(buffer: bytes, place: int) -> tuple[int, int]:
-    """Where the elements of a vector begin, and how many they are; none of a missing field."""
+    """Offset and number of a vector's elements, (0, 0) for a missing field."""
     if not place:
         return 0, 0
     start = place + _unpack("<I", buffer, place)

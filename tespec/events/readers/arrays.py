@@ -1,4 +1,4 @@
-"""Arrays in `.npy` and `.npz` files, and recordings that are such arrays."""
+"""Arrays in `.npy` and `.npz` files, and recordings stored as such arrays."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.events.readers import Events, Reader, resolve_size
 
-# What NumPy raises on a damaged header, which it parses as Python text, and on a damaged archive.
+# Raised by NumPy on a damaged header, which it parses as Python code, and on a damaged archive.
 DAMAGED = (ValueError, EOFError, OSError, SyntaxError, TokenError, OverflowError, MemoryError, TypeError, Warning)
 DAMAGED_ARCHIVE = (*DAMAGED, zipfile.BadZipFile, zlib.error, RuntimeError)
-BLOCK = 1 << 18  # events given out together
-WHOLE_SECONDS = 1000  # of events, all at whole numbers: no camera is that slow
+BLOCK = 1 << 18  # events per chunk
+WHOLE_SECONDS = 1000  # float times that span this or more, all whole numbers, cannot be in seconds
 AGAIN = "copy it again"
 
 
 def load_array(path: Path, mapped: bool = False) -> NDArray[Any]:
-    """The array in a `.npy` file, without pickles; if `mapped`, read-only and read where it is used."""
+    """Load the array in a `.npy` file, without pickles; `mapped` returns a read-only memory map."""
     try:
         if mapped:
             return np.lib.format.open_memmap(path, mode="r")
@@ -36,7 +36,7 @@ def load_array(path: Path, mapped: bool = False) -> NDArray[Any]:
 
 
 def load_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
-    """Arrays of a `.npz` file by their names, without pickles."""
+    """Load named arrays of a `.npz` file, without pickles."""
     arrays = []
     try:
         with zipfile.ZipFile(path) as archive:
@@ -52,7 +52,7 @@ def load_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
 
 
 def open_arrays(path: Path, height: int | None = None, width: int | None = None, default: Size | None = None) -> Reader:
-    """Open events in arrays; see `tespec.events.readers` and, for dtypes and units, `as_events`.
+    """Open a recording stored as arrays; see `tespec.events.readers`, and `as_events` for dtypes and units.
 
     A `.npz` file holds arrays x, y, t, p (N,). A `.npy` file holds a structured array (N,) with these fields, or an
     array (N, 4) with these columns in this order.
@@ -74,7 +74,7 @@ def open_arrays(path: Path, height: int | None = None, width: int | None = None,
 
 
 def holds_events(path: Path) -> bool:
-    """Whether a `.npy` or `.npz` file is a recording and no other arrays, or is too damaged to tell."""
+    """Whether a `.npy` or `.npz` file is a recording, or too damaged to tell."""
     try:
         if path.suffix.lower() == ".npz":
             with zipfile.ZipFile(path) as archive:
@@ -85,7 +85,7 @@ def holds_events(path: Path) -> bool:
 
 
 def _columns(path: Path) -> list[NDArray[Any]] | None:
-    """x, y, t and p of a file, None where it holds other things."""
+    """x, y, t and p of a file, None if it holds other arrays."""
     if path.suffix.lower() == ".npz":
         return load_arrays(path, "xytp")
     array = load_array(path, mapped=True)
@@ -97,10 +97,10 @@ def _columns(path: Path) -> list[NDArray[Any]] | None:
 def as_events(
     path: Path, size: tuple[int, int], x: NDArray[Any], y: NDArray[Any], t: NDArray[Any], p: NDArray[Any]
 ) -> Events:
-    """Columns (N,) of a file, N > 0, as events of a sensor of `size` (height, width) in px.
+    """Convert columns (N,) of a file, N > 0, to events of a sensor of `size` (height, width) in px.
 
-    x and y are whole numbers of any dtype, t integers in us or floats in s, p 0 and 1, -1 and 1, or bool, of any dtype.
-    Anything else is a `UserError`.
+    x and y are whole numbers of any dtype; t is integers in us or floats in s; p is 0 and 1, -1 and 1, or bool, of any
+    dtype. Anything else raises a `UserError`.
     """
     for name, values, limit in (("x", x, size[1]), ("y", y, size[0])):
         if not (values.min() >= 0 and values.max() < limit):

@@ -1,4 +1,4 @@
-"""Opens HDF5 files, and reads datasets and columns of events in them, whatever they hold."""
+"""Open HDF5 files, and read datasets and columns of events from them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tespec.core.errors import UserError
 from tespec.events.readers import Events
 from tespec.events.readers.arrays import as_events
 
-OPEN = 256  # files and datasets kept open, each dataset with 1 MB of chunks at most
-AT_ONCE = 1 << 18  # events read together
+OPEN = 256  # files and datasets kept open, each dataset with a chunk cache of at most 1 MB
+AT_ONCE = 1 << 18  # events per read
 SUFFIXES = (".h5", ".hdf5")
 COLUMNS = ("events/x", "events/y", "events/t", "events/p")
 DAMAGED = (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowError, MemoryError)
@@ -25,7 +25,7 @@ AGAIN = "copy it again"
 
 
 def _state(path: Path) -> tuple[int, int, int]:
-    """What distinguishes this process, and this version of a file, from others."""
+    """Key of this process and of this version of a file."""
     facts = path.stat()
     return os.getpid(), facts.st_ino, facts.st_mtime_ns
 
@@ -36,7 +36,7 @@ def _open_file(path: Path, state: tuple[int, int, int]) -> h5py.File:
 
 
 def open_file(path: Path) -> h5py.File:
-    """The open file; each process has its own, since forked ones cannot share it, and a new version is opened anew."""
+    """Open a file, or reuse it if unchanged; each process opens its own, since forked processes cannot share one."""
     if not path.is_file():
         raise UserError(path, "no such file", "check the path")
     try:
@@ -47,7 +47,7 @@ def open_file(path: Path) -> h5py.File:
 
 @contextmanager
 def translate_errors(path: Path, what: str) -> Iterator[None]:
-    """Turn what HDF5 raises on damaged content into one line that names `what` of the file."""
+    """Turn HDF5 errors on damaged content into a `UserError` that says `what` cannot be read."""
     try:
         yield
     except DAMAGED as error:
@@ -56,19 +56,19 @@ def translate_errors(path: Path, what: str) -> Iterator[None]:
 
 
 def holds(path: Path, *names: str) -> bool:
-    """Whether an HDF5 file has one of these datasets or groups, or a damaged link in its place."""
+    """Whether an HDF5 file has any of these datasets or groups, or a damaged link in their place."""
     file = open_file(path)
     try:
         return any(file.get(name, getlink=True) is not None for name in names)
     except DAMAGED:
-        return True  # opening it says what is wrong
+        return True  # opening it reports the error
 
 
 def part(path: Path, name: str) -> h5py.Dataset:
-    """A dataset of a file, to be read by slices.
+    """Return a dataset of a file, to be read in slices.
 
     Raises:
-        UserError: it is missing, or its values lie in another file or were never written.
+        UserError: the dataset is missing, stored in another file, or was not completely written.
     """
     open_file(path)
     return _part(path, name, _state(path))
@@ -83,7 +83,7 @@ def _part(path: Path, name: str, state: tuple[int, int, int]) -> h5py.Dataset:
         elsewhere = Path(found.file.filename) != path or found.is_virtual
         if elsewhere or found.id.get_create_plist().get_external_count():
             raise UserError(path, f"{name} lies in another file", "give a file that holds its data itself")
-        # HDF5 reads storage that was never written, of an interrupted copy or recording, as fill values.
+        # HDF5 returns fill values for storage that an interrupted copy or recording never wrote.
         if found.chunks is None:
             there, wanted = int(found.id.get_storage_size() > 0), int(found.size > 0)
         else:
@@ -96,7 +96,7 @@ def _part(path: Path, name: str, state: tuple[int, int, int]) -> h5py.Dataset:
 
 
 def dataset(path: Path, name: str, kinds: str, dimensions: int = 1) -> h5py.Dataset:
-    """A dataset of one of these `numpy.dtype.kind`s and of as many dimensions, else a `UserError`; see `part`."""
+    """Return a dataset; other `numpy.dtype.kind`s or numbers of dimensions raise a `UserError`. See `part`."""
     found = part(path, name)
     if found.dtype.kind not in kinds or found.ndim != dimensions:
         raise UserError(path, f"{name} is {found.dtype} of shape {found.shape}, not what it should be", AGAIN)
@@ -104,7 +104,7 @@ def dataset(path: Path, name: str, kinds: str, dimensions: int = 1) -> h5py.Data
 
 
 def number_of_events(path: Path) -> int:
-    """Number of events of a file with integer datasets x, y, t and p of one length in the group "events"."""
+    """Number of events of a file with integer datasets x, y, t and p of equal length in the group "events"."""
     lengths = [len(dataset(path, name, "iub")) for name in COLUMNS]
     if len(set(lengths)) > 1:
         raise UserError(path, f"its columns x, y, t, p have different lengths {lengths}", AGAIN)
@@ -114,7 +114,7 @@ def number_of_events(path: Path) -> int:
 
 
 def read_events(path: Path, size: tuple[int, int], count: int) -> Iterator[Events]:
-    """The events of such a file, some at a time; see `as_events`."""
+    """Yield the `count` events of such a file in chunks; see `as_events`."""
     for begin in range(0, count, AT_ONCE):
         with translate_errors(path, "a part of the events"):
             columns = [part(path, name)[begin : min(begin + AT_ONCE, count)] for name in COLUMNS]

@@ -1,7 +1,7 @@
-"""Prophesee's `.dat` and `.raw`: a text header of lines that begin with `%`, then words of fixed size.
+"""Prophesee's `.dat` and `.raw` files: a text header of lines that start with `%`, then words of fixed size.
 
-`.dat`: two bytes of type and size, then two 32-bit words an event. `.raw`: the encodings EVT2 and EVT3, which
-Prophesee's "Data Encoding Formats" describes.
+After the header, `.dat` has one byte each for event type and size, then two 32-bit words per event; `.raw` has words in
+the encoding EVT2 or EVT3 (Prophesee, "Data Encoding Formats").
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from tespec.core.settings import Size
 from tespec.events.readers import Column, Events, Reader, check_events, read_rows, resolve_size
 
 LONGEST_HEADER = 1 << 16  # bytes; real headers have a few hundred
-BLOCK = 1 << 16  # events or words read together: they stay in the processor's cache
+BLOCK = 1 << 16  # events or words per read, which stay in the CPU cache
 TYPES = (0, 12)  # event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
 RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])
-PERIOD = 1 << 32  # us, 71.6 minutes, after which the times begin again from 0
+PERIOD = 1 << 32  # us (71.6 minutes) after which times wrap around to 0
 X_BITS, Y_BITS = 14, 14
 VERSION = "2"  # earlier ones have 9 bits for x and 8 for y (Prophesee's load_atis_data.m)
 # EVT3: 16-bit words, their kind in the upper four bits.
 EVT3_ADDR_Y, EVT3_ADDR_X, EVT3_BASE_X, EVT3_VECT_12, EVT3_VECT_8, EVT3_TIME_LOW, EVT3_TIME_HIGH = 0, 2, 3, 4, 5, 6, 8
 # EVT2: 32-bit words, their kind in the upper four bits; kinds 0 and 1 are OFF and ON events.
 EVT2_TIME_HIGH = 8
-EVT3_HIGHS, EVT2_HIGHS = 1 << 12, 1 << 28  # values of the high word, after which it begins again from 0
+EVT3_HIGHS, EVT2_HIGHS = 1 << 12, 1 << 28  # range of the high time word, which then wraps around to 0
 OFF_SENSOR = 1 << 14  # px, beyond any column
-STATE = 6  # numbers that decoding carries from word to word
+STATE = 6  # numbers in the decoder's state
 
 
 class Header(NamedTuple):
-    """Fields of a header by lower-case name, (height, width) in px if it names them, and its length in bytes."""
+    """Fields of a header by lower-case name, sensor (height, width) in px if named, and size of the header in bytes."""
 
     fields: dict[str, str]
     sensor: tuple[int, int] | None
@@ -44,7 +44,7 @@ class Header(NamedTuple):
 
 
 def read_header(path: Path) -> Header:
-    """Header of a `.dat` or `.raw` file."""
+    """Read the header of a `.dat` or `.raw` file."""
     with path.open("rb") as file:
         head = file.read(LONGEST_HEADER)
     if head[:1] != b"%":
@@ -64,7 +64,7 @@ def read_header(path: Path) -> Header:
 
 
 def _sensor(fields: dict[str, str]) -> tuple[int, int] | None:
-    """(height, width) in any of the three ways in which recorders name them."""
+    """Sensor (height, width) in px, in any of the three notations of recorders, or None."""
     sides = dict(re.findall(r"\b(height|width)=(\d+)\b", fields.get("format", "")))
     if geometry := re.fullmatch(r"(\d+)x(\d+)", fields.get("geometry", "")):
         sides |= {"width": geometry[1], "height": geometry[2]}
@@ -75,7 +75,7 @@ def _sensor(fields: dict[str, str]) -> tuple[int, int] | None:
 
 
 def _number_of(path: Path, begin: int, size: int) -> int:
-    """Number of events or words of a size in bytes from a place in a file to its end."""
+    """Number of events or words of `size` bytes from byte `begin` of a file to its end."""
     count, rest = divmod(path.stat().st_size - begin, size)
     if rest:
         raise UserError(path, f"truncated: {rest} bytes after the last whole event or word", "copy it again")
@@ -109,26 +109,26 @@ def open_dat(path: Path, height: int | None = None, width: int | None = None, de
 
 @njit(cache=True, nogil=True)
 def _empty(count):  # type: ignore[no-untyped-def]
-    """Room for x, y, t and p of events."""
+    """Allocate x, y, t and p of `count` events."""
     return np.empty(count, np.uint16), np.empty(count, np.uint16), np.empty(count, np.int64), np.empty(count, np.uint8)
 
 
 @njit(cache=True, nogil=True)
 def _unwrap(value, latest, values):  # type: ignore[no-untyped-def]
-    """A counter that begins again after `values`: the candidate closest to `latest`."""
+    """Unwrap a counter that restarts after `values`: return the candidate closest to `latest`."""
     return latest + (value - latest + values // 2) % values - values // 2
 
 
 @njit(cache=True, nogil=True)
 def _decode_dat(words, latest):  # type: ignore[no-untyped-def]
-    """Events of words (2 * N,), and their latest time; `latest` is that before them."""
+    """Decode words (2 * N,) to events, and return the latest time; `latest` is the latest time before them."""
     x, y, t, p = _empty(len(words) // 2)
-    start = latest // PERIOD * PERIOD  # of the clock's round
+    start = latest // PERIOD * PERIOD  # of the current period
     for i in range(len(t)):
         word = words[2 * i + 1]
         x[i], y[i] = word & ((1 << X_BITS) - 1), word >> X_BITS & ((1 << Y_BITS) - 1)
         t[i], p[i] = words[2 * i] + start, word >> (X_BITS + Y_BITS) & 1
-    if t.min() < latest or t.max() >= latest + PERIOD // 2:  # seldom: a step back, or the end of the clock's round
+    if t.min() < latest or t.max() >= latest + PERIOD // 2:  # rare: a step back, or a wrap-around
         for i in range(len(t)):
             t[i] = _unwrap(t[i], latest, PERIOD)
             latest = max(latest, t[i])
@@ -136,7 +136,7 @@ def _decode_dat(words, latest):  # type: ignore[no-untyped-def]
 
 
 def write_dat(path: Path, x: Column, y: Column, t: Column, p: Column, height: int, width: int) -> None:
-    """Write events (N,) with times in us below 2^32 as a `.dat` file that names its sensor, atomically."""
+    """Atomically write events (N,) with times in us below 2^32 to a `.dat` file that names its sensor size."""
     check_events(x, y, t, p, height, width)
     if len(t) and not 0 <= t.min() <= t.max() < PERIOD:
         raise ValueError(f"times {t.min()} to {t.max()} us do not fit 32 bits")
@@ -168,13 +168,13 @@ def open_raw(path: Path, height: int | None = None, width: int | None = None, de
 
 @njit(cache=True, nogil=True)
 def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
-    """Events of a block of words; `state` is that before it, and becomes that after it."""
-    x, y, t, p = _empty(12 * len(words))  # of which memory is used as far as it is filled
+    """Decode a block of words to events; `state` is updated in place."""
+    x, y, t, p = _empty(12 * len(words))  # upper bound; memory is only used where it is filled
     n, (row, base, polarity, high, low, timed) = 0, state
     for word in words:
         kind, value = word >> 12, int(word & 0xFFF)
         if kind == EVT3_TIME_HIGH:
-            # Only the high word tells of a wrap: the low one steps back by a few us where rows are read out of turn.
+            # Only the high word shows a wrap-around: the low word steps back a few us if rows are read out of order.
             value = _unwrap(value, high, EVT3_HIGHS) if timed else value
             if value != high or not timed:
                 low = 0
@@ -194,14 +194,14 @@ def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
                 if value >> bit & 1:
                     x[n], y[n], t[n], p[n] = base + bit, row, (high << 12) + low, polarity
                     n += 1
-            base = min(base + length, OFF_SENSOR)  # and never back onto it by overflow
+            base = min(base + length, OFF_SENSOR)  # cannot overflow back onto the sensor
     state[:] = row, base, polarity, high, low, timed
     return x[:n], y[:n], t[:n], p[:n]
 
 
 @njit(cache=True, nogil=True)
 def _decode_evt2(words, state):  # type: ignore[no-untyped-def]
-    """See `_decode_evt3`."""
+    """Decode a block of EVT2 words; see `_decode_evt3`."""
     x, y, t, p = _empty(len(words))
     n, high, timed = 0, state[3], state[5]
     for word in words:
