@@ -65,24 +65,24 @@ class Cm3ae(PairMethod):
     group = "Beyond the paper"
     pretraining_data = "REV2M"
     citation = "Wu et al.: CM3AE: A Unified RGB Frame and Event-Voxel/-Frame Pre-training Framework, ACM MM 2025"
-    licence = "not at hand (Event-AHU/CM3AE)"
-    weights = "the checkpoint of Event-AHU/CM3AE, a plain ViT-B/16, which no backbone here can take"
+    licence = "unknown (Event-AHU/CM3AE)"
+    weights = "the checkpoint of Event-AHU/CM3AE, a plain ViT-B/16, which no backbone here can load"
     summary = (
-        "Masked patches of events and frame are reconstructed, and both find each other; ConvLSTMs start at random."
+        "Reconstructs masked patches of events and frame, and contrasts the two; ConvLSTMs are randomly initialised."
     )
-    loss_is = "errors of frame and events on their masked patches, reconstructed alone and together, and their contrast"
+    loss_is = "squared errors on masked patches of events, frame, and frame fused with events, plus a contrastive loss"
     masks_patches = True
     backbone: EventSwin
     deviations = (  # from Event-AHU/CM3AE, models/mae.py
-        "CM3AE's voxels are left out, and so are the frame reconstructed with them and their contrast with the frame",
-        "CM3AE's backbones are Swins, which see a learned patch where ViTs leave patches out",
-        f"CM3AE's {COUNTS}, and the target is where each polarity had events, instead of an image of both",
-        "CM3AE's decoders are TESPEC's, of one block or of convolutions, instead of eight blocks",
-        "CM3AE's fusion joins all tokens of the last stage, instead of the frame's with half of those that the events "
-        "show, and has the fused tokens drawn at the frame's places, where the published code has them drawn at those "
-        "of events",
-        "CM3AE's contrast compares means of the encoders' last stages, instead of learned sums over decoders' tokens",
-        "CM3AE's contrast is over the whole batch, instead of each GPU's 128",
+        "CM3AE's voxels are omitted, as are the frame reconstruction and the contrastive loss that use them",
+        "CM3AE's backbones are Swins, which see a learned patch where ViTs drop patches",
+        f"CM3AE's {COUNTS}, and the target is a binary map per polarity, instead of an image of both",
+        "CM3AE's decoders are TESPEC's (one block, or convolutions), instead of eight blocks",
+        "CM3AE's fusion joins all tokens of the last stage, instead of the frame's and half of the visible events' "
+        "tokens, and the fused tokens are decoded at the frame's positions, where the published code decodes them at "
+        "the events' positions",
+        "CM3AE's contrastive loss uses the encoders' pooled last stages, instead of learned sums over decoder tokens",
+        "CM3AE's contrastive loss is over the global batch, instead of the 128 pairs of each GPU",
     )
     # Values from Event-AHU/CM3AE, main.py, unless another file is named; 4 GPUs as in the command of README.md.
     recipe = cfg.Pretraining(
@@ -100,8 +100,8 @@ class Cm3ae(PairMethod):
             weight_decay=cfg.Decay(0.04, 0.4, ("vectors",)),  # utils.py, get_params_groups
         ),
         deviations=(
-            "CM3AE on recordings with grey frames instead of on REV2M's pairs in colour; crops show the nearest pixel, "
-            "since counts stay counts, instead of bicubic ones",
+            "CM3AE is trained on recordings with grey frames, instead of REV2M's pairs in colour; crops are bilinear, "
+            "instead of bicubic",
         ),
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -125,8 +125,8 @@ class Cm3ae(PairMethod):
         """Build the method; raise `UserError` if the mask ratio masks no patch or all of them."""
         units = math.prod(-(-side // own.mask.unit) for side in data.size)
         if not 0 < own.kept(units) < units:
-            what = f"{own.mask.ratio:g} of {units} patches leaves none to {'mask' if own.kept(units) else 'show'}"
-            raise UserError("objective.mask.ratio", what, f"give {1 / units:.3g} to {1 - 1 / units:.3g}")
+            what = f"{own.mask.ratio:g} leaves none of {units} patches {'masked' if own.kept(units) else 'visible'}"
+            raise UserError("objective.mask.ratio", what, f"choose from {1 / units:.3g} to {1 - 1 / units:.3g}")
         return super().from_settings(own, settings, data)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:

@@ -49,8 +49,8 @@ class Cpc(EventMethod):
     group = "Beyond the paper"
     pretraining_data = "1Mpx"
     citation = "van den Oord et al.: Representation Learning with Contrastive Predictive Coding, 2018"
-    summary = "The memory predicts the features of the segments that come next, which are told from others."
-    loss_is = "mean over k of the contrast between what is predicted and what comes k segments later"
+    summary = "The recurrent state predicts the features of the next segments among negatives (InfoNCE)."
+    loss_is = "InfoNCE of predictions and the features k segments later, averaged over k"
     recipe = replace(Tespec.recipe, objective=CpcSettings())
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "sample": {"objective": {"width": 64, "ahead": 2, "places": 256}},
@@ -71,8 +71,8 @@ class Cpc(EventMethod):
         histograms = batch["histograms"]
         lanes, segments = histograms.shape[:2]
         if segments <= self.own.ahead:
-            what = f"{segments} segments do not reach {self.own.ahead} ahead"
-            raise UserError("objective.ahead", what, "predict fewer, or set more segments")
+            what = f"{segments} segments are too few to predict {self.own.ahead} ahead"
+            raise UserError("objective.ahead", what, "decrease it, or increase segments")
         features, state = self.backbone(histograms, reset(state, batch["fresh"]))
         context = features[-1].movedim(2, -1)
         alone, _ = self.backbone(histograms.flatten(0, 1).unsqueeze(1))

@@ -210,16 +210,16 @@ class Ecddp(EventMethod):
     pretraining_data = "E-TartanAir"
     test_time_augmentation = True
     citation = "Yang, Pan, Liu: Event Camera Data Dense Pre-training, ECCV 2024"
-    licence = "not stated (Yan98/ECDDP)"
+    licence = "not specified (Yan98/ECDDP)"
     weights = "the Swin-T checkpoint of Yan98/ECDDP"
-    summary = "A student agrees with a slow teacher on patches, contexts and whole images; ConvLSTMs start at random."
-    loss_is = "weighted sum of patch, context and image loss"
+    summary = "A student matches a momentum teacher on patches, contexts, images; ConvLSTMs are randomly initialised."
+    loss_is = "weighted sum of patch, context and image losses"
     masks_patches = True
     deviations = (  # from Yan98/Event-Camera-Data-Dense-Pre-training
-        "the square of 320 px that ECDDP's views are of is cut from the data's frame, instead of from 480x640 px",
-        "ECDDP's tokens are rolled before they are padded to whole windows, as timm does, instead of after",
-        "the norms of the four stages belong to ECDDP's pyramid and are not handed on: the backbone has none",
-        "of a sequence ECDDP sees each segment by itself, so that ConvLSTMs are trained from a state of zeros",
+        "ECDDP's views come from a 320 px square of the data's frame, instead of a 480x640 px frame",
+        "ECDDP's tokens are shifted before they are padded to full windows, as in timm, instead of after",
+        "ECDDP's norms of the four stages belong to its pyramid and are not transferred: the backbone has none",
+        "ECDDP encodes each segment of a sequence separately, so ConvLSTMs are trained from zero states",
     )
     # Values from Yan98/Event-Camera-Data-Dense-Pre-training, config/pretrain/swin_small.yml, unless another file is
     # named; those of the loss from its configs and supplementary material.
@@ -241,10 +241,10 @@ class Ecddp(EventMethod):
             patch_embed_lr=0.2,  # patch_embed_lr_scale
         ),
         deviations=(
-            "ECDDP on any recordings instead of the synthetic E-TartanAir, for a number of steps of this project",
-            f"ECDDP's {COUNTS}, instead of in 6 for both together",
-            "ECDDP's prototypes learn from the first step on, instead of from the second epoch on",
-            "ECDDP's patch embedding has no weight decay on its biases and norm, as no vector of the network has",
+            "ECDDP is trained on any recordings instead of synthetic E-TartanAir, for a number of steps chosen here",
+            f"ECDDP's {COUNTS}, instead of 6 bins for both",
+            "ECDDP's prototypes are trained from the first step, instead of from the second epoch",
+            "ECDDP's patch embedding has no weight decay on its biases and norm, like all vectors of the network",
         ),
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -369,4 +369,4 @@ class EcddpResnet(Ecddp):
     architectures = ("feedforward",)
     recipe = None
     weights = "the ResNet-50 checkpoint of Yan98/ECDDP"
-    summary = "ECDDP's ResNet-50, feed-forward; patches are masked, so it is pre-trained here with a Swin alone."
+    summary = "ECDDP's feed-forward ResNet-50, from the published checkpoint; pre-training here requires a Swin."

@@ -64,17 +64,17 @@ class Ecdp(PairMethod):
     architectures = ("feedforward",)
     pretraining_data = "N-ImageNet"
     citation = "Yang, Pan, Liu: Event Camera Data Pre-training, ICCV 2023"
-    licence = "not stated (Yan98/Event-Camera-Data-Pre-training)"
+    licence = "not specified (Yan98/Event-Camera-Data-Pre-training)"
     weights = "the ResNet-50 checkpoint of Yan98/Event-Camera-Data-Pre-training"
-    summary = "Events and the image of their moment find each other; a feed-forward ResNet-50, there is no Swin."
-    loss_is = "contrast of two views of events, contrast of events with images and back, and alignment"
+    summary = "Matches events with the image taken at the same time; a feed-forward ResNet-50 only."
+    loss_is = "contrastive losses of two event views and of events and images in both directions, and alignment"
     deviations = (  # from Yan98/Event-Camera-Data-Pre-training, model/hub_model.py
-        "ECDP's image network, CLIP's and frozen there, is trained along, by the contrast, which is taken both ways",
-        "ECDP's ResNet has one mean feature for both of its heads, instead of a token for each",
-        "ECDP's ResNet sees events whole, as it cannot leave out patches, instead of half of them",
-        "ECDP's alignment is over the whole batch, so that n GPUs compute what one does, instead of each GPU's 64",
-        "ECDP's loss on ImageNet's classes, which reaches its own linear layer alone, is left out: no classes here",
-        f"ECDP's {COUNTS}, instead of one for each polarity, scaled to -1 to 1",
+        "ECDP's image network, a frozen CLIP in the original, is trained jointly, by contrast in both directions",
+        "ECDP's ResNet has one mean feature for both heads, instead of a token for each",
+        "ECDP's ResNet sees complete frames of events, as it cannot drop patches, instead of half of the patches",
+        "ECDP's alignment is over the global batch, for any number of GPUs, instead of the 64 pairs of each GPU",
+        "ECDP's ImageNet classification loss, which trains only its own linear layer, is omitted: no classes here",
+        f"ECDP's {COUNTS}, instead of one per polarity, scaled to -1 to 1",
     )
     # Values from Yan98/Event-Camera-Data-Pre-training, config/ours/pr_vits.yml and its base ours_pretraining_base.yml.
     # They are for ViT-S; none are published for ResNet-50. Values of the loss: model/hub_model.py.
@@ -93,8 +93,8 @@ class Ecdp(PairMethod):
             weight_decay=cfg.Decay(0.03, 0.03, ()),  # all parameters in one group; trainer/pr_trainer.py
         ),
         deviations=(
-            "ECDP's ResNet-50 is trained by the settings of its ViT-S, since none are published for it",
-            "ECDP on recordings with frames, from random weights, instead of on N-ImageNet, from those of MoCo v3",
+            "ECDP's ResNet-50 is trained with the settings of its ViT-S, since none are published for it",
+            "ECDP is trained on recordings with frames, from random weights, instead of N-ImageNet from MoCo v3's",
         ),
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {

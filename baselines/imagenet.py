@@ -61,7 +61,7 @@ class Imagenet(ImageMethod):
     weights = (
         "swin_tiny_patch4_window7_224.pth of microsoft/Swin-Transformer, or timm's swin_tiny_patch4_window7_224.ms_in1k"
     )
-    summary = "Classification of images; the patch embedding is repeated over the bins, ConvLSTMs start at random."
+    summary = "Image classification; the patch embedding is repeated over the bins, ConvLSTMs are randomly initialised."
     loss_is = "cross-entropy with label smoothing"
     # Swin-T on ImageNet-1k. Values from microsoft/Swin-Transformer, the file named next to each; learning rates of its
     # config.py are scaled by 1024 / 512 (main.py).
@@ -130,8 +130,8 @@ class Imagenet(ImageMethod):
         """Mix neighbouring views and their labels by mixup or cutmix; raise `UserError` for an odd number."""
         own, count = self.own, len(labels)
         if count % 2:
-            what = f"mixup and cutmix take images by twos, and a step has {count} on a rank"
-            raise UserError("batch_size", what, "give an even number, or set objective.mixup and objective.cutmix to 0")
+            what = f"mixup and cutmix need an even batch, and a rank has {count} images"
+            raise UserError("batch_size", what, "use an even number, or set objective.mixup and objective.cutmix to 0")
         whole, here = shard_slice(count)
         seeds = torch.randint(2**31, (1 + whole // MIXED,)).tolist()[here.start // MIXED :]
         mix = Mixup(own.mixup, own.cutmix, label_smoothing=own.smoothing, num_classes=self.classify.out_features)
@@ -158,8 +158,8 @@ class Imagenet(ImageMethod):
         images = getattr(data, "images", None)
         classes = len(images.classes) if images else IMAGENET_CLASSES
         if classes < 2:
-            remedy = "give a folder with one folder of images for each class"
-            raise UserError(data.root, f"its images lie in {classes} folder", remedy)
+            remedy = "use a folder with one folder of images per class"
+            raise UserError(data.root, f"its images are in {classes} folder", remedy)
         return cls(own, cls.new_backbone(settings, data), classes)
 
     def val_losses(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:

@@ -194,8 +194,8 @@ def augmented(histograms: Tensor, shift: float, in_time: bool = True) -> Tensor:
 
 
 DEVIATIONS = (  # from tum-vision/mem, also for the tokenizer
-    "MEM on any recordings in windows of 50 ms, instead of on 30,000 events of N-ImageNet in frames of 256 px",
-    f"MEM's {COUNTS}; RandAugment and jitter of brightness and saturation, which act on 8-bit images, are left out",
+    "MEM is trained on any recordings in 50 ms windows, instead of on 30,000 events of N-ImageNet in 256 px frames",
+    f"MEM's {COUNTS}; RandAugment, and brightness and saturation jitter, which need 8-bit images, are omitted",
 )
 
 
@@ -206,8 +206,8 @@ class MemTokenizer(EventMethod):
     title = "MEM's tokenizer"
     architectures = ()
     citation = "Klenk, Bonello, Koestler, Araslanov, Cremers: Masked Event Modeling, WACV 2024"
-    summary = "Draws event images from tokens. No row of the tables: the pre-training of `mem` makes and uses it."
-    loss_is = "squared error of the images drawn from softly chosen tokens, and their weighted divergence"
+    summary = "Reconstructs event images from tokens. Not a table row: pre-trained and used by `mem`."
+    loss_is = "squared error of images from softly chosen tokens, plus the weighted KL divergence from uniform use"
     # Values from tum-vision/mem, configs/nimagenet.conf, unless another file is named.
     recipe = cfg.Pretraining(
         objective=TokenizerSettings(),
@@ -277,8 +277,8 @@ class MemTokenizer(EventMethod):
         """Describe the validation metrics."""
         return data.counts() | {
             "loss": self.loss_is,
-            "perplexity": "exponential of the entropy of all tokens on validation data: how many are in use",
-            "drawn_error": "squared error of the images drawn from tokens, over that of drawing nothing",
+            "perplexity": "exponential of the entropy of all tokens on validation data: the effective number in use",
+            "drawn_error": "squared error of the images reconstructed from tokens, relative to an empty image",
         }
 
     @torch.no_grad()
@@ -311,18 +311,18 @@ class Mem(EventMethod):
     group = "Beyond the paper"
     pretraining_data = "N-ImageNet"
     citation = MemTokenizer.citation
-    licence = "not stated (tum-vision/mem)"
-    weights = "none; tum-vision/mem links to no file, and what its code writes is a ViT-B/16"
-    summary = "The backbone names tokens of `mem-tokenizer` where patches are masked in blocks; published with a ViT-B."
+    licence = "not specified (tum-vision/mem)"
+    weights = "none; tum-vision/mem links to no file, and its code writes a ViT-B/16"
+    summary = "The backbone predicts tokens of `mem-tokenizer` in masked blocks of patches; published with a ViT-B."
     loss_is = "cross-entropy in nats of the tokens at masked patches"
     masks_patches = True
     deviations = (
-        "MEM's network is a Swin that sees the whole frame, instead of a ViT-B/16 that sees squares of 224 px",
-        "MEM names all tokens that lie within a place of the Swin's last stage, instead of one at each place of a ViT",
-        "MEM masks by a learned patch of pixels before they are embedded, instead of by a learned token after it",
-        "in memory (recurrent true) MEM masks the same patches in all segments of a step, carries the state, and plays "
-        "nothing backwards",
-        "in memory MEM shifts events anew at each step, so the state may be displaced by up to 16/256 of the side",
+        "MEM's network is a Swin on the complete frame, instead of a ViT-B/16 on squares of 224 px",
+        "MEM predicts all tokens within a position of the Swin's last stage, instead of one per position of a ViT",
+        "MEM masks with a learned patch of pixels before the embedding, instead of a learned token after it",
+        "MEM with memory (recurrent=true) masks the same patches in all segments of a step, carries the state, and "
+        "does not reverse time",
+        "MEM with memory draws a new shift at each step, so the state may be displaced by up to 16/256 of the side",
     )
     # Feed-forward, as published. Values from the same sources as the tokenizer's.
     recipe = cfg.Pretraining(

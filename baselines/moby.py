@@ -52,8 +52,8 @@ class Moby(ImageMethod):
     citation = "Xie et al.: Self-Supervised Learning with Swin Transformers, 2021"
     licence = "MIT (SwinTransformer/Transformer-SSL)"
     weights = "moby_swin_t_300ep_pretrained.pth of SwinTransformer/Transformer-SSL, whose links to DeiT-S are swapped"
-    summary = "Two views of an image find each other among a queue; patch embedding and ConvLSTMs as for ImageNet."
-    loss_is = "sum over both views of the contrast with the other view and the queue"
+    summary = "Matches two views of an image against a queue; patch embedding and ConvLSTMs as for `imagenet`."
+    loss_is = "InfoNCE with the other view against a queue of negatives, summed over both views"
     # Swin-T on ImageNet-1k. Values from SwinTransformer/Transformer-SSL, the file named next to each.
     recipe = Pretraining(
         objective=MobySettings(),
@@ -143,6 +143,6 @@ class Moby(ImageMethod):
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
         """Build the method; raise `UserError` if the batch does not fit into the queue."""
         if settings.batch_size > own.queue:
-            what = f"{settings.batch_size} images are more than the queue's {own.queue}"
-            raise UserError("batch_size", what, "give fewer, or --set objective.queue to more")
+            what = f"{settings.batch_size} images do not fit into the queue of {own.queue}"
+            raise UserError("batch_size", what, "use fewer, or increase objective.queue")
         return super().from_settings(own, settings, data)

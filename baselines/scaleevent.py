@@ -56,16 +56,16 @@ class ScaleEvent(PairMethod):
     group = "Beyond the paper"
     pretraining_data = "paired events and images"
     citation = "Chen et al.: Scaling Dense Event-Stream Pretraining from Visual Foundation Models, CVPR 2026"
-    licence = "not stated (zhiwen-xdu/ScaleEvent)"
-    weights = "checkpoints of zhiwen-xdu/ScaleEvent, plain ViTs, which no backbone here can take"
-    summary = "Features of events follow those of a frozen image network; ConvLSTMs start at random, as for images."
-    loss_is = "distance to the image network's features and to their likeness, where there are events"
+    licence = "not specified (zhiwen-xdu/ScaleEvent)"
+    weights = "checkpoints of zhiwen-xdu/ScaleEvent, plain ViTs, which no backbone here can load"
+    summary = "Matches event features with those of a frozen image network; ConvLSTMs are randomly initialised."
+    loss_is = "distance to the image network's features and to their similarities, at tokens with events"
     min_batch_size = 1
     deviations = (  # from zhiwen-xdu/ScaleEvent, scale_event/
-        "ScaleEvent's encoder is a Swin from random weights and a linear layer on its last two stages, instead of the "
-        "teacher's own ViT from its weights",
+        "ScaleEvent's encoder is a randomly initialised Swin and a linear layer on its last two stages, instead of the "
+        "teacher's own ViT with its weights",
         f"ScaleEvent's {COUNTS}, instead of images of three bins",
-        "ScaleEvent's tokens count from 64 events on (the paper's Eq. 2), instead of from one event in a downsampled "
+        "ScaleEvent's tokens are active from 64 events on (the paper's Eq. 2), instead of one event in a downsampled "
         "image",
     )
     # Values from zhiwen-xdu/ScaleEvent, pretrain/pretrain_ddp.py and pretrain/criterion.py
@@ -82,10 +82,10 @@ class ScaleEvent(PairMethod):
             weight_decay=Decay(1.0e-4, 1.0e-4, ()),  # all parameters
         ),
         deviations=(
-            "ScaleEvent learns at 5e-4 with a warm-up and half a cosine, instead of at 5e-6 times 0.9 each epoch from "
+            "ScaleEvent learns at 5e-4 with warm-up and cosine decay, instead of at 5e-6 times 0.9 each epoch from "
             "the teacher's weights",
-            "ScaleEvent on the recordings given, without VID2E's simulated events; its 500,000 pairs include those of "
-            "the data sets it is evaluated on",
+            "ScaleEvent is trained on the given recordings, without VID2E's simulated events; its 500,000 pairs "
+            "include those of the data sets it is evaluated on",
         ),
     )
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
@@ -110,11 +110,11 @@ class ScaleEvent(PairMethod):
         name, file = own.teacher, own.teacher_weights
         method = METHODS.module_dict.get(name, object)
         if not timm.is_model(name) and not (issubclass(method, ImageMethod) and method.recipe):
-            remedy = "give a network of timm (timm.list_models()), or a method that pre-trains on images"
-            what = "neither a network of timm nor a method that learns from images"
+            remedy = "use a timm network (timm.list_models()), or a method that pre-trains on images"
+            what = "is neither a timm network nor a method that learns from images"
             raise UserError(f"objective.teacher {name!r}", what, remedy)
         if (file or timm.is_model(name)) and not Path(file).is_file():
-            raise UserError(f"objective.teacher_weights {file!r}", "no such file", f"give the weights of {name}")
+            raise UserError(f"objective.teacher_weights {file!r}", "no such file", f"set it to the weights of {name}")
         return name, str(Path(file)) if file else ""
 
     def load_upstream(self, path: Path) -> None:
@@ -126,7 +126,7 @@ class ScaleEvent(PairMethod):
         try:
             timm.models.load_checkpoint(network, str(path))
         except (OSError, EOFError, RuntimeError, ValueError, KeyError, UnpicklingError) as error:
-            raise UserError(path, f"holds no weights of {self.own.teacher}", "give a file of them") from error
+            raise UserError(path, f"contains no weights of {self.own.teacher}", "use its checkpoint") from error
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
         """Return "loss", the weighted sum of three losses, and "active", the share of active tokens.
@@ -191,7 +191,7 @@ class Teacher(nn.Module):
         maps = network.forward_intermediates(seen, **how) if hasattr(network, "forward_intermediates") else ()
         found = [each for each in maps if each.shape[-1] * TOKEN == self.size[1]]
         if not found:
-            remedy = "choose a ViT of 16 px patches, a Swin or a ResNet"
+            remedy = "choose a ViT with 16 px patches, a Swin or a ResNet"
             raise UserError("objective.teacher", "has no features at stride 16", remedy)
         return found[-1]
 

@@ -17,13 +17,13 @@ class Scratch(Method):
 
     title = "No Pre-training"
     group = "No pre-training"
-    summary = "Random initialisation; the whole network learns from the task's labels alone."
+    summary = "Random initialisation; the complete network learns from the task's labels alone."
 
     @classmethod
     def initialise(cls, backbone: Backbone, checkpoint: Path | None, seed: int) -> WeightsReport:
         """Keep the random initialisation; raise `UserError` if there is a checkpoint."""
         if checkpoint is not None:
-            raise UserError("--method scratch", "takes no --checkpoint", "leave it out, or choose another method")
+            raise UserError("--method scratch", "takes no --checkpoint", "omit it, or choose another method")
         return super().initialise(backbone, None, seed)
 
 
@@ -37,4 +37,4 @@ class Rvt(Method):
     network = "maxvit"
     architectures = ("recurrent",)
     citation = "Gehrig, Scaramuzza: Recurrent Vision Transformers, CVPR 2023"
-    summary = "A recurrent MaxViT without pre-training, through the same heads and the same training as the others."
+    summary = "A recurrent MaxViT without pre-training, with the same heads and training as the others."

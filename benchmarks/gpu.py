@@ -142,7 +142,7 @@ def step(name: str, precision: str, device: torch.device, small: bool) -> Row:
         timer = Timer("step(batch)", globals={"step": loop.train_step, "batch": batch})
         taken = timer.blocked_autorange(min_run_time=5.0 if device.type == "cuda" else 0.0)
     except torch.OutOfMemoryError:
-        return {"note": "does not fit the GPU's memory"}
+        return {"note": "does not fit in GPU memory"}
     loop.require_finite()
     frames = settings.batch_size * settings.segments
     row = {"seconds": taken.median, "iqr": taken.iqr, "frames": frames, "frames_per_second": frames / taken.median}
@@ -159,15 +159,15 @@ STAGES = {each.__name__: each for each in (agreement, waits, step)}
 def run_stages(
     *,
     device: Annotated[str, Parameter(help="cuda, cuda:N or cpu")] = "cuda",
-    small: Annotated[bool, Parameter(help="tiny sizes: shows that everything runs, not how fast")] = False,
+    small: Annotated[bool, Parameter(help="tiny sizes: a smoke test, timings mean nothing")] = False,
     only: Annotated[Literal["agreement", "waits", "step"] | None, Parameter(help="one stage")] = None,
-    path: Annotated[Path | None, Parameter(name="--json", help="where the results go (default: results/gpu)")] = None,
+    path: Annotated[Path | None, Parameter(name="--json", help="output file (default: in results/gpu)")] = None,
 ) -> int:
     """Run the stages, print their rows and write them to a file."""
     try:
         chosen = choose_device(device)
     except UserError as error:
-        raise UserError(error.where, "no such GPU", "use --device cpu --small to see that everything runs") from error
+        raise UserError(error.where, "no such GPU", "use --device cpu --small for a smoke test") from error
     load, rows = os.getloadavg()[0], list[Row]()
     torch.set_num_threads(1)
     for name in [only] if only else STAGES:

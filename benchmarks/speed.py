@@ -352,8 +352,8 @@ app = new_app("speed.py", __doc__)
 def measure_stages(
     *,
     only: Annotated[Stage | None, Parameter(help="one stage")] = None,
-    quick: Annotated[bool, Parameter(help="tiny sizes: shows that everything runs, not how fast")] = False,
-    json: Annotated[Path | None, Parameter(help="where the results go (default: results/speed)")] = None,
+    quick: Annotated[bool, Parameter(help="tiny sizes: a smoke test, timings mean nothing")] = False,
+    json: Annotated[Path | None, Parameter(help="output file (default: in results/speed)")] = None,
 ) -> int:
     """Measure the stages, print their rows and write them to a file."""
     torch.set_num_threads(1)
@@ -373,7 +373,7 @@ def measure(case: Case, quick: bool) -> dict[str, Any]:
     """Check that both implementations agree, then time them; median and interquartile range in seconds."""
     row = {"stage": case.stage, "size": case.size, "plain": case.plain_is, "failed": False}
     if case.plain and not case.same(case.ours(), case.plain()):
-        return row | {"failed": True, "note": "the two ways give different results"}
+        return row | {"failed": True, "note": "the two implementations give different results"}
     timers = [Timer("way()", globals={"way": way}) for way in (case.ours, case.plain) if way]
     rounds, seconds = (1, 0.0) if quick else (ROUNDS, SECONDS)
     # Alternate, so that a slow phase of the machine affects both.

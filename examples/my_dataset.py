@@ -41,6 +41,6 @@ class Drives(LabelledDataset):
         stream, (masks, stamps) = files.source.stream, files.beside
         names, times = mask_names(masks), read_stamps(stamps)
         if len(times) != len(names):
-            raise UserError(stamps, f"holds {len(times)} times for {len(names)} masks", "copy both again")
+            raise UserError(stamps, f"contains {len(times)} times for {len(names)} masks", "copy both again")
         labels, region = MaskFiles(masks, tuple(names.values())), Region(stream.height, stream.width)
         return self.labelled(files, region, labels, times, min(stream.t_first, int(times[0]) - 1))

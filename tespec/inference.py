@@ -66,7 +66,7 @@ def _given_size(height: Any, width: Any) -> Size | None:
     if height is None and width is None:
         return None
     if not all(isinstance(side, int) and 1 <= side <= LARGEST for side in (height, width)):
-        raise UserError(f"height={height!r}, width={width!r}", "no size in px", f"give both, from 1 to {LARGEST}")
+        raise UserError(f"height={height!r}, width={width!r}", "not a size in px", f"set both, from 1 to {LARGEST}")
     return height, width
 
 
@@ -82,7 +82,7 @@ def read_settings(path: Path) -> Finetuning:
     """Read the settings of the fine-tuning that wrote a network from the file's header; a `UserError` if none did."""
     recipe = read_recipe(path)
     if "kind" not in recipe:
-        raise UserError(path, "holds no network with a task's head", "give a model.safetensors that run.py wrote")
+        raise UserError(path, "contains no network with a task head", "use a model.safetensors of `tespec run`")
     return build(Finetuning, {key: value for key, value in recipe.items() if key not in BESIDE}, str(path))
 
 
@@ -91,13 +91,13 @@ def load_trained(path: Path) -> TrainedNetwork:
     settings = read_settings(path)
     tensors, recipe = read_tensors(path)
     if SENSOR not in recipe:
-        raise UserError(path, "does not say what size it was trained for", "train it again with this version")
+        raise UserError(path, "does not store the sensor size of its training", "train it again with this version")
     task = find_task(settings)
     model = task.network(settings, fresh_backbone(settings, tuple(recipe[SENSOR])))
     wanted = model.state_dict()
     for name, target in wanted.items():
         if problem := problem_of(tensors[name], target) if name in tensors else "is missing":
-            raise UserError(path, f"{name} {problem}", "give the file as run.py wrote it")
+            raise UserError(path, f"{name} {problem}", "use the unmodified file of `tespec run`")
     model.load_state_dict({name: tensors[name] for name in wanted})
     return TrainedNetwork(model.eval(), task, settings)
 
@@ -144,16 +144,16 @@ def stream(
     backbone, recipe = _backbone(network), network.recipe or {}
     if backbone.in_channels != 2 * backbone.bins:
         what = f"was trained on images of {backbone.in_channels} channels, not on events"
-        raise UserError(where, what, "give a network trained on events")
+        raise UserError(where, what, "use a network trained on events")
     names = [field.name for field in fields(Preprocessing)]
     if missing := [name for name in names if name not in recipe]:
-        what = f"does not say how its training made histograms of events ({', '.join(missing)})"
-        raise UserError(where, what, "load weights that were trained here, or give histograms to its step()")
+        what = f"does not specify how events become histograms ({', '.join(missing)})"
+        raise UserError(where, what, "load weights trained with tespec, or pass histograms to its step()")
     counted = build(Preprocessing, {name: recipe[name] for name in names}, where)
     length = counted.window_ms or SEGMENT_MS
     opened = open_recording(Path(recording), length, counted.downsample, sensor)
     if not len(opened):
-        raise UserError(recording, f"is shorter than a window of {length:g} ms", "give a longer recording")
+        raise UserError(recording, f"is shorter than a window of {length:g} ms", "use a longer recording")
     # Not a generator itself, so that errors are raised here and not at the first step.
     return _steps(for_size(network, (opened.region.height, opened.region.width)), opened, counted)
 
@@ -170,7 +170,7 @@ def open_recording(path: Path, window_ms: float, downsample: Downsample, sensor:
     """Open the only recording at or under `path`, cut into contiguous windows; a `UserError` unless there is one."""
     found, *others = find_recordings(path)
     if others:
-        raise UserError(path, f"holds {len(others) + 1} recordings", "name one of them")
+        raise UserError(path, f"contains {len(others) + 1} recordings", "choose one of them")
     return fixed_windows(name_of(path, found), source_of(found, sensor), window_ms, downsample)
 
 
@@ -231,12 +231,12 @@ def predict(
     """
     recording = find(read_settings(weights), wanted, root, sensor_px)
     if not len(recording):
-        raise UserError(recording.path, "is shorter than a window of the training", "give a longer recording")
+        raise UserError(recording.path, "is shorter than a training window", "use a longer recording")
     ends, (start, end) = _seconds(recording), clip
     windows = np.flatnonzero((ends >= start) & (ends <= end)).tolist()
     if not windows:
-        lasts = f"no window ends between {start:g} and {end:g} s; it lasts {ends[-1]:.2f} s"
-        raise UserError(recording.path, lasts, "give another --clip")
+        lasts = f"no window ends between {start:g} and {end:g} s; the recording lasts {ends[-1]:.2f} s"
+        raise UserError(recording.path, lasts, "choose another --clip")
     labelled = np.intersect1d(windows, getattr(recording, "labelled", [])).tolist()
     shown = labelled or windows
     drawn = sorted({shown[place] for place in np.linspace(0, len(shown) - 1, ROWS).round().astype(int)})
@@ -319,7 +319,7 @@ def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | 
                     return dataset.open_checked(files)
                 names.append(files.name)
     if not path.exists():
-        there = f"give a path, or one of {', '.join(names[:6])}" if names else "give the path of one"
+        there = f"use a path, or one of {', '.join(names[:6])}" if names else "use the path of a recording"
         raise UserError(f"--predict {wanted}", "no such recording", there)
     window_ms, sensor = settings.window_ms or SEGMENT_MS, parse_size(sensor_px) if sensor_px else None
     return open_recording(path, window_ms, settings.downsample, sensor)

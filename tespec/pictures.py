@@ -106,7 +106,7 @@ def show_counts(axis: Axes, histogram: NDArray[np.uint8]) -> None:
     counts = np.ma.masked_equal(histogram.sum(axis=0, dtype=np.int64), 0)
     axis.set_facecolor("black")
     most = max(2, int(counts.max()) if counts.count() else 2)
-    add_bar(axis, axis.imshow(counts, "inferno", norm=LogNorm(1, most), interpolation="nearest"), "events at a pixel")
+    add_bar(axis, axis.imshow(counts, "inferno", norm=LogNorm(1, most), interpolation="nearest"), "events per pixel")
 
 
 def show_grey(axis: Axes, image: Image, unit: str = "log intensity", reach: float | None = None) -> None:
@@ -205,7 +205,7 @@ def draw_segments(segments: Sequence[ReconstructedSegment], path: Path, target: 
         "events of the segment",
         "masked input" if is_masked else "input",
         f"target: {TARGETS[target]}",
-        "reconstruction of what is masked" if is_masked else "reconstruction",
+        "reconstruction of masked pixels" if is_masked else "reconstruction",
         "for comparison: intensity, Eq. 6",
     )
     unit = "events" if target == "histograms" else "log intensity"

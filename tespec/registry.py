@@ -97,11 +97,11 @@ def import_file(file: Path) -> None:
         UserError: the file is missing or cannot be imported.
     """
     if file.suffix != ".py" or not file.is_file():
-        raise UserError(file, "no such file", "check the path given to --import, which ends in .py")
+        raise UserError(file, "not an existing .py file", "check the path given to --import")
     try:
         _import(f"{PLUGIN}{file.stem}", file)
     except (ImportError, SyntaxError, NameError, KeyError, AttributeError, TypeError) as error:
-        raise UserError(file, f"cannot be imported ({error})", "mend the file") from error
+        raise UserError(file, f"cannot be imported ({error})", "fix the file") from error
 
 
 def _import(name: str, file: Path, folders: list[str] | None = None) -> None:

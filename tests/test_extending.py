@@ -31,7 +31,7 @@ def test_a_method_is_listed_run_and_in_the_table(tiny_world, folder):
     listed, described, pretraining, tuning, table = (
         follow(command, folder, *more)[0] for command, more in zip(commands, options, strict=True)
     )
-    assert re.search(r"^  byol +BYOL: A network predicts", listed, re.MULTILINE)
+    assert re.search(r"^  byol +BYOL: Predicts the momentum", listed, re.MULTILINE)
     assert "title: BYOL" in described
     records = {(each.kind, each.method): each for each in read_records(folder / "results")[0]}
     pretrained, tuned = (records[kind, "byol"] for kind in ("pretraining", "evaluation"))

@@ -21,7 +21,7 @@ packages=${PACKAGES:-mmengine mmcv-lite mmdet mmsegmentation addict yapf platfor
 wanted=()
 for package in $packages; do
     line=$(grep -i "^$package==" constraints.txt | grep -v 'python_version <' | head -n 1) || true
-    [[ -n $line ]] || { echo "error: constraints.txt: names no version of $package; add it" >&2; exit 2; }
+    [[ -n $line ]] || { echo "error: constraints.txt: pins no version of $package; add it" >&2; exit 2; }
     line=${line%%;*}
     wanted+=("${line%% *}")
 done

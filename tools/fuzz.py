@@ -276,7 +276,7 @@ def write_run(folder: Path) -> None:
 def read_run(run: Path) -> None:
     path, damaged = checkpoint.newest_whole(run)
     if path is None:
-        raise UserError(run, f"{damaged} damaged", "go on from another")
+        raise UserError(run, f"{damaged} damaged", "resume from another one")
     checkpoint.read_checkpoint(path, "a")
 
 
@@ -341,14 +341,14 @@ def run(name: str, first: int, cases: int, seed: int, world: Path) -> Counter[st
             counts[f"failed: written outside of the folder: {strays}"] += 1
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     if grown > MEMORY:
-        counts[f"failed: took {grown / 1e9:.2f} GB"] += 1
+        counts[f"failed: used {grown / 1e9:.2f} GB of memory"] += 1
     return counts
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=100_000, help="in all, or of --only")
-    parser.add_argument("--only", choices=TARGETS, help="one target")
+    parser.add_argument("--cases", type=int, default=100_000, help="number of cases in all, or of --only")
+    parser.add_argument("--only", choices=TARGETS, help="fuzz this target only")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     options = parser.parse_args()

@@ -160,7 +160,7 @@ def soak(kills: int, minutes: float, seed: int) -> Counter[str]:
                     counts["kills"] += 1
                     counts["inside a file operation" if by_call else "at a random moment"] += 1
             assert status == 0, f"seed {seed}, kill {counts['kills']}: a resumed run failed"
-            assert outcome(folder) == wanted, f"seed {seed}, run {counts['runs']}: not the uninterrupted run"
+            assert outcome(folder) == wanted, f"seed {seed}, run {counts['runs']}: differs from the uninterrupted run"
             shutil.rmtree(folder)
     return counts
 

@@ -39,7 +39,7 @@ find_python() {
     [[ -z $bare ]] || fail "$bare: has neither the venv module nor pip;" \
         "install one of them (Debian, Ubuntu: apt install python3-venv), then run the command again"
     fail "no Python 3.10 to 3.13 among: ${candidates[*]} (the last is: $("${candidates[-1]}" --version 2>&1 | tail -n 1));" \
-        "3.14 lacks what mmengine imports; install one of them, or name it: make PYTHON=/path/to/python3.12 ..."
+        "mmengine does not support 3.14; install one of them, or select it: make PYTHON=/path/to/python3.12 ..."
 }
 
 # Debian ships Python without ensurepip; its own pip then installs one into the new environment.
@@ -64,15 +64,15 @@ supported "$venv/bin/python" ||
 # pip shows progress on a terminal; elsewhere, print only errors.
 quiet=()
 [[ -t 1 ]] || quiet=(-qq)
-echo "Installing into $venv with $("$venv/bin/python" --version): about a minute, longer where torch brings CUDA"
+echo "Installing into $venv with $("$venv/bin/python" --version): about a minute, longer if torch comes with CUDA"
 # shellcheck disable=SC2086  # PIP_ARGS is a list of arguments
 "$venv/bin/python" -m pip install ${quiet[@]+"${quiet[@]}"} --disable-pip-version-check --no-compile \
     --constraint constraints.txt ${PIP_ARGS:-} ./tools/opencv-python --editable ".${extras:+[$extras]}" ||
-    fail "pip could not install everything (see above); docs/installation.md names the known causes"
+    fail "pip could not install everything (see above); docs/installation.md lists the known causes"
 
 # Importing tests the installation and compiles the bytecode of the modules in use. pip would compile everything, which
 # takes as long as the rest of the installation.
 env -u PYTHONDONTWRITEBYTECODE "$venv/bin/python" -W ignore::SyntaxWarning -c '
 import tespec.core.compat
 import cv2, h5py, hdf5plugin, matplotlib.pyplot, mmdet.models, mmseg.models, numba, pandas, scipy.stats, timm
-' || fail "$venv: cannot import what was just installed (see above); run make clean, then the command again"
+' || fail "$venv: cannot import the installed packages (see above); run make clean, then the command again"

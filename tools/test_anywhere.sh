@@ -18,7 +18,7 @@ for row in "${ROWS[@]}"; do
     read -r name capability onednn mkl numba threads seed <<<"$row"
     [[ " ${ONLY:-$name} " == *" $name "* ]] || continue
     if [[ $name != sse ]] && ! grep -qw "${name/avx512/avx512f}" /proc/cpuinfo; then
-        echo "-- $name: not tested, this processor does not have it"
+        echo "-- $name: skipped, this CPU does not support it"
         continue
     fi
     environment=(ATEN_CPU_CAPABILITY="$capability" ONEDNN_MAX_CPU_ISA="$onednn" MKL_CBWR="$mkl"
@@ -27,12 +27,12 @@ for row in "${ROWS[@]}"; do
     # Multi-threaded processes compete for cores: run fewer of them, and let their threads wait passively.
     at_once=$(((WORKERS + threads - 1) / threads))
     ran=$((ran + 1))
-    echo "-- $name: ${environment[*]}, order $seed, $at_once at once"
+    echo "-- $name: ${environment[*]}, order $seed, $at_once in parallel"
     env "${environment[@]}" .venv/bin/python -m pytest -n "$at_once" -p randomly --randomly-seed="$seed" \
         "$@" || failed+=("$name")
 done
 if ((ran == 0)); then
-    echo "error: ONLY=$ONLY: names no row that this processor can run; choose from sse, avx2, avx512" >&2
+    echo "error: ONLY=$ONLY: selects no row that this CPU supports; choose from sse, avx2, avx512" >&2
     exit 2
 fi
 if ((${#failed[@]})); then

@@ -28,9 +28,9 @@ TEXT = """Check, pack and preview data sets.
 
 data check dsec /data/dsec; data prepare 1mpx /data/1mpx; data preview recordings drive.raw --at 1.1 2 --high-pass"""
 app = new_app("data", TEXT)
-Dataset = Annotated[str, Parameter(help="gen1, 1mpx, dsec, ddd17, mvsec, FILE.yaml; or recordings: files of any kind")]
+Dataset = Annotated[str, Parameter(help="gen1, 1mpx, dsec, ddd17, mvsec, FILE.yaml; or recordings: any event files")]
 Place = Annotated[Path, Parameter(help="folder of the data set, or a recording")]
-Processes = Annotated[PositiveInt, Parameter(help="recordings at once")]
+Processes = Annotated[PositiveInt, Parameter(help="recordings processed in parallel")]
 
 
 @Parameter(name="*")
@@ -48,7 +48,7 @@ class Reading:
         if name == RECORDINGS:
             from tespec.datasets.folder import EventFolder
 
-            refuse(bool(self.changed.changes), f"--set changes settings of a data set, and {RECORDINGS} have none")
+            refuse(bool(self.changed.changes), f"--set changes settings of a data set, but {RECORDINGS} have none")
             return EventFolder(path, parse_size(self.changed.sensor) if self.changed.sensor else None), RULE
         from tespec.runs.data import find_data, settings_of
         from tespec.tasks import import_tasks
@@ -67,8 +67,8 @@ def check(
     path: Place,
     /,
     *,
-    quick: Annotated[bool, Parameter(help="a few labels, and no packed events")] = False,
-    out: Annotated[Path | None, Parameter(help="write all figures as CSV too")] = None,
+    quick: Annotated[bool, Parameter(help="read only a few labels, and no packed events")] = False,
+    out: Annotated[Path | None, Parameter(help="also write all statistics to a CSV file")] = None,
     processes: Processes = 1,
     reading: Reading = Reading(),
 ) -> int:
@@ -104,7 +104,7 @@ def check(
         print(f"{_counted(len(problems), 'problem')} in {_counted(len(found), 'recording')}")
         return WRONG
     labels = sum(each.facts["labels_count"] for each in found)
-    print(f"fine: {_counted(len(found), 'recording')}, {_counted(labels, 'label')}")
+    print(f"no problems: {_counted(len(found), 'recording')}, {_counted(labels, 'label')}")
     return 0
 
 
@@ -118,7 +118,7 @@ def prepare(
     path: Place,
     /,
     *,
-    skip_damaged: Annotated[bool, Parameter(help="name recordings that cannot be read, and go on")] = False,
+    skip_damaged: Annotated[bool, Parameter(help="skip recordings that cannot be read, and list them")] = False,
     processes: Processes = 1,
     reading: Reading = Reading(),
 ) -> int:
@@ -128,10 +128,10 @@ def prepare(
 
     sources = [files.source for split in opened.splits for files in opened.files(split)]
     if not any(isinstance(source, EventSource) for source in sources):
-        raise UserError(opened.root, "holds histograms, which are read as they are", "leave it as it is")
+        raise UserError(opened.root, "contains histograms, which need no packing", "nothing to do")
     left_out = pack_missing(sources, beside=True, processes=processes, skip_damaged=skip_damaged)
     for problem in left_out:
-        print(f"left out: {problem}")
+        print(f"skipped: {problem}")
     print(f"packed: {_counted(len(sources) - len(left_out), 'recording')}")
     return WRONG if left_out else 0
 
@@ -142,14 +142,14 @@ def preview(
     path: Place,
     /,
     *,
-    out: Annotated[Path | None, Parameter(help="the PNG (default: preview-<dataset>.png, or -2 and so on)")] = None,
-    split: Annotated[str, Parameter(help="which recordings")] = "test",
-    count: Annotated[PositiveInt, Parameter(help="moments to show")] = 3,
+    out: Annotated[Path | None, Parameter(help="PNG (default: preview-<dataset>.png, numbered if it exists)")] = None,
+    split: Annotated[str, Parameter(help="split of the recordings")] = "test",
+    count: Annotated[PositiveInt, Parameter(help="number of moments to show")] = 3,
     at: Annotated[
         tuple[float, ...], Parameter(consume_multiple=True, help="moments of the first recording, in s since its start")
     ] = (),
-    high_pass: Annotated[bool, Parameter(help="intensity of Eq. 6 beside that of Eq. 7")] = False,
-    norm_events: Annotated[PositiveFloat, Parameter(help="N of Eq. 7; less for bins of fewer events")] = 5000.0,
+    high_pass: Annotated[bool, Parameter(help="show the intensity of Eq. 6 next to that of Eq. 7")] = False,
+    norm_events: Annotated[PositiveFloat, Parameter(help="N of Eq. 7; lower it for bins with fewer events")] = 5000.0,
     reading: Reading = Reading(),
 ) -> None:
     """Draw events, histogram, intensity and labels at a few moments."""
@@ -187,4 +187,4 @@ def guide(
     if dataset not in names("tasks"):
         raise UserError(dataset, "no such dataset", f"choose from {', '.join(names('tasks'))}")
     print(inspect.getdoc(find_registered(DATASETS, dataset_of_task(dataset), "dataset")))
-    print("\nNothing is downloaded: the archives are gated or large, and their owners' pages say how to get them.")
+    print("\nNothing is downloaded: the archives are gated or large, and their owners' pages explain how to get them.")

@@ -22,7 +22,7 @@ PREEMPTED = 75  # EX_TEMPFAIL
 VERBS = {
     "run": "fine-tune and evaluate one cell of the tables",
     "pretrain": "pre-train a backbone without labels",
-    "plan": "run what is missing of a set of runs, several at once",
+    "plan": "run the missing runs of a plan in parallel",
     "tables": "print and write the comparison tables",
     "report": "write all results as one HTML page",
     "data": "check, pack and preview data sets",
@@ -88,7 +88,7 @@ def run(main: Callable[[], int | None]) -> int:
     except OSError as error:
         if error.filename is None and error.errno not in OF_THE_MACHINE:
             raise
-        return _mistake(f"{error.filename or 'writing'}: {error.strerror}; name another place or fix this one")
+        return _mistake(f"{error.filename or 'writing'}: {error.strerror}; choose another path or fix this one")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in HARNESS:
             raise
@@ -111,9 +111,7 @@ def refuse(wrong: bool, what: str) -> None:
 
 
 lines = [f"  {name:9} {what}" for name, what in VERBS.items()]
-app = new_app(
-    "tespec", f"{tespec.__doc__}\n\n" + "\n".join(lines), usage="tespec VERB ...  (tespec VERB --help tells more)"
-)
+app = new_app("tespec", f"{tespec.__doc__}\n\n" + "\n".join(lines), usage="tespec VERB ...  (see tespec VERB --help)")
 for name in VERBS:
     place = "tables:report_app" if name == "report" else f"{name}:app"
     app.command(f"tespec.cli.{place}", name=name, show=False)  # imported lazily

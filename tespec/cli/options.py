@@ -60,7 +60,7 @@ class Changed:
     changes: Changes = ()
     sensor: Annotated[
         str | None,
-        Parameter(group=ADVANCED, converter=_size, help="WIDTHxHEIGHT in px of recordings that do not name it"),
+        Parameter(group=ADVANCED, converter=_size, help="WIDTHxHEIGHT in px of recordings that do not store it"),
     ] = None
 
     @property
@@ -79,10 +79,10 @@ class Choices(Changed):
     ] = None
     backbone: Annotated[str | None, Parameter(help="tiny, micro, resnet50, maxvit-base (default: the method's)")] = None
     dry_run: Annotated[bool, Parameter(help="print settings, FLOPs, memory and GPU hours; train nothing")] = False
-    gpus: Annotated[PositiveInt, Parameter(group=ADVANCED, help="of --dry-run: split the batch over so many GPUs")] = 1
+    gpus: Annotated[PositiveInt, Parameter(group=ADVANCED, help="GPUs that share the batch, for --dry-run")] = 1
 
     def __post_init__(self) -> None:
-        refuse(self.gpus > 1 and not self.dry_run, "--gpus goes with --dry-run; --launcher starts several processes")
+        refuse(self.gpus > 1 and not self.dry_run, "--gpus requires --dry-run; use --launcher for multiple processes")
 
     def network(self, method: type[Method]) -> str:
         """Return the architecture given by --backbone, else the method's kind of network."""

@@ -46,14 +46,14 @@ app = new_app("plan")
 class Options:
     """Options of running a plan."""
 
-    only: Annotated[tuple[str, ...], Words, Parameter(help="tasks, methods, ablations or kinds of run")] = ()
-    seeds: Annotated[tuple[NonNegativeInt, ...], Words, Parameter(help="in place of the plan's")] = ()
-    data: Annotated[str | None, Parameter(help="holds a folder for each data set; or sample: the sample world")] = None
+    only: Annotated[tuple[str, ...], Words, Parameter(help="run only these tasks, methods, ablations or kinds")] = ()
+    seeds: Annotated[tuple[NonNegativeInt, ...], Words, Parameter(help="seeds instead of the plan's")] = ()
+    data: Annotated[str | None, Parameter(help="folder of all data sets, or sample: the sample world")] = None
     profile: Annotated[str | None, Parameter(help=f"{PROFILES}, or FILE.yaml (default: the plan's)")] = None
     checkpoints: Annotated[tuple[str, ...], Words, Parameter(help="METHOD=FILE ...: weights of methods")] = ()
     changes: Changes = ()
-    processes: Annotated[PositiveInt | None, Parameter(help="runs at once (default: as the plan says)")] = None
-    gpus: Annotated[tuple[str, ...], Words, Parameter(help="of this machine, one run on each; 0 0: two on one")] = ()
+    processes: Annotated[PositiveInt | None, Parameter(help="runs in parallel (default: the plan's)")] = None
+    gpus: Annotated[tuple[str, ...], Words, Parameter(help="local GPUs, one run each; 0 0: two runs on GPU 0")] = ()
     results: Annotated[Path, Parameter(help="folder of records", show_default=False)] = RESULTS
     runs: Annotated[Path, Parameter(help="folder of checkpoints, weights and logs", show_default=False)] = RUNS
     status: Annotated[bool, Parameter(help="print the number of finished runs; run nothing")] = False
@@ -61,16 +61,16 @@ class Options:
     cluster: Annotated[
         Literal["slurm", "local"] | None, Parameter(group=ADVANCED, help="submit jobs (needs submitit)")
     ] = None
-    slurm: Annotated[tuple[str, ...], Parameter(group=ADVANCED, help="KEY=VALUE of the jobs; repeatable")] = ()
-    accumulate: Annotated[PositiveInt | None, Parameter(group=ADVANCED, help="of each run")] = None
+    slurm: Annotated[tuple[str, ...], Parameter(group=ADVANCED, help="submitit or sbatch KEY=VALUE; repeatable")] = ()
+    accumulate: Annotated[PositiveInt | None, Parameter(group=ADVANCED, help="gradient accumulation steps")] = None
     run_args: Annotated[
-        str, Parameter(group=ADVANCED, allow_leading_hyphen=True, help="more options of each run, as one word")
+        str, Parameter(group=ADVANCED, allow_leading_hyphen=True, help="more options for each run, in quotes")
     ] = ""
     plugins: Plugins = ()
 
     def __post_init__(self) -> None:
-        refuse(bool(self.cluster and self.gpus), "--gpus are this machine's; say --slurm gpus_per_node=1")
-        refuse(bool(self.slurm and not self.cluster), "--slurm goes with --cluster slurm")
+        refuse(bool(self.cluster and self.gpus), "--gpus lists local GPUs; with --cluster, use --slurm gpus_per_node=1")
+        refuse(bool(self.slurm and not self.cluster), "--slurm requires --cluster slurm")
 
 
 @app.default
@@ -108,8 +108,8 @@ def plan(
         return 0
     absent = sorted({job.data for job in missing if job.data != SAMPLE and not Path(job.data).exists()})
     if absent:
-        remedy = "give --data DIR, --data sample, or --checkpoints METHOD=FILE in place of a pre-training"
-        raise UserError(", ".join(absent), f"the data of plan {plan.name} is not there", remedy)
+        remedy = "give --data DIR, --data sample, or --checkpoints METHOD=FILE instead of a pre-training"
+        raise UserError(", ".join(absent), f"the data of plan {plan.name} is missing", remedy)
     failed = run_jobs(plan, missing, results, options) if missing else {}
     for job_name, reason in failed.items():
         print(f"failed: {job_name}: {reason}")
@@ -126,7 +126,7 @@ def changed(plan: Plan, options: Options) -> Plan:
     checkpoints = plan.checkpoints | given
     for method, path in checkpoints.items():
         if not path.is_file():
-            what = "is not METHOD=FILE of a file that exists"
+            what = "is not METHOD=FILE with an existing file"
             raise UserError(f"checkpoints {method}={path}", what, "check the path")
     changes: dict[str, Any] = {"set": (*plan.set, *options.changes), "checkpoints": checkpoints}
     changes |= {name: value for name in ("data", "accumulate") if (value := getattr(options, name))}
@@ -141,15 +141,15 @@ def check_methods(plan: Plan, jobs: Sequence[Job]) -> None:
         method = find_method(job.method)
         method.require(job.method, job.arch)
         if method.pretraining_data != "-" and not (job.upstream or job.checkpoint):
-            remedy = f"give --checkpoints {job.method}=FILE, or leave the method out"
-            raise UserError(f"plan {plan.name}, {job.method}", "has no weights to start from", remedy)
+            remedy = f"give --checkpoints {job.method}=FILE, or remove the method from the plan"
+            raise UserError(f"plan {plan.name}, {job.method}", "has no pre-trained weights", remedy)
 
 
 def records_of(results: Path) -> list[Record]:
     """Read the records of the methods' current versions; log unreadable files."""
     records, problems = read_records(results) if results.exists() else ([], [])
     for problem in problems:
-        say(f"left out: {problem}")
+        say(f"skipped: {problem}")
     versions = {name: method.version for name, method in METHODS.module_dict.items()}
     return [record for record in records if record.method_version == versions.get(record.method, 1)]
 

@@ -21,12 +21,12 @@ app = new_app("pretrain", usage="")
 @app.default
 def pretrain(
     *,
-    method: Annotated[str, Parameter(help="a method with a recipe; `run --list` names them")],
+    method: Annotated[str, Parameter(help="method with a pre-training recipe; see `run --list`")],
     data: Annotated[Path | None, Parameter(help="recording, folder of recordings, or sample: the sample world")] = None,
-    seed: Annotated[NonNegativeInt, Parameter(help="decides everything random")] = 0,
+    seed: Annotated[NonNegativeInt, Parameter(help="seed of all randomness")] = 0,
     choices: Choices = Choices(),
     skip_damaged: Annotated[
-        bool, Parameter(group=ADVANCED, help="leave out recordings that cannot be read; the record names them")
+        bool, Parameter(group=ADVANCED, help="skip recordings that cannot be read; the record lists them")
     ] = False,
     setup: Setup = Setup(),
     plugins: Plugins = (),
@@ -45,7 +45,7 @@ def pretrain(
 
     kind = find_method(method)
     if kind.recipe is None:
-        raise UserError(f"--method {method}", "has no pre-training", "choose a method with a recipe")
+        raise UserError(f"--method {method}", "has no pre-training recipe", "choose a method that has one")
     network, changes = choices.network(kind), choices.all_changes
     dataset = pretraining_settings(method, profile or "paper", changes, network).dataset
     found = find_unlabelled(dataset, data, profile, planned=choices.dry_run)
@@ -57,7 +57,7 @@ def pretrain(
         estimate = estimate_pretraining(settings, input_of(settings, dataset, found.sensor(settings.sensor)))
         print(estimate.report(found.title, setup, choices.gpus))
         if first and not file:
-            print(f"Before it, {first} is pre-trained: see --method {first} --dry-run.")
+            print(f"First, {first} is pre-trained: see --method {first} --dry-run.")
         return
     from tespec.comparison.frame import healthy
     from tespec.core.distributed import is_first

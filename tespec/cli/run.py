@@ -34,46 +34,46 @@ class Drawing:
     """Options of drawing a trained network's predictions, instead of a run."""
 
     model: Annotated[Path | None, Parameter(help="model.safetensors of a run")] = None
-    predict: Annotated[str | None, Parameter(help="recording of the task's data, or a path")] = None
-    out: Annotated[Path | None, Parameter(help="folder of the figure (PNG)")] = None
-    clip: Annotated[tuple[float, float], Parameter(show_default=False, help="FROM TO: seconds (default: 0 10)")] = (
+    predict: Annotated[str | None, Parameter(help="recording in the task's data, or a path")] = None
+    out: Annotated[Path | None, Parameter(help="folder for the figure (PNG)")] = None
+    clip: Annotated[tuple[float, float], Parameter(show_default=False, help="FROM TO in seconds (default: 0 10)")] = (
         0.0,
         10.0,
     )
 
     def __post_init__(self) -> None:
         given = (self.model, self.predict, self.out)
-        refuse(any(given) and not all(given), "--model FILE, --predict RECORDING and --out DIR go together")
+        refuse(any(given) and not all(given), "--model FILE, --predict RECORDING and --out DIR are required together")
 
 
 @app.default
 def run(
     *,
-    method: Annotated[str | None, Parameter(help="how the backbone starts; --list names them")] = None,
-    task: Annotated[str | None, Parameter(help="what it is fine-tuned on; --list names them, or FILE.yaml")] = None,
-    arch: Annotated[Literal["recurrent", "feedforward"], Parameter(help="of the backbone")] = "recurrent",
+    method: Annotated[str | None, Parameter(help="method that initialises the backbone; see --list")] = None,
+    task: Annotated[str | None, Parameter(help="task to fine-tune on; see --list, or FILE.yaml")] = None,
+    arch: Annotated[Literal["recurrent", "feedforward"], Parameter(help="architecture of the backbone")] = "recurrent",
     data: Annotated[Path | None, Parameter(help="DIR or sample (default: $TESPEC_DATA/<task>, ./data/<task>)")] = None,
-    split: Annotated[Literal["test", "val"], Parameter(help="what is scored; val is for choosing settings")] = "test",
+    split: Annotated[Literal["test", "val"], Parameter(help="split to score; choose settings on val")] = "test",
     seeds: Annotated[
         tuple[NonNegativeInt, ...],
         Parameter(
             name=("--seed", "--seeds"),
             consume_multiple=True,
             show_default=False,
-            help="of all randomness; several run one after the other (default: 0)",
+            help="seeds of all randomness, run one after another (default: 0)",
         ),
     ] = (0,),
-    checkpoint: Annotated[Path | None, Parameter(help="weights the method starts from, or timm:NAME")] = None,
+    checkpoint: Annotated[Path | None, Parameter(help="initial weights: a file, or timm:NAME")] = None,
     choices: Choices = Choices(),
-    freeze: Annotated[bool, Parameter(help="train the head alone, on a frozen backbone")] = False,
-    label_fraction: Annotated[PositiveFloat | None, Parameter(help="share of training labels (default: 1)")] = None,
+    freeze: Annotated[bool, Parameter(help="train only the head, on a frozen backbone")] = False,
+    label_fraction: Annotated[PositiveFloat | None, Parameter(help="fraction of training labels (default: 1)")] = None,
     probe: Annotated[bool, Parameter(help="linear and k-NN probe of the frozen backbone")] = False,
     list_: Annotated[bool, Parameter(name="--list", help="list methods, tasks and profiles")] = False,
     describe: Annotated[str | None, Parameter(help="print settings of a task or method, each with its source")] = None,
     setup: Setup = Setup(),
     drawing: Drawing = Drawing(),
     reference: Annotated[
-        Literal["prior"] | None, Parameter(group=ADVANCED, help="in place of a method: the label prior, without input")
+        Literal["prior"] | None, Parameter(group=ADVANCED, help="score the label prior instead of a method")
     ] = None,
     pretraining_seed: Annotated[
         NonNegativeInt | None,
@@ -87,13 +87,13 @@ def run(
     """
     starts = method or probe or checkpoint or freeze or choices.dry_run or choices.backbone
     beside = "--method, --checkpoint, --backbone, --probe, --freeze, --dry-run"
-    refuse(bool(reference and starts), f"--reference goes without {beside}")
-    refuse(bool(drawing.model and (starts or task or reference)), "--model goes with no method or task")
-    refuse(freeze and probe, "--freeze and --probe: give one of them")
+    refuse(bool(reference and starts), f"--reference cannot be combined with {beside}")
+    refuse(bool(drawing.model and (starts or task or reference)), "--model cannot be combined with --method or --task")
+    refuse(freeze and probe, "--freeze cannot be combined with --probe")
     task, describe = read_config("tasks", task), read_config("tasks", describe)
     profile = read_config("profiles", choices.profile)
     needed = not (list_ or describe or drawing.model)
-    refuse(needed and not (task and (method or reference)), "--method and --task are needed (--list names them)")
+    refuse(needed and not (task and (method or reference)), "--method and --task are required (see --list)")
     changes = [change for change in choices.all_changes if not change.startswith("pretraining.")]
     changes += [] if label_fraction is None else [f"label_share={label_fraction:g}"]
     recipe = tuple(each.removeprefix("pretraining.") for each in choices.changes if each.startswith("pretraining."))
@@ -177,7 +177,7 @@ def draw(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) 
     assert drawing.predict
     assert drawing.out
     if not drawing.model.is_file():
-        raise UserError(drawing.model, "no such file", "name a model.safetensors of runs/")
+        raise UserError(drawing.model, "no such file", "give the model.safetensors of a run")
     root, device = None, choose_device(setup.device)
     if not Path(drawing.predict).exists():
         trained = read_settings(drawing.model)

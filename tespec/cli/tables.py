@@ -21,20 +21,20 @@ app, report_app = new_app("tables"), new_app("report")
 def tables(
     *,
     only: Annotated[tuple[str, ...], Parameter(consume_multiple=True, help="tables, e.g. segmentation depth")] = (),
-    measured: Annotated[bool, Parameter(help="measured rows and columns alone")] = False,
+    measured: Annotated[bool, Parameter(help="only measured rows and columns")] = False,
     gains: Annotated[str | None, Parameter(help="one table of gains over this method, paired by seed")] = None,
-    frozen: Annotated[bool, Parameter(help="trained on a frozen backbone")] = False,
-    where: Annotated[tuple[str, ...], Parameter(help="KEY=VALUE of a column, e.g. data=sample; repeatable")] = (),
-    by: Annotated[str, Parameter(help="a column for each value of it, e.g. label_fraction")] = "",
-    results: Annotated[Path, Parameter(help="folder that holds runs/", show_default=False)] = RESULTS,
-    out: Annotated[Path | None, Parameter(help="folder of the files (default: tables/ in --results)")] = None,
+    frozen: Annotated[bool, Parameter(help="results with a frozen backbone")] = False,
+    where: Annotated[tuple[str, ...], Parameter(help="filter by KEY=VALUE, e.g. data=sample; repeatable")] = (),
+    by: Annotated[str, Parameter(help="show one column per value, e.g. of label_fraction")] = "",
+    results: Annotated[Path, Parameter(help="folder that contains runs/", show_default=False)] = RESULTS,
+    out: Annotated[Path | None, Parameter(help="folder for the files (default: tables/ in --results)")] = None,
 ) -> int:
     """Print and write the comparison tables: the paper's numbers next to the measured ones.
 
     Without filters, tables show the test split, all labels, default settings and the newest results version.
     `tables --by label_fraction --where method=tespec` compares label fractions.
     """
-    refuse(bool(gains and (only or measured or by)), "--gains is a table of its own, without --only, --measured, --by")
+    refuse(bool(gains and (only or measured or by)), "--gains cannot be combined with --only, --measured or --by")
     wanted = {"frozen": "True"} if frozen else {}
     for text in where:
         key, equals, value = text.partition("=")
@@ -44,9 +44,9 @@ def tables(
 
     records, problems = read_records(results)
     for problem in problems:
-        say(f"left out: {problem}")
+        say(f"skipped: {problem}")
     if problems and not records:
-        raise UserError(results, "holds no readable record", "remove the damaged files or run again")
+        raise UserError(results, "contains no readable record", "remove the damaged files or run again")
     # Imported late: it takes half a second, and mistakes are reported first.
     from tespec.comparison.export import print_table, write_tables
     from tespec.comparison.frame import to_frame
@@ -67,7 +67,7 @@ def tables(
         else:
             print_table(shown, whole=bool(only))
     if quiet:
-        print(f"Nothing measured: {', '.join(quiet)} (the paper's numbers: --only NAME)")
+        print(f"No results for {', '.join(quiet)} (--only NAME shows the paper's numbers)")
     for note in dict.fromkeys(note for table in made for note in table.notes if note.startswith(BRIEF)):
         print(note)
     print(f"Written: {len(written)} files in {written[0].parent}")
@@ -78,20 +78,20 @@ def tables(
 def report(
     *,
     results: Annotated[Path, Parameter(help="folder of runs/ and pictures/", show_default=False)] = RESULTS,
-    out: Annotated[Path | None, Parameter(help="the file (default: report.html in --results)")] = None,
+    out: Annotated[Path | None, Parameter(help="HTML file (default: report.html in --results)")] = None,
 ) -> int:
-    """Write all results as one HTML page: runs, tables, figures of scores and losses, pictures.
+    """Write all results as one HTML page: runs, tables, score figures and reconstructions.
 
     Returns:
         The exit code: 1 if files of the folder were skipped.
     """
     out = out or results / "report.html"
     if out.is_dir():
-        raise UserError(f"--out {out}", "is a folder", "name a file")
+        raise UserError(f"--out {out}", "is a folder", "give the path of a file")
     from tespec.report import write_report  # imports pandas and matplotlib, which take a second
 
     count, problems = write_report(results, out)
     for problem in problems:
-        say(f"left out: {problem}")
+        say(f"skipped: {problem}")
     print(f"Written: {out} ({count} records, {out.stat().st_size / 1e6:.2f} MB)")
     return 1 if problems else 0

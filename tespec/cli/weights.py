@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LISTED = 20
 app = new_app("weights", "Inspect checkpoints of any known format and convert them.")
-File = Annotated[Path, Parameter(help="weights")]
+File = Annotated[Path, Parameter(help="weights file")]
 
 
 @Parameter(name="*")
@@ -73,7 +73,7 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
     print("  fills")
     for name, match in contents.matches.items():
         share = f"{len(match.tensors)} of {match.total} tensors"
-        random = f"; the ConvLSTMs ({len(match.random)} tensors) start at random" if match.random else ""
+        random = f"; the ConvLSTMs ({len(match.random)} tensors) are randomly initialised" if match.random else ""
         result = f"no: {share}; {match.problems[0]}" if match.problems else f"yes: {share}{random}"
         print(f"    {f'{contents.arch or FALLBACK}, {name}':24} {result}")
 
@@ -84,15 +84,15 @@ def convert(
     out: Annotated[Path, Parameter(help="file.safetensors to write")],
     /,
     *,
-    to: Annotated[Literal["tespec", "timm"], Parameter(help="naming")] = "tespec",
+    to: Annotated[Literal["tespec", "timm"], Parameter(help="naming of the tensors")] = "tespec",
     overwrite: Annotated[bool, Parameter(help="replace an existing file")] = False,
     network: NetworkOptions = NetworkOptions(),
 ) -> None:
     """Convert a file for tespec.load, or to timm's naming."""
     if out.suffix != ".safetensors":
-        raise UserError(out, "is not named .safetensors, which is what is written", "name it so")
+        raise UserError(out, "does not end in .safetensors, the format that is written", "rename it")
     if out.exists() and not (overwrite and out.is_file()):
-        raise UserError(out, "exists already", "name another place, or give --overwrite")
+        raise UserError(out, "already exists", "choose another path, or give --overwrite")
     contents = network.inspect(file)
     from tespec.weights.files import write_weights
     from tespec.weights.load import rewrite, timm_state
@@ -102,4 +102,4 @@ def convert(
     sha256 = write_weights(out, written, {} if to == "timm" else recipe)
     print(f"{file} ({contents.converted.format.name}) -> {out}: {len(written)} tensors, sha256 {sha256}")
     if len(written) < len(tensors):
-        print(f"left out, as timm has no place for them: {len(tensors) - len(written)} tensors of the ConvLSTMs")
+        print(f"not written, as timm has no ConvLSTMs: {len(tensors) - len(written)} tensors")

@@ -102,11 +102,11 @@ def healthy(record: Record) -> tuple[bool, str]:
     rank = record.metrics.get("last_stage_rank")
     ranks = [point["rank"] for point in record.curves.get("last_stage", ())]
     if rank is None:
-        return False, "its record does not hold the last stage's rank"
+        return False, "its record lacks the last stage's rank"
     if rank <= LEAST_RANK:
         return False, f"the last stage's rank is {rank:.1f}, not above {LEAST_RANK:g}"
     if not ranks:
-        return False, "its record does not hold the last stage's rank over the training"
+        return False, "its record lacks the last stage's rank during training"
     if ranks[-1] < (1 - NOISE) * max(ranks):
         return False, f"the last stage's rank falls from {max(ranks):.1f} to {ranks[-1]:.1f}"
     return True, f"the last stage's rank is {rank:.1f}, and does not fall ({' '.join(f'{each:.1f}' for each in ranks)})"
@@ -178,15 +178,15 @@ def select(
     """
     for key in where:
         if key not in COLUMNS:
-            raise UserError(f"column {key}", "no such column of the frame", suggest(key, COLUMNS))
+            raise UserError(f"column {key}", "no such column", suggest(key, COLUMNS))
     if by and by not in LEVELS:
-        raise UserError(f"column {by}", "cannot be a level of columns", suggest(by, LEVELS))
+        raise UserError(f"column {by}", "cannot be used with --by", suggest(by, LEVELS))
     chosen = frame[frame["kind"].isin(["evaluation", "reference"])]
     for key, wanted in where.items():
         texts = chosen[key].map(as_text)
         fits = [text for text in texts.unique() if text == wanted or fnmatchcase(text, wanted)]
         if not fits:
-            raise UserError(f"{key}={wanted}", "no such evaluation", suggest(wanted, [*filter(None, texts.unique())]))
+            raise UserError(f"{key}={wanted}", "matches no results", suggest(wanted, [*filter(None, texts.unique())]))
         chosen = chosen[texts.isin(fits)]
     ablated = {variant for each in read_ablations().values() for variant in each.variants} - {""}
     named = {*where, by, *free}
@@ -214,7 +214,7 @@ def column_names(frame: pd.DataFrame, said: Iterable[str], more: Iterable[str] =
     """Name the measured column of each row by data, profile, and each setting that is not the default.
 
     Settings in `said` are left out, because the table shows them elsewhere. Columns of the same name are distinguished
-    by the settings and columns of `more` in which they differ, shortened to eight characters.
+    by the settings and columns of `more` in which they differ.
     """
     keys = [key for key in [*SETTING, *more] if key not in {*said}]
     settings = frame[["task", *keys]].drop_duplicates()
@@ -223,7 +223,7 @@ def column_names(frame: pd.DataFrame, said: Iterable[str], more: Iterable[str] =
         for key in keys:
             texts = alike[key].map(as_text)
             if texts.nunique() > 1:
-                settings.loc[alike.index, "column"] += f", {key} " + texts.str[:8]
+                settings.loc[alike.index, "column"] += f", {key} " + texts
     names = frame[["task", *keys]].merge(settings, how="left")["column"]
     return names.map(lambda name: f"{MEASURED} ({name})").astype(object).set_axis(frame.index)
 

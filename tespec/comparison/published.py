@@ -87,7 +87,7 @@ def read_ablations() -> dict[str, Ablation]:
             found |= TypeAdapter(dict[str, Ablation]).validate_python(read_yaml(path))
         except UNREADABLE as error:  # a ValidationError is a ValueError
             said = " ".join(str(error).splitlines()[1:3])
-            raise UserError(path, f"is no table of ablations ({said})", "see results/paper/ablations.yaml") from error
+            raise UserError(path, f"is not an ablation table ({said})", "see results/paper/ablations.yaml") from error
     return {name: each.model_copy(update={"name": name}) for name, each in found.items()}
 
 
@@ -134,7 +134,7 @@ def published_frame() -> pd.DataFrame:
             place = {"table": name, "source": source, "block": block, "group": group["heading"] or ""}
             for row in group["rows"]:
                 if unknown := row["scores"].keys() - titles_of(name)[0].keys():
-                    raise ValueError(f"{row['title']} has scores of {', '.join(unknown)}, which the table has not")
+                    raise ValueError(f"{row['title']} has scores of tasks that the table lacks: {', '.join(unknown)}")
                 place |= {"order": next(order), "ranked": source == PAPER and row.get("ranked", True)}
                 numbers += [place | number for number in _numbers(row, table["metrics"])]
     return pd.DataFrame(numbers).astype({"value": "float64"})

@@ -211,10 +211,10 @@ def require_results_folder(results: Path) -> None:
         UserError: the folder does not exist, or contains only other files.
     """
     if not results.is_dir() and results != RESULTS:
-        raise UserError(f"--results {results}", "no such folder", "name a folder that holds runs/")
+        raise UserError(f"--results {results}", "no such folder", "give a folder that contains runs/")
     known = (results / "runs").is_dir() or (results / ARCHIVE).is_file() or results.resolve() == RESULTS.resolve()
     if not known and {path.name for path in results.iterdir()} - {"tables", "report.html"}:
-        raise UserError(f"--results {results}", "is not a results folder", "name an empty one, or one that holds runs/")
+        raise UserError(f"--results {results}", "is not a results folder", "give an empty one, or one with runs/")
 
 
 def write_archive(records: Iterable[Record], path: Path) -> Path:

@@ -108,7 +108,7 @@ def paired_gain(differences: Sequence[float], spread: Spread | None = None, shar
         return unknown._replace(mean=mean, note="a single seed")
     deviation = math.sqrt(math.fsum((each - mean) ** 2 for each in differences) / (n - 1))
     if deviation <= ROUNDING * max(map(abs, differences)):
-        return unknown._replace(mean=mean, note="all seeds differ by the same")
+        return unknown._replace(mean=mean, note="all seeds have the same difference")
     error, dof = deviation / math.sqrt(n), float(n - 1)
     if spread and share and spread.observed > spread.noise:
         # Satterthwaite's degrees of freedom of a sum of variances.

@@ -46,20 +46,20 @@ LABELS = {"group": "Group", "title": "Method", "backbone": "Backbone", "arch": "
 RECURRENT = {"recurrent": "yes", "feedforward": "no"}
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 SIGNS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"  # marks of machines
-CELLS = "Measured: mean ± standard deviation over {}, in brackets their number. Bold: the best measured mean."
-SEEDS, RUNS = "seeds", "runs (seeds of fine-tuning times those of pre-training)"
+CELLS = "Measured: mean ± standard deviation over {}, with their number in brackets. Bold: the best measured mean."
+SEEDS, RUNS = "seeds", "runs (fine-tuning seeds × pre-training seeds)"
 UNHEALTHY = "low rank"
-LOW_RANK = "low rank: in a pre-training that it started from, the rank of the last stage's features fell or stayed low."
-PARTIAL = "Means that leave out classes, recordings or frames name in brackets how many they are over."
+LOW_RANK = "low rank: the last-stage feature rank of the pre-training fell or stayed low."
+PARTIAL = 'Brackets such as "2 of 3 classes" mark means over only some of the classes, recordings or frames.'
 GAINS = (
-    "Gain: mean difference over seeds, paired by seed; above 0 is better, also of errors. n: number of pairs.",
+    "Gain: mean difference over seeds, paired by seed; positive is better, also for error metrics. n: number of pairs.",
     "p: paired t-test, two-sided; Holm: corrected for all tests of this table. Bold: p (Holm) below 0.05.",
 )
 SINGLE = (
-    "Where all seeds of a method start from one pre-training, its interval leaves out how much another would differ."
+    "If all seeds of a method start from one pre-training, its interval excludes the variance between pre-trainings."
 )
 SEVERAL = (
-    "Where they start from several, interval and p take in the variance between them, pooled over a column's methods."
+    "For multiple pre-trainings, interval and p include the variance between them, pooled over a column's methods."
 )
 
 
@@ -138,7 +138,7 @@ def make_tables(
     }
     for name in set(only) - set(makers):
         raise UserError(f"--only {name}", "no such table", suggest(name, makers))
-    remedy = f"use `tespec run` first{''.join(f' ({note})' for note in left_out)}"
+    remedy = f"run `tespec run` first{''.join(f' ({note})' for note in left_out)}"
     found = []
     for name in only or makers:
         table = makers[name]()
@@ -147,9 +147,9 @@ def make_tables(
             data = table.data.assign(table=name)
             found.append(table._replace(name=name, notes=(*table.notes, *left_out), data=data))
         elif only:
-            raise UserError(f"--only {name}", "nothing was measured of it", remedy)
+            raise UserError(f"--only {name}", "has no measured results", remedy)
     if not found:
-        raise UserError("tables", "no evaluation to show", remedy)
+        raise UserError("tables", "no evaluations to show", remedy)
     return found
 
 
@@ -169,7 +169,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
     chosen = chosen.sort_values(["task", "column", "arch", "title", "variant"], kind="stable")
     if baseline not in set(chosen["method"]):
         known = [*chosen["method"].unique()]
-        raise UserError(f"--gains {baseline}", "no evaluation of such a method", suggest(baseline, known))
+        raise UserError(f"--gains {baseline}", "no evaluation of this method", suggest(baseline, known))
     setting = ["task", *(name for name in SETTING if name not in ("variant", "pretraining_overrides"))]
     pair = [*setting, "arch", "backbone", "tta"]
     cells_of = dict(list(chosen.groupby([*pair, "method", "variant"], sort=False)))
@@ -193,7 +193,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
         facts = {name: first[name] for name in ("task", "column", "method", "variant", "title", "arch", "backbone")}
         rows.append(facts | {"baseline": baseline, "metric": first["metric"], **gain._asdict()})
     if not rows:
-        raise UserError(f"--gains {baseline}", "no other method to compare with it", "run.py --method evaluates one")
+        raise UserError(f"--gains {baseline}", "no other method to compare with it", "evaluate one with `tespec run`")
     data = pd.DataFrame(rows)
     data["p_holm"] = holm(data["p"])
     index = {
@@ -370,7 +370,7 @@ def _ranked(scores: pd.DataFrame, by: str) -> tuple[pd.DataFrame, list[str]]:
     notes = [CELLS.format(RUNS if (scores["n"] > scores["seeds"]).any() else SEEDS)] if len(scores) else []
     if signs:
         said = "; ".join(f"{sign} {name}" for name, sign in signs.items())
-        notes.append(f"Measured on different machines: {said.strip()}; without a sign {names[0]}.")
+        notes.append(f"Measured on different machines: {said.strip()}; unmarked: {names[0]}.")
     notes += [PARTIAL] if (scores["partial"] != "").any() else []
     notes += [LOW_RANK] if scores["unhealthy"].any() else []
     return scores.assign(source=scores["column"], text=texts, bold=bold), notes

@@ -59,12 +59,12 @@ def add_file(kind: str, path: Path) -> str:
     """
     path = path.absolute()
     if path.suffix != ".yaml" or not path.is_file():
-        raise UserError(path, "no such config", "give a file that ends in .yaml")
+        raise UserError(path, "not an existing .yaml file", "check the path")
     before = files(kind).get(path.stem)
     if before is None:
         _added.setdefault(kind, {})[path.stem] = path
     elif before != path:
-        raise UserError(path, f"{before} has the name {path.stem!r} already", "rename one of them")
+        raise UserError(path, f"{before} already has the name {path.stem!r}", "rename one of them")
     return path.stem
 
 
@@ -96,9 +96,9 @@ def _read(kind: str, name: str) -> dict[str, Any]:
     try:
         facts = _parsed(path, path.stat().st_mtime_ns)
     except UNREADABLE as error:
-        raise UserError(path, f"not a readable YAML file ({error})", "mend or restore it") from error
+        raise UserError(path, f"not a readable YAML file ({error})", "fix or restore it") from error
     if not isinstance(facts, dict) or not all(isinstance(key, str) for key in facts):
-        raise UserError(path, "holds no settings by name", "mend or restore it")
+        raise UserError(path, "is not a mapping of settings", "fix or restore it")
     return facts | {"name": name}
 
 
@@ -109,7 +109,7 @@ def _with_base(kind: str, name: str) -> list[dict[str, Any]]:
         return [own]
     base = _read(kind, str(own["base"]))
     if "base" in base:
-        raise UserError(f"base: {own['base']}", "has a base itself", "name one that has none")
+        raise UserError(f"base: {own['base']}", "has a base itself", "choose a base that has none")
     return [base, own]
 
 
@@ -117,7 +117,7 @@ def _group(facts: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]
     """Return the group of settings `key`, empty if it is missing."""
     group = facts.get(key, {})
     if not isinstance(group, Mapping):
-        raise UserError(source, f"{key} holds no settings by name", "write nested keys")
+        raise UserError(source, f"{key} is not a mapping of settings", "write nested keys")
     return group
 
 
@@ -203,7 +203,7 @@ def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -
     own = recipe_of(objective)
     for name in {*kind.profiles, *own.profiles} - {*names("profiles")}:
         remedy = f"choose from {', '.join(names('profiles'))}"
-        raise UserError(f"method {method}", f"there is no profile {name!r} for it to change", remedy)
+        raise UserError(f"method {method}", f"changes profile {name!r}, which does not exist", remedy)
     # A method's own settings for a profile, or for its base, override the profile's settings for all methods.
     recipe = {key: value for key, value in as_facts(kind.recipe).items() if key not in CHOSEN}
     layers = [
@@ -221,7 +221,7 @@ def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -
 def recipe_of(method: str) -> Any:
     """Return the class of a method with a pre-training recipe; raise `UserError` if it has none."""
     if method not in (known := pretrained_methods()):
-        raise UserError(f"method {method[:100]}", "has no pre-training", f"choose from {', '.join(known)}")
+        raise UserError(f"method {method[:100]}", "has no pre-training recipe", f"choose from {', '.join(known)}")
     return METHODS.module_dict[method]
 
 
@@ -229,11 +229,11 @@ def parse_change(change: str) -> Layer:
     """Parse the user's `KEY=VALUE`, with a dotted key, into a layer; raise `UserError` if it is malformed."""
     path, equals, text = change.partition("=")
     if not equals:
-        raise UserError(f"--set {change}", "no '='", "write --set optimisation.steps=100")
+        raise UserError(f"--set {change}", "no '='", "write --set KEY=VALUE, e.g. optimisation.steps=100")
     try:
         nested: Any = parse_yaml(text)
     except UNREADABLE as error:
-        raise UserError(f"--set {change}", "the value is not YAML", "quote it") from error
+        raise UserError(f"--set {change}", "the value is not valid YAML", "quote it") from error
     for key in reversed(path.split(".")):
         nested = {key: nested}
     return f"--set {change}", nested

@@ -23,7 +23,7 @@ Side = Annotated[int, Field(ge=1, le=LARGEST)]  # px
 def _within_folder(name: str) -> str:
     """Refuse the name of a recording that could lead out of its folder."""
     if not name or not name.isprintable() or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
-        raise ValueError(f"{name!r} is no name of a recording")
+        raise ValueError(f"{name!r} is not a valid recording name")
     return name
 
 
@@ -69,7 +69,7 @@ def read_description(folder: Path) -> Description:
     except (*UNREADABLE, ValidationError) as error:
         first = error.errors()[0] if isinstance(error, ValidationError) else None
         where = f" ({'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']})" if first else ""
-        raise UserError(path, f"not a description of a data set{where}", "correct or remove it") from error
+        raise UserError(path, f"not a valid data set description{where}", "correct or remove it") from error
 
 
 def descriptions_above(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Description]]:

@@ -30,7 +30,7 @@ class UserError(Exception):
 
     def __reduce__(self) -> tuple[type[UserError], tuple[str, str, str]]:
         """Make the exception picklable, for worker processes."""
-        return UserError, (self.where, self.what, self.remedy)
+        return type(self), (self.where, self.what, self.remedy)
 
 
 class Preempted(KeyboardInterrupt):

@@ -34,7 +34,7 @@ def parse_size(text: str) -> Size:
     sides = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     size = (int(sides[2]), int(sides[1])) if sides else (0, 0)
     if not is_size(size):
-        raise UserError(f"--sensor {text}", "no size of a sensor", f"give WIDTHxHEIGHT in px, {LARGEST} at most")
+        raise UserError(f"--sensor {text}", "not a valid sensor size", f"give WIDTHxHEIGHT in px, at most {LARGEST}")
     return size
 
 
@@ -55,7 +55,7 @@ def merge(
     `replaced`.
     """
     if not isinstance(base, Mapping) or not isinstance(changes, Mapping):
-        raise UserError(source, "holds no settings by name", "write nested keys")
+        raise UserError(source, "is not a mapping of settings", "write nested keys")
     merged = dict(base)
     for key, value in changes.items():
         if strict and key not in base:
@@ -113,7 +113,7 @@ def build(kind: type[T], facts: Mapping[str, Any], source: str) -> T:
         path = ".".join(str(part) for part in place if isinstance(part, int) or part.isidentifier())
         if error["type"] == "missing" and isinstance(error["loc"][-1], str):
             raise UserError(source, f"setting {path!r} is missing", "add it to the config") from errors
-        said = "it should be a list of two" if error["type"] in ("missing", "too_long") else error["msg"]
+        said = "it should be a list of two values" if error["type"] in ("missing", "too_long") else error["msg"]
         text = repr(error["input"])
         shown = text if len(text) <= 60 else f"{text[:20]}..."
         remedy = re.sub(r"^(Input|Tuple|List|Value) should", "it should", said)
@@ -165,7 +165,7 @@ class Clip:
 
     def __post_init__(self) -> None:
         if self.by != "none" and self.at is None:
-            raise UserError("optimisation.clip.at", f"no limit to clip by {self.by} at", "give one, or set by to none")
+            raise UserError("optimisation.clip.at", f"missing for clipping by {self.by}", "set it, or set by to none")
 
 
 @dataclass(frozen=True)
@@ -255,11 +255,11 @@ class OfRecordings:
         """
         steps, warmup = self.optimisation.steps, self.optimisation.warmup_steps
         if warmup and warmup >= steps:
-            what = f"{warmup} steps of warm-up leave none of the {steps} of optimisation.steps"
+            what = f"{warmup} is not less than optimisation.steps, which is {steps}"
             raise UserError("optimisation.warmup_steps", what, f"set it below {steps} as well")
         if self.sampling == "mixed" and self.batch_size < 2:
-            what = "'mixed' needs a lane of streams and one of clips, and batch_size is 1"
-            raise UserError("sampling", what, "give a larger batch_size, or choose streams or clips")
+            what = "'mixed' needs at least two lanes, but batch_size is 1"
+            raise UserError("sampling", what, "increase batch_size, or choose streams or clips")
 
     @property
     def sensor(self) -> Size | None:
@@ -320,7 +320,7 @@ class Finetuning(OfRecordings):
         """Refuse inconsistent settings."""
         super().check()
         if not self.recurrent and self.sampling != "clips":
-            what = f"{self.sampling!r} carries a state, and feed-forward networks have none"
+            what = f"{self.sampling!r} carries a state, but feed-forward networks have none"
             raise UserError("sampling", what, "set it to clips")
 
     def after_pretraining_on(self, data: str) -> Finetuning:

@@ -98,17 +98,17 @@ class LabelledDataset(ABC):
         self.downsample = downsample or Downsample(1, "nearest")
         self.protocol = build(self.protocol_type, protocol or {}, "protocol")
         if not self.divides_labels and self.downsample.factor != 1:
-            raise UserError("downsample.factor", f"labels of {self.title} are not downsampled", "set it to 1")
+            raise UserError("downsample.factor", f"labels of {self.title} cannot be downsampled", "set it to 1")
         described = read_description(root).classes
         if self.classes and described and described != self.classes:
-            what = f"its dataset.json names the classes {', '.join(described)}, not {', '.join(self.classes)}"
-            raise UserError(root, what, "name the same in both")
+            what = f"its dataset.json lists the classes {', '.join(described)}, not {', '.join(self.classes)}"
+            raise UserError(root, what, "list the same classes in both")
 
     def _refuse_shared(self, splits: Mapping[str, Iterable[str]]) -> None:
         for (one, names), (other, others) in combinations(splits.items(), 2):
             for name in sorted({*names} & {*others} - {"*"}):
-                what = f"{name} is a recording of both {one} and {other}"
-                raise UserError(self.root, what, "leave it in one of the splits")
+                what = f"{name} is in both {one} and {other}"
+                raise UserError(self.root, what, "keep it in one of the splits")
 
     @classmethod
     def reads(cls, path: Path) -> bool:
@@ -118,16 +118,16 @@ class LabelledDataset(ABC):
     @classmethod
     def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
         """Reader of a file or folder for which `reads` is true; `height` and `width` in px are the user's."""
-        raise NotImplementedError(f"{cls.__name__} reads no format of its own")
+        raise NotImplementedError(f"{cls.__name__} has no file format of its own")
 
     def names(self, split: str) -> tuple[str, ...]:
         """Names of the recordings of a split."""
         if split in self.splits:
             return tuple(self.splits[split])
         if split == HELD_OUT:
-            remedy = "take some out of splits.train and name them as splits.val: --set, a config, or a dataset.json"
-            raise UserError(self.root, f"{self.title} has no validation split: no recordings are named for one", remedy)
-        raise UserError(self.root, f"no recordings are named for split {split}", "name them in the settings' splits")
+            remedy = "move some from splits.train to splits.val (with --set, a config or a dataset.json)"
+            raise UserError(self.root, f"{self.title} has no validation split: no recordings are listed", remedy)
+        raise UserError(self.root, f"no recordings are listed for split {split}", "add them to splits in the settings")
 
     @abstractmethod
     def find(self, split: str, name: str) -> RecordingFiles:
@@ -162,12 +162,12 @@ class LabelledDataset(ABC):
         """
         stream = files.source.stream
         if region.height > stream.height:
-            what = f"has {stream.height} rows, of which {region.height} cannot carry labels"
-            raise UserError(files.source.path, what, "set protocol.rows, or name the sensor's size in dataset.json")
+            what = f"has {stream.height} rows, fewer than the {region.height} rows with labels"
+            raise UserError(files.source.path, what, "set protocol.rows, or specify the sensor's size in dataset.json")
         if len(times) and (times[-1] <= stream.t_first or times[-1] > stream.t_last + LATEST_US):
-            what = f"its labels lie at {times[0]} to {times[-1]} us, the events at {stream.t_first} to {stream.t_last}"
+            what = f"its labels are at {times[0]} to {times[-1]} us, the events at {stream.t_first} to {stream.t_last}"
             where = f"{files.source.path}, recording {files.name}"
-            raise UserError(where, what, "copy events and labels again, or give labels by the events' clock")
+            raise UserError(where, what, "copy events and labels again, or convert label times to the events' clock")
         windows, labelled = self.rule.apply(times, begin)
         more = {"ego_speed": speed_at(self.root, files.name, times)} | more
         return LabelledRecording(files.name, files.source, region, windows, labels, labelled, **more)

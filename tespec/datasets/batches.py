@@ -216,8 +216,8 @@ class StepBatches(Dataset[dict[str, Tensor]]):
         self._lanes = Lanes(lengths, segments, settings.batch_size, seed, settings.random_share, ends)
         if not self._lanes.playable:
             where, longest = recordings[0].path.parent if recordings else "recordings", max(lengths, default=0)
-            what = f"none has the {segments} windows of a chunk, the longest has {longest}"
-            raise UserError(where, what, f"set segments to {longest} or fewer" if longest else "give longer ones")
+            what = f"no recording has the {segments} windows of a chunk, the longest has {longest}"
+            raise UserError(where, what, f"set segments to {longest} or fewer" if longest else "give longer recordings")
         self._recordings, self._settings, self._share = recordings, settings, lanes_of(settings.batch_size, shard)
         self._size = recordings[0].region.height, recordings[0].region.width
         self.segments, self.has_no_continuation = segments, self._lanes.has_no_continuation

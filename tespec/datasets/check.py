@@ -229,8 +229,8 @@ def problems(found: Sequence[Checked]) -> list[str]:
     for each in found:
         other = first.setdefault(each.content, each)
         if each.content and other.split != each.split:
-            what = f"of {each.split} is a copy of {other.name} of {other.split}"
-            lines.append(f"{each.name}: {what}; copy the right recording, or leave it in one of the splits")
+            what = f"this {each.split} recording is a copy of {other.name} in {other.split}"
+            lines.append(f"{each.name}: {what}; copy the right recording, or keep it in one of the splits")
     return list(dict.fromkeys(lines))
 
 
@@ -272,7 +272,7 @@ def choose(recordings: Sequence[LabelledRecording], count: int, rule: str) -> li
     found = [each for each in recordings if len(each.labelled)] or [each for each in recordings if len(each)]
     if not found:
         where = recordings[0].path if recordings else "recordings"
-        raise UserError(where, "has no label and no whole window to show", "check the data set")
+        raise UserError(where, "has no label and no complete window to show", "check the data set")
     chosen = []
     for place in range(count):
         recording = found[place * len(found) // count if len(found) >= count else place % len(found)]
@@ -293,7 +293,7 @@ def _histogram(recording: LabelledRecording, window: int, rule: str) -> NDArray[
 def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[int]:
     """Windows that end at or before the given times since the start of a recording; refuse times outside of it."""
     if not len(recording):
-        raise UserError(recording.path, "is shorter than a window", "give a longer one")
+        raise UserError(recording.path, "is shorter than a window", "give a longer recording")
     ends = (recording.windows[:, 1] - recording.windows[0, 0]) / 1e6
     for each in seconds:
         if not ends[0] <= each <= ends[-1]:
@@ -308,9 +308,9 @@ def draw(shown: Sequence[Moment], classes: Sequence[str], path: Path, norm_event
     `high_pass` shows the intensity of Eq. 6 instead of the histogram.
     """
     labels = [each.label for each in shown if each.label is not None]
-    second = "intensity, Eq. 6" if high_pass else "histogram: events at each pixel"
-    columns = ["events of the window", second, f"intensity, Eq. 7, N = {norm_events:g}"]
-    columns += ["labels; events grey or dark"] if labels else []
+    second = "intensity, Eq. 6" if high_pass else "histogram: events per pixel"
+    columns = ["events in the window", second, f"intensity, Eq. 7, N = {norm_events:g}"]
+    columns += ["labels (events grey or dark)"] if labels else []
     size = shown[0].intensity.shape
     colours = POLARITIES | colours_of(labels, classes)
     figure, panels = make_panels(len(shown), columns, size, WIDTH, len(columns) - 1, colours)

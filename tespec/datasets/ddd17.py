@@ -93,10 +93,10 @@ class Ddd17(LabelledDataset):
         times, events = ((path / name).stat().st_size for name in (TIMES, EVENTS))
         count, rest = divmod(times, TICKS.itemsize)
         if rest or not times:
-            what = f"truncated: {rest} bytes after the last whole time" if rest else "the file is empty"
+            what = f"truncated: {rest} bytes after the last complete timestamp" if rest else "the file is empty"
             raise UserError(path / TIMES, what, "copy it again")
         if events != XYP.itemsize * count:
-            what = f"has {events} bytes, not the {XYP.itemsize * count} of {count} events in {TIMES}"
+            what = f"has {events} bytes, but the {count} events of {TIMES} need {XYP.itemsize * count}"
             raise UserError(path / EVENTS, what, "copy both files again")
         sensor = resolve_size(path, height, width, default=cls.sensor)
         _, ticks_per_us = image_times(path)
@@ -130,20 +130,20 @@ class Ddd17(LabelledDataset):
         images = np.array(list(masks), np.int64) - 1
         outside = images[(images < 0) | (images >= len(taken))] + 1
         if len(outside):
-            raise UserError(place, f"mask {outside[0]} has no image among {len(taken)}", "copy the folder again")
+            raise UserError(place, f"mask {outside[0]} matches none of {len(taken)} images", "copy the folder again")
         times = taken[images]
         start = taken[images[0] - 1] if images[0] else min(stream.t_first, times[0] - 1)
         if (np.diff(times, prepend=start) <= 0).any():
-            raise UserError(folder / INDEX, "the images' times step back or repeat", "copy the folder again")
+            raise UserError(folder / INDEX, "the image times step back or repeat", "copy the folder again")
         if (needed := int(rows[images, 1].max())) > stream.count:
-            what = f"truncated: {stream.count} events, the masks need {needed}"
-            raise UserError(folder / EVENTS, what, "copy the files of events again")
+            what = f"truncated: {stream.count} events, but the masks need {needed}"
+            raise UserError(folder / EVENTS, what, "copy the event files again")
         labels, region = MaskFiles(place, tuple(masks.values())), Region(self.protocol.rows, stream.width)
         ego_speed = None
         if (folder / SPEED).is_file():
             speed = load_array(folder / SPEED)
             if speed.shape != taken.shape or speed.dtype.kind != "f":
-                what = f"holds {speed.dtype} of shape {speed.shape} for {len(taken)} images"
+                what = f"is {speed.dtype} of shape {speed.shape}, not float of shape {taken.shape}"
                 raise UserError(folder / SPEED, what, "remove it or copy it again")
             ego_speed = speed[images].astype(np.float32)
         return self.labelled(files, region, labels, times, int(start), ego_speed=ego_speed)
@@ -168,11 +168,11 @@ def _read_index(folder: Path) -> tuple[NDArray[np.int64], int]:
         raise UserError(folder / INDEX, "holds none of " + ", ".join(INDICES), "copy the folder again")
     rows = load_array(path)
     if rows.ndim != 2 or rows.shape[1] != 3 or len(rows) < 2 or rows.dtype.kind not in "iuf" or np.isnan(rows).any():
-        raise UserError(path, f"holds {rows.dtype} of shape {rows.shape}, not numbers (images, 3)", "copy it again")
+        raise UserError(path, f"is {rows.dtype} of shape {rows.shape}, not numbers (images, 3)", "copy it again")
     rows = rows.astype(np.int64)
     spacing, (shortest, longest) = float(np.median(np.diff(rows[:, 0]))), FRAME_PERIOD_US
     ticks = next((ticks for ticks in TICKS_PER_US if shortest <= spacing / ticks <= longest), None)
     if ticks is None:
-        what = f"images are {spacing:g} ticks apart, which is 10 to 100 ms neither in ns nor in us"
+        what = f"images are {spacing:g} ticks apart, which is not 10 to 100 ms in ns or us"
         raise UserError(folder / INDEX, what, "copy the folder again")
     return rows, ticks

@@ -84,7 +84,7 @@ class Dsec(LabelledDataset):
     def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
         super().__init__(root, *arguments, **named)
         if len(self.classes) not in (11, 19):
-            raise UserError("classes", f"{len(self.classes)} are named, DSEC has masks of 11 and 19", "name those")
+            raise UserError("classes", f"{len(self.classes)} are listed, but DSEC has masks of 11 or 19", "list those")
         folders = {name: self._folder(name) for names in self.splits.values() for name in names}
         masks = [self._masks(folder, name) for name, folder in folders.items() if folder is not None]
         places = sorted({layout for layout, *_ in filter(None, masks)})
@@ -104,7 +104,7 @@ class Dsec(LabelledDataset):
         with hdf5.translate_errors(path, OFFSET):
             offset = int(hdf5.dataset(path, OFFSET, "iu", 0)[()])
         if abs(offset) > LARGEST_OFFSET:
-            raise UserError(path, f"{OFFSET} is {offset}", hdf5.AGAIN)
+            raise UserError(path, f"{OFFSET} is out of range: {offset}", hdf5.AGAIN)
         size = resolve_size(path, height, width, default=cls.sensor)
 
         def chunks() -> Iterator[Events]:
@@ -127,10 +127,10 @@ class Dsec(LabelledDataset):
         """Files of one sequence."""
         if (folder := self._folder(name)) is None:
             what = f"recording of the {split} split is missing"
-            raise UserError(self.root / name, what, f"copy it there, or below {', '.join(SPLITS)}")
+            raise UserError(self.root / name, what, "copy it there, or into a train, val or test folder")
         if (labels := self._masks(folder, name)) is None:
-            what = f"holds no masks of {len(self.classes)} classes in any of the known layouts"
-            raise UserError(folder, what, "copy the labels of DSEC-Semantic beside the events")
+            what = f"holds no masks of {len(self.classes)} classes in any known layout"
+            raise UserError(folder, what, "copy the labels of DSEC-Semantic next to the events")
         _, masks, stamps = labels
         rectify = folder / RECTIFY if self.protocol.rectify else None
         return RecordingFiles(name, split, EventSource(folder / EVENTS, self.given_sensor, rectify), (masks, stamps))
@@ -147,6 +147,6 @@ class Dsec(LabelledDataset):
         spacing = (chosen.step or 1) * (int(np.median(np.diff(times))) if len(times) > 1 else 50_000)
         times, names = times[chosen], names[chosen]
         if not len(times):
-            raise UserError(stamps, f"no label is left by protocol.labels={self.protocol.labels}", "choose all")
+            raise UserError(stamps, f"protocol.labels={self.protocol.labels} leaves no label", "set it to all")
         region = Region(self.protocol.rows, files.source.stream.width)
         return self.labelled(files, region, MaskFiles(masks, names), times, int(times[0]) - spacing)

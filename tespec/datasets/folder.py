@@ -141,8 +141,8 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
             split = _first_of((_split_of_archive(whole, archives), _split_of_folders(whole, base))) or TRAIN
         found[split or LEFT_OUT].append(path)
     if found[TEST] and not found[TRAIN] and not found[HELD_OUT]:
-        what = "is of a test split, which nothing is pre-trained on"
-        raise UserError(found[TEST][0], what, "give recordings to train on; a dataset.json can name other splits")
+        what = "belongs to a test split, which pre-training must not use"
+        raise UserError(found[TEST][0], what, "give training recordings; a dataset.json can define other splits")
     return found
 
 
@@ -198,8 +198,8 @@ def _split_of_archive(path: Path, archives: list[tuple[Any, Mapping[str, Sequenc
     splits = {kind.split_of(each, of_kind): kind for kind, of_kind in archives for each in called}
     found = _first_of(splits)
     if found is None and UNKNOWN in splits:
-        what = f"is named as a recording of {splits[UNKNOWN].title}, but lies in no folder {', '.join(SPLITS)}"
-        raise UserError(path, f"{what}: it may be tested on", "keep the archive's folders")
+        what = f"is named like a {splits[UNKNOWN].title} recording, but is not in a train, val or test folder"
+        raise UserError(path, f"{what}, so it may be a test recording", "keep the archive's folders")
     return found
 
 
@@ -258,9 +258,9 @@ def divide(
     split, named = split_recordings(root, paths), read_description(root).splits
     there = {name for path in paths for name in _names_of(path.relative_to(root))}
     if missing := [name for each in (TRAIN, HELD_OUT) for name in named.get(each, ()) if name not in there]:
-        raise UserError(root, f"recording {missing[0]} of its dataset.json is missing", "copy it again")
+        raise UserError(root, f"recording {missing[0]}, listed in its dataset.json, is missing", "copy it again")
     if not split[TRAIN]:
-        raise UserError(root, "names no recording to train on", "give some, or name others in its dataset.json")
+        raise UserError(root, "has no recordings to train on", "add some, or list others in its dataset.json")
     sources = {path: source_of(path, sensor) for path in (*split[TRAIN], *split[HELD_OUT])}
     pack_missing(sources.values(), skip_damaged=skip_damaged)
     found: dict[Path, Recording] = {}
@@ -280,7 +280,7 @@ def divide(
     sizes = {(recording.region.height, recording.region.width): recording.name for recording in every}
     if len(sizes) > 1:
         different = ", ".join(f"{width}x{height} ({name})" for (height, width), name in sizes.items())
-        raise UserError(root, f"recordings of different sizes: {different} px", "give those of one sensor")
+        raise UserError(root, f"recordings of different sizes: {different} px", "give recordings of one size")
     if not held_out and len(train) >= ENOUGH:
         by_hash = sorted(train, key=lambda recording: hashlib.sha256(recording.name.encode()).digest())
         held_out = by_hash[: round(HELD_OUT_SHARE * len(by_hash))]

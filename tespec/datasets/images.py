@@ -89,14 +89,14 @@ def open_images(root: Path) -> ImageFolder:
         UserError: `root` is no folder, has fewer than two images, or has none to train on.
     """
     if not root.is_dir():
-        raise UserError(root, "is no folder of images", "give a folder")
+        raise UserError(root, "is not a folder", "give a folder of images")
     found = sorted(_images_below(root))
     splits = split_recordings(root, sorted({path.parent for path in found}))
     split = {folder: name for name in (TRAIN, HELD_OUT) for folder in splits[name]}
     train, held_out = ([path for path in found if split.get(path.parent) == name] for name in (TRAIN, HELD_OUT))
     if len(train) + len(held_out) < 2:
         what = f"holds {len(train) + len(held_out)} images ({', '.join(ENDINGS)})"
-        raise UserError(root, what, "give a folder with more")
+        raise UserError(root, what, "give a folder with at least two")
     if not held_out:
         by_hash = sorted(train, key=lambda path: hashlib.sha256(path.relative_to(root).as_posix().encode()).digest())
         of_folder: dict[Path, list[Path]] = {}
@@ -106,7 +106,7 @@ def open_images(root: Path) -> ImageFolder:
         held_out = sorted(path for own in several for path in own[: max(1, round(HELD_OUT_SHARE * len(own)))])
         train = sorted(set(train) - set(held_out))
     if not train:
-        raise UserError(root, "holds images below val alone", "put those to train on below train")
+        raise UserError(root, "holds images only in val", "put training images into train")
     classes = sorted({path.parent.name for path in (*train, *held_out)})
     unused = [tuple(folder.relative_to(root).as_posix() for folder in splits[name]) for name in (TEST, LEFT_OUT)]
     return ImageFolder(root, tuple(train), tuple(held_out), tuple(classes), *unused)
@@ -136,7 +136,7 @@ def read_image(path: Path, channels: int) -> Image.Image:
     try:
         with Image.open(path, formats=FORMATS) as image:
             if image.mode.startswith(WIDE):
-                what = f"is an image of mode {image.mode}, more than 8 bits a pixel, whose range nothing tells"
+                what = f"is an image of mode {image.mode}, more than 8 bits per pixel, whose value range is unknown"
                 raise UserError(path, what, "convert it to 8 bits")
             return image.convert("L" if channels == 1 else "RGB")
     except UNREADABLE as error:

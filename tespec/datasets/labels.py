@@ -50,7 +50,7 @@ def mask_names(place: Path) -> dict[int, str]:
         if other != name:
             raise UserError(place, f"{other} and {name} are both mask {int(match[1])}", "keep one of them")
     if not found:
-        raise UserError(place, "holds no masks, which are PNG files with a number in their name", AGAIN)
+        raise UserError(place, "holds no masks (PNG files whose names end in a number)", AGAIN)
     return dict(sorted(found.items()))
 
 
@@ -74,8 +74,8 @@ class MaskFiles:
         except DAMAGED_PNG as error:
             raise UserError(where, "not a readable PNG", AGAIN) from error
         if mask.ndim != 2 or mask.dtype != np.uint8:
-            what = f"is an image of mode {mode}, not grey or with a palette, of at most 8 bits"
-            raise UserError(where, what, "give masks whose pixels are the numbers of their classes")
+            what = f"is an image of mode {mode}, not a grey or palette image of at most 8 bits"
+            raise UserError(where, what, "give masks whose pixel values are class indices")
         # Pillow scales grey of 1, 2 and 4 bits to 0 to 255.
         bits = 1 if mode == "1" else {"L;2": 2, "L;4": 4}.get(stored, 8)
         return mask // np.uint8(255 // ((1 << bits) - 1))
@@ -123,7 +123,7 @@ class DepthMaps:
             depth = np.asarray(part(self.path, self.name)[number], np.float32)
         known = np.isfinite(depth)
         if (depth[known] < 0).any():
-            raise UserError(self.path, f"map {number} of {self.name} holds depths below zero", AGAIN)
+            raise UserError(self.path, f"map {number} of {self.name} has negative depths", AGAIN)
         return np.where(known & (depth > 0), depth, np.float32(np.nan))
 
     def checksums(self) -> list[int]:
@@ -139,7 +139,7 @@ def read_stamps(path: Path) -> NDArray[np.int64]:
     except FileNotFoundError as error:
         raise UserError(path, "no such file", "copy the times of the masks") from error
     except (ValueError, OverflowError, OSError) as error:
-        raise UserError(path, "holds other things than one whole number on each line", AGAIN) from error
+        raise UserError(path, "must have one integer per line", AGAIN) from error
     if not len(times) or (np.diff(times) <= 0).any():
         raise UserError(path, "its times step back or repeat" if len(times) else "the file is empty", AGAIN)
     return times
@@ -200,7 +200,7 @@ def with_checks(recording: LabelledRecording, kind: str, classes: int) -> Labell
     where, labels = f"{recording.path}, recording {recording.name}", recording.labels
     if len(labels) != len(recording.labelled):
         what = f"{len(labels)} labels for {len(recording.labelled)} labelled windows"
-        raise UserError(where, what, "give the window that each label stands at the end of")
+        raise UserError(where, what, "give the window that ends at each label")
     size = (recording.region.height, recording.region.width)
     return replace(recording, labels=CheckedLabels(labels, where, kind, size, classes))
 
@@ -211,12 +211,12 @@ def _map_fault(label: Any, kind: str, size: Size, classes: int) -> tuple[str, st
     if not isinstance(label, np.ndarray) or label.ndim != 2 or label.dtype != wanted:
         return f"{kind} is {_described(label)}", f"give (H, W) {wanted}"
     if label.shape != size:
-        what = f"{kind} has {label.shape[1]}x{label.shape[0]} px, the histograms have {size[1]}x{size[0]}"
-        return what, "give labels in px of the histograms"
+        what = f"{kind} has {label.shape[1]}x{label.shape[0]} px, but the histograms have {size[1]}x{size[0]}"
+        return what, "give labels at the size of the histograms"
     if kind == MASK and len(wrong := label[(label >= classes) & (label != IGNORE)]):
-        return f"mask holds class {wrong[0]} of {classes}", "name all classes, or give 255 where there is no label"
+        return f"mask holds class {wrong[0]} of {classes}", "list all classes, or give 255 for unlabelled pixels"
     if kind == DEPTH and len(wrong := label[~(np.isnan(label) | ((label > 0) & (label < np.inf)))]):
-        return f"depth holds {wrong[0]:g} m", "give m above 0, and NaN where there is none"
+        return f"depth holds {wrong[0]:g} m", "give m above 0, and NaN for unknown depth"
     return None
 
 
@@ -229,8 +229,8 @@ def _box_fault(label: Any, kind: str, size: Size, classes: int) -> tuple[str, st
     inside = (left >= 0) & (top >= 0) & (right <= size[1] + 1) & (bottom <= size[0] + 1)
     for wrong, what, remedy in (
         (~inside, f"is outside of {size[1]}x{size[0]} px", "give corners in px of the histograms"),
-        ((right < left) | (bottom < top), "is turned around", "give left, top, right, bottom"),
-        ((numbers < 0) | (numbers >= (classes or np.inf)), f"is not of the {classes} classes", "name all classes"),
+        ((right < left) | (bottom < top), "has left > right or top > bottom", "give left, top, right, bottom"),
+        ((numbers < 0) | (numbers >= (classes or np.inf)), "has an unknown class", "list all classes"),
     ):
         if wrong.any():
             number = int(np.argmax(wrong))

@@ -92,12 +92,12 @@ class Mvsec(LabelledDataset):
         places = [folder / f"{name}{DATA}" for folder in (self.root, *sorted(self.root.iterdir()))]
         found = [path for path in places if is_there(path)]
         if len(found) != 1:
-            what = "is there more than once" if found else f"recording of the {split} split is missing"
-            raise UserError(places[0], what, "keep one of them" if found else "copy it into the folder")
+            what = f"also exists as {found[1]}" if found else f"recording of the {split} split is missing"
+            raise UserError((found or places)[0], what, "keep one of them" if found else "copy it into the folder")
         (data,) = found
         truth = data.with_name(f"{name}{TRUTH}")
         if not truth.is_file():
-            raise UserError(truth, "no such file", "copy the ground truth beside the events")
+            raise UserError(truth, "no such file", "copy the ground truth next to the events")
         return RecordingFiles(name, split, EventSource(data, self.given_sensor), (truth,))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
@@ -106,12 +106,12 @@ class Mvsec(LabelledDataset):
         count = len(dataset(truth, DEPTH_MAPS, "f", 3))
         times = read_times(truth, f"{DEPTH_MAPS}_ts")
         if len(times) != count:
-            raise UserError(truth, f"{DEPTH_MAPS} has {count} maps for {len(times)} times", AGAIN)
+            raise UserError(truth, f"{DEPTH_MAPS} has {count} maps, but {len(times)} times", AGAIN)
         spacing = int(np.median(np.diff(times))) if count > 1 else 50_000
         begin = times - spacing
         kept = np.flatnonzero((begin >= stream.t_first) & (begin <= stream.t_last))
         if not len(kept):
-            what = f"its depth lies at {times[0]} to {times[-1]} us, the events at {stream.t_first} to {stream.t_last}"
+            what = f"its depth is at {times[0]} to {times[-1]} us, the events at {stream.t_first} to {stream.t_last}"
             raise UserError(truth, what, "copy events and ground truth again")
         labels = DepthMaps(truth, DEPTH_MAPS, tuple(kept.tolist()))
         start = int(times[kept[0]]) - spacing
@@ -130,7 +130,7 @@ def read_times(path: Path, name: str) -> NDArray[np.int64]:
     with translate_errors(path, name):
         seconds = dataset(path, name, "f")[()].astype(np.float64)
     if not len(seconds) or not (np.abs(seconds) < LATEST).all():
-        raise UserError(path, f"{name} holds no times", AGAIN)
+        raise UserError(path, f"{name} is empty or has invalid times", AGAIN)
     times = np.rint(seconds * 1e6).astype(np.int64)
     if (np.diff(times) <= 0).any():
         raise UserError(path, f"the times in {name} step back or repeat", AGAIN)

@@ -65,14 +65,14 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
         t, label = (stored[name].astype(np.int64, casting="same_kind") for name in (time, "class_id"))
         numbers = np.stack([stored[name].astype(np.float32, casting="same_kind") for name in "xywh"], axis=1)
     except (IndexError, ValueError, TypeError) as error:
-        raise UserError(path, f"holds no table of boxes ({error})", "give a file of boxes") from error
+        raise UserError(path, f"does not hold a table of boxes ({error})", "give a file of boxes") from error
     if stored.ndim != 1 or not len(stored):
-        raise UserError(path, "holds no boxes", "copy it again, or leave the recording out")
+        raise UserError(path, "holds no boxes", "copy it again, or skip the recording (protocol.skip)")
     for bad, what in (
-        (~(np.abs(numbers) <= LARGEST_PX).all(axis=1), "a place or size that is no number of px"),
+        (~(np.abs(numbers) <= LARGEST_PX).all(axis=1), "a position or size that is NaN or too large"),
         ((numbers[:, 2:] < 0).any(axis=1), "a negative size"),
         ((label < 0) | (label >= known_classes), f"a class other than 0 to {known_classes - 1}"),
-        (np.diff(t, prepend=0) < 0, "a time before that of the box before it, or before 0"),
+        (np.diff(t, prepend=0) < 0, "a time before 0 or before the previous box"),
     ):
         if bad.any():
             raise UserError(path, f"box {int(np.argmax(bad))} has {what}", hdf5.AGAIN)
@@ -179,12 +179,12 @@ def recordings_in(folder: Path) -> dict[str, Path]:
         file = path.with_name(path.name.removesuffix(STORE))
         if file.name.endswith(INTERMEDIATE):
             remedy = "give the .dat or RVT's preprocessed archive"
-            raise UserError(path, "is RVT's intermediate .h5, which is not read", remedy)
+            raise UserError(path, "is RVT's intermediate .h5, which is not supported", remedy)
         raw = file.name.endswith(EVENT_FILE)
         if raw or (path / REPRESENTATIONS).is_dir() or (path / LABELS).is_file():
             other = found.setdefault(file.name.removesuffix(EVENT_FILE), file)
             if raw != other.name.endswith(EVENT_FILE):
-                raise UserError(file, f"is there as {other.name} as well", "keep one of them")
+                raise UserError(file, f"also exists as {other.name}", "keep one of them")
     return dict(sorted(found.items()))
 
 
@@ -215,7 +215,7 @@ class PropheseeDataset(LabelledDataset):
         paths = (path for found in self._found.values() for path in found.values())
         layouts = {DAT if path.name.endswith(EVENT_FILE) else ARCHIVE for path in paths}
         if len(layouts) > 1:
-            raise UserError(self.root, f"holds recordings as {DAT} and others as {ARCHIVE}", "keep those of one kind")
+            raise UserError(self.root, f"mixes {DAT} files with {ARCHIVE}", "keep only one of the two")
         self.layout = "".join(layouts) or "no recordings"
 
     @classmethod
@@ -226,7 +226,7 @@ class PropheseeDataset(LabelledDataset):
     @classmethod
     def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
         """Refuse Prophesee's own HDF5 format."""
-        what = "is Prophesee's own HDF5 format, whose codec is not available"
+        what = "is in Prophesee's own HDF5 format, whose codec is not available"
         raise UserError(path, what, "convert it to .raw or .dat")
 
     def names(self, split: str) -> tuple[str, ...]:
@@ -236,7 +236,7 @@ class PropheseeDataset(LabelledDataset):
             names = tuple(self._found.get(split, ()))
             for path in sorted(folder.glob(f"*{BOX_FILE}")):
                 if path.name.removesuffix(BOX_FILE) not in (*names, *skipped):
-                    raise UserError(path, "has no events beside it", "copy the recording's events beside its boxes")
+                    raise UserError(path, "has no events next to it", "copy the recording's events next to its boxes")
         if not names:
             raise UserError(folder, "holds no recordings", "copy the split's files into it")
         return tuple(name for name in names if name not in skipped)
@@ -251,7 +251,7 @@ class PropheseeDataset(LabelledDataset):
             return RecordingFiles(name, split, ArchiveSource(path, self.given_sensor), ())
         boxes = path.with_name(name + BOX_FILE)
         if not boxes.is_file():
-            raise UserError(boxes, "no such file, but there are events", "copy the recording's boxes beside its events")
+            raise UserError(boxes, "no such file, but events exist", "copy the recording's boxes next to its events")
         # Older files do not name the sensor's size.
         source = EventSource(path, self.given_sensor, default=self.sensor)
         return RecordingFiles(name, split, source, (boxes,))
@@ -267,8 +267,8 @@ class PropheseeDataset(LabelledDataset):
         start = start_of(stream.t_first)
         times = choose_frames(kept.t, self.protocol, start)
         if not len(times):
-            what = f"has no label frame left after the filters, of those from {boxes.t[0]} to {boxes.t[-1]} us"
-            raise UserError(path, what, "leave the recording out (protocol.skip)")
+            what = f"no label frame from {boxes.t[0]} to {boxes.t[-1]} us passes the filters"
+            raise UserError(path, what, "skip the recording (protocol.skip)")
         region = reduced(stream.height, stream.width, self.downsample)
         left_out = len(np.unique(boxes.t)) - len(times)
         labels, begin = BoxLabels(kept.downsampled(region.factor), times), min(start, int(times[0]) - 1)
@@ -280,7 +280,7 @@ class PropheseeDataset(LabelledDataset):
         boxes = raw_boxes(load_arrays(path, ("labels",))[0], path, count)
         times = np.unique(boxes.t)
         if not np.isin(times, windows[:, 1]).all():
-            raise UserError(path, "has boxes at other times than the ends of the histograms", "unpack it again")
+            raise UserError(path, "has boxes at times that are not the end of a histogram", "unpack it again")
         places, start = np.searchsorted(windows[:, 1], times), start_of(max(0, int(windows[0, 0])))
         if not self.rule.recurrent:
             windows, places = windows[places], np.arange(len(places), dtype=np.int64)
@@ -301,9 +301,9 @@ def _folder_of_splits(root: Path) -> Path:
     found = [path for path in (root, *sorted(root.iterdir())) if any((path / split).is_dir() for split in SPLITS)]
     if root in found or len(found) == 1:
         return found[0]
-    there = "none" if not found else f"{len(found)} folders in it do"
-    what = f"holds no folders {', '.join(SPLITS)} ({there})"
-    raise UserError(root, what, "give the folder that holds them")
+    there = f" ({len(found)} of its folders do)" if found else ""
+    what = f"has no train, val or test folder{there}"
+    raise UserError(root, what, "give the folder that contains them")
 
 
 @DATASETS.register_module()

@@ -37,7 +37,7 @@ class WindowRule:
 
     def __post_init__(self) -> None:
         if not self.recurrent and self.length_ms is None:
-            raise ValueError("windows that stand alone need a length")
+            raise ValueError("windows of non-recurrent models need a length")
 
     def apply(self, times: NDArray[np.int64], start: int) -> tuple[Windows, NDArray[np.int64]]:
         """Compute the windows (N, 2) of a recording in us, and the index (K,) int64 of the window ending at each label.
@@ -262,7 +262,7 @@ def require_stored_factor(recordings: Iterable[Recording], downsample: Downsampl
         if isinstance(source, ArchiveSource):
             height, width = (source.factor * side for side in (source.region.height, source.region.width))
             if source.factor > 1 and downsample.keep != "nearest":
-                raise UserError(source.path, "keeps the nearest pixels", "set downsample.keep to nearest")
+                raise UserError(source.path, "was downsampled with keep=nearest", "set downsample.keep to nearest")
             if (asked := reduced(height, width, downsample).factor) != source.factor:
                 what = f"holds histograms downsampled by {source.factor}, not by {asked}"
                 raise UserError(source.path, what, f"set downsample.factor to {source.factor}, or give raw recordings")

@@ -27,6 +27,7 @@ from tespec.events import PackedEvents, load_events, open_events, window_histogr
 from tespec.events.histogram import FlipZoom, Region, apply_maps
 from tespec.events.packing import (
     NotPacked,
+    NotWritable,
     cache_path,
     disk_needed,
     files_of,
@@ -130,11 +131,11 @@ def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]
         (H, W, 2) int16 x and y; -1 if outside of the sensor.
     """
     if not path.is_file():
-        raise UserError(path, "no such file, and labels need rectified events", "copy it beside the events")
+        raise UserError(path, "no such file, but the labels need rectified events", "copy it next to the events")
     with translate_errors(path, RECTIFY_MAP):
         pixels = dataset(path, RECTIFY_MAP, "f", 3)[()]
     if pixels.shape != (height, width, 2) or not np.isfinite(pixels).all():
-        what = f"{RECTIFY_MAP} has the shape {pixels.shape}, not {(height, width, 2)}, or places that are no numbers"
+        what = f"{RECTIFY_MAP} has the shape {pixels.shape}, not {(height, width, 2)}, or non-finite values"
         raise UserError(path, what, AGAIN)
     nearest = np.floor(pixels + 0.5)
     inside = ((nearest >= 0) & (nearest < (width, height))).all(axis=-1, keepdims=True)
@@ -197,12 +198,12 @@ class ArchiveSource:
         path, count = self.path / ENDS, len(self.data)
         ends = load_array(path)
         if ends.dtype.kind not in "iu" or ends.shape != (count,) or (ends[1:] <= ends[:-1]).any():
-            raise UserError(path, f"does not hold {count} times that rise, one for each histogram", AGAIN)
+            raise UserError(path, f"does not hold {count} increasing times, one for each histogram", AGAIN)
         # Gen1 archives made with RVT's public script cover 50 ms of each 125 ms: 60 % of the events are lost.
         spacing = float(np.median(np.diff(ends))) if count > 1 else WINDOW_US
         if not SPACING_US[0] <= spacing <= SPACING_US[1]:
-            what = f"windows of 50 ms are {spacing / 1000:g} ms apart, so that events between them are missing"
-            remedy = "give RVT's own archive, or the raw recordings; its public script makes this one"
+            what = f"windows of 50 ms are {spacing / 1000:g} ms apart, so events between them are missing"
+            remedy = "give RVT's own archive (not one made with its public script), or the raw recordings"
             raise UserError(path, what, remedy)
         return ends.astype(np.int64)[:, None] - (WINDOW_US, 0)
 
@@ -218,11 +219,11 @@ class ArchiveSource:
     ) -> None:
         """Write stored histograms, see `EventSource.fill`; other bins, rules and windows are refused."""
         if (bins, rule) != (BINS, RULE):
-            what = f"holds histograms of {BINS} bins by rule {RULE}, not of {bins} by rule {rule}"
-            raise UserError(self.path, what, f"give --set bins={BINS} and --set rule={RULE}, or the raw recordings")
+            what = f"holds histograms of {BINS} bins with rule {RULE}, not {bins} bins with rule {rule}"
+            raise UserError(self.path, what, f"give --set bins={BINS} --set rule={RULE}, or the raw recordings")
         places = np.searchsorted(self.windows[:-1, 1], windows[:, 1])
         if (self.windows[places] != windows).any():
-            raise UserError(self.path, "has no histogram of one of the windows", "give the raw recordings")
+            raise UserError(self.path, "has no histogram for one of the windows", "give the raw recordings")
         data = self.data
         for histogram, place in zip(out, places.tolist(), strict=True):
             with translate_errors(self.file, "a histogram"):
@@ -289,8 +290,8 @@ def pack_missing(
     free = shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.exists())).free
     if needed > free:
         recordings = f"{len(missing)} recording{'s' * (len(missing) > 1)}"
-        what = f"has {free:,} bytes free, the packed events of {recordings} need about {needed:,}"
-        raise UserError(folder, what, "make room, or let TESPEC_CACHE name a folder on another disk")
+        what = f"has {free:,} bytes free, but the packed events of {recordings} need about {needed:,}"
+        raise UserError(folder, what, "free disk space, or set TESPEC_CACHE to a folder on another disk")
     done, total = 0, sum(packing.events for packing in missing)
     with ExitStack() as stack:
         advance = stack.enter_context(progress("packing" if beside else f"packing into {folder}", "events"))
@@ -307,9 +308,9 @@ def pack_missing(
             done += packing.events
             if failure is None:
                 continue
-            if failure.where == str(packing.store.parent) or failure.where.startswith(str(packing.store)):
+            if isinstance(failure, NotWritable) or failure.where.startswith(str(packing.store)):
                 # The store could not be written; no recording is damaged.
-                remedy = failure.remedy if beside else "make room, or let TESPEC_CACHE name another folder"
+                remedy = failure.remedy if beside else "free disk space, or set TESPEC_CACHE to another folder"
                 raise UserError(failure.where, failure.what, remedy)
             left_out.append(raise_or_leave_out(failure, skip_damaged, len(wanted)))
     return left_out
@@ -319,7 +320,7 @@ def raise_or_leave_out(error: UserError, skip_damaged: bool | None, recordings: 
     """Return the error of a recording that is to be left out, or raise it."""
     if skip_damaged:
         return error
-    offered = ", or leave it out with --skip-damaged" * (skip_damaged is not None and recordings > 1)
+    offered = ", or skip it with --skip-damaged" * (skip_damaged is not None and recordings > 1)
     raise UserError(error.where, error.what, error.remedy + offered) from error
 
 
@@ -343,7 +344,7 @@ def _pack(packing: Packing, packed: Callable[[int, str], None] = lambda events, 
     path = packing.source.path
     try:
         reader = packing.source.reader()
-        waiting = f"{path}: another process packs it; waiting for it"
+        waiting = f"{path}: waiting for another process that is packing it"
         pack(reader, packing.store, lambda events, _: packed(events, path.name), lambda: say(waiting))
         if (cached := cache_path(reader)) != packing.store:
             shutil.rmtree(cached, ignore_errors=True)  # written by a training run, no longer needed

@@ -120,7 +120,7 @@ def bin_times(t_start: int, t_end: int, bins: int) -> NDArray[np.int64]:
     if t_end <= t_start:
         raise ValueError(f"the window [{t_start}, {t_end}) us is empty")
     if bins < 1:
-        raise ValueError(f"{bins} bins")
+        raise ValueError(f"bins must be >= 1, not {bins}")
     span = t_end - t_start
     return np.array([t_start - (-k * span // bins) for k in range(bins + 1)], np.int64)
 

@@ -50,6 +50,10 @@ class NotPacked(UserError):
     """Raised for a readable recording that has no packed store."""
 
 
+class NotWritable(UserError):
+    """Raised if the folder of a packed store cannot be written to."""
+
+
 def dataset_of(path: Path) -> Any:
     """Return the registered data set that reads a file or folder, or None."""
     from tespec.registry import DATASETS
@@ -89,7 +93,7 @@ def open_events(
     try:
         return open_store(cached)
     except UserError as error:
-        remedy = f"pack it (tespec data prepare recordings {path}), or read it whole with load_events"
+        remedy = f"pack it (tespec data prepare recordings {path}), or load it into memory with load_events"
         raise NotPacked(path, "is not packed", remedy) from error
 
 
@@ -118,16 +122,16 @@ def open_reader(path: Path, height: int | None = None, width: int | None = None,
     if (dataset := dataset_of(path)) is not None:
         return dataset.reader(path, height, width)
     if in_columns(path):
-        what = "is an HDF5 file of events in no supported layout (DSEC, MVSEC)"
+        what = "is an HDF5 file of events in an unsupported layout (supported: DSEC, MVSEC)"
         raise UserError(path, what, "save x, y, t, p as .npz")
-    remedy = f"give a file of {', '.join((*READERS, *SUFFIXES))}, a packed store, or a recording's own folder"
-    raise UserError(path, "holds no events in a known format", remedy)
+    remedy = f"give a {', '.join((*READERS, *SUFFIXES))} file, a packed store or a recording's folder"
+    raise UserError(path, "holds no events in a supported format", remedy)
 
 
 def require_same(folder: Path, path: Path, same: bool) -> None:
     """Refuse a store that was made from another version of a recording."""
     if not same:
-        what = f"was made from another version of {path.name} than the one beside it"
+        what = f"was made from another version of {path.name} than the one next to it"
         raise UserError(folder, what, "remove the store and prepare the recording again")
 
 
@@ -183,8 +187,8 @@ def pack(
     except OSError as error:
         if error.errno not in NOT_WRITABLE:
             raise
-        what, remedy = f"cannot be written to ({error.strerror})", "make room, or name a folder that can be written to"
-        raise UserError(folder.parent, what, remedy) from error
+        what, remedy = f"cannot be written to ({error.strerror})", "free disk space, or choose a writable folder"
+        raise NotWritable(folder.parent, what, remedy) from error
     return folder
 
 
@@ -198,7 +202,7 @@ def _is_packed(folder: Path, reader: Reader) -> bool:
     if not folder.exists():
         return False
     if not (folder / HEADER).is_file():
-        raise UserError(folder, "exists, and is no packed store", "remove it, or name another place")
+        raise UserError(folder, "exists but is not a packed store", "remove it, or choose another place")
     if not store.is_complete(folder):
         return False
     header, size = header_of(folder), (reader.height, reader.width)
@@ -244,15 +248,15 @@ def _write(reader: Reader, folder: Path, source: SourceHash, progress: Callable[
 def _packed(reader: Reader) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64], int, int]]:
     """Yield parts of packed events and index, the recording's first millisecond, and the number of raised times."""
     if reader.width > store.MAX_WIDTH or reader.height > store.MAX_HEIGHT:
-        what = f"a sensor of {reader.width}x{reader.height} px does not fit the packed store"
-        raise UserError(reader.path, what, f"give one of {store.MAX_WIDTH}x{store.MAX_HEIGHT} px at most")
+        what = f"its sensor of {reader.width}x{reader.height} px is too large for a packed store"
+        raise UserError(reader.path, what, f"use at most {store.MAX_WIDTH}x{store.MAX_HEIGHT} px")
     first_ms, next_ms, written = 0, 0, 0
     for events, raised in in_order(reader):
         last_ms = int(events.t[-1]) // MILLISECOND
         if not written:
             first_ms = next_ms = int(events.t[0]) // MILLISECOND
         if last_ms - first_ms >= store.LONGEST_MS:
-            what = f"lasts {(last_ms - first_ms) / 3.6e6:,.0f} h by its time stamps, so one is damaged"
+            what = f"lasts {(last_ms - first_ms) / 3.6e6:,.0f} h by its timestamps, so at least one is damaged"
             raise UserError(reader.path, what, "copy it again")
         # Later events are not before the last millisecond of these, so the index is final up to it.
         index = written + np.searchsorted(events.t, MILLISECOND * np.arange(next_ms, last_ms + 1))
@@ -273,12 +277,12 @@ def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
             continue
         columns, rows = int(x.max()) + 1, int(y.max()) + 1
         if columns > reader.width or rows > reader.height:
-            what = f"has events on {columns}x{rows} px, its sensor is {reader.width}x{reader.height} px"
-            raise UserError(reader.path, what, "copy it again, or give its true size")
+            what = f"has events on {columns}x{rows} px, but its sensor has {reader.width}x{reader.height} px"
+            raise UserError(reader.path, what, "copy it again, or correct the sensor size")
         times, raised = clamp_timestamps(t, int(t[0]) if latest is None else latest)
         latest = int(times[-1])
         if max(abs(int(times[0])), abs(latest)) > LATEST:
-            what = f"has an event at {times[-1]} us, after the year 5138: it is damaged, or its times are nanoseconds"
+            what = f"has an event at {times[-1]} us, after the year 5138: it is damaged or its times are in nanoseconds"
             raise UserError(reader.path, what, "copy it again, or write its times in microseconds")
         yield Events(x, y, times, p), raised
     if latest is None:
@@ -301,7 +305,7 @@ def files_of(path: Path) -> tuple[Path, ...]:
     if path.is_file():
         return (path,)
     if not path.is_dir():
-        raise UserError(path, "no such file or folder", "give what the recording was read from")
+        raise UserError(path, "no such file or folder", "give the original recording")
     if (path / EVENTS).is_file():
         return tuple(path / name for name in (EVENTS, TIMES) if (path / name).is_file())
     return tuple(sorted(entry for entry in path.iterdir() if entry.is_file()))

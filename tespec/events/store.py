@@ -133,7 +133,7 @@ def open_store(folder: Path) -> PackedEvents:
     fits = len(words) == header["count"] and 2 <= len(index) <= LONGEST_MS + 2
     fits = fits and index[0] == 0 < index[1] and index[-2] < index[-1] == len(words) and (index[1:] >= index[:-1]).all()
     if not fits:
-        raise UserError(folder, f"{HEADER}, {WORDS} and {INDEX} do not fit each other", AGAIN)
+        raise UserError(folder, f"{HEADER}, {WORDS} and {INDEX} do not match each other", AGAIN)
     return PackedEvents(folder, (header["height"], header["width"]), header["first_ms"], header["clamped"], mapped)
 
 
@@ -183,7 +183,7 @@ def verify_store(folder: Path) -> None:
     words, index = open_store(folder)._arrays()
     for name, content in ((WORDS, words.data), (INDEX, index.data)):
         if hashlib.sha256(content).hexdigest() != header_of(folder)["sha256"].get(name):
-            raise UserError(folder / name, "is not what was written", AGAIN)
+            raise UserError(folder / name, "does not match its checksum", AGAIN)
 
 
 @njit(cache=True, nogil=True)

@@ -24,12 +24,12 @@ SCORES = {
 NAMES = ("delta_1", "delta_2", "delta_3", "abs", "rms", "rms_log", "abs_rel", *(f"abs_{m}" for m in CUT_OFFS))
 
 DEFINITION = (
-    "errors of each frame, their mean over the frames of a recording, and the mean of the recordings' means; depth is "
+    "errors are computed per frame, averaged over the frames of a recording, then over the recordings; depth is "
     "predicted in metres, neither scaled by the ground truth nor clipped; delta_1, delta_2, delta_3: share of pixels "
     "with max(truth / predicted, predicted / truth) below 1.25, 1.25^2, 1.25^3; abs: mean |truth - predicted| in m; "
-    "rms: root of its mean square in m; rms_log: the same of natural logarithms; abs_rel: mean |truth - predicted| / "
-    f"truth; {', '.join(f'abs_{m}' for m in CUT_OFFS)}: abs of the pixels with a true depth of at most so many metres, "
-    "over the frames that have some; frames without valid depth are skipped; groups: mean over their frames"
+    "rms: root mean square error in m; rms_log: the same for natural logarithms; abs_rel: mean |truth - predicted| / "
+    f"truth; {', '.join(f'abs_{m}' for m in CUT_OFFS)}: abs over pixels with a true depth of at most that many metres, "
+    "over the frames that have such pixels; frames without valid depth are skipped; groups: mean over their frames"
 )
 
 
@@ -44,9 +44,9 @@ def frame_errors(
         ValueError: shapes differ or are not (H, W), or a prediction is not finite and positive.
     """
     if predicted.ndim != 2 or predicted.shape != truth.shape:
-        raise ValueError(f"predictions {predicted.shape} and depths {truth.shape} are not two equal images")
+        raise ValueError(f"predictions {predicted.shape} and depths {truth.shape} are not (H, W) images of equal size")
     if not (np.isfinite(predicted) & (predicted > 0)).all():
-        raise ValueError("predicted depths that are not finite and above zero")
+        raise ValueError("predicted depths must be finite and positive")
     kept = (truth >= min_depth) & (truth <= max_depth)
     if not kept.any():
         return np.full(len(NAMES), np.nan)
@@ -80,7 +80,7 @@ class DepthScorer(FrameScorer[DepthFrame]):
 
     def __init__(self, min_depth: float = 1.978, max_depth: float = 80.0) -> None:
         if not 0 < min_depth < max_depth:
-            raise ValueError(f"depths from {min_depth} to {max_depth} m are no range above zero")
+            raise ValueError(f"need 0 < min_depth < max_depth, got {min_depth} and {max_depth} m")
         super().__init__()
         self.min_depth, self.max_depth = min_depth, max_depth
 

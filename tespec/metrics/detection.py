@@ -175,9 +175,9 @@ class BoxFilter:
 
 
 DEFINITION = (
-    f"COCO average precision in percent over all frames of the test recordings at once: IoU {THRESHOLDS[0]:.2f} to "
+    f"COCO average precision in percent over all frames of the test recordings together: IoU {THRESHOLDS[0]:.2f} to "
     f"{THRESHOLDS[-1]:.2f} in steps of 0.05, all areas, at most {MAX_DETECTIONS} detections per class and frame, boxes "
-    "in px of the histograms and not clipped to the image; only frames that hold ground truth after the filters are "
+    "in px of the histograms and not clipped to the image; only frames that have ground truth after filtering are "
     "scored; map: mean over thresholds and over the classes that have ground truth; ap50, ap75: at IoU 0.50, 0.75"
 )
 
@@ -235,7 +235,7 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
             raise UserError(
                 "detection scores",
                 f"no labelled frame is left after the filters ({self.filters.describe()})",
-                "evaluate recordings with boxes that pass them, or lower the filters",
+                "evaluate recordings with boxes that pass them, or relax the filters",
             )
         return scores
 
@@ -283,6 +283,6 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
         if not sound.all():
             wrong = frames[frame[sound.argmin()]]
             where = f"{name} boxes of {wrong.recording} at {wrong.time_us} us"
-            raise ValueError(f"{where}: a label that is none of {len(self.classes)} classes, or a wrong number")
+            raise ValueError(f"{where}: a label outside the {len(self.classes)} classes, or an invalid box or score")
         kept = self.filters.keeps(boxes)
         return boxes.keep(kept), frame[kept]

@@ -26,7 +26,7 @@ def class_prior(masks: Iterable[NDArray[np.uint8]], classes: int) -> NDArray[np.
     for mask in masks:
         counts = counts + (mask == every).astype(np.float32)
     if not counts.ndim:
-        raise UserError("class prior", "there is no training label", "check the data")
+        raise UserError("class prior", "the training set has no labels", "check the data")
     counts[:, counts.sum(axis=0) == 0] = counts.sum(axis=(1, 2))[:, None]
     return counts
 
@@ -48,7 +48,7 @@ def depth_prior(maps: Sequence[Depths], nearest: float, farthest: float) -> Dept
         seen = np.isfinite(stack).any(axis=0)
         medians[top : top + rows][seen] = np.nanmedian(stack[:, seen], axis=0)
     if np.isnan(medians).all():
-        raise UserError("depth prior", "no training label holds a depth", "check the data")
+        raise UserError("depth prior", "no training label has a valid depth", "check the data")
     if np.isnan(medians).any():
         medians[np.isnan(medians)] = _median(lambda: (each[(each >= nearest) & (each <= farthest)] for each in maps))
     return medians
@@ -78,7 +78,7 @@ def box_prior(labels: Iterable[Boxes]) -> Boxes:
     frames = list(labels)
     corners = np.concatenate([each.corners for each in frames] or [np.empty((0, 4), np.float32)])
     if not len(corners):
-        raise UserError("box prior", "no training label holds a box", "check the data")
+        raise UserError("box prior", "no training label contains a box", "check the data")
     places = np.floor((corners[:, :2] + corners[:, 2:]) / 2 / STEP)
     sizes = np.round(2 * np.log2(np.maximum(corners[:, 2:] - corners[:, :2], 1.0)))
     label = np.concatenate([each.label for each in frames])

@@ -14,9 +14,9 @@ IGNORE = 255
 
 DEFINITION = (
     "one confusion matrix over all labelled pixels of the test recordings, label 255 ignored; "
-    "miou: mean over all classes of TP / (TP + FP + FN), a class that occurs nowhere counting as 0; "
-    "mean_class_acc: mean over the classes that are labelled of TP / (TP + FN); "
-    "pixel_acc: share of pixels that are right"
+    "miou: mean over all classes of TP / (TP + FP + FN), 0 for a class neither labelled nor predicted; "
+    "mean_class_acc: mean over the labelled classes of TP / (TP + FN); "
+    "pixel_acc: share of correct pixels"
 )
 
 
@@ -32,7 +32,7 @@ def confusion(predicted: NDArray[np.integer], labels: NDArray[np.integer], class
     truth, found = labels[kept].astype(np.int64), predicted[kept].astype(np.int64)
     for name, values in (("labels", truth), ("predictions", found)):
         if values.size and not 0 <= values.min() <= values.max() < classes:
-            raise ValueError(f"{name} from {values.min()} to {values.max()} for {classes} classes")
+            raise ValueError(f"{name} range from {values.min()} to {values.max()}, not within 0 to {classes - 1}")
     return np.bincount(truth * classes + found, minlength=classes * classes).reshape(classes, classes)
 
 

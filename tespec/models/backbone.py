@@ -84,7 +84,7 @@ class Backbone(nn.Module, ABC):
         if arch not in self.architectures:
             raise UserError("arch", f"unknown value {arch!r}", f"choose from {', '.join(self.architectures)}")
         if any(side % STRIDE or side <= 0 for side in img_size):
-            raise UserError("img_size", f"{tuple(img_size)} is not made of multiples of {STRIDE}", "pad the input")
+            raise UserError("img_size", f"sides of {tuple(img_size)} are not multiples of {STRIDE}", "pad the input")
         self.arch, self.recurrent, self.bins = arch, recurrent, bins
         self.img_size = (int(img_size[0]), int(img_size[1]))
         self.in_channels = in_channels or 2 * bins
@@ -233,7 +233,7 @@ def architectures() -> dict[str, type[Backbone]]:
     for kind in BACKBONES.module_dict.values():
         for name in kind.architectures:
             if found.setdefault(name, kind) is not kind:
-                what = f"{name!r} is one of {found[name].__name__}'s as well"
+                what = f"{name!r} is also an architecture of {found[name].__name__}"
                 raise UserError(f"{kind.__name__}.architectures", what, "choose another name")
     return dict(sorted(found.items()))
 
@@ -255,7 +255,7 @@ def execute(model: nn.Module, *, recompute: bool = False, compiled: bool = False
     for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
         if recompute and any(isinstance(module, _BatchNorm) for module in backbone.modules()):
             what = "the backbone's batch normalisation would see every batch twice"
-            raise UserError("--recompute", what, "leave it out")
+            raise UserError("--recompute", what, "omit it")
         backbone.recompute = recompute
         for module in backbone.modules():
             if hasattr(module, "fused_attn"):  # timm's name

@@ -203,7 +203,7 @@ def make_executor(cluster: str, given: Sequence[str], folder: Path) -> AutoExecu
 
         executor = AutoExecutor(folder=folder.absolute(), cluster=cluster)
     except (ImportError, RuntimeError) as error:
-        raise UserError(f"--cluster {cluster}", str(error), "run pip install submitit, where sbatch is") from error
+        raise UserError(f"--cluster {cluster}", str(error), "install submitit on a machine with sbatch") from error
     parameters: dict[str, Any] = {"timeout_min": A_WEEK}
     try:
         for each in given:
@@ -213,5 +213,5 @@ def make_executor(cluster: str, given: Sequence[str], folder: Path) -> AutoExecu
             parameters[key if key in AutoExecutor._typed_parameters() else f"{cluster}_{key}"] = parse_yaml(text)
         executor.update_parameters(name="tespec", **parameters)
     except (NameError, TypeError, ValueError) as error:
-        raise UserError(f"--slurm {' '.join(given)}", str(error), "write --slurm partition=gpu") from error
+        raise UserError(f"--slurm {' '.join(given)}", str(error), "write KEY=VALUE, e.g. partition=gpu") from error
     return executor

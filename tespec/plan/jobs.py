@@ -346,5 +346,5 @@ def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
     wanted = [set(only) & column for column in known]
     fits = [all(not names or names & own for names, own in zip(wanted, each, strict=True)) for each in labels]
     if not any(fits):
-        raise UserError(f"--only {' '.join(only)}", "leaves nothing of this plan", "name fewer")
+        raise UserError(f"--only {' '.join(only)}", "matches no run of this plan", "give fewer names")
     return [job for job, chosen in zip(jobs, fits, strict=True) if chosen]

@@ -68,8 +68,8 @@ class _Data:
         if self.unordered and settings.recurrent:
             raise UserError("recurrent", f"{self.unordered} have no order in time", "set it to false")
         if settings.batch_size < method.min_batch_size:
-            what = f"{settings.batch_size} is too few for what is compared or normalised over the batch"
-            raise UserError("batch_size", what, f"give {method.min_batch_size} or more")
+            what = f"{settings.batch_size} is too small: samples are compared or normalised over the batch"
+            raise UserError("batch_size", what, f"set it to {method.min_batch_size} or more")
 
 
 class EventData(_Data):
@@ -89,10 +89,10 @@ class EventData(_Data):
         least = min(self.method.min_batch_size, self.method.val_batch_size(self.settings))
         if (found := sum(1 for _ in islice(self._val_places(), least))) < least:
             longest = max(map(len, self.held_out))
-            what = f"validation recordings hold {found} sequences of {segments} windows (segments) instead of {least}"
+            what = f"the validation recordings contain {found} sequences of {segments} windows, fewer than {least}"
             what += f"; the longest has {longest} windows of {self.settings.window_ms:g} ms"
             fewer = f"--set segments={longest}, or " if 0 < longest < segments else "fewer segments, or "
-            raise UserError(root, what, f"give {fewer}longer recordings")
+            raise UserError(root, what, f"use {fewer}longer recordings")
 
     def split(self, root: Path, skip_damaged: bool) -> TrainValSplit:
         """Split the recordings in `root` into training and validation; sets `root`, `size`, `damaged` and `notes`."""
@@ -101,9 +101,9 @@ class EventData(_Data):
         self.size, self.damaged = split.size, tuple(split.damaged)
         self.notes = (
             *_unused(split),
-            *(f"left out as damaged: {error}" for error in split.damaged.values()),
+            *(f"skipped (damaged): {error}" for error in split.damaged.values()),
             *(
-                f"{path}: {count:,} event times stepped back and were raised to the latest time before them"
+                f"{path}: {count:,} event timestamps went backwards and were clamped to the latest time before them"
                 for path, count in split.clamped.items()
             ),
         )
@@ -121,7 +121,7 @@ class EventData(_Data):
         """Describe the number of recordings and the split."""
         return {
             "recordings": f"{len(self.train)} for training, {len(self.held_out)} for validation",
-            "split": "whole recordings for validation, or the last quarter of the time where there are fewer than five",
+            "split": "complete recordings for validation; with fewer than five, the last quarter of each",
         }
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> Any:
@@ -196,7 +196,7 @@ class ImageData(_Data):
         self.root, self.images = root, open_images(root)
         if len(self.images.held_out) < self.method.min_batch_size:
             what = f"fewer than {self.method.min_batch_size} images are left for validation"
-            raise UserError(root, what, "give more images")
+            raise UserError(root, what, "add images")
         self.notes = tuple(_unused(self.images))
 
     def fingerprint(self) -> str:
@@ -263,7 +263,7 @@ class PairData(EventData):
         self.held_out = subsample(paired(split.held_out, window_ms), VAL_PAIRS)
         if sum(map(len, self.held_out)) < self.method.min_batch_size:
             what = f"fewer than {self.method.min_batch_size} pairs are left for validation"
-            raise UserError(root, what, "give longer recordings, or more of them")
+            raise UserError(root, what, "use longer recordings, or more of them")
 
     def fingerprint(self) -> str:
         """Hash of the recordings, and of the names and sizes of their images."""
@@ -302,8 +302,8 @@ PretrainData = EventData | ImageData
 def _unused(found: TrainValSplit | ImageFolder) -> Iterator[str]:
     """Yield lines for the user about recordings, or folders of images, of a test split or of no split."""
     for why, names in (
-        ("of a test split, so left alone", found.excluded_test),
-        ("left out, beside the folders of splits or not named by dataset.json", found.left_out),
+        ("skipped (test split)", found.excluded_test),
+        ("skipped (outside the split folders, or not listed in dataset.json)", found.left_out),
     ):
         more = "" if len(names) <= SHOWN else f" and {len(names) - SHOWN} more"
         if names:

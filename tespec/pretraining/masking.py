@@ -83,7 +83,7 @@ def draw_blocks(lanes: int, rows: int, columns: int, ratio: float, smallest: int
     """
     most = round(ratio * rows * columns)
     if not most or min(rows, columns) < 2:
-        raise UserError("masks", f"{rows} x {columns} patches leave no room for blocks", "mask more, or finer patches")
+        raise UserError("masks", f"{rows} x {columns} patches are too few for blocks", "mask more or smaller patches")
     everything, own = shard_slice(lanes)
     seeds = torch.randint(1 << 31, (everything,))[own].tolist()
     masks = [block_mask(np.random.default_rng(seed), rows, columns, most, smallest) for seed in seeds]

@@ -74,10 +74,10 @@ class Method:
     def require(cls, name: str, arch: str) -> None:
         """Refuse an architecture that the method does not support; the message lists the supported ones."""
         if not cls.architectures:
-            raise UserError(f"--method {name}", "is a part of another method and no backbone", "see --list")
+            raise UserError(f"--method {name}", "is a component of another method, not a backbone", "see --list")
         if arch not in cls.architectures:
-            what = f"{cls.title} with {cls.network_title} is {' or '.join(cls.architectures)} alone"
-            raise UserError(f"--method {name} --arch {arch}", what, f"give --arch {cls.architectures[0]}")
+            what = f"{cls.title} with {cls.network_title} is {' or '.join(cls.architectures)} only"
+            raise UserError(f"--method {name} --arch {arch}", what, f"use --arch {cls.architectures[0]}")
 
     @classmethod
     def facts(cls) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class PretrainMethod(Method, nn.Module):
         backbone = build_backbone(settings.width, settings.recurrent, bins, size, data.channels, settings.drop_path)
         if cls.masks_patches and not isinstance(backbone, EventSwin):
             what = f"{settings.width} has no patches to mask"
-            raise UserError(f"objective {settings.objective['type']}", what, "choose a Swin")
+            raise UserError(f"objective {settings.objective['type']}", what, "choose a Swin with --backbone")
         return backbone
 
     @classmethod
@@ -149,11 +149,11 @@ class PretrainMethod(Method, nn.Module):
         """Describe the validation metrics and data."""
         return {
             "loss": self.loss_is,
-            "feature_std": "standard deviation of unit-length features of all stages, times root(channels)",
+            "feature_std": "standard deviation of unit-length features of all stages, times sqrt(channels)",
             "feature_rank": "exponential of the entropy of the features' singular values",
-            "feature_places": f"{PLACES:,} places of all validation frames, or all of them; the same in every run",
-            "last_stage_std, last_stage_rank": "the same of the last stage alone",
-            "stages": f"the same of each stage, on about {FRAMES} validation frames",
+            "feature_places": f"{PLACES:,} positions of all validation frames, or all if fewer; the same in every run",
+            "last_stage_std, last_stage_rank": "the same for the last stage alone",
+            "stages": f"the same for each stage, on about {FRAMES} validation frames",
             **data.counts(),
             **({"left out as damaged": ", ".join(data.damaged)} if data.damaged else {}),
         }
@@ -276,7 +276,7 @@ def find_method(name: str) -> type[Method]:
     if method is None:
         raise UserError(f"--method {name}", "unknown method", suggest(name, sorted(METHODS.module_dict)))
     if not method.title:
-        raise UserError(f"--method {name}", "has no title for its table row", f"give {method.__name__} a title")
+        raise UserError(f"--method {name}", "has no title for its table row", f"set {method.__name__}.title")
     return method
 
 

@@ -126,8 +126,8 @@ class Tespec(EventMethod):
     pretraining_data = "1Mpx"
     citation = "Mohammadi, Wu, Gilitschenski: TESPEC, ICCV 2025"
     summary = (
-        "Patches of the event histograms are masked over a whole sequence and a recurrent backbone reconstructs the "
-        "intensity video there (Eq. 7), so that it must remember what it saw."
+        "Masks patches of the event histograms over a complete sequence; a recurrent backbone reconstructs the "
+        "intensity video in these patches (Eq. 7), which requires memory."
     )
     loss_is = "mean squared error of the reconstructed target"
     masks_patches = True
@@ -237,8 +237,8 @@ class Tespec(EventMethod):
         """Build the method with a randomly initialised backbone; a ratio above 0 that masks no patch is refused."""
         units = math.prod(-(-side // own.mask.unit) for side in data.size)
         if not own.autoencoding and round(own.mask.ratio * units) == 0:
-            what = f"{own.mask.ratio:g} of {units} patches is none"
-            raise UserError("objective.mask.ratio", what, f"give {1 / units:.3g} or more, or 0 for an autoencoder")
+            what = f"{own.mask.ratio:g} masks none of {units} patches"
+            raise UserError("objective.mask.ratio", what, f"set it to {1 / units:.3g} or more, or 0 for an autoencoder")
         backbone: Any = cls.new_backbone(settings, data)
         return cls(own, backbone, settings.window_ms / 1000 / settings.bins)
 
@@ -249,7 +249,7 @@ class Tespec(EventMethod):
     def protocol(self, data: Any) -> dict[str, str]:
         """Describe the validation metrics and data."""
         own = self.own
-        what = f"{own.target.kind} target{', normalised patch by patch' if own.patch_norm else ''}"
+        what = f"{own.target.kind} target{', normalised per patch' if own.patch_norm else ''}"
         where = "all pixels: nothing is masked" if own.autoencoding else "the masked pixels"
         if own.visible_weight and not own.autoencoding:
             where += f", plus {own.visible_weight:g} times that on the visible ones"

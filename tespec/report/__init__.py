@@ -73,7 +73,7 @@ def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
     """
     records, problems = read_records(results)
     if not records:
-        raise UserError(f"--results {results}", "holds no records", "name the --results folder of your runs")
+        raise UserError(f"--results {results}", "holds no records", "give the --results folder of your runs")
     frame = to_frame(records)
     left_out = list(problems)
     is_sample = bool((frame.data == "sample").all())  # then published and measured numbers are not comparable
@@ -107,7 +107,7 @@ def facts(records: Sequence[Record]) -> dict[str, str]:
         "results version": counted(record.results_version for record in records),
         "tespec": counted(
             f"{each.get('tespec', '')} at {str(each.get('revision', ''))[:10]}"
-            + (" with changed files" if each.get("modified") else "")
+            + (" with uncommitted changes" if each.get("modified") else "")
             for each in made
         ),
         "packages": "; ".join(f"{name} {version}" for name, version in versions.items() if version),

@@ -198,8 +198,8 @@ class TrainingEstimate:
                 kept = counter.alive - before
                 backward(losses["loss"])
         except (NotImplementedError, RuntimeError) as error:
-            what = f"its step cannot be counted without data: {one_line(str(error))[:200]}"
-            raise UserError(type(model).__name__, what, "let no shape depend on numbers on the device") from error
+            what = f"the cost of its step cannot be estimated without data: {one_line(str(error))[:200]}"
+            raise UserError(type(model).__name__, what, "make tensor shapes independent of tensor values") from error
         model.zero_grad()
         weights = sum(each.nbytes for each in (*model.parameters(), *model.buffers()))
         trained = sum(each.nbytes for each in model.parameters() if each.requires_grad)
@@ -222,9 +222,9 @@ class TrainingEstimate:
             yaml.safe_dump({"settings": facts}, sort_keys=False, width=116, default_flow_style=True),
             f"data        {data}",
             f"profile     {settings.profile}",
-            f"input       {self.size[0]} x {self.size[1]} px, {settings.batch_size} x {settings.segments} a step",
+            f"input       {self.size[0]} x {self.size[1]} px, {settings.batch_size} x {settings.segments} per step",
             f"parameters  {parameters}",
-            f"a step      {cost.flops / 1e12:.3g} TFLOP{f' on each of {gpus} GPUs' if gpus > 1 else ''}; "
+            f"per step    {cost.flops / 1e12:.3g} TFLOP{f' on each of {gpus} GPUs' if gpus > 1 else ''}; "
             f"{settings.optimisation.steps:,} steps",
             f"memory      {memory:.3g} GB in {precision}: {cost.kept / 1e9:.3g} GB kept for the backward pass, "
             f"{cost.fixed / 1e9:.3g} GB weights, gradients, optimizer",
@@ -232,9 +232,9 @@ class TrainingEstimate:
         for title, gigabytes, bf16, tf32 in GPUS:
             peak = (bf16 if self.half else tf32) * 1e12
             hours = settings.optimisation.steps * cost.flops / (peak * MFU) / 3600
-            small = "; too small: give --recompute, --accumulate N, or more GPUs" * (memory > gigabytes)
+            small = "; too small: use --recompute, --accumulate N, or more GPUs" * (memory > gigabytes)
             lines.append(f"  {title:16} {gigabytes:4} GB  {hours:,.1f} h{small}")
-        note = f"Hours are those of the steps at {100 * MFU:.0f} % of the peak; data and evaluation come on top."
+        note = f"Hours are for the steps at {100 * MFU:.0f} % of peak throughput, without data loading and evaluation."
         return "\n".join([*lines, note])
 
 
@@ -274,7 +274,7 @@ def input_of(settings: Finetuning | Pretraining, dataset: str, sensor: Size | No
         official = DATASETS.module_dict[dataset_of_task(dataset)].sensor
     stated = settings.sensor or sensor or official
     if stated is None:
-        raise UserError(f"data set {dataset}", "no config states its sensor's size", "give --sensor WIDTHxHEIGHT")
+        raise UserError(f"data set {dataset}", "no config specifies its sensor size", "give --sensor WIDTHxHEIGHT")
     region = reduced(*stated, settings.downsample)
     rows = settings.protocol.get("rows") if isinstance(settings, Finetuning) else None
     return min(region.height, rows or region.height), region.width

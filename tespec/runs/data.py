@@ -108,8 +108,8 @@ def find_data(dataset: str, given: Path | None, profile: str | None = None, *, p
     sample, named = world_folder() / dataset, os.environ.get("TESPEC_DATA", "")
     if given == Path(SAMPLE):
         if given.exists():
-            what = f"a folder here has this name, and --data {SAMPLE} means the sample world"
-            raise UserError(f"--data {SAMPLE}", what, "give the full path of the folder, or run from another one")
+            what = f"a folder here has this name, but --data {SAMPLE} means the sample world"
+            raise UserError(f"--data {SAMPLE}", what, "give the full path of the folder, or run from another folder")
         return Data(sample, SAMPLE)
     if given is not None:
         if not given.exists():
@@ -121,7 +121,7 @@ def find_data(dataset: str, given: Path | None, profile: str | None = None, *, p
             return Data(parent / dataset, _label(parent / dataset, dataset))
     missing = f"no {dataset} data given or found in ./data/{dataset}"
     if named:
-        what = "no such folder" if gone else f"holds no folder {dataset}"
+        what = "no such folder" if gone else f"contains no folder {dataset}"
         refusal = UserError(f"TESPEC_DATA={named}", what, ANSWER)
     elif profile not in UNASKED:
         refusal = UserError(f"--profile {profile}", missing, ANSWER)
@@ -129,7 +129,7 @@ def find_data(dataset: str, given: Path | None, profile: str | None = None, *, p
         return Data(sample, SAMPLE, f"{missing}: using the synthetic sample world")
     if not planned:
         raise refusal
-    return Data(Path(dataset), dataset, f"sizes of the official {dataset}; a run is refused: {refusal}")
+    return Data(Path(dataset), dataset, f"sizes of the official {dataset}; a run would be refused: {refusal}")
 
 
 def settings_of(

@@ -84,13 +84,13 @@ class CellSpec:
         unused += [] if self.pretraining_seed is None else [f"--pretraining-seed {self.pretraining_seed}"]
         if self.pretrains:
             if not (self.data.is_sample or planned):
-                remedy = f"give --checkpoint FILE, or make it: tespec pretrain {option} --data FOLDER"
+                remedy = f"give --checkpoint FILE, or create it: tespec pretrain {option} --data FOLDER"
                 raise UserError(option, "needs pre-trained weights", remedy)
             recipe = pretraining_settings(self.name, self.settings.profile, self.pretraining_changes)
             if self.data.is_sample:
                 origin = Origin(recipe.dataset, True)
         elif unused:
-            raise UserError(unused[0], "this run does no pre-training", "leave it out")
+            raise UserError(unused[0], "this run has no pre-training", "remove it")
         elif self.checkpoint is None:
             if self.method.pretraining_data != "-" and not planned:
                 raise UserError(option, f"is pre-trained on {self.method.pretraining_data}", "give --checkpoint FILE")
@@ -101,7 +101,7 @@ class CellSpec:
                 if self.method.initialise.__func__ is Method.initialise.__func__:  # type: ignore[attr-defined]
                     raise
                 # The method may have its own file format.
-                say(f"{error.where}: its pre-training is not known, so the peak learning rate is that of other data")
+                say(f"{error.where}: unknown pre-training data, so the default peak learning rate is used")
         same = origin.sample == self.data.is_sample
         return self.settings.after_pretraining_on(origin.data) if same else self.settings
 

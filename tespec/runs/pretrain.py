@@ -116,8 +116,8 @@ def pretrain(
 
     def missing_files(record: Record) -> str:
         if not weights.is_file():
-            return f"its weights {weights} are gone"
-        return "" if sha256_of(weights) == record.weights["sha256"] else f"{weights} is not the file its record names"
+            return f"weights {weights} are missing"
+        return "" if sha256_of(weights) == record.weights["sha256"] else f"{weights} does not match its recorded hash"
 
     probe_fn = last_stage if isinstance(model.backbone, Backbone) else None
     evaluate, trained = partial(_validated, run, learned, model), partial(train, run, model, batches, probe_fn)
@@ -133,8 +133,8 @@ def _upstream(name: str, settings: Pretraining, data: Data, seed: int, setup: Se
     recipe = method.upstream_settings(settings, first)
     same = pretrain_method(recipe).data_type is method.data_type
     if not same and not data.is_sample:
-        what = f"needs a network that {first} has pre-trained on other data"
-        remedy = f"run pretrain.py --method {first}, and give its backbone.safetensors"
+        what = f"needs a network pre-trained by {first} on other data"
+        remedy = f"run tespec pretrain --method {first}, and set its backbone.safetensors in the objective"
         raise UserError(f"--method {name}", what, remedy)
     say(f"{name} needs the network of {first}, which is pre-trained first")
     where = data if same else sibling(data, recipe.dataset)

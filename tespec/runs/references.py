@@ -39,9 +39,9 @@ STRIDE = 8  # side of a patch in px
 PATCHES = 20_000  # target number of patches per split, sampled evenly from the labels
 PROBES = {"linear": linear_probe, "knn": nearest_neighbours}
 DEFINITION = (
-    f"features of all four stages at stride {STRIDE}, of the frozen backbone as it is before fine-tuning; a patch has "
-    f"the class that most of its labelled pixels have; up to {PATCHES:,} patches of each split; linear: logistic "
-    "regression on standardised features; knn: 20 nearest neighbours by cosine, weighted; in percent, over patches"
+    f"in percent, over patches; features: all four stages of the backbone before fine-tuning, at stride {STRIDE}; "
+    f"class: majority of a patch's labelled pixels; up to ceil({PATCHES:,} / labels in the split) patches per label; "
+    "linear: logistic regression on standardised features; knn: 20 nearest neighbours by cosine, weighted"
 )
 
 
@@ -52,7 +52,7 @@ class Prior(Method):
     group = "References"
     network_title = "-"
     architectures = ("feedforward",)
-    summary = "The most frequent label of each pixel in the training set, the same for every test frame; no network."
+    summary = "Most frequent class or median depth per pixel, or most common boxes, of the training set; no network."
 
 
 class Constant:
@@ -103,7 +103,7 @@ def prior_of(task: Any) -> Tensor | Boxes:
         return torch.from_numpy(depth_prior(labels, head["min_depth"], head["max_depth"]))
     if settings.kind == "detection":
         return box_prior(labels)
-    raise UserError(f"reference prior, {settings.task}", f"is not known for {settings.kind}", "leave it out")
+    raise UserError(f"reference prior, {settings.task}", f"is not defined for {settings.kind}", "choose another task")
 
 
 def probe(spec: CellSpec) -> Record:
@@ -114,7 +114,7 @@ def probe(spec: CellSpec) -> Record:
     """
     require_masks(spec.settings)
     if world_size() > 1:
-        raise UserError("--probe", "trains nothing that several processes could share", "start a single one")
+        raise UserError("--probe", "does not support multiple processes", "start a single one")
     prepared = prepare_run("probe", spec, {"probe": DEFINITION})
     return run_or_load(prepared.run, lambda: _measured(prepared))
 
@@ -127,7 +127,7 @@ def require_masks(settings: Finetuning) -> None:
     """
     if settings.kind != "segmentation":
         where = f"--probe --task {settings.task}"
-        raise UserError(where, "probes are only for segmentation", "choose ddd17 or dsec")
+        raise UserError(where, "probes support only segmentation", "choose ddd17 or dsec")
 
 
 def _measured(prepared: PreparedRun) -> Outcome:

@@ -203,7 +203,7 @@ def run_or_load(
         if found is not None and (not setup.overwrite or found != before):
             return _taken(run, found)
         if holder:
-            say(f"{run.name}: {holder} ended without a result; this process goes on with it")
+            say(f"{run.name}: {holder} ended without a result; this process continues it")
         elif setup.overwrite and is_first():
             clear(run.folder)
         if is_first() and not setup.overwrite:
@@ -262,7 +262,7 @@ def _acquired(lock: FileLock) -> bool:
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-        say(f"{path.parent}: this file system has no locks; start each run only once at a time")
+        say(f"{path.parent}: this file system does not support locks; start each run only once at a time")
         return True
     path.write_text(f"process {os.getpid()} on {os.uname().nodename}", encoding="utf-8")
     return True
@@ -273,14 +273,14 @@ def _evaluating(run: Run, trained: Trained) -> Iterator[None]:
     """Context in which a scheduler's signal raises `Preempted`; on any failure, log that the training is kept."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
-        raise Preempted(f"stopped by {signal.Signals(number).name}; the same command evaluates again")
+        raise Preempted(f"stopped by {signal.Signals(number).name}; run the same command to evaluate again")
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGUSR1)}
     try:
         yield
     except BaseException:
         if trained.curve and is_first():
-            say(f"{run.name}: the training is complete and kept; the same command evaluates it again")
+            say(f"{run.name}: the training is complete and saved; run the same command to evaluate again")
         raise
     finally:
         for number, previous in before.items():
@@ -320,10 +320,11 @@ def _taken(run: Run, record: Record) -> Record:
     version = record.environment.get("tespec", "")
     older = record.results_version != RESULTS_VERSION or version != tespec.__version__
     made = f" (made by {version}, results version {record.results_version})" if older else ""
-    say(f"{record.name} is complete already{made}; --overwrite computes it again")
+    say(f"{record.name} is already complete{made}; --overwrite recomputes it")
     theirs, ours = flattened(record.config), flattened(run.config)
+    ours["deviations"] = theirs.get("deviations")  # prose, which may be reworded
     if changed := {key: (theirs.get(key), ours[key]) for key in ours if theirs.get(key) != ours[key]}:
-        say(f"{record.name} was made with other settings than those of now: {_both_values(changed)}")
+        say(f"{record.name} was made with different settings: {_both_values(changed)}")
     if run.setup.variant and run.setup.variant != record.variant:
         record = record.model_copy(update={"variant": run.setup.variant})
         if is_first():
@@ -341,11 +342,11 @@ def _say_why(run: Run, missing_files: Callable[[Record], str]) -> None:
     """Log why a run is computed although it, or a similar run, has a record."""
     own = find_record(run.setup.results, run.name)
     if own is not None:
-        say(f"{own.name}: {missing_files(own)}, computed again")
+        say(f"{own.name}: {missing_files(own)}; recomputing")
         return
     same_seed = [each for each in similar_records(run.setup.results, run.choices) if each.seed == run.seed]
     for nearest in same_seed[:1]:
-        say(f"{run.name}: computed, since {nearest.name} differs in {_both_values(differing(nearest, run.choices))}")
+        say(f"{run.name}: running, since {nearest.name} differs in {_both_values(differing(nearest, run.choices))}")
 
 
 def _both_values(changed: Mapping[str, tuple[Any, Any]]) -> str:

@@ -37,10 +37,10 @@ class Setup:
     device: Annotated[str | None, Parameter(help="cpu, cuda or cuda:N (default: a GPU if there is one)")] = None
     results: Annotated[Path, Parameter(help="folder of records, tables and pictures", show_default=False)] = RESULTS
     runs: Annotated[Path, Parameter(help="folder of checkpoints and weights", show_default=False)] = RUNS
-    overwrite: Annotated[bool, Parameter(help="start again despite a result or checkpoint")] = False
+    overwrite: Annotated[bool, Parameter(help="start again, even if a result or checkpoint exists")] = False
     workers: Annotated[
         NonNegativeInt | None,
-        Parameter(group=ADVANCED, help="processes that prepare batches (default: chosen; CPU: 0)"),
+        Parameter(group=ADVANCED, help="data loading processes (default: automatic; CPU: 0)"),
     ] = None
     threads: Annotated[
         PositiveInt | None, Parameter(group=ADVANCED, help="CPU threads (default: the profile's, else torch's)")
@@ -52,13 +52,13 @@ class Setup:
         bool, Parameter(group=ADVANCED, help="activation checkpointing: less memory, a third more time")
     ] = False
     deterministic: Annotated[
-        bool, Parameter(group=ADVANCED, help="deterministic algorithms on a GPU as well; slower")
+        bool, Parameter(group=ADVANCED, help="use deterministic algorithms on a GPU as well; slower")
     ] = False
     compiled: Annotated[
         bool, Parameter(name="--compile", group=ADVANCED, help="compile the backbone; needs a C++ compiler")
     ] = False
     launcher: Annotated[
-        Literal["none", "pytorch", "slurm"], Parameter(group=ADVANCED, help="what started the processes of this run")
+        Literal["none", "pytorch", "slurm"], Parameter(group=ADVANCED, help="launcher of the processes of this run")
     ] = "none"
     track: Annotated[
         Literal["files", "tensorboard", "wandb", "mlflow"] | None,
@@ -117,4 +117,4 @@ class Setup:
                     pass
             except OSError as error:
                 what = f"cannot be written to ({error.strerror})"
-                raise UserError(f"{option} {folder}", what, "name another") from error
+                raise UserError(f"{option} {folder}", what, "choose another folder") from error

@@ -61,10 +61,10 @@ def train(
         folder.mkdir(parents=True, exist_ok=True)
         tidy(folder)
     if batches.left_out:
-        say(f"left out, shorter than {batches.segments} windows: {', '.join(batches.left_out)}")
+        say(f"skipped, shorter than {batches.segments} windows: {', '.join(batches.left_out)}")
     if batches.has_no_continuation:
-        what = f"no stretch with labels has two chunks of {batches.segments} windows in a row"
-        say(f"{what}, so that no state is carried in training; set more segments, or sampling: clips")
+        what = f"no recording or labelled part has two chunks of {batches.segments} windows in a row"
+        say(f"{what}, so training carries no state; set fewer segments (more for sparse labels), or sampling: clips")
     tracker = _open_tracker(setup.track, run) if setup.track and is_first() else None
     curve = CurveHook(max(1, settings.steps // POINTS_ON_CURVE), probe_fn, tracker)
     save = CheckpointHook(folder, curve, SECONDS_BETWEEN_CHECKPOINTS)
@@ -219,7 +219,7 @@ class CheckpointHook(Hook):
             path = save_checkpoint(self._folder, trainer.step, content)
         barrier()
         if stop:
-            said = f"stopped after step {trainer.step}, saved as {path}; the same command goes on" if is_first() else ""
+            said = f"stopped after step {trainer.step}, saved as {path}; the same command resumes" if is_first() else ""
             raise KeyboardInterrupt(said) if stop == signal.SIGINT else Preempted(said)
 
     def after_run(self, trainer: Trainer) -> None:
@@ -229,5 +229,5 @@ class CheckpointHook(Hook):
 
     def _request_stop(self, number: int, frame: FrameType | None) -> None:
         if self._stop is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt("stopped at once; the checkpoints saved before are whole")
+            raise KeyboardInterrupt("stopped immediately; earlier checkpoints are complete")
         self._stop = number

@@ -138,8 +138,8 @@ def make_world(
     if all((folder / dataset).is_dir() for dataset in wanted):
         return folder
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # would wait for its parent forever
-        remedy = 'put what it does below `if __name__ == "__main__":`'
-        raise UserError(sys.argv[0], "is imported by each process that makes the sample world", remedy)
+        remedy = 'move its code under `if __name__ == "__main__":`'
+        raise UserError(sys.argv[0], "is imported by each worker process that makes the sample world", remedy)
     with one_at_a_time(folder):
         for dataset, recordings in wanted.items():
             if not (folder / dataset).is_dir():

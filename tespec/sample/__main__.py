@@ -18,10 +18,10 @@ app = new_app("python -m tespec.sample")
 @app.default
 def make(
     *,
-    size: Annotated[Literal["tiny", "small"], Parameter(help="how much to make")] = "small",
-    seed: Annotated[NonNegativeInt, Parameter(help="streets of different seeds differ")] = 0,
-    root: Annotated[Path | None, Parameter(help="folder in which worlds are kept (default: the cache)")] = None,
-    processes: Annotated[PositiveInt | None, Parameter(help="recordings made at once (default: one per core)")] = None,
+    size: Annotated[Literal["tiny", "small"], Parameter(help="size of the world")] = "small",
+    seed: Annotated[NonNegativeInt, Parameter(help="different seeds have different streets")] = 0,
+    root: Annotated[Path | None, Parameter(help="folder that contains the worlds (default: the cache)")] = None,
+    processes: Annotated[PositiveInt | None, Parameter(help="worker processes (default: one per core)")] = None,
     datasets: Annotated[tuple[str, ...], Parameter(help="layouts to make", consume_multiple=True)] = DEFAULT,
 ) -> None:
     """Make a sample world; print the label prior of each data set, a baseline to beat, and the world's folder."""

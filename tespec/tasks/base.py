@@ -168,7 +168,7 @@ class Task(ABC):
 
     def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
         if settings.test_time_augmentation not in self.test_time_augmentations:
-            what = f"{settings.test_time_augmentation!r} does not go with {settings.kind}"
+            what = f"{settings.test_time_augmentation!r} is not supported for {settings.kind}"
             raise UserError("test_time_augmentation", what, f"choose from {', '.join(self.test_time_augmentations)}")
         if settings.augmentation.zoom and type(self).collate is stack_depths:  # zooming changes sizes but not depths
             raise UserError("augmentation.zoom", "zoom augmentation is not supported for depth", "set it to 0")
@@ -243,11 +243,11 @@ class Task(ABC):
         settings, train, state = self.settings, named(self.train), ""
         if settings.label_share != 1:
             learned, every = (sum(len(each.labelled) for each in group) for group in (self.learned, self.train))
-            train += f"; {learned:,} of these {every:,} labels are learned from, spread evenly over each recording"
+            train += f"; {learned:,} of these {every:,} labels are used for training, spread evenly over each recording"
         if settings.carries_state:
-            state = ", state carried through the whole recording"
+            state = ", state carried through the complete recording"
         elif settings.recurrent:
-            state = f", state zero at the start of a clip of {settings.segments} windows that ends at the label"
+            state = f", state reset at the start of a clip of {settings.segments} windows that ends at the label"
         return {
             TRAIN: train,
             self.split: named(self.scored),
@@ -272,7 +272,7 @@ class Task(ABC):
             return list(predictions)
         values = predictions.float().cpu().numpy()
         if not np.isfinite(values).all():
-            raise UserError("the trained model", "predicts what is no number", "lower optimisation.peak_lr")
+            raise UserError("the trained model", "predicts infinity or NaN", "lower optimisation.peak_lr")
         return list(values)
 
     @staticmethod

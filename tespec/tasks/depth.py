@@ -136,7 +136,7 @@ class DepthHead:
     def __post_init__(self) -> None:
         if not self.min_depth < self.max_depth:
             what = f"{self.min_depth:g} m is not below head.max_depth, {self.max_depth:g} m"
-            raise UserError("head.min_depth", what, "give a range of depths")
+            raise UserError("head.min_depth", what, "set it below head.max_depth")
 
 
 class DepthModel(Network):

@@ -270,7 +270,7 @@ class DetectionTask(Task):
         """Create an empty scorer."""
         head = build(DetectionHead, self.settings.head, "head")
         ranked = "class score" if head.score == "class" else "objectness times class score"
-        described = f"{ranked}, of predictions with objectness times class score from {head.score_threshold:g}"
+        described = f"{ranked}; those with objectness times class score below {head.score_threshold:g} are dropped"
         filters = BoxFilter(head.min_diagonal, head.min_side, round(head.skip_ms * 1000))
         return DetectionScorer(self.settings.classes, filters, described)
 

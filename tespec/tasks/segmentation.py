@@ -183,7 +183,7 @@ class SegmentationTask(Task):
     def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
         labels = settings.batch_size * min(settings.labels_per_chunk or settings.segments, settings.segments)
         if labels < 2:
-            raise UserError("batch_size", "a step has a single label, and batch normalisation needs two", "give more")
+            raise UserError("batch_size", "a step has one label, and batch normalisation needs two", "increase it")
         super().__init__(settings, root, split)
 
     @classmethod

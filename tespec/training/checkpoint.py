@@ -72,9 +72,9 @@ def read_checkpoint(path: Path, run: str) -> dict[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=True)
         owner = content["run"]
     except Exception as error:
-        raise UserError(path, "is not a checkpoint of a training", "remove it") from error
+        raise UserError(path, "is not a training checkpoint", "remove it") from error
     if owner != run:
-        raise UserError(path, "belongs to a run with other settings", "remove it")
+        raise UserError(path, "belongs to a run with different settings", "remove it")
     return dict(content)
 
 

@@ -59,7 +59,7 @@ def require_gradients(network: nn.Module) -> None:
         return
     without = [name for name, each in network.named_parameters() if each.requires_grad and each.grad is None]
     if without:
-        what = f"a step of rank {rank()} gave no gradient to {', '.join(without)}"
+        what = f"{', '.join(without)} got no gradient in a step of rank {rank()}"
         raise UserError(type(network).__name__, what, "set unused_parameters = True in its class, or freeze them")
 
 

@@ -76,7 +76,7 @@ def out_of_memory_named() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        remedy = "give --accumulate 2 or more, --recompute, or a smaller batch by --set batch_size=N"
+        remedy = "use --accumulate 2 or more, --recompute, or a smaller batch (--set batch_size=N)"
         raise UserError("GPU", "out of memory", remedy) from error
 
 
@@ -107,7 +107,7 @@ def choose_device(name: str | None) -> torch.device:
         raise UserError(f"--device {name}", "unknown device", "use cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not (device.index or 0) < torch.cuda.device_count():
         there = f"{torch.cuda.device_count()} GPUs" if torch.cuda.is_available() else "no GPU that torch can use"
-        raise UserError(f"--device {name}", f"this machine has {there}", "leave --device out or use cpu")
+        raise UserError(f"--device {name}", f"this machine has {there}", "omit --device or use cpu")
     return device
 
 
@@ -154,16 +154,16 @@ def launched(launcher: str, device: str | None) -> Iterator[None]:
     """
     if launcher == "none":
         if os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ:
-            what = "torchrun started several processes, and each would compute the whole run"
-            raise UserError("--launcher none", what, "give --launcher pytorch")
+            what = "torchrun started multiple processes, and each would compute the complete run"
+            raise UserError("--launcher none", what, "use --launcher pytorch")
         yield
         return
     meeting = torch_environment(launcher, os.environ)
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if device not in (None, "cpu", "cuda"):
-        raise UserError(f"--device {device}", "each process takes a GPU of its own", "leave --device out")
+        raise UserError(f"--device {device}", "each process uses its own GPU", "omit --device")
     if launcher == "slurm" and device != "cpu" and not on_gpu:
-        raise UserError(f"--launcher {launcher}", "there is no GPU here", "ask for GPUs, or give --device cpu")
+        raise UserError(f"--launcher {launcher}", "no GPU is available", "request GPUs, or use --device cpu")
     os.environ.update(meeting)
     # With "spawn", every worker would load all indices again.
     if multiprocessing.get_start_method(allow_none=True) is None:
@@ -198,7 +198,7 @@ def torch_environment(launcher: str, environment: Mapping[str, str]) -> dict[str
     hosts = environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_NODELIST")) if launcher == "slurm" else None
     address = environment.get("MASTER_ADDR", first_host(hosts) if hosts else None)
     if address is None:
-        what = "MASTER_ADDR is not set, so processes on several machines cannot meet"
+        what = "MASTER_ADDR is not set, so the processes cannot find each other"
         remedy = "set it to the host of process 0: export MASTER_ADDR=HOST"
         raise UserError(f"--launcher {launcher}", what, remedy)
     job = environment.get("SLURM_JOB_ID", "")

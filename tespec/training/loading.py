@@ -71,8 +71,8 @@ def deal(steps: Callable[..., Any], seed: int, batch_size: int, accumulate: int)
     parts = world_size() * accumulate
     if batch_size % parts:
         shared = f"among {world_size()} processes with {accumulate} gradient accumulation steps each"
-        what, larger = f"{batch_size} lanes do not divide evenly {shared}", -(-batch_size // parts) * parts
-        raise UserError("batch_size", what, f"give --set batch_size={larger}, or another --accumulate")
+        what, larger = f"{batch_size} does not divide evenly {shared}", -(-batch_size // parts) * parts
+        raise UserError("batch_size", what, f"use --set batch_size={larger}, or another --accumulate")
     return MicroBatches([steps(seed, (rank() * accumulate + step, parts)) for step in range(accumulate)])
 
 
@@ -89,7 +89,7 @@ class _Answers(Dataset[Batch | UserError]):
             return error
         except OSError as error:
             where, what = error.filename or "reading data", error.strerror or str(error)
-            return UserError(where, f"{what}, at step {step}", "bring it back, then give the same command")
+            return UserError(where, f"{what}, at step {step}", "restore it, then run the same command")
 
 
 def load_batches(steps: Dataset[Any], first: int, last: int, workers: int | None, *, pin: bool) -> Iterator[Any]:
@@ -100,7 +100,7 @@ def load_batches(steps: Dataset[Any], first: int, last: int, workers: int | None
     """
     answers = _Answers(steps)
     if pin and workers == 0:
-        say("--workers 0 beside a GPU: it waits for each batch; leave --workers out to have a number chosen")
+        say("--workers 0 with a GPU: it waits for every batch; omit --workers to choose automatically")
     elif pin and workers is None and first < last:
         workers = choose_workers(answers[first])
     loader = DataLoader(
@@ -125,8 +125,8 @@ def load_batches(steps: Dataset[Any], first: int, last: int, workers: int | None
             broken = not isinstance(error, RuntimeError) and "in DataLoader worker process" not in str(error)
             if not workers or not (broken or "DataLoader worker (pid" in str(error)):
                 raise
-            what = f"a process that prepares batches died at step {step}, as for want of memory"
-            raise UserError(f"--workers {workers}", what, "give the same command with fewer workers") from error
+            what = f"a worker process died at step {step}, possibly out of memory"
+            raise UserError(f"--workers {workers}", what, "run the same command with fewer workers") from error
         if isinstance(batch, UserError):
             raise batch
         yield batch

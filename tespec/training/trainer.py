@@ -177,7 +177,7 @@ class Trainer:
             return
         recordings = sorted({name for names in all_gather(self._steps.names(step)) for name in names})
         on = f" on {', '.join(recordings)}" if recordings else ""
-        what = f"the loss or a gradient is not finite{on}; no weight was changed by it, and older checkpoints are kept"
+        what = f"the loss or a gradient is not finite{on}; the weights are unchanged, and older checkpoints are kept"
         raise UserError(f"step {step}", what, "lower optimisation.peak_lr")
 
     def _call(self, point: str, *arguments: Any) -> None:

@@ -95,7 +95,7 @@ def write_weights(path: Path, tensors: Mapping[str, Tensor], recipe: Mapping[str
         with whole_file(path) as unfinished:
             save_file(plain, unfinished, metadata=metadata)
     except SafetensorError as error:
-        raise UserError(path, f"cannot be written ({error})", "name another place, or free some space") from error
+        raise UserError(path, f"cannot be written ({error})", "choose another folder, or free disk space") from error
     return sha256_of(path)
 
 
@@ -104,16 +104,16 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors, recipe = read_tensors(path)
     for name, tensor in tensors.items():
         if problem := problem_of(tensor, tensor):
-            raise UserError(path, f"{name} {problem}", "take an earlier checkpoint, not quantised")
+            raise UserError(path, f"{name} {problem}", "use an earlier checkpoint that is not quantised")
     return tensors, recipe
 
 
 def problem_of(tensor: Tensor, target: Tensor) -> str:
     """Describe why a tensor cannot be loaded into `target` (dtype, shape, or values not finite), "" if it can."""
     if target.is_floating_point() and tensor.dtype not in FLOATS:
-        return f"holds {tensor.dtype}, which are no weights"
+        return f"has dtype {tensor.dtype}, which is not supported for weights"
     if tensor.shape != target.shape:
-        return f"is {tuple(tensor.shape)}, this model needs {tuple(target.shape)}"
+        return f"has shape {tuple(tensor.shape)}, but this model needs {tuple(target.shape)}"
     return "" if torch.isfinite(tensor).all() else "holds values that are not finite"
 
 
@@ -156,9 +156,9 @@ def _open_safetensors(path: Path, with_tensors: bool) -> tuple[dict[str, Tensor]
     except (SafetensorError, *UNREADABLE, AttributeError) as error:
         raise UserError(path, f"not a readable safetensors file ({error})", "copy or write it again") from error
     if not isinstance(recipe, dict):
-        raise UserError(path, "the recipe in it is no mapping", "write the file again")
+        raise UserError(path, "its recipe is not a mapping", "write the file again")
     named = {field.name: recipe[field.name] for field in fields(Architecture) if field.name in recipe}
-    build(Architecture, named, f"{path}: the recipe in it")
+    build(Architecture, named, f"{path}: recipe")
     return tensors, recipe
 
 

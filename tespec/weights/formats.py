@@ -81,11 +81,11 @@ FORMATS = (
     # repeated over more channels, as in TESPEC's comparison. The size is img_size in config/pretrain/swin_small.yml.
     CheckpointFormat("ecddp", "ECDDP's student, a Swin Transformer", (rf"student\.backbone\.{BLOCK}",),
                      swin_names(r"student\.backbone\."), sensor=(192, 192), data="E-TartanAir"),
-    CheckpointFormat("swin-microsoft", "Swin Transformer in the naming of Microsoft, and of timm before 0.8",
+    CheckpointFormat("swin-microsoft", "Swin Transformer with tensor names of Microsoft or timm before 0.8",
                      (BLOCK, r"layers\.0\.downsample\..*")),
-    CheckpointFormat("swin-timm", "Swin Transformer in the naming of timm since 0.8", (BLOCK,)),
+    CheckpointFormat("swin-timm", "Swin Transformer with tensor names of timm since 0.8", (BLOCK,)),
     # The last bottleneck's third convolution, which ResNet-18 and -34 lack.
-    CheckpointFormat("resnet50", "ResNet-50 in the naming of torchvision",
+    CheckpointFormat("resnet50", "ResNet-50 with tensor names of torchvision",
                      ("conv1.weight", r"layer4\.2\.conv3\.weight"),
                      ((r"(?!fc\.)(.*)", r"resnet.\1"),), stem=RESNET_STEM),
 )  # fmt: skip
@@ -94,25 +94,25 @@ FORMATS = (
 VIT = r"blocks\.\d+\.attn\.qkv\.weight"
 SWAPPED = "; the links of DeiT-S and Swin-T in MoBY's README are swapped"
 UNSUPPORTED = (
-    (r"(.*\.)?swin_block\.\d+\..*", "is EventPretrain's Swin Transformer, whose blocks are laid out differently"),
-    (r"(.*\.)?temporal_block\d\..*", "is STP's: a stem before an image network that stayed frozen, no backbone"),
-    (rf"encoder\.{BLOCK}", "holds a Swin Transformer as its encoder, and nothing that tells whose it is"),
+    (r"(.*\.)?swin_block\.\d+\..*", "is EventPretrain's Swin Transformer, whose blocks have a different layout"),
+    (r"(.*\.)?temporal_block\d\..*", "is STP's stem for a frozen image network, not a backbone"),
+    (rf"encoder\.{BLOCK}", "holds a Swin Transformer as its encoder, but no key that identifies the method"),
     (r"(.*\.)?event_head\.weight", "is ECDP's ViT-S, not its ResNet-50"),
     (rf"encoder\.{VIT}", f"is MoBY's DeiT-S{SWAPPED}"),
-    (r"rel_pos_bias\.relative_position_bias_table|blocks\.\d+\.attn\.q_bias", "is a ViT as MEM and BEiT have it"),
-    (r"codebook\.weight", "is MEM's tokenizer, an autoencoder and no backbone"),
+    (r"rel_pos_bias\.relative_position_bias_table|blocks\.\d+\.attn\.q_bias", "is the ViT of MEM or BEiT"),
+    (r"codebook\.weight", "is MEM's tokenizer, an autoencoder, not a backbone"),
     (rf"(.*\.)?(event|rgb)_{VIT}", "is CM3AE's pair of ViTs for events and frames"),
     (rf"(?!.*layers[._]\d)(.*\.)?{VIT}", f"is a vision transformer without stages (ViT, DeiT){SWAPPED}"),
-    (r".*\.attn\.w_msa\..*", "is a Swin Transformer in OpenMMLab's naming, whose order of channels differs"),
-    (r"(swin\.)?encoder\.layers\..*", "is a Swin Transformer in the naming of transformers"),
+    (r".*\.attn\.w_msa\..*", "is OpenMMLab's Swin Transformer, whose channel order differs"),
+    (r"(swin\.)?encoder\.layers\..*", "is a Swin Transformer of Hugging Face's transformers"),
 )
 # Variants that would load but compute something else, by converted names.
 VARIANTS = (
     (r"swin\..*\.(cpb_mlp\..*|logit_scale)", "is a Swin Transformer V2"),
     (r"swin\..*\.norm2\.running_mean", "has batch normalisation before its MLPs (a variant of MoBY)"),
-    (r"swin\.absolute_pos_embed", "adds absolute positions to its patches"),
+    (r"swin\.absolute_pos_embed", "adds absolute position embeddings to its patches"),
 )
-KNOWN = "give a checkpoint of a format in docs/weights.md"
+KNOWN = "use a checkpoint in a format listed in docs/weights.md"
 
 
 class Converted(NamedTuple):
@@ -140,8 +140,8 @@ def convert(
     """
     recipe = recipe or {}
     if "kind" in recipe:
-        what = f"holds a network with the head of {str(recipe['kind'])[:40]}"
-        raise UserError(where, what, "give backbone.safetensors of a pre-training")
+        what = f"holds a fine-tuned network with a {str(recipe['kind'])[:40]} head"
+        raise UserError(where, what, "give the backbone.safetensors of a pre-training")
     if "width" in recipe:
         converted, kind = Converted(OWN, dict(tensors)), architectures().get(recipe["width"])
         stem = kind.stem if kind and recipe.get("in_channels") in IMAGES else None
@@ -149,7 +149,7 @@ def convert(
         tensors, found = recognise(tensors)
         if found is None:
             _refuse(UNSUPPORTED, tensors, where)
-            what = f"its format is not known (the first name is {next(iter(tensors))!r})"
+            what = f"has an unknown format (the first tensor is {next(iter(tensors))!r})"
             raise UserError(where, what, KNOWN)
         converted, stem = _rename(tensors, found, where), found.stem
         _refuse(VARIANTS, converted.tensors, where)
@@ -181,7 +181,7 @@ def _rename(tensors: Mapping[str, Tensor], found: CheckpointFormat, where: objec
         if own is None:
             unused.append(name)
         elif own in kept:
-            raise UserError(where, f"holds {own} twice, under two names", "take the file as it was published")
+            raise UserError(where, f"holds {own} twice, under two names", "use the file as published")
         else:
             kept[own] = tensor
     if found.stem == RESNET_STEM:
@@ -205,7 +205,7 @@ def _downsample_at_start(tensors: dict[str, Tensor], where: object) -> dict[str,
     stages = {found[0] for name in tensors if (found := pattern.search(name))}
     if ("0" in stages) == ("3" in stages):
         what = f"holds {'both' if '0' in stages else 'neither'} of layers.0.downsample and layers.3.downsample"
-        raise UserError(where, f"{what}, so its naming is ambiguous", "take the file as it was published")
+        raise UserError(where, f"{what}, so its naming is ambiguous", "use the file as published")
     if "3" in stages:
         return tensors
     return {pattern.sub(lambda found: str(int(found[0]) + 1), name): each for name, each in tensors.items()}

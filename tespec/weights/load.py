@@ -53,7 +53,7 @@ class WeightsReport:
         text = f"{self.source}: {self.loaded} of {self.total} tensors of the backbone"
         text += f", format {self.format}" if self.format else ""
         text += f", {len(self.adapted)} adapted" if self.adapted else ""
-        return text + (f"; the ConvLSTMs ({len(self.random)} tensors) start at random" if self.random else "")
+        return text + (f"; the ConvLSTMs ({len(self.random)} tensors) are randomly initialised" if self.random else "")
 
     def facts(self) -> dict[str, Any]:
         """Facts about the weights for a record."""
@@ -105,7 +105,7 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
             chosen[name] = tensor
     left = sorted(name for name in given if name not in wanted)
     may_stay = () if any(name.startswith(LSTMS) for name in wanted) else (LSTMS,)
-    problems += [f"{name} has no place in this model" for name in left if not name.startswith(may_stay)]
+    problems += [f"{name} has no counterpart in this model" for name in left if not name.startswith(may_stay)]
     adapted = (*converted.repeated, *(name for name in chosen if chosen[name] is not given[name]))
     return MatchedState(chosen, adapted, random, (*left, *converted.unused), tuple(problems), len(wanted))
 
@@ -133,7 +133,7 @@ def read_backbone(path: Path, *, height: int | None = None, width: int | None = 
     if "width" not in recipe:
         raise UserError(path, "holds no recipe", "convert it with `tespec weights convert`")
     if missing := [name for name in ("sensor", "recurrent", "bins") if name not in recipe]:
-        raise UserError(path, f"the recipe in it does not name {missing[0]}", "write the file again")
+        raise UserError(path, f"its recipe lacks {missing[0]}", "write the file again")
     rows, columns = recipe["sensor"]
     size = padded_size(height or rows, width or columns)
     backbone = build_backbone(recipe["width"], recipe["recurrent"], recipe["bins"], size, recipe.get("in_channels"))
@@ -164,8 +164,8 @@ def origin_of(path: Path) -> Origin:
 def require_other_labels(weights: WeightsReport, trained_on: str, where: object) -> None:
     """Raise `UserError` if the weights were trained on labels of the recordings with this hash."""
     if weights.recipe.get(TRAINED_ON) == trained_on:
-        what = "has learned the labels of the recordings that it would be fine-tuned on"
-        raise UserError(where, what, "train it on others, such as a sample world with another seed")
+        what = "was already trained on the labels of these recordings"
+        raise UserError(where, what, "train it on other recordings, such as a sample world with another seed")
 
 
 class Contents(NamedTuple):
@@ -231,9 +231,9 @@ def rewrite(contents: Contents) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     path, recipe, found = contents.path, contents.recipe, contents.converted.format
     if contents.arch is None:
-        raise UserError(path, "its first layer has the width of no architecture here", "give Swin-T or ResNet-50")
+        raise UserError(path, "the width of its first layer matches no architecture here", "use Swin-T or ResNet-50")
     matched = contents.matches["recurrent" if contents.settings["recurrent"] else "feed-forward"]
-    matched.require_complete(path, f"the file is {found.title}; {contents.arch} needs all of it")
+    matched.require_complete(path, f"the file is {found.title}; {contents.arch} needs all its tensors")
     source = {"file": path.name, "format": found.name, "sha256": contents.sha256}
     return matched.tensors, (recipe or {"source": source}) | contents.settings
 
@@ -261,7 +261,7 @@ def fetch(given: Path | None) -> Path | None:
     import timm
 
     if not timm.is_model_pretrained(name):
-        raise UserError(f"--checkpoint {given}", "timm knows no such weights", "give timm:NAME as timm lists it")
+        raise UserError(f"--checkpoint {given}", "timm has no such weights", "choose NAME from timm.list_pretrained()")
     try:
         network = timm.create_model(name, pretrained=True, num_classes=0)
     except Exception as error:  # exception types differ between versions of the hub's client

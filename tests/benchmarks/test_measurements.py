@@ -57,7 +57,7 @@ def test_a_stage_whose_ways_differ_is_named_and_ends_with_1(stage, monkeypatch, 
     monkeypatch.setattr(speed, name, lambda *given: spoil(plain(*given)))
     monkeypatch.setattr(speed, "RESULTS", tmp_path)
     assert call(monkeypatch, speed, "--quick", "--only", stage) == 1
-    assert f"{stage:10} FAILED: the two ways give different results" in capfd.readouterr().out
+    assert f"{stage:10} FAILED: the two implementations give different results" in capfd.readouterr().out
     assert not list(tmp_path.iterdir())  # a partial run writes no file of results
 
 
@@ -113,5 +113,5 @@ def test_a_step_that_raises_is_named_and_the_next_one_runs(monkeypatch, capsys):
 
 def test_without_a_gpu_the_way_that_works_is_named(monkeypatch, capsys):
     assert call(monkeypatch, gpu, "--device", "cuda:99") == 2
-    said = "error: --device cuda:99: no such GPU; use --device cpu --small to see that everything runs"
+    said = "error: --device cuda:99: no such GPU; use --device cpu --small for a smoke test"
     assert capsys.readouterr().err.startswith(said)

@@ -38,7 +38,7 @@ ENDS = [
     (UserError("a.yaml", "two\n  lines", "write\none"), 2, "error: a.yaml: two lines; write one\n"),
     (KeyboardInterrupt("stopped at step 3"), 130, "stopped at step 3\n"),
     (Preempted("stopped at step 3"), 75, "stopped at step 3\n"),
-    (OSError(28, "No space left on device", "a.json"), 2, "error: a.json: No space left on device; name another place"),
+    (OSError(28, "No space left on device", "a.json"), 2, "error: a.json: No space left on device; choose another"),
     (ModuleNotFoundError("No", name="timm.layers"), 2, f"error: {sys.executable}: the package timm.layers"),
 ]
 
@@ -64,7 +64,7 @@ def test_help_fits_a_screen_says_how_settings_are_found_and_imports_no_torch(cal
         assert len(out.splitlines()) <= 47, command
         assert ("--import" in out) == (command not in ([], ["tables"], ["report"])), command
         if command in (["run"], ["pretrain"]):
-            assert "then --profile, then --set; the later one wins" in out
+            assert "then --profile, then --set; the later one wins" in " ".join(out.split())
             assert out.index("--method") < out.index("Advanced:") < out.index("--launcher")
             assert all(name in out for name in (*names("profiles"), *LAUNCHERS, *TRACKERS))
     code = (
@@ -129,7 +129,7 @@ def test_a_task_and_a_profile_of_ones_own_are_files(tmp_path, monkeypatch, call)
     task.write_text("base: ddd17\ntitle: Mine\n")
     profile.write_text("base: tiny\n")
     refused = call("run", "--method", "scratch", "--task", task, "--profile", profile, "--data", "/nowhere")
-    assert refused == (2, "", "error: base: tiny: has a base itself; name one that has none\n")
+    assert refused == (2, "", "error: base: tiny: has a base itself; choose a base that has none\n")
     profile.write_text("base: sample\nfinetuning: {optimisation: {steps: 33}}\n")
     refused = call("run", "--method", "scratch", "--task", task, "--profile", profile, "--data", "/nowhere")
     assert refused == (2, "", "error: /nowhere: no such file or folder; check the path given to --data\n")

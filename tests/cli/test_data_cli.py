@@ -38,7 +38,7 @@ def test_a_sound_dataset_passes(data, tiny_world, tmp_path, dataset):
     path = tmp_path / "figures" / "a.csv"
     code, out, _ = data("check", dataset, tiny_world / dataset, "--out", path)
     assert code == 0, out
-    assert out.splitlines()[-1].startswith("fine: ")
+    assert out.splitlines()[-1].startswith("no problems: ")
     assert "needed by `prepare`" in out
     table = pd.read_csv(path)
     assert set(table["split"]) == {"train", "val", "test"}
@@ -71,7 +71,7 @@ def test_one_recording_in_two_splits_fails_under_any_name(data, twin, dataset):
             shutil.copy(*(min((root / split).glob(f"*{ending}")) for split in ("train", "test")))
     code, out, _ = data("check", dataset, root, "--quick")
     assert code == 2
-    assert re.search(r"of test is a copy of \S+ of train; ", out)
+    assert re.search(r"this test recording is a copy of \S+ in train; ", out)
     assert out.splitlines()[-1].startswith("1 problem in ")
 
 
@@ -98,10 +98,10 @@ def test_a_damaged_recording_is_named_and_the_rest_packed_if_asked_for(data, twi
     code, _, err = data(*given)
     assert code == 2
     assert f"{path}: " in err
-    assert ", or leave it out with --skip-damaged" in err
+    assert ", or skip it with --skip-damaged" in err
     code, text, _ = data(*given, "--skip-damaged")
     assert code == 2
-    assert f"left out: {path}: " in text
+    assert f"skipped: {path}: " in text
     assert "packed: 3 recordings" in text
     assert len(list(root.rglob("events.u32"))) == 3
     assert not path.with_name(f"{path.name}.store").exists()
@@ -112,7 +112,7 @@ def test_an_archive_needs_no_packing(data, twin):
     relayout(root, "gen1", "rvt-archive")
     code, _, err = data("prepare", "gen1", root)
     assert code == 2
-    assert "holds histograms, which are read as they are" in err
+    assert "contains histograms, which need no packing" in err
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
@@ -156,7 +156,7 @@ def test_a_recording_that_does_not_name_its_sensor_is_read_with_a_given_size(dat
         code, out, _ = call(*words, *size)
         assert (code, said in out) == (0, True), out
     code, _, err = data("preview", *drive, "--set", "bins=5")
-    assert (code, err) == (2, "error: --set changes settings of a data set, and recordings have none; see --help\n")
+    assert (code, err) == (2, "error: --set changes settings of a data set, but recordings have none; see --help\n")
 
 
 RECORDING = str(REAL / "davis.aedat4")

@@ -55,29 +55,29 @@ def test_pretrains_on_a_single_recording(call, tmp_path, places):
 
 
 MISTAKES = [
-    ("run", "--method and --task are needed"),
+    ("run", "--method and --task are required"),
     ("run --method tespek --task ddd17", "unknown method; did you mean 'tespec'"),
     ("run --method scratch --task ddd71", "--task ddd71: unknown task; did you mean 'ddd17'?"),
     (CELL + "--data /nowhere/at/all", "/nowhere/at/all: no such"),
     (CELL + "--set peak_lr=5e-4", "unknown setting 'peak_lr'; did you mean 'optimisation.peak_lr'?"),
     (CELL + "--profile paper", "--profile paper: no ddd17 data given"),
-    (CELL + "--reference prior", "--reference goes without --method"),
-    (CELL + "--freeze --probe", "give one of them"),
+    (CELL + "--reference prior", "--reference cannot be combined with --method"),
+    (CELL + "--freeze --probe", "--freeze cannot be combined with --probe"),
     (CELL + "--seeds 0 -3", 'Invalid value "-3"'),
-    (CELL + "--out pictures", "--model FILE, --predict RECORDING and --out DIR go together"),
+    (CELL + "--out pictures", "--model FILE, --predict RECORDING and --out DIR are required"),
     (CELL + "--launcher pytorch", "--launcher pytorch: RANK is not set; start with torchrun"),
-    ("run --model typo.safetensors --predict drive.raw --out out", "typo.safetensors: no such file; name a model"),
+    ("run --model typo.safetensors --predict drive.raw --out out", "typo.safetensors: no such file; give the model"),
     ("run --method tespec --task ddd17 --backbone microo", "unknown backbone; did you mean 'micro'"),
     ("run --method tespec --task ddd17 --backbone resnet-micro", "has no patches that TESPEC could mask"),
-    (CELL + "--set pretraining.batch_size=3", "--set pretraining.batch_size=3: this run does no pre-train"),
+    (CELL + "--set pretraining.batch_size=3", "--set pretraining.batch_size=3: this run has no pre-train"),
     (CELL + "--checkpoint x.pth", "--method scratch: takes no --checkpoint"),
     ("run --method tespec --task ddd17 --checkpoint OTHER", "written for arch 'tiny'"),
-    ("run --method scratch --task mvsec --probe", "--probe --task mvsec: probes are only for segmentation"),
+    ("run --method scratch --task mvsec --probe", "--probe --task mvsec: probes support only segmentation"),
     (CELL + "--dry-run --gpus 3", "batch_size: 4 lanes do not divide evenly into 3 parts"),
     (ON_DATA + "--set dataset=Foo", "dataset: unknown dataset 'Foo'; choose from Ddd17, Dsec, Gen1, Mvsec"),
-    (ON_DATA + "--split val --set splits.val=[]", "DDD17 has no validation split: no recordings are named"),
+    (ON_DATA + "--split val --set splits.val=[]", "DDD17 has no validation split: no recordings are listed"),
     (ON_DATA + "--set batch_size=1 --set labels_per_chunk=1 --set sampling=streams", "normalisation needs two"),
-    ("pretrain --method scratch", "--method scratch: has no pre-training; choose a method with a recipe"),
+    ("pretrain --method scratch", "--method scratch: has no pre-training recipe; choose a method"),
 ]
 
 
@@ -110,7 +110,7 @@ def test_a_folder_that_cannot_be_written_to_is_named_before_data_is_made(call, t
     for place in ("/proc/nope", tmp_path / "file", *([tmp_path / "docs"] if option == "--results" else [])):
         code, _, err = call(*given.split(), "--device", "cpu", other, tmp_path / "here", option, place)
         assert code == 2
-        said = r"(cannot be written to \(.*\); name another|is not a results folder; name .*)"
+        said = r"(cannot be written to \(.*\); choose another folder|is not a results folder; give .*)"
         assert re.fullmatch(rf"error: {option} {place}: {said}\n", err)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["docs", "file"]
 

@@ -72,12 +72,12 @@ def test_gains_are_one_table(tables, tmp_path):
         (["--where", "method"], "write KEY=VALUE"),
         (["--where", "frozen=False", "--frozen"], "given twice"),
         (["--by", "label_frction"], "did you mean 'label_fraction'"),
-        (["--by", "metric"], "cannot be a level of columns"),
-        (["--only", "ablation_steps", "--measured"], "nothing was measured"),
+        (["--by", "metric"], "cannot be used with --by"),
+        (["--only", "ablation_steps", "--measured"], "has no measured results"),
         (["--gains", "scrach"], "did you mean 'scratch'"),
-        (["--gains", "scratch", "--measured"], "--gains is a table of its own"),
+        (["--gains", "scratch", "--measured"], "--gains cannot be combined with"),
         (["--results", REPOSITORY / "docs"], "is not a results folder"),
-        (["--results", "nowhere"], "--results nowhere: no such folder; name a folder that holds runs/"),
+        (["--results", "nowhere"], "--results nowhere: no such folder; give a folder that contains runs/"),
     ],
 )
 def test_mistakes_are_one_line_and_write_nothing(tables, tmp_path, arguments, message):
@@ -91,15 +91,15 @@ def test_a_damaged_record_is_named_and_left_out(tables, tmp_path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "torn.json").write_text("{")
     code, _, err = tables("--results", tmp_path)
-    assert (code, "holds no readable record" in err) == (2, True)
-    assert err.startswith(f"left out: {tmp_path / 'runs' / 'torn.json'}: not a record")
+    assert (code, "contains no readable record" in err) == (2, True)
+    assert err.startswith(f"skipped: {tmp_path / 'runs' / 'torn.json'}: not a record")
     (tmp_path / "records.jsonl.gz").write_bytes((SAMPLE / "records.jsonl.gz").read_bytes())
     code, out, err = tables("--results", tmp_path)
-    assert (code, err.count("left out"), "39.55 ± 0.25 (5)" in out) == (0, 1, True)
+    assert (code, err.count("skipped"), "39.55 ± 0.25 (5)" in out) == (0, 1, True)
 
 
 def test_without_records_the_published_numbers_are_written(tables, tmp_path):
     code, out, _ = tables("--results", tmp_path)
     assert (code, out.startswith("Object detection"), "62.774" in out) == (0, True, True)
-    assert "Nothing measured: ablation_masking" in out
+    assert "No results for ablation_masking" in out
     assert "62.774" in (tmp_path / "tables" / "segmentation.md").read_text()

@@ -49,7 +49,7 @@ def test_to_timm_and_back(own, tmp_path, weights):
     plain, back = tmp_path / "plain.safetensors", tmp_path / "back.safetensors"
     code, out, _ = weights("convert", own, plain, "--to", "timm")
     assert code == 0
-    assert "left out, as timm has no place for them: 8 tensors" in out
+    assert "not written, as timm has no ConvLSTMs: 8 tensors" in out
     assert weights("convert", plain, back, "--sensor", "150x90")[0] == 0
     tensors, recipe = read_weights(back)
     assert (recipe["recurrent"], recipe["sensor"], recipe["width"]) == (False, [90, 150], "micro")
@@ -77,7 +77,7 @@ def test_nothing_is_overwritten_unasked(own, tmp_path, weights):
     for place in (taken, own):
         code, out, err = weights("convert", own, place)
         assert (code, out) == (2, "")
-        assert "exists already; name another place, or give --overwrite" in err
+        assert "already exists; choose another path, or give --overwrite" in err
     assert taken.read_text() == "mine"
     assert weights("convert", own, taken, "--overwrite")[0] == 0
     assert tespec.load(taken).arch == "micro"
@@ -87,10 +87,10 @@ def test_nothing_is_overwritten_unasked(own, tmp_path, weights):
     ("arguments", "message"),
     [
         (("inspect", "gone.pth"), "gone.pth: no such weights file"),
-        (("convert", "FILE", "out.pth"), "is not named .safetensors"),
+        (("convert", "FILE", "out.pth"), "does not end in .safetensors"),
         (("convert", "FILE", "FILE/out.safetensors"), "own.safetensors: File exists"),
         (("inspect", "FILE", "--sensor", "90"), "give WIDTHxHEIGHT in px"),
-        (("convert", "FILE", "out.safetensors", "--bins", "5"), "proj.weight is (24, 20, 4, 4), this model needs"),
+        (("convert", "FILE", "out.safetensors", "--bins", "5"), "proj.weight has shape (24, 20, 4, 4), but this model"),
     ],
 )
 def test_mistakes_are_answered_in_one_line(own, tmp_path, monkeypatch, weights, arguments, message):

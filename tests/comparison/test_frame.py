@@ -66,7 +66,7 @@ def test_numbers_that_are_not_finite_are_nan_and_the_main_metric_is_marked() -> 
         ((9.0, 20.0, 19.0, 18.5), True, "does not fall"),  # within the noise
         ((9.0, 20.0, 19.0, 17.5), False, "falls from 20.0 to 17.5"),
         ((2.0, 4.0, 6.0, 8.0), False, "rank is 8.0, not above 8"),
-        ((), False, "does not hold the last stage's rank"),
+        ((), False, "lacks the last stage's rank"),
     ],
 )
 def test_healthy_is_a_rank_that_is_high_and_does_not_fall(

@@ -207,7 +207,7 @@ def test_variants_are_named_by_table_and_row() -> None:
 def test_a_broken_table_of_ablations_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ablations.yaml").write_text("memory: {rows: 3}\n")
     monkeypatch.setattr("tespec.comparison.published.CONFIGS", tmp_path)
-    with pytest.raises(UserError, match=r"ablations.yaml: is no table of ablations \(memory"):
+    with pytest.raises(UserError, match=r"ablations.yaml: is not an ablation table \(memory"):
         read_ablations.__wrapped__()
 
 
@@ -218,5 +218,5 @@ def test_scores_of_a_task_that_the_table_has_not_are_refused(monkeypatch: pytest
     monkeypatch.setattr(
         "tespec.comparison.published.read_published", lambda name: wrong if name == "depth" else read(name)
     )
-    with pytest.raises(ValueError, match="scores of gen1, which the table has not"):
+    with pytest.raises(ValueError, match="scores of tasks that the table lacks: gen1"):
         published_frame()

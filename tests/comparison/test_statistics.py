@@ -27,8 +27,8 @@ def test_a_gain_computed_by_hand() -> None:
         ([], math.nan, "no common seed"),
         ([1.5], 1.5, "a single seed"),
         ([1.0, math.nan], math.nan, "a score is missing or not finite"),
-        ([0.5, 0.5, 0.5], 0.5, "all seeds differ by the same"),
-        ([0.0, 0.0], 0.0, "all seeds differ by the same"),
+        ([0.5, 0.5, 0.5], 0.5, "all seeds have the same difference"),
+        ([0.0, 0.0], 0.0, "all seeds have the same difference"),
     ],
 )
 def test_what_cannot_be_tested_is_blank_and_says_so(differences: list[float], mean: float, note: str) -> None:

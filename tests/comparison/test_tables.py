@@ -140,6 +140,9 @@ def test_columns_that_differ_in_nothing_named_say_what_they_differ_in() -> None:
     labels = {label[2] for label in table.cells.columns if label[0] == "DDD17"} - {"published"}
     assert len(labels) == 3
     assert any("data_fingerprint ffffffff" in label for label in labels)
+    recipes = ({"dataset": "1mpx", "data": "sample", "profile": "sample", "data_fingerprint": each} for each in "ab")
+    made = [record("tespec", seed=seed, weights={"recipe": recipe}) for seed, recipe in enumerate(recipes)]
+    assert len({label[2] for label in one(made, where={"weights": "*"}, measured=True).cells.columns}) == 2
 
 
 def test_the_newest_results_version_is_shown_and_older_ones_have_a_column_of_their_own() -> None:
@@ -172,7 +175,7 @@ def test_rows_of_different_machines_say_so() -> None:
     cells = column(table, "DDD17", "mIoU ↑", MEASURED)
     assert cells == {("No Pre-training", "yes"): "40.00 (1)", ("TESPEC (Ours)", "yes"): "40.00 (1)",
                      ("MoBY", "yes"): "40.00 (1)ᵃ"}  # fmt: skip
-    assert "Measured on different machines: ᵃ NVIDIA H100; without a sign A, 1 threads." in table.notes
+    assert "Measured on different machines: ᵃ NVIDIA H100; unmarked: A, 1 threads." in table.notes
 
 
 def test_methods_that_the_paper_lacks_have_rows_behind_its_own() -> None:
@@ -223,7 +226,7 @@ def test_a_pre_training_whose_rank_fell_is_marked_where_it_is_used() -> None:
         [fallen, record("mine", weights={"sha256": "a"}), record("other", weights={"sha256": "b"})], measured=True
     )
     assert table.cells.iloc[:, 0].tolist() == ["40.00 (1, low rank)", "40.00 (1)"]
-    assert any(note.startswith("low rank: in a pre-training") for note in table.notes)
+    assert any(note.startswith("low rank: the last-stage feature rank") for note in table.notes)
 
 
 def test_test_time_augmentation_chooses_the_published_row() -> None:
@@ -293,7 +296,7 @@ def test_runs_of_several_pretrainings_are_one_cell_and_its_gain_averages_over_th
     table = one([*tespec, *scratch], measured=True)
     # A method without pre-training is complete with one run per seed.
     assert table.cells["DDD17", "mIoU ↑", MEASURED].tolist() == ["40.50 ± 0.71 (2)", "55.50 ± 5.80 (4)"]
-    assert "over runs (seeds of fine-tuning times those of pre-training)" in table.notes[0]
+    assert "over runs (fine-tuning seeds × pre-training seeds)" in table.notes[0]
 
     def gain(*records: Record, over: str = "scratch") -> Any:
         table = gains_table(to_frame(records), over)

@@ -54,17 +54,17 @@ def test_what_a_user_changed_is_what_differs_from_the_defaults():
 
 
 WRONG = [
-    ("sampling=streams", "'streams' carries a state, and feed-forward networks have none"),
+    ("sampling=streams", "'streams' carries a state, but feed-forward networks have none"),
     ("optimisation.step=7", "unknown setting 'step'; did you mean 'steps'"),
     ("batch_size=many", "batch_size: 'many' is not allowed; it should be a valid integer"),
-    ("batch_size=1", "sampling: 'mixed' needs a lane of streams and one of clips, and batch_size is 1"),
-    ("augmentation.zoom_in=[1]", "zoom_in: \\[1\\] is not allowed; it should be a list of two"),
+    ("batch_size=1", "sampling: 'mixed' needs at least two lanes, but batch_size is 1"),
+    ("augmentation.zoom_in=[1]", "zoom_in: \\[1\\] is not allowed; it should be a list of two values"),
     ("optimisation.peak_lr=0", r"optimisation\.peak_lr: 0 is not allowed; it should be greater than 0"),
     ("batch_size", "no '='"),
-    ("batch_size=[", "the value is not YAML"),
+    ("batch_size=[", "the value is not valid YAML"),
     (f"optimisation.peak_lr={10**400}", "peak_lr: 100.* is not allowed"),
-    ("optimisation.clip.at=null", "optimisation.clip.at: no limit to clip by value at; give one, or set by to none"),
-    ("optimisation.steps=15", "warmup_steps: 15 steps of warm-up leave none of the 15 of .*; set it below 15"),
+    ("optimisation.clip.at=null", "optimisation.clip.at: missing for clipping by value; set it, or set by to none"),
+    ("optimisation.steps=15", "warmup_steps: 15 is not less than .* is 15; set it below 15"),
 ]
 
 
@@ -141,13 +141,13 @@ def test_a_task_wins_over_its_base_in_all_that_it_states(own):
     [
         ("tasks", "base: ddd17\narchitectures: {recurent: {segments: 2}}", "task own: unknown arch.* mean 'recurrent'"),
         ("tasks", "base: ddd17\noptimisation: {stepps: 2}", "task own: unknown setting 'stepps'; did you mean 'steps'"),
-        ("tasks", "base: ddd17\nsplits: 3", "task own: splits holds no settings by name"),
+        ("tasks", "base: ddd17\nsplits: 3", "task own: splits is not a mapping of settings"),
         ("profiles", "base: demo", "base: demo: has a base itself"),
         ("profiles", "base: sample\nfinetuning: {stepps: 3}", "unknown setting 'stepps'"),
         ("profiles", "base: sample\ndeviations: 3", "profile own, deviations: 3 is not allowed"),
         ("profiles", "base: sample\nfinetuning: {architectures: {recurrent: {batchsize: 4}}}", "mean 'batch_size'"),
         ("profiles", "base: sample\ntasks: {ddd17: 3}", "profile own, tasks.ddd17: 3 is not allowed"),
-        ("profiles", "base: sample\nfinetuning: {architectures: [recurrent]}", "holds no settings by name"),
+        ("profiles", "base: sample\nfinetuning: {architectures: [recurrent]}", "is not a mapping of settings"),
     ],
 )
 def test_mistakes_in_a_file_of_ones_own_are_named(own, kind, text, said):
@@ -193,8 +193,8 @@ def test_a_config_of_ones_own_is_read_beside_those_of_the_harness(own, tmp_path)
     assert config.own_files(tasks="own", profiles="paper") == [file]
     taken = file.rename(file.with_name("ddd17.yaml"))
     for file, said in (
-        (taken, "has the name 'ddd17' already; rename one of them"),
-        (tmp_path / "nothing.yaml", r"no such config; give a file that ends in"),
+        (taken, "already has the name 'ddd17'; rename one of them"),
+        (tmp_path / "nothing.yaml", r"not an existing .yaml file; check the path"),
     ):
         with pytest.raises(UserError, match=said):
             config.add_file("tasks", file)

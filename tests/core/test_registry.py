@@ -42,9 +42,9 @@ class Untitled(Method):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, r"mine\.py: no such file; check the path given to --import, which ends in .py"),
+        (None, r"mine\.py: not an existing .py file; check the path given to --import"),
         ("def broken(:", r"mine\.py: cannot be imported"),
-        (UNTITLED, "--method untitled: has no title for its table row; give Untitled a title"),
+        (UNTITLED, "--method untitled: has no title for its table row; set Untitled.title"),
     ],
 )
 def test_a_file_that_holds_no_method_is_refused(tmp_path, text, message):

@@ -134,7 +134,7 @@ def test_recordings_shorter_than_a_chunk_are_left_out_and_named(tiny_world):
     steps = LabelledBatches([short, long], settings, 0, stack_masks)
     assert steps.left_out == ("short",)
     assert steps[7]["histograms"].shape[0] == settings.batch_size
-    with pytest.raises(UserError, match="none has the 5 windows of a chunk, the longest has 4; set segments to 4"):
+    with pytest.raises(UserError, match="no recording has the 5 windows of a chunk, the longest has 4; set segments"):
         LabelledBatches([short], settings, 0, stack_masks)
     many = LabelledBatches([long.part(0, 6)], replace(settings, batch_size=9, sampling="streams"), 0, stack_masks)[1]
     assert many["histograms"].shape[:2] == (9, 5)

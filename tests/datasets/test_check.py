@@ -37,7 +37,7 @@ def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
     found = list(check(opened(root, "ddd17")))
     missing, size = problems(found)
     assert missing.startswith(f"{root / 'dir1'}: recording of the train split is missing; ")
-    assert "mask has 3x3 px, the histograms have 96x64; " in size
+    assert "mask has 3x3 px, but the histograms have 96x64; " in size
     assert found[0].facts["labels_empty"] == 1
     assert found[2].facts["events_count"] > 0
     assert "labels_count" not in found[2].facts

@@ -105,7 +105,7 @@ def test_pretrainings_see_no_test_recording_and_hold_validation_out(tiny_world, 
      ("1mpx", "test/moorea_2019-02-19_002_td_500000_8500000_td.dat")],
 )  # fmt: skip
 def test_a_test_recording_that_is_pointed_at_is_refused(tiny_world, tmp_path, dataset, place):
-    with pytest.raises(UserError, match=r"is of a test split, which nothing is pre-trained on; give recordings"):
+    with pytest.raises(UserError, match=r"belongs to a test split, which pre-training must not use; give training"):
         divide(official(tiny_world, tmp_path, dataset) / place, 50, WHOLE)
 
 
@@ -117,7 +117,7 @@ def test_a_description_that_names_other_splits_is_believed(tiny_world, tmp_path)
     division = divide(root, 50, WHOLE)
     assert (names(division.train), names(division.held_out)) == (["dir1"], ["dir0"])
     assert divide(root / "dir1", 50, WHOLE).train
-    with pytest.raises(UserError, match=r"dir2: is of a test split"):
+    with pytest.raises(UserError, match=r"dir2: belongs to a test split"):
         divide(tiny_world / "ddd17" / "dir2", 50, WHOLE)
 
 
@@ -129,7 +129,7 @@ def test_packed_renamed_and_linked_test_recordings_are_known(tiny_world, tmp_pat
     pack(open_reader(root / "dir1"), root / "dir1" / "events.store")
     (root / "dir1" / "events.dat.t").unlink()
     for path in (tmp_path / "packed" / "drive.store", tmp_path / "linked" / "drive", root / "dir1"):
-        with pytest.raises(UserError, match="is of a test split"):
+        with pytest.raises(UserError, match="belongs to a test split"):
             divide(path, 50, WHOLE)
 
 
@@ -139,7 +139,7 @@ def test_packed_renamed_and_linked_test_recordings_are_known(tiny_world, tmp_pat
 def test_what_may_be_tested_on_and_does_not_show_it_is_refused(tiny_world, tmp_path, name):
     (path,) = tiny_world.glob(f"*/test/{name}")
     shutil.copy(path, tmp_path)
-    with pytest.raises(UserError, match=r"lies in no folder train, val, test: it may be tested on; keep the archive's"):
+    with pytest.raises(UserError, match=r"not in a train, val or test folder, so it may be a test recording; keep the"):
         divide(tmp_path, 50, WHOLE)
 
 
@@ -213,7 +213,7 @@ def without_times(path):
 
 
 UNREADABLE = [
-    ("a.h5", Path.touch, r"a\.h5: not a whole HDF5 file"),
+    ("a.h5", Path.touch, r"a\.h5: incomplete or unreadable HDF5 file"),
     ("dir9", without_times, r"dir9.events\.dat\.t: no such file"),
     ("link.dat", lambda path: path.symlink_to("gone.dat"), r"link\.dat: no such file"),
     ("drive", lambda path: path.symlink_to("gone"), r"drive: no such file"),
@@ -244,7 +244,7 @@ def one_without_events(root):
 BROKEN = {
     "nothing there": (shutil.rmtree, "data: no such file or folder; check the path"),
     "no recordings": (lambda root: [path.unlink() for path in root.iterdir()], "data: holds no recording"),
-    "a split's recording": (spoil_description, "data: recording r7 of its dataset.json is missing"),
+    "a split's recording": (spoil_description, "data: recording r7, listed in its dataset.json, is missing"),
     "different sizes": (lambda root: write_recording(root / "z.dat", height=13),
                         r"different sizes: 16x12 \(r2.dat\), 16x13 \(z.dat\) px"),
     "too short": (lambda root: [write_recording(path, 0.03) for path in root.iterdir()],
@@ -267,13 +267,13 @@ def test_damaged_recordings_are_left_out_if_asked_for_and_recorded(tmp_path):
     for number in range(3):
         write_recording(tmp_path / f"r{number}.dat", height=48, width=64)
     one_without_events(tmp_path)
-    with pytest.raises(UserError, match=r"r1\.dat: .*, or leave it out with --skip-damaged"):
+    with pytest.raises(UserError, match=r"r1\.dat: .*, or skip it with --skip-damaged"):
         divide(tmp_path, 50, WHOLE)
     settings = pretraining_settings("tespec", "sample", ["segments=5"])
     task = open_pretraining(settings, tmp_path, skip_damaged=True)
     assert {name.split(" (")[0] for name in task.recordings()} == {"r0.dat", "r2.dat"}
     assert new_network(settings, task).protocol(task)["left out as damaged"] == "r1.dat"
-    assert any(re.match(r"left out as damaged: .*r1\.dat: ", note) for note in task.notes)
+    assert any(re.match(r"skipped \(damaged\): .*r1\.dat: ", note) for note in task.notes)
     for name in "r0.dat", "r2.dat":
         (tmp_path / name).unlink()
     with pytest.raises(UserError, match=r"r1\.dat: "):
@@ -286,14 +286,14 @@ def test_what_is_left_out_is_named_in_a_line(tmp_path):
     (tmp_path / "dataset.json").write_text(json.dumps({"splits": {"train": ["r00"], "val": ["r01"]}}))
     task = open_pretraining(pretraining_settings("tespec", "sample", ["segments=5"]), tmp_path)
     named = ", ".join(f"r{number:02d}.dat" for number in range(2, 10))
-    line = f"left out, beside the folders of splits or not named by dataset.json: {named} and 2 more"
+    line = f"skipped (outside the split folders, or not listed in dataset.json): {named} and 2 more"
     assert task.notes == (line,)
 
 
 def test_too_few_windows_held_out_are_counted(tmp_path):
     """The last quarter of 2 s, 10 windows of 50 ms, is held out."""
     path = write_recording(tmp_path / "one.dat", height=48, width=64)
-    with pytest.raises(UserError, match="longest has 10 windows of 50 ms; give --set segments=10, or"):
+    with pytest.raises(UserError, match="longest has 10 windows of 50 ms; use --set segments=10, or"):
         open_pretraining(pretraining_settings("tespec", "sample", ["segments=15"]), path)
 
 
@@ -314,7 +314,7 @@ def test_an_archive_of_histograms_is_pretrained_on_as_it_is(tiny_world, tmp_path
     assert division.train[0].histograms(1, 2, 10, "rvt").max() > 0
     with pytest.raises(UserError, match=r"holds windows of 50 ms, not 40; give --set window_ms=50"):
         divide(root, 40, WHOLE)
-    with pytest.raises(UserError, match=r"its sensor is 80x64 px, not 640x480; leave --sensor out"):
+    with pytest.raises(UserError, match=r"its sensor is 80x64 px, not 640x480; omit --sensor"):
         divide(root, 50, WHOLE, (480, 640))
 
 
@@ -343,8 +343,8 @@ NO_DESCRIPTIONS = {
     '{"splits": {"train": 1}}': "splits.train: ",
     '{"sensor": {"height": 80, "width": 1000000}}': "sensor.width: ",
     # Relative and absolute paths out of the folder.
-    '{"splits": {"train": ["a/../../b"]}}': r"splits.train.0: .* is no name of a recording",
-    '{"splits": {"train": ["/etc"]}}': r"splits.train.0: .* is no name of a recording",
+    '{"splits": {"train": ["a/../../b"]}}': r"splits.train.0: .* is not a valid recording name",
+    '{"splits": {"train": ["/etc"]}}': r"splits.train.0: .* is not a valid recording name",
 }
 
 
@@ -352,7 +352,7 @@ NO_DESCRIPTIONS = {
 def test_what_is_no_description_is_refused(tmp_path, content):
     (tmp_path / "dataset.json").write_text(content)
     with pytest.raises(
-        UserError, match=rf"dataset\.json: not a description of a data set.*{NO_DESCRIPTIONS[content]}"
+        UserError, match=rf"dataset\.json: not a valid data set description.*{NO_DESCRIPTIONS[content]}"
     ) as caught:
         described_size(tmp_path)
     assert "\n" not in str(caught.value)

@@ -138,7 +138,7 @@ def test_neither_programs_nor_bombs_nor_images_of_more_than_8_bits_are_read(tmp_
     with pytest.raises(UserError, match=r"link.png: not a readable image"):
         read_image(tmp_path / "link.png", 3)
     Image.new("I;16", (2, 2), 700).save(tmp_path / "a.png")
-    with pytest.raises(UserError, match=r"a.png: is an image of mode I;16, more than 8 bits a pixel"):
+    with pytest.raises(UserError, match=r"a.png: is an image of mode I;16, more than 8 bits per pixel"):
         read_image(tmp_path / "a.png", 1)
 
 

@@ -101,7 +101,7 @@ def test_speed_is_interpolated_and_optional(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "is empty"), ("1\n1\n", "step back or repeat"), ("1\n2.5\n", "one whole number"), ("\0", "one whole number")],
+    [("", "is empty"), ("1\n1\n", "step back or repeat"), ("1\n2.5\n", "one integer per"), ("\0", "one integer per")],
 )
 def test_stamps_that_are_none_are_refused(tmp_path, text, message):
     (tmp_path / "a.txt").write_text(text)
@@ -138,17 +138,17 @@ def boxes(corners=BOX, classes=(0, 2)):
         (DEPTH, depth(np.nan), ""),
         (BOXES, boxes(), ""),
         (BOXES, make_boxes(np.empty((0, 4)), np.empty(0, np.int64)), ""),
-        (MASK, mask(shape=(4, 5)), "mask has 5x4 px, the histograms have 6x4; "),
+        (MASK, mask(shape=(4, 5)), "mask has 5x4 px, but the histograms have 6x4; "),
         (MASK, mask(shape=(4, 6, 1)), r"mask is uint8 of shape \(4, 6, 1\); give \(H, W\) uint8"),
-        (MASK, mask(3), "mask holds class 3 of 3; name"),
+        (MASK, mask(3), "mask holds class 3 of 3; list"),
         (DEPTH, depth(dtype=np.float64), r"depth is float64 of shape \(4, 6\); give \(H, W\) float32"),
         (DEPTH, depth(0), "depth holds 0 m; give"),
         (DEPTH, depth(np.inf), "depth holds inf m"),
         (BOXES, BOX, r"boxes are float64 of shape \(2, 4\); give tespec.core.boxes.make_boxes"),
-        (BOXES, boxes(classes=(0, 3)), r"box 1 \(1, 1, 2, 3; class 3\) is not of the 3 classes; name"),
+        (BOXES, boxes(classes=(0, 3)), r"box 1 \(1, 1, 2, 3; class 3\) has an unknown class; list"),
         (BOXES, boxes(np.add(BOX, [[0], [5]])), r"box 1 \(6, 6, 7, 8; class 2\) is outside of 6x4 px; give"),
         (BOXES, boxes(BOX * np.nan), r"box 0 \(nan, nan, nan, nan; class 0\) is outside"),
-        (BOXES, boxes(BOX[:, [2, 1, 0, 3]]), r"box 0 \(6.5, 0, 0, 4; class 0\) is turned around"),
+        (BOXES, boxes(BOX[:, [2, 1, 0, 3]]), r"box 0 \(6.5, 0, 0, 4; class 0\) has left > right"),
     ],
 )
 def test_labels_are_what_their_task_learns_from_or_named(kind, label, message):

@@ -62,7 +62,7 @@ def test_it_is_checked_and_looked_at(drives, tmp_path):
             "download-guide drives",
         )
     )
-    assert "fine: 3 recordings" in check
+    assert "no problems: 3 recordings" in check
     assert (tmp_path / "a.png").stat().st_size > 10_000
     assert "drives/train/alley/events.dat" in guide
 
@@ -84,7 +84,7 @@ def test_labels_are_those_on_disk_and_trained_on_and_scored(drives, settings):
 
 def test_what_it_tests_on_is_known_wherever_it_lies(drives, settings, tmp_path):
     shutil.copytree(drives / "test" / "canal", tmp_path / "canal")
-    with pytest.raises(UserError, match=r"events.dat: is of a test split, which nothing is pre-trained on"):
+    with pytest.raises(UserError, match=r"events.dat: belongs to a test split, which pre-training must not use"):
         divide(tmp_path, 50, Downsample(1, "nearest"))
     assert [name.split("/")[1] for name in divide(drives, 50, Downsample(1, "nearest")).excluded_test] == ["canal"]
 
@@ -105,7 +105,7 @@ def test_a_format_of_ones_own_is_asked_before_those_of_the_harness(tmp_path, mon
     for name in ("own.h5", "other.h5"):
         write_h5(tmp_path / name, {f"events/{column}": np.arange(3) for column in "xytp"})
     assert load_events(tmp_path / "own.h5").count == 3
-    with pytest.raises(UserError, match=r"other\.h5: is an HDF5 file of events in no supported layout"):
+    with pytest.raises(UserError, match=r"other\.h5: is an HDF5 file of events in an unsupported layout"):
         load_events(tmp_path / "other.h5")
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 from collections import namedtuple
+from functools import partial
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def test_room_for_all_is_asked_for_before_anything_is_written(cache, tmp_path, m
     prepare(EventFolder(paths[0]))
     before = sorted(tmp_path.rglob("*"))
     monkeypatch.setattr(sources.shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 159_999))
-    what = "has 159,999 bytes free, the packed events of 2 recordings need about 160,000; make room"
+    what = "has 159,999 bytes free, but the packed events of 2 recordings need about 160,000; free disk space"
     with pytest.raises(UserError, match=f"stores: {what}"):
         pack_missing(map(EventSource, paths))
     with pytest.raises(UserError, match=f"in: {what}"):
@@ -82,8 +83,24 @@ def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_
     assert sorted(path.name[:36] for path in cache.iterdir()) == sorted(used) != []
     shutil.rmtree(cache.parent)
     cache.parent.write_text("a file where a folder should be")
-    with pytest.raises(UserError, match=r"cannot be written to \(.*; make room, or let TESPEC_CACHE name another"):
+    with pytest.raises(UserError, match=r"cannot be written to \(.*; free disk space, or set TESPEC_CACHE to another"):
         pack_missing([EventSource(recording(tmp_path / "a.dat"))])
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_damaged_folder_of_ddd17_is_skipped_and_a_store_that_cannot_be_written_is_not(
+    tiny_world, tmp_path, processes
+):
+    first, second, *_ = sorted(copied(tiny_world, tmp_path, "ddd17").glob("dir*"))
+    times = np.fromfile(first / "events.dat.t", "<i8")
+    times[-1] = 1 << 62
+    times.tofile(first / "events.dat.t")
+    pack = partial(pack_missing, [EventSource(first), EventSource(second)], beside=True, processes=processes)
+    assert [left_out.where for left_out in pack(skip_damaged=True)] == [str(first)]
+    shutil.rmtree(second / "events.store")
+    (second / ".events.store.unfinished").touch()
+    with pytest.raises(UserError, match="cannot be written to"):
+        pack(skip_damaged=True)
 
 
 def test_a_store_of_another_version_is_refused_and_replaced(tmp_path):
@@ -122,7 +139,7 @@ def test_check_compares_every_byte_of_a_store_and_of_what_it_was_made_from(tmp_p
     words[len(words) // 2] ^= 1 << 21  # a polarity
     words.tofile(store_of(path) / "events.u32")
     (problem,) = problems(list(check(EventFolder(path))))
-    assert problem == f"{store_of(path) / 'events.u32'}: is not what was written; pack the recording again"
+    assert problem == f"{store_of(path) / 'events.u32'}: does not match its checksum; pack the recording again"
 
 
 def test_preparing_what_is_packed_already_changes_nothing_nor_does_losing_the_original(tiny_world, tmp_path):

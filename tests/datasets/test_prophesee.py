@@ -151,7 +151,7 @@ def test_every_recording_of_a_split_but_the_faulty_ones_is_there_in_order(root):
     assert [recording.name for recording in found.recordings("test")] == ["c"]
     (root / "test" / "c_td.dat").rename(root / "test" / "d_td.dat")
     with pytest.raises(
-        UserError, match=r"c_bbox\.npy: has no events beside it; copy the recording's events beside its"
+        UserError, match=r"c_bbox\.npy: has no events next to it; copy the recording's events next to its"
     ):
         opened(root).names("test")
     changed = opened(root, "gen1", "splits.train=[b]", "splits.test=[a]")
@@ -273,12 +273,12 @@ def stored(change):
 BROKEN_ARCHIVES = {
     "no bytes": (stored(lambda data: data.astype("u2")), r"data is uint16 \(24, 20, 240, 304\) instead of uint8"),
     "large counts": (stored(lambda data: data * 11), r"event_representations\.h5: holds counts above 10"),
-    "a window beyond the end": (str, "has no histogram of one of the windows"),
-    "another sensor": (str, "its sensor is 304x240 px, not 640x480; leave --sensor out"),
+    "a window beyond the end": (str, "has no histogram for one of the windows"),
+    "another sensor": (str, "its sensor is 304x240 px, not 640x480; omit --sensor"),
     "other windows": (str, "holds windows of 50 ms, not 40; give --set window_ms=50"),
-    "an end too few": (replaced(ENDS, lambda times: times[:-1]), "does not hold 24 times that rise"),
-    "other ends": (replaced(ENDS, lambda times: times + 7), r"labels\.npz: has boxes at other times than the ends of"),
-    "other bins": (str, r"holds histograms of 10 bins by rule rvt, not of 5 by rule rvt; give --set bins=10"),
+    "an end too few": (replaced(ENDS, lambda times: times[:-1]), "does not hold 24 increasing times"),
+    "other ends": (replaced(ENDS, lambda times: times + 7), r"labels\.npz: has boxes at times that are not the end"),
+    "other bins": (str, r"holds histograms of 10 bins with rule rvt, not 5 bins with rule rvt; give --set bins=10"),
 }
 
 

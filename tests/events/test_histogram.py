@@ -88,7 +88,7 @@ def test_any_integer_type_and_any_stride_is_taken(dtype):
         ({"p": [0, 2]}, {}, "p has values"),
         ({"t": [5, 4]}, {}, "not sorted"),
         ({"t": [5]}, {}, "shapes"),
-        ({"t": [0.5, 1.5]}, {}, "not whole numbers"),
+        ({"t": [0.5, 1.5]}, {}, "not integers"),
         ({}, {"rule": "sums"}, "unknown binning rule 'sums'; choose from edges, rvt"),
         ({}, {"t_end": 0}, "is empty"),
         ({}, {"bins": 0}, "bins"),

@@ -105,7 +105,7 @@ def test_a_store_in_the_cache_is_known_by_content_wherever_the_recording_lies(ca
     recording = FORMATS["dat"](tmp_path)
     with pytest.raises(UserError) as caught:
         open_events(recording)
-    remedy = f"pack it (tespec data prepare recordings {recording}), or read it whole with load_events"
+    remedy = f"pack it (tespec data prepare recordings {recording}), or load it into memory with load_events"
     assert str(caught.value) == f"{recording}: is not packed; {remedy}"
     assert not cache.exists()
     pack_missing([EventSource(recording)])
@@ -158,8 +158,8 @@ def test_a_store_beside_the_recording_is_read_in_its_place(cache, tmp_path, kind
     [
         ("gone.raw", lambda path: None, "no such file or folder; check the path"),
         ("pipe.dat", os.mkfifo, "no such file or folder"),
-        ("notes.txt", Path.touch, r"holds no events in a known format; give a file of \.dat, \.raw, "),
-        ("folder.dat", Path.mkdir, "holds no events in a known format"),
+        ("notes.txt", Path.touch, r"holds no events in a supported format; give a \.dat, \.raw, "),
+        ("folder.dat", Path.mkdir, "holds no events in a supported format"),
     ],
 )
 def test_what_is_no_recording_is_refused(tmp_path, name, make, message):
@@ -190,7 +190,7 @@ def test_the_user_goes_before_a_description_beside_the_recording_and_nothing_is_
 
 def test_a_size_that_contradicts_the_file_is_refused(tmp_path):
     for path, own in ((REAL / "davis.aedat4", "346x260"), (RAW, "640x480")):
-        assert_refused(path, f"its sensor is {own} px, not 1280x720; leave --sensor out", 720, 1280)
+        assert_refused(path, f"its sensor is {own} px, not 1280x720; omit --sensor", 720, 1280)
     with pytest.raises(UserError, match="its sensor is 346x260 px, not 640x480"):
         open_events(FORMATS["store"](tmp_path), 480, 640)
 
@@ -208,5 +208,5 @@ def test_the_size_reaches_workers_the_fingerprint_and_predictions(tmp_path):
     found = find(trained, str(nameless), None, "640x480")
     assert (found.region.height, found.region.width) == (480, 640)
     for refused in (lambda: find(trained, str(nameless), None), lambda: divide(nameless.parent, 50, every)):
-        with pytest.raises(UserError, match=r"drive\.raw: does not name the sensor's size"):
+        with pytest.raises(UserError, match=r"drive\.raw: does not specify the sensor's size"):
             refused()

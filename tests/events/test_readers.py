@@ -78,7 +78,7 @@ def test_words_of_dat_are_read_as_described_and_written(tmp_path):
     write_dat(tmp_path / "b.dat", *EVENTS, *SIZE)
     assert_same_events(read(tmp_path / "b.dat"), EVENTS)
     for t in ([-1, 5], [5, 2**32]):
-        with pytest.raises(ValueError, match="do not fit 32 bits"):
+        with pytest.raises(ValueError, match="do not fit in 32 bits"):
             write_dat(tmp_path / "c.dat", *(np.zeros(2, int),) * 2, np.array(t), np.zeros(2, int), 4, 4)
     assert not (tmp_path / "c.dat").exists()
 
@@ -340,61 +340,61 @@ DAT, SIZED = [(3, 2, 1, 1)], "% Height 480\n% Width 640\n"
 AROUND = [*evt3_time(5), ("BASE_X", 0), *[("VECT_12", 0)] * ((1 << 16) // 12 + 2), ("VECT_12", 1)]
 NANOSECONDS = EVENTS.t + 1_790_000_000 * 10**9
 BOMB = struct.pack("<ii", 3, 100) + lz4.frame.compress(bytes(1 << 29))[:100]
-HALF, NONE = r"was never written whole \([12] of [167] chunks", r"was never written whole \(0 of 1 chunks"
+HALF, NONE = r"is incomplete \([12] of [167] chunks", r"is incomplete \(0 of 1 chunks"
 WRITTEN = [(dsec, "events/t"), (dsec, "events/x"), (dsec, "events/p"), (mvsec, "davis/left/events")]
 BAD = {
     "empty.dat": (Path.touch, "the file is empty; copy it again"),
-    "text.raw": (lambda path: path.write_text("hello"), "does not begin with a header"),
-    "endless.dat": (lambda path: path.write_bytes(b"% Height 480"), "its header does not end"),
-    "old.dat": (lambda path: dat(path, DAT, header=f"% Version 1\n{SIZED}"), "is version 1 of the format; give .* 2"),
+    "text.raw": (lambda path: path.write_text("hello"), "does not start with a header"),
+    "endless.dat": (lambda path: path.write_bytes(b"% Height 480"), "its header is incomplete"),
+    "old.dat": (lambda path: dat(path, DAT, header=f"% Version 1\n{SIZED}"), "unsupported format version 1; give .* 2"),
     "other.dat": (lambda path: dat(path, DAT, kind=(14, 8)), "event type is 14 of 8 bytes"),
     "untyped.dat": (lambda path: dat(path, [], kind=()), "event type is missing"),
-    "flat.dat": (lambda path: dat(path, [], header="% Height 480\n% Width 0\n"), "a sensor of 0x480 px"),
-    "outside.dat": (lambda path: dat(path, DAT, header="% Height 9\n% Width 2\n"), "events on 4x3 px, its sensor is"),
+    "flat.dat": (lambda path: dat(path, [], header="% Height 480\n% Width 0\n"), "sensor size 0x480 px"),
+    "outside.dat": (lambda path: dat(path, DAT, header="% Height 9\n% Width 2\n"), "events on 4x3 px, but its sensor"),
     "none.dat": (lambda path: dat(path, []), "holds no events"),
-    "torn.dat": (lambda path: cut(dat(path, DAT * 5), 3), "truncated: 5 bytes after the last whole event or word"),
-    "evt21.raw": (lambda path: evt3(path, header=b"% evt 2.1\n"), "names the encoding '2.1'; give an EVT2 or EVT3 rec"),
-    "unknown.raw": (lambda path: evt3(path, header=b"% geometry 9x9\n"), "does not name an encoding"),
-    "around.raw": (lambda path: evt3(path, *AROUND), "its sensor is 640x480"),  # columns must not wrap around onto it
-    "older.aedat4": (lambda path: path.write_bytes(b"#!AER-DAT3.1\r\n" + bytes(99)), "not begin like an AEDAT 4"),
+    "torn.dat": (lambda path: cut(dat(path, DAT * 5), 3), "truncated: 5 bytes after the last complete event or word"),
+    "evt21.raw": (lambda path: evt3(path, header=b"% evt 2.1\n"), "unsupported encoding '2.1'; give an EVT2 or EVT3"),
+    "unknown.raw": (lambda path: evt3(path, header=b"% geometry 9x9\n"), "its header has no encoding"),
+    "around.raw": (lambda path: evt3(path, *AROUND), "its sensor has 640x480"),  # columns must not wrap around onto it
+    "older.aedat4": (lambda path: path.write_bytes(b"#!AER-DAT3.1\r\n" + bytes(99)), "not start with the AEDAT 4"),
     "head.aedat4": (lambda path: path.write_bytes(MAGIC + b"\x10\0\0\0abc"), "its header is damaged"),
     "vast.aedat4": (lambda path: path.write_bytes(MAGIC + b"\xff\xff\xff\x7f"), "its header is damaged"),
-    "stream.aedat4": (lambda path: aedat4(path, xml="<dv/>"), "has no stream of events"),
+    "stream.aedat4": (lambda path: aedat4(path, xml="<dv/>"), "has no event stream"),
     "entity.aedat4": (lambda path: aedat4(path, xml="<!DOCTYPE a [<!ENTITY b 'c'>]><dv/>"), "its header is damaged"),
-    "method.aedat4": (lambda path: aedat4(path, packet(EVENTS), compression=9), "unknown method 9"),
+    "method.aedat4": (lambda path: aedat4(path, packet(EVENTS), compression=9), "unknown compression method 9"),
     "torn.aedat4": (lambda path: aedat4(path, packet(EVENTS)[:-9]), r"truncated or damaged: a packet of \d+ bytes"),
     "mixed.aedat4": (lambda path: aedat4(path, packet(EVENTS, compression=3)), r"packet at byte \d+ is damaged"),
     "bomb.aedat4": (lambda path: aedat4(path, BOMB), r"packet at byte \d+ is damaged"),
-    "below.aedat4": (lambda path: aedat4(path, packet(EVENTS._replace(y=EVENTS.y.astype(int) - 40))), "below zero"),
+    "below.aedat4": (lambda path: aedat4(path, packet(EVENTS._replace(y=EVENTS.y.astype(int) - 40))), "negative coord"),
     "two.npy": (changed(p=EVENTS.p + 1), "polarities from 1 to 2; write them as 0 and 1"),
     "codings.npy": (changed(p=np.arange(3_000) % 3 - 1), "polarities from -1 to 1"),
     "half.npy": (changed(p=EVENTS.p / 2), "polarities from 0.0 to 0.5"),
     "outside.npy": (changed(x=EVENTS.x + 9), r"x from 9 to \d+ on a sensor of 64x48 px"),
-    "pixels.npy": (changed(x=EVENTS.x * 0.5), "holds coordinates x that are no whole numbers"),
+    "pixels.npy": (changed(x=EVENTS.x * 0.5), "its x coordinates are not whole numbers"),
     "nan.npy": (changed(x=np.where(EVENTS.x, EVENTS.x, np.nan)), "x from nan to nan"),
     "us.npy": (changed(t=EVENTS.t.astype("f8")), "whole numbers stored as floats.*; write microseconds as"),
-    "times.npy": (changed(t=EVENTS.t * np.nan), "holds times that are none"),
+    "times.npy": (changed(t=EVENTS.t * np.nan), "has invalid times"),
     "ns.npy": (changed(t=NANOSECONDS), "after the year 5138"),
     "text.npy": (changed(p=EVENTS.p.astype("S1")), "its x, y, t, p are uint16 "),
     "five.npy": (saved(np.zeros((9, 5))), "holds neither fields x, y, t, p nor four columns"),
     "lacks.npz": (lambda path: np.savez(path, x=np.zeros(3)), "lacks one of the arrays x, y, t, p; give a file"),
     "unlike.npz": (lambda path: archive(path, EVENTS._asdict() | {"x": EVENTS.x[:9]}), r"uint16 \(9,\), uint16 \(3000"),
-    "torn.h5": (lambda path: cut(dsec(path, *EVENTS), 0.4), "not a whole HDF5 file"),
-    "other.h5": (lambda path: write_h5(path, {"a": np.zeros(3)}), "holds no events in a known format"),
-    "codec.h5": (lambda path: write_h5(path, {"CD/events": np.zeros(3)}), "is Prophesee's own HDF5 format.*; convert"),
+    "torn.h5": (lambda path: cut(dsec(path, *EVENTS), 0.4), "incomplete or unreadable HDF5 file"),
+    "other.h5": (lambda path: write_h5(path, {"a": np.zeros(3)}), "holds no events in a supported format"),
+    "codec.h5": (lambda path: write_h5(path, {"CD/events": np.zeros(3)}), "in Prophesee's own HDF5 format.*; convert"),
     "none.h5": (lambda path: dsec(path, *([[]] * 4)), "holds no events; give a recording"),
     "column.h5": (lambda path: dsec(path, *EVENTS, events__p=None), "has no dataset events/p"),
     "offset.h5": (lambda path: dsec(path, *EVENTS, t_offset=None), "has no dataset t_offset"),
     "lengths.h5": (lambda path: dsec(path, *EVENTS, events__x=EVENTS.x[:9]), r"different lengths \[9, 3000,"),
     "floats.h5": (lambda path: dsec(path, *EVENTS, events__x=EVENTS.x / 2), "events/x is float64 of shape"),
     "axes.h5": (lambda path: dsec(path, *EVENTS, events__x=np.zeros((3000, 2), "u2")), r"shape \(3000, 2\)"),
-    "beyond.h5": (lambda path: dsec(path, *EVENTS, t_offset=np.int64(2**62)), "t_offset is 46116860"),
-    "rvt.h5": (lambda path: write_h5(path, {"events/p": EVENTS.p}), "in no supported layout .DSEC, MVSEC.; save"),
+    "beyond.h5": (lambda path: dsec(path, *EVENTS, t_offset=np.int64(2**62)), "t_offset is out of range: 46116860"),
+    "rvt.h5": (lambda path: write_h5(path, {"events/p": EVENTS.p}), "unsupported layout .supported: DSEC, MVSEC.; sa"),
     "nan.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.full((50, 4), np.nan)), "x from nan to nan on a"),
-    "half.hdf5": (lambda path: mvsec(path, EVENTS.x + 0.5, *EVENTS[1:]), "that are no whole numbers"),
+    "half.hdf5": (lambda path: mvsec(path, EVENTS.x + 0.5, *EVENTS[1:]), "are not whole numbers"),
     "five.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.zeros((50, 5))), r"shape \(50, 5\) instead of"),
     "filter.h5": (unknown_codec, "cannot be read; copy it again, or install the HDF5 plugin"),
-    **{f"{put.__name__}.h5": (made_anew(put), "events/x lies in another file") for put in (link, virtual, external)},
+    **{f"{put.__name__}.h5": (made_anew(put), "x is stored in another file") for put in (link, virtual, external)},
     **{f"half{i}.h5": (made_anew(half_written, name, put), f"{name} {HALF}") for i, (put, name) in enumerate(WRITTEN)},
     **{f"no{i}.h5": (made_anew(never_written, name, put), f"{name} {NONE}") for i, (put, name) in enumerate(WRITTEN)},
 }  # fmt: skip

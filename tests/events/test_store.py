@@ -144,9 +144,9 @@ def test_chunks_of_any_length_give_the_same_store(tmp_path, shape):
 @pytest.mark.parametrize(
     ("t", "size", "message"),
     [
-        ([1], (1025, 8), "a sensor of 8x1025 px does not fit the packed store"),
-        ([1], (6, 2049), "a sensor of 2049x6 px does not fit"),
-        ([0, 9 * 3600 * 10**6], (6, 8), "lasts 9 h by its time stamps, so one is damaged"),
+        ([1], (1025, 8), "its sensor of 8x1025 px is too large for a packed store"),
+        ([1], (6, 2049), "its sensor of 2049x6 px is too large"),
+        ([0, 9 * 3600 * 10**6], (6, 8), "lasts 9 h by its timestamps, so at least one is damaged"),
         ([], (6, 8), "holds no events"),
     ],
 )
@@ -170,7 +170,7 @@ def write_array(folder, name, place, value):
     array.tofile(folder / name)
 
 
-LOST, TORN, HEADER = "is missing or truncated; pack", "do not fit each other", r"header\.json: not a readable header"
+LOST, TORN, HEADER = "is missing or truncated; pack", "do not match each other", r"header\.json: not a readable header"
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_complete_store_of_the_same_recording_stays_and_any_other_is_replaced(
     assert pack(open_reader(path), tmp_path / "whole") == tmp_path / "whole"
     assert (tmp_path / "whole" / "events.u32").stat().st_mtime_ns == before
     (tmp_path / "files").mkdir()
-    with pytest.raises(UserError, match="exists, and is no packed store; remove it"):
+    with pytest.raises(UserError, match="exists but is not a packed store; remove it"):
         pack(open_reader(path), tmp_path / "files")
     (tmp_path / "whole" / "index.i64").write_bytes(b"")
     assert content(pack(open_reader(path), tmp_path / "whole")) == wanted
@@ -232,7 +232,7 @@ def fill_the_disk(path, folder, monkeypatch):
     full = OSError(errno.ENOSPC, "No space left on device")
     with monkeypatch.context() as patch:
         patch.setattr(packing.os, "fsync", Mock(side_effect=full))
-        with pytest.raises(UserError, match=r"cannot be written to \(No space left on device\); make room"):
+        with pytest.raises(UserError, match=r"cannot be written to \(No space left on device\); free disk space"):
             pack(open_reader(path), folder)
 
 

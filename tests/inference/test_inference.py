@@ -73,8 +73,8 @@ def test_files_that_are_not_whole_are_refused(tiny_world, tmp_path):
     other = tmp_path / "other.safetensors"
     for change, message in (
         (lambda t, _: t.pop("head.conv_seg.weight"), "head.conv_seg.weight is missing"),
-        (lambda t, _: t.update({BIAS: torch.zeros(9)}), r"head.conv_seg.bias is \(9,\), this model needs \(6,\)"),
-        (lambda _, r: r.pop("sensor"), "does not say what size"),
+        (lambda t, _: t.update({BIAS: torch.zeros(9)}), r"conv_seg.bias has shape \(9,\), but this model needs \(6,\)"),
+        (lambda _, r: r.pop("sensor"), "does not store the sensor size"),
         (lambda _, r: r.update(kind="counting"), "kind: unknown task .counting."),
         (lambda _, r: r["head"].update(channels=10**9), "head.channels: 1000000000 is not allowed"),
     ):
@@ -84,7 +84,7 @@ def test_files_that_are_not_whole_are_refused(tiny_world, tmp_path):
         with pytest.raises(UserError, match=message):
             tespec.load(other)
     write_weights(other, {"weight": torch.zeros(1)}, {"width": "micro"})
-    with pytest.raises(UserError, match="holds no network with a task's head"):
+    with pytest.raises(UserError, match="contains no network with a task head"):
         load_trained(other)
 
 
@@ -144,11 +144,11 @@ def test_a_network_is_built_again_for_the_recordings_sensor(tiny_world, tmp_path
 
 FACTS = recipe()
 MISTAKES = [
-    ({"window_ms": ..., "rule": ...}, 20, "", {}, r"does not say how .* \(window_ms, rule\); load weights"),
+    ({"window_ms": ..., "rule": ...}, 20, "", {}, r"does not specify how .* \(window_ms, rule\); load weights"),
     ({"rule": "sum"}, 20, "", {}, r"rule: 'sum' is not allowed; it should be 'edges' or 'rvt'"),
-    ({"window_ms": 1000.0}, 20, "", {}, r"is shorter than a window of 1000 ms; give a longer"),
-    ({}, 3, "", {}, r"was trained on images of 3 channels, not on events; give a network trained on events"),
-    ({}, 20, "1mpx", {}, r"1mpx: holds 3 recordings; name one of them"),
+    ({"window_ms": 1000.0}, 20, "", {}, r"is shorter than a window of 1000 ms; use a longer"),
+    ({}, 3, "", {}, r"was trained on images of 3 channels, not on events; use a network trained on events"),
+    ({}, 20, "1mpx", {}, r"1mpx: contains 3 recordings; choose one of them"),
     ({}, 20, "", {"height": 2, "width": 2}, r"davis\.aedat4: "),
 ]
 
@@ -156,14 +156,14 @@ MISTAKES = [
 def test_mistakes_are_told_before_anything_is_computed(tiny_world, tmp_path):
     for height, width in ((0, 64), (64, -5), (20.5, 64), (64, 10**7), ("64", 64), (260, None)):
         for call in (tespec.load, partial(tespec.stream, "any.raw")):
-            with pytest.raises(UserError, match=r"height=.*, width=.*: no size in px; give both, from 1 to 2048"):
+            with pytest.raises(UserError, match=r"height=.*, width=.*: not a size in px; set both, from 1 to 2048"):
                 call("any.safetensors", height=height, width=width)
     for changes, in_channels, recording, size, message in MISTAKES:
         facts = {name: value for name, value in (FACTS | changes).items() if value is not ...}
         path = write_backbone(tmp_path, facts, (64, 96), in_channels)
         with pytest.raises(UserError, match=message):
             tespec.stream(tiny_world / recording if recording else RECORDING, path, **size)
-    with pytest.raises(UserError, match=r"network: does not say how its training"):
+    with pytest.raises(UserError, match=r"network: does not specify how events become histograms"):
         tespec.stream(RECORDING, build_backbone("micro", True, 10, (64, 96)))
 
 
@@ -213,12 +213,12 @@ def test_a_recording_without_labels(tiny_world, tmp_path):
 
 
 NOT_PREDICTED = [
-    ("dir99", {}, r"--predict dir99: no such recording; give a path, or one of dir2"),
+    ("dir99", {}, r"--predict dir99: no such recording; use a path, or one of dir2"),
     ("no/such.raw", {}, r"--predict no/such.raw: no such file or folder; check the path"),
-    ("dir0", {"clip": (50, 60)}, r"no window ends between 50 and 60 s; it lasts .* s; give another --clip"),
+    ("dir0", {"clip": (50, 60)}, r"no window ends between 50 and 60 s; the recording lasts .* s; choose"),
     (str(RECORDING), {"sensor_px": "2x2"}, r"davis\.aedat4: "),
     (str(RECORDING), {"sensor_px": "wide"}, r"give WIDTHxHEIGHT in px"),
-    (str(RECORDING.parent), {}, r"holds \d recordings; name one of them"),
+    (str(RECORDING.parent), {}, r"contains \d recordings; choose one of them"),
 ]
 
 

@@ -57,9 +57,9 @@ def test_counts_beyond_32_bits_are_exact():
 @pytest.mark.parametrize(
     ("predicted", "labels", "message"),
     [
-        ([0, 4], [0, 1], "predictions from 0 to 4 for 4 classes"),
-        ([0, -1], [0, 1], "predictions from -1 to 0 for 4 classes"),
-        ([0, 1], [0, 7], "labels from 0 to 7 for 4 classes"),
+        ([0, 4], [0, 1], "predictions range from 0 to 4, not within 0 to 3"),
+        ([0, -1], [0, 1], "predictions range from -1 to 0, not within 0 to 3"),
+        ([0, 1], [0, 7], "labels range from 0 to 7, not within 0 to 3"),
         ([0, 1], [0, 1, 2], "different shapes"),
     ],
 )

@@ -108,7 +108,7 @@ def test_a_backbone_that_ignores_stochastic_depth_is_refused():
 
 def test_two_backbones_of_one_name_are_refused(monkeypatch):
     monkeypatch.setitem(BACKBONES.module_dict, "Plain", Plain)
-    with pytest.raises(UserError, match=r"Plain\.architectures: 'micro' is one of EventSwin's as well"):
+    with pytest.raises(UserError, match=r"Plain\.architectures: 'micro' is also an architecture of EventSwin"):
         build_backbone("tiny", True, 10, SIZE)
 
 

@@ -138,7 +138,7 @@ def test_a_requeued_job_saves_first_and_is_asked_for_again(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("partition", "--slurm partition: partition is not KEY=VALUE; write --slurm partition=gpu"),
+        ("partition", "--slurm partition: partition is not KEY=VALUE; write KEY=VALUE, e.g. partition=gpu"),
         ("=gpu", "--slurm =gpu: =gpu is not KEY=VALUE"),
         ("partition=[", "--slurm partition=[: not YAML"),
         ("gpus_per_nod=1", "--slurm gpus_per_nod=1"),
@@ -153,5 +153,5 @@ def test_wrong_parameters_of_jobs_are_refused(tmp_path: Path, given: str, messag
 
 def test_a_cluster_needs_submitit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(UserError, match=r"--cluster slurm: .*submitit.*; run pip install submitit"):
+    with pytest.raises(UserError, match=r"--cluster slurm: .*submitit.*; install submitit"):
         make_executor("slurm", [], tmp_path)

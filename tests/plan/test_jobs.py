@@ -212,7 +212,7 @@ def test_names_narrow_a_plan(only: list[str], chosen: Callable[[Job], bool]) -> 
     assert select(study, only) == [job for job in study if chosen(job)] != []
     with pytest.raises(UserError, match="--only kitti: not in this plan; choose from cm3ae, ddd17"):
         select(study, ["ddd17", "kitti"])
-    with pytest.raises(UserError, match="leaves nothing of this plan"):
+    with pytest.raises(UserError, match="matches no run of this plan"):
         select(study, ["ecdp", "gen1"])
 
 

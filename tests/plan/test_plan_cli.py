@@ -40,14 +40,14 @@ def test_status_counts_runs_by_method_and_task(
 MISTAKES = [
     (["sample", "--only", "kitti"], "--only kitti: not in this plan; choose from"),
     (["huge"], "plan huge: no such plan; choose from"),
-    (["demo", "--checkpoints", "moby"], "checkpoints moby=.: is not METHOD=FILE of a file that exists"),
-    (["demo", "--slurm", "partition=gpu"], "--slurm goes with --cluster slurm"),
-    (["demo", "--cluster", "slurm", "--gpus", "0"], "--gpus are this machine's; say --slurm gpus_per_node=1"),
-    (["tables", "--data", "/nowhere", "--only", "scratch", "ddd17"], "/nowhere/ddd17: the data of plan tables is not"),
+    (["demo", "--checkpoints", "moby"], "checkpoints moby=.: is not METHOD=FILE with an existing file"),
+    (["demo", "--slurm", "partition=gpu"], "--slurm requires --cluster slurm"),
+    (["demo", "--cluster", "slurm", "--gpus", "0"], "with --cluster, use --slurm gpus_per_node=1"),
+    (["tables", "--data", "/nowhere", "--only", "scratch", "ddd17"], "/nowhere/ddd17: the data of plan tables is"),
     (["ablations", "--results", "."], "is not a results folder"),
     (["mine.yaml", "--dry-run"], "--method scrach: unknown method; did you mean 'scratch'?"),
-    (["bare.yaml", "--status"], "plan bare, ecddp_resnet: has no weights to start from; give --checkpoints ecddp"),
-    (["arch.yaml"], "feedforward alone"),
+    (["bare.yaml", "--status"], "plan bare, ecddp_resnet: has no pre-trained weights; give --checkpoints ecddp"),
+    (["arch.yaml"], "feedforward only"),
 ]
 
 

@@ -40,7 +40,7 @@ def test_classes_are_needed_for_classification_alone(tmp_path):
     for number in range(24):
         Image.new("L", (20, 10)).save(tmp_path / f"{number}.png")
     settings = pretraining_settings("imagenet", "sample", [])
-    with pytest.raises(UserError, match="its images lie in 1 folder; give a folder with one folder of images"):
+    with pytest.raises(UserError, match="its images are in 1 folder; use a folder with one folder of images"):
         new_network(settings, open_pretraining(settings, tmp_path))
     open_pretraining(pretraining_settings("moby", "sample", ["batch_size=4"]), tmp_path)
 
@@ -99,7 +99,7 @@ def test_neighbours_are_mixed_by_mixup_or_cutmix_and_their_classes_alike():
     assert (model.own.mixup, model.own.cutmix) == (0.8, 1.0)
     assert np.mean(shares[True]) == pytest.approx(0.75, abs=0.04)  # mean of the larger share by Beta(1, 1)
     assert np.mean(shares[False]) == pytest.approx(0.77, abs=0.04)  # Beta(0.8, 0.8)
-    with pytest.raises(UserError, match="batch_size: mixup and cutmix take images by twos, and a step has 7 on a rank"):
+    with pytest.raises(UserError, match="batch_size: mixup and cutmix need an even batch, and a rank has 7 images"):
         mixed(model, labels[:7])
 
 

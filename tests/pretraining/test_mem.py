@@ -119,7 +119,7 @@ def test_blocks_mask_the_published_share():
     together = (masks[:, :, 1:] & masks[:, :, :-1]).sum() / masks[:, :, 1:].sum()
     assert together > 0.8  # share of masked patches among neighbours of masked ones, against 0.5 overall
     assert block_mask(np.random.default_rng(0), 4, 5, 10, 16).any()  # even if fewer than 16 patches are masked in all
-    with pytest.raises(UserError, match="1 x 9 patches leave no room for blocks"):
+    with pytest.raises(UserError, match="1 x 9 patches are too few for blocks"):
         draw_blocks(2, 1, 9, 0.5, 16)
 
 
@@ -168,7 +168,7 @@ def test_the_tokenizer_is_pre_trained_first_and_stays_as_it_is(tiny_world, tmp_p
         record = pretrain("mem", resolved, Data(data, "sample"), 0, setup_in(tmp_path)).record
         required = Mem.upstream_settings(resolved, "mem-tokenizer")
         first = pretrain("mem-tokenizer", required, Data(data, "sample"), 0, setup_in(tmp_path))
-        assert f"{first.record.name} is complete already" in capsys.readouterr().err
+        assert f"{first.record.name} is already complete" in capsys.readouterr().err
         assert (required.optimisation.steps, required.batch_size, len(first.record.curve)) == (2, 2, 2)
         assert record.start_sha256 == first.record.weights["sha256"]
         assert set(first.metrics) == {"loss", "perplexity", "drawn_error"}

@@ -16,7 +16,6 @@ from tespec.registry import METHODS, register_methods
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import CellSpec, prepare_run
 from tespec.runs.pretrain import pretrain
-from tespec.sample import make_world
 
 TASKS = ("segmentation", "detection", "depth")
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=3"]
@@ -25,26 +24,21 @@ DATA = dict.fromkeys(("ecddp", "mem"), "1mpx") | dict.fromkeys(("ecdp", "cm3ae",
 DATA |= dict.fromkeys(("moby", "imagenet"), "objects")
 
 
-@pytest.fixture(scope="module")
-def world(tiny_world):
-    return make_world("tiny", root=tiny_world.parent, processes=1, datasets=("objects",))
-
-
-def run(world, folder, name, *changes):
+def run(tiny_world, folder, name, *changes):
     register_methods()
     settings = pretraining_settings(name, "sample", [*changes, *FEW])
-    return pretrain(name, settings, Data(world / DATA[name], "sample"), 0, setup_in(folder))
+    return pretrain(name, settings, Data(tiny_world / DATA[name], "sample"), 0, setup_in(folder))
 
 
 @pytest.fixture(scope="module")
-def made(world, tmp_path_factory):
+def made(tiny_world, tmp_path_factory):
     """Return a function that pre-trains each method once and returns the result."""
     found = {}
 
     def make(name):
         if name not in found:
             taught = [f"objective.teacher_weights={make('imagenet').weights}"] if name == "scaleevent" else []
-            found[name] = run(world, tmp_path_factory.mktemp("made"), name, *taught)
+            found[name] = run(tiny_world, tmp_path_factory.mktemp("made"), name, *taught)
         return found[name]
 
     return make
@@ -79,24 +73,24 @@ def test_a_record_names_what_was_trained_on_and_held_out_and_no_test_recording(m
     assert not any("test" in name or name.startswith("dir2") for name in record.recordings)
 
 
-def test_another_network_counts_by_its_content_wherever_its_file_lies(world, made, tmp_path):
+def test_another_network_counts_by_its_content_wherever_its_file_lies(tiny_world, made, tmp_path):
     weights = made("imagenet").weights
     records = []
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         file = shutil.copy(weights, tmp_path / folder / "teacher.safetensors")
-        records.append(run(world, tmp_path, "scaleevent", f"objective.teacher_weights={file}").record)
+        records.append(run(tiny_world, tmp_path, "scaleevent", f"objective.teacher_weights={file}").record)
     assert records[0].name == records[1].name
     assert records[0].start_sha256 == sha256_of(weights)
 
 
 @pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
 @pytest.mark.parametrize("case", ["moby", "ecddp", "ecdp", "mem", "cm3ae", "scaleevent"])
-def test_a_task_starts_from_them(world, made, tmp_path, case, arch):
+def test_a_task_starts_from_them(tiny_world, made, tmp_path, case, arch):
     method = find_method(case)
     if arch not in method.architectures:
         pytest.skip("a network without a recurrent form")
-    data = Data(world / "mvsec", "sample")
+    data = Data(tiny_world / "mvsec", "sample")
     settings = settings_of(data, "mvsec", arch, None, [], method.network)
     weights = made(case).weights
     start = prepare_run("evaluation", CellSpec(case, method, settings, data, weights, 0, setup_in(tmp_path))).run.start
@@ -113,74 +107,74 @@ def few_steps(name, *changes):
 
 @pytest.mark.parametrize("name", ["ecdp", "cm3ae"])
 @pytest.mark.parametrize("batch", [2, 100_000])
-def test_pairs_are_scored_at_every_batch_size(world, name, batch):
-    task = open_pretraining(few_steps(name, f"batch_size={batch}"), world / "ddd17")
+def test_pairs_are_scored_at_every_batch_size(tiny_world, name, batch):
+    task = open_pretraining(few_steps(name, f"batch_size={batch}"), tiny_world / "ddd17")
     scored = sum(len(each["images"]) for each in task.val_batches(torch.device("cpu")))
     pairs = sum(each.get("held_out", 0) for each in task.recordings().values())
     assert pairs - 1 <= scored <= pairs
     assert scored > 1
 
 
-def test_too_few_validation_sequences_are_refused(world, monkeypatch):
+def test_too_few_validation_sequences_are_refused(tiny_world, monkeypatch):
     monkeypatch.setattr(METHODS.module_dict["ecddp"], "min_batch_size", 100_000)
     monkeypatch.delattr(METHODS.module_dict["ecddp"], "val_batch_size")
-    wanted = r"validation recordings hold \d+ sequences of 1 windows \(segments\) instead of 100000; .* give fewer segm"
+    wanted = r"validation recordings contain \d+ sequences of 1 windows, fewer than 100000; .* use fewer segm"
     with pytest.raises(UserError, match=wanted):
-        open_pretraining(few_steps("ecddp", "batch_size=100000"), world / "1mpx")
+        open_pretraining(few_steps("ecddp", "batch_size=100000"), tiny_world / "1mpx")
 
 
-def test_too_few_validation_images_are_refused(world, tmp_path):
-    few = sorted((world / "objects").rglob("*.png"))[:5]
+def test_too_few_validation_images_are_refused(tiny_world, tmp_path):
+    few = sorted((tiny_world / "objects").rglob("*.png"))[:5]
     for number, path in enumerate(few):
         shutil.copy(path, tmp_path / f"{number}.png")
-    with pytest.raises(UserError, match="fewer than 2 images are left for validation; give more images"):
+    with pytest.raises(UserError, match="fewer than 2 images are left for validation; add images"):
         open_pretraining(few_steps("moby"), tmp_path)
 
 
 DECODER = r"objective.decoder: LastStageDecoder cannot be built \(.*\); correct its settings"
 UNIT = "is not allowed; it should be 4, 8, 16 or 32"
 MISTAKES = [
-    ("tespec", "1mpx", "objective=mae", "method mae: has no pre-training; choose from cm3ae, cpc"),
-    ("tespec", "1mpx", "objective.mask.ratio=1e-4", r"mask.ratio: 0.0001 of \d+ patches is none; give .* autoencoder"),
+    ("tespec", "1mpx", "objective=mae", "method mae: has no pre-training recipe; choose from cm3ae, cpc"),
+    ("tespec", "1mpx", "objective.mask.ratio=1e-4", r"mask.ratio: 0.0001 masks none of \d+ patches; .* autoencoder"),
     ("tespec", "1mpx", "objective.mask.unit=24", f"objective.mask.unit: 24 {UNIT}"),
     ("tespec", "1mpx", "objective.decoder.type=None", "objective.decoder.type: unknown model 'None'; choose from"),
     ("tespec", "1mpx", "objective.decoder={type: LastStageDecoder, widht: 32}", DECODER),
     ("tespec", "1mpx", "objective.decoder={type: LastStageDecoder, width: wide}", DECODER),
     ("tespec", "1mpx", "objective.ahead=2", "--set objective.ahead=2: unknown setting 'ahead'"),
-    ("tespec", "1mpx", "segments=1000", "the longest has .* windows of 50 ms; give --set segments=.*, or longer"),
+    ("tespec", "1mpx", "segments=1000", "the longest has .* windows of 50 ms; use --set segments=.*, or longer"),
     ("ecddp", "1mpx", "objective.large=40", "objective.large: 40 is not allowed; it should be a multiple of 32"),
-    ("moby", "objects", "batch_size=2000", "batch_size: 2000 images are more than the queue's 1024; give fewer"),
-    ("moby", "objects", "batch_size=1", "batch_size: 1 is too few for what is compared .*; give 2 or more"),
+    ("moby", "objects", "batch_size=2000", "batch_size: 2000 images do not fit into the queue of 1024; use fewer"),
+    ("moby", "objects", "batch_size=1", "batch_size: 1 is too small: samples are compared .*; set it to 2 or more"),
     ("moby", "objects", "recurrent=true", "recurrent: images have no order in time; set it to false"),
     ("moby", "ddd17/dir0/index", None, "holds 0 images"),
     ("mem", "1mpx", "objective.tokenizer.unit=64", f"objective.tokenizer.unit: 64 {UNIT}"),
     ("ecdp", "1mpx", None, "no recording has images in imgs/; give recordings of the DDD17 archive"),
     ("ecdp", "ddd17", "recurrent=true", "recurrent: pairs of events and image have no order in time"),
-    ("cm3ae", "ddd17", "objective.mask.ratio=0", r"objective.mask.ratio: 0 of \d+ patches leaves none to mask; give"),
-    ("cm3ae", "ddd17", "objective.mask.ratio=1", r"objective.mask.ratio: 1 of \d+ patches leaves none to show; give"),
+    ("cm3ae", "ddd17", "objective.mask.ratio=0", r"objective.mask.ratio: 0 leaves none of \d+ patches masked; choose"),
+    ("cm3ae", "ddd17", "objective.mask.ratio=1", r"objective.mask.ratio: 1 leaves none of \d+ patches visible; choose"),
 ]
 
 
 @pytest.mark.parametrize(("name", "data", "change", "message"), MISTAKES)
-def test_mistakes_are_named(world, name, data, change, message):
+def test_mistakes_are_named(tiny_world, name, data, change, message):
     register_methods()
 
     def network():
         settings = pretraining_settings(name, "sample", [change] if change else [])
-        return new_network(settings, open_pretraining(settings, world / data))
+        return new_network(settings, open_pretraining(settings, tiny_world / data))
 
     with pytest.raises(UserError, match=message):
         network()
 
 
 @pytest.mark.parametrize(("name", "data"), [("tespec", "1mpx"), ("cm3ae", "ddd17")])
-def test_masks_need_patches(world, name, data):
+def test_masks_need_patches(tiny_world, name, data):
     settings = pretraining_settings(name, "sample", [], "resnet")
     with pytest.raises(UserError, match=f"objective {name}: resnet-micro has no patches to mask"):
-        new_network(settings, open_pretraining(settings, world / data))
+        new_network(settings, open_pretraining(settings, tiny_world / data))
 
 
 def test_too_few_segments_to_predict_are_refused():
     model, batch = NETWORKS["cpc"]()
-    with pytest.raises(UserError, match=r"objective.ahead: 2 segments do not reach 2 ahead"):
+    with pytest.raises(UserError, match=r"objective.ahead: 2 segments are too few to predict 2 ahead"):
         model.loss(batch | {"histograms": batch["histograms"][:, :2]}, None)

@@ -69,9 +69,9 @@ def test_any_image_network_at_stride_16_teaches(teacher: str, width: int) -> Non
 @pytest.mark.parametrize(
     ("teacher", "weights", "message"),
     [
-        ("nonsense", "", "'nonsense': neither a network of timm nor a method that learns from images"),
-        ("tespec", "", "'tespec': neither a network of timm nor a method that learns from images"),
-        ("resnet18", "", "objective.teacher_weights '': no such file; give the weights of resnet18"),
+        ("nonsense", "", "'nonsense': is neither a timm network nor a method that learns from images"),
+        ("tespec", "", "'tespec': is neither a timm network nor a method that learns from images"),
+        ("resnet18", "", "objective.teacher_weights '': no such file; set it to the weights of resnet18"),
         ("imagenet", "nowhere.pth", "objective.teacher_weights 'nowhere.pth': no such file"),
     ],
 )
@@ -83,10 +83,10 @@ def test_other_teachers_are_refused_before_data_is_opened(teacher: str, weights:
 
 def test_a_network_without_stride_16_and_a_file_of_another_are_refused(tmp_path: Path) -> None:
     settings = pretraining_settings("scaleevent", "sample", [])
-    with pytest.raises(UserError, match=r"objective\.teacher: has no features at stride 16; choose a ViT of 16 px"):
+    with pytest.raises(UserError, match=r"objective\.teacher: has no features at stride 16; choose a ViT with 16 px"):
         build_teacher("vit_small_patch32_224", settings, (64, 96))
     model = CASES["scaleevent"]()[0]
     model.teacher = build_teacher("resnet18", settings, (64, 96))
     (tmp_path / "a.pth").write_bytes(b"")
-    with pytest.raises(UserError, match=r"a\.pth: holds no weights of"):
+    with pytest.raises(UserError, match=r"a\.pth: contains no weights of"):
         model.load_upstream(tmp_path / "a.pth")

@@ -56,7 +56,7 @@ def test_a_probe_and_the_label_prior_are_scored_on_a_split_and_taken_up_again(ti
     assert (of_test[1].kind, of_test[1].facts["backbone"], of_test[1].curve) == ("reference", "-", [])
     assert len(read_records(tmp_path / "results")[0]) == 4
     assert probe(spec_of(tiny_world, tmp_path)) == found["test"][0]
-    assert "complete already" in capsys.readouterr().err
+    assert "already complete" in capsys.readouterr().err
     assert probe(spec_of(tiny_world, tmp_path, overwrite=True)).metrics == found["test"][0].metrics
 
 
@@ -69,7 +69,7 @@ def test_the_prior_is_right_where_training_and_test_are_the_same(tiny_world, tmp
     assert near.any()
     assert (prior_of(task).numpy()[near] == truth[near]).all()
     task.settings = replace(task.settings, kind="flow")
-    with pytest.raises(UserError, match="reference prior, mvsec: is not known for flow"):
+    with pytest.raises(UserError, match="reference prior, mvsec: is not defined for flow"):
         prior_of(task)
 
 

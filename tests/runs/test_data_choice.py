@@ -61,9 +61,9 @@ def test_a_profile_of_real_data_never_gets_the_sample_world_unasked(tmp_path, pr
 REFUSED = [
     ("gone", None, "gone: no such file or folder; check the path given to --data"),
     ("sample", None, r"--data sample: a folder here has this name, .* give the full path"),
-    ("broken", None, r"dataset\.json: not a description of a data set"),
+    ("broken", None, r"dataset\.json: not a valid data set description"),
     (None, "gone", r"TESPEC_DATA=.*gone: no such folder; give --data FOLDER, or"),
-    (None, "archives", r"TESPEC_DATA=.*archives: holds no folder ddd17; give --data FOLDER, or"),
+    (None, "archives", r"TESPEC_DATA=.*archives: contains no folder ddd17; give --data FOLDER, or"),
 ]
 
 

@@ -9,7 +9,6 @@ from tespec.pretraining.method import find_method
 from tespec.registry import METHODS, register_methods
 from tespec.runs.data import Data, settings_of
 from tespec.runs.finetune import finetune
-from tespec.sample import make_world
 
 FEW = ["optimisation.steps=2", "optimisation.warmup_steps=1", "batch_size=2"]
 
@@ -32,12 +31,11 @@ def runs(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "task", "arch"), CELLS)
 def test_a_method_runs_on_a_task(tiny_world, runs, method, task, arch):
-    world = make_world("tiny", root=tiny_world.parent, processes=1, datasets=("objects",))
     kind = find_method(method)
     few = [*FEW, *(["segments=4"] if arch == "recurrent" else [])]
-    settings = settings_of(Data(world / task, "sample"), task, arch, None, few, kind.network)
+    settings = settings_of(Data(tiny_world / task, "sample"), task, arch, None, few, kind.network)
     own = tuple(FEW) if kind.recipe else ()
-    record = finetune(cell_spec(world, runs, task, arch, method, settings=settings, pretraining_changes=own))
+    record = finetune(cell_spec(tiny_world, runs, task, arch, method, settings=settings, pretraining_changes=own))
     weights = record.weights
     assert (weights["loaded"] == 0) == (kind.pretraining_data == "-")
     assert all(name.startswith("lstms.") for name in weights["fresh"])

@@ -94,7 +94,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_overwriting_starts_again(
 
 def test_an_evaluation_that_fails_keeps_the_training(straight, tiny_world, tmp_path, monkeypatch, capsys):
     failures = [
-        (signal.SIGTERM, Preempted, "stopped by SIGTERM; the same command evaluates again"),
+        (signal.SIGTERM, Preempted, "stopped by SIGTERM; run the same command to evaluate again"),
         (UserError("a mask", "is damaged", "copy it again"), UserError, "is damaged"),
         (torch.OutOfMemoryError("tried to allocate"), UserError, "--recompute"),
     ]
@@ -110,7 +110,7 @@ def test_an_evaluation_that_fails_keeps_the_training(straight, tiny_world, tmp_p
             patch.setattr(SegmentationTask, "evaluate", fail)
             with pytest.raises(raised, match=reason):
                 run(tiny_world, tmp_path)
-        assert "the training is complete and kept; the same command evaluates it again" in capsys.readouterr().err
+        assert "the training is complete and saved; run the same command to evaluate again" in capsys.readouterr().err
         assert not list((tmp_path / "results").glob("runs/*"))
         monkeypatch.setattr(Trainer, "train_step", fail)
     resumed = run(tiny_world, tmp_path)
@@ -123,5 +123,5 @@ def test_a_training_out_of_memory_names_what_saves_memory(tiny_world, tmp_path, 
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
     monkeypatch.setattr(SegmentationModel, "loss", full)
-    with pytest.raises(UserError, match=r"^GPU: out of memory; give --accumulate 2 or more, --recompute, or a smaller"):
+    with pytest.raises(UserError, match=r"^GPU: out of memory; use --accumulate 2 or more, --recompute, or a smaller"):
         run(tiny_world, tmp_path)

@@ -167,7 +167,7 @@ def test_what_differs_from_a_similar_record_is_said_with_both_values(cell, tmp_p
     first = prior(cell, tmp_path)
     assert "differs" not in capsys.readouterr().err
     prior(cell, tmp_path, ["label_share=0.5", "head.dropout=0.3"])
-    said = f"computed, since {first.name} differs in --set head.dropout (default there, 0.3 here), --set label_share ("
+    said = f"running, since {first.name} differs in --set head.dropout (default there, 0.3 here), --set label_share ("
     assert said in capsys.readouterr().err
 
 
@@ -178,8 +178,8 @@ def test_an_old_record_is_taken_and_named_and_gets_the_variant(cell, tmp_path, m
     taken = prior(cell, tmp_path, variant="target: Eq. 6")
     assert taken.metrics == first.metrics
     said = capsys.readouterr().err
-    assert f"is complete already (made by 0.0.1, results version {RESULTS_VERSION}); --overwrite" in said
-    assert "other settings" not in said
+    assert f"is already complete (made by 0.0.1, results version {RESULTS_VERSION}); --overwrite" in said
+    assert "different settings" not in said
     assert [record.variant for record in read_records(tmp_path / "results")[0]] == ["target: Eq. 6"]
     assert prior(cell, tmp_path).variant == "target: Eq. 6"
     write_record(first, tmp_path / "results")
@@ -187,9 +187,9 @@ def test_an_old_record_is_taken_and_named_and_gets_the_variant(cell, tmp_path, m
     assert prior(cell, tmp_path) == first
     assert f"(made by {tespec.__version__}, results version {RESULTS_VERSION})" in capsys.readouterr().err
     # As if a profile of the repository had been edited, which is not a choice of the run.
-    write_record(first.model_copy(update={"config": first.config | {"batch_size": 77}}), tmp_path / "results")
+    changed = first.config | {"batch_size": 77, "deviations": ["other words"]}
+    write_record(first.model_copy(update={"config": changed}), tmp_path / "results")
     prior(cell, tmp_path)
-    assert (
-        f"was made with other settings than those of now: batch_size (77 there, {first.config['batch_size']} here)"
-        in (capsys.readouterr().err)
+    assert f"was made with different settings: batch_size (77 there, {first.config['batch_size']} here)" in (
+        capsys.readouterr().err
     )

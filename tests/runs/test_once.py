@@ -101,7 +101,7 @@ def test_who_waits_for_a_killed_maker_goes_on_from_its_checkpoint(start):
     assert f"waiting for {holder}, which is computing it" in waiter.said_until("waiting")
     maker.process.kill()
     said = waiter.said_until("trains")
-    assert f"{holder} ended without a result; this process goes on with it" in said
+    assert f"{holder} ended without a result; this process continues it" in said
     assert "trains, 1 there" in said
     assert waiter.score() == waiter.process.pid
 
@@ -117,7 +117,7 @@ def test_overwriting_twice_at_once_computes_once_and_readers_do_not_wait(start, 
     waiter = start(overwrite=True)
     waiter.said_until("waiting")
     go_on.set()
-    assert "trains" not in waiter.said_until("is complete already")
+    assert "trains" not in waiter.said_until("is already complete")
     assert waiter.score() == maker.score() == maker.process.pid
 
 
@@ -153,5 +153,5 @@ def test_a_file_system_without_locks_goes_on_with_one_line(tmp_path, monkeypatch
     monkeypatch.setattr("fcntl.flock", refuse)
     with locked(tmp_path, "run") as nobody:
         assert nobody == ""
-    said = f"{tmp_path / '.locks'}: this file system has no locks; start each run only once at a time\n"
+    said = f"{tmp_path / '.locks'}: this file system does not support locks; start each run only once at a time\n"
     assert capsys.readouterr().err == said

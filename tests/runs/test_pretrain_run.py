@@ -44,7 +44,7 @@ def test_a_complete_result_is_taken_up(straight, tiny_world, capsys):
     before = result.weights.stat().st_mtime_ns
     assert run(tiny_world, folder).metrics == result.metrics
     assert result.weights.stat().st_mtime_ns == before
-    assert "is complete already; --overwrite computes it again" in capsys.readouterr().err
+    assert "is already complete; --overwrite recomputes it" in capsys.readouterr().err
     left = folder / "runs" / result.record.name / "step-000000006.pt"  # as left by a kill before the clean-up
     left.touch()
     run(tiny_world, folder)
@@ -78,4 +78,4 @@ def test_weights_that_are_not_those_of_the_record_are_made_again(straight, tiny_
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert run(tiny_world, folder).weights.read_bytes() == whole
-    assert "not the file its record names, computed again" in capsys.readouterr().err
+    assert "does not match its recorded hash; recomputing" in capsys.readouterr().err

@@ -12,7 +12,6 @@ from together_runs import OBJECTIVES, TASKS, compute
 from tespec.comparison.records import read_records
 from tespec.core.errors import Preempted
 from tespec.core.paths import REPOSITORY
-from tespec.sample import make_world
 
 SCRIPT = Path(__file__).with_name("together_runs.py")
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'tests'}"}
@@ -29,13 +28,8 @@ def record_of(folder):
     return max(records, key=lambda each: each.method == "mem")  # the other record is its tokenizer's
 
 
-@pytest.fixture(scope="module")
-def world(tiny_world):
-    return make_world("tiny", root=tiny_world.parent, processes=1, datasets=("objects",))
-
-
-def compute_by_two(world, folder, *cases):
-    command = torchrun(SCRIPT, world, folder, *cases)
+def compute_by_two(tiny_world, folder, *cases):
+    command = torchrun(SCRIPT, tiny_world, folder, *cases)
     ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=500, check=False)
     assert ended.returncode == 0, ended.stderr[-3000:]
 
@@ -45,10 +39,10 @@ ALL = [*TASKS, *OBJECTIVES]
 
 
 @pytest.mark.parametrize("cases", [SOME, pytest.param(ALL, marks=pytest.mark.slow)], ids=["some", "all"])
-def test_two_processes_compute_what_one_computes(world, tmp_path, cases):
-    compute_by_two(world, tmp_path / "two", *cases)
+def test_two_processes_compute_what_one_computes(tiny_world, tmp_path, cases):
+    compute_by_two(tiny_world, tmp_path / "two", *cases)
     for case in cases:
-        compute(case, world, tmp_path / "one" / case)
+        compute(case, tiny_world, tmp_path / "one" / case)
         one, two = (record_of(tmp_path / processes / case) for processes in ("one", "two"))
         assert two.environment["processes"] == 2
         assert two.id == one.id or case == "mem", case  # the tokenizer's weights, a choice of "mem", differ by rounding
@@ -67,13 +61,13 @@ def test_two_processes_compute_what_one_computes(world, tmp_path, cases):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_more_processes(world, tmp_path):
+def test_a_run_goes_on_with_more_processes(tiny_world, tmp_path):
     cases = "mvsec", "tespec"
     for case in cases:
-        compute(case, world, tmp_path / "straight" / case)
+        compute(case, tiny_world, tmp_path / "straight" / case)
         with pytest.raises(Preempted):
-            compute(case, world, tmp_path / "stopped" / case, stop=2)
-    compute_by_two(world, tmp_path / "stopped", *cases)
+            compute(case, tiny_world, tmp_path / "stopped" / case, stop=2)
+    compute_by_two(tiny_world, tmp_path / "stopped", *cases)
     for case in cases:
         straight, resumed = (record_of(tmp_path / folder / case) for folder in ("straight", "stopped"))
         assert resumed.id == straight.id
@@ -82,9 +76,9 @@ def test_a_run_goes_on_with_more_processes(world, tmp_path):
 
 
 @pytest.mark.parametrize("case", ["tespec", pytest.param("dsec, no memory", marks=pytest.mark.slow)])
-def test_gradient_accumulation_computes_what_one_batch_computes(world, tmp_path, case):
-    compute(case, world, tmp_path / "whole")
-    compute(case, world, tmp_path / "accumulated", accumulate=2)
+def test_gradient_accumulation_computes_what_one_batch_computes(tiny_world, tmp_path, case):
+    compute(case, tiny_world, tmp_path / "whole")
+    compute(case, tiny_world, tmp_path / "accumulated", accumulate=2)
     whole, accumulated = record_of(tmp_path / "whole"), record_of(tmp_path / "accumulated")
     assert accumulated.environment["accumulate"] == 2
     # The id differs: sums are rounded in another order, and batch statistics are those of a micro-batch.
@@ -94,10 +88,10 @@ def test_gradient_accumulation_computes_what_one_batch_computes(world, tmp_path,
         assert theirs == pytest.approx(ours, rel=tolerance, abs=tolerance)
 
 
-def test_the_command_line_by_two_processes_and_a_stop(world, tmp_path):
+def test_the_command_line_by_two_processes_and_a_stop(tiny_world, tmp_path):
     options = ["--launcher", "pytorch", "--device", "cpu"]
     options += ["--results", tmp_path / "results", "--runs", tmp_path / "runs"]
-    what = ["--method", "scratch", "--task", "mvsec", "--data", world / "mvsec", "--profile", "sample"]
+    what = ["--method", "scratch", "--task", "mvsec", "--data", tiny_world / "mvsec", "--profile", "sample"]
     changes = ["--set", "optimisation.steps=400", "--set", "batch_size=2", "--set", "segments=2"]
     command = torchrun(REPOSITORY / "benchmarks" / "run.py", *what, *changes, *options)
     started = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)

@@ -62,7 +62,7 @@ def test_a_script_without_a_guarded_main_is_told_so(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     ended = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert ended.returncode != 0
-    assert "is imported by each process that makes the sample world; put what it does below" in ended.stderr
+    assert "is imported by each worker process that makes the sample world; move its code under" in ended.stderr
 
 
 def test_mistakes_are_named(tmp_path):

@@ -85,9 +85,9 @@ def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
 @torch.no_grad()
 def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
     data, found = Data(tiny_world / "mvsec", "sample"), {}
-    carried = "state carried through the whole recording"
+    carried = "state carried through the complete recording"
     said = {"mixed": carried, "streams": carried}
-    said["clips"] = "state zero at the start of a clip of 3 windows that ends at the label"
+    said["clips"] = "state reset at the start of a clip of 3 windows that ends at the label"
     for sampling, words in said.items():
         settings = settings_of(data, "mvsec", "recurrent", None, [f"sampling={sampling}", "segments=3", "batch_size=2"])
         task = build_task(settings, data.root)
@@ -110,7 +110,7 @@ MISTAKES = [
     ("mvsec", "augmentation.zoom=0.5", r"augmentation.zoom: zoom augmentation is not supported for depth; set it to 0"),
     ("mvsec", "protocol.depth=rect", r"protocol.depth: 'rect' is not allowed; it should be 'raw'"),
     ("mvsec", "head.min_depth=90.0", r"head.min_depth: 90 m is not below head.max_depth, 80 m"),
-    ("dsec", "classes=[a, b]", r"classes: 2 are named, DSEC has masks of 11 and 19"),
+    ("dsec", "classes=[a, b]", r"classes: 2 are listed, but DSEC has masks of 11 or 19"),
     ("dsec", "protocol.labels=some", r"protocol\.labels: 'some' is not allowed; it should be 'all' or 'ess'"),
     ("gen1", "head.min_diagonal=-1.0", r"min_diagonal: -1.0 is not allowed; it should be greater than or equal to"),
     ("ddd17", "protocol.rows=many", r"protocol\.rows: 'many' is not allowed"),

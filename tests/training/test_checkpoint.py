@@ -28,7 +28,7 @@ def test_the_newest_two_stay_and_none_of_a_later_step(tmp_path, saved, kept):
     content = read_checkpoint(path, "a")
     assert (content["number"], content["curve"]) == (number, [{"step": 1.0}])
     assert torch.equal(content["state"][0], torch.arange(3))
-    with pytest.raises(UserError, match="belongs to a run with other settings; remove it"):
+    with pytest.raises(UserError, match="belongs to a run with different settings; remove it"):
         read_checkpoint(path, "b")
     (tmp_path / ".step-000000002.pt.abc.part").write_bytes(b"of a process that was killed")
     tidy(tmp_path)
@@ -79,6 +79,6 @@ class Bomb:
 @pytest.mark.parametrize("content", [{"run": "a", "bomb": Bomb()}, [1, 2], {"other": 1}], ids=["code", "list", "other"])
 def test_another_file_is_refused_and_its_code_is_not_run(tmp_path, content):
     torch.save(content, tmp_path / "step-000000001.pt")
-    with pytest.raises(UserError, match="is not a checkpoint of a training; remove it"):
+    with pytest.raises(UserError, match="is not a training checkpoint; remove it"):
         read_checkpoint(tmp_path / "step-000000001.pt", "a")
     assert not os.path.exists("/tmp/exploded")

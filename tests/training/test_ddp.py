@@ -224,6 +224,6 @@ def test_several_ranks_train_what_one_trains(of_ranks):
 
 def test_a_parameter_without_a_gradient_on_one_rank_is_named(of_ranks):
     first, second = (found["forgotten"] for found in of_ranks)
-    said = "Net: a step of rank 0 gave no gradient to extra; set unused_parameters = True in its class"
+    said = "Net: extra got no gradient in a step of rank 0; set unused_parameters = True in its class"
     assert first.startswith(said)
     assert second != first  # rank 1 waits for rank 0, and the launcher notices the end of rank 0

@@ -81,12 +81,12 @@ def without(environment, name):
 
 
 REFUSED = [
-    ("none", None, TORCHRUN, "torchrun started several processes"),
+    ("none", None, TORCHRUN, "torchrun started multiple processes"),
     ("slurm", None, {}, "SLURM_PROCID is not set; start with srun"),
-    ("slurm", "cuda:1", SRUN, "each process takes a GPU of its own; leave --device out"),
-    ("slurm", None, SRUN, "there is no GPU here; ask for GPUs, or give --device cpu"),
+    ("slurm", "cuda:1", SRUN, "each process uses its own GPU; omit --device"),
+    ("slurm", None, SRUN, "no GPU is available; request GPUs, or use --device cpu"),
     ("pytorch", "cpu", without(TORCHRUN, "WORLD_SIZE"), "WORLD_SIZE is not set; start with torchrun"),
-    ("pytorch", "cpu", without(TORCHRUN, "MASTER_ADDR"), "MASTER_ADDR is not set, so processes on several"),
+    ("pytorch", "cpu", without(TORCHRUN, "MASTER_ADDR"), "MASTER_ADDR is not set, so the processes"),
     ("slurm", "cpu", without(SRUN, "SLURM_LOCALID"), "SLURM_LOCALID is not set; start with srun"),
     ("slurm", "cpu", without(SRUN, "SLURM_NTASKS"), "SLURM_STEP_NUM_TASKS is not set; start with srun"),
     ("slurm", "cpu", without(SRUN, "SLURM_NODELIST"), "MASTER_ADDR is not set, .*; set it to the host of"),

@@ -12,7 +12,7 @@ from tespec.training.loading import choose_workers, deal, load_batches
 def test_more_ranks_than_lanes_are_refused(monkeypatch):
     monkeypatch.setattr(loading, "world_size", lambda: 16)
     monkeypatch.setattr(loading, "rank", lambda: 5)
-    with pytest.raises(UserError, match=r"8 lanes do not divide evenly .*; give --set batch_size=16"):
+    with pytest.raises(UserError, match=r"8 does not divide evenly .*; use --set batch_size=16"):
         deal(lambda seed, part: part, 0, 8, 1)
     assert deal(lambda seed, part: [part], 0, 32, 2)[1] == (11, 32)
 
@@ -43,7 +43,7 @@ def test_workers_follow_cores_and_shared_memory(monkeypatch, capsys, cores, free
 
 @pytest.mark.parametrize(
     ("workers", "pin", "said"),
-    [(0, True, "--workers 0 beside a GPU: it waits"), (None, True, "workers: 0 (2 cores, "), (None, False, "")],
+    [(0, True, "--workers 0 with a GPU: it waits"), (None, True, "workers: 0 (2 cores, "), (None, False, "")],
 )
 def test_a_gpu_that_has_to_wait_for_its_batches_is_told_of(monkeypatch, capsys, workers, pin, said):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(2))

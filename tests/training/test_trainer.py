@@ -190,12 +190,12 @@ class FailsAt3(Steps):
         return super().__getitem__(step)
 
 
-VANISHED = r"^/nowhere/dir1.dat: No such file or directory, at step 3; bring it back"
+VANISHED = r"^/nowhere/dir1.dat: No such file or directory, at step 3; restore it"
 DATA_FAILURES = [
     (Path("/nowhere/dir1.dat").read_bytes, 0, VANISHED),
     (Path("/nowhere/dir1.dat").read_bytes, 2, VANISHED),
     (refuse, 2, r"^a.dat: is torn; copy it again$"),
-    (lambda: os.kill(os.getpid(), signal.SIGKILL), 2, r"--workers 2: a process that prepares batches died at step \d"),
+    (lambda: os.kill(os.getpid(), signal.SIGKILL), 2, r"--workers 2: a worker process died at step \d"),
 ]
 
 

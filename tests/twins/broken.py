@@ -105,25 +105,25 @@ DDD17 = {
     "truncated alike": Way(
         lambda root: (at(TIMES, shortened("<i8", 1))(root), at(XYP, shortened("<i2", 3))(root)), "truncated: "
     ),
-    "other classes": Way(describe(classes=["road", "car"]), "names the classes road, car, not flat, "),
+    "other classes": Way(describe(classes=["road", "car"]), "lists the classes road, car, not flat, "),
     "no events": Way(at(TIMES, cut(0)), "the file is empty"),
     "no times": Way(at(TIMES, Path.unlink), "events.dat.t: no such file"),
     "unsorted": Way(at(TIMES, content(stepping_back, "<i8"))),
-    "times in another unit": Way(at(TIMES, content(lambda t: t // 1000, "<i8")), "its labels lie at"),
+    "times in another unit": Way(at(TIMES, content(lambda t: t // 1000, "<i8")), "its labels are at"),
     "x and y swapped": Way(at(XYP, content(lambda xyp: xyp.reshape(-1, 3)[:, [1, 0, 2]], "<i2")), " on a sensor of "),
     "events without labels": Way(at(ZIP, Path.unlink), "has neither segmentation_masks"),
     "missing recording": Way(at("dir3", shutil.rmtree), "recording of the val split is missing"),
-    "too many rows": Way(describe(label_rows=81), "has 80 rows, of which 81 cannot carry labels"),
+    "too many rows": Way(describe(label_rows=81), "has 80 rows, fewer than the 81 rows with labels"),
     "no index": Way(at("dir3/index", shutil.rmtree), "index: holds none of"),
     "torn index": Way(at(ROWS, cut(0.5)), "not a readable .npy file"),
     "index of two columns": Way(at(ROWS, content(lambda rows: rows[:, :2])), "not numbers (images, 3)"),
     "index steps back": Way(at(ROWS, content(lambda t: np.concatenate([t[:-2], t[:-3:-1]]))), "step back or repeat"),
     "a mask without an image": Way(
-        ddd17_mask(lambda path: path.rename(path.with_name("m_9999.png"))), "mask 9999 has no image among"
+        ddd17_mask(lambda path: path.rename(path.with_name("m_9999.png"))), "mask 9999 matches none of"
     ),
     "nothing labelled anywhere": Way(unlabelled, "labels that were read are empty; copy the labels again"),
     "torn zip": Way(at(ZIP, cut(0.5)), "not a readable zip archive"),
-    "other speeds": Way(at("dir3/ego_speed.npy", content(lambda speed: speed[:3])), "holds float32 of shape (3,) for"),
+    "other speeds": Way(at("dir3/ego_speed.npy", content(lambda speed: speed[:3])), "float32 of shape (3,), not float"),
     "torn mask": Way(ddd17_mask(cut(0.5)), "not a readable PNG"),
 }
 
@@ -133,14 +133,14 @@ STAMPS, PNG = f"{ONE}/semantic/timestamps.txt", f"{ONE}/semantic/left/11classes/
 
 
 DSEC = {
-    "truncated": Way(at(EVENTS, cut(0.6)), "not a whole HDF5 file"),
+    "truncated": Way(at(EVENTS, cut(0.6)), "incomplete or unreadable HDF5 file"),
     "unsorted": Way(at(EVENTS, content(stepping_back, "events/t"))),
-    "another clock": Way(at(EVENTS, content(lambda offset: offset + 10**9, "t_offset")), "its labels lie at"),
+    "another clock": Way(at(EVENTS, content(lambda offset: offset + 10**9, "t_offset")), "its labels are at"),
     "no sequence": Way(at(ONE, shutil.rmtree), "recording of the test split is missing; copy it there"),
     "labels without events": Way(at(EVENTS, Path.unlink), "events.h5: no such file"),
     "no rectification": Way(at(MAP, Path.unlink), "labels need rectified events"),
     "rectification of another size": Way(at(MAP, content(lambda map_: map_[1:], "rectify_map")), "rectify_map has the"),
-    "rectification with NaN": Way(at(MAP, content(first_with(np.nan), "rectify_map")), "places that are no numbers"),
+    "rectification with NaN": Way(at(MAP, content(first_with(np.nan), "rectify_map")), "non-finite values"),
     "events without labels": Way(at(f"{ONE}/semantic", shutil.rmtree), "holds no masks of 11 classes"),
     "a mask too few": Way(at(PNG, Path.unlink), "times for 39 masks"),
     "a mask twice": Way(at(PNG, lambda path: shutil.copy(path, path.with_name("0.png"))), "are both mask 0"),
@@ -160,18 +160,18 @@ def depths(change: Change, name: str = DEPTH) -> Spoil:
 
 
 MVSEC = {
-    "times in single precision": Way(rows(lambda table: table.astype(np.float32)), "its depth lies at"),
+    "times in single precision": Way(rows(lambda table: table.astype(np.float32)), "its depth is at"),
     "unsorted": Way(rows(column(2, stepping_back))),
     "labels without events": Way(at(DATA, Path.unlink), "recording of the test split is missing"),
     "events without labels": Way(at(TRUTH, Path.unlink), "outdoor_day1_gt.hdf5: no such file"),
-    "twice": Way(lambda root: shutil.copytree(root, root / "again"), "data.hdf5: is there more than once"),
-    "torn truth": Way(at(TRUTH, cut(0.5)), "not a whole HDF5 file"),
+    "twice": Way(lambda root: shutil.copytree(root, root / "again"), "data.hdf5: also exists as "),
+    "torn truth": Way(at(TRUTH, cut(0.5)), "incomplete or unreadable HDF5 file"),
     "no depth": Way(depths(lambda _: None), "has no dataset"),
-    "depth of another size": Way(depths(lambda maps: maps[:, :-1]), "px, the histograms have"),
+    "depth of another size": Way(depths(lambda maps: maps[:, :-1]), "px, but the histograms have"),
     "depth in whole mm": Way(depths(lambda maps: np.nan_to_num(maps).astype("i4")), "raw is int32"),
-    "depth below zero": Way(depths(lambda maps: 0 * maps - 1), "depths below zero"),
+    "depth below zero": Way(depths(lambda maps: 0 * maps - 1), "negative depths"),
     "depth 0 for none": Way(depths(np.nan_to_num)),
-    "a time too few": Way(depths(lambda times: times[1:], f"{DEPTH}_ts"), "maps for"),
+    "a time too few": Way(depths(lambda times: times[1:], f"{DEPTH}_ts"), "maps, but"),
     "times step back": Way(depths(stepping_back, f"{DEPTH}_ts"), "step back or repeat"),
 }
 
@@ -193,26 +193,26 @@ PROPHESEE = {
     "RVT's intermediate": Way(at("val/*.dat", lambda path: path.rename(f"{path}.h5")), ".h5: is RVT's intermediate"),
     "one packed": Way(at("train/*.dat", lambda path: path.rename(f"{path}.h5.store")), ".store: is RVT's intermediate"),
     "labels without events": Way(at(DAT, Path.unlink), "recording of the test split is missing"),
-    "events without labels": Way(at(BOXES, Path.unlink), "no such file, but there are events"),
+    "events without labels": Way(at(BOXES, Path.unlink), "no such file, but events exist"),
     "labels after the last event": Way(boxes("t", lambda times: times + 10**9), "the events at"),
     "no boxes": Way(at(BOXES, content(lambda stored: stored[:0])), "holds no boxes"),
     "torn boxes": Way(at(BOXES, cut(0.5)), "not a readable .npy file"),
     "boxes without width": Way(
         at(BOXES, content(lambda old: old[["t", "x", "y", "h", "class_id"]])), "no field of name"
     ),
-    "box with NaN": Way(boxes("x", first_with(float("nan"))), "box 0 has a place or size that is no number"),
-    "box of infinite size": Way(boxes("w", first_with(3e38)), "box 0 has a place or size that is no number"),
+    "box with NaN": Way(boxes("x", first_with(float("nan"))), "box 0 has a position or size that is NaN"),
+    "box of infinite size": Way(boxes("w", first_with(3e38)), "box 0 has a position or size that is NaN"),
     "box of negative size": Way(boxes("w", first_with(-5)), "box 0 has a negative size"),
     "unknown class": Way(boxes("class_id", first_with(99)), "a class other than 0 to"),
-    "all boxes outside": Way(boxes("x", lambda x: 0 * x + 9999), "no label frame left after the filters"),
+    "all boxes outside": Way(boxes("x", lambda x: 0 * x + 9999), "passes the filters"),
     "box partly outside": Way(boxes("x", first_with(-2))),
     "missing split": Way(at("test", shutil.rmtree), "recording of the test split is missing"),
-    "as an archive as well": Way(at(DAT, archived), "_td.dat: is there as "),
-    "another as an archive": Way(at(DAT, lambda path: archived(path, path.with_name("a"))), "others as RVT's"),
+    "as an archive as well": Way(at(DAT, archived), "_td.dat: also exists as "),
+    "another as an archive": Way(at(DAT, lambda path: archived(path, path.with_name("a"))), "files with RVT's"),
     "RVT's public script": Way(partial(archive, **GEN1 | {"windows_per_period": 2}), "50 ms are 125 ms apart"),
     "in two splits": Way(
         at("test", lambda test: shutil.copytree(test, test.with_name("train"), dirs_exist_ok=True)),
-        "is a recording of both train and test",
+        "is in both train and test",
     ),
 }
 

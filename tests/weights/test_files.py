@@ -34,12 +34,12 @@ def weights(path, recipe):
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
-        *((RECIPE | change, f"the recipe in it, {next(iter(change))}: ")
+        *((RECIPE | change, f"recipe, {next(iter(change))}: ")
           for change in ({"bins": 0}, {"bins": 10**9}, {"bins": "1"}, {"in_channels": -1}, {"sensor": 3}, {"width": 3},
                          {"sensor": ["a", "b"]}, {"recurrent": "no"})),
-        *(({name: RECIPE[name] for name in RECIPE if name != setting}, f"the recipe in it does not name {setting}")
+        *(({name: RECIPE[name] for name in RECIPE if name != setting}, f"its recipe lacks {setting}")
           for setting in ("sensor", "recurrent", "bins")),
-        *((text, "not a readable safetensors file|is no mapping") for text in ("[" * 200_000, "[]", "{", '{"width": ')),
+        *((text, "not a readable safetensors file|not a mapping") for text in ("[" * 200_000, "[]", "{", '{"width": ')),
         (RECIPE | {"width": "swin-of-mine"}, "unknown value 'swin-of-mine'"),
     ],
 )  # fmt: skip
@@ -111,7 +111,7 @@ def test_a_torn_file_is_refused_wherever_it_ends(tmp_path, kind):
         ("empty.pth", {"epoch": 3}, "holds no tensors"),
         ("list.pth", [torch.ones(2)], "holds no state dict"),
         ("nan.pth", {"a": torch.ones(3), "b": torch.tensor([0.0, float("nan")])}, "b holds values that are not finite"),
-        ("float8.pth", {"a": torch.ones(3).to(torch.float8_e5m2)}, "a holds torch.float8_e5m2, which are no weights"),
+        ("float8.pth", {"a": torch.ones(3).to(torch.float8_e5m2)}, "a has dtype torch.float8_e5m2, which is not"),
     ],
 )
 def test_files_without_weights_are_named(tmp_path, name, content, message):

@@ -50,7 +50,7 @@ def test_every_source_fills_the_backbone(tmp_path, source):
     without = source != "tespec-release"
     assert set(report.random) == {name for name in before if without and name.startswith("lstms.")}
     assert report.loaded + len(report.random) == report.total
-    assert ("ConvLSTMs (8 tensors) start at random" in report.summary()) == without
+    assert ("ConvLSTMs (8 tensors) are randomly initialised" in report.summary()) == without
     changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
     assert changed == set(before) - set(report.random)
 
@@ -95,7 +95,7 @@ def test_names_beside_an_encoder_tell_whose_it_is(content, beside, source):
     found = converted(bare | {name: each for name, each in model.items() if name.startswith(beside)})
     assert found.format.name == source
     assert torch.equal(found.tensors[f"swin.layers.0.{QKV}"], model[f"encoder.layers.0.{QKV}"])
-    with pytest.raises(UserError, match="holds a Swin Transformer as its encoder, and nothing that tells whose"):
+    with pytest.raises(UserError, match="holds a Swin Transformer as its encoder, but no key that identifies"):
         converted(bare)
 
 
@@ -159,19 +159,19 @@ UNSUPPORTED = [
     ([f"encoder.{QKV}"], "is MoBY's DeiT-S"),
     ([QKV], VIT),
     ([f"backbone.{QKV}"], VIT),
-    (["rel_pos_bias.relative_position_bias_table", QKV], "is a ViT as MEM and BEiT have it"),
-    (["codebook.weight", "encoder.0.0.weight"], "is MEM's tokenizer, an autoencoder and no backbone"),
+    (["rel_pos_bias.relative_position_bias_table", QKV], "is the ViT of MEM or BEiT"),
+    (["codebook.weight", "encoder.0.0.weight"], "is MEM's tokenizer, an autoencoder, not a backbone"),
     ([f"backbone.event_{QKV}", f"backbone.rgb_{QKV}"], "is CM3AE's pair of ViTs for events and frames"),
     (["patch_embed.proj.weight", f"swin_block.0.{QKV}"], "is EventPretrain's Swin"),
-    (["temporal_block1.mlp.LTA.LTA_Block.weight", f"backbone.{QKV}"], "is STP's: a stem before an image network"),
-    (["stages.0.blocks.0.attn.w_msa.qkv.weight"], "in OpenMMLab's naming"),
-    (["swin.encoder.layers.0.blocks.0.attention.self.query.weight"], "naming of transformers"),
-    (["conv.weight"], r"format is not known \(the first name is 'conv\.weight'\)"),
+    (["temporal_block1.mlp.LTA.LTA_Block.weight", f"backbone.{QKV}"], "is STP's stem for a frozen image network"),
+    (["stages.0.blocks.0.attn.w_msa.qkv.weight"], "is OpenMMLab's Swin"),
+    (["swin.encoder.layers.0.blocks.0.attention.self.query.weight"], "is a Swin Transformer of Hugging Face"),
+    (["conv.weight"], r"has an unknown format \(the first tensor is 'conv\.weight'\)"),
 ]
 VARIANTS = [
     ("layers.0.blocks.0.attn.logit_scale", "is a Swin Transformer V2"),
     ("layers.0.blocks.0.norm2.running_mean", "has batch normalisation"),
-    ("absolute_pos_embed", "adds absolute positions"),
+    ("absolute_pos_embed", "adds absolute position embeddings"),
 ]
 
 

@@ -110,16 +110,16 @@ LSTM = "model.encoder.lstm_blocks.2.conv1x1.bias"
 MISMATCHES = [
     (lambda: published.tespec_release()["state_dict"] | {LSTM: None}, {}, r"lstms\.2\.gates\.bias is missing"),
     (lambda: published.timm_new() | {BIAS: None}, {}, rf"swin\.{BIAS} is missing; the file is Swin"),
-    (lambda: deeper(published.microsoft()), {}, r"swin\.layers\.2\.blocks\.2\..* has no place in this model"),
+    (lambda: deeper(published.microsoft()), {}, r"swin\.layers\.2\.blocks\.2\..* has no counterpart in this model"),
     (lambda: published.microsoft() | {TABLE: torch.zeros(23 * 23, 1)}, {},
-     r"bias_table is \(529, 1\), this model needs \(169, 1\)"),
-    (published.tespec_release, {"bins": 5}, r"proj\.weight is \(24, 20, 4, 4\), this model needs \(24, 10, 4, 4\)"),
+     r"bias_table has shape \(529, 1\), but this model needs \(169, 1\)"),
+    (published.tespec_release, {"bins": 5}, r"\.weight has shape \(24, 20, 4, 4\), but this model needs \(24, 10,"),
     (lambda: {"checkpoint": timm.create_model("resnet50", in_chans=2).state_dict()}, {},
      r"swin\.patch_embed\.proj\.weight is missing, .* \(and 432 more\); the file is ResNet-50"),
-    (lambda: published.microsoft("tiny"), {}, r"is \(96, 20, 4, 4\), this model needs \(24, 20, 4, 4\)"),
-    (lambda: published.under("backbone.", published.timm_features()) , {}, "format is not known"),
+    (lambda: published.microsoft("tiny"), {}, r"has shape \(96, 20, 4, 4\), but this model needs \(24, 20, 4, 4\)"),
+    (lambda: published.under("backbone.", published.timm_features()) , {}, "has an unknown format"),
     (lambda: changed(published.timm_new(), BIAS, lambda t: t * float("nan")), {}, f"{BIAS} holds values that are not"),
-    (lambda: changed(published.timm_new(), BIAS, lambda t: t.to(torch.int8)), {}, r"holds torch\.int8, which are no"),
+    (lambda: changed(published.timm_new(), BIAS, lambda t: t.to(torch.int8)), {}, r"has dtype torch\.int8, which is"),
 ]  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def test_half_precision_is_taken_and_values_that_are_not_used_may_be_anything(tm
 
 
 def test_a_trained_network_with_a_head_is_no_backbone(tmp_path):
-    with pytest.raises(UserError, match="holds a network with the head of segmentation; give backbone"):
+    with pytest.raises(UserError, match="holds a fine-tuned network with a segmentation head; give the backbone"):
         load_backbone(backbone(1), own_file(tmp_path, kind="segmentation"))
 
 
@@ -152,7 +152,7 @@ def test_a_network_of_timm_is_fetched_once_and_loads(tmp_path, monkeypatch):
     monkeypatch.setattr(timm, "create_model", Mock(side_effect=ConnectionError("no network")))
     with pytest.raises(UserError, match=r"cannot be fetched \(ConnectionError\); download the file elsewhere"):
         fetch(name)
-    with pytest.raises(UserError, match="timm knows no such weights"):
+    with pytest.raises(UserError, match="timm has no such weights"):
         fetch("timm:swin_of_mine")
     assert not list(tmp_path.rglob("*.safetensors"))
     monkeypatch.setattr(timm, "create_model", lambda name, **options: calls.append((name, options)) or network)
@@ -229,4 +229,4 @@ def test_an_unreadable_file_does_not_change_the_learning_rate_in_silence(tmp_pat
             peak_of("tespec", path)
     monkeypatch.setattr(find_method("tespec"), "initialise", classmethod(lambda *_: None))
     assert peak_of("tespec", damaged) == OTHERS
-    assert "weights.pth: its pre-training is not known, so the peak learning rate" in capsys.readouterr().err
+    assert "weights.pth: unknown pre-training data, so the default peak learning rate" in capsys.readouterr().err

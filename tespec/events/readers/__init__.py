@@ -19,8 +19,8 @@ from tespec.core.errors import UserError
 from tespec.core.settings import LARGEST, Size, is_size
 
 NO_SIZE = (
-    "give --sensor WIDTHxHEIGHT, or name the size in the file's header (% geometry WIDTHxHEIGHT), or write "
-    f'{{"sensor": {{"width": WIDTH, "height": HEIGHT}}}} into a {FILE} beside it'
+    "give --sensor WIDTHxHEIGHT, or store the size in the file's header (% geometry WIDTHxHEIGHT), or write "
+    f'{{"sensor": {{"width": WIDTH, "height": HEIGHT}}}} to a {FILE} next to it'
 )
 
 Column = NDArray[np.integer[Any]]
@@ -60,7 +60,7 @@ def check_events(x: Column, y: Column, t: Column, p: Column, height: int, width:
     if not x.shape == y.shape == t.shape == p.shape == (t.size,):
         raise ValueError(f"x, y, t and p have the shapes {x.shape}, {y.shape}, {t.shape} and {p.shape}, not (N,)")
     if any(values.dtype.kind not in "iub" for values in (x, y, t, p)):
-        raise ValueError(f"x, y, t and p are {x.dtype}, {y.dtype}, {t.dtype} and {p.dtype}, not whole numbers")
+        raise ValueError(f"x, y, t and p are {x.dtype}, {y.dtype}, {t.dtype} and {p.dtype}, not integers")
     for name, values, limit in (("x", x, width), ("y", y, height), ("p", p, 2)):
         signed = values.dtype.kind == "i"
         if values.size and (int(values.max()) >= limit or (signed and int(values.min()) < 0)):
@@ -78,12 +78,12 @@ def resolve_size(
         raise ValueError("give both height and width, or neither")
     given = None if height is None or width is None else (height, width)
     if given and named and given != named:
-        raise UserError(path, f"its sensor is {named[1]}x{named[0]} px, not {width}x{height}", "leave --sensor out")
+        raise UserError(path, f"its sensor is {named[1]}x{named[0]} px, not {width}x{height}", "omit --sensor")
     size = given or named or described_size(path) or default
     if size is None:
-        raise UserError(path, "does not name the sensor's size", NO_SIZE)
+        raise UserError(path, "does not specify the sensor's size", NO_SIZE)
     if not is_size(size):
-        raise UserError(path, f"cannot have a sensor of {size[1]}x{size[0]} px", f"give 1 to {LARGEST} px a side")
+        raise UserError(path, f"invalid sensor size {size[1]}x{size[0]} px", f"give 1 to {LARGEST} px per side")
     return size
 
 

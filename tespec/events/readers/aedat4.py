@@ -32,7 +32,7 @@ def open_aedat4(path: Path, height: int | None = None, width: int | None = None,
         magic, length = file.read(len(MAGIC)), file.read(4)
         header = file.read(min(int.from_bytes(length, "little"), whole))
     if magic != MAGIC:
-        raise UserError(path, "does not begin like an AEDAT 4 file", "give one of version 4.0")
+        raise UserError(path, "does not start with the AEDAT 4.0 signature", "give an AEDAT 4.0 file")
     try:
         compression, end, start = (_field(header, number) for number in range(3))
         compression = _unpack("<i", header, compression) if compression else 0
@@ -42,9 +42,9 @@ def open_aedat4(path: Path, height: int | None = None, width: int | None = None,
     except DAMAGED as error:
         raise UserError(path, "its header is damaged", AGAIN) from error
     if compression not in (NONE, *LZ4, *ZSTD):
-        raise UserError(path, f"is compressed by unknown method {compression}", "give one with LZ4, ZSTD or none")
+        raise UserError(path, f"has the unknown compression method {compression}", "use LZ4, ZSTD or none")
     if stream is None:
-        raise UserError(path, "has no stream of events", "give a recording with events")
+        raise UserError(path, "has no event stream", "give a recording with events")
     size = resolve_size(path, height, width, named, default)
     begin = len(MAGIC) + 4 + len(header)
     packets = _find_packets(path, stream, begin, end if begin <= end <= whole else whole)
@@ -96,13 +96,13 @@ def _decode(packed: bytes, compression: int) -> Events:
         decompressor = zstandard.ZstdDecompressor().decompressobj()
         packet = decompressor.decompress(packed)
         if not decompressor.eof:
-            raise ValueError("it does not end")
+            raise ValueError("its compressed data is incomplete")
     if _unpack("<I", packet, 0) + 4 > len(packet):
-        raise ValueError("shorter than it says")
+        raise ValueError("shorter than its size field")
     start, count = _vector(packet[4:], _field(packet[4:], 0))
     events = np.frombuffer(packet, EVENT, count, 4 + start)
     if (events["x"] < 0).any() or (events["y"] < 0).any():
-        raise ValueError("coordinates below zero")
+        raise ValueError("negative coordinates")
     x, y = events["x"].astype(np.uint16), events["y"].astype(np.uint16)
     return Events(x, y, events["t"].astype(np.int64), (events["on"] != 0).astype(np.uint8))
 

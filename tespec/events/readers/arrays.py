@@ -44,7 +44,7 @@ def load_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
                 with archive.open(f"{name}.npy") as file:
                     arrays.append(np.lib.format.read_array(file, allow_pickle=False))
     except KeyError as error:
-        raise UserError(path, f"lacks one of the arrays {', '.join(names)}", "give a file that has them") from error
+        raise UserError(path, f"lacks one of the arrays {', '.join(names)}", "give a file with all of them") from error
     except DAMAGED_ARCHIVE as error:
         what = "not a readable .npz file" if path.exists() else "no such file"
         raise UserError(path, what, AGAIN) from error
@@ -63,7 +63,7 @@ def open_arrays(path: Path, height: int | None = None, width: int | None = None,
         raise UserError(path, what, "give a structured array (N,) or an array (N, 4)")
     if any(column.shape != (len(columns[2]),) or column.dtype.kind not in "biuf" for column in columns):
         found = ", ".join(f"{column.dtype} {column.shape}" for column in columns)
-        raise UserError(path, f"its x, y, t, p are {found}", "give numbers of shape (N,) each")
+        raise UserError(path, f"its x, y, t, p are {found}", "give four numeric arrays of shape (N,)")
     size, count = resolve_size(path, height, width, default=default), len(columns[2])
 
     def chunks() -> Iterator[Events]:
@@ -104,19 +104,19 @@ def as_events(
     """
     for name, values, limit in (("x", x, size[1]), ("y", y, size[0])):
         if not (values.min() >= 0 and values.max() < limit):
-            what = f"{name} from {values.min()} to {values.max()} on a sensor of {size[1]}x{size[0]} px"
-            raise UserError(path, what, "copy it again, or give its true size")
+            what = f"has {name} from {values.min()} to {values.max()} on a sensor of {size[1]}x{size[0]} px"
+            raise UserError(path, what, "copy it again, or correct the sensor size")
         if values.dtype.kind == "f" and (values != np.rint(values)).any():
-            raise UserError(path, f"holds coordinates {name} that are no whole numbers", "give events of raw pixels")
+            raise UserError(path, f"its {name} coordinates are not whole numbers", "give raw pixel coordinates")
     low, high = p.min(), p.max()
     between = (p != np.rint(p)).any() if p.dtype.kind == "f" else low == -1 and (p == 0).any()
     if not -1 <= low <= high <= 1 or between:
-        raise UserError(path, f"polarities from {low} to {high}", "write them as 0 and 1, or as -1 and 1")
+        raise UserError(path, f"has invalid polarities from {low} to {high}", "write them as 0 and 1, or as -1 and 1")
     if t.dtype.kind == "f":
         if not (np.abs(t) < 1e11).all():  # the year 5138
-            raise UserError(path, "holds times that are none", AGAIN)
+            raise UserError(path, "has invalid times", AGAIN)
         if np.ptp(t) >= WHOLE_SECONDS and (t == np.rint(t)).all():
-            what = "its times are whole numbers stored as floats, which stand for seconds"
+            what = "its times are whole numbers stored as floats, but float times must be in seconds"
             raise UserError(path, what, "write microseconds as integers")
         t = np.rint(t.astype(np.float64) * 1e6)
     return Events(x.astype(np.uint16), y.astype(np.uint16), t.astype(np.int64), (p > 0).astype(np.uint8))

@@ -42,7 +42,7 @@ def open_file(path: Path) -> h5py.File:
     try:
         return _open_file(path, _state(path))
     except DAMAGED as error:
-        raise UserError(path, "not a whole HDF5 file, or not readable", AGAIN) from error
+        raise UserError(path, "incomplete or unreadable HDF5 file", AGAIN) from error
 
 
 @contextmanager
@@ -79,10 +79,10 @@ def _part(path: Path, name: str, state: tuple[int, int, int]) -> h5py.Dataset:
     with translate_errors(path, name):
         found = open_file(path).get(name)
         if not isinstance(found, h5py.Dataset):
-            raise UserError(path, f"has no dataset {name}", "give a whole recording")
+            raise UserError(path, f"has no dataset {name}", "give a complete recording")
         elsewhere = Path(found.file.filename) != path or found.is_virtual
         if elsewhere or found.id.get_create_plist().get_external_count():
-            raise UserError(path, f"{name} lies in another file", "give a file that holds its data itself")
+            raise UserError(path, f"{name} is stored in another file", "give a file that contains its data")
         # HDF5 returns fill values for storage that an interrupted copy or recording never wrote.
         if found.chunks is None:
             there, wanted = int(found.id.get_storage_size() > 0), int(found.size > 0)
@@ -90,8 +90,7 @@ def _part(path: Path, name: str, state: tuple[int, int, int]) -> h5py.Dataset:
             there = found.id.get_num_chunks()
             wanted = math.prod(-(-side // step) for side, step in zip(found.shape, found.chunks, strict=True))
         if there < wanted:
-            what = f"{name} was never written whole ({there:,} of {wanted:,} chunks are there)"
-            raise UserError(path, what, AGAIN)
+            raise UserError(path, f"{name} is incomplete ({there:,} of {wanted:,} chunks)", AGAIN)
     return found
 
 
@@ -99,7 +98,8 @@ def dataset(path: Path, name: str, kinds: str, dimensions: int = 1) -> h5py.Data
     """Return a dataset; other `numpy.dtype.kind`s or numbers of dimensions raise a `UserError`. See `part`."""
     found = part(path, name)
     if found.dtype.kind not in kinds or found.ndim != dimensions:
-        raise UserError(path, f"{name} is {found.dtype} of shape {found.shape}, not what it should be", AGAIN)
+        wanted = {"f": "float", "u": "unsigned integer"}.get(kinds, "integer")
+        raise UserError(path, f"{name} is {found.dtype} of shape {found.shape}, not {dimensions}-D {wanted}", AGAIN)
     return found
 
 

@@ -48,14 +48,14 @@ def read_header(path: Path) -> Header:
     with path.open("rb") as file:
         head = file.read(LONGEST_HEADER)
     if head[:1] != b"%":
-        what = "does not begin with a header (lines that begin with %)" if head else "the file is empty"
+        what = "does not start with a header (lines that start with %)" if head else "the file is empty"
         raise UserError(path, what, "copy it again, or give a Prophesee recording")
     fields: dict[str, str] = {}
     offset, line = 0, ""
     while head[offset : offset + 1] == b"%" and line != "end":
         end = head.find(b"\n", offset)
         if end < 0:
-            raise UserError(path, "its header does not end", "copy it again")
+            raise UserError(path, "its header is incomplete", "copy it again")
         line = head[offset + 1 : end].decode("ascii", "replace").strip()
         name, _, value = line.partition(" ")
         fields[name.lower()] = value.strip()
@@ -78,7 +78,7 @@ def _number_of(path: Path, begin: int, size: int) -> int:
     """Number of events or words of `size` bytes from byte `begin` of a file to its end."""
     count, rest = divmod(path.stat().st_size - begin, size)
     if rest:
-        raise UserError(path, f"truncated: {rest} bytes after the last whole event or word", "copy it again")
+        raise UserError(path, f"truncated: {rest} bytes after the last complete event or word", "copy it again")
     return count
 
 
@@ -86,7 +86,7 @@ def open_dat(path: Path, height: int | None = None, width: int | None = None, de
     """Open a `.dat` recording; see `tespec.events.readers`."""
     header = read_header(path)
     if (version := header.fields.get("version", VERSION)) != VERSION:
-        raise UserError(path, f"is version {version} of the format", f"give a file of version {VERSION}")
+        raise UserError(path, f"has the unsupported format version {version}", f"give a file of version {VERSION}")
     size = resolve_size(path, height, width, header.sensor, default)
     with path.open("rb") as file:
         file.seek(header.size)
@@ -139,7 +139,7 @@ def write_dat(path: Path, x: Column, y: Column, t: Column, p: Column, height: in
     """Atomically write events (N,) with times in us below 2^32 to a `.dat` file that names its sensor size."""
     check_events(x, y, t, p, height, width)
     if len(t) and not 0 <= t.min() <= t.max() < PERIOD:
-        raise ValueError(f"times {t.min()} to {t.max()} us do not fit 32 bits")
+        raise ValueError(f"times {t.min()} to {t.max()} us do not fit in 32 bits")
     times, columns, rows, on = (np.asarray(values, RECORD["t"]) for values in (t, x, y, p))
     text = f"% Data file containing CD events.\n% Version {VERSION}\n% Height {height}\n% Width {width}\n"
     with whole_file(path) as unfinished, unfinished.open("wb") as file:
@@ -152,7 +152,7 @@ def open_raw(path: Path, height: int | None = None, width: int | None = None, de
     header = read_header(path)
     named = header.fields.get("evt") or header.fields.get("format", "").partition(";")[0].removeprefix("EVT")
     if named not in ("2", "2.0", "3", "3.0"):
-        what = f"its header names the encoding {named!r}" if named else "its header does not name an encoding"
+        what = f"its header has the unsupported encoding {named!r}" if named else "its header has no encoding"
         raise UserError(path, what, "give an EVT2 or EVT3 recording")
     dtype, decode = (np.dtype("<u4"), _decode_evt2) if named[0] == "2" else (np.dtype("<u2"), _decode_evt3)
     size = resolve_size(path, height, width, header.sensor, default)
