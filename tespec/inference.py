@@ -39,7 +39,7 @@ PANEL = 4.0  # inches
 DPI = 100
 
 
-def load_network(path: str | Path, *, height: int | None = None, width: int | None = None) -> Backbone | Network:
+def load(path: str | Path, *, height: int | None = None, width: int | None = None) -> Backbone | Network:
     """Load a trained network in evaluation mode, ready for `tespec.stream` and `.step(histogram, state)`.
 
     Args:
@@ -140,7 +140,7 @@ def stream(
     """
     where, sensor = "network", _given_size(height, width)
     if isinstance(network, str | Path):
-        where, network = str(network), load_network(network)
+        where, network = str(network), load(network)
     backbone, recipe = _backbone(network), network.recipe or {}
     if backbone.in_channels != 2 * backbone.bins:
         what = f"was trained on images of {backbone.in_channels} channels, not on events"
