@@ -1,7 +1,3 @@
-"""Fixtures shared by all tests."""
-
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Random events, a reference implementation of histograms, and writers that follow the formats' descriptions."""
 
-from __future__ import annotations
-
 import struct
 from itertools import pairwise
 from pathlib import Path
@@ -63,7 +61,6 @@ def plain_histogram(x, y, t, p, *, t_start, t_end, bins, height, width, rule="ed
 
 
 def reader_of(path, *chunks, height=HEIGHT, width=WIDTH):
-    """Reader of a recording that yields these chunks."""
     path.touch()
     return Reader(path, height, width, sum(len(events.t) for events in chunks), lambda: iter(chunks))
 
@@ -77,7 +74,6 @@ def whole(stream):
 
 
 def read(path, *size):
-    """All events of a recording."""
     return whole(load_events(path, *size))
 
 
@@ -150,14 +146,11 @@ def write_h5(path, content, codec=BLOSC):
     return path
 
 
-def columns_of(events, kinds):
-    return {f"events/{name}": np.asarray(events[i], kinds[i]) for i, name in enumerate("xytp")}
-
-
 def dsec(path, *events, codec=BLOSC, **changes):
     """Write a recording of DSEC; `changes` replace its HDF5 datasets, None leaves one out."""
     milliseconds = np.arange(int(max(events[2], default=0)) // 1000 + 2)
-    content = columns_of(events, ("<u2", "<u2", "<u4", "u1"))
+    kinds = "<u2", "<u2", "<u4", "u1"
+    content = {f"events/{name}": np.asarray(events[i], kinds[i]) for i, name in enumerate("xytp")}
     content |= {
         "ms_to_idx": np.searchsorted(events[2], 1000 * milliseconds).astype("<u8"),
         "t_offset": np.int64(OFFSET),

@@ -1,7 +1,5 @@
 """Run the commands of the guides unchanged in this process, and undo their imports afterwards."""
 
-from __future__ import annotations
-
 import io
 import re
 import shlex

@@ -1,7 +1,3 @@
-"""Synthetic records."""
-
-from __future__ import annotations
-
 from typing import Any
 
 from tespec.comparison.records import CHOICES, Record, new_record

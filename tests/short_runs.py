@@ -1,7 +1,5 @@
 """Helpers for tests of runs: a setup in a folder, a stop after a step, and pre-training without pictures."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """numba reuses a cached kernel while its file is unchanged, so kernels must not read names of other files."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

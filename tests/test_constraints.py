@@ -1,7 +1,5 @@
 """constraints.txt pins one version of every installed package, for every supported Python."""
 
-from __future__ import annotations
-
 import importlib.metadata as metadata
 import re
 import sys

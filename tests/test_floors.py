@@ -1,7 +1,5 @@
 """Layers of packages: imports never point to a higher layer, and none are circular."""
 
-from __future__ import annotations
-
 import ast
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -51,7 +49,6 @@ def imports_of(path: Path, *, everywhere: bool) -> set[str]:
 
 
 def has_code(path: Path) -> bool:
-    """Whether a file defines a class or a function."""
     return any(isinstance(node, ast.ClassDef | ast.FunctionDef) for node in ast.parse(path.read_text()).body)
 
 

@@ -1,7 +1,5 @@
 """Pictures: distinct colours, legends, colour bars and rows."""
 
-from __future__ import annotations
-
 import cv2
 import numpy as np
 import pytest

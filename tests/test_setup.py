@@ -1,7 +1,5 @@
 """Installation: choice of the interpreter, OpenCV without a display, and targets of the Makefile."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,5 +1,3 @@
-"""Fixtures of the command-line tests."""
-
 import pytest
 
 from tespec.cli.main import main

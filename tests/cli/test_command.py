@@ -1,7 +1,5 @@
 """Behaviour of all commands: help, one-line errors, exit codes, recorded commands, user-defined config files."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

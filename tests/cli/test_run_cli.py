@@ -1,5 +1,3 @@
-"""Command lines of run.py and pretrain.py."""
-
 import re
 
 import pytest
@@ -58,7 +56,6 @@ MISTAKES = [
     ("run", "--method and --task are required"),
     ("run --method tespek --task ddd17", "unknown method; did you mean 'tespec'"),
     ("run --method scratch --task ddd71", "--task ddd71: unknown task; did you mean 'ddd17'?"),
-    (CELL + "--data /nowhere/at/all", "/nowhere/at/all: no such"),
     (CELL + "--set peak_lr=5e-4", "unknown setting 'peak_lr'; did you mean 'optimisation.peak_lr'?"),
     (CELL + "--profile paper", "--profile paper: no ddd17 data given"),
     (CELL + "--reference prior", "--reference cannot be combined with --method"),

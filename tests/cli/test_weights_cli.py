@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import tespec.core.compat
 
 import pytest
@@ -86,7 +84,6 @@ def test_nothing_is_overwritten_unasked(own, tmp_path, weights):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("inspect", "gone.pth"), "gone.pth: no such weights file"),
         (("convert", "FILE", "out.pth"), "does not end in .safetensors"),
         (("convert", "FILE", "FILE/out.safetensors"), "own.safetensors: File exists"),
         (("inspect", "FILE", "--sensor", "90"), "give WIDTHxHEIGHT in px"),

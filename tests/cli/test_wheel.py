@@ -1,7 +1,5 @@
 """Contents of the wheel, and its use in another folder without the checkout on the path."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess
@@ -119,14 +117,6 @@ def test_what_differs_from_similar_records_is_told_nearest_first(tmp_path: Path)
     assert similar_records(tmp_path, chosen) == [near, far]
     assert differing(near, chosen) == {"seed": (1, 0)}
     assert differing(far, chosen)["--set optimisation.steps"] == (10, None)
-
-
-def test_a_folder_that_is_no_results_folder_is_refused(tmp_path: Path) -> None:
-    assert read_records(tmp_path) == ([], [])  # an empty folder is accepted
-    (tmp_path / "thesis.tex").write_text("")
-    for folder in (tmp_path, tmp_path / "x"):
-        with pytest.raises(UserError, match=str(folder)):
-            read_records(folder)
 
 
 def test_revision_says_whether_files_were_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

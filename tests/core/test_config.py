@@ -90,14 +90,6 @@ def test_a_mapping_of_another_type_is_replaced_whole():
     assert merge(base, changes, "x") == {"decoder": {"type": "B"}, "mask": {"unit": 16, "ratio": 0.5}}
 
 
-def test_a_backbone_that_has_seen_the_data_learns_more_slowly():
-    settings = finetuning_settings("1mpx", "recurrent", "paper")
-    assert settings.optimisation.peak_lr == 3.46e-4
-    assert settings.after_pretraining_on("1Mpx").optimisation.peak_lr == 1e-4
-    assert settings.after_pretraining_on("-") == settings
-    assert finetuning_settings("gen1", "recurrent", "paper").after_pretraining_on("1Mpx").optimisation.peak_lr == 2e-4
-
-
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     """Return a function that writes and adds a user-defined profile or task named `own`, and returns its path."""
@@ -142,7 +134,6 @@ def test_a_task_wins_over_its_base_in_all_that_it_states(own):
         ("tasks", "base: ddd17\narchitectures: {recurent: {segments: 2}}", "task own: unknown arch.* mean 'recurrent'"),
         ("tasks", "base: ddd17\noptimisation: {stepps: 2}", "task own: unknown setting 'stepps'; did you mean 'steps'"),
         ("tasks", "base: ddd17\nsplits: 3", "task own: splits is not a mapping of settings"),
-        ("profiles", "base: demo", "base: demo: has a base itself"),
         ("profiles", "base: sample\nfinetuning: {stepps: 3}", "unknown setting 'stepps'"),
         ("profiles", "base: sample\ndeviations: 3", "profile own, deviations: 3 is not allowed"),
         ("profiles", "base: sample\nfinetuning: {architectures: {recurrent: {batchsize: 4}}}", "mean 'batch_size'"),
@@ -202,8 +193,6 @@ def test_a_config_of_ones_own_is_read_beside_those_of_the_harness(own, tmp_path)
 
 @pydantic.dataclasses.dataclass
 class Even:
-    """Settings class of a plug-in that validates its values."""
-
     number: int
 
     def __post_init__(self):

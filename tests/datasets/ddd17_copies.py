@@ -8,6 +8,7 @@ import zlib
 import numpy as np
 from event_files import ddd17, random_events
 from PIL import Image
+from twins.layouts import extracted
 
 
 def png(image):
@@ -28,10 +29,8 @@ def png_of(depth, colour, row, palette=b"", size=(4, 1)):
 
 
 def extract(recording):
-    """Replace a recording's zip archive of masks by its extracted folder, and return the folder."""
-    with zipfile.ZipFile(recording / "segmentation_masks.zip") as archive:
-        archive.extractall(recording)
-    (recording / "segmentation_masks.zip").unlink()
+    """Extract the masks of a data set from their zip archives, and return the folder of this recording's."""
+    extracted(recording.parent)
     return recording / "segmentation_masks"
 
 

@@ -8,13 +8,11 @@ import pytest
 from event_files import write_h5
 from twins import opened
 
-from tespec.core.errors import UserError
 from tespec.datasets.sources import read_rectification
 from tespec.events import load_events
 
 
 def of_test(root, *changes, arch="recurrent"):
-    """First recording of the test split."""
     return opened(root, root.name, *changes, arch=arch).recordings("test")[0]
 
 
@@ -86,9 +84,3 @@ def test_one_rule_says_which_depths_have_events(tiny_world, tmp_path, later, kep
     assert after.left_out == (2 if kept else 4)
     assert (after.windows[after.labelled, 0] >= stream.t_first).all()
     assert (after.windows[after.labelled, 0] <= stream.t_last).all()
-
-
-def test_depth_at_rectified_pixels_is_refused(tiny_world):
-    """Events of MVSEC are at raw, not rectified pixels (hamarh/HMNet_pth, hmnet/dataset/mvsec.py)."""
-    with pytest.raises(UserError, match=r"protocol.depth: 'rect' is not allowed; it should be 'raw'"):
-        of_test(tiny_world / "mvsec", "protocol.depth=rect")

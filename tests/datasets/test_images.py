@@ -33,11 +33,6 @@ from tespec.datasets.images import (
     seeded,
 )
 
-
-def picture(seed):
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (20, 30), np.uint8))
-
-
 VIEW = v2.Compose([v2.RandomResizedCrop((16, 24)), v2.ColorJitter(0.4), v2.PILToTensor()])
 
 
@@ -45,7 +40,7 @@ def image_steps(world, root, batch, shard=(0, 1)):
     for number in range(8):
         path = root / f"class{number % 2}" / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        picture(number).save(path)
+        Image.fromarray(np.random.default_rng(number).integers(0, 256, (20, 30), np.uint8)).save(path)
     folder = open_images(root)
     return ImageBatches(folder, [VIEW], batch, 0, shard), len(folder.train)
 
@@ -120,15 +115,13 @@ def test_views_of_an_image_are_the_same_each_time_and_differ_from_each_other(tmp
     assert not torch.equal(batch["views"][:, 0], batch["views"][:, 1])
 
 
-# Files that are not images, and unusual image modes.
-
 PAGE = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
 
 
 @pytest.mark.parametrize("content", [PAGE, png_of(8, 0, b"", size=(60_000, 60_000)), b"", b"GIF89a" + bytes(99)])
 def test_neither_programs_nor_bombs_nor_images_of_more_than_8_bits_are_read(tmp_path, content):
     (tmp_path / "a.png").write_bytes(content)
-    with pytest.raises(UserError, match=r"a.png: not a readable image"):
+    with pytest.raises(UserError, match=r"a.png: not a readable image; copy it again or remove it"):
         read_image(tmp_path / "a.png", 3)
     (tmp_path / "link.png").symlink_to("gone.png")
     os.mkfifo(tmp_path / "pipe")  # reading it would block forever

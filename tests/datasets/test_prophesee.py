@@ -4,10 +4,10 @@ import dataclasses
 import shutil
 from types import SimpleNamespace
 
-import h5py
 import numpy as np
 import pytest
 from event_files import random_events
+from twins.broken import at, content
 from twins.rvt_archive import archive
 
 from tespec.core.config import finetuning_settings
@@ -55,7 +55,6 @@ def write_recording(folder, name, stored, *, task="gen1", end=1_300_000, start=0
 
 
 def opened(root, task="gen1", *changes, arch="recurrent"):
-    """Data set opened with the paper's settings."""
     import_tasks()
     return open_dataset(finetuning_settings(task, arch, "paper", changes), root)
 
@@ -130,9 +129,6 @@ def test_labels_are_the_boxes_of_their_frames_and_checksums_know_them():
     rows[3] = (3, 30, 4, 20, 10, 0)  # another class
     other = BoxLabels(raw_boxes(boxes(*rows), "a", 2).downsampled(2), np.array(times))
     assert [one == two for one, two in zip(labels.checksums(), other.checksums(), strict=True)] == [True, False, True]
-
-
-# Recordings in the layouts of the archives.
 
 
 @pytest.fixture
@@ -256,28 +252,22 @@ def test_a_factor_that_an_archive_is_not_stored_at_is_refused(made):
         require_stored_factor(recordings, Downsample(2, "nearest"))
 
 
-def replaced(name, change):
-    return lambda folder: np.save(folder / name, change(np.load(folder / name)))
+def ends(change):
+    return at(str(ENDS), content(change))
 
 
-def stored(change):
-    def spoil(folder):
-        with h5py.File(folder / REPRESENTATIONS / "event_representations.h5", "a") as file:
-            data = change(file["data"][()])
-            del file["data"]
-            file["data"] = data
-
-    return spoil
+def counts(change):
+    return at(f"{REPRESENTATIONS}/event_representations.h5", content(change, "data"))
 
 
 BROKEN_ARCHIVES = {
-    "no bytes": (stored(lambda data: data.astype("u2")), r"data is uint16 \(24, 20, 240, 304\) instead of uint8"),
-    "large counts": (stored(lambda data: data * 11), r"event_representations\.h5: holds counts above 10"),
+    "no bytes": (counts(lambda data: data.astype("u2")), r"data is uint16 \(24, 20, 240, 304\) instead of uint8"),
+    "large counts": (counts(lambda data: data * 11), r"event_representations\.h5: holds counts above 10"),
     "a window beyond the end": (str, "has no histogram for one of the windows"),
     "another sensor": (str, "its sensor is 304x240 px, not 640x480; omit --sensor"),
     "other windows": (str, "holds windows of 50 ms, not 40; give --set window_ms=50"),
-    "an end too few": (replaced(ENDS, lambda times: times[:-1]), "does not hold 24 increasing times"),
-    "other ends": (replaced(ENDS, lambda times: times + 7), r"labels\.npz: has boxes at times that are not the end"),
+    "an end too few": (ends(lambda times: times[:-1]), "does not hold 24 increasing times"),
+    "other ends": (ends(lambda times: times + 7), r"labels\.npz: has boxes at times that are not the end"),
     "other bins": (str, r"holds histograms of 10 bins with rule rvt, not 5 bins with rule rvt; give --set bins=10"),
 }
 

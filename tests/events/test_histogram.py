@@ -124,15 +124,6 @@ def test_bins_are_those_of_tonic(real, number):
     np.testing.assert_array_equal(found.reshape(2, 10, 480, 640).swapaxes(0, 1), wanted.clip(max=10).reshape(shape))
 
 
-def test_rule_rvt_is_that_of_a_plain_loop_on_real_events(real):
-    start = real.t_first + 1_555_555
-    window = {"t_start": start, "t_end": start + 50_000, "bins": 10, "height": 480, "width": 640, "rule": "rvt"}
-    events = real.slice(start, start + 50_001)
-    wanted = plain_histogram(*events, **window)
-    np.testing.assert_array_equal(event_histogram(*events, **window), wanted)
-    np.testing.assert_array_equal(window_histograms(real, [(start, start + 50_000)], 10, rule="rvt")[0], wanted)
-
-
 def recording(seed=0, count=4_000, span_us=5_000, start_us=0):
     x, y, t, p = random_events(count, height=ROWS, width=COLUMNS, start=start_us, end=start_us + span_us, seed=seed)
     return in_memory(x // 3 * 3, y // 3 * 3, t, p, *SIZE)  # few pixels, so that many counts reach the limit

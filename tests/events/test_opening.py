@@ -1,7 +1,4 @@
-"""Opening recordings: packed stores are memory-mapped, others are read into memory or refused; nothing is written.
-
-Also the sensor's size, for recordings that do not specify it.
-"""
+"""Opening recordings: packed stores are memory-mapped, others are read into memory or refused; nothing is written."""
 
 import json
 import os

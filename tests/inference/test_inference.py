@@ -167,9 +167,6 @@ def test_mistakes_are_told_before_anything_is_computed(tiny_world, tmp_path):
         tespec.stream(RECORDING, build_backbone("micro", True, 10, (64, 96)))
 
 
-# Predictions of recordings, with scores and figures.
-
-
 @pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
 @torch.no_grad()
 def test_inference_predicts_what_the_evaluation_scores(tiny_world, tmp_path, arch):

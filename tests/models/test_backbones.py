@@ -112,9 +112,6 @@ def test_two_backbones_of_one_name_are_refused(monkeypatch):
         build_backbone("tiny", True, 10, SIZE)
 
 
-# State.
-
-
 def test_reset_zeroes_the_lanes_that_start_and_detach_cuts_every_part():
     def ones(*shape):
         return torch.ones(3, *shape, requires_grad=True)
@@ -129,16 +126,6 @@ def test_reset_zeroes_the_lanes_that_start_and_detach_cuts_every_part():
     assert reset(None, torch.tensor([True])) is None
 
 
-# ConvLSTM.
-
-
-def plain_step(lstm, x, hidden, cell):
-    """One ConvLSTM step with a convolution over (map, hidden), channels first."""
-    forget, write, output, candidate = lstm.gates(torch.cat([x, hidden], dim=1)).chunk(4, dim=1)
-    cell = forget.sigmoid() * cell + write.sigmoid() * candidate.tanh()
-    return output.sigmoid() * cell.tanh(), cell
-
-
 def test_outputs_and_gradients_are_those_of_step_by_step_convolutions():
     torch.manual_seed(0)
     lstm = ConvLstm(5)
@@ -147,7 +134,10 @@ def test_outputs_and_gradients_are_those_of_step_by_step_convolutions():
     h, c = hidden.permute(0, 3, 1, 2), cell.permute(0, 3, 1, 2)
     steps = []
     for t in range(4):
-        h, c = plain_step(lstm, maps[t].permute(0, 3, 1, 2), h, c)
+        both = torch.cat([maps[t].permute(0, 3, 1, 2), h], dim=1)
+        forget, write, output, candidate = lstm.gates(both).chunk(4, dim=1)
+        c = forget.sigmoid() * c + write.sigmoid() * candidate.tanh()
+        h = output.sigmoid() * c.tanh()
         steps.append(h.permute(0, 2, 3, 1))
     torch.testing.assert_close(outputs, torch.stack(steps), rtol=1e-5, atol=1e-6)
     for found, wanted in zip(last, (h, c), strict=True):
@@ -174,9 +164,6 @@ def test_under_autocast_the_cell_stays_float32_and_weights_are_cast_once_for_all
     assert torch.isfinite(lstm.gates.weight.grad).all()
 
 
-# Sizes.
-
-
 def test_crop_undoes_pad_and_maps_that_do_not_fit_are_refused():
     assert padded_size(360, 640) == (384, 640)  # 1Mpx halved
     maps = torch.arange(2 * 33 * 70).view(2, 33, 70)
@@ -191,9 +178,6 @@ def test_crop_undoes_pad_and_maps_that_do_not_fit_are_refused():
 def test_partitions_of_maxvit_are_rvts():
     found = [partition_of(size) for size in ((256, 320), (384, 640), (224, 352))]  # Gen1, 1Mpx halved, DDD17
     assert found == [(8, 10), (6, 10), (7, 11)]
-
-
-# Swin.
 
 
 def test_windows_of_swin_follow_the_true_padded_size():
@@ -234,8 +218,6 @@ def test_feed_forward_features_of_swin_are_those_of_timm():
     for feature, expected in zip(model(histograms)[0], reference(histograms[:, 0].float()), strict=True):
         torch.testing.assert_close(feature[:, 0], expected.permute(0, 3, 1, 2), rtol=1e-4, atol=1e-4)
 
-
-# Pooling.
 
 SIDES = st.integers(1, 13)
 

@@ -61,8 +61,6 @@ def test_batch_normalisation_is_not_computed_again():
         execute(network, recompute=True)
 
 
-# Stochastic depth.
-
 # Number of residual branches that can be dropped in each architecture; rates rise linearly over the blocks.
 BRANCHES = {"micro": 2 * 8 - 2, "resnet-micro": 4 - 1, "maxvit-micro": 2 * 8 - 2}
 FRAMES = torch.randint(0, 4, (4, 1, 4, *SIZE), generator=torch.Generator().manual_seed(1))

@@ -1,7 +1,3 @@
-"""Records that match the jobs of plans."""
-
-from __future__ import annotations
-
 import pytest
 
 from tespec.comparison.records import Record, read_records

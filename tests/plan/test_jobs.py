@@ -1,7 +1,5 @@
 """Plan files, their jobs and commands, and matching jobs to records."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
@@ -210,8 +208,6 @@ def test_names_narrow_a_plan(only: list[str], chosen: Callable[[Job], bool]) -> 
     cells = [{"methods": ["scratch", "cm3ae"], **every}, {"methods": ["ecdp"], "tasks": ["ddd17"]}]
     study = expand(plan(cells=cells, references=every["tasks"], ablations=[{"tables": ["masking"], "task": "ddd17"}]))
     assert select(study, only) == [job for job in study if chosen(job)] != []
-    with pytest.raises(UserError, match="--only kitti: not in this plan; choose from cm3ae, ddd17"):
-        select(study, ["ddd17", "kitti"])
     with pytest.raises(UserError, match="matches no run of this plan"):
         select(study, ["ecdp", "gen1"])
 
@@ -255,10 +251,8 @@ def test_mistakes_are_named_with_their_place(tmp_path: Path, text: str, message:
     assert message in str(error.value)
 
 
-def test_an_unknown_plan_names_the_nearest_or_all(tmp_path: Path) -> None:
+def test_an_unknown_plan_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"plan sampl: no such plan; did you mean 'sample'"):
         read_plan("sampl")
-    with pytest.raises(UserError, match=r"plan huge: no such plan; choose from ablations, demo, .*, FILE.yaml"):
-        read_plan("huge")
     with pytest.raises(UserError, match="not a readable YAML file"):
         read_plan(str(tmp_path / "none.yaml"))

@@ -1,7 +1,3 @@
-"""Plans from the command line."""
-
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any

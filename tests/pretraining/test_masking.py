@@ -1,5 +1,3 @@
-"""Masks, masked tokens, and decoders."""
-
 import pytest
 import torch
 from hypothesis import given, settings

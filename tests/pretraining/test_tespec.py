@@ -132,11 +132,6 @@ def test_fresh_lanes_start_anew(target):
         assert (getattr(carried, part) - getattr(afresh, part)).abs().max() > 1e-3
 
 
-def test_a_step_hands_on_a_detached_state():
-    _, ((*_, (hidden, cell)), intensity) = objective().loss(masked_batch(), None)
-    assert not any(part.requires_grad for part in (hidden, cell, intensity))
-
-
 def test_an_autoencoders_loss_is_the_plain_error_over_all_pixels():
     model, batch = objective(patch_norm=False, ratio=0.0, visible_weight=0.5), masked_batch(ratio=0.0)
     losses, _ = model.loss(batch, None)

@@ -13,8 +13,6 @@ from tespec.pretraining.tespec import Tespec
 
 
 class Noise:
-    """A recording of random events."""
-
     def __init__(self, windows):
         self.content = np.random.default_rng(windows).integers(0, 4, (windows, 20, 64, 96), dtype=np.uint8)
 

@@ -1,7 +1,5 @@
 """The report: one self-contained page with the numbers of the records."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

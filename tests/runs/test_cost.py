@@ -1,7 +1,5 @@
 """Dry runs: estimates against numbers by hand, by torch and by real steps."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -29,8 +27,6 @@ FP32 = "optimisation.precision=fp32"
 
 
 class Small(nn.Module):
-    """One matrix product and an activation."""
-
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(8, 4)

@@ -1,7 +1,5 @@
 """A record is found again if all choices are the same, whatever else changed."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

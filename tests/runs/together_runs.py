@@ -3,8 +3,6 @@
 torchrun --nproc-per-node 2 together_runs.py WORLD FOLDER CASE...
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 from contextlib import nullcontext

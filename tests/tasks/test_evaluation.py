@@ -8,7 +8,6 @@ import yaml
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
-from tespec.datasets.recording import Recording
 from tespec.metrics.depth import NAMES
 from tespec.registry import TASKS
 from tespec.runs.data import Data, settings_of
@@ -122,18 +121,6 @@ def test_settings_that_do_not_go_together_are_named(tiny_world, task, change, me
     data = Data(tiny_world / task, "sample")
     with pytest.raises(UserError, match=message):
         build_task(settings_of(data, task, "recurrent", None, [change]), data.root)
-
-
-def test_a_recording_that_vanishes_ends_in_one_error(tiny_world, monkeypatch):
-    data = Data(tiny_world / "ddd17", "sample")
-    task = build_task(settings_of(data, "ddd17", "recurrent"), data.root)
-
-    def gone(self, *_):
-        raise FileNotFoundError(2, "No such file", "events")
-
-    monkeypatch.setattr(Recording, "fill", gone)
-    with pytest.raises(UserError, match="No such file"):
-        task.evaluate(task.model(), CPU, 2)
 
 
 @pytest.mark.parametrize(("kind", "main"), [("segmentation", "miou"), ("detection", "map"), ("depth", "abs")])

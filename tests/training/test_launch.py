@@ -20,7 +20,6 @@ SRUN = {
 @pytest.mark.parametrize(
     ("launcher", "environment", "begins"),
     [
-        ("pytorch", {"LOCAL_WORLD_SIZE": "4"}, "torchrun --nproc-per-node 4"),
         ("pytorch", {"GROUP_WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "4"}, "torchrun --nnodes 2 --nproc-per-node 4"),
         ("slurm", {"SLURM_NTASKS": "8"}, "srun --ntasks 8 python"),
     ],

@@ -1,7 +1,5 @@
 """Defects of real downloads, applied to a copy of a data set of the sample world."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -72,7 +70,6 @@ def stepping_back(times: Any) -> Any:
 
 
 def first_with(value: Any) -> Change:
-    """Replace the first entry."""
     return lambda values: np.concatenate([[value], values.ravel()[1:]]).astype(values.dtype).reshape(values.shape)
 
 

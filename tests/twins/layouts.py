@@ -1,7 +1,5 @@
 """Layouts in which the data sets are distributed, converted in place from the layout of the sample world."""
 
-from __future__ import annotations
-
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -26,7 +24,6 @@ def extracted(root: Path) -> None:
 
 
 def microseconds(root: Path) -> None:
-    """Convert times from ns to us."""
     for path in root.glob("dir*/events.dat.t"):
         (np.fromfile(path, "<i8") // 1000).tofile(path)
     for path in root.glob("dir*/index/*"):

@@ -1,7 +1,5 @@
 """Reference writer of RVT's preprocessed archives, which applies RVT's rules to raw recordings."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 from typing import Any

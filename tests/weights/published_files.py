@@ -6,8 +6,6 @@ microsoft/SimMIM (models/simmim.py), Yan98/Event-Camera-Data-Dense-Pre-training 
 model/network/) and pabloseijo/event-penguins-optimization (src/tespec_encoder.py).
 """
 
-from __future__ import annotations
-
 import re
 from collections import OrderedDict
 from pathlib import Path
@@ -100,7 +98,6 @@ def tespec_release(arch: str = "micro") -> dict[str, Any]:
 
 
 def saved(folder: Path, content: Any, name: str = "weights.pth") -> Path:
-    """Save content as a torch file, and return its path."""
     path = folder / name
     torch.save(content, path)
     return path

@@ -1,7 +1,5 @@
 """Conversion of published checkpoints, complete or with ambiguous names."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import tespec.core.compat  # noqa: F401
