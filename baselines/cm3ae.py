@@ -198,6 +198,9 @@ class Fusion(nn.Module):
 
     def __init__(self, width: int, heads: int, img_size: tuple[int, int]) -> None:
         super().__init__()
+        if width % heads:
+            what = f"{heads} does not divide the last stage's width of {width}"
+            raise UserError("objective.heads", what, "set it to a divisor")
         self.block = Block(width, heads, qkv_bias=True)
         self.scale = nn.Parameter(torch.full((width,), MLP_SCALE))
         places = build_sincos2d_pos_embed([side // STRIDE for side in img_size], width, interleave_sin_cos=True)

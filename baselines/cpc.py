@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
-from tespec.core.settings import PositiveFloat, PositiveInt
+from tespec.core.settings import PositiveFloat, PositiveInt, Pretraining
 from tespec.models.backbone import Backbone, detach, reset
 from tespec.models.layers import sent
 from tespec.pretraining.contrast import info_nce, projector
+from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import EventMethod
 from tespec.pretraining.tespec import Tespec
 from tespec.registry import METHODS
@@ -63,6 +64,14 @@ class Cpc(EventMethod):
         self.latent = projector(channels, channels, own.width)
         self.predict = nn.ModuleList(projector(channels, channels, own.width) for _ in range(own.ahead))
 
+    @classmethod
+    def from_settings(cls, own: CpcSettings, settings: Pretraining, data: PretrainData) -> Self:
+        """Build the method; sequences that end before the segments to predict are refused."""
+        if settings.segments <= own.ahead:
+            what = f"{settings.segments} segments are too few to predict {own.ahead} ahead"
+            raise UserError("objective.ahead", what, "decrease it, or increase segments")
+        return super().from_settings(own, settings, data)
+
     def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
         """Return "loss", and "found", the share of places whose own latent is the most similar one.
 
@@ -70,9 +79,6 @@ class Cpc(EventMethod):
         """
         histograms = batch["histograms"]
         lanes, segments = histograms.shape[:2]
-        if segments <= self.own.ahead:
-            what = f"{segments} segments are too few to predict {self.own.ahead} ahead"
-            raise UserError("objective.ahead", what, "decrease it, or increase segments")
         features, state = self.backbone(histograms, reset(state, batch["fresh"]))
         context = features[-1].movedim(2, -1)
         alone, _ = self.backbone(histograms.flatten(0, 1).unsqueeze(1))

@@ -47,6 +47,13 @@ class ImagenetSettings(ViewSettings):
     mixup: NonNegativeFloat = 0.8  # alpha; mixup or cutmix is chosen at random
     cutmix: NonNegativeFloat = 1.0
 
+    def __post_init__(self) -> None:
+        try:
+            create_transform(self.size, is_training=True, auto_augment=self.augment)
+        except (AssertionError, KeyError, ValueError) as error:
+            what = f"timm has no augmentation {self.augment!r}"
+            raise UserError("objective.augment", what, "write it as in rand-m9-mstd0.5-inc1") from error
+
 
 @METHODS.register_module(name="imagenet")
 class Imagenet(ImageMethod):

@@ -59,7 +59,7 @@ class TokenizerSettings:
 class MemSettings:
     """Settings of masks, of the features that predict tokens, and of the tokenizer."""
 
-    ratio: cfg.Share = 0.5  # share of masked patches; configs/nimagenet.conf, num_mask_patches 98 of 14 x 14
+    ratio: cfg.SomeShare = 0.5  # share of masked patches; configs/nimagenet.conf, num_mask_patches 98 of 14 x 14
     # Minimum area of a block in patches; the maximum is all that is left to mask. mem/run_mem_pretraining.py,
     # min_mask_patches_per_block.
     smallest_block: cfg.PositiveInt = 16
@@ -205,6 +205,7 @@ class MemTokenizer(EventMethod):
 
     title = "MEM's tokenizer"
     architectures = ()
+    unused = ("drop_path", "recurrent", "width")
     citation = "Klenk, Bonello, Koestler, Araslanov, Cremers: Masked Event Modeling, WACV 2024"
     summary = "Reconstructs event images from tokens. Not a table row: pre-trained and used by `mem`."
     loss_is = "squared error of images from softly chosen tokens, plus the weighted KL divergence from uniform use"

@@ -6,6 +6,7 @@ Event features and their pairwise similarities are matched with those of the ima
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, ClassVar, Self
@@ -109,13 +110,18 @@ class ScaleEvent(PairMethod):
         """Name and file of the teacher; raise `UserError` if the name is unknown or the file missing."""
         name, file = own.teacher, own.teacher_weights
         method = METHODS.module_dict.get(name, object)
-        if not timm.is_model(name) and not (issubclass(method, ImageMethod) and method.recipe):
+        if not is_timm(name) and not (issubclass(method, ImageMethod) and method.recipe):
             remedy = "use a timm network (timm.list_models()), or a method that pre-trains on images"
             what = "is neither a timm network nor a method that learns from images"
             raise UserError(f"objective.teacher {name!r}", what, remedy)
-        if (file or timm.is_model(name)) and not Path(file).is_file():
+        if (file or is_timm(name)) and not Path(file).is_file():
             raise UserError(f"objective.teacher_weights {file!r}", "no such file", f"set it to the weights of {name}")
         return name, str(Path(file)) if file else ""
+
+    @classmethod
+    def upstream_settings(cls, settings: Pretraining, name: str) -> Pretraining:
+        """Settings of the teacher's pre-training, with the backbone that `build_teacher` builds."""
+        return replace(super().upstream_settings(settings, name), width=settings.width)
 
     def load_upstream(self, path: Path) -> None:
         """Load the teacher's weights."""
@@ -196,9 +202,14 @@ class Teacher(nn.Module):
         return found[-1]
 
 
+def is_timm(name: str) -> bool:
+    """Whether timm has a network of that name, with the pretrained tag in it, if any."""
+    return name in timm.list_models() or name in timm.list_models(include_tags=True)
+
+
 def build_teacher(name: str, settings: Pretraining, size: Size) -> Teacher:
     """Build a teacher with random weights, a timm model or an image method's; raise `UserError` without stride 16."""
-    if timm.is_model(name):
+    if is_timm(name):
         published: Any = timm.get_pretrained_cfg(name)
         fixed: dict[str, Any] = {"img_size": size} if published.fixed_input_size else {}
         return Teacher(timm.create_model(name, **fixed), 3, size)

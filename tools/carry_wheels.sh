@@ -7,15 +7,17 @@
 #   PYTHONPATH=/tmp/site:. python3 benchmarks/gpu.py
 #
 # PYTHON_VERSION in the environment is that machine's Python (default 3.12), PACKAGES replaces the list of packages.
-# Versions come from constraints.txt. torch, torchvision, timm, numpy, numba, h5py and OpenCV must be installed there.
+# Versions come from constraints.txt. torch, torchvision, timm, numpy, numba, scipy, matplotlib, h5py and OpenCV must be
+# installed there, with what they need.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 folder=${1:-.whl}
 version=${PYTHON_VERSION:-3.12}
 packages=${PACKAGES:-mmengine mmcv-lite mmdet mmsegmentation addict yapf platformdirs termcolor prettytable wcwidth
-    terminaltables pycocotools shapely ftfy setuptools hdf5plugin lz4 zstandard pydantic pydantic_core annotated-types
-    typing-inspection typing_extensions}
+    terminaltables pycocotools shapely ftfy regex setuptools hdf5plugin lz4 zstandard pydantic pydantic_core
+    annotated-types typing-inspection typing_extensions six cyclopts attrs docstring_parser rich rich-rst markdown-it-py
+    mdurl pygments}
 
 # Skip lines of constraints.txt that apply only to Python 3.10.
 wanted=()

@@ -32,9 +32,10 @@ from tespec.plan.jobs import (
     missing_jobs,
     read_plan,
     select,
+    up_to_date,
     weights_of,
 )
-from tespec.registry import METHODS, register_methods
+from tespec.registry import register_methods
 from tespec.runs.setup import ADVANCED, NonNegativeInt, PositiveInt
 
 Words = Parameter(consume_multiple=True)
@@ -93,7 +94,9 @@ def plan(
     plan = changed(read, options)
     jobs = select(expand(plan, options.seeds), options.only)
     check_methods(plan, jobs)
-    results, records = options.results, records_of(options.results)
+    results, (records, problems) = options.results, read_all(options.results)
+    for problem in problems:
+        say(f"skipped: {problem}")
     missing = missing_jobs(jobs, records, options.runs)
     left = set(missing)
     done = sum(job not in left for job in jobs)
@@ -145,13 +148,10 @@ def check_methods(plan: Plan, jobs: Sequence[Job]) -> None:
             raise UserError(f"plan {plan.name}, {job.method}", "has no pre-trained weights", remedy)
 
 
-def records_of(results: Path) -> list[Record]:
-    """Read the records of the methods' current versions; log unreadable files."""
+def read_all(results: Path) -> tuple[list[Record], list[str]]:
+    """Read the records that are up to date, and describe unreadable files."""
     records, problems = read_records(results) if results.exists() else ([], [])
-    for problem in problems:
-        say(f"skipped: {problem}")
-    versions = {name: method.version for name, method in METHODS.module_dict.items()}
-    return [record for record in records if record.method_version == versions.get(record.method, 1)]
+    return up_to_date(records), problems
 
 
 def status_table(jobs: Sequence[Job], missing: set[Job]) -> str:
@@ -180,8 +180,7 @@ def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: Options) -
     places += ["--threads", str(plan.threads)] if plan.threads else []
 
     def arguments(job: Job) -> list[str]:
-        records = read_records(results)[0] if results.exists() else []
-        return ["-m", "tespec.cli", *arguments_of(plan, job, records, options), *places]
+        return ["-m", "tespec.cli", *arguments_of(plan, job, read_all(results)[0], options), *places]
 
     logs = options.runs / "logs" / plan.name
     executor = make_executor(options.cluster, options.slurm, logs / "submitted") if options.cluster else None
@@ -196,7 +195,7 @@ def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: Options) -
 def print_pretrainings(jobs: Sequence[Job], results: Path) -> None:
     """Print the validation losses of pre-trainings and the paths of their pictures."""
     made = {job.choices for job in jobs}
-    for record in records_of(results) if jobs else ():
+    for record in read_all(results)[0] if jobs else ():
         if made.intersection(choices_of(record)):
             losses = {name: value for name, value in record.metrics.items() if name.startswith("loss")}
             picture = results / "pictures" / f"{record.name}.png"

@@ -62,10 +62,12 @@ def pretrain(
     from tespec.comparison.frame import healthy
     from tespec.core.distributed import is_first
     from tespec.runs.pretrain import pretrain
+    from tespec.runs.train import require_trainable
     from tespec.training.device import denormals_flushed, launched
 
     with launched(setup.launcher, setup.device), denormals_flushed():
         setup = prepared(setup, given, profile)
+        require_trainable(settings, setup)  # before data is generated
         if found.notice:
             say(found.notice)
         result = pretrain(method, settings, found.made(), seed, setup, skip_damaged=skip_damaged)

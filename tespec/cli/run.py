@@ -90,12 +90,13 @@ def run(
     refuse(bool(reference and starts), f"--reference cannot be combined with {beside}")
     refuse(bool(drawing.model and (starts or task or reference)), "--model cannot be combined with --method or --task")
     refuse(freeze and probe, "--freeze cannot be combined with --probe")
+    refuse(choices.dry_run and probe, "--dry-run estimates trainings, but --probe trains no network")
     task, describe = read_config("tasks", task), read_config("tasks", describe)
     profile = read_config("profiles", choices.profile)
     needed = not (list_ or describe or drawing.model)
     refuse(needed and not (task and (method or reference)), "--method and --task are required (see --list)")
-    changes = [change for change in choices.all_changes if not change.startswith("pretraining.")]
-    changes += [] if label_fraction is None else [f"label_share={label_fraction:g}"]
+    few = [] if label_fraction is None else [f"label_share={label_fraction:g}"]
+    changes = [change for change in choices.all_changes if not change.startswith("pretraining.")] + few
     recipe = tuple(each.removeprefix("pretraining.") for each in choices.changes if each.startswith("pretraining."))
     require_known(plugins, method=method, task=task, profile=profile)
     arch = "feedforward" if reference else arch
@@ -104,7 +105,7 @@ def run(
     if list_:
         print_list()
     elif describe:
-        print_settings(describe, arch, profile or "paper", choices.all_changes)
+        print_settings(describe, arch, profile, [*choices.all_changes, *few], data, choices)
     elif drawing.model:
         draw(drawing, data, setup, choices.sensor)
     if not needed:
@@ -113,7 +114,7 @@ def run(
     from tespec.pretraining.method import find_method
     from tespec.runs.data import find_data, settings_of
     from tespec.runs.finetune import CellSpec, finetune
-    from tespec.runs.references import PRIOR, Prior, label_prior, require_masks
+    from tespec.runs.references import PRIOR, Prior, label_prior, require_masks, require_one_view
     from tespec.runs.references import probe as probe_cell
     from tespec.weights.load import fetch
 
@@ -138,14 +139,19 @@ def run(
     measure = label_prior if reference else probe_cell if probe else finetune
     if probe:
         require_masks(settings)
+    if probe or reference:
+        require_one_view(settings)
     if choices.dry_run:
         from tespec.runs.cost import estimate_cell, input_of
 
-        started = spec.started(planned=True)
+        spec.require_start(planned=True)
+        started = spec.started()
         estimate = estimate_cell(started, input_of(started, task, found.sensor(started.sensor)))
         if freeze:
             estimate.model.freeze_backbone()
         print(estimate.report(found.title, setup, choices.gpus))
+        if spec.pretrains and found.is_sample:
+            print(f"First, {name} is pre-trained: see tespec pretrain --method {name} --dry-run.")
         return
     from tespec.core.distributed import is_first
     from tespec.runs.run import WEIGHTS
@@ -154,7 +160,7 @@ def run(
     with launched(setup.launcher, setup.device), denormals_flushed():
         setup = prepared(setup, given, profile)
         spec.try_weights()  # report unusable weights before generating data
-        spec.started()
+        spec.require_start()
         if found.notice:
             say(found.notice)
         found.made()
@@ -195,25 +201,32 @@ def print_list() -> None:
         print(f"{kind}\n  " + "\n  ".join(config.names(kind)))
 
 
-def print_settings(name: str, arch: str, profile: str, changes: Sequence[str]) -> None:
-    """Print the resolved settings of a task or a method, each with its source."""
+def print_settings(
+    name: str, arch: str, profile: str | None, changes: Sequence[str], data: Path | None, choices: Choices
+) -> None:
+    """Print the settings of a task or a method as a run with these options resolves them, each with its source."""
     import yaml
 
-    from tespec.pretraining.method import find_method
+    from tespec.pretraining.method import Method, find_method
+    from tespec.runs.data import find_data
 
     settings: Finetuning | Pretraining
+    found = find_data(name, data) if data else None
+    profile = profile or (found.profile if found else "paper")
     if name in config.names("tasks"):
         print(f"{name}, {arch}, profile {profile}")
-        settings = config.finetuning_settings(name, arch, profile, changes)
-        layers = config.cell_layers(name, arch, profile, changes)
+        of_data = found.description.overrides() if found else {}
+        settings = config.finetuning_settings(name, arch, profile, changes, of_data, choices.network(Method))
+        layers = config.cell_layers(name, arch, profile, changes, of_data)
     else:
         method = find_method(name)
         print(yaml.safe_dump({name: method.facts()}, sort_keys=False, allow_unicode=True, width=100).rstrip())
         if method.recipe is None:
             return
         print(f"\npre-training, profile {profile}")
-        settings = config.pretraining_settings(name, profile, changes)
+        settings = config.pretraining_settings(name, profile, changes, choices.network(method))
         layers = config.pretraining_layers(name, profile, changes)
+    layers += [("--backbone", {"width": choices.backbone})] if choices.backbone else []
     for key, (value, origin) in config.origins(settings, layers).items():
         if key not in ("task", "name", "arch", "profile", "deviations"):  # above; the last is long, and in every record
             shown = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").rstrip()

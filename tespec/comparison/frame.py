@@ -120,7 +120,7 @@ def _facts(record: Record) -> dict[str, Any]:
         "label_fraction": float(record.config.get("label_share", 1.0)),
         "frozen": bool(record.config.get("freeze", False)),
         "overrides": _settings(record.overrides),
-        "pretraining_overrides": _settings(recipe.get("overrides") or {}),
+        "pretraining_overrides": _settings(recipe.get("overrides") or {}, "pretraining."),
         "weights": _weights(record),
         "pretraining_seed": recipe.get("seed"),
         "classes": sum(value is not None for value in record.classes.values()),
@@ -151,16 +151,16 @@ def machine(record: Record) -> str:
 
 
 def _weights(record: Record) -> str:
-    recipe = record.weights.get("recipe")
-    if not recipe:
+    recipe = record.weights.get("recipe") or {}
+    if "dataset" not in recipe:  # a file from elsewhere, perhaps converted by `tespec weights convert`
         return str(record.weights.get("sha256", ""))[:12]
     return ", ".join(str(recipe.get(key, "")) for key in ("dataset", "data", "profile", "data_fingerprint"))
 
 
-def _settings(overrides: Mapping[str, Any]) -> str:
+def _settings(overrides: Mapping[str, Any], prefix: str = "") -> str:
     """Format changed settings as one line sorted by name, without those that have their own column."""
     own = ("label_share", "freeze", "width")
-    return ", ".join(f"{key}={overrides[key]}" for key in sorted(overrides) if key not in own)
+    return ", ".join(f"{prefix}{key}={overrides[key]}" for key in sorted(overrides) if key not in own)
 
 
 def select(
@@ -168,7 +168,8 @@ def select(
 ) -> tuple[pd.DataFrame, list[str]]:
     """Select evaluations and references by `where`, and by `DEFAULTS` for columns not in `where`, `by` or `free`.
 
-    Only the newest results version is kept, and only the newest version, plug-in and weights of a method.
+    Only the newest results version is kept, only the newest version, plug-in and weights of a method, and only the
+    newest result of a cell and seed.
 
     Returns:
         The rows with additional columns `tta` and `column`, and notes on the results that were left out.
@@ -183,11 +184,11 @@ def select(
         raise UserError(f"column {by}", "cannot be used with --by", suggest(by, LEVELS))
     chosen = frame[frame["kind"].isin(["evaluation", "reference"])]
     for key, wanted in where.items():
-        texts = chosen[key].map(as_text)
-        fits = [text for text in texts.unique() if text == wanted or fnmatchcase(text, wanted)]
-        if not fits:
-            raise UserError(f"{key}={wanted}", "matches no results", suggest(wanted, [*filter(None, texts.unique())]))
-        chosen = chosen[texts.isin(fits)]
+        kept = matches(chosen[key], wanted)
+        if not kept.any():
+            known = filter(None, chosen[key].map(as_text).unique())
+            raise UserError(f"{key}={wanted}", "matches no results", suggest(wanted, known))
+        chosen = chosen[kept]
     ablated = {variant for each in read_ablations().values() for variant in each.variants} - {""}
     named = {*where, by, *free}
     left_out: list[str] = []
@@ -204,6 +205,12 @@ def select(
         chosen = _newest(chosen, ["task", "data", "profile"], ["results_version"], "results_version", left_out)
     versions = [name for name in ORIGIN if name not in named]
     chosen = _newest(chosen, [*ROW[:-1], "task", *SETTING], versions, "written", left_out)
+    # A seed has several results if its initial weights were made again, which changes the id.
+    seeds = [*CELL, "seed", "pretraining_seed", *([by] if by else [])]
+    newest = chosen.sort_values("written", kind="stable").drop_duplicates(seeds, keep="last").sort_index()
+    if count := chosen["name"].nunique() - newest["name"].nunique():
+        left_out.append(f"Not shown: {count} older results of the same seeds (--where name=VALUE).")
+    chosen = newest
     augmented = chosen["overrides"].str.contains("test_time_augmentation=(?!none)", regex=True)
     # All versions that match `where` are kept, so the column names have to distinguish them.
     names = column_names(chosen, {by, *free}, [name for name in ORIGIN if name in where])
@@ -218,7 +225,7 @@ def column_names(frame: pd.DataFrame, said: Iterable[str], more: Iterable[str] =
     """
     keys = [key for key in [*SETTING, *more] if key not in {*said}]
     settings = frame[["task", *keys]].drop_duplicates()
-    settings = settings.assign(column=[_name(facts) for facts in settings.to_dict("records")])
+    settings = settings.assign(column=[setting_name(facts) for facts in settings.to_dict("records")])
     for _, alike in settings.groupby(["task", "column"]):
         for key in keys:
             texts = alike[key].map(as_text)
@@ -226,6 +233,12 @@ def column_names(frame: pd.DataFrame, said: Iterable[str], more: Iterable[str] =
                 settings.loc[alike.index, "column"] += f", {key} " + texts
     names = frame[["task", *keys]].merge(settings, how="left")["column"]
     return names.map(lambda name: f"{MEASURED} ({name})").astype(object).set_axis(frame.index)
+
+
+def matches(values: pd.Series[Any], wanted: str) -> pd.Series[bool]:
+    """Compare the texts of `values` with `wanted`, which may have `*` and `?` as in file names."""
+    texts = values.map(as_text)
+    return (texts == wanted) | texts.map(lambda text: fnmatchcase(text, wanted)).astype(bool)
 
 
 def as_text(value: Any) -> str:
@@ -247,7 +260,7 @@ def _newest(
     return frame[kept]
 
 
-def _name(facts: Mapping[Hashable, Any]) -> str:
+def setting_name(facts: Mapping[Hashable, Any]) -> str:
     """Join data, profile and the settings that are not the default."""
     said = {
         "label_fraction": lambda value: f"{100 * value:g} % of labels",

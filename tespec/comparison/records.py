@@ -263,7 +263,7 @@ def _texts(path: Path) -> list[tuple[str, str]]:
             return [(path.read_text(encoding="utf-8"), str(path))]
         lines = gzip.decompress(path.read_bytes()).decode().splitlines() if path.is_file() else []
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise UserError(path, f"cannot be read ({error})", "remove it, or run again") from error
+        raise UserError(path, f"cannot be read ({error})", "remove it, or run again with --overwrite") from error
     return [(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
 
 
@@ -273,7 +273,8 @@ def _validated(text: str, where: object) -> Record:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "file"
-        raise UserError(where, f"not a record: {place}: {first['msg']}", "remove it, or run again") from error
+        remedy = "remove it, or run again with --overwrite"
+        raise UserError(where, f"not a record: {place}: {first['msg']}", remedy) from error
 
 
 def _revision(repository: Path) -> dict[str, Any]:

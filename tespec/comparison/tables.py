@@ -11,7 +11,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tespec.comparison.frame import COLUMNS, DEFAULTS, MEASURED, ROW, SETTING, as_text, column_names, select
+from tespec.comparison.frame import (
+    COLUMNS,
+    DEFAULTS,
+    MEASURED,
+    ORIGIN,
+    ROW,
+    SETTING,
+    as_text,
+    column_names,
+    matches,
+    select,
+    setting_name,
+)
 from tespec.comparison.published import (
     ABLATED,
     BEYOND,
@@ -38,6 +50,7 @@ from tespec.comparison.statistics import (
 from tespec.core.errors import UserError
 from tespec.core.settings import suggest
 
+PROTOCOL = ("label_fraction", "frozen")  # settings of which the published numbers have several
 OWN = "task_"  # name prefix of tables of tasks that are not in the paper
 PUBLISHED = "published"
 NONE = "-"
@@ -127,9 +140,9 @@ def make_tables(
     varied, _ = select(frame, where or {}, by, ("variant", "pretraining_overrides"))
     varied = varied[(varied["method"] == ABLATED) & varied["metric"].isin(METRICS)]
     scores, ablated, published = _scores(chosen, by), _scores(varied, by), published_frame()
-    for key in ("label_fraction", "frozen"):
+    for key in PROTOCOL:
         if key != by:
-            published = published[published[key].map(as_text) == (where or {}).get(key, as_text(DEFAULTS[key]))]
+            published = published[matches(published[key], (where or {}).get(key, as_text(DEFAULTS[key])))]
     own = sorted(task for task in chosen.loc[chosen["kind"] == "evaluation", "task"].unique() if not table_of(task))
     makers: dict[str, Callable[[], Table | None]] = {
         **{name: partial(_comparison, name, published, chosen, scores, by) for name in TABLES},
@@ -158,39 +171,48 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
 
     Differences are paired by seed within architecture, backbone and column of the comparison tables. P-values are
     Holm-corrected over the table. Multiple pre-trainings of a method are averaged, and their variance is included.
+    Each version of a method that `where` admits has its own row, compared with the newest version of the baseline.
 
     Raises:
         UserError: the baseline, or any other method, has no evaluation, or `where` has an unknown column or value.
     """
-    chosen, left_out = select(frame, where or {})
+    where = where or {}
+    chosen, left_out = select(frame, where)
     chosen = chosen[(chosen["kind"] == "evaluation") & chosen["main"]]
+    if chosen.empty:
+        remedy = f"leave out --where {' '.join(where)}" if where else "evaluate a method with `tespec run`"
+        raise UserError(f"--gains {baseline}", "the selection has no main metric over all frames", remedy)
     value = chosen["value"].where(chosen["better"] != "lower", -chosen["value"])
-    chosen = chosen.assign(column=column_names(chosen, ("variant", "pretraining_overrides")), value=value)
-    chosen = chosen.sort_values(["task", "column", "arch", "title", "variant"], kind="stable")
+    change, versions = ["variant", "pretraining_overrides"], [name for name in ORIGIN if name in where]
+    chosen = chosen.assign(column=column_names(chosen, change, versions), value=value)
+    chosen = chosen.sort_values(["task", "column", "arch", "title", *change], kind="stable")
     if baseline not in set(chosen["method"]):
         known = [*chosen["method"].unique()]
         raise UserError(f"--gains {baseline}", "no evaluation of this method", suggest(baseline, known))
-    setting = ["task", *(name for name in SETTING if name not in ("variant", "pretraining_overrides"))]
+    setting = ["task", *(name for name in SETTING if name not in change)]
     pair = [*setting, "arch", "backbone", "tta"]
-    cells_of = dict(list(chosen.groupby([*pair, "method", "variant"], sort=False)))
+    cells_of = dict(list(chosen.groupby([*pair, "method", *change, *versions], sort=False)))
     scores = {key: scores_by_pretraining(members) for key, members in cells_of.items()}
     spreads = {
         place: spread_of(each for key, each in scores.items() if key[: len(setting)] == place)
         for place in {key[: len(setting)] for key in scores}
     }
+    # Each is compared with the newest version of the baseline, by its default pre-training if there is one.
+    order = sorted(cells_of, key=lambda key: (key[len(pair) + 2] == "", cells_of[key]["written"].max()))
+    bases = {key[: len(pair)]: key for key in order if key[len(pair) :][:2] == (baseline, "")}
     rows, has_single = [], False
     for key, members in cells_of.items():
-        # A variant of a pre-training is compared with the baseline's default.
-        base, first = (*key[: len(pair)], baseline, ""), members.iloc[0]
+        base, first = bases.get(key[: len(pair)]), members.iloc[0]
         if key == base:
             continue
         gain = UNKNOWN._replace(note=f"no {baseline} with {first['backbone']}")
-        if base in scores:
+        if base:
             gain = gain_over(scores[key], scores[base], spreads[key[: len(setting)]])
             has_single |= any(scores[each].shape[1] == 1 and NO_PRETRAINING not in scores[each] for each in (key, base))
             if set(members["machine"]) != set(cells_of[base]["machine"]):
                 gain = gain._replace(note=", ".join(filter(None, [gain.note, "another machine"])))
         facts = {name: first[name] for name in ("task", "column", "method", "variant", "title", "arch", "backbone")}
+        facts["variant"] = ", ".join(filter(None, first[change]))
         rows.append(facts | {"baseline": baseline, "metric": first["metric"], **gain._asdict()})
     if not rows:
         raise UserError(f"--gains {baseline}", "no other method to compare with it", "evaluate one with `tespec run`")
@@ -262,7 +284,9 @@ def _methods(
     measured = chosen[chosen["task"].isin(tasks) & chosen["metric"].isin(titles)]
     # Rows of other publications without a number appear only in the long CSV.
     numbers = published[(published["source"] == PAPER) | published["value"].notna()]
-    numbers = numbers.assign(row=numbers["order"], source=PUBLISHED, title=numbers["title"] + numbers["mark"])
+    names = map(setting_name, numbers[[key for key in PROTOCOL if key != by]].to_dict("records"))
+    sources = [f"{PUBLISHED} ({name})" if name else PUBLISHED for name in names]
+    numbers = numbers.assign(row=numbers["order"], source=sources, title=numbers["title"] + numbers["mark"])
     scores, notes = _ranked(scores[scores["task"].isin(tasks) & scores["metric"].isin(titles)], by)
     if numbers.empty and scores.empty:
         return None
@@ -302,14 +326,19 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by
     scores = scores[scores["variant"].isin(variants)]
     scores = scores[(scores["variant"] != "") | (scores["pretraining_overrides"] == "")]
     # Show the default row if another row was measured, and other tasks if the ablation's own task was not.
-    places = scores.loc[scores["variant"] != "", ["task", "arch", "column"]].drop_duplicates()
+    places = scores.loc[scores["variant"] != "", ["task", "arch", "backbone", "column"]].drop_duplicates()
     places = places[places["task"] == ablation.task] if ablation.task in set(places["task"]) else places
     is_published = any(value is not None for row in ablation.rows for value in row.paper)
     if places.empty and not is_published:
         return None
     measured = varied[varied["variant"].isin(variants)].merge(places)
     scores = scores.merge(places)
+    # A row names only the variant, so the column names the rest.
     scores["column"] += scores["arch"].map({"recurrent": "", "feedforward": ", feed-forward"})
+    several = scores.groupby(["task", "column"])["backbone"].transform("nunique") > 1
+    scores["column"] += (", " + scores["backbone"]).where(several, "")
+    alike = scores.groupby(["variant", "task", "column", *([by] if by else [])])
+    scores["column"] += alike["pretraining_overrides"].transform(_differing)
     scores, notes = _ranked(scores, by)
     published = [
         {"row": position, "variant": variant, "task": ablation.task, "metric": metric, "value": value}
@@ -329,6 +358,13 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by
     cells.index = bold.index = pd.Index(names, name=ablation.variable)
     title = f"Ablation: {ablation.title}"
     return Table(title, cells, bold, tuple(notes), _data(numbers, measured), titles[METRICS[0]])
+
+
+def _differing(overrides: pd.Series[str]) -> pd.Series[str]:
+    """Keep the settings of each text that not all of them have, as ", KEY=VALUE"; "" for none."""
+    settings = overrides.map(lambda text: re.split(r", (?=[\w.]+=)", text))
+    common = set.intersection(*map(set, settings)) | {""}
+    return settings.map(lambda each: "".join(f", {setting}" for setting in each if setting not in common))
 
 
 def _scores(measured: pd.DataFrame, by: str) -> pd.DataFrame:
@@ -400,7 +436,7 @@ def _pivot(
     columns, metrics = list(tasks), list(titles)
     keys = sorted(
         set(long[names].itertuples(index=False, name=None)),
-        key=lambda key: (columns.index(key[0]), metrics.index(key[1]), key[2] != PUBLISHED, *key[2:]),
+        key=lambda key: (columns.index(key[0]), metrics.index(key[1]), not key[2].startswith(PUBLISHED), *key[2:]),
     )
     wide: Any = long.pivot(index="row", columns=names, values=["text", "bold"])
     order = pd.MultiIndex.from_tuples(keys, names=names)

@@ -47,6 +47,7 @@ TASK_DEFAULTS: dict[str, Any] = {
     # published numbers (eval_seg.py). The paper uses none.
     "test_time_augmentation": "none",
 }
+UPSTREAM = "upstream_sha256"  # in records and recipes of pre-trainings: hash of the user's file of another network
 CHOSEN = ("name", "profile", "width", "deviations")  # pre-training fields that --set does not change
 _added: dict[str, dict[str, Path]] = {}  # the user's config files by kind ("tasks", "profiles") and name
 
@@ -179,7 +180,13 @@ def cell_layers(
         layers += [(f"profile {each.name}, task {task}", each.tasks.get(task, {}))]
     layers += [("dataset.json", of_data or {})]
     of_arch = [(source, _of_architecture(layer, arch, known, source)) for source, layer in layers]
-    return [*of_arch, *map(parse_change, changes)]
+    of_user = [parse_change(change) for change in changes]
+    given = {key: value for _, layer in of_user for key, value in flattened(layer).items()}
+    after = {name for source, layer in of_arch for name in _group(layer, "peak_lr_after", source)}
+    if after and "optimisation.peak_lr" in given:  # the user's peak rate also holds after pre-training
+        peaks = dict.fromkeys(after, given["optimisation.peak_lr"])
+        of_arch.append(("--set optimisation.peak_lr", {"peak_lr_after": peaks}))
+    return [*of_arch, *of_user]
 
 
 def _of_architecture(layer: Mapping[str, Any], arch: str, known: Iterable[str], source: str) -> dict[str, Any]:
@@ -251,7 +258,7 @@ def _merged(defaults: Mapping[str, Any], layers: Sequence[Layer]) -> dict[str, A
 def origins(settings: Finetuning | Pretraining, layers: Sequence[Layer]) -> dict[str, tuple[Any, str]]:
     """Return the value of each setting by dotted name, with the last layer that sets it."""
     stated: dict[str, str] = {}
-    for source, layer in [*layers, (f"profile {settings.profile}", {"width": settings.width})]:
+    for source, layer in [(f"profile {settings.profile}", {"width": settings.width}), *layers]:
         stated |= dict.fromkeys(flattened(layer), "--set" if source.startswith("--set") else source)
     return {key: (value, stated.get(key, "default")) for key, value in flattened(as_facts(settings)).items()}
 
@@ -332,10 +339,16 @@ def changed_finetuning(settings: Finetuning, of_data: Mapping[str, Any], network
 
 
 def changed_pretraining(settings: Pretraining, network: str) -> dict[str, Any]:
-    """Settings of a pre-training that differ from its recipe, by dotted name; "objective" is another method's name."""
-    objective = settings.objective["type"]
+    """Settings of a pre-training that differ from its recipe, by dotted name.
+
+    "objective" is the name of another method whose loss is trained, "objective_version" that method's version above 1.
+    """
+    objective, swapped = settings.objective["type"], dict[str, Any]()
     default = pretraining_settings(settings.name, settings.profile, [f"objective={objective}"], network)
-    return ({} if objective == settings.name else {"objective": objective}) | _changed(settings, default)
+    if objective != settings.name:
+        version = recipe_of(objective).version
+        swapped = {"objective": objective} | ({"objective_version": version} if version > 1 else {})
+    return swapped | _changed(settings, default)
 
 
 def _changed(settings: Finetuning | Pretraining, default: Finetuning | Pretraining) -> dict[str, Any]:

@@ -5,7 +5,9 @@ A file of this name with other content raises `UserError`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Annotated, Any
 
@@ -30,6 +32,8 @@ def _within_folder(name: str) -> str:
 class Sensor(BaseModel):
     """Size of a sensor in px."""
 
+    model_config = ConfigDict(extra="forbid")
+
     height: Side
     width: Side
 
@@ -44,9 +48,11 @@ class Description(BaseModel):
         label_rows: number of rows with labels, from the top of the sensor.
         data: name of the data set in records.
         world: size and seed of the sample world that the data set belongs to.
+        dataset: layout of the data set in the sample world; not used.
+        frame_rate: images per second in the sample world; not used.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     sensor: Sensor | None = None
     splits: dict[str, tuple[Annotated[str, AfterValidator(_within_folder)], ...]] = {}
@@ -54,6 +60,8 @@ class Description(BaseModel):
     label_rows: int | None = None
     data: str = ""
     world: dict[str, int | str] = {}
+    dataset: str = ""
+    frame_rate: float | None = None
 
     def overrides(self) -> dict[str, Any]:
         """Task settings derived from the data: they override the task's config, and are overridden by the user."""
@@ -64,8 +72,17 @@ class Description(BaseModel):
 def read_description(folder: Path) -> Description:
     """Read the `dataset.json` of a folder; without one, the description is empty."""
     path = folder / FILE
+    if not path.is_file():
+        return Description()
+    facts = path.stat()
+    return _read(path, facts.st_mtime_ns, facts.st_size)
+
+
+@lru_cache
+def _read(path: Path, *state: int) -> Description:
+    """Read a description once for each state of its file: every recording below it asks for it."""
     try:
-        return Description.model_validate(read_json(path)) if path.is_file() else Description()
+        return Description.model_validate(read_json(path))
     except (*UNREADABLE, ValidationError) as error:
         first = error.errors()[0] if isinstance(error, ValidationError) else None
         where = f" ({'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']})" if first else ""
@@ -77,8 +94,9 @@ def descriptions_above(path: Path, root: Path | None = None) -> Iterator[tuple[P
 
     The search goes five levels up, or further if the folders are inside `root`.
     """
+    path, top = (Path(os.path.abspath(each)) for each in (path, root or path))
     for level, folder in enumerate((path, *path.parents)):
-        if level > LEVELS and not (root is not None and folder.is_relative_to(root)):
+        if level > LEVELS and not folder.is_relative_to(top):
             return
         if (folder / FILE).is_file():
             yield folder, read_description(folder)

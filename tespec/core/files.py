@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -15,6 +16,15 @@ import yaml
 from filelock import FileLock, Timeout
 
 UNREADABLE = (OSError, ValueError, RecursionError)
+
+
+class _Loader(yaml.SafeLoader):
+    """Loader that reads 1e-3 as a number, as YAML 1.2 does; in YAML 1.1 it is text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
+)
 
 
 def read_json(path: Path) -> Any:
@@ -45,7 +55,7 @@ def parse_yaml(text: str) -> Any:
         RecursionError: the values are nested too deeply.
     """
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _Loader)
     # Values that do not match their standard tag, such as !!int, raise these other exceptions.
     except (yaml.YAMLError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
         raise ValueError(f"not YAML ({type(error).__name__})") from error

@@ -215,11 +215,20 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Downsample:
-    """Spatial downsampling of events; "auto" reduces the width to at most `to_width` px, for `keep` see `Region`."""
+    """Spatial downsampling of events; "auto" reduces the width to at most `to_width` px, for `keep` see `Region`.
+
+    Raises:
+        UserError: `factor` is "auto" without `to_width`, or a number with it.
+    """
 
     factor: PositiveInt | Literal["auto"]
     keep: Literal["nearest", "all"]
     to_width: PositiveInt | None = None
+
+    def __post_init__(self) -> None:
+        if (self.factor == "auto") != (self.to_width is not None):
+            what = f"is {self.to_width or 'missing'}, but downsample.factor is {self.factor}"
+            raise UserError("downsample.to_width", what, "give a width with factor auto, and null with a number")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,6 +331,8 @@ class Finetuning(OfRecordings):
         if not self.recurrent and self.sampling != "clips":
             what = f"{self.sampling!r} carries a state, but feed-forward networks have none"
             raise UserError("sampling", what, "set it to clips")
+        if not self.recurrent and self.window_ms is None:
+            raise UserError("window_ms", "is null, but windows of feed-forward networks need a length", "set it in ms")
 
     def after_pretraining_on(self, data: str) -> Finetuning:
         """Return the settings for a backbone pre-trained on the data set `data`, whose case is ignored."""

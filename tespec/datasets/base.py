@@ -9,7 +9,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -93,7 +92,7 @@ class LabelledDataset(ABC):
         named = dict.fromkeys(self.splits) if splits is None else splits
         chosen = {split: self.splits.get(split, ()) if names is None else names for split, names in named.items()}
         self.splits = {split: tuple(names) for split, names in chosen.items() if names}
-        self._refuse_shared(self.splits)
+        self._refuse_repeated(self.splits)
         self.rule = rule or WindowRule()
         self.downsample = downsample or Downsample(1, "nearest")
         self.protocol = build(self.protocol_type, protocol or {}, "protocol")
@@ -104,11 +103,13 @@ class LabelledDataset(ABC):
             what = f"its dataset.json lists the classes {', '.join(described)}, not {', '.join(self.classes)}"
             raise UserError(root, what, "list the same classes in both")
 
-    def _refuse_shared(self, splits: Mapping[str, Iterable[str]]) -> None:
-        for (one, names), (other, others) in combinations(splits.items(), 2):
-            for name in sorted({*names} & {*others} - {"*"}):
-                what = f"{name} is in both {one} and {other}"
-                raise UserError(self.root, what, "keep it in one of the splits")
+    def _refuse_repeated(self, splits: Mapping[str, Iterable[str]]) -> None:
+        first: dict[str, str] = {}
+        for split, name in ((split, name) for split, names in splits.items() for name in names if name != "*"):
+            if name in first:
+                what = f"{name} is in {first[name]} and again in {split}"
+                raise UserError(self.root, what, "list it once, in one of the splits")
+            first[name] = split
 
     @classmethod
     def reads(cls, path: Path) -> bool:

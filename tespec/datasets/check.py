@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.datasets.base import LabelledDataset
 from tespec.datasets.labels import BOXES, DEPTH, IGNORE, MASK, CheckedLabels
-from tespec.datasets.recording import LabelledRecording
+from tespec.datasets.recording import LabelledRecording, require_one_size
 from tespec.datasets.sources import BINS, ArchiveSource, EventSource, packed_events, read_rectification
 from tespec.datasets.sources import RULE as STORED_RULE
 from tespec.events import PackedEvents
+from tespec.events.histogram import Region
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
-from tespec.events.packing import NotPacked, SourceHash, disk_needed, in_order, is_recorded, require_same
+from tespec.events.packing import SourceHash, disk_needed, in_order, is_recorded, require_same
 from tespec.events.store import header_of, store_of, verify_store
 from tespec.pictures import (
     POLARITIES,
@@ -70,6 +71,7 @@ class Checked:
         facts: figures by name; those of unreadable parts are missing.
         problems: errors that make the recording unusable.
         content: sizes and sampled SHA-256 of its files, without their names, to detect copies.
+        region: region of its histograms.
     """
 
     split: str
@@ -77,6 +79,7 @@ class Checked:
     facts: dict[str, Any] = field(default_factory=dict)
     problems: tuple[UserError, ...] = ()
     content: tuple[tuple[int, str], ...] = ()
+    region: Region | None = None
 
 
 @dataclass(frozen=True)
@@ -98,10 +101,9 @@ class ScannedSource(EventSource):
     @cached_property
     def stream(self) -> Any:
         """The packed recording, or the `Scan` of an unpacked one."""
-        try:
-            return packed_events(self)
-        except NotPacked:
-            reader = self.reader()
+        if (packed := packed_events(self)) is not None:
+            return packed
+        reader = self.reader()
         if self.rectify_map is not None:
             read_rectification(self.rectify_map, reader.height, reader.width)
         count = clamped = first = last = 0
@@ -143,7 +145,7 @@ def check_recording(dataset: LabelledDataset, split: str, name: str, quick: bool
     if (number := facts.get("labels_read")) and facts["labels_empty"] == number:
         where, what = f"{recording.path}, recording {name}", f"all of the {number:,} labels that were read are empty"
         problems.append(UserError(where, what, "copy the labels again, or leave the recording out"))
-    return Checked(split, name, facts, tuple(problems), content)
+    return Checked(split, name, facts, tuple(problems), content, recording.region)
 
 
 def _event_facts(recording: LabelledRecording, quick: bool) -> dict[str, Any]:
@@ -223,7 +225,10 @@ def _cell(text: str, facts: dict[str, Any]) -> str:
 
 
 def problems(found: Sequence[Checked]) -> list[str]:
-    """List the problems of recordings, and recordings that are copied to two splits, each on a line without repeats."""
+    """List the problems of recordings, copies in two splits, and different sizes, each on a line without repeats.
+
+    Recordings without labels may have different sizes.
+    """
     lines = [str(problem) for each in found for problem in each.problems]
     first: dict[tuple[tuple[int, str], ...], Checked] = {}
     for each in found:
@@ -231,6 +236,11 @@ def problems(found: Sequence[Checked]) -> list[str]:
         if each.content and other.split != each.split:
             what = f"this {each.split} recording is a copy of {other.name} in {other.split}"
             lines.append(f"{each.name}: {what}; copy the right recording, or keep it in one of the splits")
+    labelled = (each for each in found if each.facts.get("labels_count"))
+    try:
+        require_one_size("data set", ((each.name, each.region) for each in labelled if each.region))
+    except UserError as error:
+        lines.append(str(error))
     return list(dict.fromkeys(lines))
 
 

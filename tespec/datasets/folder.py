@@ -6,8 +6,10 @@ Missing, damaged or inconsistent files raise a `UserError`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +21,14 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Downsample, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles
-from tespec.datasets.recording import LabelledRecording, Recording, contiguous_windows, reduced
+from tespec.datasets.recording import (
+    LabelledRecording,
+    Recording,
+    contiguous_windows,
+    reduced,
+    require_one_size,
+    window_us,
+)
 from tespec.datasets.sources import (
     WINDOW_US,
     ArchiveSource,
@@ -50,18 +59,41 @@ def find_recordings(root: Path) -> list[Path]:
 
     Recordings are what `open_events` reads, and folders of RVT's archives of histograms. A packed store next to its
     recording is listed under the recording's path. HDF5 files and arrays with other content are ignored. Unreadable
-    files, broken links and parts of DDD17 recordings are listed, since opening them reports the error.
+    files, broken links and parts of DDD17 recordings are listed, since opening them reports the error. Links to folders
+    are followed, see `entries_below`.
     """
     if not root.exists():
         raise UserError(root, "no such file or folder", "check the path")
     if root.is_file() or _is_recording(root):
         return [root]
-    paths = (path for path in root.rglob("*") if not any(part[0] == "." for part in path.relative_to(root).parts))
-    found = {_packed_from(path) for path in paths if _is_recording(path)}
+    found = {_packed_from(path) for path in map(Path, entries_below(root)) if _is_recording(path)}
     if not found:
         kinds = ", ".join((*READERS, *SUFFIXES, "packed store", "DDD17 recording", "RVT's preprocessed archive"))
         raise UserError(root, f"holds no recording ({kinds})", "give another file or folder")
     return sorted(found)
+
+
+def entries_below(root: Path) -> Iterator[os.DirEntry[str]]:
+    """Yield every entry at any depth below a folder that is not hidden, without a `stat` of each file.
+
+    Links to folders are followed once all other folders are read, unless they lead to one of these.
+    """
+    folders, links, seen = [str(root)], list[str](), set[tuple[int, int]]()
+    while folders or links:
+        folder = folders.pop() if folders else links.pop()
+        try:
+            facts = os.stat(folder)
+            if (place := (facts.st_dev, facts.st_ino)) in seen:
+                continue
+            seen.add(place)
+            with os.scandir(folder) as entries:
+                found = [entry for entry in entries if not entry.name.startswith(".")]
+        except OSError as error:
+            raise UserError(folder, f"cannot be read ({error.strerror})", "change its permissions") from error
+        yield from found
+        folders += [entry.path for entry in found if entry.is_dir(follow_symlinks=False)]
+        links += [entry.path for entry in found if entry.is_symlink() and os.path.isdir(entry.path)]
+        links.sort(reverse=True)
 
 
 def _is_recording(path: Path) -> bool:
@@ -95,7 +127,7 @@ def fixed_windows(name: str, source: Source, window_ms: float, downsample: Downs
         source.require_window(window_ms)
         return Recording(name, source, source.region, source.windows)
     stream = source.stream
-    windows = contiguous_windows(stream.t_first, stream.t_last + 1, round(window_ms * 1000))
+    windows = contiguous_windows(stream.t_first, stream.t_last + 1, window_us(window_ms))
     return Recording(name, source, reduced(stream.height, stream.width, downsample), windows)
 
 
@@ -132,13 +164,14 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
     next to which other folders are left out. Recordings in no split are used for training.
     """
     found: dict[str, list[Path]] = {name: [] for name in (*SPLITS, LEFT_OUT)}
-    base, archives = root.absolute(), _archives()
-    described = {path: _described_split(path.absolute(), base) for path in paths}
+    base, archives, splits_in = Path(os.path.abspath(root)), _archives(), cache(_splits_in)
+    whole = {path: Path(os.path.abspath(path)) for path in paths}
+    described = {path: _described_split(whole[path], base) for path in paths}
     selective = {folder for folder, split in described.values() if split is not None}
     for path, (folder, split) in described.items():
         if split is None and folder not in selective:
-            whole = path.absolute()
-            split = _first_of((_split_of_archive(whole, archives), _split_of_folders(whole, base))) or TRAIN
+            of_folders = _split_of_folders(whole[path], base, splits_in)
+            split = _first_of((_split_of_archive(whole[path], archives), of_folders)) or TRAIN
         found[split or LEFT_OUT].append(path)
     if found[TEST] and not found[TRAIN] and not found[HELD_OUT]:
         what = "belongs to a test split, which pre-training must not use"
@@ -166,17 +199,23 @@ def _names_of(path: Path) -> set[str]:
     return {*path.parts, path.stem, *(path.name.removesuffix(ending) for ending in ENDINGS)}
 
 
-def _split_of_folders(path: Path, root: Path) -> str | None:
+def _splits_in(folder: Path) -> list[str]:
+    """Names of the folders train, val and test in a folder that hold anything."""
+    return [name for name in SPLITS if (folder / name).is_dir() and any((folder / name).iterdir())]
+
+
+def _split_of_folders(path: Path, root: Path, splits_in: Callable[[Path], list[str]]) -> str | None:
     """Split by the folders train, val and test above a recording; next to train and another of them it is left out.
 
-    Above `root`, such a folder counts only next to a folder train, and nothing is left out.
+    Above `root`, such a folder counts only next to a folder train, and nothing is left out. `splits_in` is
+    `_splits_in`, cached, since a folder is above many recordings.
     """
     found = []
     for level, folder in enumerate((path, *path.parents)):
         below = folder.parent.is_relative_to(root)
         if level >= LEVELS and not below:
             break
-        there = [name for name in SPLITS if (each := folder.parent / name).is_dir() and any(each.iterdir())]
+        there = splits_in(folder.parent)
         if folder.name in SPLITS and (below or TRAIN in there):
             found.append(folder.name)
         elif below and TRAIN in there and len(there) > 1:
@@ -277,10 +316,7 @@ def divide(
     if not any(map(len, every)):
         seconds = max((recording.stream.t_last - recording.stream.t_first) / 1e6 for recording in every)
         raise UserError(root, f"lasts {seconds:.3f} s, less than one window of {window_ms:g} ms", "give longer ones")
-    sizes = {(recording.region.height, recording.region.width): recording.name for recording in every}
-    if len(sizes) > 1:
-        different = ", ".join(f"{width}x{height} ({name})" for (height, width), name in sizes.items())
-        raise UserError(root, f"recordings of different sizes: {different} px", "give recordings of one size")
+    require_one_size(root, ((recording.name, recording.region) for recording in every))
     if not held_out and len(train) >= ENOUGH:
         by_hash = sorted(train, key=lambda recording: hashlib.sha256(recording.name.encode()).digest())
         held_out = by_hash[: round(HELD_OUT_SHARE * len(by_hash))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -25,8 +26,8 @@ from tespec.datasets.augment import sample_flip_zoom
 from tespec.datasets.base import HELD_OUT, TEST, TRAIN
 from tespec.datasets.batches import WHOLE, Shard, lanes_of, shuffled
 from tespec.datasets.ddd17 import IMAGES, image_times
-from tespec.datasets.folder import LEFT_OUT, split_recordings
-from tespec.datasets.recording import Recording
+from tespec.datasets.folder import LEFT_OUT, entries_below, split_recordings
+from tespec.datasets.recording import Recording, window_us
 from tespec.events.histogram import apply_maps
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -90,7 +91,7 @@ def open_images(root: Path) -> ImageFolder:
     """
     if not root.is_dir():
         raise UserError(root, "is not a folder", "give a folder of images")
-    found = sorted(_images_below(root))
+    found = sorted(Path(entry.path) for entry in entries_below(root) if _is_image(entry))
     splits = split_recordings(root, sorted({path.parent for path in found}))
     split = {folder: name for name in (TRAIN, HELD_OUT) for folder in splits[name]}
     train, held_out = ([path for path in found if split.get(path.parent) == name] for name in (TRAIN, HELD_OUT))
@@ -112,19 +113,13 @@ def open_images(root: Path) -> ImageFolder:
     return ImageFolder(root, tuple(train), tuple(held_out), tuple(classes), *unused)
 
 
-def _images_below(folder: str | Path) -> Iterator[Path]:
-    # `os.walk` would also list pipes, which block when opened, or require a `stat` of each file.
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                yield from _images_below(entry.path)
-            # Broken links are also listed, so that reading them raises an error.
-            elif entry.name.lower().endswith(ENDINGS) and (
-                entry.is_file() or (entry.is_symlink() and not os.path.exists(entry.path))
-            ):
-                yield Path(entry.path)
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    """Whether a file is an image by its name; broken links also are, so that reading them raises an error.
+
+    Pipes, which block when opened, are not.
+    """
+    named = entry.name.lower().endswith(ENDINGS)
+    return named and ((entry.is_symlink() and not os.path.exists(entry.path)) or entry.is_file())
 
 
 def read_image(path: Path, channels: int) -> Image.Image:
@@ -238,10 +233,11 @@ def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
     Raises:
         UserError: no recording has frames.
     """
-    found, length = [], round(1000 * window_ms)
+    found, length = [], window_us(window_ms)
     for recording in (each for each in recordings if (each.path / IMAGES).is_dir() and len(each)):
         times, _ = image_times(recording.path)
-        paths = {int(path.stem.rpartition("_")[2]): path for path in (recording.path / IMAGES).glob("img_*.png")}
+        every = ((re.search(r"\d+$", path.stem), path) for path in (recording.path / IMAGES).glob("*.png"))
+        paths = {int(number[0]): path for number, path in every if number}
         first, last = int(recording.windows[0, 0]) + length, int(recording.windows[-1, 1])
         kept = [number for number, time in enumerate(times.tolist()) if first <= time <= last and number + 1 in paths]
         if kept:

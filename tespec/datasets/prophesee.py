@@ -39,6 +39,7 @@ EVERY = ("*",)  # in place of a split's names: every recording in its folder
 FIRST_LABEL_US = 100_000  # earlier label frames are left out (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py)
 LATEST_FIRST_US = 1_000_000  # recordings whose clock starts at 0 have their first event before
 TOLERANCE_US = 2_000  # by which label frames may deviate from the period
+SKIP = "add the recording to the list protocol.skip"
 LARGEST_PX = 1e6  # no coordinate or size is larger; damaged ones may be close to the limit of float32
 
 
@@ -53,9 +54,14 @@ class RawBoxes(NamedTuple):
         """Boxes selected by a mask (N,)."""
         return RawBoxes(self.t[kept], self.corners[kept], self.label[kept])
 
-    def downsampled(self, factor: int) -> RawBoxes:
-        """Boxes in px of histograms downsampled by `factor`."""
-        return self._replace(corners=(self.corners / factor).astype(np.float32))
+    def downsampled(self, factor: int, sensor: Size) -> RawBoxes:
+        """Boxes on a sensor (height, width), in px of histograms downsampled by `factor`, without flat ones.
+
+        They are cropped to the last pixel of the histograms, as in uzh-rpg/RVT (data/genx_utils/labels.py, `scale_`).
+        """
+        corners = (self.corners / factor).astype(np.float32)
+        corners[:, 2:] = np.minimum(corners[:, 2:], np.array(sensor[::-1], np.float32) / factor - 1)
+        return self._replace(corners=corners).keep(np.all(corners[:, 2:] > corners[:, :2], axis=1))
 
 
 def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
@@ -67,7 +73,7 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
     except (IndexError, ValueError, TypeError) as error:
         raise UserError(path, f"does not hold a table of boxes ({error})", "give a file of boxes") from error
     if stored.ndim != 1 or not len(stored):
-        raise UserError(path, "holds no boxes", "copy it again, or skip the recording (protocol.skip)")
+        raise UserError(path, "holds no boxes", f"copy it again, or {SKIP}")
     for bad, what in (
         (~(np.abs(numbers) <= LARGEST_PX).all(axis=1), "a position or size that is NaN or too large"),
         ((numbers[:, 2:] < 0).any(axis=1), "a negative size"),
@@ -90,7 +96,7 @@ class PropheseeProtocol:
         min_diagonal: minimum diagonal of a box.
         min_side: minimum side of a box.
         max_width_share: maximum width of a training box, as a share of the sensor's width.
-        skip: recordings left out because of faulty labels.
+        skip: recordings left out because the other rules would remove all of their boxes.
     """
 
     period_ms: PositiveFloat
@@ -211,7 +217,9 @@ class PropheseeDataset(LabelledDataset):
         self._found = {split: recordings_in(self.root / split) for split in self.splits}
         if self.splits.get(HELD_OUT) == EVERY and not self._found[HELD_OUT]:
             self.splits = {split: names for split, names in self.splits.items() if split != HELD_OUT}
-        self._refuse_shared({split: found.keys() - set(self.protocol.skip) for split, found in self._found.items()})
+        self._refuse_repeated(
+            {split: [name for name in found if name not in self.protocol.skip] for split, found in self._found.items()}
+        )
         paths = (path for found in self._found.values() for path in found.values())
         layouts = {DAT if path.name.endswith(EVENT_FILE) else ARCHIVE for path in paths}
         if len(layouts) > 1:
@@ -268,10 +276,11 @@ class PropheseeDataset(LabelledDataset):
         times = choose_frames(kept.t, self.protocol, start)
         if not len(times):
             what = f"no label frame from {boxes.t[0]} to {boxes.t[-1]} us passes the filters"
-            raise UserError(path, what, "skip the recording (protocol.skip)")
-        region = reduced(stream.height, stream.width, self.downsample)
+            raise UserError(path, what, SKIP)
+        region, sensor = reduced(stream.height, stream.width, self.downsample), (stream.height, stream.width)
         left_out = len(np.unique(boxes.t)) - len(times)
-        labels, begin = BoxLabels(kept.downsampled(region.factor), times), min(start, int(times[0]) - 1)
+        kept = kept.keep(np.isin(kept.t, times)).downsampled(region.factor, sensor)  # most boxes are between frames
+        labels, begin = BoxLabels(kept, times), min(start, int(times[0]) - 1)
         return self.labelled(files, region, labels, times, begin, left_out=left_out, start=start)
 
     def _open_archive(self, files: RecordingFiles, source: ArchiveSource, count: int) -> LabelledRecording:
@@ -284,7 +293,9 @@ class PropheseeDataset(LabelledDataset):
         places, start = np.searchsorted(windows[:, 1], times), start_of(max(0, int(windows[0, 0])))
         if not self.rule.recurrent:
             windows, places = windows[places], np.arange(len(places), dtype=np.int64)
-        labels, speed = BoxLabels(boxes.downsampled(source.factor), times), speed_at(self.root, files.name, times)
+        sensor = source.factor * region.height, source.factor * region.width
+        labels = BoxLabels(boxes.downsampled(source.factor, sensor), times)
+        speed = speed_at(self.root, files.name, times)
         return LabelledRecording(files.name, source, region, windows, labels, places, speed, start=start)
 
     @classmethod
@@ -320,8 +331,8 @@ class Gen1(PropheseeDataset):
         gen1/train/<name>_td.dat   gen1/train/<name>_bbox.npy
         gen1/val/...               gen1/test/...
 
-    Also read: RVT's preprocessed archive, which requires --set rule=rvt. Recordings with faulty labels are left out
-    (protocol.skip).
+    Also read: RVT's preprocessed archive, which requires --set rule=rvt. Recordings whose boxes RVT's rules would
+    all remove are left out (protocol.skip).
     """
 
     title = "Gen1"

@@ -50,10 +50,10 @@ class WindowRule:
             times: (K,) label times in us, rising.
             start: start of the first label's events in us, before that label.
         """
+        length = 0 if self.length_ms is None else window_us(self.length_ms)
         if self.length_ms is None or not self.recurrent:
-            starts = np.append(start, times[:-1]) if self.length_ms is None else times - round(self.length_ms * 1000)
+            starts = np.append(start, times[:-1]) if self.length_ms is None else times - length
             return np.stack([starts, times], axis=1).astype(np.int64), np.arange(len(times), dtype=np.int64)
-        length = round(self.length_ms * 1000)
         lead, spacings = max(1, (int(times[0]) - start) // length), np.diff(times)
         parts = np.maximum(1, np.round(spacings / length)).astype(np.int64)
         ends = np.cumsum(parts)
@@ -68,6 +68,13 @@ class WindowRule:
             return f"the {self.length_ms:g} ms before the label"
         between = "" if self.length_ms is None else f" in windows of about {self.length_ms:g} ms"
         return f"all events since the previous label{between}"
+
+
+def window_us(length_ms: float) -> int:
+    """Convert the length of a window to whole us, at least one."""
+    if (length := round(length_ms * 1000)) < 1:
+        raise UserError("window_ms", f"{length_ms:g} is less than 1 us", "give a longer window")
+    return length
 
 
 def contiguous_windows(first: int, end: int, length: int) -> Windows:
@@ -253,7 +260,27 @@ def reduced(height: int, width: int, downsample: Downsample) -> Region:
     factor = downsample.factor
     if factor == "auto":
         factor = -(-width // (downsample.to_width or width))
+    if factor > min(height, width):
+        what = f"a sensor of {width}x{height} px cannot be downsampled by {factor}"
+        raise UserError("downsample.factor", what, f"give at most {min(height, width)}")
     return Region(height // factor, width // factor, factor, downsample.keep)
+
+
+def require_one_size(where: Path | str, recordings: Iterable[tuple[str, Region]]) -> None:
+    """Refuse recordings, given by name and region, whose histograms differ in size: they cannot be in one batch."""
+    sizes = {(region.height, region.width): name for name, region in recordings}
+    if len(sizes) > 1:
+        different = ", ".join(f"{width}x{height} ({name})" for (height, width), name in sizes.items())
+        raise UserError(where, f"recordings of different sizes: {different} px", "give recordings of one size")
+
+
+def require_stored_protocol(recordings: Iterable[Recording], changed: Iterable[str]) -> None:
+    """Refuse changed settings, by dotted name, that select labels, which archives of histograms store selected."""
+    keys = [key for key in changed if key.startswith("protocol.") and key != "protocol.skip"]
+    for source in (each.source for each in recordings):
+        if keys and isinstance(source, ArchiveSource):
+            what = f"holds labels that RVT's protocol selected, so {keys[0]} has no effect"
+            raise UserError(source.path, what, "leave it at its default, or give raw recordings")
 
 
 def require_stored_factor(recordings: Iterable[Recording], downsample: Downsample) -> None:

@@ -41,7 +41,7 @@ from tespec.events.packing import (
 from tespec.events.readers import Reader, resolve_size
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
-from tespec.events.store import CLIP, HEADER, header_of, is_complete, store_of
+from tespec.events.store import CLIP, HEADER, header_of, is_complete, open_store, store_of
 
 RECTIFY_MAP = "rectify_map"
 Windows = NDArray[np.int64]  # (N, 2) start and end of each in us, end exclusive
@@ -72,10 +72,7 @@ class EventSource:
     @property
     def stream(self) -> PackedEvents:
         """The open recording, which is not part of this object's pickle."""
-        try:
-            return packed_events(self)
-        except NotPacked:
-            return _in_memory(self)
+        return packed_events(self) or _in_memory(self)
 
     def opened(self, opener: Callable[..., PackedEvents]) -> PackedEvents:
         """Open the recording with `open_events` or `load_events`, and rectify it if there is a map."""
@@ -108,10 +105,13 @@ class EventSource:
 
 
 @cache
-def packed_events(source: EventSource) -> PackedEvents:
-    """Open a packed recording; raise `NotPacked` if it has no store."""
+def packed_events(source: EventSource) -> PackedEvents | None:
+    """Open a packed recording, or return None if it had no store since the last `pack_missing`."""
     # The cache is unbounded: an open store is small, and maps its files again after a long time without use.
-    return source.opened(open_events)
+    try:
+        return source.opened(open_events)
+    except NotPacked:
+        return None
 
 
 @lru_cache(maxsize=1)
@@ -276,6 +276,7 @@ def pack_missing(
     Returns:
         Errors of the recordings left out.
     """
+    packed_events.cache_clear()
     wanted = [source for source in sources if isinstance(source, EventSource)]
     missing: list[Packing] = []
     left_out: list[UserError] = []
@@ -327,11 +328,12 @@ def raise_or_leave_out(error: UserError, skip_damaged: bool | None, recordings: 
 def _missing(source: EventSource, beside: bool) -> list[Packing]:
     """List the packing that a recording needs: none if it has a store."""
     path, store = source.path, store_of(source.path)
-    if not is_recorded(path) and is_complete(store):
+    if not is_recorded(path) and (store / HEADER).is_file():
+        open_store(store)  # raises if it is damaged
         return []
     reader = source.reader()
     if is_complete(store):
-        same = is_of(header_of(store)["source"], path)
+        same = is_of(header_of(store), reader)
         if same or not beside:
             require_same(store, path, same)
             return []

@@ -83,11 +83,12 @@ def open_events(
     path = Path(path)
     folder = store_of(path)
     if (folder / HEADER).is_file():
-        made_from = header_of(folder)["source"]
-        if folder != path and is_recorded(path):
-            require_same(folder, path, is_of(made_from, path))
         stream = open_store(folder)
-        resolve_size(path, height, width, (stream.height, stream.width))
+        if folder != path and is_recorded(path):
+            reader = open_reader(path, height, width, default or (stream.height, stream.width))
+            require_same(folder, path, is_of(header_of(folder), reader))
+        else:
+            resolve_size(path, height, width, (stream.height, stream.width))
         return stream
     cached = cache_path(open_reader(path, height, width, default))
     try:
@@ -129,9 +130,9 @@ def open_reader(path: Path, height: int | None = None, width: int | None = None,
 
 
 def require_same(folder: Path, path: Path, same: bool) -> None:
-    """Refuse a store that was made from another version of a recording."""
+    """Refuse a store that does not match its recording, see `is_of`."""
     if not same:
-        what = f"was made from another version of {path.name} than the one next to it"
+        what = f"was made from another version of {path.name} or for another sensor size"
         raise UserError(folder, what, "remove the store and prepare the recording again")
 
 
@@ -169,7 +170,7 @@ def pack(
         progress: called with the number of events packed so far and the total.
         waiting: called if another process is packing into the folder.
     """
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    unfinished, replaced = (folder.with_name(f".{folder.name}.{name}") for name in ("unfinished", "replaced"))
     try:
         with one_at_a_time(folder, waiting):
             if _is_packed(folder, reader):
@@ -180,10 +181,13 @@ def pack(
                 unfinished.mkdir()
                 header = _write(reader, unfinished, source, progress)
                 (unfinished / HEADER).write_text(json.dumps(header, indent=1) + "\n")
-                shutil.rmtree(folder, ignore_errors=True)
+                shutil.rmtree(replaced, ignore_errors=True)  # left by a killed process
+                if folder.exists():
+                    folder.rename(replaced)  # deleting it in place, if killed, would leave a folder without a header
                 unfinished.rename(folder)
             finally:
-                shutil.rmtree(unfinished, ignore_errors=True)
+                for left in (unfinished, replaced):
+                    shutil.rmtree(left, ignore_errors=True)
     except OSError as error:
         if error.errno not in NOT_WRITABLE:
             raise
@@ -205,8 +209,7 @@ def _is_packed(folder: Path, reader: Reader) -> bool:
         raise UserError(folder, "exists but is not a packed store", "remove it, or choose another place")
     if not store.is_complete(folder):
         return False
-    header, size = header_of(folder), (reader.height, reader.width)
-    return is_of(header["source"], reader.path) and (header["height"], header["width"]) == size
+    return is_of(header_of(folder), reader)
 
 
 def _write(reader: Reader, folder: Path, source: SourceHash, progress: Callable[[int, int], None]) -> dict[str, Any]:
@@ -326,13 +329,14 @@ def quick_hash(path: Path) -> dict[str, Any]:
     return {"name": path.name, "bytes": size, "sampled_sha256": digest.hexdigest()}
 
 
-def is_of(made_from: dict[str, Any], path: Path) -> bool:
-    """Whether a recording's files match those of a `SourceHash` by size and sampled SHA-256, ignoring their names.
+def is_of(header: dict[str, Any], reader: Reader) -> bool:
+    """Whether a store matches a recording by sensor size, and its files by size and sampled SHA-256, ignoring names.
 
     A change between the samples that keeps the size is not detected.
     """
-    found = [quick_hash(file) for file in files_of(path)]
-    return [dict(file, name="") for file in made_from["files"]] == [dict(file, name="") for file in found]
+    found = [quick_hash(file) for file in files_of(reader.path)]
+    same = [dict(file, name="") for file in header["source"]["files"]] == [dict(file, name="") for file in found]
+    return same and (header["height"], header["width"]) == (reader.height, reader.width)
 
 
 class SourceHash:

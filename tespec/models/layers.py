@@ -132,7 +132,7 @@ def with_exact_pools(model: nn.Module) -> None:
 class DropPath(TimmDropPath):
     """timm's stochastic depth, drawn from torch's generator for the global batch; each micro-batch uses its own rows.
 
-    Ranks with the same seed therefore drop the same branches as a single process.
+    Ranks with the same seed drop the same branches as a single process if a batch has one segment: rows are time-first.
     """
 
     def forward(self, branch: Tensor) -> Tensor:

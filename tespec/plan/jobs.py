@@ -17,13 +17,14 @@ import pydantic.dataclasses
 from pydantic import BeforeValidator, Field, NonNegativeInt
 
 from tespec.comparison.published import ABLATED, read_ablations
-from tespec.comparison.records import Record
+from tespec.comparison.records import Record, plugin_sha256
 from tespec.core.config import (
+    UPSTREAM,
     as_facts,
     changed_finetuning,
-    changed_pretraining,
     files,
     finetuning_settings,
+    flattened,
     names,
     own_files,
     pretraining_settings,
@@ -32,7 +33,7 @@ from tespec.core.description import read_description
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_yaml, sha256_of
 from tespec.core.settings import PositiveInt, SomeShare, build, suggest
-from tespec.registry import pretrained_methods
+from tespec.registry import DATASETS, METHODS, MODELS, PLUGIN, TASKS, pretrained_methods
 
 EVALUATION, PRETRAINING, REFERENCE = "evaluation", "pretraining", "reference"
 SAMPLE = "sample"
@@ -179,13 +180,14 @@ class Job:
 
 def choices_of(record: Record) -> list[tuple[Any, ...]]:
     """All `Job.choices` that a record satisfies: by its weights' hash or pre-training, with and without variant."""
-    overrides = canonical(record.overrides)
     if record.kind == PRETRAINING:
+        overrides = canonical(record.overrides | _upstream(record.config))
         return [(PRETRAINING, record.method, record.profile, record.data, record.seed, overrides)]
     recipe, starts = record.weights.get("recipe") or {}, [record.weights.get("sha256", "")]
     if "overrides" in recipe:
         made = [recipe.get(name) for name in ("method", "profile", "data", "seed")]
-        starts.append((PRETRAINING, *made, canonical(recipe["overrides"])))
+        starts.append((PRETRAINING, *made, canonical(recipe["overrides"] | _upstream(recipe))))
+    overrides = canonical(record.overrides)
     task, data = (record.task, record.task_version), (record.profile, record.split, record.data)
     cell = (record.kind, record.method, *task, record.arch, *data, record.seed, overrides)
     return [(*cell, start, variant) for start in starts for variant in {record.variant, ""}]
@@ -194,6 +196,31 @@ def choices_of(record: Record) -> list[tuple[Any, ...]]:
 def canonical(overrides: Mapping[str, Any], accumulate: int = 1) -> str:
     """Serialise changed settings to JSON, independent of their order."""
     return json.dumps({**overrides, **({"accumulate": accumulate} if accumulate > 1 else {})}, sort_keys=True)
+
+
+def _upstream(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Hash of the user's file of another network that a pre-training needed, from its settings in a record."""
+    return {UPSTREAM: facts[UPSTREAM]} if UPSTREAM in facts else {}
+
+
+def up_to_date(records: Iterable[Record]) -> list[Record]:
+    """Select the records of the methods' current versions that were made with the user's files as they are now."""
+    from tespec.models.backbone import architectures
+    from tespec.tasks import import_tasks
+
+    import_tasks()
+    found, networks = [], architectures()
+    for record in records:
+        config, method = flattened(record.config), METHODS.module_dict.get(record.method)
+        used = [method, TASKS.module_dict.get(config.get("kind")), DATASETS.module_dict.get(config.get("dataset"))]
+        types = [str(value) for key, value in config.items() if key.rpartition(".")[2] == "type"]
+        parts = [registry.module_dict.get(name) for registry in (METHODS, MODELS) for name in types]
+        parts = [part for part in parts if part and part.__module__.startswith(PLUGIN)]
+        kinds = {each for each in (*used, *parts, networks.get(config.get("width", ""))) if each}
+        plugin = plugin_sha256(kinds, own_files(tasks=config.get("task", ""), profiles=record.profile))
+        if (record.plugin, record.method_version) == (plugin, method.version if method else 1):
+            found.append(record)
+    return found
 
 
 def missing_jobs(jobs: Sequence[Job], records: Sequence[Record], runs: Path) -> list[Job]:
@@ -239,8 +266,12 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
     `seeds` replace those of the plan and its groups.
 
     Raises:
-        UserError: a task, ablation or setting is unknown.
+        UserError: a task, ablation or setting is unknown, or weights are of a method without cells.
     """
+    known = [method for cells in plan.cells for method in cells.methods] + [ABLATED] * bool(plan.ablations)
+    for name in plan.checkpoints:
+        if name not in known:
+            raise UserError(f"plan {plan.name}, checkpoints {name}", "no cell has this method", suggest(name, known))
     tables: dict[Job, tuple[str, ...]] = {}
     for job in _all_jobs(plan, seeds):
         tables[job] = tables.get(job, ()) + job.ablations
@@ -266,8 +297,9 @@ def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
             default = as_facts(pretraining_settings(ABLATED, _profile(plan, task), _split(plan.set)[1]))
             for row, variant in zip(known[name].rows, known[name].variants, strict=True):
                 changes = (*plan.set, *(PREFIX + change for change in row.changes(default)))
+                of_row = plan if row.default else replace(plan, checkpoints={})  # weights are the default row's
                 for seed in seeds or group.seeds or plan.seeds:
-                    for job in _jobs(plan, EVALUATION, ABLATED, task, "recurrent", seed, changes):
+                    for job in _jobs(of_row, EVALUATION, ABLATED, task, "recurrent", seed, changes):
                         upstream = replace(job.upstream, variant=variant) if job.upstream else None
                         yield replace(job, upstream=upstream, variant=variant, ablations=(name,))
     for task in plan.references:
@@ -280,12 +312,16 @@ def _jobs(plan: Plan, kind: str, method: str, task: str, arch: str, seed: int, c
         raise UserError(f"plan {plan.name}, task {task}", "no such task", f"choose from {', '.join(names('tasks'))}")
     profile, (own, pretraining) = _profile(plan, task), _split(changes)
     checkpoint = plan.checkpoints.get(method) if kind == EVALUATION else None
+    if checkpoint and pretraining:
+        where = f"plan {plan.name}, {method}, set {PREFIX}{pretraining[0]}"
+        raise UserError(where, f"its weights are given by {checkpoint}", "set it only for cells that are pre-trained")
     upstreams: list[Job | None] = [None]
     if kind == EVALUATION and checkpoint is None and method in pretrained_methods():
         dataset, overrides = _pretraining(method, profile, pretraining, plan.accumulate)
         upstreams = [
             Job(
-                PRETRAINING, method, dataset, "", first, profile, "test", *_place(plan, dataset), pretraining, overrides
+                *(PRETRAINING, method, dataset, "", first, profile, "test"),
+                *(*_place(plan, dataset, labelled=False), pretraining, overrides),
             )
             for first in plan.pretraining_seeds or (seed,)
         ]
@@ -306,18 +342,23 @@ def _cell(task: str, arch: str, profile: str, changes: tuple[str, ...], data: st
 @cache
 def _pretraining(recipe: str, profile: str, changes: tuple[str, ...], accumulate: int) -> tuple[str, str]:
     """Return the data set of a pre-training, and its settings that differ from the profile's."""
+    from tespec.runs.pretrain import identity_of
+
     settings = pretraining_settings(recipe, profile, changes)
-    return settings.dataset, canonical(changed_pretraining(settings, "swin") if changes else {}, accumulate)
+    overrides, given = identity_of(settings) if changes else ({}, {})
+    return settings.dataset, canonical(overrides | given, accumulate)
 
 
-def _place(plan: Plan, dataset: str) -> tuple[str, str]:
+def _place(plan: Plan, dataset: str, *, labelled: bool = True) -> tuple[str, str]:
     """Return the value of `--data` for a data set, and the name of the data in records."""
+    from tespec.runs.data import label_of
+
     if plan.data == SAMPLE:
         return SAMPLE, SAMPLE
     folders = [plan.data] if plan.data else [*filter(None, [os.environ.get("TESPEC_DATA")]), "data"]
     places = [Path(folder) / dataset for folder in folders]
     found = next((place for place in places if place.exists()), places[0])
-    return str(found), read_description(found).data or dataset
+    return str(found), label_of(found, dataset, labelled=labelled)
 
 
 def _profile(plan: Plan, task: str) -> str:

@@ -18,7 +18,8 @@ from torch import Tensor
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining, Size
 from tespec.datasets.batches import WHOLE, PretrainBatches, Shard, draw_mask
-from tespec.datasets.folder import TrainValSplit, divide, lengths_by_split
+from tespec.datasets.ddd17 import IMAGES
+from tespec.datasets.folder import TrainValSplit, divide, find_recordings, lengths_by_split
 from tespec.datasets.images import (
     ImageBatches,
     ImageFolder,
@@ -67,6 +68,9 @@ class _Data:
             self.size = size
         if self.unordered and settings.recurrent:
             raise UserError("recurrent", f"{self.unordered} have no order in time", "set it to false")
+        if settings.recurrent and settings.sampling == "clips" and settings.segments == 1:
+            what = "clips of one window have no state to carry, so memory is not trained"
+            raise UserError("recurrent", what, "set sampling to streams, or segments to 2 or more")
         if settings.batch_size < method.min_batch_size:
             what = f"{settings.batch_size} is too small: samples are compared or normalised over the batch"
             raise UserError("batch_size", what, f"set it to {method.min_batch_size} or more")
@@ -258,6 +262,8 @@ class PairData(EventData):
 
     def open(self, root: Path, skip_damaged: bool = False) -> None:
         """Split the recordings and find the image at the end of each window; too few pairs are refused."""
+        if not any((path / IMAGES).is_dir() for path in find_recordings(root)):  # before the recordings are packed
+            raise UserError(root, f"no recording has images in {IMAGES}/", "give recordings of the DDD17 archive")
         split, window_ms = self.split(root, skip_damaged), self.settings.window_ms
         self.train = paired(split.train, window_ms)
         self.held_out = subsample(paired(split.held_out, window_ms), VAL_PAIRS)

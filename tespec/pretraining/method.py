@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -101,6 +101,7 @@ class PretrainMethod(Method, nn.Module):
     deviations: ClassVar[tuple[str, ...]] = ()  # of its loss from the authors' code, for records
     min_batch_size: ClassVar[int] = 1  # lanes, images or pairs; 2 if batches are normalised or samples compared
     masks_patches: ClassVar[bool] = False  # True requires a Swin
+    unused: ClassVar[tuple[str, ...]] = ()  # settings, or groups of them, without effect; the user may not change them
     shared_rng = True  # whether all ranks draw the same random numbers
     backbone: Backbone
 
@@ -127,6 +128,14 @@ class PretrainMethod(Method, nn.Module):
             what = f"{settings.width} has no patches to mask"
             raise UserError(f"objective {settings.objective['type']}", what, "choose a Swin with --backbone")
         return backbone
+
+    @classmethod
+    def refuse_unused(cls, changed: Iterable[str]) -> None:
+        """Refuse changed settings, given by dotted name, that have no effect on the training."""
+        for key in changed:
+            if key.partition(".")[0] in cls.unused:
+                where = "--backbone" if key == "width" else key
+                raise UserError(where, f"has no effect on the pre-training of {cls.title}", "leave it unchanged")
 
     @classmethod
     def upstream(cls, own: Any) -> tuple[str, str]:
@@ -245,6 +254,7 @@ class ImageMethod(PretrainMethod):
 
     data_type = ImageData
     min_batch_size = 2
+    unused = ("augmentation", "bins", "downsample", "rule", "sampling", "segments", "sensor_px", "window_ms")
 
     @classmethod
     @abstractmethod
@@ -257,6 +267,7 @@ class PairMethod(PretrainMethod):
 
     data_type = PairData
     min_batch_size = 2
+    unused = ("sampling", "segments")
 
     @classmethod
     def augment(cls, own: Any, histogram: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from tespec.comparison.export import to_html
-from tespec.comparison.frame import machine, to_frame
+from tespec.comparison.frame import ROW, SETTING, machine, select, to_frame
 from tespec.comparison.records import Record, read_records
 from tespec.comparison.statistics import paired_gain, scores_by_pretraining, spread_of
 from tespec.comparison.tables import make_tables
@@ -43,7 +43,7 @@ LOOK: dict[Any, Any] = {
     "svg.hashsalt": "tespec",  # the same figure gives the same bytes
 }
 # Scores that share all of these are drawn in one figure.
-SETTING = ["task", "data", "data_fingerprint", "profile", "split", "results_version"]
+FIGURE = ["task", "data", "data_fingerprint", "profile", "split", "results_version", "task_version"]
 RECONSTRUCTIONS = "Reconstructions"  # title of the section of wide pictures
 MOST = 8  # wide pictures at most, to keep the page small
 WIDEST = 1000  # px, maximum width of a picture
@@ -149,12 +149,12 @@ def reconstructions(frame: pd.DataFrame, folder: Path, left_out: list[str]) -> l
 
 
 def with_labels(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add a column `label` to the frame: the method's title, its changed settings and its share of the labels."""
+    """Add a column `label` to the frame: the method's title and backbone, its variant and its changed settings."""
     title = frame.title.where(frame.title != "", frame.method)
-    settings = (frame.overrides + ", " + frame.pretraining_overrides).str.strip(", ")
-    change = ", " + frame.variant.where(frame.variant != "", settings)
-    share = frame.label_fraction.map(lambda share: f", {share:.3g} of the labels" if share < 1 else "")
-    return frame.assign(label=title + change.where(change != ", ", "") + share)
+    shared = frame.groupby(title)["method"].transform("nunique") > 1
+    title = title.mask(shared, title + " (" + frame.method + ")")
+    parts = zip(title, frame.backbone, frame.variant, frame.overrides, frame.pretraining_overrides, strict=True)
+    return frame.assign(label=[", ".join(filter(None, texts)) for texts in parts])
 
 
 def score_points(frame: pd.DataFrame) -> pd.DataFrame:
@@ -164,20 +164,21 @@ def score_points(frame: pd.DataFrame) -> pd.DataFrame:
         frame: DataFrame from `tespec.results`.
 
     Returns:
-        One row per label prior, and per method and architecture in each `SETTING`, trained with all labels and outside
-        ablations. Columns: `SETTING`, kind, label, arch, metric, unit, better, mean, n, low, high (NaN for one seed).
+        One row per label prior, and per row of a table and changed settings in each `FIGURE`, as the tables select them
+        (`select`). Columns: `FIGURE`, `ROW`, `SETTING`, label, metric, unit, better, mean (NaN if a score is not
+        finite), low, high (NaN also for one seed or a missing run) and n, the number of seeds.
     """
-    shown = with_labels(frame[frame.main & frame.value.notna()])
-    compared = (shown.kind == "evaluation") & (shown.label_fraction == 1) & (shown.variant == "")
-    shown = shown[compared | ((shown.kind == "reference") & (shown.method == "prior"))]
-    keys = [*SETTING, "kind", "label", "arch", "metric", "unit", "better"]
-    cells = {key: scores_by_pretraining(runs) for key, runs in shown.groupby(keys)}
+    shown, _ = select(frame, {}, free=("split", "overrides", "pretraining_overrides", "results_version"))
+    shown = with_labels(shown[shown.main & ((shown.kind == "evaluation") | (shown.method == "prior"))])
+    keys = [*dict.fromkeys([*FIGURE, *ROW, *SETTING]), "label", "metric", "unit", "better"]
+    groups = dict(list(shown.groupby(keys)))
+    cells = {key: scores_by_pretraining(runs) for key, runs in groups.items()}
     rows = []
     for key, cell in cells.items():
-        setting, pretrainings = key[: len(SETTING)], cell.shape[1]
-        spread = spread_of(each for other, each in cells.items() if other[: len(SETTING)] == setting)
-        found = paired_gain(cell.mean(axis=1).tolist(), spread, (pretrainings > 1) / pretrainings)
-        rows.append([*key, np.nanmean(cell), found.low, found.high, len(cell)])
+        place, pretrainings = key[: len(FIGURE)], cell.shape[1]
+        spread = spread_of(each for other, each in cells.items() if other[: len(FIGURE)] == place)
+        found = paired_gain(cell.mean(axis=1, skipna=False).tolist(), spread, (pretrainings > 1) / pretrainings)
+        rows.append([*key, groups[key].value.mean(skipna=False), found.low, found.high, len(cell)])
     return pd.DataFrame(rows, columns=[*keys, "mean", "low", "high", "n"])
 
 
@@ -185,11 +186,12 @@ def score_figures(frame: pd.DataFrame) -> list[Picture]:
     """Draw a figure per task and setting, with a point and interval per method and architecture, best on top."""
     points = score_points(frame)
     figures = []
-    for setting, shown in points[points.kind == "evaluation"].groupby(SETTING):
-        prior = points[(points.kind == "reference") & (points[SETTING] == list(setting)).all(axis=1)]
-        task, data, fingerprint, profile, split, version = setting
+    for place, shown in points[points.kind == "evaluation"].groupby(FIGURE):
+        prior = points[(points.kind == "reference") & (points[FIGURE] == list(place)).all(axis=1)]
+        task, data, fingerprint, profile, split, version, task_version = place
         seeds = " to ".join(f"{count}" for count in sorted({shown.n.min(), shown.n.max()}))
-        note = f"Mean and 95 % t interval over {seeds} seeds. Data {fingerprint}, results version {version}."
+        note = f"Mean and 95 % t interval over {seeds} seeds. Data {fingerprint}, results version {version}"
+        note += f", task version {task_version}."
         figures.append(Picture(f"{task}: data {data}, profile {profile}, {split} split", _scores(shown, prior), note))
     return figures
 
@@ -208,6 +210,9 @@ def _scores(points: pd.DataFrame, prior: pd.DataFrame) -> str:
                 margins = (each.high - each["mean"]).fillna(0)
                 title = ARCHITECTURES[arch]
                 panel.errorbar(each["mean"], places, xerr=margins, capsize=3, ms=5, ls="", label=title, **style)
+                for place in np.array(places)[each["mean"].isna()]:
+                    where = panel.get_yaxis_transform()
+                    panel.text(0.5, place, "not finite", va="center", color=style["color"], transform=where)
         for value in prior["mean"]:
             panel.axvline(value, color="black", ls=":", lw=1, label="label prior")
         panel.set_yticks(range(len(order)), [fill(label, 24) for label in order])

@@ -30,6 +30,7 @@ from tespec.registry import DATASETS
 from tespec.runs.setup import Setup
 from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
+from tespec.training.ddp import synced
 from tespec.training.loading import Batch
 
 META = torch.device("meta")
@@ -188,6 +189,7 @@ class TrainingEstimate:
             what = f"{lanes} lanes do not divide evenly into {parts} parts (GPUs x accumulation steps)"
             raise UserError("batch_size", what, f"choose a multiple of {parts}")
         model, batch = self.model.train(), self.batch(lanes // parts)
+        synced(model)  # as in a training
         execute(model, recompute=setup.recompute, fast=not setup.deterministic)
         counter = Counter([*model.parameters(), *model.buffers(), *batch.values()])
         before = counter.alive

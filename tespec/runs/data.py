@@ -6,14 +6,18 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
-from tespec.core.config import finetuning_settings
+import tespec.datasets  # noqa: F401  # registers the data sets
+from tespec.core.config import finetuning_settings, names
 from tespec.core.description import Description, described_size, descriptions_above, read_description
 from tespec.core.distributed import rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning, Size
+from tespec.datasets.folder import find_recordings
 from tespec.events.packing import open_reader
+from tespec.registry import DATASETS
 from tespec.sample import facts, make_world, world_folder
 
 SAMPLE = "sample"
@@ -78,15 +82,13 @@ class Data:
 
 
 def find_unlabelled(dataset: str, given: Path | None, profile: str | None = None, *, planned: bool = False) -> Data:
-    """Find recordings for pre-training as in `find_data`; the label of a given path is the name of its file or folder.
+    """Find recordings for pre-training as in `find_data`, with the label of `label_of`.
 
     Raises:
         UserError: as in `find_data`.
     """
     data = find_data(dataset, given, profile, planned=planned)
-    if given is None or data.is_sample:
-        return data
-    return replace(data, label=re.sub(r"[^A-Za-z0-9]+", "_", given.resolve().stem))
+    return data if data.is_sample else replace(data, label=label_of(data.root, dataset, labelled=False))
 
 
 def find_data(dataset: str, given: Path | None, profile: str | None = None, *, planned: bool = False) -> Data:
@@ -114,11 +116,11 @@ def find_data(dataset: str, given: Path | None, profile: str | None = None, *, p
     if given is not None:
         if not given.exists():
             raise UserError(given, "no such file or folder", "check the path given to --data")
-        return Data(given, _label(given, dataset))
+        return Data(given, label_of(given, dataset))
     gone = named != "" and not Path(named).is_dir()
     for parent in (Path(named or "data"), Path("data")):
         if not gone and (parent / dataset).is_dir():
-            return Data(parent / dataset, _label(parent / dataset, dataset))
+            return Data(parent / dataset, label_of(parent / dataset, dataset))
     missing = f"no {dataset} data given or found in ./data/{dataset}"
     if named:
         what = "no such folder" if gone else f"contains no folder {dataset}"
@@ -153,6 +155,27 @@ def sibling(data: Data, dataset: str) -> Data:
     return Data(root, SAMPLE)
 
 
-def _label(root: Path, dataset: str) -> str:
-    """Name of the data by a `dataset.json` at or above `root`, else `dataset`."""
-    return next((each.data for _, each in descriptions_above(root) if each.data), dataset)
+def label_of(root: Path, dataset: str, *, labelled: bool = True) -> str:
+    """Name in records of the data in `root`: by the nearest `dataset.json` that has one, else `dataset`.
+
+    Without labels, any recordings may be given for a `dataset`: instead of its name, the name is that of the data set
+    that all of them are official recordings of, else that of the file or folder.
+    """
+    described = next((each.data for _, each in descriptions_above(root) if each.data), "")
+    if labelled:
+        return described or dataset
+    path = Path(os.path.abspath(root))
+    official = _official(path) if dataset in names("tasks") else ""  # others are images
+    return re.sub(r"[^A-Za-z0-9]+", "_", described or official or path.stem)
+
+
+@cache
+def _official(root: Path) -> str:
+    """Name of the data set that all recordings at or under `root` belong to, judging by their paths; "" for none."""
+    try:
+        paths = find_recordings(root)
+    except UserError:
+        return ""
+    kinds = DATASETS.module_dict.values()
+    found = {next((kind.title for kind in kinds if kind.split_of(path, kind.splits)), "") for path in paths}
+    return found.pop().casefold() if len(found) == 1 else ""

@@ -13,9 +13,9 @@ from tespec.core.config import as_facts, changed_finetuning, pretraining_setting
 from tespec.core.distributed import is_first, rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.progress import say
-from tespec.core.settings import Finetuning
+from tespec.core.settings import Finetuning, Pretraining
 from tespec.datasets.base import TEST, TRAIN
-from tespec.datasets.recording import fingerprint, require_stored_factor
+from tespec.datasets.recording import fingerprint, require_stored_factor, require_stored_protocol
 from tespec.datasets.sources import pack_missing
 from tespec.metrics import partial_means
 from tespec.models.layers import with_exact_pools
@@ -24,15 +24,13 @@ from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import pretrain
 from tespec.runs.run import WEIGHTS, Outcome, Run, plugin_of, run_or_load
 from tespec.runs.setup import Setup
-from tespec.runs.train import train
+from tespec.runs.train import SIZE, require_trainable, train
 from tespec.tasks import build_task, import_tasks
 from tespec.tasks.base import fresh_backbone, open_dataset
 from tespec.training.device import choose_device, derive, seed_everything, with_precision
 from tespec.training.loading import deal
 from tespec.weights.files import state_sha256, write_weights
 from tespec.weights.load import SEED, SENSOR, TRAINED_ON, Origin, origin_of, require_other_labels
-
-SIZE = (256, 320)  # px; input size of networks that only check weights
 
 
 @dataclass(frozen=True)
@@ -70,31 +68,45 @@ class CellSpec:
         """Whether the method is pre-trained first."""
         return self.checkpoint is None and self.method.recipe is not None
 
-    def started(self, *, planned: bool = False) -> Finetuning:
-        """Return the settings with the peak learning rate for the data that the initial weights were pre-trained on.
+    @property
+    def recipe(self) -> Pretraining:
+        """Settings of that pre-training."""
+        profile, width = self.settings.profile, self.settings.width
+        return pretraining_settings(self.name, profile, self.pretraining_changes, width)
+
+    def require_start(self, *, planned: bool = False) -> None:
+        """Check, without data, that the run and its pre-training can start.
 
         Args:
             planned: whether required weights may still be missing.
 
         Raises:
-            UserError: weights are missing or unusable, or settings of the pre-training are invalid or unused.
+            UserError: weights are missing, options do not fit, or settings of the pre-training are invalid or unused.
         """
-        option, origin = f"--method {self.name}", Origin()
+        require_trainable(self.settings, self.setup)
+        option = f"--method {self.name}"
         unused = [f"--set pretraining.{each}" for each in self.pretraining_changes]
         unused += [] if self.pretraining_seed is None else [f"--pretraining-seed {self.pretraining_seed}"]
         if self.pretrains:
             if not (self.data.is_sample or planned):
                 remedy = f"give --checkpoint FILE, or create it: tespec pretrain {option} --data FOLDER"
                 raise UserError(option, "needs pre-trained weights", remedy)
-            recipe = pretraining_settings(self.name, self.settings.profile, self.pretraining_changes)
-            if self.data.is_sample:
-                origin = Origin(recipe.dataset, True)
+            require_trainable(self.recipe, self.setup)
         elif unused:
             raise UserError(unused[0], "this run has no pre-training", "remove it")
-        elif self.checkpoint is None:
-            if self.method.pretraining_data != "-" and not planned:
-                raise UserError(option, f"is pre-trained on {self.method.pretraining_data}", "give --checkpoint FILE")
-        else:
+        elif self.checkpoint is None and self.method.pretraining_data != "-" and not planned:
+            raise UserError(option, f"is pre-trained on {self.method.pretraining_data}", "give --checkpoint FILE")
+
+    def started(self) -> Finetuning:
+        """Return the settings with the peak learning rate for the data that the initial weights were pre-trained on.
+
+        Raises:
+            UserError: the weights are unusable.
+        """
+        origin, rates = Origin(), self.settings.peak_lr_after
+        if self.pretrains:
+            origin = Origin(self.recipe.dataset, True) if self.data.is_sample else origin
+        elif self.checkpoint is not None:
             try:
                 origin = origin_of(self.checkpoint)
             except UserError as error:
@@ -103,7 +115,12 @@ class CellSpec:
                 # The method may have its own file format.
                 say(f"{error.where}: unknown pre-training data, so the default peak learning rate is used")
         same = origin.sample == self.data.is_sample
-        return self.settings.after_pretraining_on(origin.data) if same else self.settings
+        settings = self.settings.after_pretraining_on(origin.data) if same else self.settings
+        if rates and origin.data:
+            peak, of_sample = settings.optimisation.peak_lr, " of the sample world" if origin.sample else ""
+            known = ", ".join(f"{name}: {rate:g}" for name, rate in rates.items())
+            say(f"peak learning rate {peak:g} after pre-training on {origin.data}{of_sample} (peak_lr_after: {known})")
+        return settings
 
     def try_weights(self) -> None:
         """Check that the weights fit the network, without data.
@@ -176,6 +193,7 @@ def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}) -> Pre
     """
     began = time.monotonic()
     method, data, setup, seed = spec.method, spec.data, spec.setup, spec.seed
+    spec.require_start()
     settings = spec.started()
     device = choose_device(setup.device)
     settings = replace(settings, optimisation=with_precision(settings.optimisation, device))
@@ -187,11 +205,11 @@ def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}) -> Pre
     overrides = changed_finetuning(spec.settings, data.description.overrides(), method.network)
     if any(key.startswith("downsample.") for key in overrides):
         require_stored_factor((*task.train, *task.scored), settings.downsample)
+    require_stored_protocol((*task.train, *task.scored), overrides)
     checkpoint = spec.checkpoint
     if spec.pretrains:
-        recipe = pretraining_settings(spec.name, settings.profile, spec.pretraining_changes, settings.width)
         of_recipe = seed if spec.pretraining_seed is None else spec.pretraining_seed
-        checkpoint = pretrain(spec.name, recipe, sibling(data, recipe.dataset), of_recipe, setup).weights
+        checkpoint = pretrain(spec.name, spec.recipe, sibling(data, spec.recipe.dataset), of_recipe, setup).weights
     seed_everything(derive(seed, "model"))
     model = task.model()
     if setup.deterministic:

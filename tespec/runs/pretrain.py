@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tespec.comparison.records import Record
-from tespec.core.config import as_facts, changed_pretraining
+from tespec.core.config import UPSTREAM, as_facts, changed_pretraining
 from tespec.core.distributed import broadcast, is_first, rank_zero_first, single_rank
 from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
@@ -31,7 +31,7 @@ from tespec.pretraining.method import (
 from tespec.runs.data import Data, sibling
 from tespec.runs.run import Outcome, Run, plugin_of, run_or_load
 from tespec.runs.setup import Setup
-from tespec.runs.train import train
+from tespec.runs.train import require_trainable, train
 from tespec.training.device import choose_device, derive, seed_everything, with_precision
 from tespec.training.loading import deal
 from tespec.weights.files import write_weights
@@ -71,10 +71,12 @@ def pretrain(
         UserError: data cannot be read, there are too few windows, or settings do not fit the data.
     """
     began, method = time.monotonic(), find_method(name)
+    overrides, given = identity_of(settings)
+    pretrain_method(settings).refuse_unused(overrides)
+    # Settings and options are refused before another network is pre-trained.
+    open_pretraining(settings, None)
+    require_trainable(settings, setup)
     upstream = _upstream(name, settings, data, seed, setup, skip_damaged)
-    changed = changed_pretraining(settings, method.network)
-    # A file is identified by its hash (`start`), not by its path.
-    overrides = {key: each for key, each in changed.items() if not upstream or each != str(upstream)}
     settings = replace(settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device)))
     with rank_zero_first():
         learned = open_pretraining(settings, data.root, skip_damaged=skip_damaged)
@@ -93,7 +95,7 @@ def pretrain(
         method=method,
         task=data.label,
         settings=settings,
-        config=as_facts(settings),
+        config=as_facts(settings) | given,
         overrides=overrides,
         data=data.label,
         data_fingerprint=learned.fingerprint(),
@@ -122,6 +124,16 @@ def pretrain(
     probe_fn = last_stage if isinstance(model.backbone, Backbone) else None
     evaluate, trained = partial(_validated, run, learned, model), partial(train, run, model, batches, probe_fn)
     return Pretrained(weights, run_or_load(run, evaluate, trained, missing_files))
+
+
+def identity_of(settings: Pretraining) -> tuple[dict[str, Any], dict[str, str]]:
+    """Settings that differ from the recipe's, without the file of another network, and that file's hash, if given."""
+    changed = changed_pretraining(settings, find_method(settings.name).network)
+    _, file = pretrain_method(settings).upstream(own_settings(settings.objective))
+    if not file:
+        return changed, {}
+    overrides = {key: each for key, each in changed.items() if not (isinstance(each, str) and Path(each) == Path(file))}
+    return overrides, {UPSTREAM: sha256_of(Path(file))}
 
 
 def _upstream(name: str, settings: Pretraining, data: Data, seed: int, setup: Setup, skip_damaged: bool) -> Path | None:

@@ -79,6 +79,7 @@ def label_prior(spec: CellSpec) -> Record:
     Raises:
         UserError: this kind of task has no label prior, or data are unusable.
     """
+    require_one_view(spec.settings)
     prepared = prepare_run("reference", spec)
 
     def evaluate() -> Outcome:
@@ -113,6 +114,7 @@ def probe(spec: CellSpec) -> Record:
         UserError: the task is not segmentation, there are multiple processes, or data or weights are unusable.
     """
     require_masks(spec.settings)
+    require_one_view(spec.settings)
     if world_size() > 1:
         raise UserError("--probe", "does not support multiple processes", "start a single one")
     prepared = prepare_run("probe", spec, {"probe": DEFINITION})
@@ -128,6 +130,17 @@ def require_masks(settings: Finetuning) -> None:
     if settings.kind != "segmentation":
         where = f"--probe --task {settings.task}"
         raise UserError(where, "probes support only segmentation", "choose ddd17 or dsec")
+
+
+def require_one_view(settings: Finetuning) -> None:
+    """Refuse test-time augmentation, which neither probes nor the label prior have.
+
+    Raises:
+        UserError: the settings have test-time augmentation.
+    """
+    if settings.test_time_augmentation != "none":
+        what = f"{settings.test_time_augmentation!r} is only for trained networks, not for probes and the label prior"
+        raise UserError("test_time_augmentation", what, "set it to none")
 
 
 def _measured(prepared: PreparedRun) -> Outcome:

@@ -42,7 +42,7 @@ from tespec.comparison.records import (
 )
 from tespec.core.config import flattened, own_files
 from tespec.core.distributed import barrier, broadcast, is_first
-from tespec.core.errors import Preempted
+from tespec.core.errors import Preempted, UserError
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.pretraining.method import Method
@@ -53,7 +53,7 @@ from tespec.training.device import choose_device, describe, out_of_memory_named
 
 WEIGHTS = "model.safetensors"  # of a fine-tuning, in the run's folder
 SECONDS_BETWEEN_TRIES = 0.5  # long enough for the holder of a lock to write its process id
-NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)  # file system without locks, such as some NFS
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # no locks, as on some NFS
 
 
 @dataclass(frozen=True)
@@ -188,12 +188,24 @@ def run_or_load(
         evaluate: scores the trained model, and saves its weights in the run's folder.
         train: trains the model, resuming from a checkpoint if there is one; default: no training.
         missing_files: describes the problem with the files of a record, "" if there is none.
+
+    Raises:
+        UserError: the record cannot be read, and `overwrite` is not given.
     """
     setup, opened = run.setup, time.monotonic() - run.began
 
     def existing() -> Record | None:
-        found = find_record(setup.results, run.name) if is_first() else None
-        return broadcast(None if found is None or missing_files(found) else found)
+        found: Record | UserError | None = None
+        if is_first():
+            try:
+                found = find_record(setup.results, run.name)
+                found = None if found is None or missing_files(found) else found
+            except UserError as error:
+                found = None if setup.overwrite else error
+        found = broadcast(found)
+        if isinstance(found, UserError):
+            raise found
+        return found
 
     before = existing()
     if before is not None and not setup.overwrite:
@@ -250,7 +262,7 @@ def locked(runs: Path, run: str) -> Iterator[str]:
 def _lock(runs: Path, run: str) -> FileLock:
     path = runs.absolute() / ".locks" / run
     path.parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(path, is_singleton=True)  # reentrant within a process
+    return FileLock(path, is_singleton=True, fallback_to_soft=False)  # reentrant within a process
 
 
 def _acquired(lock: FileLock) -> bool:

@@ -22,12 +22,17 @@ from torch import Tensor, nn
 from tespec.core.distributed import all_gather, barrier, broadcast, is_first, world_size
 from tespec.core.errors import Preempted, UserError
 from tespec.core.progress import say
+from tespec.core.settings import Finetuning, Pretraining
+from tespec.models import build_backbone
 from tespec.models.backbone import execute
+from tespec.pretraining.method import pretrain_method
 from tespec.runs.run import Run, Trained
+from tespec.runs.setup import Setup
 from tespec.training.checkpoint import newest_whole, read_checkpoint, save_checkpoint, tidy
-from tespec.training.loading import MicroBatches
+from tespec.training.loading import MicroBatches, micro_batches
 from tespec.training.trainer import Trainer
 
+SIZE = (256, 320)  # px; input size of networks that only check options or weights
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 POINTS_ON_CURVE = 200
 PROBES = 4  # number of calls of `probe_fn` in a training
@@ -38,6 +43,22 @@ TRACKERS = {
     "wandb": "WandbVisBackend",
     "mlflow": "MLflowVisBackend",
 }
+
+
+def require_trainable(settings: Finetuning | Pretraining, setup: Setup) -> None:
+    """Refuse options that do not fit the batch or the backbone, before data is read or another network is trained.
+
+    Raises:
+        UserError: the batch does not divide evenly, a pre-training's loss would compare or normalise too few samples,
+            or the backbone's activations cannot be recomputed.
+    """
+    micro_batches(settings.batch_size, setup.accumulate)
+    least = pretrain_method(settings).min_batch_size if isinstance(settings, Pretraining) else 1
+    if (size := settings.batch_size // setup.accumulate) < least:
+        what = f"{size} per micro-batch is too small: samples are compared or normalised over it"
+        raise UserError("batch_size", what, f"set it to {least * setup.accumulate} or more, or lower --accumulate")
+    if setup.recompute:
+        execute(build_backbone(settings.width, settings.recurrent, settings.bins, SIZE), recompute=True)
 
 
 def train(

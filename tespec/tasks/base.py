@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,7 +27,7 @@ from tespec.datasets.batches import (
     stack_masks,
 )
 from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
-from tespec.datasets.recording import LabelledRecording, WindowRule, with_label_share
+from tespec.datasets.recording import LabelledRecording, WindowRule, require_one_size, with_label_share
 from tespec.metrics import Score
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import BackboneState, detach, reset
@@ -178,6 +177,7 @@ class Task(ABC):
         self.dataset = open_dataset(settings, root)
         self.dataset.names(split)  # raises before any recording is opened
         self.train, self.scored = self.dataset.recordings(TRAIN), self.dataset.recordings(split)
+        require_one_size(root, ((each.name, each.region) for each in (*self.train, *self.scored)))
 
     @property
     def learned(self) -> list[LabelledRecording]:
@@ -270,10 +270,8 @@ class Task(ABC):
         """
         if not isinstance(predictions, Tensor):
             return list(predictions)
-        values = predictions.float().cpu().numpy()
-        if not np.isfinite(values).all():
-            raise UserError("the trained model", "predicts infinity or NaN", "lower optimisation.peak_lr")
-        return list(values)
+        require_finite(predictions)
+        return list(predictions.float().cpu().numpy())
 
     @staticmethod
     def draw(axis: Axes, label: Any) -> AxesImage | None:
@@ -328,6 +326,12 @@ class Task(ABC):
         others = all_gather(scorer.state())
         scorer.merge(state for process, state in enumerate(others) if process != rank())
         return scorer
+
+
+def require_finite(*predictions: Tensor) -> None:
+    """Raise `UserError` if a prediction is infinite or NaN."""
+    if not all(each.isfinite().all() for each in predictions):
+        raise UserError("the trained model", "predicts infinity or NaN", "lower optimisation.peak_lr")
 
 
 def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:

@@ -24,7 +24,7 @@ from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.models import Backbone
 from tespec.models.layers import in_fp32
 from tespec.registry import MODELS, TASKS
-from tespec.tasks.base import Network, Task, dummy_labels, groups_of, select_labelled
+from tespec.tasks.base import Network, Task, dummy_labels, groups_of, require_finite, select_labelled
 
 STAGES = (1, 2, 3)  # stages of the backbone that the neck uses, at 1/8, 1/16 and 1/32
 STRIDES = (8, 16, 32)
@@ -51,8 +51,8 @@ class DetectionHead:
     neck_blocks: Depth = 2  # bottlenecks per CSP layer of the neck
     score: Literal["class", "objectness_x_class"] = "class"  # score that ranks predictions; "class" is RVT's
     score_threshold: Share = 0.001  # minimum objectness times class score of a prediction
-    min_diagonal: NonNegativeFloat = 0.0  # px of the histograms; smaller boxes are not scored
-    min_side: NonNegativeFloat = 0.0  # px of the histograms; boxes with a smaller side are not scored
+    min_diagonal: NonNegativeFloat = 0.0  # px of the sensor; smaller boxes are not scored
+    min_side: NonNegativeFloat = 0.0  # px of the sensor; boxes with a smaller side are not scored
     skip_ms: NonNegativeFloat = 0.0  # labels up to this time after a recording's start are not scored
 
 
@@ -153,20 +153,20 @@ class DetectionModel(Network):
         return classes, torch.cat([middle - half, middle + half], dim=2), objectness.squeeze(2), places
 
     def outputs(self, features: list[Tensor], size: Sequence[int]) -> list[Boxes]:
-        """Boxes of each segment by decreasing score, clipped to the image."""
+        """Boxes of each segment by decreasing score, not clipped to the image."""
         classes, corners, objectness, _ = self._decoded(self.head(self.neck(features[1:])))
-        limits = corners.new_tensor([size[1], size[0], size[1], size[0]])
-        corners = torch.minimum(corners.clamp(min=0), limits)
         best, label = classes.sigmoid().max(dim=2)
         return [self._boxes(*frame) for frame in zip(corners, label, best, best * objectness.sigmoid(), strict=True)]
 
     def _boxes(self, corners: Tensor, label: Tensor, best: Tensor, product: Tensor) -> Boxes:
         """Boxes of a frame from corners (P, 4), class, class score, and score times objectness of every location."""
-        inside = ((corners[:, 2:] - corners[:, :2]) > 0).all(dim=1) & (product >= self.settings.score_threshold)
-        places = inside.nonzero().squeeze(1)
+        places = (product >= self.settings.score_threshold).nonzero().squeeze(1)
+        require_finite(product, corners[places])
         places = places[product[places].topk(min(CANDIDATES, len(places))).indices]
         if len(places):
-            _, kept = batched_nms(corners[places], product[places], label[places], NMS)
+            # mmcv keeps classes apart only where no coordinate is negative.
+            shifted = corners[places] - corners[places].min()
+            _, kept = batched_nms(shifted, product[places], label[places], NMS)
             places = places[kept]
         score = (best if self.settings.score == "class" else product)[places]
         order = score.argsort(descending=True, stable=True)
@@ -239,7 +239,8 @@ def overlaps(one: Tensor, other: Tensor) -> Tensor:
 def _class_costs(scores: Tensor, label: Tensor) -> Tensor:
     """Cross-entropy (L, P, M) of the scores (L, P, C) of each location with the class (L, M) of each box."""
     classes = scores.shape[-1]
-    each = scores.unsqueeze(2).expand(-1, -1, classes, -1)
+    # `binary_cross_entropy` raises for NaN, which makes the losses NaN too.
+    each = scores.nan_to_num().unsqueeze(2).expand(-1, -1, classes, -1)
     target = torch.eye(classes, device=scores.device).expand_as(each)
     of_classes = binary_cross_entropy(each, target, reduction="none").sum(-1)
     return of_classes.gather(2, label.clamp(min=0).unsqueeze(1).expand(-1, scores.shape[1], -1))
@@ -270,8 +271,12 @@ class DetectionTask(Task):
         """Create an empty scorer."""
         head = build(DetectionHead, self.settings.head, "head")
         ranked = "class score" if head.score == "class" else "objectness times class score"
-        described = f"{ranked}; those with objectness times class score below {head.score_threshold:g} are dropped"
-        filters = BoxFilter(head.min_diagonal, head.min_side, round(head.skip_ms * 1000))
+        described = (
+            f"{ranked}; of each frame, the {CANDIDATES} boxes with the highest objectness times class score, from "
+            f"{head.score_threshold:g} on, reach non-maximum suppression"
+        )
+        factor = self.scored[0].region.factor
+        filters = BoxFilter(head.min_diagonal / factor, head.min_side / factor, round(head.skip_ms * 1000))
         return DetectionScorer(self.settings.classes, filters, described)
 
     def score(self, scorer: Any, predicted: Boxes, truth: Boxes, recording: LabelledRecording, label: int) -> None:

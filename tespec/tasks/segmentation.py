@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import ClassVar
 
 import tespec.core.compat  # noqa: F401  # before mmseg
@@ -16,9 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
 from tespec.core.distributed import global_mean, rank_without_labels
-from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning, Share, Size, Width, build
-from tespec.datasets.base import TEST
 from tespec.datasets.batches import stack_masks
 from tespec.metrics import Score
 from tespec.metrics.segmentation import IGNORE, SegmentationScorer
@@ -26,7 +23,7 @@ from tespec.models import Backbone
 from tespec.models.backbone import BackboneState, resized
 from tespec.models.layers import crop, in_fp32, padded_size
 from tespec.registry import MODELS, TASKS
-from tespec.tasks.base import Network, Task, dummy_labels, select_labelled
+from tespec.tasks.base import Network, Task, dummy_labels, require_finite, select_labelled
 
 SMOOTH = 1.0
 
@@ -180,12 +177,6 @@ class SegmentationTask(Task):
     }
     test_time_augmentations = tuple(VIEWS)
 
-    def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
-        labels = settings.batch_size * min(settings.labels_per_chunk or settings.segments, settings.segments)
-        if labels < 2:
-            raise UserError("batch_size", "a step has one label, and batch normalisation needs two", "increase it")
-        super().__init__(settings, root, split)
-
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> SegmentationModel:
         """Add a randomly initialised UperNet to `backbone`."""
@@ -202,5 +193,6 @@ class SegmentationTask(Task):
 
     @staticmethod
     def read(predictions: Tensor) -> Sequence[NDArray[np.uint8]]:
-        """Class of each pixel from logits (L, classes, H, W)."""
+        """Class of each pixel from finite logits (L, classes, H, W)."""
+        require_finite(predictions)
         return list(predictions.argmax(dim=1).to(torch.uint8).cpu().numpy())

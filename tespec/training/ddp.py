@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import batch_norm
 from torch.nn.parallel import DistributedDataParallel
 
 from tespec.core.distributed import all_gather_rows, has_no_labels, rank, ranks_per_batch, world_size
@@ -32,17 +31,18 @@ class LossModule(nn.Module):
 def wrap_ddp(network: nn.Module) -> nn.Module:
     """Wrap the loss of a network; with more than one rank, the backward pass averages its gradients over the ranks.
 
-    The network's batch normalisation layers are then synchronised in place; parameters, buffers and their names stay.
+    The network's batch normalisation layers are synchronised in place; parameters, buffers and their names stay.
     Each trained parameter must get a gradient in every step on every rank. A network that cannot guarantee this sets
     `unused_parameters = True`: a gradient missing on one rank then counts as zero, and every step waits for the device.
     """
+    module = LossModule(synced(network))
     if world_size() == 1:
-        return LossModule(network)
+        return module
     with warnings.catch_warnings():
         # torch 2.13 renames `broadcast_buffers`.
         warnings.simplefilter("ignore", FutureWarning)
         return DistributedDataParallel(
-            LossModule(synced(network)),
+            module,
             broadcast_buffers=False,  # every rank already has the statistics of the global batch
             gradient_as_bucket_view=True,
             find_unused_parameters=getattr(network, "unused_parameters", False),
@@ -74,6 +74,7 @@ def synced(model: nn.Module) -> nn.Module:
 class SyncedBatchNorm(nn.BatchNorm1d):
     """Batch normalisation with mean and variance over all ranks; unlike torch's, it also runs on CPUs.
 
+    One value per channel is accepted and has variance 0. A single rank with more values computes what torch computes.
     A rank without labels (`tespec.core.distributed.rank_without_labels`) contributes nothing. Each rank sends its mean,
     its sum of squared deviations and its number of elements, which are combined as in Chan et al. (1979): plain sums of
     squares would lose precision where the mean is large.
@@ -81,14 +82,10 @@ class SyncedBatchNorm(nn.BatchNorm1d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise (N, C, ...), with one collective in the forward and one in the backward pass."""
-        if not self.training or ranks_per_batch() == 1:
-            batches = self.training or self.running_mean is None
-            momentum = 0.1 if self.momentum is None else self.momentum
-            return batch_norm(
-                input, self.running_mean, self.running_var, self.weight, self.bias, batches, momentum, self.eps
-            )
+        count = input.numel() // input.shape[1]
+        if not self.training or (ranks_per_batch() == 1 and count != 1):
+            return super().forward(input)
         values = input.to(torch.promote_types(input.dtype, torch.float32))
-        count = values.numel() // values.shape[1]
         if has_no_labels():
             # The dummy sample may be an outlier. Masking leaves the parameters before this layer zero gradients.
             values, count = values.masked_fill(values.new_ones((), dtype=torch.bool), 0.0), 0
@@ -103,6 +100,9 @@ class SyncedBatchNorm(nn.BatchNorm1d):
         shift = (0 if self.bias is None else self.bias) - mean * factor
         along = (1, -1, *[1] * (values.dim() - 2))
         return torch.addcmul(shift.view(along), values, factor.view(along)).to(input.dtype)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Accept maps too."""
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor, seen: Tensor) -> None:

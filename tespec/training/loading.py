@@ -68,12 +68,18 @@ def deal(steps: Callable[..., Any], seed: int, batch_size: int, accumulate: int)
     Raises:
         UserError: the batch does not divide evenly, or the data is too short.
     """
+    parts = micro_batches(batch_size, accumulate)
+    return MicroBatches([steps(seed, (rank() * accumulate + step, parts)) for step in range(accumulate)])
+
+
+def micro_batches(batch_size: int, accumulate: int) -> int:
+    """Number of micro-batches of a batch over all ranks; a batch that does not divide evenly is refused."""
     parts = world_size() * accumulate
     if batch_size % parts:
         shared = f"among {world_size()} processes with {accumulate} gradient accumulation steps each"
         what, larger = f"{batch_size} does not divide evenly {shared}", -(-batch_size // parts) * parts
         raise UserError("batch_size", what, f"use --set batch_size={larger}, or another --accumulate")
-    return MicroBatches([steps(seed, (rank() * accumulate + step, parts)) for step in range(accumulate)])
+    return parts
 
 
 class _Answers(Dataset[Batch | UserError]):

@@ -24,13 +24,19 @@ def places(tmp_path):
     return ["--results", tmp_path / "results", "--runs", tmp_path / "runs", "--device", "cpu"]
 
 
-def test_lists_and_describes(call):
+def test_lists_and_describes(call, tmp_path):
     code, out, _ = call("run", "--list")
     assert (code, "scratch" in out, "ddd17" in out, "sample" in out) == (0, True, True, True)
     out = call("run", "--describe", "ddd17", "--profile", "study", "--set", "batch_size=3")[1]
     for setting in ("batch_size: 3 +# --set", "rule: edges +# default",
                     "head.channels: 48 +# profile sample, task ddd17", "labels_per_chunk: 2 +# profile sample",
                     "sensor_px: null +# default", "width: micro +# profile study"):  # fmt: skip
+        assert re.search(rf"^  {setting}$", out, re.MULTILINE), setting
+    what = ["--label-fraction", "0.05", "--backbone", "resnet50", "--data", tmp_path]
+    (tmp_path / "dataset.json").write_text('{"data": "sample", "splits": {"train": ["a"], "test": ["b"]}}')
+    out = call("run", "--describe", "ddd17", *what)[1]
+    for setting in ("label_share: 0.05 +# --set", "width: resnet50 +# --backbone", "batch_size: 4 +# profile sample",
+                    r"splits.test: \[b\] +# dataset.json"):  # fmt: skip
         assert re.search(rf"^  {setting}$", out, re.MULTILINE), setting
     out = call("run", "--describe", "tespec", "--profile", "sample", "--set", "objective.mask.ratio=0.3")[1]
     assert "ICCV 2025" in out
@@ -70,10 +76,17 @@ MISTAKES = [
     (CELL + "--checkpoint x.pth", "--method scratch: takes no --checkpoint"),
     ("run --method tespec --task ddd17 --checkpoint OTHER", "written for arch 'tiny'"),
     ("run --method scratch --task mvsec --probe", "--probe --task mvsec: probes support only segmentation"),
+    (CELL + "--accumulate 3", "batch_size: 4 does not divide evenly among 1 processes with 3 gradient acc"),
+    (CELL + "--backbone resnet-micro --recompute", "--recompute: the backbone's batch normalisation"),
+    ("pretrain --method tespec --accumulate 3", "batch_size: 4 does not divide evenly"),
+    ("pretrain --method cm3ae --accumulate 16", "batch_size: 1 per micro-batch is too small: samples are compared"),
+    ("run --method cm3ae --task ddd17 --set batch_size=16 --accumulate 16", "1 per micro-batch is too small"),
+    ("run --reference prior --task ddd17 --set test_time_augmentation=flip", "test_time_augmentation: 'flip' is only"),
+    (CELL + "--probe --set test_time_augmentation=flip", "test_time_augmentation: 'flip' is only for trained networks"),
+    (CELL + "--probe --dry-run", "--dry-run estimates trainings, but --probe trains no network"),
     (CELL + "--dry-run --gpus 3", "batch_size: 4 lanes do not divide evenly into 3 parts"),
     (ON_DATA + "--set dataset=Foo", "dataset: unknown dataset 'Foo'; choose from Ddd17, Dsec, Gen1, Mvsec"),
     (ON_DATA + "--split val --set splits.val=[]", "DDD17 has no validation split: no recordings are listed"),
-    (ON_DATA + "--set batch_size=1 --set labels_per_chunk=1 --set sampling=streams", "normalisation needs two"),
     ("pretrain --method scratch", "--method scratch: has no pre-training recipe; choose a method"),
 ]
 

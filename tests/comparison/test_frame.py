@@ -4,7 +4,7 @@ import pytest
 from made_records import record
 
 import tespec
-from tespec.comparison.frame import CELL, COLUMNS, ORIGIN, ROW, SETTING, healthy, to_frame
+from tespec.comparison.frame import CELL, COLUMNS, ORIGIN, ROW, SETTING, healthy, select, to_frame
 from tespec.comparison.records import RESULTS_VERSION
 from tespec.core.paths import REPOSITORY
 
@@ -45,6 +45,25 @@ def test_each_column_of_a_cell_tells_records_apart(column: str) -> None:
 def test_tables_use_every_column_of_a_cell() -> None:
     """Without one of them, a table cell would average over more than seeds."""
     assert set(CELL) <= {*ROW, *SETTING, *ORIGIN, "task", "metric"}
+
+
+@pytest.mark.parametrize("recipe", [{}, {"recipe": {"seed": 0, "dataset": "1mpx"}}])
+def test_of_several_results_of_a_seed_the_newest_counts(recipe: dict[str, Any]) -> None:
+    """Weights that were made again have another hash, and so do the runs that start from them."""
+    made = [record(seed=seed, miou=50.0 + seed, weights=recipe, start_sha256="new") for seed in range(3)]
+    older = [record(seed=seed, miou=20.0, weights=recipe, start_sha256="old") for seed in range(2)]
+    older = [each.model_copy(update={"written": each.written.replace(year=2020)}) for each in older]
+    chosen, notes = select(to_frame([*older, *made]), {})
+    assert chosen.loc[chosen["main"], ["seed", "value"]].to_numpy().tolist() == [[0, 50.0], [1, 51.0], [2, 52.0]]
+    assert notes == ["Not shown: 2 older results of the same seeds (--where name=VALUE)."]
+    assert set(select(to_frame([*older, *made]), {"name": older[0].name})[0]["value"]) == {20.0, 30.0}
+
+
+def test_converted_weights_are_told_apart_by_their_hash() -> None:
+    """Their recipe says only what the network is, and names the file."""
+    recipe = {"source": {"format": "tespec-release"}, "width": "tiny", "recurrent": True}
+    made = [record(weights={"sha256": name * 64, "recipe": recipe}) for name in "ab"]
+    assert to_frame(made)["weights"].unique().tolist() == ["a" * 12, "b" * 12]
 
 
 def test_numbers_that_are_not_finite_are_nan_and_the_main_metric_is_marked() -> None:

@@ -210,6 +210,11 @@ def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers() ->
     assert texts("measured", where={"frozen": "True"}) == ["5.00 (1)"]
     assert texts("measured", by="label_fraction") == ["10.00 (1)", "30.00 (1)"]
     assert texts("published", by="label_fraction") == ["59.64", "57.23", "59.54", "61.45", "62.06", "62.81"]
+    # Wildcards apply to published numbers as to measured ones.
+    assert sorted(texts("published", where={"label_fraction": "*"})) == sorted(texts("published", by="label_fraction"))
+    assert texts("published (1 % of labels)", where={"label_fraction": "*"}) == ["57.23"]
+    assert texts("published", where={"frozen": "*"}) == ["59.64", "62.81", "57.87"]
+    assert texts("published (frozen backbone)", where={"frozen": "[FT]*"}) == ["57.87"]
     assert any(note.startswith("§ its pre-training sees images") for note in one(made).notes)
     assert not any(note[1] == " " for note in one(made, measured=True).notes)  # only marks in use are explained
 
@@ -255,6 +260,63 @@ def test_an_ablation_finds_its_rows_by_their_variant() -> None:
     # A record with changed settings but no variant is in neither the ablation nor the comparison.
     assert list(column(one(made), "DDD17", "mIoU ↑", MEASURED).values()) == ["40.00 (1)"]
     assert "ablation_memory" not in [table.name for table in make_tables(to_frame(made))]
+
+
+def test_rows_of_one_variant_that_differ_in_more_have_columns_of_their_own() -> None:
+    """The row names the variant alone, so backbone and further settings are in the column."""
+
+    def made(miou: float, variant: str = "masking: 25%", backbone: str = "Swin-T/7", **more: Any) -> Record:
+        weights = {"recipe": {"overrides": ({"objective.mask.ratio": 0.25} if variant else {}) | more}}
+        facts = record().facts | {"backbone": backbone}
+        return record("tespec", miou=miou, variant=variant, weights=weights, facts=facts, start_sha256=str(miou))
+
+    def cells(*records: Record) -> dict[str, list[str]]:
+        shown = one(records, "ablation_masking").cells.items()
+        columns = {name: [text for text in texts if text != NONE] for name, texts in shown if name[1] == "mIoU ↑"}
+        return {name.removeprefix(MEASURED): texts for (_, _, name), texts in columns.items() if name != "published"}
+
+    plain, default, narrow, narrow_default = made(50.0), made(40.0, ""), made(30.0, backbone="a"), made(20.0, "", "a")
+    steps = ", pretraining.steps=9"
+    assert cells(plain, default, made(60.0, steps=9)) == {"": ["50.00 (1)", "40.00 (1)"], steps: ["60.00 (1)"]}
+    assert cells(plain, default, narrow, narrow_default) == {
+        ", Swin-T/7": ["50.00 (1)", "40.00 (1)"], ", a": ["30.00 (1)", "20.00 (1)"]}  # fmt: skip
+    # The default of another backbone is no row of the ablation.
+    assert cells(plain, default, narrow_default) == {"": ["50.00 (1)", "40.00 (1)"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "where", "place", "text"),
+    [
+        ({"method_version": 2}, "method_version", "Data", "method_version 2"),
+        ({"plugin": "f" * 12}, "plugin", "Data", "plugin ffffffffffff"),
+        ({"weights": {"sha256": "ff"}}, "weights", "Data", "weights ff"),
+        ({"weights": {"recipe": {"overrides": {"lr": 1}}}}, "variant", "Method", "pretraining.lr=1"),
+        (
+            {"weights": {"recipe": {"overrides": {"lr": 1}}}},
+            "pretraining_overrides",
+            "Method",
+            "Moby, pretraining.lr=1",
+        ),
+    ],
+)
+def test_gains_of_several_versions_have_rows_of_their_own(
+    changes: dict[str, Any], where: str, place: str, text: str
+) -> None:
+    made = [record(seed=seed, miou=40.0) for seed in range(2)]
+    made += [record("moby", seed=seed, miou=50.0 + seed) for seed in range(2)]
+    made += [record("moby", seed=seed, miou=20.0 + seed, start_sha256="b", **changes) for seed in range(2)]
+    cells = gains_table(to_frame(made), "scratch", {where: "*"}).cells
+    gains = dict(zip(cells.index.get_level_values(place), cells["gain"], strict=True))
+    assert sorted(gains.values()) == ["+10.500", "-19.500"]
+    assert [gain for label, gain in gains.items() if label.endswith(text)] == ["-19.500"]
+
+
+def test_gains_over_a_method_of_several_versions_are_over_the_newest() -> None:
+    older = [record(seed=seed, miou=20.0 + seed) for seed in range(2)]
+    older = [each.model_copy(update={"written": each.written.replace(year=2020)}) for each in older]
+    newer = [record(seed=seed, miou=40.0 - seed, method_version=2) for seed in range(2)]
+    cells = gains_table(to_frame([*older, *newer]), "scratch", {"method_version": "*"}).cells
+    assert cells["gain"].tolist() == ["-19.000"]
 
 
 def test_gains_are_paired_by_seed_and_turned_for_errors() -> None:

@@ -51,9 +51,30 @@ def test_what_a_user_changed_is_what_differs_from_the_defaults():
     assert changed_pretraining(changed, "swin") == {"objective.mask.ratio": 0.0, "segments": 3}
     other = pretraining_settings("tespec", "sample", ["objective=cpc", "objective.ahead=1"])
     assert changed_pretraining(other, "swin") == {"objective": "cpc", "objective.ahead": 1}
+    raised = {"objective": "ecddp", "objective_version": Ecddp.version}
+    assert changed_pretraining(pretraining_settings("tespec", "sample", ["objective=ecddp"]), "swin") == raised
+
+
+def test_the_user_s_peak_rate_also_holds_after_pretraining():
+    def after(*changes):
+        settings = finetuning_settings("1mpx", "recurrent", "paper", changes)
+        return settings.after_pretraining_on("1mpx").optimisation.peak_lr
+
+    assert after() == 1e-4  # paper, text
+    assert after("optimisation.peak_lr=5e-5") == after("optimisation={peak_lr: 5e-5}") == 5e-5
+    assert after("peak_lr_after.1Mpx=2e-4", "optimisation.peak_lr=5e-5") == 2e-4
+    others = finetuning_settings("ddd17", "recurrent", "paper", ["optimisation.peak_lr=5e-5"])
+    assert changed_finetuning(others, {}, "swin") == {"optimisation.peak_lr": 5e-5}
+
+
+def test_a_number_counts_by_its_value_however_it_is_written():
+    settings = finetuning_settings("gen1", "recurrent", "paper", ["head.score_threshold=1e-3", "protocol.min_side=1e1"])
+    assert (settings.head["score_threshold"], settings.protocol["min_side"]) == (0.001, 10)
+    assert changed_finetuning(settings, {}, "swin") == {}
 
 
 WRONG = [
+    ("window_ms=null", r"window_ms: is null, but windows of feed-forward networks need a length; set it in ms"),
     ("sampling=streams", "'streams' carries a state, but feed-forward networks have none"),
     ("optimisation.step=7", "unknown setting 'step'; did you mean 'steps'"),
     ("batch_size=many", "batch_size: 'many' is not allowed; it should be a valid integer"),
@@ -63,6 +84,11 @@ WRONG = [
     ("batch_size", "no '='"),
     ("batch_size=[", "the value is not valid YAML"),
     (f"optimisation.peak_lr={10**400}", "peak_lr: 100.* is not allowed"),
+    (
+        "downsample.to_width=320",
+        "downsample.to_width: is 320, but downsample.factor is 1; give a width with factor auto",
+    ),
+    ("downsample.factor=auto", "downsample.to_width: is missing, but downsample.factor is auto"),
     ("optimisation.clip.at=null", "optimisation.clip.at: missing for clipping by value; set it, or set by to none"),
     ("optimisation.steps=15", "warmup_steps: 15 is not less than .* is 15; set it below 15"),
 ]
@@ -70,7 +96,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("change", "message"), WRONG)
 def test_wrong_changes_are_named(change, message):
-    arch = "feedforward" if change == "sampling=streams" else "recurrent"
+    arch = "feedforward" if change in ("sampling=streams", "window_ms=null") else "recurrent"
     with pytest.raises(UserError, match=message):
         finetuning_settings("ddd17", arch, "sample", [change])
 

@@ -11,13 +11,13 @@ from event_files import random_events, write_h5
 from PIL import Image
 from twins.layouts import LAYOUTS, relayout
 
-from tespec.core import config
+from tespec.core import config, description
 from tespec.core.config import pretraining_settings
 from tespec.core.description import Description, described_size, descriptions_above, read_description
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets.check import check, problems
-from tespec.datasets.folder import EventFolder, divide, find_recordings
+from tespec.datasets.folder import EventFolder, divide, find_recordings, split_recordings
 from tespec.datasets.images import open_images
 from tespec.events.packing import open_reader, pack
 from tespec.events.readers.prophesee import write_dat
@@ -230,6 +230,34 @@ def test_recordings_that_cannot_be_read_are_named_and_not_passed_over(tmp_path, 
     assert re.search(message, problem)
 
 
+def test_links_to_folders_are_followed_once_and_never_in_circles(tmp_path):
+    for place in ("in/a.dat", "disk/b.dat", "disk/more/c.dat"):
+        write_recording(tmp_path / place)
+    root = tmp_path / "in"
+    (root / "linked").symlink_to(tmp_path / "disk")
+    (root / "again").symlink_to(tmp_path / "disk" / "more")
+    (root / "circle").symlink_to(root)
+    (root / "itself").symlink_to("itself")
+    found = {"a.dat", "again/c.dat", "linked/b.dat", "itself"}  # opening the last one reports the error
+    assert {path.relative_to(root).as_posix() for path in find_recordings(root)} == found
+    for place in ("in/train/1.png", "disk/2.png"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        Image.new("L", (8, 8)).save(tmp_path / place)
+    images = open_images(root)
+    assert sorted(path.relative_to(root).as_posix() for path in (*images.train, *images.held_out)) == [
+        "linked/2.png", "train/1.png"]  # fmt: skip
+
+
+def test_folders_of_splits_are_listed_once_and_not_for_each_recording(tmp_path, monkeypatch):
+    for number in range(5):
+        write_recording(tmp_path / "train" / f"{number}.dat")
+        write_recording(tmp_path / "test" / f"{number}.dat")
+    listed, iterdir = [], Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda folder: listed.append(folder) or iterdir(folder))
+    assert len(split_recordings(tmp_path, find_recordings(tmp_path))["train"]) == 5
+    assert sorted(listed) == [tmp_path / "test", tmp_path / "train"]
+
+
 def one_without_events(root):
     (root / "r1.dat").write_bytes(b"% Height 12\n% Width 16\n")
 
@@ -283,6 +311,15 @@ def test_what_is_left_out_is_named_in_a_line(tmp_path):
     assert task.notes == (line,)
 
 
+def test_windows_below_1_us_and_factors_above_the_sensor_are_refused(tmp_path):
+    path = write_recording(tmp_path / "one.dat")  # 16x12 px
+    with pytest.raises(UserError, match=r"window_ms: 0.0004 is less than 1 us; give a longer window"):
+        divide(path, 0.0004, WHOLE)
+    with pytest.raises(UserError, match=r"a sensor of 16x12 px cannot be downsampled by 13; give at most 12"):
+        divide(path, 50, Downsample(13, "nearest"))
+    assert divide(path, 50, Downsample(12, "nearest")).size == (1, 1)
+
+
 def test_too_few_windows_held_out_are_counted(tmp_path):
     """The last quarter of 2 s, 10 windows of 50 ms, is held out."""
     path = write_recording(tmp_path / "one.dat", height=48, width=64)
@@ -326,10 +363,32 @@ def test_the_nearest_one_that_states_a_sensor_within_five_folders_gives_its_size
     assert described_size(recording) == (80, 96)
 
 
+def test_a_relative_path_is_searched_above_the_working_folder_and_not_inside_it(tmp_path, monkeypatch):
+    """A recording in `train` is described by its data set, also when named from there or from another data set."""
+    for name, side in (("one", 60), ("other", 70)):
+        (tmp_path / name / "train").mkdir(parents=True)
+        (tmp_path / name / "dataset.json").write_text(json.dumps({"sensor": {"height": side, "width": side}}))
+    monkeypatch.chdir(tmp_path / "one" / "train")
+    assert described_size(Path("drive.raw")) == (60, 60)
+    assert described_size(Path("../../other/train/drive.raw")) == (70, 70)
+
+
+def test_a_description_is_parsed_once_and_again_when_it_changes(tmp_path, monkeypatch):
+    (tmp_path / "dataset.json").write_text('{"data": "a"}')
+    first = read_description(tmp_path)
+    monkeypatch.setattr(description, "read_json", None)
+    assert read_description(tmp_path) == first
+    monkeypatch.undo()
+    (tmp_path / "dataset.json").write_text('{"data": "second"}')
+    assert read_description(tmp_path).data == "second"
+
+
 NO_DESCRIPTIONS = {
     "": "",
     "{": "",
     "3": "content: ",
+    '{"split": {"test": ["a"]}}': "split: ",
+    '{"sensor": {"height": 80, "width": 96, "heigth": 80}}': "sensor.heigth: ",
     '{"splits": {"train": 1}}': "splits.train: ",
     '{"sensor": {"height": 80, "width": 1000000}}': "sensor.width: ",
     # Relative and absolute paths out of the folder.

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 from collections import Counter
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from torchvision.transforms import v2
 
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
+from tespec.core.settings import Downsample
 from tespec.datasets import images
 from tespec.datasets.folder import divide
 from tespec.datasets.images import (
@@ -85,6 +87,17 @@ def test_bytes_become_what_a_network_sees(mean, deviation):
     plain = (pixels / 255 - np.array(mean)[:, None, None]) / np.array(deviation)[:, None, None]
     np.testing.assert_allclose(seen, plain, rtol=1e-5, atol=1e-6)
     assert as_input(seen) is seen
+
+
+def test_frames_are_found_by_the_number_at_the_end_of_their_names(tiny_world, tmp_path):
+    """As in uzh-rpg/ess (datasets/ddd17_events_loader.py): imgs/img_<number>.png, or <number>.png of 10 digits."""
+    root = shutil.copytree(tiny_world / "ddd17" / "dir0", tmp_path / "drive")
+    before = paired(divide(root, 50, Downsample(1, "nearest")).train, 50)
+    for path in (root / "imgs").glob("img_*.png"):
+        path.rename(path.with_name(f"{int(path.stem[4:]):010d}.png"))
+    (root / "imgs" / "mean.png").touch()
+    after = paired(divide(root, 50, Downsample(1, "nearest")).train, 50)
+    assert [int(path.stem) for path in after[0].images] == [int(path.stem[4:]) for path in before[0].images]
 
 
 def numbers():

@@ -1,24 +1,25 @@
 """Packing a data set, into the cache before training or by hand; stores are matched by content, not by size."""
 
+import json
 import shutil
 from collections import namedtuple
 from functools import partial
 
 import numpy as np
 import pytest
-from event_files import assert_same_events, random_events, whole
+from event_files import assert_same_events, dat, random_events, whole
 from twins import copied, opened
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets import sources
 from tespec.datasets.check import check, problems
-from tespec.datasets.folder import EventFolder, divide
+from tespec.datasets.folder import EventFolder, divide, fixed_windows
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import load_events, open_events
 from tespec.events.readers.prophesee import write_dat
-from tespec.events.store import store_of, verify_store
+from tespec.events.store import AGAIN, store_of, verify_store
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -125,6 +126,47 @@ def test_a_store_of_another_version_is_refused_and_replaced(tmp_path):
     assert EventSource(path).stream.count == 20_000
 
 
+def test_another_sensor_size_is_packed_again_and_refused_until_then(tmp_path):
+    path = dat(tmp_path / "a.dat", [(3, 2, 1, 1)], header="% Version 2\n")
+
+    def describe(width, height):
+        (tmp_path / "dataset.json").write_text(json.dumps({"sensor": {"width": width, "height": height}}))
+
+    describe(128, 96)
+    pack_missing([EventSource(path)], beside=True)
+    describe(64, 48)
+    refused = r"a\.dat\.store: was made .* or for another sensor size; remove the store and prepare the recording again"
+    for read in (lambda: open_events(path), lambda: pack_missing([EventSource(path)])):
+        with pytest.raises(UserError, match=refused):
+            read()
+    pack_missing([EventSource(path)], beside=True)
+    assert (open_events(path).height, open_events(path).width) == (48, 64)
+    with pytest.raises(UserError, match=refused):
+        open_events(path, 96, 128)
+    (tmp_path / "dataset.json").unlink()
+    assert open_events(path).width == 64  # the store names the size
+
+
+def test_a_damaged_store_whose_recording_is_gone_is_named(tmp_path):
+    path = recording(tmp_path / "a.dat")
+    pack_missing([EventSource(path)], beside=True)
+    path.unlink()
+    (store_of(path) / "header.json").write_text('{"version": 1}')
+    for read in (lambda: open_events(path), lambda: pack_missing([EventSource(path)])):
+        with pytest.raises(UserError, match=r"header\.json: not a readable header .* or copy the store again"):
+            read()
+
+
+def test_an_unpacked_recording_is_opened_once_and_its_store_as_soon_as_it_is_packed(cache, tmp_path, monkeypatch):
+    source, opened = EventSource(recording(tmp_path / "a.dat")), []
+    monkeypatch.setattr(sources, "open_events", lambda *args, **more: opened.append(args) or open_events(*args, **more))
+    histograms = [fixed_windows("a", source, 50, Downsample(1, "nearest")).histograms(k, 1, 5, "edges") for k in (1, 2)]
+    assert [each.any() for each in histograms] == [True, True]
+    assert len(opened) == 1
+    pack_missing([source])
+    assert source.stream.path.parent == cache
+
+
 def test_check_compares_every_byte_of_a_store_and_of_what_it_was_made_from(tmp_path):
     path = recording(tmp_path / "in" / "a.dat", count=100_000)
     prepare(EventFolder(path))
@@ -139,7 +181,7 @@ def test_check_compares_every_byte_of_a_store_and_of_what_it_was_made_from(tmp_p
     words[len(words) // 2] ^= 1 << 21  # a polarity
     words.tofile(store_of(path) / "events.u32")
     (problem,) = problems(list(check(EventFolder(path))))
-    assert problem == f"{store_of(path) / 'events.u32'}: does not match its checksum; pack the recording again"
+    assert problem == f"{store_of(path) / 'events.u32'}: does not match its checksum; {AGAIN}"
 
 
 def test_preparing_what_is_packed_already_changes_nothing_nor_does_losing_the_original(tiny_world, tmp_path):

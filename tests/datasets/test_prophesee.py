@@ -7,7 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from event_files import random_events
+from short_runs import cell_spec
 from twins.broken import at, content
+from twins.layouts import relayout
 from twins.rvt_archive import archive
 
 from tespec.core.config import finetuning_settings
@@ -24,6 +26,8 @@ from tespec.datasets.prophesee import (
 from tespec.datasets.recording import require_stored_factor
 from tespec.datasets.sources import ENDS, REPRESENTATIONS
 from tespec.events.readers.prophesee import write_dat
+from tespec.runs.data import Data
+from tespec.runs.finetune import prepare_run
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
 from tespec.tasks.detection import DetectionTask
@@ -122,12 +126,12 @@ def test_frames_of_1mpx_keep_their_distance_over_a_minute(spacing, each):
 
 def test_labels_are_the_boxes_of_their_frames_and_checksums_know_them():
     rows, times = [(t, 10 * place, 4, 20, 10, place % 2) for place, t in enumerate([1, 1, 2, 3, 3, 3, 5])], [1, 3, 5]
-    labels = BoxLabels(raw_boxes(boxes(*rows), "a", 2).downsampled(2), np.array(times))
+    labels = BoxLabels(raw_boxes(boxes(*rows), "a", 2).downsampled(2, (240, 304)), np.array(times))
     assert [labels[index].corners[:, 0].tolist() for index in range(3)] == [[0, 5], [15, 20, 25], [30]]
     assert [labels[index].label.tolist() for index in range(3)] == [[0, 1], [1, 0, 1], [0]]
     assert labels[-1].corners.tolist() == [[30, 2, 40, 7]]
     rows[3] = (3, 30, 4, 20, 10, 0)  # another class
-    other = BoxLabels(raw_boxes(boxes(*rows), "a", 2).downsampled(2), np.array(times))
+    other = BoxLabels(raw_boxes(boxes(*rows), "a", 2).downsampled(2, (240, 304)), np.array(times))
     assert [one == two for one, two in zip(labels.checksums(), other.checksums(), strict=True)] == [True, False, True]
 
 
@@ -150,6 +154,8 @@ def test_every_recording_of_a_split_but_the_faulty_ones_is_there_in_order(root):
         UserError, match=r"c_bbox\.npy: has no events next to it; copy the recording's events next to its"
     ):
         opened(root).names("test")
+    with pytest.raises(UserError, match="b is in train and again in train; list it once"):
+        opened(root, "gen1", "splits.train=[b, a, b]")
     changed = opened(root, "gen1", "splits.train=[b]", "splits.test=[a]")
     assert [recording.name for recording in changed.recordings("train")] == ["b"]
     with pytest.raises(UserError, match=r"a_td\.dat: recording of the test split is missing"):
@@ -207,6 +213,7 @@ def test_labels_of_1mpx_at_60_hz_give_ten_frames_a_second(tmp_path):
     np.testing.assert_array_equal(np.diff(recording.labelled), 2)
     assert np.abs(np.diff(recording.windows, axis=1) - 50_000).max() <= 1
     np.testing.assert_array_equal(recording.windows[1:, 0], recording.windows[:-1, 1])
+    assert recording.labels.labels.boxes.t.tolist() == recording.label_times.tolist()  # others are not kept in memory
 
 
 def test_three_of_seven_classes_count_and_boxes_are_halved(tmp_path):
@@ -215,8 +222,11 @@ def test_three_of_seven_classes_count_and_boxes_are_halved(tmp_path):
     recording = one_mpx(tmp_path, boxes(*rows, (100_000, 1200, 700, 300, 300, 2), *small))
     assert (recording.label_times.tolist(), recording.left_out) == ([100_000], 2)
     assert recording.labels[0].label.tolist() == [0, 1, 2, 2, 0]
-    halved = [[20, 15, 50, 40], [70, 15, 100, 40], [120, 15, 150, 40], [600, 350, 639.5, 359.5], [4, 4, 6.5, 7]]
+    # RVT crops again after it halves (data/genx_utils/labels.py, `scale_`).
+    halved = [[20, 15, 50, 40], [70, 15, 100, 40], [120, 15, 150, 40], [600, 350, 639, 359], [4, 4, 6.5, 7]]
     assert recording.labels[0].corners.tolist() == halved
+    outside = raw_boxes(boxes((0, 1278.5, 8, 1, 5, 0), (0, 1277, 8, 2, 5, 0)), "a", 7).downsampled(2, (720, 1280))
+    assert outside.corners.tolist() == [[638.5, 4, 639, 6.5]]
 
 
 # RVT's archives of histograms; `tests/twins` compares them with the raw recordings.
@@ -250,6 +260,19 @@ def test_a_factor_that_an_archive_is_not_stored_at_is_refused(made):
     require_stored_factor(recordings, Downsample(1, "nearest"))
     with pytest.raises(UserError, match=r"holds histograms downsampled by 1, not by 2; set downsample\.factor to 1"):
         require_stored_factor(recordings, Downsample(2, "nearest"))
+
+
+def test_a_protocol_that_an_archive_is_not_stored_with_is_refused(tiny_world, tmp_path):
+    relayout(root := shutil.copytree(tiny_world / "gen1", tmp_path / "gen1"), "gen1", "rvt-archive")
+
+    def prepared(*changes):
+        data = Data(root, "sample")
+        return prepare_run("a", cell_spec(tmp_path, tmp_path, "gen1", changes=("rule=rvt", *changes), data=data))
+
+    assert prepared("protocol.skip=[a]").run.overrides["protocol.skip"] == ["a"]
+    what = r"labels that RVT's protocol selected, so protocol\.min_side has no effect; leave it at its default"
+    with pytest.raises(UserError, match=what):
+        prepared("protocol.skip=[a]", "protocol.min_side=3")
 
 
 def ends(change):

@@ -284,6 +284,12 @@ def test_arrays_that_files_do_not_hold_are_refused(tmp_path, content):
             load(tmp_path / name)
 
 
+def test_the_size_of_arrays_is_read_from_their_headers(tmp_path, monkeypatch):
+    path = archive(tmp_path / "a", EVENTS._asdict())
+    monkeypatch.setattr(np.lib.format, "read_array", None)
+    assert arrays.open_arrays(path, *SIZE).events == 3_000
+
+
 def changed(**columns):
     return lambda path: structured(path, EVENTS._asdict() | columns)
 
@@ -378,6 +384,7 @@ BAD = {
     "text.npy": (changed(p=EVENTS.p.astype("S1")), "its x, y, t, p are uint16 "),
     "five.npy": (saved(np.zeros((9, 5))), "holds neither fields x, y, t, p nor four columns"),
     "lacks.npz": (lambda path: np.savez(path, x=np.zeros(3)), "lacks one of the arrays x, y, t, p; give a file"),
+    "scalar.npz": (lambda path: archive(path, EVENTS._asdict() | {"t": np.int64(5)}), r"int64 \(\), .*; give four num"),
     "unlike.npz": (lambda path: archive(path, EVENTS._asdict() | {"x": EVENTS.x[:9]}), r"uint16 \(9,\), uint16 \(3000"),
     "torn.h5": (lambda path: cut(dsec(path, *EVENTS), 0.4), "incomplete or unreadable HDF5 file"),
     "other.h5": (lambda path: write_h5(path, {"a": np.zeros(3)}), "holds no events in a supported format"),

@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import multiprocessing
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -253,6 +254,17 @@ def test_what_is_not_finished_is_no_store_and_is_cleared(recording, tmp_path, mo
     pack(open_reader(path), tmp_path / "store")
     assert content(tmp_path / "store") == wanted
     assert names(tmp_path) == ["a.dat", "store", "whole"]
+
+
+def test_a_store_is_never_deleted_in_place(recording, tmp_path, monkeypatch):
+    """A process that is killed while it deletes a store must not leave a folder without a header in its place."""
+    path, _ = recording
+    deleted, rmtree = [], shutil.rmtree
+    monkeypatch.setattr(packing.shutil, "rmtree", lambda path, **more: deleted.append(path) or rmtree(path, **more))
+    (tmp_path / "whole" / "index.i64").write_bytes(b"")
+    pack(open_reader(path), tmp_path / "whole")
+    assert {each.name for each in deleted} == {".whole.unfinished", ".whole.replaced"}
+    assert names(tmp_path) == ["a.dat", "whole"]
 
 
 @FORKS

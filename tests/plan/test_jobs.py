@@ -6,12 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from guides import forgotten_afterwards
 
 from tespec.comparison.records import Record
-from tespec.core.config import names
+from tespec.core import config
+from tespec.core.config import names, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import build
-from tespec.plan.jobs import Job, Plan, command, expand, missing_jobs, read_plan, select
+from tespec.plan.jobs import Job, Plan, choices_of, command, expand, missing_jobs, read_plan, select, up_to_date
+from tespec.registry import register_methods
+from tespec.runs.data import find_unlabelled
+from tespec.runs.pretrain import identity_of
 
 RUNS = Path("no runs")
 
@@ -137,6 +142,85 @@ def test_settings_count_by_their_values(records: list[Record]) -> None:
     assert len(missing_jobs(expand(plan(cells=[CELL], accumulate=2)), records, RUNS)) == 1
 
 
+def test_the_file_of_another_network_counts_by_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.pth").write_text(name)
+
+    def job(*changes: str) -> Job:
+        cells = [{"methods": ["scaleevent"], "tasks": ["ddd17"], "architectures": ["feedforward"]}]
+        (cell,) = expand(plan(cells=cells, set=[f"pretraining.{change}" for change in changes]))
+        assert cell.upstream is not None
+        return cell.upstream
+
+    paths = ("a.pth", "./a.pth", f"{tmp_path}/a.pth")
+    settings = [pretraining_settings("scaleevent", "study", [f"objective.teacher_weights={path}"]) for path in paths]
+    (made,) = {str(identity_of(each)): identity_of(each) for each in settings}.values()
+    assert made == ({}, {"upstream_sha256": hashlib.sha256(b"a").hexdigest()})  # a run's overrides, and its file
+    facts = {"overrides": made[0], "config": made[1]}
+    for path in paths:
+        assert job(f"objective.teacher_weights={path}").choices in choices_of(pretraining("scaleevent", **facts))
+    for other in (job("objective.teacher_weights=b.pth"), job()):
+        assert other.choices not in choices_of(pretraining("scaleevent", **facts))
+    assert job().choices in choices_of(pretraining("scaleevent"))
+
+
+def pretraining(method: str, **fields: Any) -> Record:
+    """Record of a pre-training on the sample world with seed 0."""
+    return Record.model_construct(kind="pretraining", method=method, profile="study", data="sample", seed=0,
+                                  **({"overrides": {}, "config": {}} | fields))  # fmt: skip
+
+
+def test_a_changed_pretraining_of_another_backbone_is_found() -> None:
+    cells = [{"methods": ["ecdp"], "tasks": ["ddd17"], "architectures": ["feedforward"]}]  # pre-trains a ResNet
+    (job,) = expand(plan(cells=cells, set=["pretraining.batch_size=8"]))
+    assert job.upstream is not None
+    assert job.upstream.choices in choices_of(pretraining("ecdp", overrides={"batch_size": 8}))
+
+
+def test_given_weights_are_those_of_the_default_row(tmp_path: Path) -> None:
+    file = tmp_path / "weights.pth"
+    file.touch()
+    rows = expand(plan(ablations=["memory"], checkpoints={"tespec": file}))
+    assert [(row.variant, row.checkpoint, row.upstream is None) for row in rows] == [
+        ("memory: without", None, False), ("", file, True)
+    ]  # fmt: skip
+
+
+def test_records_of_edited_files_are_not_up_to_date(
+    records: list[Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "_added", {})
+    files = tmp_path / "mine.yaml", tmp_path / "plugin.py"
+    for file, text in zip(files, ("base: sample\n", PLUGGED), strict=True):
+        file.write_text(text)
+    config.add_file("profiles", files[0])
+    with forgotten_afterwards():
+        register_methods(files[1:])
+        contents = sorted(file.read_bytes() for file in files)
+        plugin = hashlib.sha256(b"\0".join(contents)).hexdigest()[:12]
+        made = changed(record_of("scratch", records), method="plugged", profile="mine", plugin=plugin)
+        others = [changed(made, **fields) for fields in ({"plugin": ""}, {"method_version": 2}, {"method": "scratch"})]
+        assert up_to_date([made, *others]) == [made]
+        for file in files:
+            text = file.read_text()
+            file.write_text(f"{text}# edited\n")
+            assert up_to_date([made]) == []
+            file.write_text(text)
+        assert up_to_date([made]) == [made]
+
+
+PLUGGED = """
+from tespec.registry import METHODS
+from tespec.pretraining.method import Method
+
+
+@METHODS.register_module(name="plugged")
+class Plugged(Method):
+    title = "Plugged"
+"""
+
+
 def test_weights_given_in_a_file_count_by_their_content(records: list[Record], tmp_path: Path) -> None:
     file = tmp_path / "weights.pth"
     file.write_bytes(b"weights")
@@ -178,9 +262,29 @@ def test_data_of_a_folder_has_its_own_label_and_profile(tmp_path: Path, monkeypa
     assert (sample.label, sample.profile) == ("sample", "sample")
 
 
+def test_pretraining_data_has_the_label_that_its_run_gives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESPEC_DATA", str(tmp_path))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "drive.raw").touch()
+    (tmp_path / "1mpx").symlink_to(tmp_path / "elsewhere")
+    cells = [CELL | {"methods": ["tespec"]}]
+    for seed, label in enumerate(("1mpx", "winter")):
+        (job,) = expand(plan(cells=cells, data=None, seeds=[seed]))
+        assert job.upstream is not None
+        for given in (None, Path(job.upstream.data)):
+            assert find_unlabelled("1mpx", given).label == job.upstream.label == label
+        assert job.label == {"1mpx": "ddd17", "winter": "winter"}[label]
+        (tmp_path / "dataset.json").write_text('{"data": "winter"}')
+
+
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
+        ({"cells": [CELL], "checkpoints": {"scrach": "a"}}, "plan a, checkpoints scrach: no cell has this method; did"),
+        (
+            {"cells": [CELL | {"set": ["pretraining.batch_size=8"]}], "checkpoints": {"scratch": "a.pth"}},
+            "plan a, scratch, set pretraining.batch_size=8: its weights are given by a.pth; set it only for",
+        ),
         ({"cells": [CELL | {"tasks": ["kitti"]}]}, "plan a, task kitti: no such task; choose from 1mpx, ddd17"),
         ({"ablations": ["maskin"]}, "plan a, ablation maskin: no such table; choose from masking"),
         ({"cells": [CELL], "set": ["batch_sise=2"]}, "batch_sise"),

@@ -1,5 +1,6 @@
 """Every objective, from data to weights that a task can start from."""
 
+import re
 import shutil
 
 import pytest
@@ -11,6 +12,7 @@ from short_runs import setup_in
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
+from tespec.core.paths import REPOSITORY
 from tespec.pretraining.method import find_method, new_network, open_pretraining
 from tespec.registry import METHODS, register_methods
 from tespec.runs.data import Data, settings_of
@@ -152,6 +154,10 @@ MISTAKES = [
     ("ecdp", "ddd17", "recurrent=true", "recurrent: pairs of events and image have no order in time"),
     ("cm3ae", "ddd17", "objective.mask.ratio=0", r"objective.mask.ratio: 0 leaves none of \d+ patches masked; choose"),
     ("cm3ae", "ddd17", "objective.mask.ratio=1", r"objective.mask.ratio: 1 leaves none of \d+ patches visible; choose"),
+    ("cm3ae", "ddd17", "objective.heads=5", "objective.heads: 5 does not divide the last stage's width of 192; set it"),
+    ("cpc", "1mpx", "segments=2", "objective.ahead: 2 segments are too few to predict 2 ahead; decrease it, or"),
+    ("imagenet", "objects", "objective.augment=autumn", "objective.augment: timm has no augmentation 'autumn'; write"),
+    ("imagenet", "objects", "objective.augment=rand-x9", "objective.augment: timm has no augmentation 'rand-x9'; wr"),
 ]
 
 
@@ -174,7 +180,49 @@ def test_masks_need_patches(tiny_world, name, data):
         new_network(settings, open_pretraining(settings, tiny_world / data))
 
 
-def test_too_few_segments_to_predict_are_refused():
-    model, batch = NETWORKS["cpc"]()
-    with pytest.raises(UserError, match=r"objective.ahead: 2 segments are too few to predict 2 ahead"):
-        model.loss(batch | {"histograms": batch["histograms"][:, :2]}, None)
+UNUSED = {
+    "moby": ["augmentation.flip=0.1", "bins=5", "rule=rvt", "sampling=streams", "segments=2", "sensor_px=8x8"],
+    "imagenet": ["downsample.keep=nearest", "window_ms=20"],
+    "ecdp": ["sampling=streams", "segments=2"],
+    "cm3ae": ["segments=2"],
+    "scaleevent": ["sampling=streams"],
+    "mem-tokenizer": ["drop_path=0.2", "recurrent=true", "--backbone=tiny"],
+}
+EARLY = [
+    (name, change, f"{change.split('=')[0]}: has no effect on the pre-training of .*; leave it unchanged")
+    for name, changes in UNUSED.items()
+    for change in changes
+]
+EARLY += [
+    ("mem", "recurrent=true", "recurrent: clips of one window have no state to carry, .*; set sampling to streams"),
+    ("mem", "objective.ratio=0", "objective.ratio: 0 is not allowed; it should be greater than 0"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "message"), EARLY)
+def test_mistakes_are_named_before_data_is_read_and_another_network_is_pre_trained(tmp_path, name, change, message):
+    register_methods()
+    backbone = change.removeprefix("--backbone=")
+    changes, network = ([change], None) if backbone == change else ([], backbone)
+    settings = pretraining_settings(name, "sample", changes, network)
+    with pytest.raises(UserError, match=message):
+        pretrain(name, settings, Data(tmp_path / "missing", "sample"), 0, setup_in(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["ecdp", "cm3ae", "scaleevent"])
+def test_images_are_looked_for_before_events_are_read(tmp_path, name):
+    (tmp_path / "damaged_td.dat").write_bytes(b"no events")
+    with pytest.raises(UserError, match="no recording has images in imgs/; give recordings of the DDD17 archive"):
+        open_pretraining(few_steps(name), tmp_path)
+
+
+def test_mem_with_memory_trains_it_as_documented(tiny_world):
+    page = (REPOSITORY / "docs" / "pretraining.md").read_text()
+    (row,) = (line for line in page.splitlines() if line.startswith("| `mem` |"))
+    changes = [each.replace("=N", "=2") for each in re.findall(r"--set (\S+=[^\s`]+)", row)]
+    settings = few_steps("mem", *changes)
+    data = open_pretraining(settings, tiny_world / "1mpx")
+    model = new_network(settings, data)
+    model.loss(data.steps(0)[0], None)[0]["loss"].backward()
+    for lstm in model.backbone.lstms:
+        assert lstm.gates.weight.grad[:, lstm.channels :].any()  # weights of the hidden state

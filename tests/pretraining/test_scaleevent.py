@@ -11,8 +11,9 @@ from loss_cases import CASES
 from torch.nn.functional import cosine_similarity
 
 from baselines.scaleevent import ScaleEvent, active_tokens, build_teacher, distances
-from tespec.core.config import pretraining_settings
+from tespec.core.config import changed_pretraining, pretraining_settings
 from tespec.core.errors import UserError
+from tespec.pretraining.method import new_network, open_pretraining
 
 
 def test_losses_are_those_of_the_authors_code() -> None:
@@ -66,11 +67,21 @@ def test_any_image_network_at_stride_16_teaches(teacher: str, width: int) -> Non
     assert built(torch.zeros(2, 1, 60, 90, dtype=torch.uint8)).shape == (2, width, 4, 6)
 
 
+@pytest.mark.parametrize("network", ["swin", "resnet"])
+def test_a_teacher_that_is_pre_trained_first_has_the_backbone_that_is_built(network: str) -> None:
+    settings = pretraining_settings("scaleevent", "sample", [], network)
+    first = ScaleEvent.upstream_settings(settings, "imagenet")
+    trained, built = new_network(first, open_pretraining(first, None)), build_teacher("imagenet", settings, (64, 64))
+    built.network.load_state_dict(trained.backbone.state_dict())
+    assert changed_pretraining(first, "swin") == ({} if network == "swin" else {"width": settings.width})
+
+
 @pytest.mark.parametrize(
     ("teacher", "weights", "message"),
     [
         ("nonsense", "", "'nonsense': is neither a timm network nor a method that learns from images"),
         ("tespec", "", "'tespec': is neither a timm network nor a method that learns from images"),
+        ("resnet18.nonsense", "", "'resnet18.nonsense': is neither a timm network nor a method that"),
         ("resnet18", "", "objective.teacher_weights '': no such file; set it to the weights of resnet18"),
         ("imagenet", "nowhere.pth", "objective.teacher_weights 'nowhere.pth': no such file"),
     ],

@@ -44,7 +44,7 @@ def test_a_quick_check_finds_what_is_published_and_nothing_wrong(task):
     import_tasks()
     dataset = open_dataset(finetuning_settings(task, "recurrent", "paper", ["rule=rvt"]), root)
     for split, count in facts.recordings.items():
-        # The published counts include recordings with faulty labels, which the data set leaves out.
+        # The published counts include recordings that the data set leaves out (protocol.skip).
         assert len(recordings_in(root / split) if task in ("gen1", "1mpx") else dataset.names(split)) == count
     found = list(check(dataset, quick=True))
     assert problems(found) == []

@@ -4,6 +4,7 @@ import base64
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,14 +96,48 @@ def test_scores_are_means_with_t_intervals() -> None:
     made += [record(method="mine", miou=50.0), record(method="mine", seed=1, miou=None)]
     made += [record(seed=9, miou=99.0, config={"label_share": 0.1}), record(seed=8, miou=98.0, variant="masking: 25%")]
     points = score_points(to_frame(made)).set_index("label")
-    scratch = points.loc["Scratch"]
+    scratch = points.loc["Scratch, Swin-T/7"]
     interval = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
     np.testing.assert_allclose([scratch["mean"], scratch.low, scratch.high], [np.mean(values), *interval])
-    assert points.n.to_dict() == {"Scratch": 3, "Mine": 1}  # non-finite scores are excluded
-    assert np.isnan(points.loc["Mine", "low"])
-    nested = [record(miou=each + 9, seed=seed, start_sha256="other") for seed, each in enumerate(values)]
-    mean = score_points(to_frame([*made, *nested])).set_index("label").loc["Scratch"]
-    assert (mean.n, mean["mean"] - mean.low) == (3, pytest.approx(scratch["mean"] - scratch.low))
+    assert points.n.to_dict() == {"Scratch, Swin-T/7": 3, "Mine, Swin-T/7": 2}
+    # As in the tables, a seed that diverged leaves no mean.
+    assert points.loc["Mine, Swin-T/7", ["mean", "low", "high"]].isna().all()
+    assert ">not finite</text>" in svg_of(score_figures(to_frame(made))[0].source)
+    # A missing run of a seed and a pre-training leaves no interval.
+    runs = [(0, 0, 40.0), (0, 1, 44.0), (1, 0, 48.0)]
+    crossed = [record(seed=seed, miou=miou, weights={"recipe": {"seed": start}}, start_sha256=str(start))
+               for seed, start, miou in runs]  # fmt: skip
+    (point,) = score_points(to_frame(crossed)).itertuples()
+    assert (point.mean, point.n, np.isnan(point.low)) == (44.0, 2, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "labels"),
+    [
+        ({"config": {"freeze": True}, "overrides": {"freeze": True}}, []),
+        ({"config": {"label_share": 0.1}, "overrides": {"label_share": 0.1}}, []),
+        ({"method_version": 0}, []),
+        ({"plugin": "other"}, []),
+        ({"weights": {"sha256": "other"}}, []),
+        ({"facts": record().facts | {"backbone": "micro"}}, ["Scratch, micro"]),
+        ({"overrides": {"lr": 1}}, ["Scratch, Swin-T/7, lr=1"]),
+        ({"weights": {"recipe": {"overrides": {"lr": 1}}}}, ["Scratch, Swin-T/7, pretraining.lr=1"]),
+        ({"overrides": {"test_time_augmentation": "flip"}}, ["Scratch, Swin-T/7, test_time_augmentation=flip"]),
+    ],
+)
+def test_points_never_average_different_experiments(changes: dict[str, Any], labels: list[str]) -> None:
+    """An older version is not shown, nor is a protocol that is not the default; other settings are in the label."""
+    made = [record(seed=seed, miou=50.0 + seed) for seed in (0, 1)]
+    other = [record(**({"seed": seed, "miou": 20.0} | changes)) for seed in (0, 1)]
+    older = [each.model_copy(update={"written": each.written.replace(year=2020)}) for each in other]
+    points = score_points(to_frame([*made, *older]))
+    means = dict(zip(points.label, points["mean"], strict=True))
+    assert means == {"Scratch, Swin-T/7": 50.5, **dict.fromkeys(labels, 20.0)}
+
+
+def test_methods_of_one_title_have_points_of_their_own() -> None:
+    points = score_points(to_frame([record("mine", title="A", miou=50.0), record("other", title="A", miou=20.0)]))
+    assert points.label.tolist() == ["A (mine), Swin-T/7", "A (other), Swin-T/7"]
 
 
 def test_figures_are_of_one_setting_and_name_their_axes() -> None:

@@ -127,6 +127,8 @@ RUN = ["run", "--method", "scratch", "--task", "ddd17", "--arch", "feedforward"]
 PRETRAIN = ["pretrain", "--method", "tespec"]
 PLANNED = [
     (RUN, "sample (", "sample", "96 x 160 px"),
+    (["run", "--method", "tespec", "--task", "ddd17"], "sample (", "sample", "96 x 160 px"),
+    ([*RUN, "--set", "batch_size=1"], "sample (", "sample", "96 x 160 px"),  # one label, pooled to one pixel
     ([*RUN, "--data", "mine"], "ddd17 (mine)", "paper", "200 x 346 px"),
     ([*RUN, "--profile", "paper"], "sizes of the official ddd17; a run would be refused: ", "paper", "200 x 346 px"),
     ([*RUN, "--data", "mine", "--sensor", "640x480"], "ddd17 (mine)", "paper", "200 x 640 px"),
@@ -145,7 +147,10 @@ def test_the_run_that_would_start_is_priced_and_nothing_is_written(
     header = b"% evt 3.0\n% format EVT3;height=720;width=960\n% geometry 960x720\n% end\n"
     (tmp_path / "drive.raw").write_bytes(header + b"\0" * 64)
     assert main([*arguments, "--dry-run", "--results", "results", "--runs", "runs"]) == 0
-    printed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line and line[0] in "dpi")
+    lines = capsys.readouterr().out.splitlines()
+    before = "First, tespec is pre-trained: see tespec pretrain --method tespec --dry-run."
+    assert (lines[-1] == before) == (arguments[:3] == ["run", "--method", "tespec"])
+    printed = dict(line.split(maxsplit=1) for line in lines if line and line[0] in "dpi")
     assert printed["data"].startswith(data)
     assert printed["profile"] == profile
     assert printed["input"].startswith(size)

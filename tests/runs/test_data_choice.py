@@ -30,6 +30,29 @@ def test_sample_data_is_known_by_its_description(tmp_path):
     assert find_unlabelled("1mpx", recording).is_sample
 
 
+def test_official_recordings_are_known_wherever_they_are(tmp_path):
+    split = tmp_path / "gen4" / "train"
+    split.mkdir(parents=True)
+    recording = split / "moorea_2019-02-15_001_td_0_60000000_td.dat"
+    recording.touch()
+    (tmp_path / "1mpx").symlink_to(split.parent)
+    for given in (split.parent, split, recording, tmp_path / "1mpx", tmp_path / "1mpx" / "train"):
+        assert find_unlabelled("1mpx", given).label == "1mpx"
+    assert find_data("1mpx", split.parent).label == "1mpx"
+
+
+def test_own_recordings_have_the_given_name_or_that_of_their_description(tmp_path):
+    (tmp_path / "drives").mkdir()
+    (tmp_path / "drives" / "monday.raw").touch()
+    (tmp_path / "1mpx").symlink_to(tmp_path / "drives")
+    assert find_unlabelled("gen1", tmp_path / "drives").label == "drives"
+    assert find_unlabelled("1mpx", tmp_path / "1mpx").label == "1mpx"
+    assert find_data("gen1", tmp_path / "drives").label == "gen1"
+    (tmp_path / "dataset.json").write_text(json.dumps({"data": "winter"}))
+    for find in (find_data, find_unlabelled):
+        assert find("gen1", tmp_path / "drives").label == "winter"
+
+
 @pytest.mark.parametrize("by_variable", [False, True])
 def test_data_is_found_in_its_places(tmp_path, monkeypatch, by_variable):
     parent = tmp_path / ("elsewhere" if by_variable else "data")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import json
 import multiprocessing
 import os
+import queue
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from short_runs import setup_in
 
 from tespec.core.config import finetuning_settings
+from tespec.core.errors import UserError
 from tespec.pretraining.method import find_method
 from tespec.registry import register_methods
 from tespec.runs import run as runs
@@ -121,6 +124,26 @@ def test_overwriting_twice_at_once_computes_once_and_readers_do_not_wait(start, 
     assert waiter.score() == maker.score() == maker.process.pid
 
 
+def test_a_damaged_record_is_refused_on_all_ranks_or_overwritten(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "say", runs.say)  # `compute` replaces it
+    found = queue.SimpleQueue()
+    compute(tmp_path, queue.SimpleQueue(), found)
+    (record,) = tmp_path.glob("results/runs/*.json")
+    whole = record.read_text()
+    record.write_text(whole[:100])
+    sent: list[Any] = []
+    refused = pytest.raises(UserError, match=r"not a record: .*; remove it, or run again with --overwrite$")
+    with monkeypatch.context() as patch, refused:
+        patch.setattr(runs, "broadcast", lambda value: sent.append(value) or value)
+        compute(tmp_path, queue.SimpleQueue(), found)
+    with monkeypatch.context() as patch, refused:  # another rank
+        patch.setattr(runs, "is_first", lambda: False)
+        patch.setattr(runs, "broadcast", lambda value: sent[0])
+        compute(tmp_path, queue.SimpleQueue(), found)
+    compute(tmp_path, queue.SimpleQueue(), found, overwrite=True)
+    assert json.loads(record.read_text())["metrics"] == json.loads(whole)["metrics"]
+
+
 HOLD = """
 import os, sys, time
 from pathlib import Path
@@ -145,7 +168,7 @@ def test_children_of_a_killed_holder_do_not_keep_it(tmp_path):
             assert nobody == ""
 
 
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP])
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
 def test_a_file_system_without_locks_goes_on_with_one_line(tmp_path, monkeypatch, capsys, code):
     def refuse(*arguments):
         raise OSError(code, os.strerror(code))

@@ -6,6 +6,7 @@ import torch
 import yaml
 
 from tespec.core.boxes import Boxes
+from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 from tespec.metrics.depth import NAMES
@@ -103,6 +104,15 @@ def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
         assert task.protocol()["events"] == f"all events since the previous label, {words}"
     assert found["mixed"] == found["streams"]
     assert found["mixed"]["abs"] != pytest.approx(found["clips"]["abs"], rel=1e-4)
+
+
+@pytest.mark.parametrize(("factor", "limits"), [(1, (60, 20)), (2, (30, 10))])
+def test_the_limits_of_1mpx_are_in_px_of_the_sensor(tiny_world, factor, limits):
+    """RVT drops boxes below a diagonal of 60 px and a side of 20 px of the sensor (io/box_filtering.py)."""
+    settings = finetuning_settings("1mpx", "feedforward", "paper", [f"downsample.factor={factor}"])
+    scorer = build_task(settings, tiny_world / "1mpx").scorer()
+    assert (scorer.filters.min_diagonal, scorer.filters.min_side) == limits
+    assert "the 1000 boxes with the highest objectness times class score" in scorer.definition()
 
 
 MISTAKES = [

@@ -1,5 +1,6 @@
 """Networks of the three tasks: common behaviour, then the losses and predictions of each."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -11,13 +12,22 @@ from torch.nn.functional import cross_entropy, one_hot
 from torchvision.ops import box_iou
 
 from tespec.core.boxes import Boxes
+from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.models import EventSwin
 from tespec.tasks.depth import SOBEL, DepthHead, DepthModel, DepthTask, gradient_loss, scale_invariant_loss, to_metres
-from tespec.tasks.detection import DetectionHead, DetectionModel
-from tespec.tasks.segmentation import VIEWS, AveragedViews, SegmentationHead, SegmentationModel, dice_losses
+from tespec.tasks.detection import DetectionHead, DetectionModel, DetectionTask
+from tespec.tasks.segmentation import (
+    VIEWS,
+    AveragedViews,
+    SegmentationHead,
+    SegmentationModel,
+    SegmentationTask,
+    dice_losses,
+)
+from tespec.training.trainer import Trainer
 
-TASKS = ("segmentation", "depth", "detection")
+TASKS = {"segmentation": SegmentationTask, "depth": DepthTask, "detection": DetectionTask}
 HEIGHT, WIDTH = 50, 70
 NO_LABEL = {"segmentation": 255, "depth": math.nan, "detection": -1}
 EVERY = torch.cartesian_prod(torch.arange(2), torch.arange(3))  # lane and segment
@@ -262,13 +272,11 @@ def test_boxes_without_area_or_outside_of_the_image_do_no_harm(box):
 
 @torch.no_grad()
 @pytest.mark.parametrize("score", ["class", "objectness_x_class"])
-def test_boxes_lie_in_the_image_and_do_not_overlap_within_a_class(score):
+def test_boxes_are_ranked_and_do_not_overlap_within_a_class(score):
     model, batch = case("detection")
     model.settings = DetectionHead(score=score, score_threshold=0.0001)
     (boxes, *_), _ = model.eval().predict(batch["histograms"], None, EVERY)
     assert len(boxes.label) > 3
-    assert boxes.corners.min() >= 0
-    assert (boxes.corners <= (WIDTH, HEIGHT, WIDTH, HEIGHT)).all()
     assert (np.diff(boxes.score) <= 0).all()
     assert (boxes.size > 0).all()
     for label in range(2):
@@ -276,6 +284,49 @@ def test_boxes_lie_in_the_image_and_do_not_overlap_within_a_class(score):
         assert box_iou(corners, corners).fill_diagonal_(0).max() <= 0.45 + 1e-4
     model.settings = DetectionHead(score_threshold=1.0)
     assert not any(len(each.label) for each in model.predict(batch["histograms"], None, EVERY)[0])
+
+
+@torch.no_grad()
+def test_boxes_are_not_clipped_to_the_image():
+    model, batch = case("detection")
+    for kind in (model.head.multi_level_conv_cls, model.head.multi_level_conv_reg, model.head.multi_level_conv_obj):
+        for conv in kind:
+            conv.weight.zero_()
+            conv.bias.zero_()
+    # With all outputs 0, YOLOX predicts a box of one stride, centred at each location (k, l) * stride.
+    (boxes, *_), _ = model.eval().predict(batch["histograms"], None, EVERY)
+    size = boxes.size[:, 0]
+    assert np.array_equal(boxes.size[:, 1], size)
+    for stride, last in ((8, (88, 56)), (16, (80, 48)), (32, (64, 32))):  # of 96 x 64 px, to which the image is padded
+        corners = boxes.corners[size == stride]
+        np.testing.assert_array_equal(corners.min(0), (-stride / 2, -stride / 2, stride / 2, stride / 2))
+        np.testing.assert_array_equal(corners.max(0)[:2], np.array(last) - stride / 2)
+
+
+def test_equal_boxes_of_two_classes_outside_of_the_image_do_not_suppress_each_other():
+    model, _ = case("detection")
+    corners, scores = torch.tensor([[-30.0, -30, -1, -1]] * 3), torch.tensor([0.9, 0.8, 0.7])
+    assert model._boxes(corners, torch.tensor([0, 1, 1]), scores, scores).label.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("task", TASKS)
+@torch.no_grad()
+def test_predictions_that_are_not_finite_are_refused(task):
+    outputs = {"segmentation": ["conv_seg"], "depth": ["predict"]}
+    for name in outputs.get(task, [f"multi_level_conv_{kind}.0" for kind in ("cls", "reg", "obj")]):
+        model, batch = case(task)
+        model.head.get_submodule(name).bias[0] = math.nan
+        with pytest.raises(UserError, match="the trained model: predicts infinity or NaN; lower optimisation"):
+            TASKS[task].read(model.eval().predict(batch["histograms"], None, EVERY)[0])
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_diverging_training_is_stopped_by_name(task):
+    settings = finetuning_settings("ddd17", "recurrent", "sample").optimisation
+    settings = dataclasses.replace(settings, steps=20, warmup_steps=0, peak_lr=1e20)
+    model, batch = case(task)
+    with pytest.raises(UserError, match=r"step \d+: the loss or a gradient is not finite"):
+        Trainer(model, [batch] * 20, settings, seed=0, device=torch.device("cpu")).run()
 
 
 def test_a_task_with_a_collate_of_its_own_needs_blank_labels_of_its_own():

@@ -7,8 +7,10 @@ from datetime import timedelta
 
 import pytest
 import torch
+from loss_cases import CASES
 from torch import distributed, multiprocessing, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from tespec.core.config import finetuning_settings
 from tespec.core.distributed import close_group, open_group, rank_without_labels
@@ -108,6 +110,30 @@ def test_batch_statistics_are_those_of_the_whole_batch(of_ranks):
         for key, kept in whole["kept"].items():
             assert torch.equal(here[0]["kept"][key], here[1]["kept"][key])
             torch.testing.assert_close(here[0]["kept"][key].double(), kept.double(), rtol=1e-6, atol=1e-6)
+
+
+def test_a_single_process_computes_what_torch_computes():
+    for name in NORMS:
+        wanted, (norm, values, gradient) = normalised(*batch_of(name)), batch_of(name)
+        found = normalised(synced(norm), values, gradient)
+        assert all(map(torch.equal, tree_leaves(found), tree_leaves(wanted)))
+
+
+@pytest.mark.parametrize("shape", [(1, CHANNELS), (1, CHANNELS, 1, 1)])
+def test_one_value_per_channel_has_variance_zero(shape):
+    norm, values = batch_of("rows")[0], torch.arange(1.0, 1 + CHANNELS).view(shape)
+    found = normalised(synced(norm), values, torch.ones(shape))
+    torch.testing.assert_close(found["out"].flatten(), norm.bias, rtol=0, atol=1e-3)  # its mean is the value itself
+    assert not found["values"].any()
+    torch.testing.assert_close(norm.running_mean, 0.3 * values.flatten())
+    torch.testing.assert_close(norm.running_var, torch.full((CHANNELS,), 0.7))
+
+
+def test_a_micro_batch_with_one_label_trains_a_head_that_pools_to_one_pixel():
+    model, batch = CASES["segmentation"]()
+    batch |= {name: batch[name][:1] for name in ("label_place", "labels")}
+    Trainer(model, [batch] * STEPS, SETTINGS, seed=0, device=CPU).run()
+    assert all(torch.isfinite(each).all() for each in model.state_dict().values())
 
 
 class Net(nn.Module):

@@ -209,7 +209,7 @@ PROPHESEE = {
     "RVT's public script": Way(partial(archive, **GEN1 | {"windows_per_period": 2}), "50 ms are 125 ms apart"),
     "in two splits": Way(
         at("test", lambda test: shutil.copytree(test, test.with_name("train"), dirs_exist_ok=True)),
-        "is in both train and test",
+        "is in train and again in test",
     ),
 }
 

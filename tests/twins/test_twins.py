@@ -14,7 +14,7 @@ from twins.layouts import LAYOUTS, relayout
 
 
 def read(root, dataset, *changes):
-    return opened(root, dataset, "downsample.factor=1", *changes)
+    return opened(root, dataset, "downsample.factor=1", "downsample.to_width=null", *changes)
 
 
 def arrays(label):

@@ -191,7 +191,7 @@ def peak_of(method, checkpoint, *, sample=False, changes=(), task="1mpx"):
     settings = finetuning_settings(task, "recurrent", "paper")
     data = Data(Path(task), "sample" if sample else task)
     spec = CellSpec(method, find_method(method), settings, data, checkpoint, 0, Setup(), tuple(changes))
-    return spec.started(planned=True).optimisation.peak_lr
+    return spec.started().optimisation.peak_lr
 
 
 def test_the_weights_and_not_the_method_decide_the_learning_rate(tmp_path):

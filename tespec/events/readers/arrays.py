@@ -35,14 +35,26 @@ def load_array(path: Path, mapped: bool = False) -> NDArray[Any]:
         raise UserError(path, "not a readable .npy file", AGAIN) from error
 
 
-def load_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
-    """Load named arrays of a `.npz` file, without pickles."""
+def _without_content(file: Any, size: int) -> NDArray[Any]:
+    """Return an array of the shape and dtype in the header of a `.npy` file of `size` bytes, with arbitrary values."""
+    first = np.lib.format.read_magic(file) == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    array = np.broadcast_to(np.empty((), dtype), shape)
+    if file.tell() + array.nbytes != size:
+        raise ValueError("truncated")
+    return array
+
+
+def load_arrays(path: Path, names: Sequence[str], content: bool = True) -> list[NDArray[Any]]:
+    """Load named arrays of a `.npz` file, without pickles; if not `content`, only shapes and dtypes are read."""
     arrays = []
     try:
         with zipfile.ZipFile(path) as archive:
             for name in names:
-                with archive.open(f"{name}.npy") as file:
-                    arrays.append(np.lib.format.read_array(file, allow_pickle=False))
+                with archive.open(entry := archive.getinfo(f"{name}.npy")) as file:
+                    whole = np.lib.format.read_array(file, allow_pickle=False) if content else None
+                    arrays.append(_without_content(file, entry.file_size) if whole is None else whole)
     except KeyError as error:
         raise UserError(path, f"lacks one of the arrays {', '.join(names)}", "give a file with all of them") from error
     except DAMAGED_ARCHIVE as error:
@@ -61,14 +73,15 @@ def open_arrays(path: Path, height: int | None = None, width: int | None = None,
     if columns is None:
         what = "holds neither fields x, y, t, p nor four columns of numbers"
         raise UserError(path, what, "give a structured array (N,) or an array (N, 4)")
-    if any(column.shape != (len(columns[2]),) or column.dtype.kind not in "biuf" for column in columns):
+    if any(column.shape != (columns[2].size,) or column.dtype.kind not in "biuf" for column in columns):
         found = ", ".join(f"{column.dtype} {column.shape}" for column in columns)
         raise UserError(path, f"its x, y, t, p are {found}", "give four numeric arrays of shape (N,)")
-    size, count = resolve_size(path, height, width, default=default), len(columns[2])
+    size, count = resolve_size(path, height, width, default=default), columns[2].size
 
     def chunks() -> Iterator[Events]:
+        loaded = load_arrays(path, "xytp") if path.suffix.lower() == ".npz" else columns
         for begin in range(0, count, BLOCK):
-            yield as_events(path, size, *(column[begin : begin + BLOCK] for column in columns))
+            yield as_events(path, size, *(column[begin : begin + BLOCK] for column in loaded))
 
     return Reader(path, *size, count, chunks)
 
@@ -85,9 +98,9 @@ def holds_events(path: Path) -> bool:
 
 
 def _columns(path: Path) -> list[NDArray[Any]] | None:
-    """x, y, t and p of a file, None if it holds other arrays."""
+    """x, y, t and p of a file, of a `.npz` file without their content; None if it holds other arrays."""
     if path.suffix.lower() == ".npz":
-        return load_arrays(path, "xytp")
+        return load_arrays(path, "xytp", content=False)
     array = load_array(path, mapped=True)
     if array.dtype.names and set("xytp") <= set(array.dtype.names):
         return [array[name] for name in "xytp"]

@@ -1,0 +1,30 @@
+"""tools/carry_wheels.sh carries every package of the harness that is not part of a machine with PyTorch."""
+
+import importlib.metadata as metadata
+import re
+from contextlib import suppress
+
+from packaging.utils import canonicalize_name
+from test_constraints import ROOT, requirements
+
+SCRIPT = (ROOT / "tools" / "carry_wheels.sh").read_text()
+ONLY_TABLES = {"pandas", "tabulate"}  # which benchmarks/gpu.py does not make
+
+
+def with_dependencies(*names: str) -> set[str]:
+    """Names of distributions and of all that they require."""
+    todo, seen = [*names], set[str]()
+    while todo:
+        name = canonicalize_name(todo.pop())
+        if name not in seen:
+            seen.add(name)
+            with suppress(metadata.PackageNotFoundError):  # torch for CPUs lacks the packages of CUDA
+                todo += [each.name for each in requirements(name, (), "3.12")]
+    return seen
+
+
+def test_the_carried_and_the_stated_packages_are_all_that_the_harness_requires() -> None:
+    carried = {canonicalize_name(name) for name in re.findall(r"PACKAGES:-(.*?)\}", SCRIPT, re.DOTALL)[0].split()}
+    (stated,) = re.findall(r"^# [^#]*?(torch, [^#]*?) and OpenCV must be", SCRIPT, re.MULTILINE)
+    there = with_dependencies(*stated.split(", "), "opencv-python")
+    assert with_dependencies("tespec") - there - carried <= {"tespec"} | ONLY_TABLES
