@@ -51,7 +51,7 @@ def test_a_wheel_does_in_another_folder_what_a_checkout_does(tiny_world, tmp_pat
         return done.stdout
 
     assert "Usage: tespec VERB" in tespec("--help")
-    assert "then --profile, then --set" in tespec("run", "--help")
+    assert "then --profile, then --set" in " ".join(tespec("run", "--help").split())
     what = ["--task", "ddd17", "--arch", "feedforward", "--data", tiny_world / "ddd17", "--device", "cpu"]
     assert tespec("run", "--method", "scratch", "--profile", "tiny", *what).startswith("scratch on ddd17")
     (record,), _ = read_records(elsewhere / "results")
