@@ -204,7 +204,7 @@ class Teacher(nn.Module):
 
 def is_timm(name: str) -> bool:
     """Whether timm has a network of that name, with the pretrained tag in it, if any."""
-    return name in timm.list_models() or name in timm.list_models(include_tags=True)
+    return timm.is_model(name) and ("." not in name or name in timm.list_models(include_tags=True))
 
 
 def build_teacher(name: str, settings: Pretraining, size: Size) -> Teacher:

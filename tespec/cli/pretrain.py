@@ -53,7 +53,9 @@ def pretrain(
     first, file = pretrain_method(settings).upstream(own_settings(settings.objective))
     if choices.dry_run:
         from tespec.runs.cost import estimate_pretraining, input_of
+        from tespec.runs.pretrain import identity_of
 
+        identity_of(settings)  # refuses settings without effect
         estimate = estimate_pretraining(settings, input_of(settings, dataset, found.sensor(settings.sensor)))
         print(estimate.report(found.title, setup, choices.gpus))
         if first and not file:

@@ -105,7 +105,8 @@ def run(
     if list_:
         print_list()
     elif describe:
-        print_settings(describe, arch, profile, [*choices.all_changes, *few], data, choices)
+        changes = [*choices.all_changes, *(few if describe in config.names("tasks") else ())]
+        print_settings(describe, arch, profile, changes, data, choices)
     elif drawing.model:
         draw(drawing, data, setup, choices.sensor)
     if not needed:

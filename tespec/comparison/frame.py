@@ -206,11 +206,8 @@ def select(
     versions = [name for name in ORIGIN if name not in named]
     chosen = _newest(chosen, [*ROW[:-1], "task", *SETTING], versions, "written", left_out)
     # A seed has several results if its initial weights were made again, which changes the id.
-    seeds = [*CELL, "seed", "pretraining_seed", *([by] if by else [])]
-    newest = chosen.sort_values("written", kind="stable").drop_duplicates(seeds, keep="last").sort_index()
-    if count := chosen["name"].nunique() - newest["name"].nunique():
-        left_out.append(f"Not shown: {count} older results of the same seeds (--where name=VALUE).")
-    chosen = newest
+    seeds = dict.fromkeys([*CELL, "seed", "pretraining_seed", *filter(None, [by])])
+    chosen = _newest(chosen, [key for key in seeds if key not in ("metric", "frames")], ["name"], "written", left_out)
     augmented = chosen["overrides"].str.contains("test_time_augmentation=(?!none)", regex=True)
     # All versions that match `where` are kept, so the column names have to distinguish them.
     names = column_names(chosen, {by, *free}, [name for name in ORIGIN if name in where])
@@ -252,8 +249,8 @@ def _newest(
     """Keep the rows with the newest `versions` in each of `places`, and add a note on the others to `left_out`."""
     if frame.empty or not versions:
         return frame
-    newest = frame.groupby([*places, *versions], sort=False)[order].transform("max")
-    kept = newest == frame.groupby(places, sort=False)[order].transform("max")
+    newest = frame.groupby([*places, *versions], sort=False, dropna=False)[order].transform("max")
+    kept = newest == frame.groupby(places, sort=False, dropna=False)[order].transform("max")
     if not kept.all():
         count, which = frame.loc[~kept, "name"].nunique(), " or ".join(versions)
         left_out.append(f"Not shown: {count} results of an older {which} (--where {versions[0]}=VALUE).")

@@ -212,7 +212,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
             if set(members["machine"]) != set(cells_of[base]["machine"]):
                 gain = gain._replace(note=", ".join(filter(None, [gain.note, "another machine"])))
         facts = {name: first[name] for name in ("task", "column", "method", "variant", "title", "arch", "backbone")}
-        facts["variant"] = ", ".join(filter(None, first[change]))
+        facts["label"] = ", ".join(filter(None, [first["title"], *first[change]]))
         rows.append(facts | {"baseline": baseline, "metric": first["metric"], **gain._asdict()})
     if not rows:
         raise UserError(f"--gains {baseline}", "no other method to compare with it", "evaluate one with `tespec run`")
@@ -221,7 +221,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
     index = {
         "Task": data["task"].map(_task_title),
         "Data": data["column"].str.removeprefix(f"{MEASURED} ").str.strip("()"),
-        "Method": data["title"] + data["variant"].map(lambda name: f", {name}" if name else ""),
+        "Method": data.pop("label"),
         "Recurrent": data["arch"].map(RECURRENT),
         "Backbone": data["backbone"],
         "Metric": data["metric"].map(_metric_titles(chosen)),

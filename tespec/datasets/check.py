@@ -238,7 +238,7 @@ def problems(found: Sequence[Checked]) -> list[str]:
             lines.append(f"{each.name}: {what}; copy the right recording, or keep it in one of the splits")
     labelled = (each for each in found if each.facts.get("labels_count"))
     try:
-        require_one_size("data set", ((each.name, each.region) for each in labelled if each.region))
+        require_one_size("labelled recordings", ((each.name, each.region) for each in labelled if each.region))
     except UserError as error:
         lines.append(str(error))
     return list(dict.fromkeys(lines))

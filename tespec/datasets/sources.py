@@ -186,7 +186,7 @@ class ArchiveSource:
         height, width = self.data.shape[2:]
         if self.sensor is not None:
             resolve_size(self.path, *self.sensor, named=(self.factor * height, self.factor * width))
-        return Region(height, width)
+        return Region(height, width, self.factor)
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of the files of histograms and times."""

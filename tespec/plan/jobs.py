@@ -268,7 +268,9 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
     Raises:
         UserError: a task, ablation or setting is unknown, or weights are of a method without cells.
     """
-    known = [method for cells in plan.cells for method in cells.methods] + [ABLATED] * bool(plan.ablations)
+    known = dict.fromkeys(
+        [method for cells in plan.cells for method in cells.methods] + [ABLATED] * bool(plan.ablations)
+    )
     for name in plan.checkpoints:
         if name not in known:
             raise UserError(f"plan {plan.name}, checkpoints {name}", "no cell has this method", suggest(name, known))
@@ -345,7 +347,7 @@ def _pretraining(recipe: str, profile: str, changes: tuple[str, ...], accumulate
     from tespec.runs.pretrain import identity_of
 
     settings = pretraining_settings(recipe, profile, changes)
-    overrides, given = identity_of(settings) if changes else ({}, {})
+    overrides, given = identity_of(settings)
     return settings.dataset, canonical(overrides | given, accumulate)
 
 

@@ -21,7 +21,7 @@ from tespec.metrics import partial_means
 from tespec.models.layers import with_exact_pools
 from tespec.pretraining.method import Method
 from tespec.runs.data import Data, sibling
-from tespec.runs.pretrain import pretrain
+from tespec.runs.pretrain import identity_of, pretrain
 from tespec.runs.run import WEIGHTS, Outcome, Run, plugin_of, run_or_load
 from tespec.runs.setup import Setup
 from tespec.runs.train import SIZE, require_trainable, train
@@ -91,7 +91,9 @@ class CellSpec:
             if not (self.data.is_sample or planned):
                 remedy = f"give --checkpoint FILE, or create it: tespec pretrain {option} --data FOLDER"
                 raise UserError(option, "needs pre-trained weights", remedy)
-            require_trainable(self.recipe, self.setup)
+            if self.data.is_sample:
+                identity_of(self.recipe)
+                require_trainable(self.recipe, self.setup, "pretraining.batch_size")
         elif unused:
             raise UserError(unused[0], "this run has no pre-training", "remove it")
         elif self.checkpoint is None and self.method.pretraining_data != "-" and not planned:

@@ -72,7 +72,6 @@ def pretrain(
     """
     began, method = time.monotonic(), find_method(name)
     overrides, given = identity_of(settings)
-    pretrain_method(settings).refuse_unused(overrides)
     # Settings and options are refused before another network is pre-trained.
     open_pretraining(settings, None)
     require_trainable(settings, setup)
@@ -127,9 +126,14 @@ def pretrain(
 
 
 def identity_of(settings: Pretraining) -> tuple[dict[str, Any], dict[str, str]]:
-    """Settings that differ from the recipe's, without the file of another network, and that file's hash, if given."""
-    changed = changed_pretraining(settings, find_method(settings.name).network)
-    _, file = pretrain_method(settings).upstream(own_settings(settings.objective))
+    """Settings that differ from the recipe's, without the file of another network, and that file's hash, if given.
+
+    Raises:
+        UserError: a changed setting has no effect on this method, or the file is missing.
+    """
+    changed, method = changed_pretraining(settings, find_method(settings.name).network), pretrain_method(settings)
+    method.refuse_unused(changed)
+    _, file = method.upstream(own_settings(settings.objective))
     if not file:
         return changed, {}
     overrides = {key: each for key, each in changed.items() if not (isinstance(each, str) and Path(each) == Path(file))}

@@ -45,18 +45,20 @@ TRACKERS = {
 }
 
 
-def require_trainable(settings: Finetuning | Pretraining, setup: Setup) -> None:
+def require_trainable(settings: Finetuning | Pretraining, setup: Setup, setting: str = "batch_size") -> None:
     """Refuse options that do not fit the batch or the backbone, before data is read or another network is trained.
+
+    `setting` is what messages call the batch size.
 
     Raises:
         UserError: the batch does not divide evenly, a pre-training's loss would compare or normalise too few samples,
             or the backbone's activations cannot be recomputed.
     """
-    micro_batches(settings.batch_size, setup.accumulate)
+    micro_batches(settings.batch_size, setup.accumulate, setting)
     least = pretrain_method(settings).min_batch_size if isinstance(settings, Pretraining) else 1
     if (size := settings.batch_size // setup.accumulate) < least:
         what = f"{size} per micro-batch is too small: samples are compared or normalised over it"
-        raise UserError("batch_size", what, f"set it to {least * setup.accumulate} or more, or lower --accumulate")
+        raise UserError(setting, what, f"set it to {least * setup.accumulate} or more, or lower --accumulate")
     if setup.recompute:
         execute(build_backbone(settings.width, settings.recurrent, settings.bins, SIZE), recompute=True)
 

@@ -66,7 +66,7 @@ def require_gradients(network: nn.Module) -> None:
 def synced(model: nn.Module) -> nn.Module:
     """Turn every batch normalisation of `model` into `SyncedBatchNorm`, in place; optimizers keep their references."""
     for each in model.modules():
-        if isinstance(each, BATCH_NORMS):
+        if type(each) in BATCH_NORMS:  # subclasses, such as timm's with an activation, do more
             each.__class__ = SyncedBatchNorm
     return model
 
@@ -83,7 +83,7 @@ class SyncedBatchNorm(nn.BatchNorm1d):
     def forward(self, input: Tensor) -> Tensor:
         """Normalise (N, C, ...), with one collective in the forward and one in the backward pass."""
         count = input.numel() // input.shape[1]
-        if not self.training or (ranks_per_batch() == 1 and count != 1):
+        if not self.training or (ranks_per_batch() == 1 and count != 1 and not has_no_labels()):
             return super().forward(input)
         values = input.to(torch.promote_types(input.dtype, torch.float32))
         if has_no_labels():
@@ -102,7 +102,7 @@ class SyncedBatchNorm(nn.BatchNorm1d):
         return torch.addcmul(shift.view(along), values, factor.view(along)).to(input.dtype)
 
     def _check_input_dim(self, input: Tensor) -> None:
-        """Accept maps too."""
+        """Accept feature maps of any rank."""
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor, seen: Tensor) -> None:

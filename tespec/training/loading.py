@@ -72,13 +72,13 @@ def deal(steps: Callable[..., Any], seed: int, batch_size: int, accumulate: int)
     return MicroBatches([steps(seed, (rank() * accumulate + step, parts)) for step in range(accumulate)])
 
 
-def micro_batches(batch_size: int, accumulate: int) -> int:
+def micro_batches(batch_size: int, accumulate: int, setting: str = "batch_size") -> int:
     """Number of micro-batches of a batch over all ranks; a batch that does not divide evenly is refused."""
     parts = world_size() * accumulate
     if batch_size % parts:
         shared = f"among {world_size()} processes with {accumulate} gradient accumulation steps each"
         what, larger = f"{batch_size} does not divide evenly {shared}", -(-batch_size // parts) * parts
-        raise UserError("batch_size", what, f"use --set batch_size={larger}, or another --accumulate")
+        raise UserError(setting, what, f"use --set {setting}={larger}, or another --accumulate")
     return parts
 
 

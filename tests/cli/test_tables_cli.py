@@ -76,10 +76,7 @@ def test_gains_are_one_table(tables, tmp_path):
         (["--only", "ablation_steps", "--measured"], "has no measured results"),
         (["--gains", "scrach"], "did you mean 'scratch'"),
         (["--gains", "scratch", "--measured"], "--gains cannot be combined with"),
-        (
-            ["--gains", "scratch", "--where", "frames=moving"],
-            "main metric over all frames; leave out --where frames",
-        ),
+        (["--gains", "scratch", "--where", "frames=moving"], "over all frames; leave out --where frames"),
         (["--gains", "scratch", "--where", "metric=mean_class_acc"], "over all frames; leave out --where metric"),
         (["--results", REPOSITORY / "docs"], "is not a results folder"),
         (["--results", "nowhere"], "--results nowhere: no such folder; give a folder that contains runs/"),

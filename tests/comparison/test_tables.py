@@ -291,12 +291,7 @@ def test_rows_of_one_variant_that_differ_in_more_have_columns_of_their_own() -> 
         ({"plugin": "f" * 12}, "plugin", "Data", "plugin ffffffffffff"),
         ({"weights": {"sha256": "ff"}}, "weights", "Data", "weights ff"),
         ({"weights": {"recipe": {"overrides": {"lr": 1}}}}, "variant", "Method", "pretraining.lr=1"),
-        (
-            {"weights": {"recipe": {"overrides": {"lr": 1}}}},
-            "pretraining_overrides",
-            "Method",
-            "Moby, pretraining.lr=1",
-        ),
+        ({"weights": {"recipe": {"overrides": {"lr": 1}}}}, "pretraining_overrides", "Method", ", pretraining.lr=1"),
     ],
 )
 def test_gains_of_several_versions_have_rows_of_their_own(

@@ -143,7 +143,7 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_every_recording_of_a_split_but_the_faulty_ones_is_there_in_order(root):
+def test_every_recording_of_a_split_but_the_skipped_ones_is_there_in_order(root):
     for path in [*root.glob("train/b_*"), root / "test" / "c_bbox.npy"]:
         shutil.copy(path, path.with_name(path.name.replace(path.name[0], SKIPPED, 1)))
     found = opened(root)

@@ -111,6 +111,9 @@ def test_a_store_in_the_cache_is_known_by_content_wherever_the_recording_lies(ca
     moved = recording.rename(tmp_path / "mounted elsewhere" / recording.name)
     assert open_events(moved).path == store
     assert cache_path(replace(open_reader(moved), height=300)) != store
+    os.utime(moved, (1, 1))
+    with pytest.raises(UserError, match="is not packed"):
+        open_events(moved)  # a change between the parts that are hashed is seen by the file's time
     content = bytearray(moved.read_bytes())
     content[-1] ^= 1 << 4  # a polarity
     moved.write_bytes(content)

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from twins import copied
+from twins.rvt_archive import ONE_MPX, archive
 
 from tespec.core.boxes import Boxes
 from tespec.core.config import finetuning_settings
@@ -107,11 +109,14 @@ def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
 
 
 @pytest.mark.parametrize(("factor", "limits"), [(1, (60, 20)), (2, (30, 10))])
-def test_the_limits_of_1mpx_are_in_px_of_the_sensor(tiny_world, factor, limits):
+def test_the_limits_of_1mpx_are_in_px_of_the_sensor(tiny_world, tmp_path, factor, limits):
     """RVT drops boxes below a diagonal of 60 px and a side of 20 px of the sensor (io/box_filtering.py)."""
-    settings = finetuning_settings("1mpx", "feedforward", "paper", [f"downsample.factor={factor}"])
-    scorer = build_task(settings, tiny_world / "1mpx").scorer()
-    assert (scorer.filters.min_diagonal, scorer.filters.min_side) == limits
+    settings = finetuning_settings("1mpx", "feedforward", "paper", [f"downsample.factor={factor}", "rule=rvt"])
+    stored = copied(tiny_world, tmp_path, "1mpx")
+    archive(stored, **ONE_MPX | {"factor": factor})
+    for root in (tiny_world / "1mpx", stored):
+        scorer = build_task(settings, root).scorer()
+        assert (scorer.filters.min_diagonal, scorer.filters.min_side) == limits
     assert "the 1000 boxes with the highest objectness times class score" in scorer.definition()
 
 

@@ -119,6 +119,20 @@ def test_a_single_process_computes_what_torch_computes():
         assert all(map(torch.equal, tree_leaves(found), tree_leaves(wanted)))
 
 
+def test_a_micro_batch_without_labels_moves_no_statistics():
+    norm = synced(nn.BatchNorm2d(CHANNELS))
+    with rank_without_labels(True):
+        norm(torch.randn(2, CHANNELS, 4, 4))
+    assert norm.num_batches_tracked == 0
+    assert not norm.running_mean.any()
+
+
+def test_a_batch_normalisation_that_does_more_keeps_its_class():
+    from timm.layers import BatchNormAct2d  # after tespec.core.compat
+
+    assert type(synced(nn.Sequential(BatchNormAct2d(CHANNELS)))[0]) is BatchNormAct2d
+
+
 @pytest.mark.parametrize("shape", [(1, CHANNELS), (1, CHANNELS, 1, 1)])
 def test_one_value_per_channel_has_variance_zero(shape):
     norm, values = batch_of("rows")[0], torch.arange(1.0, 1 + CHANNELS).view(shape)
