@@ -73,7 +73,7 @@ class Cpc(EventMethod):
         return super().from_settings(own, settings, data)
 
     def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
-        """Return "loss", and "found", the share of places whose own latent is the most similar one.
+        """Return "loss", and "found", the share of places where the true latent is the most similar one.
 
         The batch holds `histograms` (B, T, 2 * bins, H, W) uint8 and `fresh` (B,) bool. T must exceed `ahead`.
         """

@@ -206,8 +206,8 @@ def select(
     versions = [name for name in ORIGIN if name not in named]
     chosen = _newest(chosen, [*ROW[:-1], "task", *SETTING], versions, "written", left_out)
     # A seed has several results if its initial weights were made again, which changes the id.
-    seeds = dict.fromkeys([*CELL, "seed", "pretraining_seed", *filter(None, [by])])
-    chosen = _newest(chosen, [key for key in seeds if key not in ("metric", "frames")], ["name"], "written", left_out)
+    seeds = {*CELL, "seed", "pretraining_seed", by} - {"metric", "frames", ""}
+    chosen = _newest(chosen, [*seeds], ["name"], "written", left_out)
     augmented = chosen["overrides"].str.contains("test_time_augmentation=(?!none)", regex=True)
     # All versions that match `where` are kept, so the column names have to distinguish them.
     names = column_names(chosen, {by, *free}, [name for name in ORIGIN if name in where])

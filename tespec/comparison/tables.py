@@ -211,8 +211,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
             has_single |= any(scores[each].shape[1] == 1 and NO_PRETRAINING not in scores[each] for each in (key, base))
             if set(members["machine"]) != set(cells_of[base]["machine"]):
                 gain = gain._replace(note=", ".join(filter(None, [gain.note, "another machine"])))
-        facts = {name: first[name] for name in ("task", "column", "method", "variant", "title", "arch", "backbone")}
-        facts["label"] = ", ".join(filter(None, [first["title"], *first[change]]))
+        facts = {name: first[name] for name in ("task", "column", "method", *change, "title", "arch", "backbone")}
         rows.append(facts | {"baseline": baseline, "metric": first["metric"], **gain._asdict()})
     if not rows:
         raise UserError(f"--gains {baseline}", "no other method to compare with it", "evaluate one with `tespec run`")
@@ -221,7 +220,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
     index = {
         "Task": data["task"].map(_task_title),
         "Data": data["column"].str.removeprefix(f"{MEASURED} ").str.strip("()"),
-        "Method": data.pop("label"),
+        "Method": [", ".join(filter(None, texts)) for texts in data[["title", *change]].to_numpy()],
         "Recurrent": data["arch"].map(RECURRENT),
         "Backbone": data["backbone"],
         "Metric": data["metric"].map(_metric_titles(chosen)),

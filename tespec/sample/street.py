@@ -63,7 +63,7 @@ class Habit(NamedTuple):
     stop: tuple[float, float] = (0.5, 2.0)
 
 
-EGO = Habit(8.0, (2.0, 4.0), (2.8, 5.6))  # stands for about 40 % of the time, including ramps
+EGO = Habit(8.0, (2.0, 4.0), (2.8, 5.6))  # stands still about 40 % of the time, including ramps
 DRIVER, CYCLIST, WALKER = Habit(9.0), Habit(5.0), Habit(1.6)
 
 
