@@ -122,7 +122,7 @@ def stream(
     """Yield the features of a recording window by window, with the state carried from its first event on.
 
     Windows, bins, clipping, order of polarities and downsampling are those of the network's training. A network trained
-    for another image size is rebuilt for this one with the same weights. No gradients are computed.
+    for another image size is built again for this size, with the same weights. No gradients are computed.
 
     Args:
         recording: file or folder of events.

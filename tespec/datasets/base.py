@@ -117,8 +117,13 @@ class LabelledDataset(ABC):
         return False
 
     @classmethod
-    def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
-        """Reader of a file or folder for which `reads` is true; `height` and `width` in px are the user's."""
+    def reader(
+        cls, path: Path, height: int | None = None, width: int | None = None, default: Size | None = None
+    ) -> Reader:
+        """Reader of a file or folder for which `reads` is true.
+
+        `height` and `width` in px are the user's; `default` is (height, width) if nothing else specifies the size.
+        """
         raise NotImplementedError(f"{cls.__name__} has no file format of its own")
 
     def names(self, split: str) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
-from tespec.core.settings import PositiveInt
+from tespec.core.settings import PositiveInt, Size
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
@@ -85,7 +85,9 @@ class Ddd17(LabelledDataset):
         return (path / TIMES).is_file() or (path / EVENTS).is_file()
 
     @classmethod
-    def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
+    def reader(
+        cls, path: Path, height: int | None = None, width: int | None = None, default: Size | None = None
+    ) -> Reader:
         """Reader of a recording folder (uzh-rpg/ess, datasets/extract_data_tools/example_loader_ddd17.py)."""
         for name in (TIMES, EVENTS):
             if not (path / name).is_file():
@@ -98,7 +100,7 @@ class Ddd17(LabelledDataset):
         if events != XYP.itemsize * count:
             what = f"has {events} bytes, but the {count} events of {TIMES} need {XYP.itemsize * count}"
             raise UserError(path / EVENTS, what, "copy both files again")
-        sensor = resolve_size(path, height, width, default=cls.sensor)
+        sensor = resolve_size(path, height, width, default=default or cls.sensor)
         _, ticks_per_us = image_times(path)
 
         def chunks() -> Iterator[Events]:

@@ -10,7 +10,7 @@ import numpy as np
 import pydantic
 
 from tespec.core.errors import UserError
-from tespec.core.settings import Flag, PositiveInt
+from tespec.core.settings import Flag, PositiveInt, Size
 from tespec.datasets.base import SPLITS, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
 from tespec.datasets.recording import LabelledRecording
@@ -98,14 +98,16 @@ class Dsec(LabelledDataset):
         )
 
     @classmethod
-    def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
+    def reader(
+        cls, path: Path, height: int | None = None, width: int | None = None, default: Size | None = None
+    ) -> Reader:
         """Reader of an `events.h5` file; times are t + t_offset, on the clock of the labels."""
         count = hdf5.number_of_events(path)
         with hdf5.translate_errors(path, OFFSET):
             offset = int(hdf5.dataset(path, OFFSET, "iu", 0)[()])
         if abs(offset) > LARGEST_OFFSET:
             raise UserError(path, f"{OFFSET} is out of range: {offset}", hdf5.AGAIN)
-        size = resolve_size(path, height, width, default=cls.sensor)
+        size = resolve_size(path, height, width, default=default or cls.sensor)
 
         def chunks() -> Iterator[Events]:
             return (events._replace(t=events.t + offset) for events in hdf5.read_events(path, size, count))

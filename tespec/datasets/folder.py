@@ -87,7 +87,7 @@ def entries_below(root: Path) -> Iterator[os.DirEntry[str]]:
                 continue
             seen.add(place)
             with os.scandir(folder) as entries:
-                found = [entry for entry in entries if not entry.name.startswith((".", "lost+found"))]
+                found = [entry for entry in entries if entry.name[0] != "." and entry.name != "lost+found"]
         except OSError as error:
             raise UserError(folder, f"cannot be read ({error.strerror})", "change its permissions") from error
         yield from found

@@ -236,7 +236,7 @@ def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
     found, length = [], window_us(window_ms)
     for recording in (each for each in recordings if (each.path / IMAGES).is_dir() and len(each)):
         times, _ = image_times(recording.path)
-        every = ((re.search(r"\d+$", path.stem), path) for path in (recording.path / IMAGES).glob("*.png"))
+        every = ((re.search(r"\d+$", path.stem), path) for path in (recording.path / IMAGES).glob("[!.]*.png"))
         paths = {int(number[0]): path for number, path in every if number}
         first, last = int(recording.windows[0, 0]) + length, int(recording.windows[-1, 1])
         kept = [number for number, time in enumerate(times.tolist()) if first <= time <= last and number + 1 in paths]

@@ -11,6 +11,7 @@ import pydantic
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
+from tespec.core.settings import Size
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import DepthMaps
 from tespec.datasets.recording import LabelledRecording
@@ -70,12 +71,14 @@ class Mvsec(LabelledDataset):
         return path.suffix.lower() in SUFFIXES and holds(path, EVENTS)
 
     @classmethod
-    def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
+    def reader(
+        cls, path: Path, height: int | None = None, width: int | None = None, default: Size | None = None
+    ) -> Reader:
         """Reader of a `_data.hdf5` file: float64 rows of x, y, time in s since 1970, and polarity -1 or 1."""
         shape = dataset(path, EVENTS, "f", 2).shape
         if shape[1] != 4:
             raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", AGAIN)
-        count, size = shape[0], resolve_size(path, height, width, default=cls.sensor)
+        count, size = shape[0], resolve_size(path, height, width, default=default or cls.sensor)
         if not count:
             raise UserError(path, "holds no events", "give a recording with events")
 

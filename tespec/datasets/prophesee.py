@@ -232,7 +232,9 @@ class PropheseeDataset(LabelledDataset):
         return path.suffix.lower() in hdf5.SUFFIXES and hdf5.holds(path, RECORDED)
 
     @classmethod
-    def reader(cls, path: Path, height: int | None = None, width: int | None = None) -> Reader:
+    def reader(
+        cls, path: Path, height: int | None = None, width: int | None = None, default: Size | None = None
+    ) -> Reader:
         """Refuse Prophesee's own HDF5 format."""
         what = "is in Prophesee's own HDF5 format, whose codec is not available"
         raise UserError(path, what, "convert it to .raw or .dat")

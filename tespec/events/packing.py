@@ -121,7 +121,7 @@ def open_reader(path: Path, height: int | None = None, width: int | None = None,
     if path.is_file() and suffix in READERS:
         return READERS[suffix](path, height, width, default)
     if (dataset := dataset_of(path)) is not None:
-        return dataset.reader(path, height, width)
+        return dataset.reader(path, height, width, default)
     if in_columns(path):
         what = "is an HDF5 file of events in an unsupported layout (supported: DSEC, MVSEC)"
         raise UserError(path, what, "save x, y, t, p as .npz")

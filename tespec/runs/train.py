@@ -60,7 +60,8 @@ def require_trainable(settings: Finetuning | Pretraining, setup: Setup, setting:
         what = f"{size} per micro-batch is too small: samples are compared or normalised over it"
         raise UserError(setting, what, f"set it to {least * setup.accumulate} or more, or lower --accumulate")
     if setup.recompute:
-        execute(build_backbone(settings.width, settings.recurrent, settings.bins, SIZE), recompute=True)
+        with torch.device("meta"):
+            execute(build_backbone(settings.width, settings.recurrent, settings.bins, SIZE), recompute=True)
 
 
 def train(

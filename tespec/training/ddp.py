@@ -64,7 +64,7 @@ def require_gradients(network: nn.Module) -> None:
 
 
 def synced(model: nn.Module) -> nn.Module:
-    """Turn every batch normalisation of `model` into `SyncedBatchNorm`, in place; optimizers keep their references."""
+    """Turn torch's batch normalisations in `model` into `SyncedBatchNorm`, in place; optimizers stay valid."""
     for each in model.modules():
         if type(each) in BATCH_NORMS:  # subclasses, such as timm's with an activation, do more
             each.__class__ = SyncedBatchNorm

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from event_files import assert_same_events, dat, random_events, whole
+from event_files import assert_same_events, dat, random_events, whole, write_h5
 from twins import copied, opened
 
 from tespec.core.errors import UserError
@@ -195,3 +195,11 @@ def test_preparing_what_is_packed_already_changes_nothing_nor_does_losing_the_or
         path.unlink()
     sources.packed_events.cache_clear()
     assert fingerprint(opened(root, "gen1").recordings("test")) == before
+
+
+def test_a_packed_recording_of_another_sensor_than_its_data_set_s_opens_again(tmp_path):
+    path = tmp_path / "events.h5"
+    events = {f"events/{name}": np.array([number], "u2") for name, number in zip("xytp", (3, 2, 5, 1), strict=True)}
+    write_h5(path, events | {"t_offset": 0, "ms_to_idx": np.array([0, 1])})
+    pack_missing([EventSource(path, (720, 1280))], beside=True)
+    assert (open_events(path).height, open_events(path).width) == (720, 1280)
