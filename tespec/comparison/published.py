@@ -86,7 +86,7 @@ def read_ablations() -> dict[str, Ablation]:
         try:
             found |= TypeAdapter(dict[str, Ablation]).validate_python(read_yaml(path))
         except UNREADABLE as error:  # a ValidationError is a ValueError
-            said = " ".join(str(error).splitlines()[1:3])
+            said = " ".join(str(error).splitlines()[:3])
             raise UserError(path, f"is not an ablation table ({said})", "see results/paper/ablations.yaml") from error
     return {name: each.model_copy(update={"name": name}) for name, each in found.items()}
 

@@ -160,12 +160,17 @@ def label_of(root: Path, dataset: str, *, labelled: bool = True) -> str:
 
     Without labels, any recordings may be given for a `dataset`: instead of its name, the name is that of the data set
     that all of them are official recordings of, else that of the file or folder.
+
+    Raises:
+        UserError: without another name, the data would be called like the sample world.
     """
     described = next((each.data for _, each in descriptions_above(root) if each.data), "")
     if labelled:
         return described or dataset
     path = Path(os.path.abspath(root))
     official = _official(path) if dataset in names("tasks") else ""  # others are images
+    if (official or path.stem) == SAMPLE and not described:
+        raise UserError(root, "has the name of the sample world", "rename it, or name the data in a dataset.json")
     return re.sub(r"[^A-Za-z0-9]+", "_", described or official or path.stem)
 
 

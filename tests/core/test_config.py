@@ -61,6 +61,7 @@ def test_the_user_s_peak_rate_also_holds_after_pretraining():
         return settings.after_pretraining_on("1mpx").optimisation.peak_lr
 
     assert after() == 1e-4  # paper, text
+    assert finetuning_settings("gen1", "recurrent", "paper").after_pretraining_on("1Mpx").optimisation.peak_lr == 2e-4
     assert after("optimisation.peak_lr=5e-5") == after("optimisation={peak_lr: 5e-5}") == 5e-5
     assert after("peak_lr_after.1Mpx=2e-4", "optimisation.peak_lr=5e-5") == 2e-4
     others = finetuning_settings("ddd17", "recurrent", "paper", ["optimisation.peak_lr=5e-5"])

@@ -28,6 +28,10 @@ def test_sample_data_is_known_by_its_description(tmp_path):
     recording.parent.mkdir()
     recording.touch()
     assert find_unlabelled("1mpx", recording).is_sample
+    (tmp_path / "own" / "sample").mkdir(parents=True)
+    (tmp_path / "dataset.json").unlink()
+    with pytest.raises(UserError, match="has the name of the sample world; rename it"):
+        find_unlabelled("1mpx", tmp_path / "own" / "sample")
 
 
 def test_official_recordings_are_known_wherever_they_are(tmp_path):
