@@ -105,11 +105,12 @@ class LabelledDataset(ABC):
 
     def _refuse_repeated(self, splits: Mapping[str, Iterable[str]]) -> None:
         first: dict[str, str] = {}
-        for split, name in ((split, name) for split, names in splits.items() for name in names if name != "*"):
-            if name in first:
-                what = f"{name} is in {first[name]} and again in {split}"
-                raise UserError(self.root, what, "list it once, in one of the splits")
-            first[name] = split
+        for split, names in splits.items():
+            for name in names:
+                if name in first and name != "*":
+                    what = f"{name} is in {first[name]} and again in {split}"
+                    raise UserError(self.root, what, "list it once, in one of the splits")
+                first[name] = split
 
     @classmethod
     def reads(cls, path: Path) -> bool:

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -309,7 +309,7 @@ def pack_missing(
             done += packing.events
             if failure is None:
                 continue
-            if isinstance(failure, NotWritable) or failure.where.startswith(str(packing.store)):
+            if isinstance(failure, NotWritable):
                 # The store could not be written; no recording is damaged.
                 remedy = failure.remedy if beside else "free disk space, or set TESPEC_CACHE to another folder"
                 raise UserError(failure.where, failure.what, remedy)
@@ -331,12 +331,13 @@ def _missing(source: EventSource, beside: bool) -> list[Packing]:
     if not is_recorded(path) and (store / HEADER).is_file():
         open_store(store)  # raises if it is damaged
         return []
-    reader = source.reader()
     if is_complete(store):
-        same = is_of(header_of(store), reader)
+        size = header_of(store)["height"], header_of(store)["width"]
+        same = is_of(store, replace(source, default=source.default or size).reader())
         if same or not beside:
             require_same(store, path, same)
             return []
+    reader = source.reader()
     target = store if beside else cache_path(reader)
     return [] if target != store and is_complete(target) else [Packing(source, target, reader.events)]
 

@@ -51,7 +51,7 @@ class NotPacked(UserError):
 
 
 class NotWritable(UserError):
-    """Raised if the folder of a packed store cannot be written to."""
+    """Raised if a packed store cannot be written at its place."""
 
 
 def dataset_of(path: Path) -> Any:
@@ -86,7 +86,7 @@ def open_events(
         stream = open_store(folder)
         if folder != path and is_recorded(path):
             reader = open_reader(path, height, width, default or (stream.height, stream.width))
-            require_same(folder, path, is_of(header_of(folder), reader))
+            require_same(folder, path, is_of(folder, reader))
         else:
             resolve_size(path, height, width, (stream.height, stream.width))
         return stream
@@ -206,10 +206,8 @@ def _is_packed(folder: Path, reader: Reader) -> bool:
     if not folder.exists():
         return False
     if not (folder / HEADER).is_file():
-        raise UserError(folder, "exists but is not a packed store", "remove it, or choose another place")
-    if not store.is_complete(folder):
-        return False
-    return is_of(header_of(folder), reader)
+        raise NotWritable(folder, "exists but is not a packed store", "remove it, or choose another place")
+    return store.is_complete(folder) and is_of(folder, reader)
 
 
 def _write(reader: Reader, folder: Path, source: SourceHash, progress: Callable[[int, int], None]) -> dict[str, Any]:
@@ -329,12 +327,12 @@ def quick_hash(path: Path) -> dict[str, Any]:
     return {"name": path.name, "bytes": size, "sampled_sha256": digest.hexdigest()}
 
 
-def is_of(header: dict[str, Any], reader: Reader) -> bool:
+def is_of(folder: Path, reader: Reader) -> bool:
     """Whether a store matches a recording by sensor size, and its files by size and sampled SHA-256, ignoring names.
 
     A change between the samples that keeps the size is not detected.
     """
-    found = [quick_hash(file) for file in files_of(reader.path)]
+    header, found = header_of(folder), map(quick_hash, files_of(reader.path))
     same = [dict(file, name="") for file in header["source"]["files"]] == [dict(file, name="") for file in found]
     return same and (header["height"], header["width"]) == (reader.height, reader.width)
 

@@ -320,11 +320,9 @@ def _jobs(plan: Plan, kind: str, method: str, task: str, arch: str, seed: int, c
     upstreams: list[Job | None] = [None]
     if kind == EVALUATION and checkpoint is None and method in pretrained_methods():
         dataset, overrides = _pretraining(method, profile, pretraining, plan.accumulate)
+        place = _place(plan, dataset, labelled=False)
         upstreams = [
-            Job(
-                *(PRETRAINING, method, dataset, "", first, profile, "test"),
-                *(*_place(plan, dataset, labelled=False), pretraining, overrides),
-            )
+            Job(PRETRAINING, method, dataset, "", first, profile, "test", *place, pretraining, overrides)
             for first in plan.pretraining_seeds or (seed,)
         ]
     data, label = _place(plan, task)

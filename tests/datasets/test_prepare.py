@@ -203,3 +203,10 @@ def test_a_packed_recording_of_another_sensor_than_its_data_set_s_opens_again(tm
     write_h5(path, events | {"t_offset": 0, "ms_to_idx": np.array([0, 1])})
     pack_missing([EventSource(path, (720, 1280))], beside=True)
     assert (open_events(path).height, open_events(path).width) == (720, 1280)
+
+
+def test_a_recording_that_does_not_store_its_size_keeps_that_of_its_store(tmp_path):
+    path = dat(tmp_path / "a.dat", [(3, 2, 1, 1)], header="% Version 2\n")
+    pack_missing([EventSource(path, (48, 64))], beside=True)
+    assert pack_missing([EventSource(path)]) == []  # as before a training without --sensor
+    assert open_events(path).width == 64
