@@ -94,7 +94,7 @@ def plan(
     plan = changed(read, options)
     jobs = select(expand(plan, options.seeds), options.only)
     check_methods(plan, jobs)
-    results, (records, problems) = options.results, read_all(options.results)
+    results, (records, problems) = options.results, read_current(options.results)
     for problem in problems:
         say(f"skipped: {problem}")
     missing = missing_jobs(jobs, records, options.runs)
@@ -148,7 +148,7 @@ def check_methods(plan: Plan, jobs: Sequence[Job]) -> None:
             raise UserError(f"plan {plan.name}, {job.method}", "has no pre-trained weights", remedy)
 
 
-def read_all(results: Path) -> tuple[list[Record], list[str]]:
+def read_current(results: Path) -> tuple[list[Record], list[str]]:
     """Read the records that are up to date, and describe unreadable files."""
     records, problems = read_records(results) if results.exists() else ([], [])
     return up_to_date(records), problems
@@ -180,7 +180,7 @@ def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: Options) -
     places += ["--threads", str(plan.threads)] if plan.threads else []
 
     def arguments(job: Job) -> list[str]:
-        return ["-m", "tespec.cli", *arguments_of(plan, job, read_all(results)[0], options), *places]
+        return ["-m", "tespec.cli", *arguments_of(plan, job, read_current(results)[0], options), *places]
 
     logs = options.runs / "logs" / plan.name
     executor = make_executor(options.cluster, options.slurm, logs / "submitted") if options.cluster else None
@@ -195,7 +195,7 @@ def run_jobs(plan: Plan, jobs: Sequence[Job], results: Path, options: Options) -
 def print_pretrainings(jobs: Sequence[Job], results: Path) -> None:
     """Print the validation losses of pre-trainings and the paths of their pictures."""
     made = {job.choices for job in jobs}
-    for record in read_all(results)[0] if jobs else ():
+    for record in read_current(results)[0] if jobs else ():
         if made.intersection(choices_of(record)):
             losses = {name: value for name, value in record.metrics.items() if name.startswith("loss")}
             picture = results / "pictures" / f"{record.name}.png"

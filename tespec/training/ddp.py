@@ -64,10 +64,17 @@ def require_gradients(network: nn.Module) -> None:
 
 
 def synced(model: nn.Module) -> nn.Module:
-    """Turn torch's batch normalisations in `model` into `SyncedBatchNorm`, in place; optimizers stay valid."""
+    """Turn torch's batch normalisations in `model` into `SyncedBatchNorm`, in place; optimizers stay valid.
+
+    Raises:
+        UserError: multiple ranks train a batch normalisation of another class.
+    """
     for each in model.modules():
+        trained = any(parameter.requires_grad for parameter in each.parameters(recurse=False))
         if type(each) in BATCH_NORMS:  # subclasses, such as timm's with an activation, do more
             each.__class__ = SyncedBatchNorm
+        elif isinstance(each, BATCH_NORMS) and type(each) is not SyncedBatchNorm and trained and world_size() > 1:
+            raise UserError(type(each).__name__, "is not synchronised between ranks", "use torch's BatchNorm")
     return model
 
 

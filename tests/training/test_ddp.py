@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from tespec.core.config import finetuning_settings
 from tespec.core.distributed import close_group, open_group, rank_without_labels
 from tespec.core.errors import UserError
+from tespec.training import ddp
 from tespec.training.ddp import SyncedBatchNorm, synced
 from tespec.training.loading import MicroBatches
 from tespec.training.trainer import Trainer
@@ -127,10 +128,14 @@ def test_a_micro_batch_without_labels_moves_no_statistics():
     assert not norm.running_mean.any()
 
 
-def test_a_batch_normalisation_that_does_more_keeps_its_class():
+def test_a_batch_normalisation_that_does_more_keeps_its_class(monkeypatch):
     from timm.layers import BatchNormAct2d  # after tespec.core.compat
 
     assert type(synced(nn.Sequential(BatchNormAct2d(CHANNELS)))[0]) is BatchNormAct2d
+    monkeypatch.setattr(ddp, "world_size", lambda: 2)
+    with pytest.raises(UserError, match="BatchNormAct2d: is not synchronised between ranks"):
+        synced(BatchNormAct2d(CHANNELS))
+    synced(BatchNormAct2d(CHANNELS).requires_grad_(False))  # of a frozen teacher
 
 
 @pytest.mark.parametrize("shape", [(1, CHANNELS), (1, CHANNELS, 1, 1)])
