@@ -4,10 +4,10 @@
     python benchmarks/gpu.py --only agreement           # one stage
     python benchmarks/gpu.py --device cpu --small       # run all stages without a GPU
 
-Each stage covers TESPEC's pre-training and the fine-tuning of each task, in fp32 and bf16. `agreement` checks that the
-loss and gradients of a step match the CPU's, `waits` that the CPU does not wait for the GPU during a step; `step`
-measures time and memory at the paper's size. If a stage fails, the others still run. A run of all stages writes
-results/gpu/MACHINE.json. Exit code 1: a check or a stage failed.
+Each stage covers TESPEC's pre-training and the fine-tuning of each task. `agreement` checks that the loss and gradients
+of a step match the CPU's, `waits` that the CPU does not wait for the GPU during a step, both in fp32 and bf16; `step`
+measures time and memory at the paper's size in bf16. If a stage fails, the others still run. A run of all stages writes
+results/gpu/MACHINE.json after each stage. Exit code 1: a check or a stage failed.
 """
 
 from __future__ import annotations
@@ -153,6 +153,7 @@ def step(name: str, precision: str, device: torch.device, small: bool) -> Row:
 
 
 STAGES = {each.__name__: each for each in (agreement, waits, step)}
+PRECISIONS = {"agreement": ("fp32", "bf16"), "waits": ("fp32", "bf16"), "step": ("bf16",)}
 
 
 @app.default
@@ -170,11 +171,13 @@ def run_stages(
         raise UserError(error.where, "no such GPU", "use --device cpu --small for a smoke test") from error
     load, rows = os.getloadavg()[0], list[Row]()
     torch.set_num_threads(1)
+    path = path or (None if only or small else RESULTS / "gpu" / f"{machine_name(describe(chosen))}.json")
     for name in [only] if only else STAGES:
         rows += run_stage(name, chosen, small)
-    default = None if only or small else RESULTS / "gpu" / f"{machine_name(describe(chosen))}.json"
-    if path := path or default:
-        print(f"written: {save(path, describe(chosen), rows, load)}")
+        if path:
+            save(path, describe(chosen), rows, load)
+    if path:
+        print(f"written: {path}")
     failed = [f"{row['stage']} ({row['case']})" for row in rows if row["failed"]]
     print(f"{len(rows)} rows; failed: {', '.join(failed) or 'none'}")
     return 1 if failed else 0
@@ -183,7 +186,7 @@ def run_stages(
 def run_stage(name: str, device: torch.device, small: bool) -> list[Row]:
     """Run a stage and print its rows; an exception becomes a failed row with the error as its note."""
     rows = []
-    precisions = ("fp32", "bf16") if device.type == "cuda" or name == "agreement" else ("fp32",)
+    precisions = PRECISIONS[name] if device.type == "cuda" or name == "agreement" else ("fp32",)
     for case, precision in product(SMALL if small else TRAININGS, precisions):
         row: Row = {"stage": name, "case": f"{case}, {precision}", "failed": False}
         try:

@@ -17,7 +17,7 @@ version=${PYTHON_VERSION:-3.12}
 packages=${PACKAGES:-mmengine mmcv-lite mmdet mmsegmentation addict yapf platformdirs termcolor prettytable wcwidth
     terminaltables pycocotools shapely ftfy regex setuptools hdf5plugin lz4 zstandard pydantic pydantic_core
     annotated-types typing-inspection typing_extensions six cyclopts attrs docstring_parser rich rich-rst markdown-it-py
-    mdurl pygments}
+    mdurl pygments filelock}
 
 # Skip lines of constraints.txt that apply only to Python 3.10.
 wanted=()

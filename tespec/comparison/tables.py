@@ -332,12 +332,13 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by
         return None
     measured = varied[varied["variant"].isin(variants)].merge(places)
     scores = scores.merge(places)
-    # A row names only the variant, so the column names the rest.
-    scores["column"] += scores["arch"].map({"recurrent": "", "feedforward": ", feed-forward"})
-    several = scores.groupby(["task", "column"])["backbone"].transform("nunique") > 1
-    scores["column"] += (", " + scores["backbone"]).where(several, "")
-    alike = scores.groupby(["variant", "task", "column", *([by] if by else [])])
-    scores["column"] += alike["pretraining_overrides"].transform(_differing)
+    if not scores.empty:  # empty columns cannot be added to the strings that pandas uses if pyarrow is installed
+        # A row names only the variant, so the column names the rest.
+        scores["column"] += scores["arch"].map({"recurrent": "", "feedforward": ", feed-forward"})
+        several = scores.groupby(["task", "column"])["backbone"].transform("nunique") > 1
+        scores["column"] += (", " + scores["backbone"]).where(several, "")
+        alike = scores.groupby(["variant", "task", "column", *([by] if by else [])])
+        scores["column"] += alike["pretraining_overrides"].transform(_differing)
     scores, notes = _ranked(scores, by)
     published = [
         {"row": position, "variant": variant, "task": ablation.task, "metric": metric, "value": value}

@@ -98,7 +98,10 @@ def _checked(histograms: Tensor, state: Tensor | None, planes: tuple[int, ...]) 
 
 def _seconds(bin_seconds: float | Tensor, histograms: Tensor) -> Tensor:
     """Bin lengths (B, T) in s, float64, on the device of the histograms."""
-    return torch.as_tensor(bin_seconds, dtype=torch.float64, device=histograms.device).expand(histograms.shape[:2])
+    if not isinstance(bin_seconds, Tensor):
+        # Filled, not copied: the CPU would wait for a copy to a GPU.
+        bin_seconds = torch.full((), bin_seconds, dtype=torch.float64, device=histograms.device)
+    return bin_seconds.to(histograms.device, torch.float64).expand(histograms.shape[:2])
 
 
 def estimate_high_pass(

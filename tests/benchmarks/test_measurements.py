@@ -111,6 +111,14 @@ def test_a_step_that_raises_is_named_and_the_next_one_runs(monkeypatch, capsys):
     assert "failed: step (ddd17, fp32)\n" in printed
 
 
+def test_the_page_has_the_measured_times_of_a_gpu():
+    page = (REPOSITORY / "docs" / "installation.md").read_text()
+    rows = json.loads((REPOSITORY / "results" / "gpu" / "nvidia-h200.json").read_text())["rows"]
+    for row in [row for row in rows if row["stage"] == "step"]:
+        hours, memory = f"{row['hours_of_all_steps']:.1f}", f"{row['peak_bytes'] / 1e9:.1f} GB"
+        assert f"| {row['seconds']:.3f} | {row['frames_per_second']:.0f} | {hours} | {memory} |" in page
+
+
 def test_without_a_gpu_the_way_that_works_is_named(monkeypatch, capsys):
     assert call(monkeypatch, gpu, "--device", "cuda:99") == 2
     said = "error: --device cuda:99: no such GPU; use --device cpu --small for a smoke test"
