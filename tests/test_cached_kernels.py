@@ -1,23 +1,22 @@
 """numba reuses a cached kernel while its file is unchanged, so kernels must not read names of other files."""
 
 import ast
-from pathlib import Path
 
-import tespec
+from tespec.core.paths import REPOSITORY
 
-FILES = sorted(Path(tespec.__file__).parent.rglob("*.py"))
+FILES = sorted((REPOSITORY / "tespec").rglob("*.py"))
 LIBRARIES = {"math", "numpy", "numba"}  # safe to read: numba keeps a cache for each of its versions
 
 
-def is_cached(function: ast.FunctionDef) -> bool:
+def is_cached(function):
     return any("njit" in ast.unparse(each) and "cache=True" in ast.unparse(each) for each in function.decorator_list)
 
 
-def names(node: ast.AST) -> set[str]:
+def names(node):
     return {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
 
 
-def baked_in(source: str) -> list[str]:
+def baked_in(source):
     """List of "kernel reads name", for names of other files and constants computed from them in cached kernels."""
     tree, others, found = ast.parse(source), set(), []
     for node in ast.walk(tree):
@@ -35,7 +34,7 @@ def baked_in(source: str) -> list[str]:
     return found
 
 
-def test_no_cached_kernel_reads_a_name_of_another_file() -> None:
+def test_no_cached_kernel_reads_a_name_of_another_file():
     kernel = "@njit(cache=True)\ndef f(x: K) -> K:\n    return x + N\n"
     assert baked_in(f"from a import K, N\n{kernel}") == baked_in(f"import a\nN = 2 * a.M\n{kernel}") == ["f reads N"]
     assert baked_in(f"from a import K\nN = 2\n{kernel}") == []

@@ -5,15 +5,15 @@ import re
 from contextlib import suppress
 
 from packaging.utils import canonicalize_name
-from test_constraints import ROOT, requirements
+from test_constraints import REPOSITORY, requirements
 
-SCRIPT = (ROOT / "tools" / "carry_wheels.sh").read_text()
+SCRIPT = (REPOSITORY / "tools" / "carry_wheels.sh").read_text()
 ONLY_TABLES = {"pandas", "tabulate"}  # which benchmarks/gpu.py does not make
 
 
-def with_dependencies(*names: str) -> set[str]:
+def with_dependencies(*names):
     """Names of distributions and of all that they require."""
-    todo, seen = [*names], set[str]()
+    todo, seen = [*names], set()
     while todo:
         name = canonicalize_name(todo.pop())
         if name not in seen:
@@ -23,7 +23,7 @@ def with_dependencies(*names: str) -> set[str]:
     return seen
 
 
-def test_the_carried_and_the_stated_packages_are_all_that_the_harness_requires() -> None:
+def test_the_carried_and_the_stated_packages_are_all_that_the_harness_requires():
     carried = {canonicalize_name(name) for name in re.findall(r"PACKAGES:-(.*?)\}", SCRIPT, re.DOTALL)[0].split()}
     (stated,) = re.findall(r"^# [^#]*?(torch, [^#]*?) and OpenCV must be", SCRIPT, re.MULTILINE)
     there = with_dependencies(*stated.split(", "), "opencv-python")

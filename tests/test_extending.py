@@ -27,16 +27,14 @@ def folder(tmp_path):
 def test_a_method_is_listed_run_and_in_the_table(tiny_world, folder):
     _, commands = section("A method")
     options = [(), (), *(("--data", tiny_world / name, *PLACES) for name in ("1mpx", "ddd17")), RESULTS]
-    listed, described, pretraining, tuning, table = (
-        follow(command, folder, *more)[0] for command, more in zip(commands, options, strict=True)
-    )
+    printed = [follow(command, folder, *more)[0] for command, more in zip(commands, options, strict=True)]
+    listed, described, pretraining, tuning, table = printed
     assert re.search(r"^  byol +BYOL: Predicts the momentum", listed, re.MULTILINE)
     assert "title: BYOL" in described
     records = {(each.kind, each.method): each for each in read_records(folder / "results")[0]}
     pretrained, tuned = (records[kind, "byol"] for kind in ("pretraining", "evaluation"))
-    assert pretrained.config["objective"] == {
-        "type": "byol", "hidden": 256, "out": 64, "scale": [0.08, 1.0], "momentum": 0.99
-    }  # fmt: skip
+    own = {"type": "byol", "hidden": 256, "out": 64, "scale": [0.08, 1.0], "momentum": 0.99}
+    assert pretrained.config["objective"] == own
     assert pretrained.config["optimisation"]["steps"] == 3
     assert {"loss", "feature_std", "feature_rank"} <= set(pretrained.metrics)
     assert pretrained.plugin == tuned.plugin == hashlib.sha256(PROGRAM.encode()).hexdigest()[:12]
@@ -87,6 +85,5 @@ def test_a_kind_of_task_is_trained_and_scored(tiny_world, folder):
     assert re.match(r"scratch on cars \(recurrent, data: sample\): mae \d", printed), printed
     (record,), _ = read_records(folder / "results")
     assert record.metrics["mae"] >= 0
-    assert record.recordings
-    assert all(set(each) == {"mae"} for each in record.recordings.values())
+    assert {name for each in record.recordings.values() for name in each} == {"mae"}
     assert "mae: mean over frames" in record.protocol["scores"]

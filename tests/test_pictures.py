@@ -12,21 +12,7 @@ from tespec import pictures
 from tespec.core.files import read_yaml
 from tespec.core.paths import REPOSITORY
 from tespec.metrics.segmentation import IGNORE
-from tespec.pictures import (
-    MASKED,
-    NEGATIVE,
-    POLARITIES,
-    POSITIVE,
-    UNKNOWN,
-    ReconstructedSegment,
-    colours_of,
-    draw_label,
-    draw_segments,
-    event_image,
-    make_panels,
-    reach_of,
-    show_grey,
-)
+from tespec.pictures import MASKED, NEGATIVE, POSITIVE, UNKNOWN, colours_of, draw_label, draw_segments, event_image
 from tespec.report import MARKERS
 
 # Matrices that simulate colour blindness in linear RGB (Machado, Oliveira and Fernandes 2009, severity 1).
@@ -68,7 +54,7 @@ def legend_of(figure):
 def test_a_mask_has_the_colours_of_its_legend():
     classes = [f"class {number}" for number in range(11)]
     mask = np.array([[*range(11), IGNORE]], np.uint8)
-    figure, axes = make_panels(1, ["labels"], mask.shape, 6, 0, colours_of([mask], classes))
+    figure, axes = pictures.make_panels(1, ["labels"], mask.shape, 6, 0, colours_of([mask], classes))
     assert draw_label(axes[0, 0], mask) is None
     drawn = np.asarray(axes[0, 0].images[-1].get_array())
     assert drawn.shape == (1, 12, 3)  # no alpha, so opaque
@@ -80,32 +66,27 @@ def test_a_mask_has_the_colours_of_its_legend():
 
 def test_events_have_the_colours_of_their_legend():
     histogram = np.zeros((4, 1, 4), np.uint8)
-    histogram[:, 0, 0] = [0, 0, 200, 200]
-    histogram[:, 0, 1] = [200, 200, 3, 0]
-    histogram[:, 0, 2] = [1, 0, 0, 1]
+    histogram[:, 0, :3] = np.transpose([[0, 0, 200, 200], [200, 200, 3, 0], [1, 0, 0, 1]])
     np.testing.assert_allclose(event_image(histogram)[0], [POSITIVE, NEGATIVE, NEGATIVE, (1, 1, 1)], rtol=1e-6)
-    figure, _ = make_panels(1, ["events"], (1, 4), 4, 0, POLARITIES)
-    assert [(name[:8], colour) for name, colour in legend_of(figure).items()] == [
-        ("positive", POSITIVE),
-        ("negative", NEGATIVE),
-    ]
+    figure, _ = pictures.make_panels(1, ["events"], (1, 4), 4, 0, pictures.POLARITIES)
+    legend = [(name[:8], colour) for name, colour in legend_of(figure).items()]
+    assert legend == [("positive", POSITIVE), ("negative", NEGATIVE)]
 
 
 def test_grey_is_zero_and_the_bar_names_black_and_white():
     image = np.array([[-9.0, -2.0, 0.0, 1.0, 2.0]], np.float32)
     axis = Figure().subplots()
-    show_grey(axis, image, "events", reach=2.0)
+    pictures.show_grey(axis, image, "events", reach=2.0)
     np.testing.assert_allclose(axis.images[-1].to_rgba(image)[0, :, 0], [0, 0, 0.5, 0.75, 1], atol=0.01)
     (bar,) = axis.child_axes
     assert (bar.get_yticks().tolist(), bar.get_ylabel()) == ([-2, 0, 2], "events")
-    assert reach_of(np.zeros((2, 2), np.float32)) == 1
+    assert pictures.reach_of(np.zeros((2, 2), np.float32)) == 1
 
 
 def test_a_depth_is_drawn_plain_and_says_its_unit():
     depth = np.array([[2.0, 80.0, np.nan, 0.0, -1.0]], np.float32)
     axis = Figure().subplots()
     shown = draw_label(axis, depth)
-    assert shown is not None
     assert shown.get_label() == "depth in m"
     assert np.ma.getmaskarray(shown.get_array()).tolist() == [[False, False, True, True, True]]
     below = np.asarray(axis.images[0].get_array())
@@ -117,7 +98,7 @@ def segment(title="moving"):
     rng = np.random.default_rng(0)
     grey = [rng.normal(size=(24, 32)).astype(np.float32) for _ in range(3)]
     histogram, mask = rng.integers(0, 3, (20, 24, 32), np.uint8), rng.random((24, 32)) < 0.5
-    return ReconstructedSegment(title, histogram, grey[0], grey[1], mask, grey[2])
+    return pictures.ReconstructedSegment(title, histogram, grey[0], grey[1], mask, grey[2])
 
 
 def test_a_picture_has_a_row_for_each_segment_and_is_the_same_each_time(tmp_path):

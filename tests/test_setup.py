@@ -4,14 +4,13 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tespec.core.paths import REPOSITORY
 
 
-def test_opencv_needs_no_display_libraries() -> None:
+def test_opencv_needs_no_display_libraries():
     """A bare server lacks libGL and libglib, so importing cv2 must not load them."""
     program = "import cv2; print(cv2.__file__); print(open('/proc/self/maps').read())"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -33,16 +32,14 @@ GOOD = 'case "$*" in *"-m venv"*) echo "making it" >&2; exit 5;; *) exit 0;; esa
         ("python3.12", GOOD, 5, "making it\n"),
     ],
 )
-def test_a_python_that_serves_is_found_or_what_is_wrong_is_told_in_one_line(
-    tmp_path: Path, name: str, script: str, code: int, said: str
-) -> None:
+def test_a_python_that_serves_is_found_or_what_is_wrong_is_told_in_one_line(tmp_path, name, script, code, said):
     """In a new clone, with a broken python3.11 and one other interpreter on PATH."""
     clone, path = tmp_path / "a clone", tmp_path / "bin"
     (clone / "tools").mkdir(parents=True)
-    shutil.copy(ROOT / "tools" / "setup.sh", clone / "tools")
+    shutil.copy(REPOSITORY / "tools" / "setup.sh", clone / "tools")
     path.mkdir()
     for tool in ("bash", "dirname", "tail"):
-        (path / tool).symlink_to(str(shutil.which(tool)))
+        (path / tool).symlink_to(shutil.which(tool))
     for each, text in (("python3.11", BROKEN_SHIM), (name, script)):
         (path / each).write_text(f"#!{shutil.which('sh')}\n{text}\n")
         (path / each).chmod(0o755)
@@ -53,9 +50,8 @@ def test_a_python_that_serves_is_found_or_what_is_wrong_is_told_in_one_line(
     assert not (clone / ".venv").exists()
 
 
-def test_help_names_every_target() -> None:
-    if shutil.which("make") is None:
-        pytest.skip("needs make")
-    (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    text = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_help_names_every_target():
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
+    text = subprocess.run(["make", "-s"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
     assert {line.split()[0] for line in text.splitlines()[1:]} == set(phony.split())

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import tespec.core.compat  # noqa: F401  # before mmengine
 
@@ -23,15 +24,6 @@ SCRIPTS = sorted(path for path in (REPOSITORY / "benchmarks").glob("*.py") if "_
 COMMANDS = [[verb] for verb in VERBS if verb not in ("data", "weights")]
 COMMANDS += [["data", each] for each in ("check", "prepare", "preview", "download-guide")]
 COMMANDS += [["weights", "inspect"], ["weights", "convert"]]
-
-
-def ended_with(error):
-    def main():
-        raise error
-
-    return run(main)
-
-
 ENDS = [
     (UserError("a.yaml", "two\n  lines", "write\none"), 2, "error: a.yaml: two lines; write one\n"),
     (KeyboardInterrupt("stopped at step 3"), 130, "stopped at step 3\n"),
@@ -43,7 +35,7 @@ ENDS = [
 
 @pytest.mark.parametrize(("error", "code", "said"), ENDS)
 def test_an_end_has_an_exit_code_and_one_line(error, code, said, capsys):
-    assert ended_with(error) == code
+    assert run(Mock(side_effect=error)) == code
     err = capsys.readouterr().err
     assert err.startswith(said)
     assert err.count("\n") == bool(said)
@@ -52,7 +44,7 @@ def test_an_end_has_an_exit_code_and_one_line(error, code, said, capsys):
 @pytest.mark.parametrize("defect", [RuntimeError("a defect"), ModuleNotFoundError("no", name="tespec.nothing")])
 def test_defects_pass_through(defect):
     with pytest.raises(type(defect)):
-        ended_with(defect)
+        run(Mock(side_effect=defect))
 
 
 def test_help_fits_a_screen_says_how_settings_are_found_and_imports_no_torch(call):
@@ -104,10 +96,7 @@ def test_a_python_without_the_harness_is_told_in_one_line(script):
 
 @pytest.mark.parametrize(
     ("launcher", "profile", "threads", "program"),
-    [
-        ("none", "study", 1, "tespec"),
-        ("pytorch", "sample", None, "torchrun --nproc-per-node 2 -m tespec.cli"),
-    ],
+    [("none", "study", 1, "tespec"), ("pytorch", "sample", None, "torchrun --nproc-per-node 2 -m tespec.cli")],
 )
 def test_a_record_holds_the_command_that_repeats_it(tmp_path, monkeypatch, launcher, profile, threads, program):
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
@@ -126,11 +115,12 @@ def test_a_task_and_a_profile_of_ones_own_are_files(tmp_path, monkeypatch, call)
     task, profile = tmp_path / "mine.yaml", tmp_path / "quick.yaml"
     task.write_text("base: ddd17\ntitle: Mine\n")
     profile.write_text("base: tiny\n")
-    refused = call("run", "--method", "scratch", "--task", task, "--profile", profile, "--data", "/nowhere")
-    assert refused == (2, "", "error: base: tiny: has a base itself; choose a base that has none\n")
+    command = ("run", "--method", "scratch", "--data", "/nowhere")
+    with_base = (2, "", "error: base: tiny: has a base itself; choose a base that has none\n")
+    assert call(*command, "--task", task, "--profile", profile) == with_base
     profile.write_text("base: sample\nfinetuning: {optimisation: {steps: 33}}\n")
-    refused = call("run", "--method", "scratch", "--task", task, "--profile", profile, "--data", "/nowhere")
-    assert refused == (2, "", "error: /nowhere: no such file or folder; check the path given to --data\n")
+    refused = (2, "", "error: /nowhere: no such file or folder; check the path given to --data\n")
+    assert call(*command, "--task", task, "--profile", profile) == refused
     out = call("run", "--describe", task, "--profile", profile)[1]
     assert out.startswith("mine, recurrent, profile quick\n")
     assert re.search(r"^  optimisation.steps: 33 +# profile quick$", out, re.MULTILINE)
@@ -138,10 +128,6 @@ def test_a_task_and_a_profile_of_ones_own_are_files(tmp_path, monkeypatch, call)
     planned = call("plan", "demo", "--profile", profile, "--dry-run", "--results", tmp_path / "none")[1]
     assert f" --profile {profile} " in planned
     plugin = tmp_path / "plugin.py"
-    plugin.write_text(
-        "from pathlib import Path\nfrom tespec.core.config import add_file\n"
-        f"add_file('profiles', Path({str(profile)!r}))\n"
-    )
+    plugin.write_text(f"from tespec.core import config\nconfig.add_file('profiles', config.Path({str(profile)!r}))\n")
     config._added.clear()
-    run = ("run", "--method", "scratch", "--task", "ddd17", "--profile", "quick", "--import", plugin)
-    assert call(*run, "--data", "/nowhere")[2] == refused[2]
+    assert call(*command, "--task", "ddd17", "--profile", "quick", "--import", plugin) == refused

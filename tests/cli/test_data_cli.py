@@ -3,7 +3,6 @@ import shutil
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,12 +11,12 @@ from PIL import Image
 from twins import copied, opened
 from twins.layouts import relayout
 
+from tespec.core.paths import REPOSITORY
 from tespec.datasets.recording import fingerprint
 from tespec.events.store import store_of
 
-ROOT = Path(__file__).parents[2]
 DATASETS = ["ddd17", "1mpx", "gen1", "dsec", "mvsec"]
-REAL = Path(__file__).parents[1] / "data"
+REAL = REPOSITORY / "tests" / "data"
 
 
 @pytest.fixture
@@ -36,13 +35,13 @@ def test_a_sound_dataset_passes(data, tiny_world, tmp_path, dataset):
     code, out, _ = data("check", dataset, tiny_world / dataset, "--out", path)
     assert code == 0, out
     assert out.splitlines()[-1].startswith("no problems: ")
-    assert "needed by `prepare`" in out
     table = pd.read_csv(path)
     assert set(table["split"]) == {"train", "val", "test"}
     assert (table[["events_count", "labels_count"]] > 0).all(axis=None)
     quick, shorter, _ = data("check", dataset, tiny_world / dataset, "--quick")
-    disk, quick_disk = (each.partition(",")[0] for each in (out.splitlines()[-3], shorter.splitlines()[-2]))
-    assert (quick, quick_disk) == (0, disk)  # free space, after the comma, varies
+    assert quick == 0
+    needed = out.splitlines()[-3].partition(",")[0]  # free space, after the comma, varies
+    assert "needed by `prepare`" in needed == shorter.splitlines()[-2].partition(",")[0]
 
 
 @pytest.mark.parametrize("dataset", ["ddd17", "gen1"])
@@ -81,13 +80,9 @@ def test_a_damaged_recording_is_named_and_the_rest_packed_if_asked_for(data, twi
     path.write_bytes(path.read_bytes()[:300])
     given = ("prepare", "gen1", root, "--processes", processes)
     code, _, err = data(*given)
-    assert code == 2
-    assert f"{path}: " in err
-    assert ", or skip it with --skip-damaged" in err
+    assert (code, f"{path}: " in err, ", or skip it with --skip-damaged" in err) == (2, True, True)
     code, text, _ = data(*given, "--skip-damaged")
-    assert code == 2
-    assert f"skipped: {path}: " in text
-    assert "packed: 3 recordings" in text
+    assert (code, f"skipped: {path}: " in text, "packed: 3 recordings" in text) == (2, True, True)
     assert len(list(root.rglob("events.u32"))) == 3
     assert not path.with_name(f"{path.name}.store").exists()
 
@@ -96,8 +91,7 @@ def test_an_archive_needs_no_packing(data, twin):
     root = twin("gen1")
     relayout(root, "gen1", "rvt-archive")
     code, _, err = data("prepare", "gen1", root)
-    assert code == 2
-    assert "contains histograms, which need no packing" in err
+    assert (code, "contains histograms, which need no packing" in err) == (2, True)
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
@@ -119,35 +113,29 @@ def test_a_picture_does_not_replace_an_older_one(data, tiny_world, tmp_path, mon
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_a_guide_for_every_dataset(data, dataset):
     code, out, _ = data("download-guide", dataset)
-    assert code == 0
-    assert "https://" in out
-    assert "Licence" in out
-    assert "Nothing is downloaded" in out
+    assert (code, "https://" in out, "Licence" in out, "Nothing is downloaded" in out) == (0, True, True, True)
 
 
-def test_a_recording_that_does_not_name_its_sensor_is_read_with_a_given_size(data, call, tmp_path, monkeypatch):
+def test_a_recording_that_does_not_name_its_sensor_is_read_with_a_given_size(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     content = (REAL / "evt3_640x480_2.08s.raw").read_bytes()
     (tmp_path / "drive.raw").write_bytes(b"% evt 3.0\n" + content[content.index(b"% end\n") + 6 :])
-    drive, size = ("recordings", "drive.raw"), ("--sensor", "640x480")
-    pretraining = "pretrain", "--method", "tespec", "--profile", "tiny", "--data", "drive.raw", "--dry-run"
-    for words, said in (
-        (("data", "check", *drive), " 640x480 "),
-        (("data", "preview", *drive, "--at", 1, 1.35, "--high-pass"), "written: preview-recordings.png\n"),
-        (pretraining, "120 x 160 px"),
-    ):
-        code, out, err = call(*words)
+    for words, said in {
+        "data check recordings drive.raw": " 640x480 ",
+        "data preview recordings drive.raw --at 1 1.35 --high-pass": "written: preview-recordings.png\n",
+        "pretrain --method tespec --profile tiny --data drive.raw --dry-run": "120 x 160 px",
+    }.items():
+        code, out, err = call(*words.split())
         assert (code, "give --sensor WIDTHxHEIGHT" in out + err) == (2, True)
-        code, out, _ = call(*words, *size)
+        code, out, _ = call(*words.split(), "--sensor", "640x480")
         assert (code, said in out) == (0, True), out
-    code, _, err = data("preview", *drive, "--set", "bins=5")
-    assert (code, err) == (2, "error: --set changes settings of a data set, but recordings have none; see --help\n")
 
 
-RECORDING = str(REAL / "davis.aedat4")
+PREVIEW = ["preview", "recordings", REAL / "davis.aedat4"]
 MISTAKES = [
-    (["preview", "recordings", RECORDING, "--at", "3"], "3 s is outside of the recording; give times from 0.05 to 0.1"),
-    (["preview", "recordings", RECORDING, "--norm-events", "0"], "--norm-events"),
+    ([*PREVIEW, "--at", "3"], "3 s is outside of the recording; give times from 0.05 to 0.1"),
+    ([*PREVIEW, "--norm-events", "0"], "--norm-events"),
+    ([*PREVIEW, "--set", "bins=5"], "--set changes settings of a data set, but recordings have none; see --help"),
     (["check", "dsex", "."], "dsex: no such file in configs/tasks; choose from"),
     (["check", "dsec", "gone"], "gone: no such file or folder; check the path"),
     (["download-guide", "kitti"], "kitti: no such dataset; choose from 1mpx, ddd17, dsec, gen1, mvsec"),
@@ -159,13 +147,11 @@ MISTAKES = [
 def test_mistakes_are_answered_in_one_line(data, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     code, _, err = data(*arguments)
-    assert code == 2
-    (line,) = err.splitlines()
-    assert message in line
+    assert (code, err.count("\n"), message in err) == (2, 1, True), err
 
 
 def test_a_reader_that_has_seen_enough_ends_it_quietly():
     command = f"{sys.executable} benchmarks/data.py download-guide dsec | head -1"
-    ended = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
+    ended = subprocess.run(command, shell=True, cwd=REPOSITORY, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("DSEC")

@@ -21,11 +21,11 @@ def tables(call, tmp_path):
 
 
 def test_prints_and_writes_the_tables_of_the_committed_results_without_torch(tmp_path):
-    code = (
-        "import sys; from tespec.cli.main import main; "
-        f"main(['tables', '--results', {str(SAMPLE)!r}, '--out', 'out']); "
-        "assert not {'torch', 'mmengine', 'timm', 'scipy.stats'} & set(sys.modules)"
-    )
+    code = f"""if True:
+        import sys
+        from tespec.cli.main import main
+        main(["tables", "--results", {str(SAMPLE)!r}, "--out", "out"])
+        assert not {{"torch", "mmengine", "timm", "scipy.stats"}} & set(sys.modules)"""
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=60,
                           env={"PYTHONPATH": str(REPOSITORY), "PYTHONIOENCODING": "utf-8"})  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
@@ -33,9 +33,8 @@ def test_prints_and_writes_the_tables_of_the_committed_results_without_torch(tmp
     assert "ESS" not in done.stdout  # not measured
     assert "Not shown: 24 results with label_fraction 0.05, 0.2" in done.stdout
     assert done.stdout.splitlines()[-1] == "Written: 60 files in out"
-    names = {path.name for path in (tmp_path / "out").iterdir()}
-    made = ("segmentation", "depth", "detection", "ablation_memory")
-    assert {f"{name}{end}" for name in made for end in ENDS} < names
+    made = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {f"{name}{end}" for name in ("segmentation", "depth", "detection", "ablation_memory") for end in ENDS} < made
 
 
 def test_measured_tables_have_no_published_number(tables, tmp_path):
@@ -50,8 +49,8 @@ def test_measured_tables_have_no_published_number(tables, tmp_path):
 
 def test_filters_and_levels(tables):
     options = ("--only", "segmentation", "--measured", "--where")
-    few = tables(*options, "label_fraction=0.05", "--where", "data=sample", "--where", "split=test")
-    assert (few[0], "5 % of labels" in few[1]) == (0, True)
+    code, out, _ = tables(*options, "label_fraction=0.05", "--where", "data=sample", "--where", "split=test")
+    assert (code, "5 % of labels" in out) == (0, True)
     code, out, _ = tables(*options, "frames=*ing", "--where", "seed=0", "--by", "frames")
     assert (code, "moving" in out, "(1)" in out, "(5)" in out) == (0, True, True, False)
 
@@ -84,17 +83,17 @@ def test_gains_are_one_table(tables, tmp_path):
 )
 def test_mistakes_are_one_line_and_write_nothing(tables, tmp_path, arguments, message):
     code, out, err = tables(*arguments)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert message in err
+    assert (code, out, err.count("\n"), message in err) == (2, "", 1, True), err
     assert not (tmp_path / "out").exists()
 
 
 def test_a_damaged_record_is_named_and_left_out(tables, tmp_path):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "torn.json").write_text("{")
+    torn = tmp_path / "runs" / "torn.json"
+    torn.parent.mkdir()
+    torn.write_text("{")
     code, _, err = tables("--results", tmp_path)
     assert (code, "contains no readable record" in err) == (2, True)
-    assert err.startswith(f"skipped: {tmp_path / 'runs' / 'torn.json'}: not a record")
+    assert err.startswith(f"skipped: {torn}: not a record")
     (tmp_path / "records.jsonl.gz").write_bytes((SAMPLE / "records.jsonl.gz").read_bytes())
     code, out, err = tables("--results", tmp_path)
     assert (code, err.count("skipped"), "39.55 ± 0.25 (5)" in out) == (0, 1, True)

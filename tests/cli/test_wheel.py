@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from tespec.core.paths import REPOSITORY
 SOURCES = ("tespec", "baselines", "configs", "results/paper", "pyproject.toml", "setup.py", "MANIFEST.in", "README.md")
 
 
-def built(folder: Path) -> Path:
+def built(folder):
     """Build the wheel from a copy of the checkout, since setuptools leaves files in the folder it builds."""
     source = folder / "source"
     for name in SOURCES:
@@ -38,13 +37,12 @@ def test_a_wheel_does_in_another_folder_what_a_checkout_does(tiny_world, tmp_pat
     elsewhere.mkdir()
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"tespec"}
-    for name in ("tespec/configs/tasks/ddd17.yaml", "tespec/published/depth.yaml", "tespec/baselines/moby.py"):
-        assert name in names
+    assert {"tespec/configs/tasks/ddd17.yaml", "tespec/published/depth.yaml", "tespec/baselines/moby.py"} < set(names)
     install = [sys.executable, "-m", "pip", "install", "--no-deps", "--quiet", "--target", str(target), str(wheel)]
     subprocess.run(install, check=True, capture_output=True, timeout=300)
-    environment = {**os.environ, "PYTHONPATH": str(target), "PYTHONSAFEPATH": "1"}
+    environment = os.environ | {"PYTHONPATH": str(target), "PYTHONSAFEPATH": "1"}
 
-    def tespec(*arguments: object) -> str:
+    def tespec(*arguments):
         called = [sys.executable, str(target / "bin" / "tespec"), *map(str, arguments)]
         done = subprocess.run(called, cwd=elsewhere, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr

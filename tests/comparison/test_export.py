@@ -1,9 +1,7 @@
 import csv
-import io
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -12,7 +10,7 @@ from made_records import record
 import tespec
 from tespec.comparison.export import print_table, to_html, to_latex, to_markdown, write_tables
 from tespec.comparison.frame import COLUMNS, to_frame
-from tespec.comparison.tables import Table, gains_table, make_tables
+from tespec.comparison.tables import gains_table, make_tables
 from tespec.core.paths import REPOSITORY
 
 NAMES = ("a_b%c&d#e", "λ ≥ 中", "10%", "$x^2$ {y} \\z ~", "[1] *", "<b>|é`", "two\nlines", "δ₁ ²ᵃ Ω ± −")
@@ -20,7 +18,7 @@ FORMULAS = ("=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "|calc", "%0A")
 
 
 @pytest.fixture
-def odd() -> Table:
+def odd():
     """Table whose names need escaping in every format."""
     facts = record().facts
     made = [record(f"m{number}", facts=facts | {"title": name, "group": name, "pretraining_data": name}, miou=number)
@@ -29,11 +27,10 @@ def odd() -> Table:
     return table
 
 
-def test_csv_keeps_numbers_and_disarms_formulas(odd: Table, tmp_path: Path) -> None:
+def test_csv_keeps_numbers_and_disarms_formulas(odd, tmp_path):
     write_tables([odd], tmp_path)
-    wide, long = (
-        list(csv.reader(io.StringIO((tmp_path / f"segmentation{end}.csv").read_text()))) for end in ("", "_long")
-    )
+    texts = [(tmp_path / f"segmentation{end}.csv").read_text() for end in ("", "_long")]
+    wide, long = (list(csv.reader(text.splitlines())) for text in texts)
     for rows in (wide, long):
         assert len({len(row) for row in rows}) == 1
         for text in (cell for row in rows for cell in row if cell[:1] in tuple("=+-@\t|%")):
@@ -48,19 +45,15 @@ def test_csv_keeps_numbers_and_disarms_formulas(odd: Table, tmp_path: Path) -> N
     assert frame.loc[frame["source"] == "paper", "value"].count() == 50
 
 
-def test_negative_numbers_stay_numbers(tmp_path: Path) -> None:
-    made = [
-        record(name, seed=seed, miou=start + seed)
-        for name, start in (("scratch", 9.0), ("tespec", 5.0))
-        for seed in (0, 1)
-    ]
-    made[0] = record("scratch", miou=8.0)
+def test_negative_numbers_stay_numbers(tmp_path):
+    scores = {"scratch": (8.0, 10.0), "tespec": (5.0, 6.0)}
+    made = [record(name, seed=seed, miou=miou) for name in scores for seed, miou in enumerate(scores[name])]
     write_tables([gains_table(to_frame(made), "scratch")], tmp_path)
     assert pd.read_csv(tmp_path / "gains_scratch.csv")["gain"].tolist() == [-3.5]
     assert pd.read_csv(tmp_path / "gains_scratch_long.csv")["mean"].tolist() == [-3.5]
 
 
-def test_html_and_markdown_escape_names(odd: Table) -> None:
+def test_html_and_markdown_escape_names(odd):
     html, markdown = to_html(odd), to_markdown(odd)
     assert "&lt;b&gt;|é`" in html
     assert "<b>" not in html
@@ -72,23 +65,21 @@ def test_html_and_markdown_escape_names(odd: Table) -> None:
     assert "DDD17 / mIoU ↑ / measured (sample, sample)" in markdown
 
 
-def test_latex_has_rules_headings_labels_and_no_bare_special_letters(odd: Table) -> None:
+def test_latex_has_rules_headings_labels_and_no_bare_special_letters(odd):
     text = to_latex(odd)
     assert text.startswith("% \\usepackage{booktabs,adjustbox}\n")
     assert "a\\_b\\%c\\&d\\#e" in text
     assert "\\textbf{62.774}" in text
-    assert re.search(
-        r"\\midrule\n\\multicolumn\{\d+\}\{l\}\{\\textit\{The best performance in the literature\}\}", text
-    )
-    tables = text.split("\\begin{table*}")[1:]
-    assert [re.search(r"\\label\{(.*?)\}", each)[1] for each in tables] == [  # type: ignore[index]
-        f"tab:segmentation{'' if number == 1 else f'-{number}'}" for number in range(1, len(tables) + 1)
-    ]
+    heading = r"\\midrule\n\\multicolumn\{\d+\}\{l\}\{\\textit\{The best performance in the literature\}\}"
+    assert re.search(heading, text)
+    labels = re.findall(r"\\label\{(.*?)\}", text)
+    assert labels == ["tab:segmentation", *(f"tab:segmentation-{number}" for number in range(2, len(labels) + 1))]
+    assert len(labels) == text.count("\\begin{table*}")
     # A split table repeats the labels of its rows and loses no column.
     assert text.count("published") >= 4
 
 
-def test_wide_tables_are_split_between_metrics() -> None:
+def test_wide_tables_are_split_between_metrics():
     names = ("delta_1", "delta_2", "delta_3", "abs", "rms", "rms_log")
     scores = {name: {"title": name, "better": "lower", "unit": ""} for name in names}
     measured = record(task="mvsec", metrics=dict.fromkeys(names, 1.0), scores=scores)
@@ -102,7 +93,7 @@ def test_wide_tables_are_split_between_metrics() -> None:
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
-def test_latex_compiles(odd: Table, tmp_path: Path) -> None:
+def test_latex_compiles(odd, tmp_path):
     real = make_tables(tespec.results(REPOSITORY / "results" / "sample"))
     bodies = "\\clearpage\n".join(map(to_latex, (odd, *real)))
     text = f"\\documentclass[twocolumn]{{article}}\n\\usepackage{{booktabs,adjustbox}}\n\\begin{{document}}\n{bodies}"
@@ -115,9 +106,7 @@ def test_latex_compiles(odd: Table, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_terminal_shows_what_fits(
-    odd: Table, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, whole: bool
-) -> None:
+def test_a_terminal_shows_what_fits(odd, capsys, monkeypatch, whole):
     monkeypatch.setattr("tespec.comparison.export.WIDEST", 100)
     print_table(odd, whole=whole)
     text = capsys.readouterr().out

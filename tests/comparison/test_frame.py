@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 from made_records import record
 
@@ -9,7 +7,7 @@ from tespec.comparison.records import RESULTS_VERSION
 from tespec.core.paths import REPOSITORY
 
 
-def test_grouping_the_committed_records_by_cell_never_mixes() -> None:
+def test_grouping_the_committed_records_by_cell_never_mixes():
     frame = tespec.results(REPOSITORY / "results" / "sample")
     assert list(frame.columns) == COLUMNS
     assert frame.attrs["left_out"] == []
@@ -20,9 +18,9 @@ def test_grouping_the_committed_records_by_cell_never_mixes() -> None:
 
 
 @pytest.mark.parametrize("column", [name for name in CELL if name not in ("kind", "metric", "frames", "backbone")])
-def test_each_column_of_a_cell_tells_records_apart(column: str) -> None:
+def test_each_column_of_a_cell_tells_records_apart(column):
     recipe = {"dataset": "1mpx", "seed": 0, "overrides": {}}
-    changes: dict[str, dict[str, Any]] = {
+    changes = {
         "label_fraction": {"config": {"label_share": 0.05}, "overrides": {"label_share": 0.05}},
         "frozen": {"config": {"freeze": True}, "overrides": {"freeze": True}},
         "overrides": {"overrides": {"optimisation.steps": 10}},
@@ -42,13 +40,13 @@ def test_each_column_of_a_cell_tells_records_apart(column: str) -> None:
     assert frame.groupby(CELL).size().eq(1).all()
 
 
-def test_tables_use_every_column_of_a_cell() -> None:
+def test_tables_use_every_column_of_a_cell():
     """Without one of them, a table cell would average over more than seeds."""
     assert set(CELL) <= {*ROW, *SETTING, *ORIGIN, "task", "metric"}
 
 
 @pytest.mark.parametrize("recipe", [{}, {"recipe": {"seed": 0, "dataset": "1mpx"}}])
-def test_of_several_results_of_a_seed_the_newest_counts(recipe: dict[str, Any]) -> None:
+def test_of_several_results_of_a_seed_the_newest_counts(recipe):
     """Weights that were made again have another hash, and so do the runs that start from them."""
     made = [record(seed=seed, miou=50.0 + seed, weights=recipe, start_sha256="new") for seed in range(3)]
     older = [record(seed=seed, miou=20.0, weights=recipe, start_sha256="old") for seed in range(2)]
@@ -59,14 +57,14 @@ def test_of_several_results_of_a_seed_the_newest_counts(recipe: dict[str, Any]) 
     assert set(select(to_frame([*older, *made]), {"name": older[0].name})[0]["value"]) == {20.0, 30.0}
 
 
-def test_converted_weights_are_told_apart_by_their_hash() -> None:
+def test_converted_weights_are_told_apart_by_their_hash():
     """Their recipe says only what the network is, and names the file."""
     recipe = {"source": {"format": "tespec-release"}, "width": "tiny", "recurrent": True}
     made = [record(weights={"sha256": name * 64, "recipe": recipe}) for name in "ab"]
     assert to_frame(made)["weights"].unique().tolist() == ["a" * 12, "b" * 12]
 
 
-def test_numbers_that_are_not_finite_are_nan_and_the_main_metric_is_marked() -> None:
+def test_numbers_that_are_not_finite_are_nan_and_the_main_metric_is_marked():
     frame = to_frame([record(miou=None, groups={"moving": {"miou": 30.0}})])
     assert frame["value"].tolist() == pytest.approx([float("nan"), float("nan"), 30.0], nan_ok=True)
     assert frame["main"].tolist() == [True, False, False]
@@ -76,19 +74,14 @@ def test_numbers_that_are_not_finite_are_nan_and_the_main_metric_is_marked() -> 
     assert to_frame([]).columns.tolist() == COLUMNS
 
 
-@pytest.mark.parametrize(
-    ("ranks", "accepted", "reason"),
-    [
-        ((9.0, 12.0, 15.0, 20.0), True, "rank is 20.0, and does not fall (9.0 12.0 15.0 20.0)"),
-        ((9.0, 20.0, 19.0, 18.5), True, "does not fall"),  # within the noise
-        ((9.0, 20.0, 19.0, 17.5), False, "falls from 20.0 to 17.5"),
-        ((2.0, 4.0, 6.0, 8.0), False, "rank is 8.0, not above 8"),
-        ((), False, "lacks the last stage's rank"),
-    ],
-)
-def test_healthy_is_a_rank_that_is_high_and_does_not_fall(
-    ranks: tuple[float, ...], accepted: bool, reason: str
-) -> None:
+@pytest.mark.parametrize(("ranks", "accepted", "reason"), [
+    ((9.0, 12.0, 15.0, 20.0), True, "rank is 20.0, and does not fall (9.0 12.0 15.0 20.0)"),
+    ((9.0, 20.0, 19.0, 18.5), True, "does not fall"),  # within the noise
+    ((9.0, 20.0, 19.0, 17.5), False, "falls from 20.0 to 17.5"),
+    ((2.0, 4.0, 6.0, 8.0), False, "rank is 8.0, not above 8"),
+    ((), False, "lacks the last stage's rank"),
+])  # fmt: skip
+def test_healthy_is_a_rank_that_is_high_and_does_not_fall(ranks, accepted, reason):
     metrics = {"loss": 0.8} | ({"last_stage_rank": ranks[-1]} if ranks else {})
     curve = [{"step": 10.0 * step, "rank": rank} for step, rank in enumerate(ranks, start=1)]
     made = record(kind="pretraining", metrics=metrics, curves={"last_stage": curve})

@@ -1,39 +1,25 @@
 import gzip
 import json
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 from made_records import record
 
-from tespec.comparison import records as module
-from tespec.comparison.records import (
-    CHOICES,
-    Record,
-    differing,
-    environment,
-    find_record,
-    identity,
-    plugin_sha256,
-    read_records,
-    similar_records,
-    write_archive,
-    write_record,
-)
+from tespec.comparison import records
+from tespec.comparison.records import CHOICES, Record, find_record, identity, read_records, write_archive, write_record
 from tespec.core.errors import UserError
 
-OTHERS: dict[type, Any] = {str: "other", int: 7, dict: {"optimisation.steps": 10}}
+OTHERS = {str: "other", int: 7, dict: {"optimisation.steps": 10}}
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_identity_changes_with_each_choice(choice: str) -> None:
+def test_identity_changes_with_each_choice(choice):
     chosen = record().model_dump(include=set(CHOICES))
     assert identity(chosen) == record().id
     assert identity(chosen | {choice: OTHERS[type(chosen[choice])]}) != identity(chosen)
 
 
-def test_what_was_not_chosen_changes_no_identity() -> None:
+def test_what_was_not_chosen_changes_no_identity():
     first = record()
     other = record(environment={"revision": "f" * 40}, config={"label_share": 1.0, "new": 1}, variant="masking: 25%")
     assert (first.name, first.id) == (other.name, other.id)
@@ -41,7 +27,7 @@ def test_what_was_not_chosen_changes_no_identity() -> None:
     assert identity(turned) == first.id
 
 
-def test_a_record_survives_its_file_and_the_archive(tmp_path: Path) -> None:
+def test_a_record_survives_its_file_and_the_archive(tmp_path):
     made = record(curve=[{"step": 10, "loss": 1.5}], miou=None)
     path = write_record(made, tmp_path)
     assert path == tmp_path / "runs" / f"{made.name}.json"
@@ -55,20 +41,15 @@ def test_a_record_survives_its_file_and_the_archive(tmp_path: Path) -> None:
     assert find_record(first.parent, "evaluation-x") is None
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"format": 3}, "format"),
-        ({"results_version": 0}, "results_version"),
-        ({"metrics": {"miou": "many"}}, "metrics.miou"),
-        ({"scores": {"miou": {"better": "more\nthan"}}}, "scores.miou"),
-        (None, "Invalid JSON"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"format": 3}, "format"),
+    ({"results_version": 0}, "results_version"),
+    ({"metrics": {"miou": "many"}}, "metrics.miou"),
+    ({"scores": {"miou": {"better": "more\nthan"}}}, "scores.miou"),
+    (None, "Invalid JSON"),
+])  # fmt: skip
 @pytest.mark.parametrize("place", ["runs", "archive"])
-def test_a_damaged_record_is_named_and_left_out(
-    tmp_path: Path, place: str, change: dict[str, Any] | None, message: str
-) -> None:
+def test_a_damaged_record_is_named_and_left_out(tmp_path, place, change, message):
     good = record(seed=1)
     write_record(good, tmp_path)
     content = json.loads(record().model_dump_json())
@@ -77,8 +58,8 @@ def test_a_damaged_record_is_named_and_left_out(
         (tmp_path / "runs" / "bad.json").write_text(text)
     else:
         (tmp_path / "records.jsonl.gz").write_bytes(gzip.compress(f"{text}\n".encode()))
-    records, (problem,) = read_records(tmp_path)
-    assert records == [good]
+    found, (problem,) = read_records(tmp_path)
+    assert found == [good]
     assert message in problem
     assert ("bad.json" if place == "runs" else "records.jsonl.gz, line 1") in problem
     assert "\n" not in problem
@@ -86,24 +67,23 @@ def test_a_damaged_record_is_named_and_left_out(
     assert problem.endswith("; remove it, or run again with --overwrite")
 
 
-def test_an_archive_that_is_torn_is_named(tmp_path: Path) -> None:
+def test_an_archive_that_is_torn_is_named(tmp_path):
     path = write_archive([record(seed=seed) for seed in range(9)], tmp_path / "records.jsonl.gz")
     path.write_bytes(path.read_bytes()[:200])
     assert read_records(tmp_path)[0] == []
     assert "cannot be read" in read_records(tmp_path)[1][0]
 
 
-def test_two_records_of_one_id_are_an_error_with_both_paths(tmp_path: Path) -> None:
+def test_two_records_of_one_id_are_an_error_with_both_paths(tmp_path):
     path = write_record(record(), tmp_path)
     copy = path.with_name("copy.json")
     copy.write_text(path.read_text())
     with pytest.raises(UserError) as refused:
         read_records(tmp_path)
-    assert str(path) in str(refused.value)
-    assert str(copy) in str(refused.value)
+    assert all(str(each) in str(refused.value) for each in (path, copy))
 
 
-def test_a_record_that_was_computed_again_counts_instead_of_the_archived_one(tmp_path: Path) -> None:
+def test_a_record_that_was_computed_again_counts_instead_of_the_archived_one(tmp_path):
     write_archive([record(miou=30.0)], tmp_path / "records.jsonl.gz")
     again = record(miou=31.0)
     write_record(again, tmp_path)
@@ -111,45 +91,46 @@ def test_a_record_that_was_computed_again_counts_instead_of_the_archived_one(tmp
     assert find_record(tmp_path, again.name) == again
 
 
-def test_what_differs_from_similar_records_is_told_nearest_first(tmp_path: Path) -> None:
+def test_what_differs_from_similar_records_is_told_nearest_first(tmp_path):
     near, far = record(seed=1), record(seed=2, profile="paper", overrides={"optimisation.steps": 10})
     for each in (far, near, record("tespec"), record(arch="feedforward")):
         write_record(each, tmp_path)
     chosen = record().model_dump(include=set(CHOICES))
-    assert similar_records(tmp_path, chosen) == [near, far]
-    assert differing(near, chosen) == {"seed": (1, 0)}
-    assert differing(far, chosen)["--set optimisation.steps"] == (10, None)
+    assert records.similar_records(tmp_path, chosen) == [near, far]
+    assert records.differing(near, chosen) == {"seed": (1, 0)}
+    assert records.differing(far, chosen)["--set optimisation.steps"] == (10, None)
 
 
-def test_revision_says_whether_files_were_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REPOSITORY", tmp_path)
-    assert (environment()["revision"], environment()["modified"]) == ("", None)
+def test_revision_says_whether_files_were_changed(tmp_path, monkeypatch):
+    def revision():
+        return tuple(records.environment()[name] for name in ("revision", "modified"))
 
-    def git(*arguments: str) -> str:
+    def git(*arguments):
         command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c", *arguments]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
+    monkeypatch.setattr(records, "REPOSITORY", tmp_path)
+    assert revision() == ("", None)
     git("init")
     (tmp_path / "tespec").mkdir()
     (tmp_path / "tespec" / "file.py").write_text("one")
     git("add", ".")
     git("commit", "-m", "first")
-    assert (environment()["revision"], environment()["modified"]) == (git("rev-parse", "HEAD"), False)
     (tmp_path / "results.json").write_text("made by a run")
-    assert environment()["modified"] is False
+    assert revision() == (git("rev-parse", "HEAD"), False)
     (tmp_path / "tespec" / "file.py").write_text("two")
-    assert environment()["modified"] is True
+    assert revision() == (git("rev-parse", "HEAD"), True)
 
 
-def test_files_from_outside_of_the_package_are_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_from_outside_of_the_package_are_hashed(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     source, settings = tmp_path / "my_method_file.py", tmp_path / "own.yaml"
     source.write_text("class Mine: pass\n")
     settings.write_text("a: 1")
     from my_method_file import Mine
 
-    assert plugin_sha256([Record]) == ""
-    first = plugin_sha256([Mine], [settings])
-    assert first == plugin_sha256([Mine, Record], [settings])
+    assert records.plugin_sha256([Record]) == ""
+    first = records.plugin_sha256([Mine], [settings])
+    assert first == records.plugin_sha256([Mine, Record], [settings])
     settings.write_text("a: 2")
-    assert plugin_sha256([Mine], [settings]) != first
+    assert records.plugin_sha256([Mine], [settings]) != first

@@ -1,7 +1,3 @@
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
-
 import pandas as pd
 import pytest
 from made_records import record
@@ -10,31 +6,36 @@ import tespec
 from tespec.comparison.export import to_csv
 from tespec.comparison.frame import to_frame
 from tespec.comparison.published import published_frame, read_ablations, read_published, titles_of
-from tespec.comparison.records import RESULTS_VERSION, Record
-from tespec.comparison.tables import NONE, PARTIAL, SEVERAL, SINGLE, Table, gains_table, make_tables
+from tespec.comparison.records import RESULTS_VERSION
+from tespec.comparison.tables import NONE, PARTIAL, SEVERAL, SINGLE, gains_table, make_tables
 from tespec.core.paths import REPOSITORY
 
 MEASURED = "measured (sample, sample)"
 
 
-def one(records: Iterable[Record], name: str = "segmentation", **options: Any) -> Table:
+def one(records, name="segmentation", **options):
     (table,) = make_tables(to_frame(records), only=[name], **options)
     return table
 
 
-def column(table: Table, *header: str) -> dict[tuple[str, str], str]:
+def column(table, *header):
     """Non-empty cells of a column, by (method, recurrent)."""
     cells = table.cells[header]
     return {(index[1], index[3]): text for index, text in zip(cells.index, cells, strict=True) if text != NONE}
 
 
+def depth_record(method, error, seed=0, **changes):
+    scores = {"abs": {"title": "Abs ↓", "better": "lower", "unit": "m"}}
+    return record(method, seed=seed, task="mvsec", metrics={"abs": error}, scores=scores, **changes)
+
+
 @pytest.fixture(scope="module")
-def sample() -> pd.DataFrame:
+def sample():
     return tespec.results(REPOSITORY / "results" / "sample")
 
 
 @pytest.mark.parametrize("name", ["detection", "segmentation", "depth"])
-def test_every_published_number_is_in_the_table_and_its_csv(sample: pd.DataFrame, name: str, tmp_path: Path) -> None:
+def test_every_published_number_is_in_the_table_and_its_csv(sample, name, tmp_path):
     (table,) = make_tables(sample, only=[name])
     (tmp_path / "table.csv").write_text(to_csv(table), encoding="utf-8")
     written = pd.read_csv(tmp_path / "table.csv", dtype=str, keep_default_na=False)
@@ -42,16 +43,14 @@ def test_every_published_number_is_in_the_table_and_its_csv(sample: pd.DataFrame
     found = found[(found["table"] == name) & (found["source"] == "paper")]
     tasks, metrics = titles_of(name)
     seen = 0
-    number: Any
     for number in found.itertuples():
         header = (tasks[number.task], metrics[number.metric], "published")
         (row,) = (place for place, label in enumerate(table.cells.index) if label[1:] == (
             number.title + number.mark, number.backbone, "yes" if number.arch == "recurrent" else "no",
             number.pretraining_data))  # fmt: skip
         text = "" if number.value != number.value else f"{number.value:.{decimals}f}"
-        assert table.cells[header].iloc[row] == (text or NONE)
+        assert (table.cells[header].iloc[row], table.bold[header].iloc[row]) == (text or NONE, number.bold)
         assert written[" ".join(header)].iloc[row] == text
-        assert table.bold[header].iloc[row] == number.bold
         seen += text != ""
     assert seen == {"detection": 24, "segmentation": 50, "depth": 77}[name]
     methods = (found["title"] + found["mark"])[~found["order"].duplicated()].tolist()
@@ -59,17 +58,15 @@ def test_every_published_number_is_in_the_table_and_its_csv(sample: pd.DataFrame
     assert [label[1] for label in own if label[1] in methods] == methods
 
 
-def test_every_published_number_of_the_ablations_is_in_its_table(sample: pd.DataFrame) -> None:
-    tables = [table for table in make_tables(sample) if table.name.startswith("ablation_")]
-    texts = [
-        text for table in tables for name in table.cells.columns if name[2] == "published" for text in table.cells[name]
-    ]
+def test_every_published_number_of_the_ablations_is_in_its_table(sample):
+    tables = [table.cells for table in make_tables(sample) if table.name.startswith("ablation_")]
+    texts = [text for cells in tables for name in cells if name[2] == "published" for text in cells[name]]
     wanted = [f"{value:.3f}" for each in read_ablations().values() for row in each.rows for value in row.paper if value]
     assert sorted(texts) == sorted(wanted)
     assert len(texts) == 48
 
 
-def test_a_cell_is_mean_deviation_and_seeds_and_says_what_it_lacks() -> None:
+def test_a_cell_is_mean_deviation_and_seeds_and_says_what_it_lacks():
     table = one([
         *(record("scratch", seed=seed, miou=40.0 + seed) for seed in range(3)),
         *(record("tespec", seed=seed, miou=60.0 + seed) for seed in range(2)),
@@ -89,7 +86,7 @@ def test_a_cell_is_mean_deviation_and_seeds_and_says_what_it_lacks() -> None:
     assert [label[1] for label in bold.index[bold]] == ["TESPEC (Ours)"]
 
 
-def test_means_over_fewer_classes_or_recordings_than_there_are_say_so() -> None:
+def test_means_over_fewer_classes_or_recordings_than_there_are_say_so():
     """Also where all rows lack the same class; only the affected metric is annotated."""
     partial = "all mean_class_acc: 2 of 3 classes; moving miou: 1 of 3 frames"
     made = [record("tespec", seed=seed, protocol={"partial means": partial}) for seed in range(2)]
@@ -101,26 +98,21 @@ def test_means_over_fewer_classes_or_recordings_than_there_are_say_so() -> None:
     assert to_frame(made)["partial"].tolist() == ["", "2 of 3 classes"] * 2
 
 
-def test_errors_are_best_where_they_are_lowest_and_one_row_is_not_the_best() -> None:
-    scores = {"abs": {"title": "Abs ↓", "better": "lower", "unit": "m"}}
-    made = [record(name, task="mvsec", metrics={"abs": value}, scores=scores) for name, value in
-            (("scratch", 5.0), ("tespec", 4.0))]  # fmt: skip
+def test_errors_are_best_where_they_are_lowest_and_one_row_is_not_the_best():
+    made = [depth_record("scratch", 5.0), depth_record("tespec", 4.0)]
     bold = one(made, "depth").bold["MVSEC", "Abs ↓", MEASURED]
     assert [label[1] for label in bold.index[bold]] == ["TESPEC (Ours)"]
     assert not one(made[:1], "depth").bold["MVSEC", "Abs ↓", MEASURED].any()
 
 
-@pytest.mark.parametrize(
-    ("changes", "where", "label"),
-    [
-        ({"profile": "tiny"}, {}, "measured (sample, tiny)"),
-        ({"data": "ddd17", "data_fingerprint": "f" * 12}, {}, "measured (ddd17, sample)"),
-        ({"split": "val"}, {"split": "*"}, "measured (sample, sample, val split)"),
-        ({"config": {"label_share": 0.05}}, {"label_fraction": "*"}, "measured (sample, sample, 5 % of labels)"),
-        ({"overrides": {"a.b": 1}}, {"overrides": "*"}, "measured (sample, sample, a.b=1)"),
-    ],
-)
-def test_different_settings_never_share_a_column(changes: dict[str, Any], where: dict[str, str], label: str) -> None:
+@pytest.mark.parametrize(("changes", "where", "label"), [
+    ({"profile": "tiny"}, {}, "measured (sample, tiny)"),
+    ({"data": "ddd17", "data_fingerprint": "f" * 12}, {}, "measured (ddd17, sample)"),
+    ({"split": "val"}, {"split": "*"}, "measured (sample, sample, val split)"),
+    ({"config": {"label_share": 0.05}}, {"label_fraction": "*"}, "measured (sample, sample, 5 % of labels)"),
+    ({"overrides": {"a.b": 1}}, {"overrides": "*"}, "measured (sample, sample, a.b=1)"),
+])  # fmt: skip
+def test_different_settings_never_share_a_column(changes, where, label):
     made = [record(miou=40.0), record(seed=1, miou=50.0, **changes)]
     table = one(made, where=where)
     assert list(column(table, "DDD17", "mIoU ↑", MEASURED).values()) == ["40.00 (1)"]
@@ -131,7 +123,7 @@ def test_different_settings_never_share_a_column(changes: dict[str, Any], where:
         assert f"Not shown: 1 results with {next(iter(where))}" in shown.notes[-1]
 
 
-def test_columns_that_differ_in_nothing_named_say_what_they_differ_in() -> None:
+def test_columns_that_differ_in_nothing_named_say_what_they_differ_in():
     table = one([record(), record(seed=1, data_fingerprint="f" * 12), record(seed=2, task_version=2)])
     labels = {label[2] for label in table.cells.columns if label[0] == "DDD17"} - {"published"}
     assert len(labels) == 3
@@ -141,7 +133,7 @@ def test_columns_that_differ_in_nothing_named_say_what_they_differ_in() -> None:
     assert len({label[2] for label in one(made, where={"weights": "*"}, measured=True).cells.columns}) == 2
 
 
-def test_the_newest_results_version_is_shown_and_older_ones_have_a_column_of_their_own() -> None:
+def test_the_newest_results_version_is_shown_and_older_ones_have_a_column_of_their_own():
     newer = {"results_version": RESULTS_VERSION + 1}
     made = [record(miou=50.0).model_copy(update=newer), record(miou=40.0), record(seed=1, miou=44.0)]
     label = f"{MEASURED[:-1]}, results version {RESULTS_VERSION + 1})"
@@ -152,7 +144,7 @@ def test_the_newest_results_version_is_shown_and_older_ones_have_a_column_of_the
 
 
 @pytest.mark.parametrize("choice", [{"plugin": "f" * 12}, {"method_version": 2}, {"weights": {"sha256": "ff"}}])
-def test_of_several_versions_of_a_method_the_newest_is_shown(choice: dict[str, Any]) -> None:
+def test_of_several_versions_of_a_method_the_newest_is_shown(choice):
     older = record("mine", miou=40.0)
     newer = record("mine", miou=50.0, **choice).model_copy(update={"written": older.written.replace(year=9999)})
     table = one([older, newer, record("scratch", miou=30.0)])
@@ -165,7 +157,7 @@ def test_of_several_versions_of_a_method_the_newest_is_shown(choice: dict[str, A
     assert all(f"{name} " in label[2] for label in both.cells.columns)
 
 
-def test_rows_of_different_machines_say_so() -> None:
+def test_rows_of_different_machines_say_so():
     other = {"device": "NVIDIA H100", "cpu": "B"}
     table = one([record(), record("tespec"), record("moby", environment=other)])
     cells = column(table, "DDD17", "mIoU ↑", MEASURED)
@@ -174,7 +166,7 @@ def test_rows_of_different_machines_say_so() -> None:
     assert "Measured on different machines: ᵃ NVIDIA H100; unmarked: A, 1 threads." in table.notes
 
 
-def test_methods_that_the_paper_lacks_have_rows_behind_its_own() -> None:
+def test_methods_that_the_paper_lacks_have_rows_behind_its_own():
     made = [record("mine"), record("mine", "feedforward", facts=record("mine").facts | {"backbone": "Mine"}),
             record("tespec", "feedforward"), record("other", facts=record("mine").facts)]  # fmt: skip
     index = [label[:4] for label in one(made).cells.index]
@@ -186,7 +178,7 @@ def test_methods_that_the_paper_lacks_have_rows_behind_its_own() -> None:
     ]
 
 
-def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers() -> None:
+def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers():
     few, frozen = {"label_share": 0.01}, {"freeze": True}
     made = [
         record("mine", miou=30.0),
@@ -194,7 +186,7 @@ def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers() ->
         record("mine", miou=5.0, config=frozen, overrides=frozen),
     ]
 
-    def texts(source: str, **options: Any) -> list[str]:
+    def texts(source, **options):
         cells = one(made, **options).cells
         rows = [label[1] in ("ScaleEvent§¶", "Mine") and label[2] != "ViT-L" for label in cells.index]
         columns = [name[:2] == ("DDD17", "mIoU ↑") and source in name[2] for name in cells.columns]
@@ -219,25 +211,24 @@ def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers() ->
     assert not any(note[1] == " " for note in one(made, measured=True).notes)  # only marks in use are explained
 
 
-def test_a_pre_training_whose_rank_fell_is_marked_where_it_is_used() -> None:
+def test_a_pre_training_whose_rank_fell_is_marked_where_it_is_used():
     curves = {"last_stage": [{"step": 1.0, "rank": 20.0}, {"step": 2.0, "rank": 10.0}]}
     metrics = {"loss": 0.8, "feature_rank": 3.0, "last_stage_rank": 10.0}
     fallen = record("mine", kind="pretraining", metrics=metrics, curves=curves, weights={"sha256": "a"})
-    table = one(
-        [fallen, record("mine", weights={"sha256": "a"}), record("other", weights={"sha256": "b"})], measured=True
-    )
+    made = [fallen, record("mine", weights={"sha256": "a"}), record("other", weights={"sha256": "b"})]
+    table = one(made, measured=True)
     assert table.cells.iloc[:, 0].tolist() == ["40.00 (1, low rank)", "40.00 (1)"]
     assert any(note.startswith("low rank: the last-stage feature rank") for note in table.notes)
 
 
-def test_test_time_augmentation_chooses_the_published_row() -> None:
-    made = [record("ecddp", "feedforward", task="dsec", overrides=overrides, miou=miou) for overrides, miou in
-            (({}, 30.0), ({"test_time_augmentation": "flip"}, 31.0))]  # fmt: skip
+def test_test_time_augmentation_chooses_the_published_row():
+    augmented = {"test_time_augmentation": "flip"}
+    made = [record("ecddp", "feedforward", task="dsec", overrides=overrides) for overrides in ({}, augmented)]
     table = one(made, where={"overrides": "*"}, measured=True)
     assert [label[1] for label in table.cells.index] == ["ECDDP†", "ECDDP‡"]
 
 
-def test_a_task_of_ones_own_has_a_table_with_its_own_metrics() -> None:
+def test_a_task_of_ones_own_has_a_table_with_its_own_metrics():
     scores = {"err": {"title": "Error", "better": "lower", "unit": "px"}}
     made = [record(task="my task", metrics={"err": 0.5, "extra": 1.0}, scores=scores)]
     table = one(made, "task_my_task")
@@ -246,7 +237,7 @@ def test_a_task_of_ones_own_has_a_table_with_its_own_metrics() -> None:
     assert one([record(task="x", scores={})], "task_x").cells.shape == (1, 2)
 
 
-def test_an_ablation_finds_its_rows_by_their_variant() -> None:
+def test_an_ablation_finds_its_rows_by_their_variant():
     recipe = {"recipe": {"overrides": {"objective.mask.ratio": 0.25}}}
     made = [
         record("tespec"),
@@ -262,15 +253,15 @@ def test_an_ablation_finds_its_rows_by_their_variant() -> None:
     assert "ablation_memory" not in [table.name for table in make_tables(to_frame(made))]
 
 
-def test_rows_of_one_variant_that_differ_in_more_have_columns_of_their_own() -> None:
+def test_rows_of_one_variant_that_differ_in_more_have_columns_of_their_own():
     """The row names the variant alone, so backbone and further settings are in the column."""
 
-    def made(miou: float, variant: str = "masking: 25%", backbone: str = "Swin-T/7", **more: Any) -> Record:
+    def made(miou, variant="masking: 25%", backbone="Swin-T/7", **more):
         weights = {"recipe": {"overrides": ({"objective.mask.ratio": 0.25} if variant else {}) | more}}
         facts = record().facts | {"backbone": backbone}
         return record("tespec", miou=miou, variant=variant, weights=weights, facts=facts, start_sha256=str(miou))
 
-    def cells(*records: Record) -> dict[str, list[str]]:
+    def cells(*records):
         shown = one(records, "ablation_masking").cells.items()
         columns = {name: [text for text in texts if text != NONE] for name, texts in shown if name[1] == "mIoU ↑"}
         return {name.removeprefix(MEASURED): texts for (_, _, name), texts in columns.items() if name != "published"}
@@ -284,19 +275,14 @@ def test_rows_of_one_variant_that_differ_in_more_have_columns_of_their_own() -> 
     assert cells(plain, default, narrow_default) == {"": ["50.00 (1)", "40.00 (1)"]}
 
 
-@pytest.mark.parametrize(
-    ("changes", "where", "place", "text"),
-    [
-        ({"method_version": 2}, "method_version", "Data", "method_version 2"),
-        ({"plugin": "f" * 12}, "plugin", "Data", "plugin ffffffffffff"),
-        ({"weights": {"sha256": "ff"}}, "weights", "Data", "weights ff"),
-        ({"weights": {"recipe": {"overrides": {"lr": 1}}}}, "variant", "Method", "pretraining.lr=1"),
-        ({"weights": {"recipe": {"overrides": {"lr": 1}}}}, "pretraining_overrides", "Method", ", pretraining.lr=1"),
-    ],
-)
-def test_gains_of_several_versions_have_rows_of_their_own(
-    changes: dict[str, Any], where: str, place: str, text: str
-) -> None:
+@pytest.mark.parametrize(("changes", "where", "place", "text"), [
+    ({"method_version": 2}, "method_version", "Data", "method_version 2"),
+    ({"plugin": "f" * 12}, "plugin", "Data", "plugin ffffffffffff"),
+    ({"weights": {"sha256": "ff"}}, "weights", "Data", "weights ff"),
+    ({"weights": {"recipe": {"overrides": {"lr": 1}}}}, "variant", "Method", "pretraining.lr=1"),
+    ({"weights": {"recipe": {"overrides": {"lr": 1}}}}, "pretraining_overrides", "Method", ", pretraining.lr=1"),
+])  # fmt: skip
+def test_gains_of_several_versions_have_rows_of_their_own(changes, where, place, text):
     made = [record(seed=seed, miou=40.0) for seed in range(2)]
     made += [record("moby", seed=seed, miou=50.0 + seed) for seed in range(2)]
     made += [record("moby", seed=seed, miou=20.0 + seed, start_sha256="b", **changes) for seed in range(2)]
@@ -306,7 +292,7 @@ def test_gains_of_several_versions_have_rows_of_their_own(
     assert [gain for label, gain in gains.items() if label.endswith(text)] == ["-19.500"]
 
 
-def test_gains_over_a_method_of_several_versions_are_over_the_newest() -> None:
+def test_gains_over_a_method_of_several_versions_are_over_the_newest():
     older = [record(seed=seed, miou=20.0 + seed) for seed in range(2)]
     older = [each.model_copy(update={"written": each.written.replace(year=2020)}) for each in older]
     newer = [record(seed=seed, miou=40.0 - seed, method_version=2) for seed in range(2)]
@@ -314,17 +300,13 @@ def test_gains_over_a_method_of_several_versions_are_over_the_newest() -> None:
     assert cells["gain"].tolist() == ["-19.000"]
 
 
-def test_gains_are_paired_by_seed_and_turned_for_errors() -> None:
-    scores = {"abs": {"title": "Abs ↓", "better": "lower", "unit": "m"}}
-    values = {"scratch": [5.0, 6.0, 7.0, 9.0], "tespec": [4.0, 4.0, 4.0]}  # scratch has a fourth seed
-    made = [record(name, seed=seed, task="mvsec", metrics={"abs": value}, scores=scores)
-            for name, several in values.items() for seed, value in enumerate(several)]  # fmt: skip
+def test_gains_are_paired_by_seed_and_turned_for_errors():
+    made = [depth_record("scratch", error, seed) for seed, error in enumerate((5.0, 6.0, 7.0, 9.0))]
+    made += [depth_record("tespec", 4.0, seed) for seed in range(3)]  # without the fourth seed of scratch
+    made += [depth_record("moby", 5.0, seed, environment={"device": "cuda"}) for seed in range(2)]
     made += [record("tespec", seed=0), record("scratch", seed=1), record("mine", "feedforward")]
-    machine = {"device": "cuda"}
-    made += [record("moby", seed=seed, task="mvsec", metrics={"abs": 5.0}, scores=scores, environment=machine)
-             for seed in range(2)]  # fmt: skip
     table = gains_table(to_frame(made), "scratch")
-    data: Any = table.data.set_index(["task", "method"])
+    data = table.data.set_index(["task", "method"])
     assert data.loc[("mvsec", "tespec"), ["mean", "n"]].tolist() == [2.0, 3]
     assert data.loc[("mvsec", "tespec"), "p_holm"] == pytest.approx(2 * data.loc[("mvsec", "tespec"), "p"])
     assert data["note"].to_dict() == {
@@ -336,8 +318,8 @@ def test_gains_are_paired_by_seed_and_turned_for_errors() -> None:
     assert table.cells["gain"].tolist() == [NONE, NONE, "+0.500", "+2.000"]
 
 
-def test_runs_of_several_pretrainings_are_one_cell_and_its_gain_averages_over_them() -> None:
-    def made(name: str, seed: int, start: int | None, miou: float | None) -> Record:
+def test_runs_of_several_pretrainings_are_one_cell_and_its_gain_averages_over_them():
+    def made(name, seed, start, miou):
         weights = {} if start is None else {"recipe": {"seed": start}}
         return record(name, seed=seed, miou=miou, weights=weights, start_sha256=str(start))
 
@@ -349,7 +331,7 @@ def test_runs_of_several_pretrainings_are_one_cell_and_its_gain_averages_over_th
     assert table.cells["DDD17", "mIoU ↑", MEASURED].tolist() == ["40.50 ± 0.71 (2)", "55.50 ± 5.80 (4)"]
     assert "over runs (fine-tuning seeds × pre-training seeds)" in table.notes[0]
 
-    def gain(*records: Record, over: str = "scratch") -> Any:
+    def gain(*records, over="scratch"):
         table = gains_table(to_frame(records), over)
         return table.data.set_index("method").loc["tespec", ["mean", "n", "note"]].tolist(), table.notes
 

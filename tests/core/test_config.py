@@ -85,10 +85,7 @@ WRONG = [
     ("batch_size", "no '='"),
     ("batch_size=[", "the value is not valid YAML"),
     (f"optimisation.peak_lr={10**400}", "peak_lr: 100.* is not allowed"),
-    (
-        "downsample.to_width=320",
-        "downsample.to_width: is 320, but downsample.factor is 1; give a width with factor auto",
-    ),
+    ("downsample.to_width=320", "to_width: is 320, but downsample.factor is 1; give a width with factor auto"),
     ("downsample.factor=auto", "downsample.to_width: is missing, but downsample.factor is auto"),
     ("optimisation.clip.at=null", "optimisation.clip.at: missing for clipping by value; set it, or set by to none"),
     ("optimisation.steps=15", "warmup_steps: 15 is not less than .* is 15; set it below 15"),
@@ -151,8 +148,7 @@ def test_a_task_wins_over_its_base_in_all_that_it_states(own):
     recurrent, alone = (finetuning_settings("own", arch, "paper") for arch in ARCHITECTURES)
     assert (recurrent.batch_size, recurrent.segments, alone.batch_size, alone.segments) == (5, 15, 5, 2)
     origins = config.origins(alone, config.cell_layers("own", "feedforward", "paper"))
-    assert origins["window_ms"][1] == "task ddd17"
-    assert origins["segments"][1] == "task own"
+    assert (origins["window_ms"][1], origins["segments"][1]) == ("task ddd17", "task own")
 
 
 @pytest.mark.parametrize(
@@ -209,13 +205,10 @@ def test_a_config_of_ones_own_is_read_beside_those_of_the_harness(own, tmp_path)
     settings = finetuning_settings("own", "recurrent", "paper")
     assert dataclasses.replace(settings, task="ddd17") == finetuning_settings("ddd17", "recurrent", "paper")
     assert config.own_files(tasks="own", profiles="paper") == [file]
-    taken = file.rename(file.with_name("ddd17.yaml"))
-    for file, said in (
-        (taken, "already has the name 'ddd17'; rename one of them"),
-        (tmp_path / "nothing.yaml", r"not an existing .yaml file; check the path"),
-    ):
-        with pytest.raises(UserError, match=said):
-            config.add_file("tasks", file)
+    with pytest.raises(UserError, match="already has the name 'ddd17'; rename one of them"):
+        config.add_file("tasks", file.rename(tmp_path / "ddd17.yaml"))
+    with pytest.raises(UserError, match=r"not an existing .yaml file; check the path"):
+        config.add_file("tasks", tmp_path / "nothing.yaml")
 
 
 @pydantic.dataclasses.dataclass

@@ -46,13 +46,8 @@ class Untitled(Method):
     ],
 )
 def test_a_file_that_holds_no_method_is_refused(tmp_path, text, message):
-    file = tmp_path / "mine.py"
     if text:
-        file.write_text(text)
-
-    def find():
-        register_methods([file])
+        (tmp_path / "mine.py").write_text(text)
+    with forgotten_afterwards(), pytest.raises(UserError, match=message):  # noqa: PT012  # at either of the two
+        register_methods([tmp_path / "mine.py"])
         find_method("untitled")
-
-    with forgotten_afterwards(), pytest.raises(UserError, match=message):
-        find()

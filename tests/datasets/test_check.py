@@ -16,8 +16,6 @@ from tespec.datasets.folder import ALL, EventFolder
 from tespec.events import load_events
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 
-REAL = Path(__file__).parents[1] / "data" / "evt3_640x480_2.08s.raw"
-
 
 @pytest.mark.parametrize("task", ["ddd17", "gen1", "dsec", "mvsec"])
 def test_a_recording_that_is_not_packed_is_read_through_and_not_held(tiny_world, monkeypatch, task):
@@ -46,7 +44,7 @@ def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
 
 @pytest.fixture(scope="module")
 def recording():
-    return EventFolder(REAL).recordings(ALL)[0]
+    return EventFolder(Path(__file__).parents[1] / "data" / "evt3_640x480_2.08s.raw").recordings(ALL)[0]
 
 
 def test_no_moment_is_shown_twice_while_there_are_others(recording):
@@ -65,8 +63,7 @@ def test_moments_are_windows_that_have_ended(recording):
 def test_both_intensities_are_those_of_the_recording_from_its_start(recording):
     shown = moment(recording, 20, "edges", 500.0)
     counts = torch.from_numpy(recording.histograms(0, 21, 10, "edges"))[None]
-    video, _ = estimate_intensity(counts, norm_events=500.0)
-    filtered, _ = estimate_high_pass(counts)
-    np.testing.assert_allclose(shown.intensity, video[0, -1], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(shown.high_pass, filtered[0, -1], rtol=1e-4, atol=1e-5)
+    estimates = estimate_intensity(counts, norm_events=500.0), estimate_high_pass(counts)
+    for image, (video, _) in zip((shown.intensity, shown.high_pass), estimates, strict=True):
+        np.testing.assert_allclose(image, video[0, -1], rtol=1e-4, atol=1e-5)
     assert shown.title.splitlines()[1].startswith("1.05 s: ")

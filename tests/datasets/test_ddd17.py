@@ -26,15 +26,12 @@ def test_official_sizes_and_units(tmp_path, ticks, start_us):
     stream = load_events(tmp_path / "dir1")
     assert (stream.height, stream.width) == (260, 346)
     assert_same_events(whole(stream), events)
-    times, found = image_times(tmp_path / "dir1")
-    np.testing.assert_array_equal(times, stamps)
-    assert found == ticks
+    np.testing.assert_equal(image_times(tmp_path / "dir1"), (stamps, ticks))
     recording = open_test(tmp_path)
     assert (recording.region.height, recording.region.width, recording.ego_speed) == (200, 346, None)
     np.testing.assert_array_equal(recording.label_times, stamps[:8])
-    edges = {"t_start": stamps[2], "t_end": stamps[3]}
-    expected = plain_histogram(*events, **edges, bins=5, height=260, width=346)[:, :200]
-    np.testing.assert_array_equal(recording.histograms(3, 1, 5, "edges")[0], expected)
+    expected = plain_histogram(*events, t_start=stamps[2], t_end=stamps[3], bins=5, height=260, width=346)
+    np.testing.assert_array_equal(recording.histograms(3, 1, 5, "edges")[0], expected[:, :200])
     np.testing.assert_array_equal(recording.labels[3], official_mask(4))
 
 

@@ -3,6 +3,7 @@
 import multiprocessing
 import zipfile
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,39 +11,17 @@ from ddd17_copies import png, png_of
 
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.errors import UserError
-from tespec.datasets.labels import (
-    BOXES,
-    DEPTH,
-    MASK,
-    CheckedLabels,
-    MaskFiles,
-    mask_names,
-    read_stamps,
-    speed_at,
-    with_checks,
-)
+from tespec.datasets import labels
+from tespec.datasets.labels import BOXES, DEPTH, MASK, MaskFiles, read_stamps, speed_at, with_checks
 from tespec.datasets.recording import ChosenLabels, LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.events.histogram import Region
 
-COUNT, SIZE = 6, (40, 56)
-
-
-def mask_of(number):
-    return np.random.default_rng(number).integers(0, 6, SIZE, np.uint8)
-
-
-def write_zip(path):
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for number in range(1, COUNT + 1):
-            archive.writestr(f"segmentation_masks/segmentation_{number:08d}.png", png(mask_of(number)))
-        archive.writestr("__MACOSX/segmentation_masks/._segmentation_00000001.png", b"x")
-        archive.writestr("segmentation_masks/notes.txt", b"x")
-    return path
+MASKS = np.random.default_rng(0).integers(0, 6, (6, 40, 56), np.uint8)
 
 
 def open_masks(place):
-    return MaskFiles(place, tuple(mask_names(place).values()))
+    return MaskFiles(place, tuple(labels.mask_names(place).values()))
 
 
 GREY, RGB, PALETTE, GREY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
@@ -50,40 +29,42 @@ GREY, RGB, PALETTE, GREY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6
 
 @pytest.mark.parametrize(
     ("depth", "colour", "row", "classes"),
-    [
-        (1, GREY, b"\x50", [0, 1, 0, 1]),
-        (2, GREY, b"\x1b", [0, 1, 2, 3]),
-        (4, GREY, b"\x03\x45", [0, 3, 4, 5]),
-        (8, GREY, b"\0\xff\5\3", [0, 255, 5, 3]),
-        (2, PALETTE, b"\x1b", [0, 1, 2, 3]),
-        (8, PALETTE, b"\0\1\2\3", [0, 1, 2, 3]),
-        (16, GREY, bytes(8), "mode I;16"),
-        (8, RGB, bytes(12), "mode RGB,"),
-        (8, GREY_ALPHA, bytes(8), "mode LA"),
-        (8, RGB_ALPHA, bytes(16), "mode RGBA"),
-    ],
-)
+    [(1, GREY, b"\x50", [0, 1, 0, 1]),
+     (2, GREY, b"\x1b", [0, 1, 2, 3]),
+     (4, GREY, b"\x03\x45", [0, 3, 4, 5]),
+     (8, GREY, b"\0\xff\5\3", [0, 255, 5, 3]),
+     (2, PALETTE, b"\x1b", [0, 1, 2, 3]),
+     (8, PALETTE, b"\0\1\2\3", [0, 1, 2, 3]),
+     (16, GREY, bytes(8), "mode I;16"),
+     (8, RGB, bytes(12), "mode RGB,"),
+     (8, GREY_ALPHA, bytes(8), "mode LA"),
+     (8, RGB_ALPHA, bytes(16), "mode RGBA")],
+)  # fmt: skip
 def test_masks_are_the_numbers_in_the_file_or_refused(tmp_path, depth, colour, row, classes):
     palette = bytes(range(200, 212)) if colour == PALETTE else b""
     (tmp_path / "m_00000001.png").write_bytes(png_of(depth, colour, row, palette))
     masks = open_masks(tmp_path)
     if isinstance(classes, list):
-        assert masks[0].dtype == np.uint8
-        assert masks[0].tolist() == [classes]
+        assert (masks[0].tolist(), masks[0].dtype) == ([classes], np.uint8)
     else:
         with pytest.raises(UserError, match=rf"m_00000001\.png: is an image of {classes}"):
             masks[0]
 
 
 def read_many_times(place, seed):
-    masks, order = open_masks(place), np.random.default_rng(seed).integers(0, COUNT, 600)
-    return all(np.array_equal(masks[index], mask_of(index + 1)) for index in order.tolist())
+    masks, order = open_masks(place), np.random.default_rng(seed).integers(0, len(MASKS), 600)
+    return all(np.array_equal(masks[index], MASKS[index]) for index in order.tolist())
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on, where other tests left threads
 def test_forked_workers_read_one_archive_at_the_same_time(tmp_path):
-    place = write_zip(tmp_path / "masks.zip")
-    np.testing.assert_array_equal(open_masks(place)[0], mask_of(1))
+    place = tmp_path / "masks.zip"
+    with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number, image in enumerate(MASKS, start=1):
+            archive.writestr(f"segmentation_masks/segmentation_{number:08d}.png", png(image))
+        for other in ("__MACOSX/segmentation_masks/._segmentation_00000001.png", "segmentation_masks/notes.txt"):
+            archive.writestr(other, b"x")
+    np.testing.assert_array_equal(open_masks(place)[0], MASKS[0])
     with ProcessPoolExecutor(3, multiprocessing.get_context("fork")) as workers:
         assert all(workers.map(read_many_times, [place] * 3, range(3)))
 
@@ -113,17 +94,12 @@ def test_stamps_that_are_none_are_refused(tmp_path, text, message):
 BOX = np.array([[0, 0, 6.5, 4], [1, 1, 2, 3]])
 
 
-class Listed(list):
-    def checksums(self):
-        return [0] * len(self)
+def mask(value=2, shape=(4, 6)):
+    return np.full(shape, value, np.uint8)
 
 
-def mask(value=2, shape=(4, 6), dtype=np.uint8):
-    return np.full(shape, value, dtype)
-
-
-def depth(value=7.5, shape=(4, 6), dtype=np.float32):
-    return np.full(shape, value, dtype)
+def depth(value=7.5, dtype=np.float32):
+    return np.full((4, 6), value, dtype)
 
 
 def boxes(corners=BOX, classes=(0, 2)):
@@ -132,27 +108,25 @@ def boxes(corners=BOX, classes=(0, 2)):
 
 @pytest.mark.parametrize(
     ("kind", "label", "message"),
-    [
-        (MASK, mask(), ""),
-        (DEPTH, depth(), ""),
-        (DEPTH, depth(np.nan), ""),
-        (BOXES, boxes(), ""),
-        (BOXES, make_boxes(np.empty((0, 4)), np.empty(0, np.int64)), ""),
-        (MASK, mask(shape=(4, 5)), "mask has 5x4 px, but the histograms have 6x4; "),
-        (MASK, mask(shape=(4, 6, 1)), r"mask is uint8 of shape \(4, 6, 1\); give \(H, W\) uint8"),
-        (MASK, mask(3), "mask holds class 3 of 3; list"),
-        (DEPTH, depth(dtype=np.float64), r"depth is float64 of shape \(4, 6\); give \(H, W\) float32"),
-        (DEPTH, depth(0), "depth holds 0 m; give"),
-        (DEPTH, depth(np.inf), "depth holds inf m"),
-        (BOXES, BOX, r"boxes are float64 of shape \(2, 4\); give tespec.core.boxes.make_boxes"),
-        (BOXES, boxes(classes=(0, 3)), r"box 1 \(1, 1, 2, 3; class 3\) has an unknown class; list"),
-        (BOXES, boxes(np.add(BOX, [[0], [5]])), r"box 1 \(6, 6, 7, 8; class 2\) is outside of 6x4 px; give"),
-        (BOXES, boxes(BOX * np.nan), r"box 0 \(nan, nan, nan, nan; class 0\) is outside"),
-        (BOXES, boxes(BOX[:, [2, 1, 0, 3]]), r"box 0 \(6.5, 0, 0, 4; class 0\) has left > right"),
-    ],
-)
+    [(MASK, mask(), ""),
+     (DEPTH, depth(), ""),
+     (DEPTH, depth(np.nan), ""),
+     (BOXES, boxes(), ""),
+     (BOXES, make_boxes(np.empty((0, 4)), np.empty(0, np.int64)), ""),
+     (MASK, mask(shape=(4, 5)), "mask has 5x4 px, but the histograms have 6x4; "),
+     (MASK, mask(shape=(4, 6, 1)), r"mask is uint8 of shape \(4, 6, 1\); give \(H, W\) uint8"),
+     (MASK, mask(3), "mask holds class 3 of 3; list"),
+     (DEPTH, depth(dtype=np.float64), r"depth is float64 of shape \(4, 6\); give \(H, W\) float32"),
+     (DEPTH, depth(0), "depth holds 0 m; give"),
+     (DEPTH, depth(np.inf), "depth holds inf m"),
+     (BOXES, BOX, r"boxes are float64 of shape \(2, 4\); give tespec.core.boxes.make_boxes"),
+     (BOXES, boxes(classes=(0, 3)), r"box 1 \(1, 1, 2, 3; class 3\) has an unknown class; list"),
+     (BOXES, boxes(np.add(BOX, [[0], [5]])), r"box 1 \(6, 6, 7, 8; class 2\) is outside of 6x4 px; give"),
+     (BOXES, boxes(BOX * np.nan), r"box 0 \(nan, nan, nan, nan; class 0\) is outside"),
+     (BOXES, boxes(BOX[:, [2, 1, 0, 3]]), r"box 0 \(6.5, 0, 0, 4; class 0\) has left > right")],
+)  # fmt: skip
 def test_labels_are_what_their_task_learns_from_or_named(kind, label, message):
-    checked = CheckedLabels(Listed([label]), "street", kind, (4, 6), 3)
+    checked = labels.CheckedLabels([label], "street", kind, (4, 6), 3)
     if not message:
         assert checked[0] is label
     else:
@@ -160,20 +134,16 @@ def test_labels_are_what_their_task_learns_from_or_named(kind, label, message):
             checked[0]
 
 
-def recording(tmp_path, labelled, labels):
-    windows = np.arange(8).reshape(4, 2) * 1000
-    source = EventSource(tmp_path / "drive.raw")
-    return LabelledRecording("drive", source, Region(4, 6), windows, labels, np.array(labelled))
-
-
 def test_a_part_names_labels_by_their_number_in_the_recording_and_their_file(tmp_path):
     for number, image in enumerate((mask(), mask(), mask(9))):
         (tmp_path / f"m_{number}.png").write_bytes(png(image))
-    found = with_checks(recording(tmp_path, [0, 1, 3], open_masks(tmp_path)), MASK, 3)
-    for labels in (found.part(1, 4).labels, ChosenLabels(found.labels, np.array([0, 2]))):
-        assert len(labels) == 2
-        labels[0]
+    source, windows = EventSource(tmp_path / "drive.raw"), 1000 * np.arange(8).reshape(4, 2)
+    drive = LabelledRecording("drive", source, Region(4, 6), windows, open_masks(tmp_path), np.array([0, 1, 3]))
+    found = with_checks(drive, MASK, 3)
+    for part in (found.part(1, 4).labels, ChosenLabels(found.labels, np.array([0, 2]))):
+        assert len(part) == 2
+        part[0]
         with pytest.raises(UserError, match=r"recording drive, label 2 \(m_2.png\): mask holds class 9 of 3"):
-            labels[1]
+            part[1]
     with pytest.raises(UserError, match=r"drive\.raw, recording drive: 3 labels for 2 labelled windows; give the"):
-        with_checks(recording(tmp_path, [0, 1], Listed([mask()] * 3)), MASK, 3)
+        with_checks(replace(drive, labelled=np.array([0, 1])), MASK, 3)

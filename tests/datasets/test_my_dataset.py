@@ -56,25 +56,18 @@ def settings():
 
 
 def test_it_is_checked_and_looked_at(drives, tmp_path):
-    check, _, guide = (
-        follow(f"python benchmarks/data.py {command}", tmp_path, *OWN)[0]
-        for command in (
-            f"check drives {drives}",
-            f"preview drives {drives} --count 1 --out a.png",
-            "download-guide drives",
-        )
-    )
-    assert "no problems: 3 recordings" in check
+    commands = f"check drives {drives}", f"preview drives {drives} --count 1 --out a.png", "download-guide drives"
+    checked, _, guide = (follow(f"python benchmarks/data.py {command}", tmp_path, *OWN)[0] for command in commands)
+    assert "no problems: 3 recordings" in checked
     assert (tmp_path / "a.png").stat().st_size > 10_000
     assert "drives/train/alley/events.dat" in guide
 
 
 def test_recordings_of_different_sizes_are_found_and_not_trained_on(drives, tmp_path, settings):
     root = shutil.copytree(drives, tmp_path / "drives")
-    (events,) = root.glob("train/bridge/events.dat")
-    content = events.read_bytes()
-    events.write_bytes(content.replace(b"Width 96", b"Width 98"))
-    for path in root.glob("train/bridge/masks/*"):
+    bridge = root / "train" / "bridge"
+    (bridge / "events.dat").write_bytes((bridge / "events.dat").read_bytes().replace(b"Width 96", b"Width 98"))
+    for path in bridge.glob("masks/*"):
         Image.fromarray(np.pad(np.asarray(Image.open(path)), ((0, 0), (0, 2)), constant_values=IGNORE)).save(path)
     (problem,) = problems(list(check(open_dataset(settings, root))))
     what = r"recordings of different sizes: 96x80 \(canal\), 98x80 \(bridge\) px; give recordings of one size"
@@ -84,16 +77,13 @@ def test_recordings_of_different_sizes_are_found_and_not_trained_on(drives, tmp_
 
 
 def test_labels_are_those_on_disk_and_trained_on_and_scored(drives, settings):
-    dataset = open_dataset(settings, drives)
-    (canal,) = dataset.recordings("test")
-    shown = np.asarray(Image.open(drives / "test" / "canal" / "masks" / "000007.png"))
-    assert (canal.labels[7] == shown).all()
-    stamps = (drives / "test" / "canal" / "times.txt").read_text().split()
-    assert canal.label_times.tolist() == [int(stamp) for stamp in stamps]
+    (canal,) = open_dataset(settings, drives).recordings("test")
+    folder = drives / "test" / "canal"
+    np.testing.assert_array_equal(canal.labels[7], Image.open(folder / "masks" / "000007.png"))
+    assert canal.label_times.tolist() == [*map(int, (folder / "times.txt").read_text().split())]
     task = build_task(settings, drives)
-    batch = task.steps(seed=0)[0]
+    batch, model = task.steps(seed=0)[0], task.model()
     assert batch["labels"].shape[1:] == task.size == (80, 96)
-    model = task.model()
     assert model.loss(batch, None)[0]["loss"].isfinite()
     assert set(task.evaluate(model, batch["histograms"].device).overall().metrics()) >= {"miou"}
 

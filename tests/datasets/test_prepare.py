@@ -1,9 +1,8 @@
 """Packing a data set, into the cache before training or by hand; stores are matched by content, not by size."""
 
-import json
 import shutil
-from collections import namedtuple
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,8 +20,6 @@ from tespec.events import load_events, open_events
 from tespec.events.readers.prophesee import write_dat
 from tespec.events.store import AGAIN, store_of, verify_store
 
-Usage = namedtuple("Usage", "total used free")
-
 
 def recording(path, count=20_000, seed=0):
     path.parent.mkdir(exist_ok=True)
@@ -32,9 +29,14 @@ def recording(path, count=20_000, seed=0):
 
 def prepare(dataset, **how):
     """Pack recordings next to their files, as `data prepare` does."""
-    return pack_missing(
-        [files.source for split in dataset.splits for files in dataset.files(split)], beside=True, **how
-    )
+    pack_missing([files.source for split in dataset.splits for files in dataset.files(split)], beside=True, **how)
+
+
+def assert_refused(path, message):
+    """Assert that neither opening nor packing a recording accepts its store."""
+    for read in (open_events, lambda path: EventSource(path).stream, lambda path: pack_missing([EventSource(path)])):
+        with pytest.raises(UserError, match=message):
+            read(path)
 
 
 @pytest.fixture(autouse=True)
@@ -65,15 +67,15 @@ def test_what_is_not_packed_is_packed_once_with_one_bar(cache, tmp_path, capsys,
 def test_room_for_all_is_asked_for_before_anything_is_written(cache, tmp_path, monkeypatch):
     paths = [recording(tmp_path / "in" / f"{number}.dat", seed=number) for number in range(3)]
     prepare(EventFolder(paths[0]))
-    before = sorted(tmp_path.rglob("*"))
-    monkeypatch.setattr(sources.shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 159_999))
+    before, disk = sorted(tmp_path.rglob("*")), SimpleNamespace(free=159_999)
+    monkeypatch.setattr(sources.shutil, "disk_usage", lambda path: disk)
     what = "has 159,999 bytes free, but the packed events of 2 recordings need about 160,000; free disk space"
     with pytest.raises(UserError, match=f"stores: {what}"):
         pack_missing(map(EventSource, paths))
     with pytest.raises(UserError, match=f"in: {what}"):
         prepare(EventFolder(tmp_path / "in"))
     assert sorted(tmp_path.rglob("*")) == before
-    monkeypatch.setattr(sources.shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 160_000))
+    disk.free = 160_000
     pack_missing(map(EventSource, paths))
 
 
@@ -89,9 +91,7 @@ def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_damaged_folder_of_ddd17_is_skipped_and_a_store_that_cannot_be_written_is_not(
-    tiny_world, tmp_path, processes
-):
+def test_damaged_folders_of_ddd17_are_skipped_and_stores_that_cannot_be_written_not(tiny_world, tmp_path, processes):
     first, second, *_ = sorted(copied(tiny_world, tmp_path, "ddd17").glob("dir*"))
     times = np.fromfile(first / "events.dat.t", "<i8")
     times[-1] = 1 << 62
@@ -111,11 +111,7 @@ def test_a_store_of_another_version_is_refused_and_replaced(tmp_path):
     before, size = (store / "events.u32").read_bytes(), path.stat().st_size
     recording(path, seed=7)
     assert path.stat().st_size == size
-    for read in (lambda: EventSource(path).stream, lambda: pack_missing([EventSource(path)])):
-        with pytest.raises(
-            UserError, match=r"a\.dat\.store: was made from another version of a\.dat .*prepare the rec"
-        ):
-            read()
+    assert_refused(path, r"a\.dat\.store: was made from another version of a\.dat .*prepare the rec")
     prepare(EventFolder(path.parent))
     verify_store(store)
     assert (store / "events.u32").read_bytes() != before
@@ -128,23 +124,17 @@ def test_a_store_of_another_version_is_refused_and_replaced(tmp_path):
 
 def test_another_sensor_size_is_packed_again_and_refused_until_then(tmp_path):
     path = dat(tmp_path / "a.dat", [(3, 2, 1, 1)], header="% Version 2\n")
-
-    def describe(width, height):
-        (tmp_path / "dataset.json").write_text(json.dumps({"sensor": {"width": width, "height": height}}))
-
-    describe(128, 96)
-    pack_missing([EventSource(path)], beside=True)
-    describe(64, 48)
+    pack_missing([EventSource(path, (96, 128))], beside=True)
+    (tmp_path / "dataset.json").write_text('{"sensor": {"width": 64, "height": 48}}')
     refused = r"a\.dat\.store: was made .* or for another sensor size; remove the store and prepare the recording again"
-    for read in (lambda: open_events(path), lambda: pack_missing([EventSource(path)])):
-        with pytest.raises(UserError, match=refused):
-            read()
+    assert_refused(path, refused)
     pack_missing([EventSource(path)], beside=True)
     assert (open_events(path).height, open_events(path).width) == (48, 64)
     with pytest.raises(UserError, match=refused):
         open_events(path, 96, 128)
-    (tmp_path / "dataset.json").unlink()
-    assert open_events(path).width == 64  # the store names the size
+    (tmp_path / "dataset.json").unlink()  # the store keeps the size, also before a training without --sensor
+    assert pack_missing([EventSource(path)]) == []
+    assert open_events(path).width == 64
 
 
 def test_a_damaged_store_whose_recording_is_gone_is_named(tmp_path):
@@ -152,9 +142,7 @@ def test_a_damaged_store_whose_recording_is_gone_is_named(tmp_path):
     pack_missing([EventSource(path)], beside=True)
     path.unlink()
     (store_of(path) / "header.json").write_text('{"version": 1}')
-    for read in (lambda: open_events(path), lambda: pack_missing([EventSource(path)])):
-        with pytest.raises(UserError, match=r"header\.json: not a readable header .* or copy the store again"):
-            read()
+    assert_refused(path, r"header\.json: not a readable header .* or copy the store again")
 
 
 def test_an_unpacked_recording_is_opened_once_and_its_store_as_soon_as_it_is_packed(cache, tmp_path, monkeypatch):
@@ -198,15 +186,7 @@ def test_preparing_what_is_packed_already_changes_nothing_nor_does_losing_the_or
 
 
 def test_a_packed_recording_of_another_sensor_than_its_data_set_s_opens_again(tmp_path):
-    path = tmp_path / "events.h5"
     events = {f"events/{name}": np.array([number], "u2") for name, number in zip("xytp", (3, 2, 5, 1), strict=True)}
-    write_h5(path, events | {"t_offset": 0, "ms_to_idx": np.array([0, 1])})
+    path = write_h5(tmp_path / "events.h5", events | {"t_offset": 0, "ms_to_idx": np.array([0, 1])})
     pack_missing([EventSource(path, (720, 1280))], beside=True)
     assert (open_events(path).height, open_events(path).width) == (720, 1280)
-
-
-def test_a_recording_that_does_not_store_its_size_keeps_that_of_its_store(tmp_path):
-    path = dat(tmp_path / "a.dat", [(3, 2, 1, 1)], header="% Version 2\n")
-    pack_missing([EventSource(path, (48, 64))], beside=True)
-    assert pack_missing([EventSource(path)]) == []  # as before a training without --sensor
-    assert open_events(path).width == 64

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from event_files import random_events
 from short_runs import cell_spec
-from twins.broken import at, content
+from twins import copied
+from twins.broken import content
 from twins.layouts import relayout
 from twins.rvt_archive import archive
 
@@ -16,14 +17,8 @@ from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets.augment import FlipZoom
-from tespec.datasets.prophesee import (
-    BoxLabels,
-    PropheseeProtocol,
-    choose_boxes,
-    choose_frames,
-    raw_boxes,
-)
-from tespec.datasets.recording import require_stored_factor
+from tespec.datasets.prophesee import BoxLabels, PropheseeProtocol, choose_boxes, choose_frames, raw_boxes
+from tespec.datasets.recording import contiguous_windows, require_stored_factor
 from tespec.datasets.sources import ENDS, REPRESENTATIONS
 from tespec.events.readers.prophesee import write_dat
 from tespec.runs.data import Data
@@ -69,31 +64,27 @@ HOUR = 3_600_000_000
 SKIPPED = "17-04-06_09-57-37_6344500000_6404500000"
 TIMES = list(range(0, 1_250_001, 250_000))
 
-# Boxes (x, y, width, height, class) and their corners by RVT's rules in test and in training (None: dropped). RVT crops
-# at the last pixel and requires sides >= 10, a diagonal >= 30, and in training a width <= 273 = int(0.9 * 304).
-COUNTED = [
-    ((10, 20, 30, 40, 1), [10, 20, 40, 60], [10, 20, 40, 60]),
-    ((-20.5, -9.5, 60, 50, 0), [0, 0, 39.5, 40.5], [0, 0, 39.5, 40.5]),
-    ((260, 200, 80, 80, 0), [260, 200, 303, 239], [260, 200, 303, 239]),
-    ((293.5, 0, 24, 90, 0), None, None),
-    ((0, 0, 9.75, 90, 0), None, None),
-    ((0, 0, 10, 90, 0), [0, 0, 10, 90], [0, 0, 10, 90]),
-    ((0, 0, 18, 24, 0), [0, 0, 18, 24], [0, 0, 18, 24]),
-    ((0, 0, 18, 23.5, 0), None, None),
-    ((0, 0, 273, 50, 0), [0, 0, 273, 50], [0, 0, 273, 50]),
-    ((0, 0, 273.5, 50, 0), [0, 0, 273.5, 50], None),
-    ((304, 0, 40, 40, 0), None, None),
-    ((0, 50, 40, 0, 0), None, None),
-    ((0, 0, 50, 50, 2), None, None),
-]
+# Boxes (x, y, width, height, class) and, for those that count, their corners by RVT's rules. RVT crops at the last
+# pixel and requires sides >= 10, a diagonal >= 30, and in training a width <= 273 = int(0.9 * 304).
+KEPT = {
+    (10, 20, 30, 40, 1): [10, 20, 40, 60],
+    (-20.5, -9.5, 60, 50, 0): [0, 0, 39.5, 40.5],
+    (260, 200, 80, 80, 0): [260, 200, 303, 239],
+    (0, 0, 10, 90, 0): [0, 0, 10, 90],
+    (0, 0, 18, 24, 0): [0, 0, 18, 24],
+    (0, 0, 273, 50, 0): [0, 0, 273, 50],
+}
+KEPT_IN_TEST = {(0, 0, 273.5, 50, 0): [0, 0, 273.5, 50]}
+DROPPED = [(293.5, 0, 24, 90, 0), (0, 0, 9.75, 90, 0), (0, 0, 18, 23.5, 0), (304, 0, 40, 40, 0), (0, 50, 40, 0, 0)]
+OTHER_CLASS = (0, 0, 50, 50, 2)
 
 
 def test_which_boxes_count():
-    stored = raw_boxes(boxes(*((0, *row) for row, *_ in COUNTED)), "a", 4)
-    for number, training in enumerate((False, True)):
+    stored = raw_boxes(boxes(*((0, *box) for box in (*DROPPED, *KEPT, OTHER_CLASS, *KEPT_IN_TEST))), "a", 4)
+    for training, expected in ((True, KEPT), (False, KEPT | KEPT_IN_TEST)):
         kept = choose_boxes(stored, GEN1, 2, (240, 304), training)
-        expected = [(corners, row[4]) for row, *found in COUNTED if (corners := found[number]) is not None]
-        assert list(zip(kept.corners.tolist(), kept.label.tolist(), strict=True)) == expected
+        assert kept.corners.tolist() == list(expected.values())
+        assert kept.label.tolist() == [box[4] for box in expected]
 
 
 FRAMES = {
@@ -109,9 +100,8 @@ FRAMES = {
 }
 
 
-@pytest.mark.parametrize("case", FRAMES)
-def test_label_frames(case):
-    times, expected = FRAMES[case]
+@pytest.mark.parametrize(("times", "expected"), FRAMES.values(), ids=FRAMES)
+def test_label_frames(times, expected):
     assert choose_frames(np.array(times, np.int64), GEN1).tolist() == list(expected)
 
 
@@ -146,13 +136,11 @@ def root(tmp_path):
 def test_every_recording_of_a_split_but_the_skipped_ones_is_there_in_order(root):
     for path in [*root.glob("train/b_*"), root / "test" / "c_bbox.npy"]:
         shutil.copy(path, path.with_name(path.name.replace(path.name[0], SKIPPED, 1)))
-    found = opened(root)
-    assert [recording.name for recording in found.recordings("train")] == ["a", "b"]
-    assert [recording.name for recording in found.recordings("test")] == ["c"]
+    found = {split: [recording.name for recording in opened(root).recordings(split)] for split in ("train", "test")}
+    assert found == {"train": ["a", "b"], "test": ["c"]}
     (root / "test" / "c_td.dat").rename(root / "test" / "d_td.dat")
-    with pytest.raises(
-        UserError, match=r"c_bbox\.npy: has no events next to it; copy the recording's events next to its"
-    ):
+    without_events = r"c_bbox\.npy: has no events next to it; copy the recording's events next to its"
+    with pytest.raises(UserError, match=without_events):
         opened(root).names("test")
     with pytest.raises(UserError, match="b is in train and again in train; list it once"):
         opened(root, "gen1", "splits.train=[b, a, b]")
@@ -164,14 +152,12 @@ def test_every_recording_of_a_split_but_the_skipped_ones_is_there_in_order(root)
 
 def test_five_windows_of_50_ms_lead_from_label_to_label_or_one_to_each(root):
     (recording,) = opened(root).recordings("test")
-    assert recording.label_times.tolist() == TIMES[1:]
+    assert (recording.label_times.tolist(), recording.left_out) == (TIMES[1:], 1)
     assert recording.labelled.tolist() == [4, 9, 14, 19, 24]
-    np.testing.assert_array_equal(recording.windows[:, 0], np.arange(0, 1_250_000, 50_000))
-    np.testing.assert_array_equal(np.diff(recording.windows, axis=1), 50_000)
-    assert recording.left_out == 1
+    np.testing.assert_array_equal(recording.windows, contiguous_windows(0, 1_250_000, 50_000))
     assert recording.histograms(0, 25, 10, "edges").shape == (25, 20, 240, 304)
     (alone,) = opened(root, "gen1", arch="feedforward").recordings("test")
-    np.testing.assert_array_equal(alone.windows, np.stack([np.array(TIMES[1:]) - 50_000, TIMES[1:]], axis=1))
+    assert alone.windows.tolist() == [[time - 50_000, time] for time in TIMES[1:]]
 
 
 def test_a_clock_that_starts_late_changes_nothing_but_the_times(root, tmp_path_factory):
@@ -181,10 +167,8 @@ def test_a_clock_that_starts_late_changes_nothing_but_the_times(root, tmp_path_f
     for split, name in (("train", "a"), ("test", "c")):
         write_recording(late / split, name, frames_at([HOUR + time for time in TIMES]), start=HOUR, seed=2)
     (recording,) = opened(late).recordings("test")
-    np.testing.assert_array_equal(recording.windows, before.windows + HOUR)
-    np.testing.assert_array_equal(recording.labelled, before.labelled)
-    task = DetectionTask(finetuning_settings("gen1", "recurrent", "paper"), late)
-    seen = []
+    np.testing.assert_equal((recording.windows, recording.labelled), (before.windows + HOUR, before.labelled))
+    task, seen = DetectionTask(finetuning_settings("gen1", "recurrent", "paper"), late), []
     scorer = SimpleNamespace(update=lambda outcome, truth, name, time_us, groups: seen.append(time_us))
     for label in range(len(recording.labelled)):
         task.score(scorer, recording.labels[label], recording.labels[label], recording, label)
@@ -200,8 +184,6 @@ def test_boxes_as_wide_as_the_sensor_are_left_out_of_training_alone(root):
 
 
 # 1Mpx: three of seven classes, ten label frames per second, half the resolution.
-
-
 def one_mpx(root, stored):
     write_recording(root / "test", "a", stored, task="1mpx", end=1_000_000)
     return opened(root, "1mpx").recordings("test")[0]
@@ -230,40 +212,35 @@ def test_three_of_seven_classes_count_and_boxes_are_halved(tmp_path):
 
 
 # RVT's archives of histograms; `tests/twins` compares them with the raw recordings.
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Folder of a recording in an archive of RVT."""
+    """Folder of an archive of RVT with one recording."""
     root = tmp_path_factory.mktemp("made")
     write_recording(root / "test", "a", frames_at(TIMES[1:]))
     archive(root, factor=1, period_us=250_000, windows_per_period=5, classes=2, min_diagonal=30, min_side=10)
-    return root / "test" / "a"
+    return root
 
 
 def test_of_an_archive_feed_forward_networks_see_the_window_of_each_label(made):
-    every, alone = (
-        opened(made.parents[1], "gen1", "rule=rvt", arch=arch).recordings("test")[0]
-        for arch in ("recurrent", "feedforward")
-    )
+    (every,) = opened(made, "gen1", "rule=rvt").recordings("test")
+    (alone,) = opened(made, "gen1", "rule=rvt", arch="feedforward").recordings("test")
     assert (every.labelled.tolist(), alone.labelled.tolist()) == ([3, 8, 13, 18, 23], [0, 1, 2, 3, 4])
     assert every.label_times.tolist() == alone.label_times.tolist() == TIMES[1:]
     np.testing.assert_array_equal(alone.histograms(1, 2, 10, "rvt"), every.histograms(8, 6, 10, "rvt")[::5])
-    flip = FlipZoom(np.arange(240), np.arange(304)[::-1])
     flipped = np.empty((2, 20, 240, 304), np.uint8)
-    every.fill(flipped, 3, 10, "rvt", flip)
+    every.fill(flipped, 3, 10, "rvt", FlipZoom(np.arange(240), np.arange(304)[::-1]))
     np.testing.assert_array_equal(flipped, every.histograms(3, 2, 10, "rvt")[..., ::-1])
 
 
 def test_a_factor_that_an_archive_is_not_stored_at_is_refused(made):
-    recordings = opened(made.parents[1], "gen1", "rule=rvt").recordings("test")
+    recordings = opened(made, "gen1", "rule=rvt").recordings("test")
     require_stored_factor(recordings, Downsample(1, "nearest"))
     with pytest.raises(UserError, match=r"holds histograms downsampled by 1, not by 2; set downsample\.factor to 1"):
         require_stored_factor(recordings, Downsample(2, "nearest"))
 
 
 def test_a_protocol_that_an_archive_is_not_stored_with_is_refused(tiny_world, tmp_path):
-    relayout(root := shutil.copytree(tiny_world / "gen1", tmp_path / "gen1"), "gen1", "rvt-archive")
+    relayout(root := copied(tiny_world, tmp_path, "gen1"), "gen1", "rvt-archive")
 
     def prepared(*changes):
         data = Data(root, "sample")
@@ -275,38 +252,34 @@ def test_a_protocol_that_an_archive_is_not_stored_with_is_refused(tiny_world, tm
         prepared("protocol.skip=[a]", "protocol.min_side=3")
 
 
-def ends(change):
-    return at(str(ENDS), content(change))
+COUNTS = REPRESENTATIONS / "event_representations.h5"
 
 
-def counts(change):
-    return at(f"{REPRESENTATIONS}/event_representations.h5", content(change, "data"))
+@pytest.mark.parametrize(
+    ("file", "spoil", "message"),
+    [(COUNTS, content(lambda data: data.astype("u2"), "data"), r"data is uint16 \(24, 20, 240, 304\) instead of uint8"),
+     (COUNTS, content(lambda data: data * 11, "data"), r"event_representations\.h5: holds counts above 10"),
+     (ENDS, content(lambda times: times[:-1]), "does not hold 24 increasing times"),
+     (ENDS, content(lambda times: times + 7), r"labels\.npz: has boxes at times that are not the end")],
+)  # fmt: skip
+def test_damaged_archives_are_refused(made, tmp_path, file, spoil, message):
+    root = shutil.copytree(made, tmp_path / "archive")
+    spoil(root / "test" / "a" / file)
+    with pytest.raises(UserError, match=message):
+        opened(root, "gen1", "rule=rvt").recordings("test")[0].histograms(0, 24, 10, "rvt")
 
 
-BROKEN_ARCHIVES = {
-    "no bytes": (counts(lambda data: data.astype("u2")), r"data is uint16 \(24, 20, 240, 304\) instead of uint8"),
-    "large counts": (counts(lambda data: data * 11), r"event_representations\.h5: holds counts above 10"),
-    "a window beyond the end": (str, "has no histogram for one of the windows"),
-    "another sensor": (str, "its sensor is 304x240 px, not 640x480; omit --sensor"),
-    "other windows": (str, "holds windows of 50 ms, not 40; give --set window_ms=50"),
-    "an end too few": (ends(lambda times: times[:-1]), "does not hold 24 increasing times"),
-    "other ends": (ends(lambda times: times + 7), r"labels\.npz: has boxes at times that are not the end"),
-    "other bins": (str, r"holds histograms of 10 bins with rule rvt, not 5 bins with rule rvt; give --set bins=10"),
-}
-
-
-@pytest.mark.parametrize("case", BROKEN_ARCHIVES)
-def test_what_is_wrong_with_an_archive_is_said(made, tmp_path, case):
-    spoil, message = BROKEN_ARCHIVES[case]
-    folder = shutil.copytree(made, tmp_path / "archive" / "test" / "a")
-    spoil(folder)
-    bins = 5 if case == "other bins" else 10
-    changes = {"other windows": ["window_ms=40"], "another sensor": ["sensor_px=640x480"]}.get(case, [])
-
+@pytest.mark.parametrize(
+    ("changes", "later_us", "bins", "message"),
+    [([], 50_000, 10, "has no histogram for one of the windows"),
+     ([], 0, 5, r"holds histograms of 10 bins with rule rvt, not 5 bins with rule rvt; give --set bins=10"),
+     (["window_ms=40"], 0, 10, "holds windows of 50 ms, not 40; give --set window_ms=50"),
+     (["sensor_px=640x480"], 0, 10, "its sensor is 304x240 px, not 640x480; omit --sensor")],
+)  # fmt: skip
+def test_histograms_that_an_archive_does_not_hold_are_refused(made, changes, later_us, bins, message):
     def read():
-        recording = opened(folder.parents[1], "gen1", "rule=rvt", "window_ms=50", *changes).recordings("test")[0]
-        later = 50_000 * (case == "a window beyond the end")
-        dataclasses.replace(recording, windows=recording.windows + later).histograms(0, 24, bins, "rvt")
+        (recording,) = opened(made, "gen1", "rule=rvt", *changes).recordings("test")
+        dataclasses.replace(recording, windows=recording.windows + later_us).histograms(0, 24, bins, "rvt")
 
     with pytest.raises(UserError, match=message):
         read()

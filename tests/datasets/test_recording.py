@@ -70,10 +70,8 @@ def test_a_part_has_the_labels_of_its_windows():
     recording = labelled_at(12, [1, 4, 5, 11])
     part = recording.part(4, 11)
     assert (len(part), part.labelled.tolist(), part.ego_speed.tolist()) == (7, [0, 1], [1, 2])
-    assert [part.labels[index] for index in range(2)] == [1, 2]
-    assert part.label_times.tolist() == recording.label_times[1:3].tolist()
-    assert list(part.labels_in(1, 3)) == [1]
-    assert len(part.labels) == 2
+    assert [part.labels[index] for index in range(len(part.labels))] == [1, 2]
+    assert (part.label_times.tolist(), list(part.labels_in(1, 3))) == (recording.label_times[1:3].tolist(), [1])
 
 
 @given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))), st.integers(1, 9))
@@ -87,9 +85,8 @@ def test_cut_at_gaps_every_chunk_has_a_label_and_no_label_is_lost(drawn, longest
         assert len(part) == max(part.labelled[-1] + 1, min(longest, length))
     gaps = np.diff(places, prepend=-1)
     assert len(parts) == (0 if not places else 1 + int((gaps[1:] > longest).sum()))
-    assert [part.name for part in parts] == (
-        ["r"] if len(parts) == 1 else [f"r (part {n + 1})" for n in range(len(parts))]
-    )
+    parts_of_several = [f"r (part {number})" for number in range(1, len(parts) + 1)]
+    assert [part.name for part in parts] == (["r"] if len(parts) == 1 else parts_of_several)
 
 
 def of_archive(root, arch="recurrent"):
@@ -123,11 +120,11 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("what", CHANGES)
-def test_changed_data_is_other_data(tiny_world, tmp_path, what):
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_changed_data_is_other_data(tiny_world, tmp_path, change):
     archive = copied(tiny_world, tmp_path, "ddd17")
     before = of_archive(archive)
-    CHANGES[what](archive / "dir2")
+    change(archive / "dir2")
     assert of_archive(archive) != before
 
 
@@ -136,14 +133,11 @@ def test_the_reduction_and_the_split_of_a_recording_count(tiny_world):
     whole, again, half = (fingerprint(division.train) for division in divisions)
     assert whole == again != half
     first, second = opened(tiny_world / "ddd17", "ddd17").recordings("train")
-    assert (
-        len({fingerprint(*splits) for splits in ([[first], [second]], [[first, second], []], [[second], [first]])}) == 3
-    )
+    divided = [[first], [second]], [[first, second], []], [[second], [first]]
+    assert len({fingerprint(*splits) for splits in divided}) == 3
 
 
 # A share of the training labels: evenly spread, the same for all networks, and no other label is seen.
-
-
 @pytest.mark.parametrize("count", [1, 2, 7, 64, 100])
 def test_every_beginning_is_spread_evenly(count):
     order = van_der_corput_order(count)
@@ -186,14 +180,10 @@ def test_no_other_label_is_seen_and_each_of_them_is(tiny_world, task, arch, monk
     assert seen == wanted
 
 
-def test_a_label_and_its_speed_stay_with_their_window(tiny_world):
-    (whole, *_) = built(tiny_world, "ddd17", "recurrent").train
-    (few, *_) = with_label_share([whole], 0.3)
-    assert np.array_equal(few.windows, whole.windows)
-    for index, number in enumerate(np.searchsorted(whole.labelled, few.labelled).tolist()):
-        assert np.array_equal(few.labels[index], whole.labels[number])
-        assert few.ego_speed[index] == whole.ego_speed[number]
-    part = few.part(int(few.labelled[1]), len(few))
-    assert np.array_equal(part.labels[0], few.labels[1])
-    assert few.labels.checksums() == whole.labels.checksums()
+def test_a_label_and_its_speed_stay_with_their_window():
+    whole = labelled_at(12, [1, 4, 5, 11])
+    (few,) = with_label_share([whole], 0.5)
+    assert (few.labelled.tolist(), [*few.labels], few.ego_speed.tolist()) == ([4, 5], [1, 2], [1, 2])
+    assert (few.windows is whole.windows, few.labels.checksums()) == (True, whole.labels.checksums())
+    assert [*few.part(5, 12).labels] == [2]
     assert with_label_share([whole], 1.0) == [whole]

@@ -1,6 +1,7 @@
 """The intensity estimate of Eq. 7 and the filter of Eq. 6, each against its definition in double precision."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -33,39 +34,31 @@ def counts(draw, segments=5):
     return torch.from_numpy(histograms.reshape(2, segments, -1, 3, 5))
 
 
-def each_bin(histograms, bin_seconds):
-    """Yield lane, segment, length in s, negative and positive counts of each bin."""
-    lanes, segments, channels, height, width = histograms.shape
-    for lane, segment in np.ndindex(lanes, segments):
-        seconds = bin_seconds if isinstance(bin_seconds, float) else float(bin_seconds[lane, segment])
-        polarities = histograms[lane, segment].numpy().astype(float).reshape(2, channels // 2, height, width)
-        for minus, plus in zip(*polarities, strict=True):
-            yield lane, segment, seconds, minus, plus
-
-
-def plain_eq_7(histograms, state, *, alpha, contrast, bin_seconds, norm_events=5000.0):
-    """Eq. 7 bin by bin: the image decays by the number of all events, then adds the signed counts."""
-    images = np.zeros((len(histograms), 3, 5)) if state is None else state.double().numpy().copy()
-    video = np.zeros((*histograms.shape[:2], 3, 5))
-    for lane, segment, seconds, minus, plus in each_bin(histograms, bin_seconds):
-        events = (minus + plus).sum() / norm_events
-        images[lane] = math.exp(-alpha * seconds * events) * images[lane] + contrast * (plus - minus)
-        video[lane, segment] = images[lane]
+def bin_by_bin(update, histograms, state, bin_seconds):
+    """Video of `update`, which changes the state of a lane by the counts of one bin, and returns its image."""
+    states, video = state.double().numpy().copy(), np.zeros((*histograms.shape[:2], 3, 5))
+    for place in np.ndindex(histograms.shape[:2]):
+        seconds = bin_seconds if isinstance(bin_seconds, float) else float(bin_seconds[place])
+        for minus, plus in zip(*histograms[place].numpy().astype(float).reshape(2, -1, 3, 5), strict=True):
+            video[place] = update(states[place[0]], seconds, minus, plus)
     return video
 
 
-def plain_eq_6(histograms, state, *, alpha, contrast, bin_seconds):
-    """Eq. 6 bin by bin: a pixel changes only at its own events, and decays by the time since its last one."""
-    states = np.zeros((len(histograms), 2, 3, 5)) if state is None else state.double().numpy().copy()
-    video = np.zeros((*histograms.shape[:2], 3, 5))
-    for lane, segment, seconds, minus, plus in each_bin(histograms, bin_seconds):
-        image, age = states[lane]
-        age += seconds
-        seen = (minus > 0) | (plus > 0)
-        image[seen] = (np.exp(-alpha * age) * image + contrast * (plus - minus))[seen]
-        age[seen] = 0
-        video[lane, segment] = image
-    return video
+def eq_7(image, seconds, minus, plus, *, alpha, contrast, norm_events):
+    """Eq. 7: the image decays by the number of all events, then adds the signed counts."""
+    decay = math.exp(-alpha * seconds * (minus + plus).sum() / norm_events)
+    image[:] = decay * image + contrast * (plus - minus)
+    return image
+
+
+def eq_6(state, seconds, minus, plus, *, alpha, contrast):
+    """Eq. 6: a pixel changes only at its own events, and decays by the time since its last one."""
+    image, age = state
+    age += seconds
+    seen = (minus > 0) | (plus > 0)
+    image[seen] = (np.exp(-alpha * age) * image + contrast * (plus - minus))[seen]
+    age[seen] = 0
+    return image
 
 
 # Eq. 7 has a compiled loop for uint8 on a CPU; everything else uses torch.
@@ -75,10 +68,11 @@ def plain_eq_6(histograms, state, *, alpha, contrast, bin_seconds):
 def test_it_equals_going_bin_by_bin_whole_and_cut_in_two(estimate, dtype, histograms, cut, data):
     state = data.draw(st.sampled_from([None, state_of(estimate)]))
     seconds = data.draw(st.sampled_from([0.005, 0.001 * torch.arange(1, 11).view(2, 5)]))
-    constants, plain = CONSTANTS, plain_eq_6
+    constants, update = CONSTANTS, eq_6
     if estimate is estimate_intensity:
-        constants, plain = CONSTANTS | {"norm_events": data.draw(st.sampled_from([5000.0, 100.0]))}, plain_eq_7
-    wanted = plain(histograms, state, bin_seconds=seconds, **constants)
+        constants, update = CONSTANTS | {"norm_events": data.draw(st.sampled_from([5000.0, 100.0]))}, eq_7
+    start = torch.zeros_like(state_of(estimate)) if state is None else state
+    wanted = bin_by_bin(partial(update, **constants), histograms, start, seconds)
     before, given = histograms.clone(), None if state is None else state.clone()
     video, end = estimate(histograms.to(dtype), state, bin_seconds=seconds, **constants)
     assert video.dtype == end.dtype == torch.float32

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
-from tespec.events import Events, packing, store
+from tespec.events import Events, packing, store, window_histograms
 from tespec.events.packing import load, open_reader, pack
 from tespec.events.readers import prophesee
 from tespec.events.readers.prophesee import write_dat
@@ -26,6 +26,10 @@ from tespec.events.store import is_complete, open_store
 
 FORK = multiprocessing.get_context("fork")
 FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on
+
+
+def sha256(content):
+    return hashlib.sha256(content).hexdigest()
 
 
 def names(folder):
@@ -37,7 +41,7 @@ def content(folder):
 
 
 def stored(path, **options):
-    """Pack a recording of 1,000 random events, and return the path of its store."""
+    """Pack a recording of 1,000 random events into a store beside it; returns its path."""
     return pack(reader_of(path, random_events(1_000, **options)), path.with_suffix(".store"))
 
 
@@ -59,35 +63,22 @@ def test_words_index_and_header_are_laid_out_as_described(tmp_path):
     (source / "b").write_bytes(b"recording")
     (source / "a").write_bytes(b"the ")
     day = 1_700_000_000_000_000
-    columns = [2047, 1, 1], [3, 1023, 0], [day + 999, day - 1000, day + 2000], [1, 0, 0]
-    events = Events(*map(np.array, columns))
+    events = Events(*map(np.array, ([2047, 1, 1], [3, 1023, 0], [day + 999, day - 1000, day + 2000], [1, 0, 0])))
     folder = pack(reader_of(source, events, height=1024, width=2048), tmp_path / "stores" / "store")
     assert names(folder) == ["events.u32", "header.json", "index.i64"]
     words = np.fromfile(folder / "events.u32", "<u4")
     assert words.tolist() == [2047 | 3 << 11 | 1 << 21 | 999 << 22, 1 | 1023 << 11 | 999 << 22, 1]
     assert np.fromfile(folder / "index.i64", "<i8").tolist() == [0, 2, 2, 3]
-    halves = [(b"the ", "a"), (b"recording", "b")]  # a file shorter than the sample is both its head and its tail
     assert json.loads((folder / "header.json").read_text()) == {
-        "format": "tespec packed events",
-        "version": 2,
-        "height": 1024,
-        "width": 2048,
-        "count": 3,
-        "first_ms": day // 1000,
-        "clamped": 1,
-        "source": {
-            "name": "dir0",
-            "bytes": 13,
-            "sha256": hashlib.sha256(b"the recording").hexdigest(),
-            "files": [
-                {"name": name, "bytes": len(half), "sampled_sha256": hashlib.sha256(half + half).hexdigest()}
-                for half, name in halves
-            ],
-        },
-        "sha256": {
-            name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in ("events.u32", "index.i64")
-        },
-    }
+        "format": "tespec packed events", "version": 2, "height": 1024, "width": 2048,
+        "count": 3, "first_ms": day // 1000, "clamped": 1,
+        "source": {"name": "dir0", "bytes": 13, "sha256": sha256(b"the recording"), "files": [
+            # A file shorter than the sample is both its head and its tail.
+            {"name": "a", "bytes": 4, "sampled_sha256": sha256(b"the the ")},
+            {"name": "b", "bytes": 9, "sampled_sha256": sha256(b"recordingrecording")},
+        ]},
+        "sha256": {name: sha256((folder / name).read_bytes()) for name in ("events.u32", "index.i64")},
+    }  # fmt: skip
     assert open_store(folder).clamped == 1
 
 
@@ -107,17 +98,14 @@ def test_a_recording_is_hashed_while_it_is_decoded_and_read_once(tmp_path, monke
     reader = replace(reader_of(path, *chunks), chunks=lambda: (before.append(sum(hashed)) or each for each in chunks))
     path.write_bytes(content)
 
-    class Watched(io.BufferedReader):
+    class Watched(io.FileIO):
         def read(self, count):
             hashed.append(len(block := super().read(count)))
             return block
 
-    def watched(path_, *mode, **options):
-        return Watched(io.FileIO(path_)) if path_ == path else opened(path_, *mode, **options)
-
-    monkeypatch.setattr(Path, "open", watched)
+    monkeypatch.setattr(Path, "open", lambda at, *args, **kw: Watched(at) if at == path else opened(at, *args, **kw))
     header = json.loads((pack(reader, tmp_path / "store") / "header.json").read_text())
-    assert header["source"]["sha256"] == hashlib.sha256(content).hexdigest()
+    assert header["source"]["sha256"] == sha256(content)
     assert sum(hashed) == len(content) + 2 * packing.SAMPLED  # read once, plus the samples
     assert all(before[number] >= len(content) * (number - 1) // 10 for number in range(2, 10))
 
@@ -130,30 +118,22 @@ def test_chunks_of_any_length_give_the_same_store(tmp_path, shape):
     if shape == "silence":
         t[500:] += 4_000_000_000
     wanted, stores = events._replace(t=np.maximum.accumulate(t)), []
-    for length in (1, 7, 1_000):
-        parts = [
-            Events(*(column[at : at + length] for column in events._replace(t=t))) for at in range(0, 1000, length)
-        ]
-        reader = reader_of(tmp_path / "a", *parts)
-        stores.append(content(pack(reader, tmp_path / str(length))))
-        for stream in (open_store(tmp_path / str(length)), load(reader)):
+    for count in (1_000, 143, 1):
+        reader = reader_of(tmp_path / "a", *parts_of(events._replace(t=t), count))
+        stores.append(content(pack(reader, tmp_path / str(count))))
+        for stream in (open_store(tmp_path / str(count)), load(reader)):
             assert stream.clamped == (t != wanted.t).sum() > 0
             assert_same_events(whole(stream), wanted)
     assert stores[0] == stores[1] == stores[2]
 
 
-@pytest.mark.parametrize(
-    ("t", "size", "message"),
-    [
-        ([1], (1025, 8), "its sensor of 8x1025 px is too large for a packed store"),
-        ([1], (6, 2049), "its sensor of 2049x6 px is too large"),
-        ([0, 9 * 3600 * 10**6], (6, 8), "lasts 9 h by its timestamps, so at least one is damaged"),
-        ([], (6, 8), "holds no events"),
-    ],
-)
+@pytest.mark.parametrize(("t", "size", "message"), [
+    ([1], (1025, 8), "its sensor of 8x1025 px is too large for a packed store"),
+    ([1], (6, 2049), "its sensor of 2049x6 px is too large"),
+    ([0, 9 * 3600 * 10**6], (6, 8), "lasts 9 h by its timestamps, so at least one is damaged"),
+])  # fmt: skip
 def test_what_cannot_be_packed_is_refused(tmp_path, t, size, message):
-    zeros = np.zeros(len(t), np.uint16)
-    events = Events(zeros, zeros, np.array(t, np.int64), zeros.astype(np.uint8))
+    events = random_events(len(t))._replace(t=np.array(t))
     reader = reader_of(tmp_path / "a.raw", events, height=size[0], width=size[1])
     for call in (lambda: pack(reader, tmp_path / "store"), lambda: load(reader)):
         with pytest.raises(UserError, match=message):
@@ -174,29 +154,26 @@ def write_array(folder, name, place, value):
 LOST, TORN, HEADER = "is missing or truncated; pack", "do not match each other", r"header\.json: not a readable header"
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda f: (f / "events.u32").unlink(), LOST),
-        (lambda f: (f / "events.u32").write_bytes(b"abc"), LOST),
-        (lambda f: (f / "events.u32").write_bytes(b"abcd"), TORN),
-        (lambda f: (f / "header.json").write_text("{"), HEADER),
-        (lambda f: (f / "header.json").unlink(), HEADER),
-        (lambda f: write_header(f, version=1), f"{HEADER} of format version 2; pack the recording again"),
-        (lambda f: write_header(f, width="8"), HEADER),
-        (lambda f: write_header(f, source=None), HEADER),
-        *(
-            (lambda f, files=files: write_header(f, source={"name": "a", "sha256": "", "files": files}), HEADER)
-            for files in (None, 5, [["a"]], ["a"])
-        ),
-        (lambda f: write_header(f, first_ms=10**30), HEADER),
-        (lambda f: write_header(f, count=999), TORN),
-        (lambda f: write_array(f, "index.i64", 0, 1), TORN),
-        (lambda f: write_array(f, "index.i64", 3, 10**6), TORN),
-        (lambda f: write_array(f, "index.i64", slice(1, 3), 0), TORN),
-        (lambda f: write_array(f, "index.i64", slice(3, 5), [8 * 10**18, -8 * 10**18]), TORN),  # overflows int64
-    ],
-)
+@pytest.mark.parametrize(("damage", "message"), [
+    (lambda f: (f / "events.u32").unlink(), LOST),
+    (lambda f: (f / "events.u32").write_bytes(b"abc"), LOST),
+    (lambda f: (f / "events.u32").write_bytes(b"abcd"), TORN),
+    (lambda f: (f / "header.json").write_text("{"), HEADER),
+    (lambda f: (f / "header.json").unlink(), HEADER),
+    (lambda f: write_header(f, version=1), f"{HEADER} of format version 2; pack the recording again"),
+    (lambda f: write_header(f, width="8"), HEADER),
+    (lambda f: write_header(f, source=None), HEADER),
+    *(
+        (lambda f, files=files: write_header(f, source={"name": "a", "sha256": "", "files": files}), HEADER)
+        for files in (None, 5, [["a"]], ["a"])
+    ),
+    (lambda f: write_header(f, first_ms=10**30), HEADER),
+    (lambda f: write_header(f, count=999), TORN),
+    (lambda f: write_array(f, "index.i64", 0, 1), TORN),
+    (lambda f: write_array(f, "index.i64", 3, 10**6), TORN),
+    (lambda f: write_array(f, "index.i64", slice(1, 3), 0), TORN),
+    (lambda f: write_array(f, "index.i64", slice(3, 5), [8 * 10**18, -8 * 10**18]), TORN),  # overflows int64
+])  # fmt: skip
 def test_a_damaged_store_is_refused(tmp_path, damage, message):
     folder = stored(tmp_path / "a")
     damage(folder)
@@ -204,6 +181,17 @@ def test_a_damaged_store_is_refused(tmp_path, damage, message):
     with pytest.raises(UserError, match=message) as caught:
         open_store(folder)
     assert str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [31, 1023 << 22], ids=["column outside", "microsecond outside"])
+def test_damaged_words_are_refused_where_they_are_read(tmp_path, change):
+    folder, at = stored(tmp_path / "a"), int(random_events(1_000).t[200])
+    write_array(folder, "events.u32", 200, np.fromfile(folder / "events.u32", "<u4")[200] | change)
+    stream = open_store(folder)
+    assert len(stream.slice(0, at // 1000 * 1000).t)
+    for read in (lambda: stream.slice(at, at + 1), lambda: window_histograms(stream, [(0, 50_000)], 10)):
+        with pytest.raises(UserError, match="damaged"):
+            read()
 
 
 def test_open_stores_are_mapped_anew_so_that_open_files_are_bounded(tmp_path, monkeypatch):

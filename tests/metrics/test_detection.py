@@ -1,10 +1,8 @@
 """Average precision against pycocotools, and the filters and limits of RVT's protocol."""
 
-from __future__ import annotations
-
 import contextlib
 import io
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -31,55 +29,48 @@ class Frame(NamedTuple):
     groups: tuple[str, ...] = ()
 
 
-def boxes(*corners: Any, label: Any = 0, score: Any = None) -> Boxes:
+def boxes(*corners, label=0, score=None):
     return make_boxes(np.array(corners).reshape(-1, 4), np.broadcast_to(label, len(corners)), score)
 
 
-def scorer_of(*frames: Frame, filters: BoxFilter = ALL, names: tuple[str, ...] = NAMES) -> DetectionScorer:
+def scorer_of(*frames, filters=ALL, names=NAMES):
     scorer = DetectionScorer(names, filters, "class confidence from 0.001 on")
     for frame in frames:
         scorer.update(*frame)
     return scorer
 
 
-def random_boxes(rng: np.random.Generator, count: int, classes: int) -> Boxes:
+def random_boxes(rng, count, classes):
     """Random boxes with integer sides and few distinct scores, so ties are common; some reach beyond the image."""
     begin = rng.integers(-3, 8, (count, 2))
     corners = np.concatenate([begin, begin + rng.integers(1, 9, (count, 2))], axis=1).astype(float)
     return make_boxes(corners, rng.integers(0, classes, count), rng.integers(0, 5, count) / 4)
 
 
-def random_frames(seed: int, count: int, classes: int = len(NAMES), most: int = 15) -> list[Frame]:
+def random_frames(seed, count, classes=3, most=15):
     """Random frames of three recordings, sorted by recording and time; at least one has ground truth."""
     rng = np.random.default_rng(seed)
-    made = [
-        Frame(
-            random_boxes(rng, rng.integers(0, most), classes),
-            random_boxes(rng, rng.integers(0 if number else 1, 6), classes),
-            f"recording {rng.integers(3)}",
-            number,
-            ("moving",) if rng.random() < 0.5 else ("standing", "night"),
-        )
-        for number in range(1, count + 1)
-    ]
+    made = []
+    for number in range(1, count + 1):
+        predicted, truth = (random_boxes(rng, rng.integers(limit), classes) for limit in (most, 6))
+        recording, groups = f"recording {rng.integers(3)}", ("moving",) if rng.random() < 0.5 else ("standing", "night")
+        made.append(Frame(predicted, truth, recording, number, groups))
     made[0] = made[0]._replace(truth=random_boxes(rng, 3, classes))
     return sorted(made, key=lambda frame: (frame.recording, frame.time_us))
 
 
-def by_pycocotools(frames: list[Frame], classes: int = len(NAMES)) -> dict[str, Any]:
+def by_pycocotools(frames, classes):
     """Scores in percent of frames with ground truth by pycocotools' defaults, and AP per class with ground truth."""
     scored = [frame for frame in frames if len(frame.truth.label)]
     truth = COCO()
 
-    def rows(each: list[Boxes]) -> list[dict[str, Any]]:
+    def rows(each):
         found = []
         for image, frame in enumerate(each):
             for corners, label, score in zip(frame.corners.tolist(), frame.label, frame.score, strict=True):
                 box = [corners[0], corners[1], corners[2] - corners[0], corners[3] - corners[1]]
-                found.append(
-                    {"id": len(found) + 1, "image_id": image, "category_id": int(label), "bbox": box,
-                     "area": box[2] * box[3], "score": float(score), "iscrowd": 0}
-                )  # fmt: skip
+                found.append({"id": len(found) + 1, "image_id": image, "category_id": int(label), "bbox": box,
+                              "area": box[2] * box[3], "score": float(score), "iscrowd": 0})  # fmt: skip
         return found
 
     truth.dataset = {
@@ -172,16 +163,13 @@ def test_sizes_at_the_limits_are_decided_in_float32_as_the_protocol_decides(plac
     assert BoxFilter(*limits).keeps(found).tolist() == kept
 
 
-@pytest.mark.parametrize(
-    ("frame", "message"),
-    [
-        (Frame(boxes((0, 0, 9, 9), label=3), boxes()), "predicted boxes of a at 1000000 us: a label outside the 3"),
-        (Frame(boxes(), boxes((0, 0, 9, 9), label=-1)), "truth boxes of a at 1000000 us: a label"),
-        (Frame(boxes((0, 0, 9, 9), score=[np.nan]), boxes()), "predicted boxes of a .* or an invalid box or score"),
-        (Frame(boxes((0, 0, 9, 9), score=[-0.1]), boxes()), "predicted boxes of a .* or an invalid box or score"),
-        (Frame(boxes(), boxes((0, 0, np.inf, 9))), "truth boxes of a .* or an invalid box or score"),
-    ],
-)
+@pytest.mark.parametrize(("frame", "message"), [
+    (Frame(boxes((0, 0, 9, 9), label=3), boxes()), "predicted boxes of a at 1000000 us: a label outside the 3"),
+    (Frame(boxes(), boxes((0, 0, 9, 9), label=-1)), "truth boxes of a at 1000000 us: a label"),
+    (Frame(boxes((0, 0, 9, 9), score=[np.nan]), boxes()), "predicted boxes of a .* or an invalid box or score"),
+    (Frame(boxes((0, 0, 9, 9), score=[-0.1]), boxes()), "predicted boxes of a .* or an invalid box or score"),
+    (Frame(boxes(), boxes((0, 0, np.inf, 9))), "truth boxes of a .* or an invalid box or score"),
+])  # fmt: skip
 def test_what_is_no_box_is_refused(frame, message):
     with pytest.raises(ValueError, match=message):
         scorer_of(frame).overall()

@@ -20,8 +20,7 @@ def gradients(name="micro", recurrent=True, drop_path=0.0, **execution):
     torch.manual_seed(0)
     backbone = build_backbone(name, recurrent, 2, SIZE, drop_path=drop_path)
     execute(backbone, **execution)
-    histograms = torch.poisson(torch.full((2, 3, 4, *SIZE), 0.2)).to(torch.uint8)
-    features, _ = backbone(histograms)
+    features, _ = backbone(torch.poisson(torch.full((2, 3, 4, *SIZE), 0.2)).to(torch.uint8))
     sum(feature.square().mean() for feature in features).backward()
     return [feature.detach() for feature in features], [each.grad for each in backbone.parameters()]
 
@@ -29,21 +28,16 @@ def gradients(name="micro", recurrent=True, drop_path=0.0, **execution):
 @pytest.mark.parametrize("drop_path", [0.0, 0.5])
 @pytest.mark.parametrize(("name", "recurrent"), [("micro", True), ("micro", False), ("maxvit-micro", True)])
 def test_computed_again_to_the_bit(name, recurrent, drop_path):
-    ways = (gradients(name, recurrent, drop_path, recompute=again) for again in (False, True))
-    for kept, again in zip(*ways, strict=True):
-        assert all(torch.equal(one, other) for one, other in zip(kept, again, strict=True))
+    kept, again = (gradients(name, recurrent, drop_path, recompute=recompute) for recompute in (False, True))
+    torch.testing.assert_close(again, kept, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
-    ("name", "way"),
-    [("micro", "fast"), ("resnet-micro", "fast"), pytest.param("micro", "compiled", marks=COMPILED)],
+    ("name", "way"), [("micro", "fast"), ("resnet-micro", "fast"), pytest.param("micro", "compiled", marks=COMPILED)]
 )
 def test_other_ways_differ_by_rounding(name, way):
-    recurrent = name == "micro"
-    ways = gradients(name, recurrent), gradients(name, recurrent, **{way: True})
-    for plain, other in zip(*ways, strict=True):
-        for one, two in zip(plain, other, strict=True):
-            torch.testing.assert_close(two, one, rtol=1e-4, atol=1e-5)
+    plain, other = (gradients(name, recurrent=name == "micro", **execution) for execution in ({}, {way: True}))
+    torch.testing.assert_close(other, plain, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("fast", [False, True])
@@ -89,11 +83,9 @@ def test_a_branch_is_left_out_or_scaled_up_sample_by_sample():
 def test_rates_rise_block_by_block_and_nothing_is_dropped_outside_of_training(arch):
     model, without = backbone(arch, 0.9), backbone(arch, 0.0)
     rates = [module.drop_prob for module in model.modules() if isinstance(module, DropPath)]
-    assert len(rates) == BRANCHES[arch]
-    assert rates == sorted(rates)
+    assert (len(rates), rates) == (BRANCHES[arch], sorted(rates))
     assert rates[-1] == pytest.approx(0.9)
-    for here, there in zip(model.eval()(FRAMES)[0], without.eval()(FRAMES)[0], strict=True):
-        assert torch.equal(here, there)
+    torch.testing.assert_close(model.eval()(FRAMES), without.eval()(FRAMES), rtol=0, atol=0)
     assert not torch.equal(*[model.train()(FRAMES)[0][-1] for _ in range(2)])
 
 
@@ -118,11 +110,10 @@ class Dropping(torch.nn.Module):
 
 def test_a_batch_in_turns_drops_what_the_whole_batch_drops():
     changes = ["optimisation.steps=4", "optimisation.warmup_steps=1"]
-    settings, left = pretraining_settings("imagenet", "sample", changes).optimisation, []
-    for counts in ([8], [4, 4]):
-        model = Dropping()
+    settings, models = pretraining_settings("imagenet", "sample", changes).optimisation, (Dropping(), Dropping())
+    for model, counts in zip(models, ([8], [4, 4]), strict=True):
         steps = MicroBatches([[{"rows": torch.ones(count, 3)}] * 4 for count in counts])
         Trainer(model, steps, settings, seed=5, device=torch.device("cpu")).run()
-        left.append(torch.cat(model.left))
-    assert torch.equal(*left)
-    assert 0 < (left[0] == 0).sum() < left[0].numel()
+    whole, in_turns = (torch.cat(model.left) for model in models)
+    assert torch.equal(whole, in_turns)
+    assert 0 < (whole == 0).sum() < whole.numel()

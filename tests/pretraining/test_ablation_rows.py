@@ -19,6 +19,8 @@ def masks(ratio, network, batch, settings):
 def reconstructs(estimate, network, batch, settings):
     drawn, _ = network.reconstruct(batch, None)
     torch.testing.assert_close(drawn.video.squeeze(2), estimate(batch["histograms"])[0])
+    # Patches are normalised, which an epsilon as large as their variance would prevent.
+    assert 0.5 < network.loss(batch, None)[0]["loss_zero"].item() <= 1
 
 
 def normalises(wanted, network, batch, settings):
@@ -69,13 +71,6 @@ def built(world, facts):
     data = open_pretraining(settings, world / "1mpx")
     torch.manual_seed(0)
     return new_network(settings, data), data.steps(0)[0], papers
-
-
-def test_patches_of_every_target_are_normalised(tiny_world):
-    """An epsilon as large as the variance of the patches would disable the normalisation."""
-    for row in read_ablations()["target"].rows:
-        network, batch, _ = built(tiny_world, row)
-        assert 0.5 < network.loss(batch, None)[0]["loss_zero"].item() <= 1, row.name
 
 
 def test_every_row_is_checked():

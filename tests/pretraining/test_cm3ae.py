@@ -1,12 +1,11 @@
-"""CM3AE against the published formulas (Event-AHU/CM3AE, models/mae.py), written out as loops."""
-
-import math
+"""CM3AE against the published formulas (Event-AHU/CM3AE, models/mae.py)."""
 
 import numpy as np
 import pytest
 import torch
 from loss_cases import SIZE, histograms, own, pairs
 from loss_cases import cm3ae as network
+from torch.nn.functional import gelu, normalize
 
 from baselines import cm3ae
 from baselines.cm3ae import Fusion, draw_masks, event_frame
@@ -69,22 +68,13 @@ def test_the_loss_is_the_published_sum_of_means_over_masked_pixels():
     found = losses_of(model, given)
     expected = 4 * found["loss_frame"] + 0.5 * (found["loss_events"] + found["loss_fused"])
     assert found["loss"].item() == pytest.approx((expected + 0.1 * found["loss_contrast"]).item(), rel=1e-5)
+    squares = (drawn - event_frame(given["histograms"]))[:, 0].double().square().mean(1)
+    assert found["loss_events"].item() == pytest.approx(squares[masked_pixels(model, given, 0)].mean().item(), rel=1e-5)
     scale = own("cm3ae").logit_scale
     assert scale == pytest.approx(2.659, abs=1e-3)
-    squares = (drawn - event_frame(given["histograms"]))[:, 0].double().square().mean(1)
-    masked, errors = masked_pixels(model, given, 0), []
-    for lane, top, left in np.ndindex(LANES, SIZE[0] // UNIT, SIZE[1] // UNIT):
-        patch = (lane, slice(top * UNIT, (top + 1) * UNIT), slice(left * UNIT, (left + 1) * UNIT))
-        if masked[patch].all():
-            errors.append(squares[patch].mean().item())
-    assert found["loss_events"].item() == pytest.approx(np.mean(errors), rel=1e-5)
-
-    contrast = 0.0
-    for one, other in ((said["events"], said["frames"]), (said["frames"], said["events"])):
-        for n in range(LANES):
-            logits = [scale * (one[n] @ each / one[n].norm() / each.norm()).item() for each in other]
-            contrast += (math.log(sum(map(math.exp, logits))) - logits[n]) / LANES / 2
-    assert found["loss_contrast"].item() == pytest.approx(contrast, rel=1e-5)
+    cosines = normalize(said["events"], dim=1) @ normalize(said["frames"], dim=1).T
+    matched = [(scale * each).log_softmax(1).diag().mean().item() for each in (cosines, cosines.T)]
+    assert found["loss_contrast"].item() == pytest.approx(-np.mean(matched), rel=1e-5)
 
 
 def test_the_fusion_is_the_published_one():
@@ -104,20 +94,17 @@ def test_the_fusion_is_the_published_one():
         q, k, v = block.attn.qkv(block.norm1(tokens)).view(12, 3, 4, 2).unbind(1)
         mixed = torch.stack([((q[:, h] @ k[:, h].T) * 2**-0.5).softmax(1) @ v[:, h] for h in range(4)], 1).flatten(1)
         normal = block.norm2(tokens + block.attn.proj(mixed))
-        joined = normal + 1e-5 * block.mlp.fc2(torch.nn.functional.gelu(block.mlp.fc1(normal)))
+        joined = normal + 1e-5 * block.mlp.fc2(gelu(block.mlp.fc1(normal)))
         expected[lane, 0] = joined[:6].T.view(8, 2, 3)
     torch.testing.assert_close(fusion(frame, events), expected)
 
 
 def test_events_and_frame_are_cropped_alike(monkeypatch):
-    model, seen, drawn, looked_at = network().train(), {}, cm3ae.random_views, cm3ae.MaskPatch.encode
+    model, seen, drawn = network().train(), {}, cm3ae.random_views
     monkeypatch.setattr(cm3ae, "as_input", lambda frame: frame.float())
     monkeypatch.setattr(cm3ae, "random_views", lambda *args: seen.setdefault("args", args) and drawn(*args))
-    monkeypatch.setattr(
-        cm3ae.MaskPatch,
-        "encode",
-        lambda self, net, *given: seen.update({net: given[0]}) or looked_at(self, net, *given),
-    )
+    for net in (model.backbone, model.images):
+        net.embed = lambda frames, net=net, embed=net.embed: seen.update({net: frames}) or embed(frames)
     ramp = torch.arange(SIZE[1], dtype=torch.uint8).expand(LANES, 1, 1, *SIZE)
     model.loss({"histograms": ramp.expand(-1, -1, 4, -1, -1), "images": ramp}, None)
     assert seen["args"][1:] == (1, SIZE, (0.2, 1.0))

@@ -12,12 +12,9 @@ from tespec.pretraining.contrast import ema_update_, momentum_copy, sinkhorn
 
 SAMPLES, PROTOTYPES, TEMPERATURE = 40, 12, 0.04
 ROUNDS = 3  # as in SwAV (facebookresearch/swav, main_swav.py, sinkhorn_iterations)
-
-
-def cosines(samples=SAMPLES, prototypes=PROTOTYPES):
-    generator = torch.Generator().manual_seed(0)
-    features, directions = (torch.randn(count, 6, generator=generator) for count in (samples, prototypes))
-    return normalize(features, dim=1) @ normalize(directions, dim=1).T
+VECTORS = normalize(torch.randn(SAMPLES + PROTOTYPES, 6, generator=torch.Generator().manual_seed(0)), dim=1)
+COSINES = VECTORS[:SAMPLES] @ VECTORS[SAMPLES:].T
+BORDERS = [(0, 27, 40), (0, 0, 40)]  # bounds of two processes' shares: unequal, and one empty
 
 
 def by_the_book(logits, temperature):
@@ -32,12 +29,9 @@ def by_the_book(logits, temperature):
 
 @pytest.mark.parametrize("temperature", [0.04, 0.07, 1.0])
 def test_assignments_are_those_of_the_book(temperature):
-    found = sinkhorn(cosines(), temperature)
-    torch.testing.assert_close(found.double(), by_the_book(cosines(), temperature), rtol=1e-4, atol=1e-7)
+    found = sinkhorn(COSINES, temperature)
+    torch.testing.assert_close(found.double(), by_the_book(COSINES, temperature), rtol=1e-4, atol=1e-7)
     torch.testing.assert_close(found.sum(1), torch.ones(SAMPLES))
-
-
-BORDERS = [(0, 27, 40), (0, 0, 40)]  # bounds of two processes' shares: unequal, and one empty
 
 
 def balance(rank, folder):
@@ -51,7 +45,7 @@ def balance(rank, folder):
             return original(values, *args, **kwargs)
 
         setattr(distributed, name, spy)
-    found = [sinkhorn(cosines()[borders[rank] : borders[rank + 1]], TEMPERATURE) for borders in BORDERS]
+    found = [sinkhorn(COSINES[borders[rank] : borders[rank + 1]], TEMPERATURE) for borders in BORDERS]
     torch.save((found, sent), f"{folder}/{rank}.pt")
     distributed.destroy_process_group()
 
@@ -60,7 +54,7 @@ def test_processes_balance_what_one_balances_and_exchange_sums_alone(tmp_path):
     multiprocessing.spawn(balance, (str(tmp_path),), nprocs=2)
     parts = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     for found in zip(*(assigned for assigned, _ in parts), strict=True):
-        torch.testing.assert_close(torch.cat(found), sinkhorn(cosines(), TEMPERATURE), rtol=1e-4, atol=1e-7)
+        torch.testing.assert_close(torch.cat(found), sinkhorn(COSINES, TEMPERATURE), rtol=1e-4, atol=1e-7)
     assert [sent for _, sent in parts] == [len(BORDERS) * [1, *ROUNDS * [PROTOTYPES]]] * 2
 
 
@@ -86,11 +80,10 @@ def test_momentum_rises_to_one_by_half_a_cosine(name, start, networks):
     model, _ = CASES[name]()
     for fast, slow in networks.items():
         pairs = [*zip(model.get_submodule(fast).parameters(), model.get_submodule(slow).parameters(), strict=True)]
+        assert not any(other.requires_grad for _, other in pairs)
         for share, momentum in ((0.0, start), (0.5, (1 + start) / 2), (1.0, 1.0)):
             for one, other in pairs:
-                assert not other.requires_grad
                 one.copy_(other + 1)
-            before = [other.clone() for _, other in pairs]
             model.after_step(share)
-            for (_, after), old in zip(pairs, before, strict=True):
-                torch.testing.assert_close(after - old, torch.full_like(old, 1 - momentum), atol=1e-5, rtol=0)
+            for one, other in pairs:
+                torch.testing.assert_close(one - other, torch.full_like(one, momentum), atol=1e-5, rtol=0)

@@ -1,7 +1,5 @@
 """ECDDP: losses match the published formulas; initial values, schedules and ratios match the published numbers."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from loss_cases import ecddp, histograms, own
@@ -11,7 +9,6 @@ from baselines import ecddp as ecddp_file
 from baselines.ecddp import AttentionPool, Ecddp, cluster
 from tespec.models import build_backbone
 from tespec.pretraining.contrast import PrototypeHead, sinkhorn  # test_contrast.py compares it with SwAV
-from tespec.pretraining.data import EventData
 
 LANES, PLACES, WIDTH = 3, 4, 192  # windows, tokens along a side, channels
 SIZES = ((448, 448), (480, 512))
@@ -27,12 +24,8 @@ def maps(seed, side=PLACES):
 
 def plain_patch_loss(model, seen, taught, masks):
     """iBOT loss, model/network/loss.py: mean over all views, half of which are masked, times two."""
-    places = masks.nonzero().tolist()
-    wanted = torch.stack(
-        [model.teacher.patches(taught[view][lane, :, row, column]) for view, lane, row, column in places]
-    )
-    loss = 0.0
-    for (view, lane, row, column), share in zip(places, sinkhorn(wanted, 0.04), strict=True):
+    wanted, loss = sinkhorn(model.teacher.patches(torch.stack(taught).movedim(2, -1)[masks]), 0.04), 0.0
+    for (view, lane, row, column), share in zip(masks.nonzero().tolist(), wanted, strict=True):
         logits = model.student.patches(seen[view][lane, :, row, column])
         loss = loss + cross_entropy(logits, share) / masks[view, lane].sum()
     return 2 * loss / (2 * LANES)
@@ -48,12 +41,12 @@ def plain_image_loss(model, seen, taught):
 
 def plain_context_loss(model, seen, whole, members, inside):
     wanted = sinkhorn(model.teacher.context(whole, members).flatten(0, 1), 0.04).unflatten(0, (LANES, -1))
-    terms = []
-    for view, each in enumerate(seen):
-        logits = model.student.context(each, inside[view])
-        for lane, number in inside[view].any(2).nonzero().tolist():
-            terms.append(cross_entropy(logits[lane, number], wanted[lane, number]))
-    return sum(terms) / len(terms)
+    total = count = 0
+    for view, shown in zip(seen, inside, strict=True):
+        visible = shown.any(2)
+        total = total + cross_entropy(model.student.context(view, shown)[visible], wanted[visible])
+        count += visible.sum()
+    return total / count
 
 
 def taught_otherwise():
@@ -77,7 +70,7 @@ def test_patch_and_image_losses_are_the_published_formulas():
     masks = torch.zeros(2, LANES, PLACES, PLACES, dtype=torch.bool)
     masks[0, 0, 1:3, 1] = masks[1, 1, 0] = masks[1, 2, 3, 3] = True
     found = model._patch_loss(seen[:2], taught, masks)
-    same(found, plain_patch_loss(model, seen, taught, masks), [seen[0], seen[1]])
+    same(found, plain_patch_loss(model, seen, taught, masks), seen[:2])
     found = model._image_loss([model.student.image(each) for each in seen], taught)
     same(found, plain_image_loss(model, seen, taught), seen)
 
@@ -95,27 +88,24 @@ def test_context_loss_is_that_of_the_clusters_that_a_view_shows(monkeypatch):
     same(found, plain_context_loss(model, seen, whole, members, inside), seen)
 
 
+@torch.no_grad()
 def test_the_student_sees_masked_views_and_the_teacher_the_whole_square(monkeypatch):
     torch.manual_seed(0)
     settings = own("ecddp", hidden=32, bottleneck=16, prototypes=24)
     model, calls = Ecddp(settings, build_backbone("micro", True, 10, (384, 640))), []
-    original = type(model.student).forward
-
-    def spy(network, frames, mask=None):
-        calls.append((network is model.student, mask is not None, frames.shape))
-        return original(network, frames, mask)
-
+    for network in (model.student, model.teacher):
+        network.register_forward_pre_hook(
+            lambda network, given: calls.append((network is model.student, len(given) > 1, given[0].shape))
+        )
     sides, crops = [], ecddp_file.random_crops
     monkeypatch.setattr(ecddp_file, "random_crops", lambda frames, side: sides.append(side) or crops(frames, side))
-    monkeypatch.setattr(type(model.student), "forward", spy)
-    with torch.no_grad():
-        named, _ = model.loss({"histograms": torch.randint(0, 4, (1, 2, 20, 360, 640), dtype=torch.uint8)})
+    named, _ = model.loss({"histograms": torch.randint(0, 4, (1, 2, 20, 360, 640), dtype=torch.uint8)})
     weighed = 0.5 * named["loss_patch"] + 0.1 * named["loss_context"] + 0.9 * named["loss_image"]
     torch.testing.assert_close(named["loss"], weighed)
-    square, large, small = ((2, 20, side, side) for side in (224, 192, 96))
     assert sides == [320, 224]
-    assert calls[:3] == [(False, False, each) for each in (square, large, large)]
-    assert calls[3:] == [(True, True, large)] * 2 + [(True, False, small)] * 8
+    square, large, small = ((2, 20, side, side) for side in (224, 192, 96))
+    by_teacher = [(False, False, each) for each in (square, large, large)]
+    assert calls == by_teacher + [(True, True, large)] * 2 + [(True, False, small)] * 8
 
 
 def test_prototypes_start_short():
@@ -152,24 +142,6 @@ def test_the_student_alone_is_trained_and_handed_on_and_the_teachers_temperature
         assert model._temperature.item() == pytest.approx(temperature)
 
 
-@pytest.mark.parametrize(
-    ("recurrent", "batch", "lanes", "smallest"),
-    [(False, 4, [4, 4, 2], 1), (True, 4, [1] * 10, 1), (False, 1024, [10], 1), (False, 4, [4, 4], 3)],
-)
-def test_every_window_of_the_validation_is_scored_but_a_last_batch_that_is_too_small(
-    monkeypatch, recurrent, batch, lanes, smallest
-):
-    monkeypatch.setattr(Ecddp, "min_batch_size", smallest)
-    task = object.__new__(EventData)
-    task.settings, task.method = SimpleNamespace(recurrent=recurrent, batch_size=batch), Ecddp
-    chunks = [{"histograms": torch.full((1, 1, 2, 3, 3), number)} for number in range(10)]
-    monkeypatch.setattr(task, "val_chunks", lambda frames: iter(chunks))
-    played = [batch["histograms"] for batch in task.val_batches(torch.device("cpu"))]
-    assert [len(each) for each in played] == lanes
-    assert torch.cat(played)[:, 0, 0, 0, 0].tolist() == list(range(sum(lanes)))
-    assert Ecddp.val_batch_size(task.settings) <= 16
-
-
 @torch.no_grad()
 def test_a_network_that_takes_any_size_is_the_one_built_for_that_size():
     flexible, *networks = (build_backbone("micro", True, 10, size) for size in (SIZES[0], *SIZES))
@@ -204,19 +176,15 @@ def test_pooling_is_attention_of_each_vector_to_itself_and_its_tokens():
     members = torch.rand(2, 3, 36) < 0.3
     members[:, 2] = False
     found = pool(maps, members)
-    for lane in range(2):
-        tokens = (maps[lane] + pool.positions[0]).flatten(1).T
+    for lane, of_lane in enumerate(maps):
+        tokens = (of_lane + pool.positions[0]).flatten(1).T
         for number in range(3):
             vector = pool.vector[0, 0]
             for layer in pool.layers:
                 seen = layer.norm1(torch.stack([vector, *tokens[members[lane, number]]]))
-                heads = []
-                for head in range(2):
-                    part = slice(32 * head, 32 * head + 32)
-                    keys, values = layer.key(seen)[:, part], layer.value(seen)[:, part]
-                    weights = (keys @ layer.query(seen[0])[part] / 32**0.5).softmax(0)
-                    heads.append(weights @ values)
-                vector = vector + layer.project(torch.cat(heads))
+                query, keys, values = (each(seen).view(-1, 2, 32) for each in (layer.query, layer.key, layer.value))
+                weights = ((keys * query[0]).sum(2, keepdim=True) / 32**0.5).softmax(0)
+                vector = vector + layer.project((weights * values).sum(0).flatten())
                 vector = vector + layer.mlp(layer.norm2(vector))
             torch.testing.assert_close(found[lane, number], pool.norm(vector))
     everything = torch.ones(2, 1, 36, dtype=torch.bool)

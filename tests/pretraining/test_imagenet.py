@@ -23,8 +23,7 @@ def test_a_folder_of_images(tmp_path):
         Image.new("RGB", (20, 10), (200, 10, 10)).save(path, "PNG")
     folder = open_images(tmp_path)
     assert [path.name for path in folder.held_out] == ["3.png", "4.png"]
-    assert len(folder.train) == 3
-    assert folder.classes == ("a", "b")
+    assert (len(folder.train), folder.classes) == (3, ("a", "b"))
     before = folder.fingerprint()
     (tmp_path / "a" / "1.png").write_bytes(b"no image")
     assert open_images(tmp_path).fingerprint() != before
@@ -41,8 +40,8 @@ def test_classes_are_needed_for_classification_alone(tmp_path):
 
 def test_every_class_is_among_the_validation_images(tmp_path):
     for name, count in (("a", 700), ("b", 3), ("c", 2)):
+        (tmp_path / name).mkdir()
         for number in range(count):
-            (tmp_path / name).mkdir(exist_ok=True)
             Image.new("L", (40, 40)).save(tmp_path / name / f"{number}.png")
     for batch_size in (2, 100_000):
         task = open_pretraining(pretraining_settings("imagenet", "sample", [f"batch_size={batch_size}"]), tmp_path)
@@ -58,10 +57,9 @@ def network(**changes):
 def test_the_loss_is_cross_entropy_with_the_label_smoothed_and_the_norm_comes_before_the_mean():
     model, labels, frames = network().eval(), torch.tensor([0, 3, 4]), torch.randn(3, 1, 1, 64, 96)
     torch.nn.init.normal_(model.norm.weight)
-    wanted = 0.0
-    for maps, label in zip(model.backbone(frames)[0][-1][:, 0], labels, strict=True):
-        logits = model.classify(model.norm(maps.flatten(1).T).mean(0)).log_softmax(0).double()
-        wanted -= (0.9 * logits[label] + 0.1 * logits.mean()).item() / 3
+    maps = model.backbone(frames)[0][-1][:, 0].flatten(2).mT
+    by_log = model.classify(model.norm(maps).mean(1)).log_softmax(1).double()
+    wanted = -(0.9 * by_log[range(3), labels] + 0.1 * by_log.mean(1)).mean().item()
     assert model.loss({"views": frames, "labels": labels})[0]["loss"].item() == pytest.approx(wanted, rel=1e-5)
 
 
@@ -123,16 +121,15 @@ def test_ranks_mix_what_one_mixes(count):
     for part in range(2):
         with batch_part((part, 2)):
             parts.append(mixed(model, labels.chunk(2)[part]))
-    for one, other in zip(mixed(model, labels), zip(*parts, strict=True), strict=True):
-        rows = [{tuple(each.flatten().tolist()) for each in every} for every in (one, torch.cat(other))]
-        assert rows[0] == rows[1]
+    for whole, *halves in zip(mixed(model, labels), *parts, strict=True):
+        one, other = ({tuple(row.flatten().tolist()) for row in rows} for rows in (whole, torch.cat(halves)))
+        assert one == other
 
 
 def test_views_are_those_of_the_publication():
     (view,) = Imagenet.views(own("imagenet"))
     crop, flip, augment, _, _, erasing = view.transforms
-    assert (crop.interpolation.value, crop.scale) == ("bicubic", (0.08, 1.0))
-    assert flip.p == 0.5
+    assert (crop.interpolation.value, crop.scale, flip.p) == ("bicubic", (0.08, 1.0), 0.5)
     assert (type(augment), augment.num_layers, len(augment.ops)) == (RandAugment, 2, 15)
     (posterize,) = (each for each in augment.ops if each.name.startswith("Posterize"))
     for bits, white in ((0, 0), (3, 224)):  # the largest magnitude keeps no bits

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tespec.datasets.batches import draw_mask
@@ -8,10 +8,7 @@ from tespec.models import EventSwin
 from tespec.pretraining.masking import LastStageDecoder, MaskPatch, replace_masked
 
 
-@settings(deadline=None)
-@given(
-    seed=st.integers(0, 2**63), rows=st.integers(1, 30), cols=st.integers(1, 30), ratio=st.floats(0, 1, allow_nan=False)
-)
+@given(seed=st.integers(0, 2**63), rows=st.integers(1, 30), cols=st.integers(1, 30), ratio=st.floats(0, 1))
 def test_masks_have_exactly_their_share(seed, rows, cols, ratio):
     mask = draw_mask(seed, rows, cols, ratio)
     assert mask.shape == (rows, cols)
@@ -30,20 +27,15 @@ def test_masked_tokens_are_those_of_masked_pixels(unit, height, width):
     histograms = torch.randint(0, 5, (2, 3, 20, height, width), dtype=torch.uint8)
     rows, cols = -(-height // unit), -(-width // unit)
     mask = torch.stack([draw_mask(seed, rows, cols, 0.5) for seed in range(2)])
-
     frames = torch.zeros(2, 3, 20, 64, 96)
     frames[..., :height, :width] = histograms
-    for lane in range(2):
-        for row, col in torch.nonzero(mask[lane]).tolist():
-            place = (slice(row * unit, (row + 1) * unit), slice(col * unit, (col + 1) * unit))
-            frames[lane, :, :, place[0], place[1]] = patch()[0]
-
+    for lane, row, col in mask.nonzero().tolist():
+        frames[lane, :, :, row * unit : (row + 1) * unit, col * unit : (col + 1) * unit] = patch()[0]
     tokens = replace_masked(backbone.embed(histograms), mask, backbone.embed_patches(patch()))
-    torch.testing.assert_close(tokens, backbone.embed(frames), rtol=1e-5, atol=1e-5)
-    weights = torch.randn(tokens.shape)
-    (gradient,) = torch.autograd.grad((tokens * weights).sum(), patch.pixels)
-    (expected,) = torch.autograd.grad((backbone.embed(frames) * weights).sum(), patch.pixels)
-    torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-4)
+    wanted, weights = backbone.embed(frames), torch.randn(tokens.shape)
+    torch.testing.assert_close(tokens, wanted, rtol=1e-5, atol=1e-5)
+    gradients = (torch.autograd.grad((each * weights).sum(), patch.pixels) for each in (tokens, wanted))
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
 
 
 def test_default_decoder_has_about_the_papers_parameters():
@@ -59,6 +51,6 @@ def test_last_stage_tokens_draw_their_own_square_where_attention_adds_nothing():
     last = torch.zeros(1, 1, 192, 2, 3)
     blank = decoder([last])
     last[..., 1, 2] = 1.0
-    changed = (decoder([last]) - blank).abs()[0, 0, 0] > 0
+    changed = (decoder([last]) != blank)[0, 0, 0]
     assert changed[32:, 64:].all()
     assert changed.sum() == 32 * 32

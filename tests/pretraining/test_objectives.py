@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from functools import cache
 
 import pytest
 import torch
@@ -26,22 +27,23 @@ DATA = dict.fromkeys(("ecddp", "mem"), "1mpx") | dict.fromkeys(("ecdp", "cm3ae",
 DATA |= dict.fromkeys(("moby", "imagenet"), "objects")
 
 
+def few_steps(name, *changes):
+    return pretraining_settings(name, "sample", [*FEW, *changes])
+
+
 def run(tiny_world, folder, name, *changes):
     register_methods()
-    settings = pretraining_settings(name, "sample", [*changes, *FEW])
-    return pretrain(name, settings, Data(tiny_world / DATA[name], "sample"), 0, setup_in(folder))
+    return pretrain(name, few_steps(name, *changes), Data(tiny_world / DATA[name], "sample"), 0, setup_in(folder))
 
 
 @pytest.fixture(scope="module")
 def made(tiny_world, tmp_path_factory):
     """Return a function that pre-trains each method once and returns the result."""
-    found = {}
 
+    @cache
     def make(name):
-        if name not in found:
-            taught = [f"objective.teacher_weights={make('imagenet').weights}"] if name == "scaleevent" else []
-            found[name] = run(tiny_world, tmp_path_factory.mktemp("made"), name, *taught)
-        return found[name]
+        taught = [f"objective.teacher_weights={make('imagenet').weights}"] if name == "scaleevent" else []
+        return run(tiny_world, tmp_path_factory.mktemp("made"), name, *taught)
 
     return make
 
@@ -63,8 +65,7 @@ def test_a_few_steps_lower_the_loss_and_train_every_parameter(name):
         if hasattr(model, "after_step"):
             model.after_step((step + 1) / 12)
     assert losses[-1] < losses[0] - 0.02
-    same = {each for each, now in model.named_parameters() if now.requires_grad and torch.equal(now, before[each])}
-    assert same == set()
+    assert not {each for each, now in model.named_parameters() if now.requires_grad and torch.equal(now, before[each])}
 
 
 @pytest.mark.parametrize("name", ["mem", "moby", "ecdp"])
@@ -76,8 +77,7 @@ def test_a_record_names_what_was_trained_on_and_held_out_and_no_test_recording(m
 
 
 def test_another_network_counts_by_its_content_wherever_its_file_lies(tiny_world, made, tmp_path):
-    weights = made("imagenet").weights
-    records = []
+    weights, records = made("imagenet").weights, []
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         file = shutil.copy(weights, tmp_path / folder / "teacher.safetensors")
@@ -96,15 +96,10 @@ def test_a_task_starts_from_them(tiny_world, made, tmp_path, case, arch):
     settings = settings_of(data, "mvsec", arch, None, [], method.network)
     weights = made(case).weights
     start = prepare_run("evaluation", CellSpec(case, method, settings, data, weights, 0, setup_in(tmp_path))).run.start
-    fresh = [name for name in start["fresh"] if not name.startswith("lstms.")]
-    assert not fresh
+    assert not [name for name in start["fresh"] if not name.startswith("lstms.")]
     assert bool(start["fresh"]) == (arch == "recurrent") == (start["coverage"] < 1)
     assert start["loaded"] + len(start["fresh"]) > 100 or case == "ecdp"
     assert ("swin.patch_embed.proj.weight" in start["adapted"]) == (case == "moby")
-
-
-def few_steps(name, *changes):
-    return pretraining_settings(name, "sample", [*FEW, *changes])
 
 
 @pytest.mark.parametrize("name", ["ecdp", "cm3ae"])
@@ -113,8 +108,7 @@ def test_pairs_are_scored_at_every_batch_size(tiny_world, name, batch):
     task = open_pretraining(few_steps(name, f"batch_size={batch}"), tiny_world / "ddd17")
     scored = sum(len(each["images"]) for each in task.val_batches(torch.device("cpu")))
     pairs = sum(each.get("held_out", 0) for each in task.recordings().values())
-    assert pairs - 1 <= scored <= pairs
-    assert scored > 1
+    assert max(2, pairs - 1) <= scored <= pairs
 
 
 def test_too_few_validation_sequences_are_refused(tiny_world, monkeypatch):
@@ -126,8 +120,7 @@ def test_too_few_validation_sequences_are_refused(tiny_world, monkeypatch):
 
 
 def test_too_few_validation_images_are_refused(tiny_world, tmp_path):
-    few = sorted((tiny_world / "objects").rglob("*.png"))[:5]
-    for number, path in enumerate(few):
+    for number, path in enumerate(sorted((tiny_world / "objects").rglob("*.png"))[:5]):
         shutil.copy(path, tmp_path / f"{number}.png")
     with pytest.raises(UserError, match="fewer than 2 images are left for validation; add images"):
         open_pretraining(few_steps("moby"), tmp_path)
@@ -148,9 +141,8 @@ MISTAKES = [
     ("moby", "objects", "batch_size=2000", "batch_size: 2000 images do not fit into the queue of 1024; use fewer"),
     ("moby", "objects", "batch_size=1", "batch_size: 1 is too small: samples are compared .*; set it to 2 or more"),
     ("moby", "objects", "recurrent=true", "recurrent: images have no order in time; set it to false"),
-    ("moby", "ddd17/dir0/index", None, "holds 0 images"),
+    ("moby", "ddd17/dir0/index", "", "holds 0 images"),
     ("mem", "1mpx", "objective.tokenizer.unit=64", f"objective.tokenizer.unit: 64 {UNIT}"),
-    ("ecdp", "1mpx", None, "no recording has images in imgs/; give recordings of the DDD17 archive"),
     ("ecdp", "ddd17", "recurrent=true", "recurrent: pairs of events and image have no order in time"),
     ("cm3ae", "ddd17", "objective.mask.ratio=0", r"objective.mask.ratio: 0 leaves none of \d+ patches masked; choose"),
     ("cm3ae", "ddd17", "objective.mask.ratio=1", r"objective.mask.ratio: 1 leaves none of \d+ patches visible; choose"),
@@ -158,26 +150,27 @@ MISTAKES = [
     ("cpc", "1mpx", "segments=2", "objective.ahead: 2 segments are too few to predict 2 ahead; decrease it, or"),
     ("imagenet", "objects", "objective.augment=autumn", "objective.augment: timm has no augmentation 'autumn'; write"),
     ("imagenet", "objects", "objective.augment=rand-x9", "objective.augment: timm has no augmentation 'rand-x9'; wr"),
+    ("tespec", "1mpx", "--backbone=resnet", "objective tespec: resnet-micro has no patches to mask"),
+    ("cm3ae", "ddd17", "--backbone=resnet", "objective cm3ae: resnet-micro has no patches to mask"),
 ]
+
+
+def changed(name, change):
+    """Settings of a method with a change NAME=VALUE, with another backbone, or as they are."""
+    register_methods()
+    setting, _, backbone = change.partition("--backbone=")
+    return pretraining_settings(name, "sample", [setting] if setting else [], backbone or None)
+
+
+def network_of(name, root, change):
+    settings = changed(name, change)
+    return new_network(settings, open_pretraining(settings, root))
 
 
 @pytest.mark.parametrize(("name", "data", "change", "message"), MISTAKES)
 def test_mistakes_are_named(tiny_world, name, data, change, message):
-    register_methods()
-
-    def network():
-        settings = pretraining_settings(name, "sample", [change] if change else [])
-        return new_network(settings, open_pretraining(settings, tiny_world / data))
-
     with pytest.raises(UserError, match=message):
-        network()
-
-
-@pytest.mark.parametrize(("name", "data"), [("tespec", "1mpx"), ("cm3ae", "ddd17")])
-def test_masks_need_patches(tiny_world, name, data):
-    settings = pretraining_settings(name, "sample", [], "resnet")
-    with pytest.raises(UserError, match=f"objective {name}: resnet-micro has no patches to mask"):
-        new_network(settings, open_pretraining(settings, tiny_world / data))
+        network_of(name, tiny_world / data, change)
 
 
 UNUSED = {
@@ -201,10 +194,7 @@ EARLY += [
 
 @pytest.mark.parametrize(("name", "change", "message"), EARLY)
 def test_mistakes_are_named_before_data_is_read_and_another_network_is_pre_trained(tmp_path, name, change, message):
-    register_methods()
-    backbone = change.removeprefix("--backbone=")
-    changes, network = ([change], None) if backbone == change else ([], backbone)
-    settings = pretraining_settings(name, "sample", changes, network)
+    settings = changed(name, change)
     with pytest.raises(UserError, match=message):
         pretrain(name, settings, Data(tmp_path / "missing", "sample"), 0, setup_in(tmp_path))
 
@@ -219,8 +209,7 @@ def test_images_are_looked_for_before_events_are_read(tmp_path, name):
 def test_mem_with_memory_trains_it_as_documented(tiny_world):
     page = (REPOSITORY / "docs" / "pretraining.md").read_text()
     (row,) = (line for line in page.splitlines() if line.startswith("| `mem` |"))
-    changes = [each.replace("=N", "=2") for each in re.findall(r"--set (\S+=[^\s`]+)", row)]
-    settings = few_steps("mem", *changes)
+    settings = few_steps("mem", *(each.replace("=N", "=2") for each in re.findall(r"--set (\S+=[^\s`]+)", row)))
     data = open_pretraining(settings, tiny_world / "1mpx")
     model = new_network(settings, data)
     model.loss(data.steps(0)[0], None)[0]["loss"].backward()

@@ -1,9 +1,7 @@
 """ScaleEvent: losses against the authors' code, active tokens, and the teacher."""
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
+from itertools import product
 
 import pytest
 import torch
@@ -16,28 +14,26 @@ from tespec.core.errors import UserError
 from tespec.pretraining.method import new_network, open_pretraining
 
 
-def test_losses_are_those_of_the_authors_code() -> None:
+def test_losses_are_those_of_the_authors_code():
     """zhiwen-xdu/ScaleEvent, scale_event/pretrain/criterion.py, DistillLoss_With_CrossGram_V2, by loops in float64."""
     generator = torch.Generator().manual_seed(0)
     events, images = (torch.randn(2, 5, 4, generator=generator, dtype=torch.float64) for _ in range(2))
     active = torch.tensor([[1, 1, 0, 1, 1], [1, 0, 1, 1, 1]], dtype=torch.float64).unsqueeze(2)
-    plain = intra = cross = 0.0
-    for image in range(2):
-        k, q = events[image] * active[image], images[image] * active[image]
-        plain += (k - q).abs().mean().item() / 2
-        for i in range(5):
-            for j in range(5):
-                wanted = cosine_similarity(q[i], q[j], dim=0).item()
-                if wanted > 0.1:
-                    to_events = max(cosine_similarity(k[i], k[j], dim=0).item(), 0)
-                    to_image = max(cosine_similarity(q[i], k[j], dim=0).item(), 0)
-                    intra += (to_events - wanted) ** 2 / 50
-                    cross += (to_image - wanted) ** 2 / 50
+    intra = cross = 0.0
+    for k, q in zip(events * active, images * active, strict=True):
+        for i, j in product(range(5), range(5)):
+            wanted = cosine_similarity(q[i], q[j], dim=0).item()
+            if wanted > 0.1:
+                to_events = max(cosine_similarity(k[i], k[j], dim=0).item(), 0)
+                to_image = max(cosine_similarity(q[i], k[j], dim=0).item(), 0)
+                intra += (to_events - wanted) ** 2 / 50
+                cross += (to_image - wanted) ** 2 / 50
+    plain = ((events - images) * active).abs().mean().item()
     found = distances(events, images, active, 0.1)
     assert [each.item() for each in found] == pytest.approx([plain, intra, cross], rel=1e-6)
 
 
-def test_the_loss_weighs_them_1_10_and_4_and_only_events_learn() -> None:
+def test_the_loss_weighs_them_1_10_and_4_and_only_events_learn():
     model, batch = CASES["scaleevent"]()
     named, _ = model.loss(batch, None)
     weighed = named["loss_plain"] + 10 * named["loss_intra"] + 4 * named["loss_cross"]
@@ -49,7 +45,7 @@ def test_the_loss_weighs_them_1_10_and_4_and_only_events_learn() -> None:
     assert not model.teacher.network.training
 
 
-def test_a_token_counts_from_64_events_on() -> None:
+def test_a_token_counts_from_64_events_on():
     histograms = torch.zeros(1, 20, 32, 32, dtype=torch.uint8)
     histograms[0, 3, :8, :8] = 1  # 64 in the first token
     histograms[0, 4, 16:24, 16:24] = 1
@@ -61,14 +57,14 @@ def test_a_token_counts_from_64_events_on() -> None:
     ("teacher", "width"),
     [("vit_tiny_patch16_224", 192), ("resnet18", 256), ("swin_tiny_patch4_window7_224", 384), ("imagenet", 96)],
 )
-def test_any_image_network_at_stride_16_teaches(teacher: str, width: int) -> None:
+def test_any_image_network_at_stride_16_teaches(teacher, width):
     settings = pretraining_settings("scaleevent", "sample", [f"objective.teacher={teacher}"])
     built = build_teacher(teacher, settings, (64, 96))
     assert built(torch.zeros(2, 1, 60, 90, dtype=torch.uint8)).shape == (2, width, 4, 6)
 
 
 @pytest.mark.parametrize("network", ["swin", "resnet"])
-def test_a_teacher_that_is_pre_trained_first_has_the_backbone_that_is_built(network: str) -> None:
+def test_a_teacher_that_is_pre_trained_first_has_the_backbone_that_is_built(network):
     settings = pretraining_settings("scaleevent", "sample", [], network)
     first = ScaleEvent.upstream_settings(settings, "imagenet")
     trained, built = new_network(first, open_pretraining(first, None)), build_teacher("imagenet", settings, (64, 64))
@@ -86,13 +82,13 @@ def test_a_teacher_that_is_pre_trained_first_has_the_backbone_that_is_built(netw
         ("imagenet", "nowhere.pth", "objective.teacher_weights 'nowhere.pth': no such file"),
     ],
 )
-def test_other_teachers_are_refused_before_data_is_opened(teacher: str, weights: str, message: str) -> None:
+def test_other_teachers_are_refused_before_data_is_opened(teacher, weights, message):
     own = dataclasses.replace(ScaleEvent.recipe.objective, teacher=teacher, teacher_weights=weights)
     with pytest.raises(UserError, match=message):
         ScaleEvent.upstream(own)
 
 
-def test_a_network_without_stride_16_and_a_file_of_another_are_refused(tmp_path: Path) -> None:
+def test_a_network_without_stride_16_and_a_file_of_another_are_refused(tmp_path):
     settings = pretraining_settings("scaleevent", "sample", [])
     with pytest.raises(UserError, match=r"objective\.teacher: has no features at stride 16; choose a ViT with 16 px"):
         build_teacher("vit_small_patch32_224", settings, (64, 96))

@@ -2,20 +2,19 @@
 
 import dataclasses
 from functools import partial
-from pathlib import Path
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
+from event_files import in_memory
 
 from tespec.core.config import pretraining_settings
 from tespec.datasets.augment import sample_flip_zoom
 from tespec.datasets.batches import draw_mask
-from tespec.events import Events, window_histograms
+from tespec.events import window_histograms
 from tespec.events.histogram import Region
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
-from tespec.events.packing import load
-from tespec.events.readers import Reader
 from tespec.models import EventSwin
 from tespec.pretraining.method import own_settings
 from tespec.pretraining.tespec import Tespec, normalise_patches
@@ -28,19 +27,17 @@ def objective(ratio=0.5, **settings):
     torch.manual_seed(0)
     target = {"kind": "intensity", "alpha": 5.0, "norm_events": 3000.0, "contrast": 1.0}
     target |= {key: settings.pop(key) for key in list(settings) if key in target}
-    own = {"decoder": {"type": "AllStagesDecoder"}, "patch_norm": True, "visible_weight": 0.0}
-    own |= {"patch_eps": 1e-6, "counts_eps": 1e-6}
-    own |= {"type": "tespec", "mask": {"unit": UNIT, "ratio": ratio}, "target": target} | settings
-    return Tespec(own_settings(own), EventSwin("micro", True, img_size=(64, 96)))
+    own = {"type": "tespec", "mask": {"unit": UNIT, "ratio": ratio}, "target": target, "patch_norm": True}
+    own |= {"decoder": {"type": "AllStagesDecoder"}, "visible_weight": 0.0, "patch_eps": 1e-6, "counts_eps": 1e-6}
+    return Tespec(own_settings(own | settings), EventSwin("micro", True, img_size=(64, 96)))
 
 
-def masked_batch(lanes=2, segments=3, ratio=0.5, seed=0):
+def masked_batch(segments=3, ratio=0.5, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    shape = (lanes, segments, 20, HEIGHT, WIDTH)
     return {
-        "histograms": torch.randint(0, 4, shape, generator=generator, dtype=torch.uint8),
-        "fresh": torch.zeros(lanes, dtype=torch.bool),
-        "mask": torch.stack([draw_mask(100 * seed + lane, ROWS, COLS, ratio) for lane in range(lanes)]),
+        "histograms": torch.randint(0, 4, (2, segments, 20, HEIGHT, WIDTH), generator=generator, dtype=torch.uint8),
+        "fresh": torch.zeros(2, dtype=torch.bool),
+        "mask": torch.stack([draw_mask(100 * seed + lane, ROWS, COLS, ratio) for lane in range(2)]),
     }
 
 
@@ -49,8 +46,7 @@ def masked_batch(lanes=2, segments=3, ratio=0.5, seed=0):
 def test_losses_are_pixel_means_inside_of_the_image(kind, patch_norm):
     more = {"kind": kind, "patch_norm": patch_norm, "patch_eps": 0.05, "counts_eps": 0.05, "visible_weight": 0.5}
     model, batch = objective(**more), masked_batch()
-    losses, _ = model.loss(batch, None)
-    drawn, _ = model.reconstruct(batch, None)
+    (losses, _), (drawn, _) = model.loss(batch, None), model.reconstruct(batch, None)
     whole, predicted = drawn.video, drawn.prediction * drawn.deviation + drawn.mean
     target, error = torch.zeros_like(whole), torch.zeros_like(whole)
     masked = torch.zeros(whole.shape, dtype=torch.bool)
@@ -88,9 +84,7 @@ def test_the_target_is_the_intensity_of_all_events_and_stays_where_nothing_happe
 
 @torch.no_grad()
 def test_the_scale_of_the_intensity_cancels_in_the_loss():
-    dim, bright = (
-        objective(contrast=contrast, patch_eps=0.05).loss(masked_batch(), None)[0] for contrast in (1.0, 20.0)
-    )
+    dim, bright = (objective(contrast=each, patch_eps=0.05).loss(masked_batch(), None)[0] for each in (1.0, 20.0))
     assert dim["loss"].item() == pytest.approx(bright["loss"].item(), rel=1e-4)
 
 
@@ -98,11 +92,9 @@ def test_the_scale_of_the_intensity_cancels_in_the_loss():
 def test_masked_events_do_not_reach_the_prediction():
     model, batch = objective(patch_norm=False), masked_batch()
     drawn, _ = model.reconstruct(batch, None)
-    changed = dict(batch)
-    changed["histograms"] = torch.where(drawn.masked, 9, batch["histograms"]).to(torch.uint8)
-    assert torch.equal(model.reconstruct(changed, None)[0].prediction, drawn.prediction)
-    changed["histograms"] = torch.where(drawn.masked, batch["histograms"], 9).to(torch.uint8)
-    assert not torch.equal(model.reconstruct(changed, None)[0].prediction, drawn.prediction)
+    for replaced, unchanged in ((drawn.masked, True), (~drawn.masked, False)):
+        changed = batch | {"histograms": batch["histograms"].masked_fill(replaced, 9)}
+        assert torch.equal(model.reconstruct(changed, None)[0].prediction, drawn.prediction) == unchanged
 
 
 @pytest.mark.parametrize("target", ["intensity", "high_pass", "histograms"])
@@ -127,19 +119,17 @@ def test_fresh_lanes_start_anew(target):
     carried, _ = model.reconstruct(batch, state)
     mixed, _ = model.reconstruct(batch | {"fresh": torch.tensor([True, False])}, state)
     for part in ("video", "prediction"):
-        torch.testing.assert_close(getattr(mixed, part)[0], getattr(afresh, part)[0], rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(getattr(mixed, part)[1], getattr(carried, part)[1], rtol=1e-5, atol=1e-5)
-        assert (getattr(carried, part) - getattr(afresh, part)).abs().max() > 1e-3
+        anew, after, both = (getattr(each, part) for each in (afresh, carried, mixed))
+        torch.testing.assert_close(both, torch.stack([anew[0], after[1]]), rtol=1e-5, atol=1e-5)
+        assert (after - anew).abs().max() > 1e-3
 
 
 def test_an_autoencoders_loss_is_the_plain_error_over_all_pixels():
     model, batch = objective(patch_norm=False, ratio=0.0, visible_weight=0.5), masked_batch(ratio=0.0)
-    losses, _ = model.loss(batch, None)
-    drawn, _ = model.reconstruct(batch, None)
-    assert set(losses) == {"loss", "loss_all", "loss_zero"}
-    for name in ("loss", "loss_all"):
-        assert losses[name].item() == pytest.approx((drawn.prediction - drawn.video).square().mean().item(), rel=1e-5)
-    assert losses["loss_zero"].item() == pytest.approx(drawn.video.square().mean().item(), rel=1e-5)
+    (losses, _), (drawn, _) = model.loss(batch, None), model.reconstruct(batch, None)
+    error, zero = ((each - drawn.video).square().mean().item() for each in (drawn.prediction, 0))
+    found = {name: loss.item() for name, loss in losses.items()}
+    assert found == pytest.approx({"loss": error, "loss_all": error, "loss_zero": zero}, rel=1e-5)
     losses["loss"].backward()
     for name in ("backbone.swin.patch_embed.proj.weight", "backbone.lstms.3.gates.weight"):
         assert model.get_parameter(name).grad.abs().sum() > 0, name
@@ -156,19 +146,17 @@ def test_n_of_eq_7_counts_the_events_that_the_network_sees_in_these_shares():
     settings = pretraining_settings("tespec", "paper")
     generator = np.random.default_rng(0)
     x, y, t, p = (generator.integers(0, most, 100_000) for most in (1280, 720, 50_000, 2))
-    events = load(Reader(Path("arrays"), 720, 1280, len(t), lambda: iter([Events(x, y, np.sort(t), p)])))
-    halved = Region(360, 640, 2, settings.downsample.keep)
+    events, halved = in_memory(x, y, np.sort(t), p, 720, 1280), Region(360, 640, 2, settings.downsample.keep)
 
     def count(**more):
         return window_histograms(events, [(0, 50_000)], settings.bins, **more).sum(dtype=np.int64)
 
-    def share(inward):
-        always = dataclasses.replace(settings.augmentation, zoom=1.0, zoom_in_share=float(inward))
-        views = [sample_flip_zoom(np.random.default_rng(seed), always, 360, 640) for seed in range(300)]
-        return np.mean([count(region=halved, view=view) for view in views]) / count(region=halved)
-
     assert count(region=halved) / count() == pytest.approx(0.25, abs=0.01)
-    assert (share(True), share(False)) == (pytest.approx(1.0, abs=0.03), pytest.approx(0.83, abs=0.03))
+    for inward, share in ((1.0, 1.0), (0.0, 0.83)):
+        always = dataclasses.replace(settings.augmentation, zoom=1.0, zoom_in_share=inward)
+        views = [sample_flip_zoom(np.random.default_rng(seed), always, 360, 640) for seed in range(300)]
+        seen = np.mean([count(region=halved, view=view) for view in views])
+        assert seen / count(region=halved) == pytest.approx(share, abs=0.03)
 
 
 @pytest.mark.parametrize("eps", [1e-6, 0.05])
@@ -176,15 +164,13 @@ def test_normalisation_equals_the_definition_patch_by_patch(eps):
     video = np.random.default_rng(0).normal(3, 2, (1, 1, 2, 22, 13)).astype(np.float32)
     video[0, 0, :, :8, :8] = 1.5  # a constant patch
     normalised, mean, deviation = normalise_patches(torch.tensor(video), 8, eps)
-    for top in range(0, 22, 8):
-        for left in range(0, 13, 8):
-            patch = (0, 0, slice(None), slice(top, top + 8), slice(left, left + 8))
-            expected = (video[patch] - video[patch].mean()) / np.sqrt(video[patch].var(ddof=1) + eps)
-            np.testing.assert_allclose(normalised[patch], expected, rtol=1e-4, atol=1e-4)
+    for top, left in product(range(0, 22, 8), range(0, 13, 8)):
+        patch = (0, 0, slice(None), slice(top, top + 8), slice(left, left + 8))
+        expected = (video[patch] - video[patch].mean()) / np.sqrt(video[patch].var(ddof=1) + eps)
+        np.testing.assert_allclose(normalised[patch], expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(normalised * deviation + mean, torch.tensor(video), rtol=1e-5, atol=1e-5)
 
 
 def test_a_patch_of_one_pixel_is_finite():
     patch, _, deviation = normalise_patches(torch.full((1, 1, 1, 1, 1), 7.0), 4, 0.01)
-    assert patch.item() == 0
-    assert deviation.item() == pytest.approx(0.1)
+    assert (patch.item(), deviation.item()) == (0, pytest.approx(0.1))

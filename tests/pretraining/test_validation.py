@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from baselines.ecddp import Ecddp
 from tespec.core.settings import Mask
 from tespec.pretraining.data import EventData
 from tespec.pretraining.method import PretrainMethod
@@ -31,15 +32,27 @@ def held_out(*windows, segments=2):
     return data
 
 
-@pytest.mark.parametrize("segments", [1, 2, 3])
-def test_whole_chunks_of_the_first_recordings_are_played(segments):
+@pytest.mark.parametrize(("segments", "windows"), [(1, 13 + 2 + 6 * 3), (2, 12 + 2 + 6 * 2), (3, 12 + 7 * 3)])
+def test_whole_chunks_of_the_first_eight_recordings_that_hold_one_are_played(segments, windows):
     played = list(held_out(13, 2, *[3] * 9, segments=segments).val_chunks())
-    assert sum(batch["histograms"].shape[1] for batch in played) == sum(
-        count // segments * segments for count in (13, *([2] if segments < 3 else [3]), *[3] * 6)
-    )
+    assert sum(batch["histograms"].shape[1] for batch in played) == windows
     assert sum(batch["fresh"].item() for batch in played) == 8
     few = list(held_out(13, 6, segments=segments).val_chunks(frames=1))
     assert [batch["fresh"].item() for batch in few] == [True, True]  # at least one chunk of each recording
+
+
+@pytest.mark.parametrize(
+    ("recurrent", "batch", "lanes", "smallest"),
+    [(False, 4, [4, 4, 2], 1), (True, 4, [1] * 10, 1), (False, 1024, [10], 1), (False, 4, [4, 4], 3)],
+)
+def test_every_window_is_scored_but_a_last_batch_that_is_too_small(monkeypatch, recurrent, batch, lanes, smallest):
+    monkeypatch.setattr(Ecddp, "min_batch_size", smallest)
+    data = held_out(10, segments=1)
+    data.method, data.settings.recurrent, data.settings.batch_size = Ecddp, recurrent, batch
+    played = [batch["histograms"] for batch in data.val_batches(torch.device("cpu"))]
+    assert [len(each) for each in played] == lanes
+    assert np.array_equal(torch.cat(played)[:, 0], data.held_out[0].content[: sum(lanes)])
+    assert Ecddp.val_batch_size(data.settings) <= 16
 
 
 def test_masks_are_the_same_each_time_and_others_in_each_chunk():

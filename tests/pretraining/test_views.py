@@ -9,15 +9,10 @@ from tespec.pretraining.views import TRIES, draw_boxes, random_crops, random_vie
 SIZE = (64, 96)
 
 
-def boxes(count, size, scale):
-    return draw_boxes(torch.rand(count, 2 * TRIES + 3, generator=torch.Generator().manual_seed(0)), size, scale)
-
-
 @pytest.mark.parametrize("scale", [(0.05, 0.32), (0.32, 1.0)])
 def test_crops_are_drawn_as_torchvision_draws_them(scale):
-    found = boxes(4000, (224, 224), scale)
     torch.manual_seed(0)
-    image = torch.empty(1, 224, 224)
+    found, image = draw_boxes(torch.rand(4000, 2 * TRIES + 3), (224, 224), scale), torch.empty(1, 224, 224)
     drawn = [RandomResizedCrop.get_params(image, scale, (3 / 4, 4 / 3)) for _ in range(4000)]
     wanted = torch.tensor(drawn).double()  # top, left, height, width
     lefts, widths = found[:, 2:].amin(1), (found[:, 3] - found[:, 2]).abs() + 1
@@ -34,13 +29,12 @@ def test_views_are_bilinear_crops_the_same_for_all_segments():
     torch.manual_seed(0)
     views, places = random_views(frames, 3, (32, 48), (0.05, 0.32))
     assert (views.shape, views.dtype) == ((3, 2, 3, 4, 32, 48), torch.float32)
-    for view, of_view in zip(views, places, strict=True):
-        for found, lane, place in zip(view, frames, of_view.double(), strict=True):
-            top, bottom, left, right = (place * torch.tensor([63, 63, 95, 95])).round().int().tolist()
-            part = lane[..., top : bottom + 1, min(left, right) : max(left, right) + 1].float()
-            part = part.flip(-1) if left > right else part
-            wanted = torch.nn.functional.interpolate(part, (32, 48), mode="bilinear", align_corners=True)
-            torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
+    for found, lane, place in zip(views.flatten(0, 1), frames.repeat(3, 1, 1, 1, 1), places.flatten(0, 1), strict=True):
+        top, bottom, left, right = (place.double() * torch.tensor([63, 63, 95, 95])).round().int().tolist()
+        part = lane[..., top : bottom + 1, min(left, right) : max(left, right) + 1].float()
+        part = part.flip(-1) if left > right else part
+        wanted = torch.nn.functional.interpolate(part, (32, 48), mode="bilinear", align_corners=True)
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
     half = seen_in(torch.arange(16.0).view(1, 1, 4, 4), torch.tensor([[0.0, 1.0, 1.0, 1 / 3]]), (4, 3))
     assert half[0, 0, 0].tolist() == pytest.approx([3, 2, 1], abs=1e-5)
 

@@ -3,8 +3,6 @@
 import base64
 import io
 import re
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,40 +21,38 @@ HOSTILE = "<b>a&b</b><script>x</script>$"
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Path:
+def results(tmp_path):
     """Folder of results of two methods and the label prior, with pictures and a title that contains HTML."""
     folder = tmp_path / "results"
     (folder / "pictures").mkdir(parents=True)
-    made = [record(seed=seed, miou=40.0 + seed) for seed in range(3)]
-    made += [record(seed=0, method="mine", miou=52.5, title=HOSTILE)]
-    made += [record(kind="pretraining", method="mine", task="sample", title=HOSTILE)]
-    made += [record(kind="reference", method="prior", arch="feedforward", miou=30.5, title="Label prior")]
-    for each in made:
+    for each in (
+        *(record(seed=seed, miou=40.0 + seed) for seed in range(3)),
+        record(method="mine", miou=52.5, title=HOSTILE),
+        record(kind="pretraining", method="mine", task="sample", title=HOSTILE),
+        record(kind="reference", method="prior", arch="feedforward", miou=30.5, title="Label prior"),
+    ):
         write_record(each, folder)
         if each.kind != "reference":
             Image.new("RGB", (1500, 300), (200, 30, 60)).save(folder / "pictures" / f"{each.name}.png")
     return folder
 
 
-def written(results: Path, code: int = 0) -> str:
+def written(results, code=0):
     assert main(["report", "--results", str(results)]) == code
     return (results / "report.html").read_text(encoding="utf-8")
 
 
-def svg_of(source: str) -> str:
+def svg_of(source):
     return base64.b64decode(source.partition(",")[2]).decode()
 
 
-def test_the_page_holds_numbers_figures_and_pictures_and_loads_nothing(
-    results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_holds_numbers_figures_and_pictures_and_loads_nothing(results, capsys):
     text = written(results)
     assert re.search(r"41\.00.* ± 1\.00.*52\.50", text, re.DOTALL)
     assert all(each in text for each in ("evaluation (4)", "torch 2.13.0", "A, 1 threads", "sample world"))
     assert [len(re.findall(f"image/{kind}", text)) for kind in ("svg", "webp")] == [1, 1]
-    links = re.findall('href="#([^"]*)"', text)
-    assert links
-    assert set(links) <= set(re.findall('id="([^"]*)"', text))
+    links = set(re.findall('href="#([^"]*)"', text))
+    assert set() < links <= set(re.findall('id="([^"]*)"', text))
     assert "6 records" in capsys.readouterr().out
     assert all(source.startswith("data:") for source in re.findall('<img src="([^"]*)"', text))
     assert not re.search(r"<(script|link|iframe)|https?://", text)
@@ -64,33 +60,28 @@ def test_the_page_holds_numbers_figures_and_pictures_and_loads_nothing(
     assert not any("<script>" in svg_of(source) for source in re.findall(r'src="(data:image/svg[^"]*)"', text))
 
 
-def test_the_sample_worlds_results_fit_a_megabyte(tmp_path: Path) -> None:
-    out = tmp_path / "new" / "page.html"
-    assert main(["report", "--results", str(REPOSITORY / "results" / "sample"), "--out", str(out)]) == 0
+def test_the_sample_worlds_results_fit_a_megabyte(tmp_path):
+    sample, out = REPOSITORY / "results" / "sample", tmp_path / "new" / "page.html"
+    assert main(["report", "--results", str(sample), "--out", str(out)]) == 0
     text = out.read_text(encoding="utf-8")
     assert len(text) < 1_000_000
-    frame = tespec.results(REPOSITORY / "results" / "sample")
-    main_cells = score_points(frame)
-    means = main_cells.loc[main_cells.kind == "evaluation", "mean"]
+    points = score_points(tespec.results(sample))
+    means = points.loc[points.kind == "evaluation", "mean"]
     assert len(means) == 40
     assert all(f"{mean:.2f}" in text or f"{mean:.3f}" in text for mean in means)
 
 
-def test_there_are_few_pictures_which_are_small_and_a_broken_one_is_named(
-    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_there_are_few_pictures_which_are_small_and_a_broken_one_is_named(results, monkeypatch):
     monkeypatch.setattr("tespec.report.MOST", 1)
-    text = written(results)
-    sources = re.findall('data:image/webp;base64,([^"]*)', text)
-    assert len(sources) == 1
-    with Image.open(io.BytesIO(base64.b64decode(sources[0]))) as picture:
+    (source,) = re.findall('data:image/webp;base64,([^"]*)', written(results))
+    with Image.open(io.BytesIO(base64.b64decode(source))) as picture:
         assert picture.size == (1000, 200)
     for path in (results / "pictures").iterdir():
         path.write_bytes(b"no picture")
     assert "cannot be read (UnidentifiedImageError)" in written(results)
 
 
-def test_scores_are_means_with_t_intervals() -> None:
+def test_scores_are_means_with_t_intervals():
     values = [40.0, 41.5, 45.0]
     made = [record(seed=seed, miou=value) for seed, value in enumerate(values)]
     made += [record(method="mine", miou=50.0), record(method="mine", seed=1, miou=None)]
@@ -125,7 +116,7 @@ def test_scores_are_means_with_t_intervals() -> None:
         ({"overrides": {"test_time_augmentation": "flip"}}, ["Scratch, Swin-T/7, test_time_augmentation=flip"]),
     ],
 )
-def test_points_never_average_different_experiments(changes: dict[str, Any], labels: list[str]) -> None:
+def test_points_never_average_different_experiments(changes, labels):
     """An older version is not shown, nor is a protocol that is not the default; other settings are in the label."""
     made = [record(seed=seed, miou=50.0 + seed) for seed in (0, 1)]
     other = [record(**({"seed": seed, "miou": 20.0} | changes)) for seed in (0, 1)]
@@ -135,29 +126,25 @@ def test_points_never_average_different_experiments(changes: dict[str, Any], lab
     assert means == {"Scratch, Swin-T/7": 50.5, **dict.fromkeys(labels, 20.0)}
 
 
-def test_methods_of_one_title_have_points_of_their_own() -> None:
+def test_methods_of_one_title_have_points_of_their_own():
     points = score_points(to_frame([record("mine", title="A", miou=50.0), record("other", title="A", miou=20.0)]))
     assert points.label.tolist() == ["A (mine), Swin-T/7", "A (other), Swin-T/7"]
 
 
-def test_figures_are_of_one_setting_and_name_their_axes() -> None:
-    prior = {"kind": "reference", "method": "prior", "miou": 30.0}
-    made = [record(), record(arch="feedforward"), record(**prior), record(profile="paper", title=HOSTILE)]
-    paper, sample = score_figures(to_frame(made))
-    assert (paper.title, sample.title) == (
-        "ddd17: data sample, profile paper, test split",
-        "ddd17: data sample, profile sample, test split",
-    )
-    shown = svg_of(sample.source)
-    assert all(each in shown for each in ("miou (%), higher is better", "label prior", "recurrent", "feed-forward"))
-    assert "label prior" not in svg_of(paper.source)
-    assert "&lt;b&gt;a&amp;b" in svg_of(paper.source)
-    assert score_figures(to_frame(made))[0].source == paper.source
+def test_figures_are_of_one_setting_and_name_their_axes():
+    prior = record(kind="reference", method="prior", miou=30.0)
+    frame = to_frame([record(), record(arch="feedforward"), prior, record(profile="paper", title=HOSTILE)])
+    figures = score_figures(frame)
+    titles = [f"ddd17: data sample, profile {profile}, test split" for profile in ("paper", "sample")]
+    assert [each.title for each in figures] == titles
+    paper, sample = (svg_of(each.source) for each in figures)
+    assert all(each in sample for each in ("miou (%), higher is better", "label prior", "recurrent", "feed-forward"))
+    assert "label prior" not in paper
+    assert "&lt;b&gt;a&amp;b" in paper
+    assert score_figures(frame) == figures
 
 
-def test_a_folder_without_records_is_refused_and_a_broken_file_named(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_without_records_is_refused_and_a_broken_file_named(results, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     for folder in (tmp_path / "empty", tmp_path / "nowhere"):
         assert main(["report", "--results", str(folder)]) == 2

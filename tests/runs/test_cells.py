@@ -10,7 +10,6 @@ from short_runs import cell_spec
 from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
 from tespec.models import EventSwin
-from tespec.pretraining.method import find_method
 from tespec.runs.data import Data
 from tespec.runs.finetune import PreparedRun, finetune, prepare_run
 from tespec.runs.references import label_prior, prior_of, probe
@@ -30,31 +29,27 @@ def prior(world, folder, task="ddd17", **more):
 
 def test_each_split_is_a_run_of_its_own(tiny_world, tmp_path):
     splits = json.loads((tiny_world / "ddd17" / "dataset.json").read_text())["splits"]
-    alone = {split: finetune(spec_of(tiny_world, tmp_path, split)) for split in ("test", "val")}
-    for split, record in alone.items():
-        assert record.split == split
-        assert list(record.recordings) == splits[split]
+    test, val = (finetune(spec_of(tiny_world, tmp_path, split)) for split in ("test", "val"))
+    for split, record in (("test", test), ("val", val)):
+        assert (record.split, list(record.recordings)) == (split, splits[split])
         assert record.config["splits"] == {name: splits[name] for name in ("train", split)}
         assert set(record.protocol) & {"test", "val"} == {split}
         assert record.protocol["scored"].startswith(f"every {split} label once")
-    assert alone["test"].id != alone["val"].id
-    assert alone["test"].metrics != alone["val"].metrics
-    assert alone["test"].curve == alone["val"].curve
+    assert test.metrics != val.metrics
+    assert test.curve == val.curve
 
 
-def test_a_probe_and_the_label_prior_are_scored_on_a_split_and_taken_up_again(tiny_world, tmp_path, capsys):
-    found = {split: [probe(spec_of(tiny_world, tmp_path, split)), prior(tiny_world, tmp_path, split=split)]
-             for split in ("test", "val")}  # fmt: skip
-    for of_test, of_val in zip(*found.values(), strict=True):
+def test_a_probe_and_the_label_prior_are_scored_on_a_split_and_taken_up_again(tiny_world, tmp_path):
+    probes = [probe(spec_of(tiny_world, tmp_path, split)) for split in ("test", "val")]
+    priors = [prior(tiny_world, tmp_path, split=split) for split in ("test", "val")]
+    for of_test, of_val in (probes, priors):
         assert (of_test.split, of_val.split) == ("test", "val")
         assert of_test.metrics != of_val.metrics
-    of_test = found["test"]
-    assert {"linear_miou", "knn_miou", "linear_pixel_acc"} < set(of_test[0].metrics)
-    assert (of_test[1].kind, of_test[1].facts["backbone"], of_test[1].curve) == ("reference", "-", [])
+    assert {"linear_miou", "knn_miou", "linear_pixel_acc"} < set(probes[0].metrics)
+    assert (priors[0].kind, priors[0].facts["backbone"], priors[0].curve) == ("reference", "-", [])
     assert len(read_records(tmp_path / "results")[0]) == 4
-    assert probe(spec_of(tiny_world, tmp_path)) == found["test"][0]
-    assert "already complete" in capsys.readouterr().err
-    assert probe(spec_of(tiny_world, tmp_path, overwrite=True)).metrics == found["test"][0].metrics
+    assert probe(spec_of(tiny_world, tmp_path)) == probes[0]  # also in when it was written
+    assert probe(spec_of(tiny_world, tmp_path, overwrite=True)).metrics == probes[0].metrics
 
 
 def test_the_prior_is_right_where_training_and_test_are_the_same(tiny_world, tmp_path):
@@ -71,15 +66,9 @@ def test_the_prior_is_right_where_training_and_test_are_the_same(tiny_world, tmp
 
 
 def test_a_number_that_is_not_finite_is_recorded_as_missing(tiny_world, tmp_path, monkeypatch):
-    outcome = PreparedRun.outcome
-
-    def outcome_with_nan(*arguments):
-        found = outcome(*arguments)
-        return found | {"metrics": found["metrics"] | {"miou": np.float32("nan")}}
-
-    monkeypatch.setattr(PreparedRun, "outcome", outcome_with_nan)
-    record = prior(tiny_world, tmp_path)
-    assert record.metrics["miou"] is None
+    outcome, nan = PreparedRun.outcome, {"metrics": {"miou": np.float32("nan")}}
+    monkeypatch.setattr(PreparedRun, "outcome", lambda *arguments: outcome(*arguments) | nan)
+    assert prior(tiny_world, tmp_path).metrics == {"miou": None}
 
 
 @pytest.mark.parametrize(("data", "peak"), [("sample", 0.00025), ("drive", 0.001)])
@@ -93,21 +82,14 @@ def test_a_run_takes_the_rate_that_its_weights_ask_for(tiny_world, tmp_path, cap
     where = "1mpx of the sample world" if data == "sample" else data
     said = f"peak learning rate {peak} after pre-training on {where} (peak_lr_after: 1Mpx: 0.00025)\n"
     assert capsys.readouterr().err == said
-    prepared = prepare_run("evaluation", spec)
-    assert prepared.run.settings.optimisation.peak_lr == prepared.run.config["optimisation"]["peak_lr"] == peak
+    run = prepare_run("evaluation", spec).run
+    assert run.settings.optimisation.peak_lr == run.config["optimisation"]["peak_lr"] == peak
 
 
-@pytest.mark.parametrize(
-    ("label", "recipe", "message"),
-    [
-        ("sample", None, r"--method tespec: is pre-trained on 1Mpx; give --checkpoint FILE"),
-        ("ddd17", "own", r"--method tespec: needs pre-trained weights; give --checkpoint FILE"),
-    ],
-)
-def test_a_pretrained_method_never_starts_at_random(tiny_world, tmp_path, monkeypatch, label, recipe, message):
-    data = Data(tiny_world / "ddd17", label)
-    spec = cell_spec(tiny_world, tmp_path, method="tespec", data=data, profile="sample")
-    if recipe is None:
-        monkeypatch.setattr(find_method("tespec"), "recipe", None)
-    with pytest.raises(UserError, match=message):
+def test_a_pretrained_method_never_starts_at_random(tiny_world, tmp_path, monkeypatch):
+    spec = cell_spec(tiny_world, tmp_path, method="tespec", data=Data(tiny_world / "ddd17", "ddd17"), profile="sample")
+    with pytest.raises(UserError, match="--method tespec: needs pre-trained weights; give --checkpoint FILE"):
+        finetune(spec)
+    monkeypatch.setattr(spec.method, "recipe", None)
+    with pytest.raises(UserError, match="--method tespec: is pre-trained on 1Mpx; give --checkpoint FILE"):
         finetune(spec)

@@ -4,12 +4,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from short_runs import setup_in
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from tespec.cli.main import main
@@ -27,49 +26,47 @@ FP32 = "optimisation.precision=fp32"
 
 
 class Small(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.linear = nn.Linear(8, 4)
 
-    def loss(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:
+    def loss(self, batch, state):
         return {"loss": self.linear(batch["x"]).sigmoid().sum()}, None
 
 
-def small() -> TrainingEstimate:
-    settings: Any = SimpleNamespace(batch_size=6, optimisation=SimpleNamespace(precision="fp32"))
+def cost_of_small(gpus=1, **how):
+    settings = SimpleNamespace(batch_size=6, optimisation=SimpleNamespace(precision="fp32"))
     with META:
         model = Small()
-    return TrainingEstimate(settings, model, SIZE, lambda lanes: {"x": torch.zeros(lanes, 8, device=META)})
+    estimate = TrainingEstimate(settings, model, SIZE, lambda lanes: {"x": torch.zeros(lanes, 8, device=META)})
+    return estimate.cost(replace(PLAIN, **how), gpus)
 
 
-def test_numbers_by_hand() -> None:
-    cost = small().cost(PLAIN)
+def test_numbers_by_hand():
+    cost = cost_of_small()
     assert cost.flops == 2 * (2 * 6 * 8 * 4)  # forward, and the weights' gradient
     assert cost.kept == 4 * 6 * 4 + 4  # the sigmoid's output, and the loss
     assert cost.fixed == 4 * 36 * 4  # weights, gradients, two moments
     assert cost.fixed + cost.kept + 4 * 6 * 8 <= cost.memory < 2 * cost.fixed
-    shared = small().cost(PLAIN, gpus=2)
+    shared = cost_of_small(gpus=2)
     assert (shared.flops, shared.kept) == (cost.flops / 2, 4 * 3 * 4 + 4)
-    parts = small().cost(replace(PLAIN, accumulate=2))
+    parts = cost_of_small(accumulate=2)
     # The second micro-batch is in memory with the first; gradients are kept for it, or in the buffers of an all-reduce.
     assert (parts.flops, parts.memory) == (cost.flops, shared.memory + 4 * 3 * 8)
-    assert small().cost(replace(PLAIN, accumulate=3), gpus=2).memory - small().cost(PLAIN, gpus=6).memory == (
-        2 * 4 * 8 + 4 * 36
-    )
+    assert cost_of_small(2, accumulate=3).memory - cost_of_small(gpus=6).memory == 2 * 4 * 8 + 4 * 36
     with pytest.raises(UserError, match=r"6 lanes do not divide evenly into 4 parts .* choose a multiple of 4"):
-        small().cost(replace(PLAIN, accumulate=2), gpus=2)
+        cost_of_small(gpus=2, accumulate=2)
 
 
-def test_a_step_that_looks_at_numbers_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_looks_at_numbers_is_refused_in_one_line(monkeypatch):
     monkeypatch.setattr(Small, "loss", lambda self, batch, state: ({"loss": float(batch["x"].sum())}, None))
     with pytest.raises(UserError, match=r"Small: the cost of its step cannot be estimated .*; make tensor shapes"):
-        small().cost(PLAIN)
+        cost_of_small()
 
 
-def test_the_papers_pretraining_step() -> None:
-    half, single = (
-        estimate_pretraining(pretraining_settings("tespec", "paper", changes), (360, 640)) for changes in ([], [FP32])
-    )
+def test_the_papers_pretraining_step():
+    recipes = (pretraining_settings("tespec", "paper", changes) for changes in ([], [FP32]))
+    half, single = (estimate_pretraining(recipe, (360, 640)) for recipe in recipes)
     exact, unfused, fused = single.cost(PLAIN), half.cost(PLAIN), half.cost(setup_in(Path()))
     recomputing = half.cost(setup_in(Path(), recompute=True))
     assert exact.flops == unfused.flops == pytest.approx(20.8e12, rel=0.001)
@@ -87,15 +84,14 @@ def test_the_papers_pretraining_step() -> None:
     assert re.search(small, single.report("1mpx", setup_in(Path())))
 
 
-def require_real_step(estimate: TrainingEstimate, model: Any, batch: dict[str, Tensor]) -> None:
+def require_real_step(estimate, model, batch):
     """Compare an estimate with a real step: its FLOPs, and the bytes saved for the backward pass."""
-    storages: dict[int, Any] = {}
+    cost, storages = estimate.cost(PLAIN), {}
 
-    def note(tensor: Tensor) -> Tensor:
+    def note(tensor):
         storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
         return tensor
 
-    cost = estimate.cost(PLAIN)
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), FlopCounterMode(display=False) as count:
         model.train().loss(batch, None)[0]["loss"].backward()
     weights = sum(each.nbytes for each in model.parameters() if each.requires_grad)
@@ -104,21 +100,20 @@ def require_real_step(estimate: TrainingEstimate, model: Any, batch: dict[str, T
 
 
 @pytest.mark.parametrize(
-    ("task", "arch", "network"), [("gen1", "recurrent", "swin"), ("mvsec", "feedforward", "resnet")]
+    ("task", "arch", "network", "changes"),
+    [("gen1", "recurrent", "swin", ["segments=3"]), ("mvsec", "feedforward", "resnet", [])],
 )
-def test_a_cell_on_meta_is_a_real_step(task: str, arch: str, network: str) -> None:
-    changes = ["batch_size=2", FP32, *(["segments=3"] if arch == "recurrent" else [])]
-    settings = finetuning_settings(task, arch, "sample", changes, network=network)
-    kind: Any = find_task(settings)
+def test_a_cell_on_meta_is_a_real_step(task, arch, network, changes):
+    settings = finetuning_settings(task, arch, "sample", ["batch_size=2", FP32, *changes], network=network)
+    kind = find_task(settings)
     model = kind.network(settings, fresh_backbone(settings, SIZE))
     require_real_step(estimate_cell(settings, SIZE), model, kind.blank_batch(settings, SIZE, 2, CPU))
 
 
-@pytest.mark.parametrize("recipe", ["tespec", "moby", "ecddp"])
-def test_a_pretraining_on_meta_is_a_real_step(recipe: str) -> None:
+@pytest.mark.parametrize(("recipe", "changes"), [("tespec", ["segments=3"]), ("moby", []), ("ecddp", [])])
+def test_a_pretraining_on_meta_is_a_real_step(recipe, changes):
     register_methods()
-    changes = ["batch_size=4", FP32, *(["segments=3"] if recipe == "tespec" else [])]
-    settings = pretraining_settings(recipe, "sample", changes)
+    settings = pretraining_settings(recipe, "sample", ["batch_size=4", FP32, *changes])
     data = open_pretraining(settings, None, SIZE)
     require_real_step(estimate_pretraining(settings, SIZE), new_network(settings, data), data.blank_batch(4, CPU))
 
@@ -140,9 +135,8 @@ PLANNED = [
 
 @pytest.mark.parametrize(("arguments", "data", "profile", "size"), PLANNED)
 def test_the_run_that_would_start_is_priced_and_nothing_is_written(
-    tmp_path: Path, without_data: None, capsys: pytest.CaptureFixture[str],
-    arguments: list[str], data: str, profile: str, size: str,
-) -> None:  # fmt: skip
+    tmp_path, without_data, capsys, arguments, data, profile, size
+):
     (tmp_path / "mine").mkdir()
     header = b"% evt 3.0\n% format EVT3;height=720;width=960\n% geometry 960x720\n% end\n"
     (tmp_path / "drive.raw").write_bytes(header + b"\0" * 64)
@@ -151,7 +145,6 @@ def test_the_run_that_would_start_is_priced_and_nothing_is_written(
     before = "First, tespec is pre-trained: see tespec pretrain --method tespec --dry-run."
     assert (lines[-1] == before) == (arguments[:3] == ["run", "--method", "tespec"])
     printed = dict(line.split(maxsplit=1) for line in lines if line and line[0] in "dpi")
-    assert printed["data"].startswith(data)
     assert printed["profile"] == profile
-    assert printed["input"].startswith(size)
+    assert (printed["data"][: len(data)], printed["input"][: len(size)]) == (data, size)
     assert {path.name for path in tmp_path.iterdir()} == {"mine", "drive.raw"}

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import pytest
@@ -10,69 +9,63 @@ from tespec.sample import world_folder
 pytestmark = pytest.mark.usefixtures("without_data")
 
 
+def recording_in(folder, name):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).touch()
+    return folder / name
+
+
 def test_given_data_is_taken_as_it_is(tmp_path):
-    root = tmp_path / "my archive"
-    root.mkdir()
-    data = find_data("ddd17", root)
-    assert (data.root, data.label, data.profile, data.notice) == (root, "ddd17", "paper", "")
-    recording = tmp_path / "night drive-2.raw"
-    recording.touch()
+    recording = recording_in(tmp_path / "my archive", "night drive-2.raw")
+    data = find_data("ddd17", recording.parent)
+    assert (data.root, data.label, data.profile, data.notice) == (recording.parent, "ddd17", "paper", "")
     assert find_unlabelled("1mpx", recording).label == "night_drive_2"
 
 
 def test_sample_data_is_known_by_its_description(tmp_path):
-    (tmp_path / "dataset.json").write_text(json.dumps({"data": "sample"}))
+    recording = recording_in(tmp_path / "sample", "street_td.dat")
+    with pytest.raises(UserError, match="has the name of the sample world; rename it"):
+        find_unlabelled("1mpx", tmp_path / "sample")
+    (tmp_path / "dataset.json").write_text('{"data": "sample"}')
     data = find_data("ddd17", tmp_path)
     assert (data.is_sample, data.profile) == (True, "sample")
-    recording = tmp_path / "train" / "street_td.dat"
-    recording.parent.mkdir()
-    recording.touch()
     assert find_unlabelled("1mpx", recording).is_sample
-    (tmp_path / "own" / "sample").mkdir(parents=True)
-    (tmp_path / "dataset.json").unlink()
-    with pytest.raises(UserError, match="has the name of the sample world; rename it"):
-        find_unlabelled("1mpx", tmp_path / "own" / "sample")
 
 
 def test_official_recordings_are_known_wherever_they_are(tmp_path):
-    split = tmp_path / "gen4" / "train"
-    split.mkdir(parents=True)
-    recording = split / "moorea_2019-02-15_001_td_0_60000000_td.dat"
-    recording.touch()
-    (tmp_path / "1mpx").symlink_to(split.parent)
-    for given in (split.parent, split, recording, tmp_path / "1mpx", tmp_path / "1mpx" / "train"):
+    recording = recording_in(tmp_path / "gen4" / "train", "moorea_2019-02-15_001_td_0_60000000_td.dat")
+    archive, link = tmp_path / "gen4", tmp_path / "1mpx"
+    link.symlink_to(archive)
+    for given in (archive, recording.parent, recording, link, link / "train"):
         assert find_unlabelled("1mpx", given).label == "1mpx"
-    assert find_data("1mpx", split.parent).label == "1mpx"
+    assert find_data("1mpx", archive).label == "1mpx"
 
 
 def test_own_recordings_have_the_given_name_or_that_of_their_description(tmp_path):
-    (tmp_path / "drives").mkdir()
-    (tmp_path / "drives" / "monday.raw").touch()
-    (tmp_path / "1mpx").symlink_to(tmp_path / "drives")
-    assert find_unlabelled("gen1", tmp_path / "drives").label == "drives"
+    drives = recording_in(tmp_path / "drives", "monday.raw").parent
+    (tmp_path / "1mpx").symlink_to(drives)
+    assert find_unlabelled("gen1", drives).label == "drives"
     assert find_unlabelled("1mpx", tmp_path / "1mpx").label == "1mpx"
-    assert find_data("gen1", tmp_path / "drives").label == "gen1"
-    (tmp_path / "dataset.json").write_text(json.dumps({"data": "winter"}))
+    assert find_data("gen1", drives).label == "gen1"
+    (tmp_path / "dataset.json").write_text('{"data": "winter"}')
     for find in (find_data, find_unlabelled):
-        assert find("gen1", tmp_path / "drives").label == "winter"
+        assert find("gen1", drives).label == "winter"
 
 
-@pytest.mark.parametrize("by_variable", [False, True])
-def test_data_is_found_in_its_places(tmp_path, monkeypatch, by_variable):
-    parent = tmp_path / ("elsewhere" if by_variable else "data")
-    (parent / "ddd17").mkdir(parents=True)
-    if by_variable:
-        monkeypatch.setenv("TESPEC_DATA", str(parent))
+@pytest.mark.parametrize("parent", ["data", "elsewhere"])
+def test_data_is_found_in_its_places(tmp_path, monkeypatch, parent):
+    root = tmp_path / parent / "ddd17"
+    root.mkdir(parents=True)
+    if parent == "elsewhere":
+        monkeypatch.setenv("TESPEC_DATA", str(root.parent))
     data = find_data("ddd17", None)
-    assert data.root.resolve() == parent / "ddd17"
-    assert (data.label, data.notice) == ("ddd17", "")
+    assert (data.root.resolve(), data.label, data.notice) == (root, "ddd17", "")
 
 
 def test_the_sample_world_stands_in_and_says_so(tmp_path):
     data = find_data("ddd17", None)
     assert (data.root, data.label) == (world_folder() / "ddd17", "sample")
-    assert data.notice.endswith("found in ./data/ddd17: using the synthetic sample world")
-    assert "\n" not in data.notice
+    assert data.notice == "no ddd17 data given or found in ./data/ddd17: using the synthetic sample world"
     assert find_data("ddd17", None, "tiny") == find_data("ddd17", None, "sample") == data
 
 

@@ -36,7 +36,6 @@ def test_a_method_runs_on_a_task(tiny_world, runs, method, task, arch):
     settings = settings_of(Data(tiny_world / task, "sample"), task, arch, None, few, kind.network)
     own = tuple(FEW) if kind.recipe else ()
     record = finetune(cell_spec(tiny_world, runs, task, arch, method, settings=settings, pretraining_changes=own))
-    weights = record.weights
-    assert (weights["loaded"] == 0) == (kind.pretraining_data == "-")
-    assert all(name.startswith("lstms.") for name in weights["fresh"])
+    assert (record.weights["loaded"] == 0) == (kind.pretraining_data == "-")
+    assert all(name.startswith("lstms.") for name in record.weights["fresh"])
     assert record.config["width"].startswith({"swin": "micro"}.get(kind.network, kind.network))

@@ -1,7 +1,5 @@
 """Concurrent processes that need the same run: all succeed, and it is computed once."""
 
-from __future__ import annotations
-
 import errno
 import json
 import multiprocessing
@@ -9,8 +7,8 @@ import os
 import queue
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from functools import partial
+from unittest.mock import Mock
 
 import pytest
 from short_runs import setup_in
@@ -20,24 +18,24 @@ from tespec.core.errors import UserError
 from tespec.pretraining.method import find_method
 from tespec.registry import register_methods
 from tespec.runs import run as runs
-from tespec.runs.run import Outcome, Run, Trained, locked, run_or_load
+from tespec.runs.run import Run, Trained, locked, run_or_load
 from tespec.training.checkpoint import checkpoints
 
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["tespec.runs.run"])  # its import takes seconds
 
 
-def compute(folder: Path, said: Any, found: Any, meet: Any = None, pause: Any = None, **changes: Any) -> None:
+def compute(folder, said, found, meet=None, pause=None, **changes):
     """Run or load a run whose score is the id of its process; `said` receives the log, `found` the score."""
     register_methods()
-    runs.say = said.put  # type: ignore[attr-defined]
+    runs.say = said.put
     settings = finetuning_settings("ddd17", "feedforward", "tiny")
     run = Run(
         kind="evaluation", method_name="scratch", method=find_method("scratch"), task="ddd17", settings=settings,
         config={}, overrides={}, data="sample", data_fingerprint="x", seed=0, setup=setup_in(folder, **changes),
     )  # fmt: skip
 
-    def train() -> Trained:
+    def train():
         said.put(f"trains, {len(checkpoints(run.folder))} there")
         run.folder.mkdir(parents=True, exist_ok=True)
         (run.folder / "step-000000005.pt").touch()
@@ -47,32 +45,29 @@ def compute(folder: Path, said: Any, found: Any, meet: Any = None, pause: Any = 
             assert go_on.wait(300)
         return Trained(curve=[{"step": 5, "loss": 1.0}])
 
-    def evaluate() -> Outcome:
-        return {"protocol": {}, "metrics": {"by": float(os.getpid())}}
-
     if meet:
         meet.wait(300)
-    found.put(run_or_load(run, evaluate, train).metrics["by"])
+    outcome = {"protocol": {}, "metrics": {"by": float(os.getpid())}}
+    found.put(run_or_load(run, lambda: outcome, train).metrics["by"])
 
 
 class Started:
     """Process that computes the run; the fixture `start` kills it at the end of the test."""
 
-    def __init__(self, folder: Path, **how: Any) -> None:
+    def __init__(self, folder, **how):
         self.said, self.found = processes.Queue(), processes.Queue()
         self.process = processes.Process(target=compute, args=(folder, self.said, self.found), kwargs=how, daemon=True)
         self.process.start()
 
-    def said_until(self, wanted: str) -> str:
+    def said_until(self, wanted):
         """Log of the process up to the first line that contains `wanted`."""
         lines = []
         while not lines or wanted not in lines[-1]:
             lines.append(self.said.get(timeout=300))
         return "\n".join(lines)
 
-    def score(self) -> float:
-        score: float = self.found.get(timeout=300)
-        return score
+    def score(self):
+        return self.found.get(timeout=300)
 
 
 @pytest.fixture
@@ -126,21 +121,20 @@ def test_overwriting_twice_at_once_computes_once_and_readers_do_not_wait(start, 
 
 def test_a_damaged_record_is_refused_on_all_ranks_or_overwritten(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "say", runs.say)  # `compute` replaces it
-    found = queue.SimpleQueue()
-    compute(tmp_path, queue.SimpleQueue(), found)
+    compute_here = partial(compute, tmp_path, queue.SimpleQueue(), queue.SimpleQueue())
+    compute_here()
     (record,) = tmp_path.glob("results/runs/*.json")
-    whole = record.read_text()
+    whole, sent = record.read_text(), []
     record.write_text(whole[:100])
-    sent: list[Any] = []
     refused = pytest.raises(UserError, match=r"not a record: .*; remove it, or run again with --overwrite$")
     with monkeypatch.context() as patch, refused:
         patch.setattr(runs, "broadcast", lambda value: sent.append(value) or value)
-        compute(tmp_path, queue.SimpleQueue(), found)
+        compute_here()
     with monkeypatch.context() as patch, refused:  # another rank
         patch.setattr(runs, "is_first", lambda: False)
         patch.setattr(runs, "broadcast", lambda value: sent[0])
-        compute(tmp_path, queue.SimpleQueue(), found)
-    compute(tmp_path, queue.SimpleQueue(), found, overwrite=True)
+        compute_here()
+    compute_here(overwrite=True)
     assert json.loads(record.read_text())["metrics"] == json.loads(whole)["metrics"]
 
 
@@ -170,10 +164,7 @@ def test_children_of_a_killed_holder_do_not_keep_it(tmp_path):
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])
 def test_a_file_system_without_locks_goes_on_with_one_line(tmp_path, monkeypatch, capsys, code):
-    def refuse(*arguments):
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(code, os.strerror(code))))
     with locked(tmp_path, "run") as nobody:
         assert nobody == ""
     said = f"{tmp_path / '.locks'}: this file system does not support locks; start each run only once at a time\n"

@@ -11,14 +11,8 @@ from tespec.sample import make_world
 from tespec.tasks import build_task
 from tespec.training.trainer import Trainer
 
-COMMON = [
-    "augmentation.flip=0.0",
-    "sampling=streams",
-    "labels_per_chunk=null",
-    "batch_size=1",
-    "optimisation.peak_lr=2.0e-3",
-    "optimisation.warmup_steps=30",
-]
+COMMON = ["augmentation.flip=0.0", "sampling=streams", "labels_per_chunk=null", "batch_size=1"]
+COMMON += ["optimisation.peak_lr=2.0e-3", "optimisation.warmup_steps=30"]
 # Windows of the recording, settings, metric, and the score to exceed.
 MASKS = ["head.channels=96", "head.dropout=0.0", "optimisation.steps=600"]
 CASES = {
@@ -43,8 +37,7 @@ def test_one_short_recording_is_learned_by_heart(request, task):
     data = Data(world / task, "sample")
     settings = settings_of(data, task, "recurrent", None, [*COMMON, f"segments={windows}", *changes])
     built = build_task(settings, data.root)
-    recording = built.train[0].part(0, windows)
-    built.train = built.scored = [replace(recording, name="one")]
+    built.train = built.scored = [replace(built.train[0].part(0, windows), name="one")]
     torch.manual_seed(0)
     model, curve = built.model(), CurveHook(interval=1)
     loop = Trainer(model, built.steps(0), settings.optimisation, seed=0, device=torch.device("cpu"), hooks=[curve])

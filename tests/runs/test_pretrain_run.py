@@ -28,11 +28,9 @@ def straight(tiny_world, tmp_path_factory):
 
 
 def test_leaves_weights_and_a_record(straight):
-    folder, result = straight
-    assert read_records(folder / "results") == ([result.record], [])
-    record = result.record
-    assert record.metrics == result.metrics
-    assert record.data == "sample"
+    (folder, result), record = straight, straight[1].record
+    assert read_records(folder / "results") == ([record], [])
+    assert (record.metrics, record.data) == (result.metrics, "sample")
     assert record.config["deviations"]
     assert record.weights["sha256"] == sha256_of(result.weights)
     assert [point["step"] for point in record.curve] == [1, 2, 3, 4, 5, 6]
@@ -64,9 +62,7 @@ def test_the_last_stage_is_watched_and_every_stage_measured(straight):
     record = straight[1].record
     assert [point["step"] for point in record.curves["last_stage"]] == [2, 3, 5, 6]
     assert list(record.groups) == [f"stage {number}" for number in range(1, 5)]
-    for numbers in record.groups.values():
-        assert set(numbers) == {"std", "rank"}
-        assert all(value > 0 for value in numbers.values())
+    assert all(set(each) == {"std", "rank"} and min(each.values()) > 0 for each in record.groups.values())
     assert record.groups["stage 4"]["rank"] == record.curves["last_stage"][-1]["rank"]
     assert healthy(record)[1]
 

@@ -8,7 +8,6 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from short_runs import cell_spec, setup_in, short_pretrainings, stopped_after
@@ -26,7 +25,7 @@ FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=4"]
 STILL = ["head.dropout=0.0"]  # each process draws its own dropout
 FROZEN = "optimisation.peak_lr=1e-15"
 # Data, architecture and changes.
-TASKS: dict[str, tuple[str, str, list[str]]] = {
+TASKS = {
     "ddd17": ("ddd17", "recurrent", ["segments=3", *STILL]),
     "dsec, no memory": ("dsec", "feedforward", STILL),
     "gen1": ("gen1", "recurrent", ["segments=4"]),
@@ -41,7 +40,7 @@ TASKS: dict[str, tuple[str, str, list[str]]] = {
     "mvsec, frozen": ("mvsec", "recurrent", ["segments=4", FROZEN]),
 }
 # Method, data and changes.
-OBJECTIVES: dict[str, tuple[str, str, list[str]]] = {
+OBJECTIVES = {
     "tespec": ("tespec", "1mpx", []),
     "tespec, feedforward": ("tespec", "1mpx", ["recurrent=false"]),
     "cpc": ("tespec", "1mpx", ["objective=cpc"]),
@@ -57,19 +56,14 @@ OBJECTIVES: dict[str, tuple[str, str, list[str]]] = {
 }
 
 
-def compute(case: str, world: Path, folder: Path, stop: int = 0, **changes: Any) -> None:
+def compute(case, world, folder, stop=0, **changes):
     """Run a case in a folder, or stop it by SIGTERM after step `stop`, as a scheduler would."""
     register_methods()
-    setup = setup_in(folder, **changes)
     stop_or_not = stopped_after(stop, signal.SIGTERM) if stop else nullcontext()
     with stop_or_not, short_pretrainings(), pytest.MonkeyPatch.context() as patch:
         if "unlabelled" in case:
-            choose = LabelledBatches._choose
-            patch.setattr(
-                LabelledBatches,
-                "_choose",
-                lambda self, labels, lane, step: choose(self, labels, lane, step)[: lane < 2],
-            )
+            choose = LabelledBatches._choose  # of loader, labels, lane and step
+            patch.setattr(LabelledBatches, "_choose", lambda *given: choose(*given)[: given[2] < 2])
         if case in TASKS:
             task, arch, own = TASKS[case]
             finetune(cell_spec(world, folder, task, arch, changes=[*FEW, *own], **changes))
@@ -80,16 +74,11 @@ def compute(case: str, world: Path, folder: Path, stop: int = 0, **changes: Any)
                 first = Mem.upstream_settings(recipe, "mem-tokenizer")
                 still = replace(first, optimisation=replace(first.optimisation, peak_lr=1e-15))
                 patch.setattr(Mem, "upstream_settings", lambda settings, name: still)
-            pretrain(name, recipe, Data(world / dataset, "sample"), 0, setup)
+            pretrain(name, recipe, Data(world / dataset, "sample"), 0, setup_in(folder, **changes))
 
 
-def main() -> None:
-    """Run all cases in the processes that torchrun started."""
+if __name__ == "__main__":
     world, folder, *cases = sys.argv[1:]
     with launched("pytorch", "cpu"):
         for case in cases:
             compute(case, Path(world), Path(folder) / case)
-
-
-if __name__ == "__main__":
-    main()

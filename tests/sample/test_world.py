@@ -51,15 +51,10 @@ def test_callers_at_once_get_what_is_missing_made_once_by_any_number_of_processe
     assert digest(world / "mvsec") == digest(tiny_world / "mvsec")
 
 
-SCRIPT = """
-from pathlib import Path
-from tespec.sample import make_world
-make_world("tiny", root=Path("worlds"), processes=2)
-"""
-
-
 def test_a_script_without_a_guarded_main_is_told_so(tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "script.py").write_text(
+        "from pathlib import Path\nfrom tespec.sample import make_world\nmake_world('tiny', root=Path(), processes=2)"
+    )
     ended = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert ended.returncode != 0
     assert "is imported by each worker process that makes the sample world; move its code under" in ended.stderr

@@ -15,21 +15,15 @@ from tespec.core.boxes import Boxes
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.models import EventSwin
+from tespec.registry import TASKS
 from tespec.tasks.depth import SOBEL, DepthHead, DepthModel, DepthTask, gradient_loss, scale_invariant_loss, to_metres
-from tespec.tasks.detection import DetectionHead, DetectionModel, DetectionTask
-from tespec.tasks.segmentation import (
-    VIEWS,
-    AveragedViews,
-    SegmentationHead,
-    SegmentationModel,
-    SegmentationTask,
-    dice_losses,
-)
+from tespec.tasks.detection import DetectionHead, DetectionModel
+from tespec.tasks.segmentation import VIEWS, AveragedViews, SegmentationHead, SegmentationModel, dice_losses
 from tespec.training.trainer import Trainer
 
-TASKS = {"segmentation": SegmentationTask, "depth": DepthTask, "detection": DetectionTask}
 HEIGHT, WIDTH = 50, 70
 NO_LABEL = {"segmentation": 255, "depth": math.nan, "detection": -1}
+every_task = pytest.mark.parametrize("task", NO_LABEL)
 EVERY = torch.cartesian_prod(torch.arange(2), torch.arange(3))  # lane and segment
 FIRST = torch.tensor([[0, 0], [1, 0]])
 RANGE = {"min_depth": 1.978, "max_depth": 80.0}
@@ -44,6 +38,14 @@ def case(task):
             conv.weight.data *= 30
     cropped = {name: batch[name][..., :HEIGHT, :WIDTH] for name in ("histograms", "labels") if name in batch}
     return model, batch | cropped
+
+
+def first_labels(batch, count):
+    return batch | {name: batch[name][:count] for name in ("label_place", "labels", "boxes") if name in batch}
+
+
+def predicted(model, batch, places=EVERY):
+    return model.eval().predict(batch["histograms"], None, places)[0]
 
 
 def numbers_of(prediction):
@@ -66,20 +68,18 @@ def test_parameters_of_the_heads(make, parts, parameters):
     assert sum(each.numel() for part in parts for each in model.get_submodule(part).parameters()) == parameters
 
 
-@pytest.mark.parametrize("task", TASKS)
+@every_task
 @torch.no_grad()
 def test_predictions_of_chosen_segments_and_of_a_stream_are_those_of_the_sequence(task):
     model, batch = case(task)
-    histograms = batch["histograms"]
-    whole, _ = model.eval().predict(histograms, None, EVERY)
-    chosen, _ = model.predict(histograms, None, batch["label_place"])
+    whole, chosen = predicted(model, batch), predicted(model, batch, batch["label_place"])
     for found, (lane, segment) in zip(chosen, batch["label_place"].tolist(), strict=True):
         assert numbers_of(found).size
         np.testing.assert_allclose(numbers_of(found), numbers_of(whole[3 * lane + segment]), rtol=1e-3, atol=1e-3)
     state = None
     for segment in range(3):
-        alone, _ = model.predict(histograms[:, segment : segment + 1], state, FIRST)
-        streamed, state = model.step(histograms[:, segment], state)
+        alone, _ = model.predict(batch["histograms"][:, segment : segment + 1], state, FIRST)
+        streamed, state = model.step(batch["histograms"][:, segment], state)
         for lane in range(2):
             here, there = numbers_of(alone[lane]), numbers_of(whole[3 * lane + segment])
             np.testing.assert_allclose(here, there, rtol=1e-3, atol=1e-3)
@@ -87,7 +87,7 @@ def test_predictions_of_chosen_segments_and_of_a_stream_are_those_of_the_sequenc
             assert task == "detection" or streamed[lane].shape == (HEIGHT, WIDTH)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@every_task
 def test_a_step_trains_everything_and_hands_on_a_detached_state(task):
     model, batch = case(task)
     losses, state = model.loss(batch, None)
@@ -99,14 +99,14 @@ def test_a_step_trains_everything_and_hands_on_a_detached_state(task):
         torch.testing.assert_close(losses["loss"], sum(each for name, each in losses.items() if name != "loss"))
 
 
-@pytest.mark.parametrize("task", TASKS)
+@every_task
 @pytest.mark.parametrize("labels", ["none", "empty", "out of range"])
 def test_a_step_without_labels_that_count_costs_nothing(task, labels):
     model, batch = case(task)
-    name = "boxes" if "boxes" in batch else "labels"
     if labels == "none" and task != "segmentation":  # its head normalises over the labels
-        batch |= {"label_place": batch["label_place"][:0], name: batch[name][:0]}
+        batch = first_labels(batch, 0)
     else:
+        name = "boxes" if task == "detection" else "labels"
         beyond = 500.0 if (task, labels) == ("depth", "out of range") else NO_LABEL[task]
         batch[name] = torch.full_like(batch[name], beyond)
     losses, state = model.loss(batch, None)
@@ -120,15 +120,13 @@ def test_a_step_without_labels_that_count_costs_nothing(task, labels):
     assert state is not None
 
 
-@pytest.mark.parametrize("task", TASKS)
+@every_task
 @pytest.mark.parametrize("labels", [0, 3])
 def test_a_frozen_backbone_has_no_gradient_with_labels_and_without(task, labels):
     model, batch = case(task)
     model.freeze_backbone()
     assert not model.train().backbone.training
-    if task != "segmentation":  # see above
-        names = ("label_place", "boxes" if "boxes" in batch else "labels")
-        batch |= {name: batch[name][:labels] for name in names}
+    batch = first_labels(batch, labels if task != "segmentation" else 3)  # see above
     model.loss(batch, None)[0]["loss"].backward()
     assert all(each.grad is None for each in model.backbone.parameters())
     assert labels == 0 or all(each.grad is not None for each in model.head.parameters())
@@ -137,17 +135,13 @@ def test_a_frozen_backbone_has_no_gradient_with_labels_and_without(task, labels)
 @torch.no_grad()
 def test_lanes_that_start_afresh_forget_and_the_others_do_not():
     model, batch = case("segmentation")
-    _, state = model.eval().loss(batch, None)
-    afresh = model.loss(batch, None)[0]["loss"].item()
+    afresh, state = model.eval().loss(batch, None)
     both, first, neither = (
         model.loss(batch | {"fresh": torch.tensor(fresh)}, state)[0]["loss"].item()
         for fresh in ([True, True], [True, False], [False, False])
     )
-    assert both == pytest.approx(afresh, rel=1e-6)
+    assert both == pytest.approx(afresh["loss"].item(), rel=1e-6)
     assert len({both, first, neither}) == 3
-
-
-# Segmentation.
 
 
 @torch.no_grad()
@@ -158,7 +152,7 @@ def test_the_loss_of_segmentation_is_cross_entropy_plus_dice_of_the_labelled_seg
     model.head.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0][0])))
     losses, _ = model.eval().loss(batch, None)
     assert seen == [3]
-    logits, _ = model.predict(batch["histograms"], None, batch["label_place"])
+    logits = predicted(model, batch, batch["label_place"])
     expected = cross_entropy(logits, batch["labels"].long(), ignore_index=255)
     torch.testing.assert_close(losses["loss_ce"], expected, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(losses["loss_dice"], dice_losses(logits, batch["labels"]).mean(), rtol=1e-5, atol=1e-6)
@@ -182,10 +176,8 @@ def test_dice_is_its_definition_and_a_certain_correct_answer_costs_nothing():
 @torch.no_grad()
 def test_flip_is_the_mean_with_the_mirrored_image():
     model, batch = case("segmentation")
-    histograms, places = batch["histograms"], batch["label_place"]
-    straight, _ = model.eval().predict(histograms, None, places)
-    mirrored, _ = model.predict(histograms.flip(-1), None, places)
-    seen, _ = AveragedViews(model, VIEWS["flip"], (HEIGHT, WIDTH)).predict(histograms, None, places)
+    straight, mirrored = predicted(model, batch), predicted(model, {"histograms": batch["histograms"].flip(-1)})
+    seen, _ = AveragedViews(model, VIEWS["flip"], (HEIGHT, WIDTH)).predict(batch["histograms"], None, EVERY)
     torch.testing.assert_close(seen, (straight + mirrored.flip(-1)) / 2)
 
 
@@ -213,9 +205,6 @@ def test_another_default_scope_changes_nothing():
     assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
 
 
-# Depth.
-
-
 @pytest.mark.parametrize("share", [0.5, 1.0])
 @pytest.mark.parametrize("scales", [1, 3, 4])
 def test_losses_of_depth_are_those_of_a_plain_loop(share, scales):
@@ -225,14 +214,13 @@ def test_losses_of_depth_are_those_of_a_plain_loop(share, scales):
     maps = [image[counts] for image, counts in zip(difference, valid, strict=True)]
     si = np.mean([np.mean(each**2) - share * np.mean(each) ** 2 if each.size else 0.0 for each in maps])
     total, places, kernel = 0.0, 0, np.array(SOBEL)
-    for scale in range(scales):
-        size = 2**scale
+    for size in (1, 2, 4, 8)[:scales]:
         rows, columns = 25 // size, 34 // size
         cut = np.where(valid, difference, 0)[:, : rows * size, : columns * size]
-        for image in cut.reshape(-1, rows, size, columns, size).mean(axis=(2, 4)):
-            for i, j in np.ndindex(rows - 2, columns - 2):
-                patch = image[i : i + 3, j : j + 3]
-                total, places = total + abs((patch * kernel).sum()) + abs((patch * kernel.T).sum()), places + 1
+        images = cut.reshape(-1, rows, size, columns, size).mean(axis=(2, 4))
+        for image, i, j in np.ndindex(3, rows - 2, columns - 2):
+            patch = images[image, i : i + 3, j : j + 3]
+            total, places = total + abs((patch * kernel).sum()) + abs((patch * kernel.T).sum()), places + 1
     tensors = torch.from_numpy(difference), torch.from_numpy(valid)
     assert scale_invariant_loss(*tensors, share).item() == pytest.approx(si, abs=1e-9)
     assert gradient_loss(*tensors, scales).item() == pytest.approx(total / places, abs=1e-9)
@@ -244,9 +232,8 @@ def test_the_loss_of_depth_is_on_normalised_log_depth_between_the_limits():
     labels = batch["labels"] = torch.rand(3, HEIGHT, WIDTH, generator=torch.Generator().manual_seed(0)) * 99 + 1
     labels[:, ::3] = math.nan
     losses, _ = model.eval().loss(batch, None)
-    predicted, _ = model.predict(batch["histograms"], None, batch["label_place"])
-    valid = (labels >= 1.978) & (labels <= 80)
-    difference = torch.where(valid, (torch.log(predicted / 80) - torch.log(labels / 80)) / 3.7, 0.0).double()
+    depths, valid = predicted(model, batch, batch["label_place"]), (labels >= 1.978) & (labels <= 80)
+    difference = torch.where(valid, (torch.log(depths / 80) - torch.log(labels / 80)) / 3.7, 0.0).double()
     si, gradient = scale_invariant_loss(difference, valid, 0.5), gradient_loss(difference, valid, 3)
     assert losses["loss_si"].item() == pytest.approx(si.item(), rel=1e-4)
     assert losses["loss"].item() == pytest.approx((si + 0.125 * gradient).item(), rel=1e-4)
@@ -256,9 +243,6 @@ def test_wild_depths_stay_numbers():
     head = DepthHead(**RANGE)
     assert torch.isfinite(to_metres(torch.tensor([-1e9, 1e9]), head)).all()
     assert to_metres(torch.tensor([1.0, 0.0]), head).tolist() == pytest.approx([80.0, 1.978], rel=1e-3)
-
-
-# Detection.
 
 
 @pytest.mark.parametrize("box", [[0, 10, 10, 10.5, 30], [1, 20, 20, 40, 20], [0, 500, 500, 600, 600]])
@@ -275,7 +259,7 @@ def test_boxes_without_area_or_outside_of_the_image_do_no_harm(box):
 def test_boxes_are_ranked_and_do_not_overlap_within_a_class(score):
     model, batch = case("detection")
     model.settings = DetectionHead(score=score, score_threshold=0.0001)
-    (boxes, *_), _ = model.eval().predict(batch["histograms"], None, EVERY)
+    boxes = predicted(model, batch)[0]
     assert len(boxes.label) > 3
     assert (np.diff(boxes.score) <= 0).all()
     assert (boxes.size > 0).all()
@@ -283,18 +267,17 @@ def test_boxes_are_ranked_and_do_not_overlap_within_a_class(score):
         corners = torch.from_numpy(boxes.keep(boxes.label == label).corners)
         assert box_iou(corners, corners).fill_diagonal_(0).max() <= 0.45 + 1e-4
     model.settings = DetectionHead(score_threshold=1.0)
-    assert not any(len(each.label) for each in model.predict(batch["histograms"], None, EVERY)[0])
+    assert not any(len(each.label) for each in predicted(model, batch))
 
 
 @torch.no_grad()
 def test_boxes_are_not_clipped_to_the_image():
     model, batch = case("detection")
-    for kind in (model.head.multi_level_conv_cls, model.head.multi_level_conv_reg, model.head.multi_level_conv_obj):
-        for conv in kind:
-            conv.weight.zero_()
-            conv.bias.zero_()
+    for name, parameter in model.head.named_parameters():
+        if name.startswith("multi_level_conv_"):
+            parameter.zero_()
     # With all outputs 0, YOLOX predicts a box of one stride, centred at each location (k, l) * stride.
-    (boxes, *_), _ = model.eval().predict(batch["histograms"], None, EVERY)
+    boxes = predicted(model, batch)[0]
     size = boxes.size[:, 0]
     assert np.array_equal(boxes.size[:, 1], size)
     for stride, last in ((8, (88, 56)), (16, (80, 48)), (32, (64, 32))):  # of 96 x 64 px, to which the image is padded
@@ -309,7 +292,7 @@ def test_equal_boxes_of_two_classes_outside_of_the_image_do_not_suppress_each_ot
     assert model._boxes(corners, torch.tensor([0, 1, 1]), scores, scores).label.tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("task", TASKS)
+@every_task
 @torch.no_grad()
 def test_predictions_that_are_not_finite_are_refused(task):
     outputs = {"segmentation": ["conv_seg"], "depth": ["predict"]}
@@ -317,10 +300,10 @@ def test_predictions_that_are_not_finite_are_refused(task):
         model, batch = case(task)
         model.head.get_submodule(name).bias[0] = math.nan
         with pytest.raises(UserError, match="the trained model: predicts infinity or NaN; lower optimisation"):
-            TASKS[task].read(model.eval().predict(batch["histograms"], None, EVERY)[0])
+            TASKS.module_dict[task].read(predicted(model, batch))
 
 
-@pytest.mark.parametrize("task", TASKS)
+@every_task
 def test_a_diverging_training_is_stopped_by_name(task):
     settings = finetuning_settings("ddd17", "recurrent", "sample").optimisation
     settings = dataclasses.replace(settings, steps=20, warmup_steps=0, peak_lr=1e20)

@@ -1,6 +1,6 @@
 import errno
 import os
-from contextlib import suppress
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -61,12 +61,8 @@ def test_a_damaged_checkpoint_is_skipped_by_name(tmp_path, data):
 def test_a_full_disk_leaves_the_old_ones_alone(tmp_path, monkeypatch, call):
     for step in (1, 2):
         save_checkpoint(tmp_path, step, CONTENT)
-
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, call, full)
-    with suppress(OSError):
+    monkeypatch.setattr(os, call, Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(OSError, match="No space left"):
         save_checkpoint(tmp_path, 3, CONTENT)
     assert names(tmp_path) == ["step-000000001.pt", "step-000000002.pt"]
 

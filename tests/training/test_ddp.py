@@ -4,13 +4,14 @@ import copy
 import dataclasses
 from collections import Counter
 from datetime import timedelta
+from functools import partial
+from itertools import product
 
 import pytest
 import torch
 from loss_cases import CASES
 from torch import distributed, multiprocessing, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from tespec.core.config import finetuning_settings
 from tespec.core.distributed import close_group, open_group, rank_without_labels
@@ -41,23 +42,22 @@ class Exchanges(TorchDispatchMode):
 
 
 CHANNELS = 4
+# Shape of the input of each batch normalisation, and whether it has weights.
 NORMS = {
     "maps": ((5, CHANNELS, 3, 2), True),
     "rows": ((9, CHANNELS), True),
     "plain": ((6, CHANNELS, 2), False),
     "far from zero": ((8, CHANNELS, 4, 4), True),
 }
-# Share of the batch on rank 0: half of it, more than half, and all, which leaves rank 1 without labels.
-SHARES = {"even": 0.5, "uneven": 0.7, "one without": 1.0}
+SHARES = (0.5, 0.7, 1.0)  # of the batch on rank 0; the last one leaves rank 1 without labels
 
 
 def batch_of(name):
     shape, affine = NORMS[name]
     generator = torch.Generator().manual_seed(1)
-    values = 3 * torch.randn(shape, generator=generator) + (1000 if name == "far from zero" else 1)
-    wanted = torch.randn(shape, generator=generator)
-    kind = nn.BatchNorm2d if len(shape) == 4 else nn.BatchNorm1d
-    norm = kind(CHANNELS, affine=affine, momentum=0.3)
+    values, wanted = torch.randn(2, *shape, generator=generator)
+    values = 3 * values + (1000 if name == "far from zero" else 1)
+    norm = (nn.BatchNorm2d if len(shape) == 4 else nn.BatchNorm1d)(CHANNELS, affine=affine, momentum=0.3)
     if affine:
         nn.init.uniform_(norm.weight, 0.5, 2, generator=generator)
         nn.init.uniform_(norm.bias, -1, 1, generator=generator)
@@ -74,50 +74,41 @@ def normalised(norm, values, wanted):
 
 def normalise(rank):
     found = {}
-    for name in NORMS:
-        for share, part in SHARES.items():
-            norm, values, wanted = batch_of(name)
-            (norm,) = synced(nn.Sequential(norm))
-            assert type(norm) is SyncedBatchNorm
-            border = int(part * len(values))
-            own = slice(0, border) if rank == 0 else slice(border, len(values))
-            values, wanted, without = values[own], wanted[own], not len(values[own])
-            if without:
-                # A placeholder sample must not change any gradient.
-                values, wanted = torch.full((1, *values.shape[1:]), 1e38), torch.zeros(1, *wanted.shape[1:])
-            with Exchanges() as exchanges, rank_without_labels(without):
-                found[name, share] = normalised(norm, values, wanted)
-            assert exchanges.calls == {"allgather_": 1, "allreduce_": 1}
-            if without:
-                assert all(torch.isfinite(each).all() for each in (found[name, share]["out"], *norm.buffers()))
-                assert not found[name, share].pop("values").any()
-                found[name, share]["out"] = values[:0]
-                found[name, share]["values"] = values[:0]
+    for name, share in product(NORMS, SHARES):
+        norm, values, wanted = batch_of(name)
+        (norm,) = synced(nn.Sequential(norm))
+        assert type(norm) is SyncedBatchNorm
+        values, wanted = (each.tensor_split([int(share * len(each))])[rank] for each in (values, wanted))
+        if without := not len(values):
+            # A placeholder sample must not change any gradient.
+            values, wanted = torch.full((1, *values.shape[1:]), 1e38), torch.zeros(1, *wanted.shape[1:])
+        with Exchanges() as exchanges, rank_without_labels(without):
+            found[name, share] = normalised(norm, values, wanted)
+        assert exchanges.calls == {"allgather_": 1, "allreduce_": 1}
+        if without:
+            assert all(torch.isfinite(each).all() for each in (found[name, share]["out"], *norm.buffers()))
+            assert not found[name, share]["values"].any()
+            found[name, share] |= {"out": values[:0], "values": values[:0]}
     return found
 
 
 def test_batch_statistics_are_those_of_the_whole_batch(of_ranks):
-    parts = [found["normalised"] for found in of_ranks]
-    for name, share in parts[0]:
-        norm, values, wanted = batch_of(name)
-        whole = normalised(norm.double(), values.double(), wanted.double())
-        here = [part[name, share] for part in parts]
-        close = {"rtol": 1e-6, "atol": 1e-6} if name != "far from zero" else {"rtol": 1e-4, "atol": 1e-4}
+    for name, share in of_ranks[0]["normalised"]:
+        here = [found["normalised"][name, share] for found in of_ranks]
+        whole = normalised(*(each.double() for each in batch_of(name)))
+        close, same = 1e-4 if name == "far from zero" else 1e-6, partial(torch.testing.assert_close, check_dtype=False)
         for key in ("out", "values"):
-            torch.testing.assert_close(torch.cat([part[key] for part in here]).double(), whole[key], **close)
-        for each, gradient in enumerate(whole["parameters"]):
-            total = sum(part["parameters"][each] for part in here).double()
-            torch.testing.assert_close(total, gradient, rtol=close["rtol"], atol=10 * close["atol"])
-        for key, kept in whole["kept"].items():
-            assert torch.equal(here[0]["kept"][key], here[1]["kept"][key])
-            torch.testing.assert_close(here[0]["kept"][key].double(), kept.double(), rtol=1e-6, atol=1e-6)
+            same(torch.cat([part[key] for part in here]), whole[key], rtol=close, atol=close)
+        totals = [sum(parts) for parts in zip(*(part["parameters"] for part in here), strict=True)]
+        same(totals, whole["parameters"], rtol=close, atol=10 * close)
+        same(here[0]["kept"], here[1]["kept"], rtol=0, atol=0)
+        same(here[0]["kept"], whole["kept"], rtol=1e-6, atol=1e-6)
 
 
 def test_a_single_process_computes_what_torch_computes():
     for name in NORMS:
-        wanted, (norm, values, gradient) = normalised(*batch_of(name)), batch_of(name)
-        found = normalised(synced(norm), values, gradient)
-        assert all(map(torch.equal, tree_leaves(found), tree_leaves(wanted)))
+        norm, *batch = batch_of(name)
+        torch.testing.assert_close(normalised(synced(norm), *batch), normalised(*batch_of(name)), rtol=0, atol=0)
 
 
 def test_a_micro_batch_without_labels_moves_no_statistics():
@@ -160,9 +151,7 @@ class Net(nn.Module):
 
     def __init__(self, sometimes=False):
         super().__init__()
-        self.linear = nn.Linear(3, 2)
-        self.extra = nn.Parameter(torch.ones(2))
-        self.sometimes = sometimes
+        self.linear, self.extra, self.sometimes = nn.Linear(3, 2), nn.Parameter(torch.ones(2)), sometimes
 
     def loss(self, batch, state):
         total = batch["x"] + (0 if state is None else state["sum"][0])
@@ -185,7 +174,7 @@ class Rows(torch.utils.data.Dataset):
 
     def __getitem__(self, step):
         rows = torch.sin(torch.arange(12.0) + step).view(4, 3)
-        rows[:, 0] = torch.tensor([1.0, 1.0, -1.0, -1.0])
+        rows[:, 0] = torch.tensor([1, 1, -1, -1])
         return {"x": rows.chunk(self.parts)[self.part]}
 
 
@@ -195,35 +184,30 @@ def loop_of(network, accumulate, rank=0, ranks=1):
     return Trainer(network(), MicroBatches(parts), SETTINGS, seed=0, device=CPU)
 
 
-def weights_after(loop):
+def state_after(loop):
     loop.run()
     return copy.deepcopy(loop.state_dict())
 
 
-def sometimes(kind):
-    return lambda: kind(sometimes=True)
-
-
-WAYS = {"plain": (Net, 1), "in turns": (Net, 2), "unused": (sometimes(Unused), 1)}
+WAYS = {"plain": (Net, 1), "in turns": (Net, 2), "unused": (partial(Unused, sometimes=True), 1)}
 
 
 def train(rank):
     found = {}
     for way, (network, accumulate) in WAYS.items():
         loop = loop_of(network, accumulate, rank, RANKS)
-        trained = weights_after(loop)
+        trained = state_after(loop)
         loop.step = 0
         with Exchanges() as exchanges:
             loop.train_step(*(Rows(rank * accumulate + each, RANKS * accumulate)[0] for each in range(accumulate)))
         resumed = loop_of(network, 1, rank, RANKS)
         resumed.load_state_dict(trained)
-        calls = dict(exchanges.calls)
-        found[way] = trained | {"resumed": resumed.state_dict(), "own": resumed.states, "exchanges": calls}
+        found[way] = trained | {"resumed": resumed.state_dict(), "own": resumed.states, "exchanges": exchanges.calls}
     return found
 
 
 def forget(rank):
-    loop = loop_of(sometimes(Net), 1, rank, RANKS)
+    loop = loop_of(partial(Net, sometimes=True), 1, rank, RANKS)
     try:
         loop.train_step(Rows(rank, RANKS)[0])
     except (UserError, RuntimeError) as error:
@@ -252,9 +236,8 @@ def of_ranks(tmp_path_factory):
 def test_several_ranks_train_what_one_trains(of_ranks):
     first, second = (found["trained"] for found in of_ranks)
     for way, (network, accumulate) in WAYS.items():
-        one = weights_after(loop_of(network, accumulate))
+        one = state_after(loop_of(network, accumulate))
         for part in (first[way], second[way]):
-            assert part["model"].keys() == one["model"].keys()
             torch.testing.assert_close(part["model"], one["model"], rtol=1e-5, atol=1e-6)
             # Every rank resumes from the same checkpoint, with its own rows of the state.
             for key in ("model", "optimizer"):
@@ -269,6 +252,5 @@ def test_several_ranks_train_what_one_trains(of_ranks):
 
 def test_a_parameter_without_a_gradient_on_one_rank_is_named(of_ranks):
     first, second = (found["forgotten"] for found in of_ranks)
-    said = "Net: extra got no gradient in a step of rank 0; set unused_parameters = True in its class"
-    assert first.startswith(said)
+    assert first.startswith("Net: extra got no gradient in a step of rank 0; set unused_parameters = True in its class")
     assert second != first  # rank 1 waits for rank 0, and the launcher notices the end of rank 0

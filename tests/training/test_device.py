@@ -58,16 +58,13 @@ def test_a_gpu_computes_as_fast_as_it_can_unless_it_must_repeat_to_the_bit(switc
     assert torch.backends.cudnn.allow_tf32 == fast
 
 
-DENORMAL = 2.0**-130  # in float32
-
-
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="the processor cannot flush denormals")
 def test_denormals_are_zero_in_a_training_alone_on_every_thread_and_without_a_warning():
     code = (
         "import warnings; warnings.simplefilter('error')\n"
         "import torch\nfrom tespec.training.device import denormals_flushed\nimport numpy as np\n"
-        f"torch.set_num_threads(2)\ndenormal = torch.tensor([{DENORMAL!r}]).expand(2**22)\n"
+        "torch.set_num_threads(2)\ndenormal = torch.tensor([2.0**-130]).expand(2**22)\n"
         "with denormals_flushed():\n    twice = denormal * 2\n    np.finfo(np.float32)\nassert not twice.any()\n"
-        f"assert float(torch.tensor([{DENORMAL!r}]) * 2)"
+        "assert float(torch.tensor([2.0**-130]) * 2)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, timeout=60, check=True)

@@ -1,5 +1,5 @@
 import os
-from collections import namedtuple
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -35,8 +35,7 @@ def test_workers_follow_cores_and_shared_memory(monkeypatch, capsys, cores, free
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     monkeypatch.setattr(loading, "world_size", lambda: 64)  # on all machines
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(cores))
-    disk = namedtuple("Usage", "total used free")(0, 0, free * 1_000_000)
-    monkeypatch.setattr(loading.shutil, "disk_usage", lambda path: disk)
+    monkeypatch.setattr(loading.shutil, "disk_usage", lambda path: SimpleNamespace(free=free * 1_000_000))
     assert choose_workers(BATCH) == choose_workers((BATCH["x"], [])) == workers
     assert capsys.readouterr().err.startswith(f"workers: {workers} (")
 
@@ -50,5 +49,4 @@ def test_a_gpu_that_has_to_wait_for_its_batches_is_told_of(monkeypatch, capsys, 
     monkeypatch.setattr(loading, "DataLoader", lambda steps, **options: [steps[0]] * (options["num_workers"] == 0))
     assert list(load_batches([BATCH], 0, 1, workers, pin=pin)) == [BATCH]
     err = capsys.readouterr().err
-    assert err.startswith(said)
-    assert err.count("\n") == bool(said)
+    assert (err.startswith(said), err.count("\n")) == (True, bool(said))

@@ -32,11 +32,10 @@ class Waits(TorchDispatchMode):
         kwargs = kwargs or {}
         out = operation(*args, **kwargs)
         name = operation.overloadpacket.__name__
-        if name in {"_to_copy", "copy_"}:
-            devices = {each.device.type for each in (out, *args) if isinstance(each, torch.Tensor)}
-            goes_on = kwargs.get("non_blocking", False) or (name == "copy_" and len(args) > 2 and args[2])
-            if len(devices) > 1 and not goes_on:
-                self.found.append(name)
+        devices = {each.device.type for each in (out, *args) if isinstance(each, torch.Tensor)}
+        goes_on = kwargs.get("non_blocking", False) or (name == "copy_" and len(args) > 2 and args[2])
+        if name in {"_to_copy", "copy_"} and len(devices) > 1 and not goes_on:
+            self.found.append(name)
         return out
 
 

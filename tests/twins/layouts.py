@@ -54,9 +54,6 @@ def dsec_labels(root: Path, place: str, times: str = "semantic/timestamps.txt", 
             shutil.move(folder, root / folder.name)
 
 
-README, ARCHIVE = "semantic/left/{}", ("{}", "{}_semantic_timestamps.txt")
-
-
 def by_day(root: Path) -> None:
     """Sort recordings into folders of day and night, as in MVSEC's downloads."""
     for path in list(root.glob("outdoor_*.hdf5")):
@@ -90,6 +87,7 @@ PROPHESEE: dict[str, Relayout] = {
     "older": older,
     "nested": lambda root: into(root, "detection_dataset_duration_60s_ratio_1.0", "dataset.json"),
 }
+ARCHIVE = "{}", "{}_semantic_timestamps.txt"
 LAYOUTS: dict[str, dict[str, Relayout]] = {
     "ddd17": {
         "zip": str,
@@ -102,7 +100,7 @@ LAYOUTS: dict[str, dict[str, Relayout]] = {
         "ess-readme": lambda root: dsec_labels(root, "semantic/left/{}/data"),
         "ess": lambda root: dsec_labels(root, "semantic/{}/data"),
         "archive": lambda root: dsec_labels(root, *ARCHIVE),
-        "flat": lambda root: dsec_labels(root, README, flat=True),
+        "flat": lambda root: dsec_labels(root, "semantic/left/{}", flat=True),
         "flat-archive": lambda root: dsec_labels(root, *ARCHIVE, flat=True),
     },
     "mvsec": {"hdf5": str, "folders": by_day},

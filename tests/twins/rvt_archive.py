@@ -11,10 +11,9 @@ from tespec.events import load_events
 
 WINDOW_US = 50_000
 FIRST_LABEL_US = 100_000
-# Downsampling factor, us between label frames, windows in between, classes kept, minimum diagonal and side in px.
-RULES = ("factor", "period_us", "windows_per_period", "classes", "min_diagonal", "min_side")
-GEN1: dict[str, Any] = dict(zip(RULES, (1, 250_000, 5, 2, 12, 4), strict=True))
-ONE_MPX: dict[str, Any] = dict(zip(RULES, (2, 100_000, 2, 3, 0, 3), strict=True))
+# Time between label frames, windows in between, classes kept, minimum diagonal and side in px.
+GEN1 = {"factor": 1, "period_us": 250_000, "windows_per_period": 5, "classes": 2, "min_diagonal": 12, "min_side": 4}
+ONE_MPX = {"factor": 2, "period_us": 100_000, "windows_per_period": 2, "classes": 3, "min_diagonal": 0, "min_side": 3}
 
 
 def archive(
@@ -29,8 +28,7 @@ def archive(
         boxes = np.load(path.with_name(f"{name}_bbox.npy"))
         training = path.parent.name == "train"
         boxes = filtered(boxes, classes, stream.height, stream.width, min_diagonal, min_side, training)
-        stamps = np.unique(boxes["t"])
-        stamps = stamps[stamps >= FIRST_LABEL_US]
+        stamps = np.unique(boxes["t"][boxes["t"] >= FIRST_LABEL_US])
         stamps = stamps[(stamps - stamps[:1]) % period_us == 0]
         boxes = boxes[np.isin(boxes["t"], stamps)]
         ends = window_ends(stamps, period_us, windows_per_period)
