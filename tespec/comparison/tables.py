@@ -61,8 +61,6 @@ ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 SIGNS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"  # marks of machines
 CELLS = "Measured: mean ± standard deviation over {}, with their number in brackets. Bold: the best measured mean."
 SEEDS, RUNS = "seeds", "runs (fine-tuning seeds × pre-training seeds)"
-UNHEALTHY = "low rank"
-LOW_RANK = "low rank: the last-stage feature rank of the pre-training fell or stayed low."
 PARTIAL = 'Brackets such as "2 of 3 classes" mark means over only some of the classes, recordings or frames.'
 GAINS = (
     "Gain: mean difference over seeds, paired by seed; positive is better, also for error metrics. n: number of pairs.",
@@ -380,7 +378,6 @@ def _scores(measured: pd.DataFrame, by: str) -> pd.DataFrame:
         pretrainings=("pretraining_seed", "nunique"),
         finite=("value", "count"),
         partial=("partial", "max"),
-        unhealthy=("unhealthy", "max"),
         **firsts,
     )
     return scores.assign(machines=groups["machine"].unique()).reset_index()
@@ -408,7 +405,6 @@ def _ranked(scores: pd.DataFrame, by: str) -> tuple[pd.DataFrame, list[str]]:
         said = "; ".join(f"{sign} {name}" for name, sign in signs.items())
         notes.append(f"Measured on different machines: {said.strip()}; unmarked: {names[0]}.")
     notes += [PARTIAL] if (scores["partial"] != "").any() else []
-    notes += [LOW_RANK] if scores["unhealthy"].any() else []
     return scores.assign(source=scores["column"], text=texts, bold=bold), notes
 
 
@@ -417,7 +413,7 @@ def _cell(score: Any) -> str:
     if score.finite < score.n:
         return f"not finite ({score.n - score.finite} of {score.n})"
     count = str(score.n) if score.n == score.most else f"{score.n} of {score.most:.0f}"
-    count = ", ".join(filter(None, [count, score.partial, UNHEALTHY * score.unhealthy]))
+    count = ", ".join(filter(None, [count, score.partial]))
     digits = ".2f" if score.unit == "%" else ".3f" if abs(score.mean) >= 0.01 or score.mean == 0 else ".2e"
     return f"{score.mean:{digits}}{f' ± {score.std:{digits}}' if score.n > 1 else ''} ({count})"
 

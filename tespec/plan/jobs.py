@@ -286,7 +286,7 @@ def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
         for share, method, task, arch, seed in product(
             cells.label_share, cells.methods, tasks, cells.architectures, of
         ):
-            few = () if share == 1 else (f"label_share={share:g}",)
+            few = () if share == 1 else (f"label_share={share}",)
             yield from _jobs(plan, EVALUATION, method, task, arch, seed, (*plan.set, *cells.set, *few))
     known = read_ablations()
     for group in plan.ablations:

@@ -219,17 +219,6 @@ def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers() ->
     assert not any(note[1] == " " for note in one(made, measured=True).notes)  # only marks in use are explained
 
 
-def test_a_pre_training_whose_rank_fell_is_marked_where_it_is_used() -> None:
-    curves = {"last_stage": [{"step": 1.0, "rank": 20.0}, {"step": 2.0, "rank": 10.0}]}
-    metrics = {"loss": 0.8, "feature_rank": 3.0, "last_stage_rank": 10.0}
-    fallen = record("mine", kind="pretraining", metrics=metrics, curves=curves, weights={"sha256": "a"})
-    table = one(
-        [fallen, record("mine", weights={"sha256": "a"}), record("other", weights={"sha256": "b"})], measured=True
-    )
-    assert table.cells.iloc[:, 0].tolist() == ["40.00 (1, low rank)", "40.00 (1)"]
-    assert any(note.startswith("low rank: the last-stage feature rank") for note in table.notes)
-
-
 def test_test_time_augmentation_chooses_the_published_row() -> None:
     made = [record("ecddp", "feedforward", task="dsec", overrides=overrides, miou=miou) for overrides, miou in
             (({}, 30.0), ({"test_time_augmentation": "flip"}, 31.0))]  # fmt: skip

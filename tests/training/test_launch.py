@@ -21,7 +21,7 @@ SRUN = {
     ("launcher", "environment", "begins"),
     [
         ("pytorch", {"GROUP_WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "4"}, "torchrun --nnodes 2 --nproc-per-node 4"),
-        ("slurm", {"SLURM_NTASKS": "8"}, "srun --ntasks 8 python"),
+        ("slurm", {"SLURM_NTASKS": "8"}, "srun -K --ntasks 8 python"),
     ],
 )
 def test_a_command_starts_as_many_processes_as_there_were(launcher, environment, begins):

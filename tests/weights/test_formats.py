@@ -21,7 +21,6 @@ SOURCES = {
     "swin-microsoft": lambda arch: {"model": published.microsoft(arch)},
     "swin-timm": published.timm_new,
     "moby": published.moby,
-    "simmim": published.simmim,
     "ecddp": published.ecddp,
     "tespec-release": published.tespec_release,
 }
@@ -83,8 +82,6 @@ def test_a_naming_that_cannot_be_told_is_refused(stages):
         (published.moby, "encoder_k.", "moby"),
         (published.moby, "projector.", "moby"),
         (published.moby, "queue", "moby"),
-        (published.simmim, "encoder.mask_token", "simmim"),
-        (published.simmim, "decoder.", "simmim"),
     ],
 )
 def test_names_beside_an_encoder_tell_whose_it_is(content, beside, source):
