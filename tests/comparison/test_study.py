@@ -9,45 +9,71 @@ import pandas as pd
 import pytest
 
 from tespec.comparison.export import write_tables
-from tespec.comparison.frame import results
+from tespec.comparison.frame import to_frame
+from tespec.comparison.records import Record, read_records
 from tespec.comparison.tables import gains_table, make_tables
 from tespec.core.paths import REPOSITORY
 
-STUDY = REPOSITORY / "results" / "sample"
-PAGE = (REPOSITORY / "docs" / "study.md").read_text()
-METHODS = {"Label prior": "prior", "No pre-training": "scratch", "RGB supervised": "imagenet"}
+STUDY, DOCS = REPOSITORY / "results" / "sample", REPOSITORY / "docs"
+PAGE = (DOCS / "study.md").read_text()
+
+
+def rows(heading: str) -> list[list[str]]:
+    """Cells of the table below a heading of the page."""
+    section = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
+    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in re.findall(r"^\|.*", section, re.MULTILINE)[2:]]
 
 
 @pytest.fixture(scope="module")
-def frame() -> pd.DataFrame:
-    return results(STUDY)
+def records() -> list[Record]:
+    found, problems = read_records(STUDY)
+    assert problems == []
+    return found
 
 
-def test_the_scores_of_the_page_are_those_of_the_records(frame: pd.DataFrame) -> None:
-    main = frame[frame.main & (frame.variant == "") & (frame.label_fraction == 1)]
-    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in re.findall(r"^\|.*", PAGE, re.MULTILINE)[2:]]
-    for title, arch, *cells in rows:
-        method = METHODS.get(title, title.lower())
-        of_row = main[(main.method == method) & main.arch.isin([arch.replace("-", "")] if arch != "-" else main.arch)]
-        for task, digits, cell in zip(("ddd17", "gen1", "mvsec"), (2, 2, 3), cells, strict=True):
-            values = of_row[of_row.task == task].value
-            spread = f" ± {values.std():.{digits}f}" if len(values) > 1 else ""
-            assert cell == (f"{values.mean():.{digits}f}{spread}" if len(values) else "-"), (title, arch, task)
-    assert len(rows) == 16
+@pytest.fixture(scope="module")
+def frame(records: list[Record]) -> pd.DataFrame:
+    return to_frame(records)
 
 
-def test_the_gains_of_the_page_are_those_of_the_records(frame: pd.DataFrame) -> None:
-    cells = gains_table(frame, "scratch").cells
-    tested = cells[cells["p"] != "-"]
-    significant = tested[tested["p (Holm)"].astype(float) < 0.05]
-    assert f"Of {len(tested)} gains" in PAGE
-    assert len(significant) == 2
-    for gain, interval, p in significant[["gain", "95 % interval", "p (Holm)"]].to_numpy():
-        assert f"{gain} mAP {interval}, p = {p}" in " ".join(PAGE.split())
+def test_scores_of_the_page_are_those_of_the_records(frame: pd.DataFrame) -> None:
+    main = frame[frame.main & frame.kind.isin(["evaluation", "reference"])]
+    title = main.title.where(main.kind == "evaluation", "Label prior")
+    cells = {key: of_cell.value for key, of_cell in main.assign(title=title).groupby(["title", "arch"])}
+    shown = rows("Scores")
+    assert len(shown) == len(cells)
+    for name, arch, text in shown:
+        values = cells[name, arch.replace("-", "")]
+        spread = f" ± {values.std():.2f}" if len(values) > 1 else ""
+        assert text == f"{values.mean():.2f}{spread} ({len(values)})", (name, arch)
+    prior = cells["Label prior", "feedforward"].item()
+    assert all(values.mean() > 1.8 * prior for (name, _), values in cells.items() if name != "Label prior")
+
+
+def test_gains_of_the_page_are_those_of_the_records(frame: pd.DataFrame) -> None:
+    cells = gains_table(frame, "scratch").cells.reset_index()
+    arch = cells["Recurrent"].map({"yes": "recurrent", "no": "feed-forward"})
+    columns = [cells[name] for name in ("Method", "gain", "95 % interval", "p (Holm)")]
+    wanted = [[method, each, *more] for each, method, *more in zip(arch, *columns, strict=True)]
+    assert sorted(rows("Gains")) == sorted(wanted)
+    assert (cells["p (Holm)"].astype(float) > 0.05).all()
+    for each, said in (("no", "Feed-forward"), ("yes", "Recurrent")):
+        gains = cells["gain"][cells["Recurrent"] == each].astype(float)
+        assert re.search(rf"{said}, [^.]* between {gains.min():+.2f} and {gains.max():+.2f}", " ".join(PAGE.split()))
+
+
+def test_pre_trainings_of_the_page_are_those_of_the_records(records: list[Record]) -> None:
+    found = [
+        [each.facts["title"], str(each.seed), f"{next(iter(each.metrics.values())):.3f}",
+         f"{each.metrics['last_stage_rank']:.1f}"]
+        for each in records if each.kind == "pretraining" and each.method != "mem-tokenizer"
+    ]  # fmt: skip
+    assert sorted(rows("Pre-trainings")) == sorted(found)
 
 
 def test_committed_tables_are_made_of_the_records(frame: pd.DataFrame, tmp_path: Path) -> None:
     write_tables([*make_tables(frame, measured=True), gains_table(frame, "scratch")], tmp_path)
     committed = {path.name: path.read_text() for path in (STUDY / "tables").iterdir()}
-    assert committed == {name: (tmp_path / name).read_text() for name in committed}
-    assert len(committed) == 10
+    assert committed == {path.name: path.read_text() for path in tmp_path.glob("*.csv")}
+    figure = (DOCS / "pictures" / "study.svg").read_text()
+    assert all(title in figure for title in {*frame[frame.kind == "evaluation"].title, "label prior"})
