@@ -25,7 +25,7 @@ CELL = [
 COLUMNS = [
     *CELL,
     *("seed", "pretraining_seed", "value", "unit", "better", "main", "metric_title", "classes", "recordings"),
-    *("partial", "title", "group", "pretraining_data", "machine", "revision"),
+    *("partial", "title", "group", "width", "pretraining_data", "machine", "revision"),
     *("written", "name", "command"),
 ]
 ALL_FRAMES = "all"
@@ -93,6 +93,7 @@ def _facts(record: Record) -> dict[str, Any]:
     return {
         **{name: getattr(record, name) for name in COLUMNS if name in Record.model_fields},
         **{name: record.facts.get(name, "") for name in ("title", "group", "backbone", "pretraining_data")},
+        "width": str(record.config.get("width", "")),
         "label_fraction": float(record.config.get("label_share", 1.0)),
         "frozen": bool(record.config.get("freeze", False)),
         "overrides": _settings(record.overrides),

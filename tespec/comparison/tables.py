@@ -167,7 +167,7 @@ def make_tables(
 def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | None = None) -> Table:
     """Compare all methods with a baseline on the main metric of each task; gains above 0 are better.
 
-    Differences are paired by seed within architecture, backbone and column of the comparison tables. P-values are
+    Differences are paired by seed within architecture, network and column of the comparison tables. P-values are
     Holm-corrected over the table. Multiple pre-trainings of a method are averaged, and their variance is included.
     Each version of a method that `where` admits has its own row, compared with the newest version of the baseline.
 
@@ -188,7 +188,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
         known = [*chosen["method"].unique()]
         raise UserError(f"--gains {baseline}", "no evaluation of this method", suggest(baseline, known))
     setting = ["task", *(name for name in SETTING if name not in change)]
-    pair = [*setting, "arch", "backbone", "tta"]
+    pair = [*setting, "arch", "width", "tta"]
     cells_of = dict(list(chosen.groupby([*pair, "method", *change, *versions], sort=False)))
     scores = {key: scores_by_pretraining(members) for key, members in cells_of.items()}
     spreads = {

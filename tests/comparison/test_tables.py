@@ -55,7 +55,7 @@ def test_every_published_number_is_in_the_table_and_its_csv(sample: pd.DataFrame
         seen += text != ""
     assert seen == {"detection": 24, "segmentation": 50, "depth": 77}[name]
     methods = (found["title"] + found["mark"])[~found["order"].duplicated()].tolist()
-    own = [label for label in table.cells.index if label[0] != "Other publications"]
+    own = [label for label in table.cells.index if label[0] != "Other publications" and label[2] != "resnet-micro"]
     assert [label[1] for label in own if label[1] in methods] == methods
 
 

@@ -13,8 +13,8 @@ from tespec.comparison.records import Record, read_records, write_archive
 def test_missing_runs_are_printed_as_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "sample", "--results", str(tmp_path), "--dry-run"]) == 0
     first, *commands = capsys.readouterr().out.splitlines()
-    assert first == "sample world study (some 5 hours on two cores): 0 of 215 runs done, 34 pre-trainings come first"
-    assert len(commands) == 249
+    assert first == "sample world study (some 9 hours on two cores, three of them for the ablations): 0 of 220 runs done, 34 pre-trainings come first"
+    assert len(commands) == 254
     assert commands[0] == "tespec pretrain --method imagenet --profile study --seed 0 --data sample"
     assert not list(tmp_path.iterdir())
 
@@ -28,9 +28,9 @@ def test_status_counts_runs_by_method_and_task(
     assert " runs done, " in first
     assert head.split() == ["ddd17"]
     counts = dict(row.split() for row in rows)
-    assert counts["scratch"] == "4/6"
+    assert counts["scratch"] == "6/9"
     assert counts["prior"] == "1/1"
-    assert counts["moby"] == "0/12"  # its committed records are of its first version
+    assert counts["moby"] == "8/12"
 
 
 MISTAKES = [
