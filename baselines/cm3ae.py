@@ -70,7 +70,6 @@ class Cm3ae(PairMethod):
     summary = (
         "Reconstructs masked patches of events and frame, and contrasts the two; ConvLSTMs are randomly initialised."
     )
-    loss_is = "squared errors on masked patches of events, frame, and frame fused with events, plus a contrastive loss"
     masks_patches = True
     backbone: EventSwin
     deviations = (  # from Event-AHU/CM3AE, models/mae.py

@@ -51,7 +51,6 @@ class Cpc(EventMethod):
     pretraining_data = "1Mpx"
     citation = "van den Oord et al.: Representation Learning with Contrastive Predictive Coding, 2018"
     summary = "The recurrent state predicts the features of the next segments among negatives (InfoNCE)."
-    loss_is = "InfoNCE of predictions and the features k segments later, averaged over k"
     recipe = replace(Tespec.recipe, objective=CpcSettings())
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "sample": {"objective": {"width": 64, "ahead": 2, "places": 256}},

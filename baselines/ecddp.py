@@ -213,7 +213,6 @@ class Ecddp(EventMethod):
     licence = "not specified (Yan98/ECDDP)"
     weights = "the Swin-T checkpoint of Yan98/ECDDP"
     summary = "A student matches a momentum teacher on patches, contexts, images; ConvLSTMs are randomly initialised."
-    loss_is = "weighted sum of patch, context and image losses"
     masks_patches = True
     deviations = (  # from Yan98/Event-Camera-Data-Dense-Pre-training
         "ECDDP's views come from a 320 px square of the data's frame, instead of a 480x640 px frame",

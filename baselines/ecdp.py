@@ -67,7 +67,6 @@ class Ecdp(PairMethod):
     licence = "not specified (Yan98/Event-Camera-Data-Pre-training)"
     weights = "the ResNet-50 checkpoint of Yan98/Event-Camera-Data-Pre-training"
     summary = "Matches events with the image taken at the same time; a feed-forward ResNet-50 only."
-    loss_is = "contrastive losses of two event views and of events and images in both directions, and alignment"
     deviations = (  # from Yan98/Event-Camera-Data-Pre-training, model/hub_model.py
         "ECDP's image network, a frozen CLIP in the original, is trained jointly, by contrast in both directions",
         "ECDP's ResNet has one mean feature for both heads, instead of a token for each",

@@ -69,7 +69,6 @@ class Imagenet(ImageMethod):
         "swin_tiny_patch4_window7_224.pth of microsoft/Swin-Transformer, or timm's swin_tiny_patch4_window7_224.ms_in1k"
     )
     summary = "Image classification; the patch embedding is repeated over the bins, ConvLSTMs are randomly initialised."
-    loss_is = "cross-entropy with label smoothing"
     # Swin-T on ImageNet-1k. Values from microsoft/Swin-Transformer, the file named next to each; learning rates of its
     # config.py are scaled by 1024 / 512 (main.py).
     recipe = Pretraining(

@@ -208,7 +208,6 @@ class MemTokenizer(EventMethod):
     unused = ("drop_path", "recurrent", "width")
     citation = "Klenk, Bonello, Koestler, Araslanov, Cremers: Masked Event Modeling, WACV 2024"
     summary = "Reconstructs event images from tokens. Not a table row: pre-trained and used by `mem`."
-    loss_is = "squared error of images from softly chosen tokens, plus the weighted KL divergence from uniform use"
     # Values from tum-vision/mem, configs/nimagenet.conf, unless another file is named.
     recipe = cfg.Pretraining(
         objective=TokenizerSettings(),
@@ -274,14 +273,6 @@ class MemTokenizer(EventMethod):
         (start, least), epoch = self.own.temperature, (EPOCHS * self.share).floor()
         return (start * (-ANNEALING * epoch * (epoch + 1) / 2).exp()).clamp(min=least).float()
 
-    def protocol(self, data: PretrainData) -> dict[str, str]:
-        """Describe the validation metrics."""
-        return data.counts() | {
-            "loss": self.loss_is,
-            "perplexity": "exponential of the entropy of all tokens on validation data: the effective number in use",
-            "drawn_error": "squared error of the images reconstructed from tokens, relative to an empty image",
-        }
-
     @torch.no_grad()
     def validate(self, data: PretrainData, device: torch.device) -> dict[str, float]:
         """Mean loss, perplexity of tokens and relative reconstruction error over the validation data."""
@@ -315,7 +306,6 @@ class Mem(EventMethod):
     licence = "not specified (tum-vision/mem)"
     weights = "none; tum-vision/mem links to no file, and its code writes a ViT-B/16"
     summary = "The backbone predicts tokens of `mem-tokenizer` in masked blocks of patches; published with a ViT-B."
-    loss_is = "cross-entropy in nats of the tokens at masked patches"
     masks_patches = True
     deviations = (
         "MEM's network is a Swin on the complete frame, instead of a ViT-B/16 on squares of 224 px",

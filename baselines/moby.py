@@ -53,7 +53,6 @@ class Moby(ImageMethod):
     licence = "MIT (SwinTransformer/Transformer-SSL)"
     weights = "moby_swin_t_300ep_pretrained.pth of SwinTransformer/Transformer-SSL, whose links to DeiT-S are swapped"
     summary = "Matches two views of an image against a queue; patch embedding and ConvLSTMs as for `imagenet`."
-    loss_is = "InfoNCE with the other view against a queue of negatives, summed over both views"
     # Swin-T on ImageNet-1k. Values from SwinTransformer/Transformer-SSL, the file named next to each.
     recipe = Pretraining(
         objective=MobySettings(),

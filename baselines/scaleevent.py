@@ -60,7 +60,6 @@ class ScaleEvent(PairMethod):
     licence = "not specified (zhiwen-xdu/ScaleEvent)"
     weights = "checkpoints of zhiwen-xdu/ScaleEvent, plain ViTs, which no backbone here can load"
     summary = "Matches event features with those of a frozen image network; ConvLSTMs are randomly initialised."
-    loss_is = "distance to the image network's features and to their similarities, at tokens with events"
     min_batch_size = 1
     deviations = (  # from zhiwen-xdu/ScaleEvent, scale_event/
         "ScaleEvent's encoder is a randomly initialised Swin and a linear layer on its last two stages, instead of the "

@@ -27,7 +27,6 @@ class BYOL(EventMethod):
     pretraining_data = "1Mpx"
     citation = "Grill et al.: Bootstrap Your Own Latent, NeurIPS 2020"
     summary = "Predicts the momentum encoder's projection of another view."
-    loss_is = "squared distance of unit-length predictions and projections, summed over both views"
     min_batch_size = 2  # projector and predictor normalise over the batch
     recipe = Pretraining(
         objective=ByolSettings(),

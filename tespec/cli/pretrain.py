@@ -61,7 +61,6 @@ def pretrain(
         if first and not file:
             print(f"First, {first} is pre-trained: see --method {first} --dry-run.")
         return
-    from tespec.comparison.frame import healthy
     from tespec.core.distributed import is_first
     from tespec.runs.pretrain import pretrain
     from tespec.runs.train import require_trainable
@@ -75,9 +74,6 @@ def pretrain(
         result = pretrain(method, settings, found.made(), seed, setup, skip_damaged=skip_damaged)
         if is_first():
             print("validation: " + ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items()))
-            if kind.architectures:
-                accepted, reason = healthy(result.record)
-                print(f"features: {'healthy' if accepted else 'not healthy'}, {reason}")
             print(f"weights: {result.weights}")
             if (picture := setup.results / "pictures" / f"{result.record.name}.png").is_file():
                 print(f"picture: {picture}")

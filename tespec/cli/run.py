@@ -95,7 +95,7 @@ def run(
     profile = read_config("profiles", choices.profile)
     needed = not (list_ or describe or drawing.model)
     refuse(needed and not (task and (method or reference)), "--method and --task are required (see --list)")
-    few = [] if label_fraction is None else [f"label_share={label_fraction:g}"]
+    few = [] if label_fraction is None else [f"label_share={label_fraction}"]
     changes = [change for change in choices.all_changes if not change.startswith("pretraining.")] + few
     recipe = tuple(each.removeprefix("pretraining.") for each in choices.changes if each.startswith("pretraining."))
     require_known(plugins, method=method, task=task, profile=profile)

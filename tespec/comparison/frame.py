@@ -25,7 +25,7 @@ CELL = [
 COLUMNS = [
     *CELL,
     *("seed", "pretraining_seed", "value", "unit", "better", "main", "metric_title", "classes", "recordings"),
-    *("partial", "unhealthy", "title", "group", "pretraining_data", "machine", "revision"),
+    *("partial", "title", "group", "width", "pretraining_data", "machine", "revision"),
     *("written", "name", "command"),
 ]
 ALL_FRAMES = "all"
@@ -46,8 +46,6 @@ SETTING = ["data", "profile", *DEFAULTS, "results_version", "data_fingerprint", 
 ORIGIN = ["method_version", "plugin", "weights"]
 LEVELS = [*SETTING, *ORIGIN, "seed", "machine", "revision"]  # columns that `by` may name
 MEASURED = "measured"
-LEAST_RANK = 8.0  # the rank of the last stage's features has to exceed this
-NOISE = 0.1  # relative drop of the rank that does not count as falling
 
 
 def results(folder: str | Path | None = None) -> pd.DataFrame:
@@ -62,7 +60,7 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
         that are not finite, and `main` marks the task's main metric. `weights` is the origin of the initial weights:
         data set, data, profile and data fingerprint of the pre-training, or the hash of an external file. `classes` and
         `recordings` count those with a score. `partial` is "2 of 3 classes" (or recordings or frames) for a mean that
-        leaves some out, else "". `unhealthy` marks results whose pre-training has a low or falling rank, see `healthy`.
+        leaves some out, else "".
         `attrs["left_out"]` lists files that are not records.
 
     Raises:
@@ -79,37 +77,15 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
     import pandas as pd  # takes half a second, too long before a usage error
 
     records = list(records)
-    watched = (record for record in records if record.kind == "pretraining" and record.curves)
-    unhealthy = {record.weights.get("sha256") for record in watched if not healthy(record)[0]}
     scores = [score for number, record in enumerate(records) for score in _scores(number, record)]
     numbers = pd.DataFrame(
         scores, columns=["record", "metric", "frames", "value", "unit", "better", "main", "metric_title", "partial"]
     )
     facts = pd.DataFrame(
-        [_facts(record) | {"unhealthy": record.weights.get("sha256") in unhealthy} for record in records],
-        columns=[name for name in COLUMNS if name not in numbers],
+        [_facts(record) for record in records], columns=[name for name in COLUMNS if name not in numbers]
     )
     facts["written"] = pd.to_datetime(facts["written"], utc=True)
     return numbers.astype({"value": "float64", "main": "bool"}).join(facts, on="record")[COLUMNS]
-
-
-def healthy(record: Record) -> tuple[bool, str]:
-    """Whether a pre-training is accepted, and the reason.
-
-    The rank of the last stage's features on validation data has to be above `LEAST_RANK`, and its last value during
-    training at most `NOISE` below the highest one.
-    """
-    rank = record.metrics.get("last_stage_rank")
-    ranks = [point["rank"] for point in record.curves.get("last_stage", ())]
-    if rank is None:
-        return False, "its record lacks the last stage's rank"
-    if rank <= LEAST_RANK:
-        return False, f"the last stage's rank is {rank:.1f}, not above {LEAST_RANK:g}"
-    if not ranks:
-        return False, "its record lacks the last stage's rank during training"
-    if ranks[-1] < (1 - NOISE) * max(ranks):
-        return False, f"the last stage's rank falls from {max(ranks):.1f} to {ranks[-1]:.1f}"
-    return True, f"the last stage's rank is {rank:.1f}, and does not fall ({' '.join(f'{each:.1f}' for each in ranks)})"
 
 
 def _facts(record: Record) -> dict[str, Any]:
@@ -117,6 +93,7 @@ def _facts(record: Record) -> dict[str, Any]:
     return {
         **{name: getattr(record, name) for name in COLUMNS if name in Record.model_fields},
         **{name: record.facts.get(name, "") for name in ("title", "group", "backbone", "pretraining_data")},
+        "width": str(record.config.get("width", "")),
         "label_fraction": float(record.config.get("label_share", 1.0)),
         "frozen": bool(record.config.get("freeze", False)),
         "overrides": _settings(record.overrides),

@@ -68,7 +68,7 @@ class Record(BaseModel):
         recordings, classes: main numbers per recording, score per class.
         environment: versions, git revision, CPU, device, threads.
         time: durations in s.
-        curve: mean losses over intervals of steps. curves: other quantities over the training.
+        curve: mean losses over intervals of steps.
     """
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False, extra="forbid")
@@ -106,7 +106,6 @@ class Record(BaseModel):
     environment: dict[str, Any]
     time: dict[str, float]
     curve: list[dict[str, float]] = []
-    curves: dict[str, list[dict[str, float]]] = {}
 
 
 # Choices of the user, which determine the id. Code, machine and library versions are provenance.

@@ -61,8 +61,6 @@ ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 SIGNS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"  # marks of machines
 CELLS = "Measured: mean ± standard deviation over {}, with their number in brackets. Bold: the best measured mean."
 SEEDS, RUNS = "seeds", "runs (fine-tuning seeds × pre-training seeds)"
-UNHEALTHY = "low rank"
-LOW_RANK = "low rank: the last-stage feature rank of the pre-training fell or stayed low."
 PARTIAL = 'Brackets such as "2 of 3 classes" mark means over only some of the classes, recordings or frames.'
 GAINS = (
     "Gain: mean difference over seeds, paired by seed; positive is better, also for error metrics. n: number of pairs.",
@@ -169,7 +167,7 @@ def make_tables(
 def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | None = None) -> Table:
     """Compare all methods with a baseline on the main metric of each task; gains above 0 are better.
 
-    Differences are paired by seed within architecture, backbone and column of the comparison tables. P-values are
+    Differences are paired by seed within architecture, network and column of the comparison tables. P-values are
     Holm-corrected over the table. Multiple pre-trainings of a method are averaged, and their variance is included.
     Each version of a method that `where` admits has its own row, compared with the newest version of the baseline.
 
@@ -190,7 +188,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
         known = [*chosen["method"].unique()]
         raise UserError(f"--gains {baseline}", "no evaluation of this method", suggest(baseline, known))
     setting = ["task", *(name for name in SETTING if name not in change)]
-    pair = [*setting, "arch", "backbone", "tta"]
+    pair = [*setting, "arch", "width", "tta"]
     cells_of = dict(list(chosen.groupby([*pair, "method", *change, *versions], sort=False)))
     scores = {key: scores_by_pretraining(members) for key, members in cells_of.items()}
     spreads = {
@@ -380,7 +378,6 @@ def _scores(measured: pd.DataFrame, by: str) -> pd.DataFrame:
         pretrainings=("pretraining_seed", "nunique"),
         finite=("value", "count"),
         partial=("partial", "max"),
-        unhealthy=("unhealthy", "max"),
         **firsts,
     )
     return scores.assign(machines=groups["machine"].unique()).reset_index()
@@ -408,7 +405,6 @@ def _ranked(scores: pd.DataFrame, by: str) -> tuple[pd.DataFrame, list[str]]:
         said = "; ".join(f"{sign} {name}" for name, sign in signs.items())
         notes.append(f"Measured on different machines: {said.strip()}; unmarked: {names[0]}.")
     notes += [PARTIAL] if (scores["partial"] != "").any() else []
-    notes += [LOW_RANK] if scores["unhealthy"].any() else []
     return scores.assign(source=scores["column"], text=texts, bold=bold), notes
 
 
@@ -417,7 +413,7 @@ def _cell(score: Any) -> str:
     if score.finite < score.n:
         return f"not finite ({score.n - score.finite} of {score.n})"
     count = str(score.n) if score.n == score.most else f"{score.n} of {score.most:.0f}"
-    count = ", ".join(filter(None, [count, score.partial, UNHEALTHY * score.unhealthy]))
+    count = ", ".join(filter(None, [count, score.partial]))
     digits = ".2f" if score.unit == "%" else ".3f" if abs(score.mean) >= 0.01 or score.mean == 0 else ".2e"
     return f"{score.mean:{digits}}{f' ± {score.std:{digits}}' if score.n > 1 else ''} ({count})"
 

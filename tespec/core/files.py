@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -15,7 +16,10 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
+from tespec.core.progress import say
+
 UNREADABLE = (OSError, ValueError, RecursionError)
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # no locks, as on some NFS
 
 
 class _Loader(yaml.SafeLoader):
@@ -100,21 +104,37 @@ def write_whole(path: Path, text: str) -> Path:
 
 
 @contextmanager
-def one_at_a_time(path: Path, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-    """Lock `path` against other processes; if one holds it, call `waiting` and wait.
+def one_at_a_time(path: Path, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Lock `path` against other processes; if one holds it, pass its description to `waiting`, and wait.
 
-    The lock is a hidden file next to `path`, removed on release; its folder is created.
+    The lock is a hidden file next to `path`, removed on release; its folder is created. On a file system without locks,
+    a message says so.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path.with_name(f".{path.name}.lock"))
+    lock = FileLock(path.with_name(f".{path.name}.lock"), fallback_to_soft=False)
+    file = Path(lock.lock_file)
     try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        if waiting is not None:
-            waiting()
-        lock.acquire()
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            if waiting is not None:
+                waiting(_holder(file))
+            lock.acquire()
+        file.write_text(f"process {os.getpid()} on {os.uname().nodename}", encoding="utf-8")
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        say(f"{path.parent}: this file system does not support locks; start each command only once at a time")
     try:
         yield
     finally:
-        Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
+        if lock.is_locked:
+            file.unlink(missing_ok=True)
+            lock.release()
+
+
+def _holder(lock: Path) -> str:
+    try:
+        return lock.read_text(encoding="utf-8") or "another process"
+    except FileNotFoundError:  # just released
+        return "another process"

@@ -30,7 +30,7 @@ MASK, DEPTH, BOXES = "mask", "depth", "boxes"  # kinds of labels
 IGNORE = 255
 NUMBER = re.compile(r"(\d+)\.png$")
 DAMAGED_ZIP = (OSError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, RuntimeError)
-DAMAGED_PNG = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+DAMAGED_PNG = (OSError, SyntaxError, ValueError, IndexError, Image.DecompressionBombError)
 SAMPLED = 16  # depth maps per recording with a checksum; all of them are tens of GB
 STANDING = 0.1  # m/s below which the camera counts as standing
 

@@ -347,8 +347,11 @@ def _pack(packing: Packing, packed: Callable[[int, str], None] = lambda events, 
     path = packing.source.path
     try:
         reader = packing.source.reader()
-        waiting = f"{path}: waiting for another process that is packing it"
-        pack(reader, packing.store, lambda events, _: packed(events, path.name), lambda: say(waiting))
+
+        def waiting(holder: str) -> None:
+            say(f"{path}: waiting for {holder}, which is packing it")
+
+        pack(reader, packing.store, lambda events, _: packed(events, path.name), waiting)
         if (cached := cache_path(reader)) != packing.store:
             shutil.rmtree(cached, ignore_errors=True)  # written by a training run, no longer needed
     except UserError as error:

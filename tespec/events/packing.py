@@ -157,7 +157,7 @@ def pack(
     reader: Reader,
     folder: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
-    waiting: Callable[[], None] | None = None,
+    waiting: Callable[[str], None] | None = None,
 ) -> Path:
     """Write a recording as a packed store; its folder appears only when it is complete.
 
@@ -168,7 +168,7 @@ def pack(
         reader: reader of the recording, whose size and SHA-256 go into the header.
         folder: folder of the store, which is also returned.
         progress: called with the number of events packed so far and the total.
-        waiting: called if another process is packing into the folder.
+        waiting: called with the description of another process that is packing into the folder.
     """
     unfinished, replaced = (folder.with_name(f".{folder.name}.{name}") for name in ("unfinished", "replaced"))
     try:

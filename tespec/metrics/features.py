@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import cross_entropy, interpolate, normalize, one_hot
+from torch.nn.functional import cross_entropy, normalize, one_hot
 
 
 class FeatureStatistics(NamedTuple):
@@ -53,36 +52,21 @@ class FeatureReservoir:
         self._numbers: NDArray[np.float64] = np.zeros(0)
         self._rows: Tensor | None = None
 
-    def add(self, features: Sequence[Tensor], size: Sequence[int]) -> None:
-        """Add places of a batch on an (h, w) grid, to which its stages (B, T, C, ., .) are interpolated bilinearly."""
-        frames, before = features[0].shape[0] * features[0].shape[1], len(self._numbers)
-        drawn = np.random.default_rng(self._batches).random(frames * size[0] * size[1])
+    def add(self, features: Tensor) -> None:
+        """Add the places of a batch's features (B, T, C, h, w)."""
+        places, before = features.movedim(2, -1).flatten(0, 3), len(self._numbers)
+        drawn = np.random.default_rng(self._batches).random(len(places))
         numbers = np.concatenate([self._numbers, drawn])
         kept = np.sort(np.argpartition(numbers, min(self.limit, len(numbers)) - 1)[: self.limit])
         old, new = torch.from_numpy(kept[kept < before]), torch.from_numpy(kept[kept >= before] - before)
-        rows = sample_features([each.flatten(0, 1) for each in features], new, size).cpu()
+        rows = places[new.to(places.device)].float().cpu()
         self._rows = rows if self._rows is None else torch.cat([self._rows[old], rows])
         self._numbers = numbers[kept]
         self._batches += 1
 
     def features(self) -> Tensor:
-        """Sampled features (N, sum of C) float32 on the CPU, in the order of the frames."""
+        """Sampled features (N, C) float32 on the CPU, in the order of the frames."""
         return torch.zeros(0, 0) if self._rows is None else self._rows
-
-
-def sample_features(stages: Sequence[Tensor], places: Tensor, size: Sequence[int]) -> Tensor:
-    """Features (P, sum of C) float32 of stages (M, C, ., .) at places of an (h, w) grid.
-
-    Multiple stages are each scaled to unit length. `places` (P,) int64 are sorted flat indices over frames and grid.
-    """
-    frame, inside = places // (size[0] * size[1]), places % (size[0] * size[1])
-    rows = [torch.zeros(0, sum(each.shape[1] for each in stages), device=stages[0].device)]
-    for number in frame.unique():  # one by one: maps of all frames at the grid's size would not fit in memory
-        chosen = inside[frame == number].to(stages[0].device)
-        maps = [interpolate(each[number, None].float(), size=tuple(size), mode="bilinear")[0] for each in stages]
-        read = [each.flatten(1)[:, chosen].T for each in maps]
-        rows.append(read[0] if len(read) == 1 else torch.cat([normalize(each, dim=1) for each in read], dim=1))
-    return torch.cat(rows)
 
 
 STEPS, RATE, DECAY = 300, 0.05, 1e-4  # of the linear probe

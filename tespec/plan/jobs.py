@@ -48,7 +48,7 @@ Names = Annotated[tuple[str, ...], Some]
 class Cells:
     """Cells of the tables: all combinations of method, architecture, task, fraction of training labels and seed.
 
-    By default `tasks` are all tasks, and `seeds` are the plan's.
+    By default `tasks` are all tasks, `seeds` are the plan's, and `backbone` is the method's.
     """
 
     methods: Names
@@ -56,6 +56,7 @@ class Cells:
     tasks: Names | None = None
     seeds: Seeds | None = None
     label_share: Annotated[tuple[SomeShare, ...], Some] = (1.0,)
+    backbone: str | None = None
     set: tuple[str, ...] = ()
 
 
@@ -137,6 +138,7 @@ class Job:
         overrides: settings that differ from the profile's, see `canonical`.
         checkpoint: weights given by the plan.
         upstream: pre-training that the run starts from.
+        backbone: value of `--backbone`, if given.
         variant: name of a row of an ablation.
         ablations: names of the ablations that contain the run.
     """
@@ -155,6 +157,7 @@ class Job:
     task_version: int = 1
     checkpoint: Path | None = None
     upstream: Job | None = None
+    backbone: str | None = None
     variant: str = field(default="", compare=False)
     ablations: tuple[str, ...] = field(default=(), compare=False)
 
@@ -164,7 +167,7 @@ class Job:
         changes = self.set + tuple(PREFIX + change for change in (self.upstream.set if self.upstream else ()))
         split = "" if self.split == "test" else self.split
         start = f"p{self.upstream.seed}" if self.upstream and self.upstream.seed != self.seed else ""
-        parts = (self.kind, self.method, self.task, self.arch, *changes, split, start, f"s{self.seed}")
+        parts = (self.kind, self.method, self.task, self.arch, self.backbone, *changes, split, start, f"s{self.seed}")
         text = re.sub(r"[^A-Za-z0-9.=_-]+", "_", "-".join(filter(None, parts)))
         return text if len(text) < 200 else f"{text[:180]}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
@@ -253,6 +256,7 @@ def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
     elif job.upstream:
         changes += tuple(PREFIX + change for change in job.upstream.set)
         words += ["--pretraining-seed", str(job.upstream.seed)] if job.upstream.seed != job.seed else []
+    words += ["--backbone", job.backbone] if job.backbone else []
     words += [word for change in changes for word in ("--set", change)]
     words += ["--variant", job.variant] if job.variant else []
     words += ["--split", job.split] if job.split != "test" else []
@@ -286,8 +290,9 @@ def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
         for share, method, task, arch, seed in product(
             cells.label_share, cells.methods, tasks, cells.architectures, of
         ):
-            few = () if share == 1 else (f"label_share={share:g}",)
-            yield from _jobs(plan, EVALUATION, method, task, arch, seed, (*plan.set, *cells.set, *few))
+            few = () if share == 1 else (f"label_share={share}",)
+            changes = (*plan.set, *cells.set, *few)
+            yield from _jobs(plan, EVALUATION, method, task, arch, seed, changes, cells.backbone)
     known = read_ablations()
     for group in plan.ablations:
         for name in group.tables:
@@ -308,7 +313,16 @@ def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
         yield from _jobs(plan, REFERENCE, "prior", task, "feedforward", (*seeds, *plan.seeds)[0], plan.set)
 
 
-def _jobs(plan: Plan, kind: str, method: str, task: str, arch: str, seed: int, changes: Iterable[str]) -> Iterator[Job]:
+def _jobs(
+    plan: Plan,
+    kind: str,
+    method: str,
+    task: str,
+    arch: str,
+    seed: int,
+    changes: Iterable[str],
+    backbone: str | None = None,
+) -> Iterator[Job]:
     """Yield one job per pre-training that the method starts from, or a single job without pre-training."""
     if task not in names("tasks"):
         raise UserError(f"plan {plan.name}, task {task}", "no such task", f"choose from {', '.join(names('tasks'))}")
@@ -319,32 +333,61 @@ def _jobs(plan: Plan, kind: str, method: str, task: str, arch: str, seed: int, c
         raise UserError(where, f"its weights are given by {checkpoint}", "set it only for cells that are pre-trained")
     upstreams: list[Job | None] = [None]
     if kind == EVALUATION and checkpoint is None and method in pretrained_methods():
-        dataset, overrides = _pretraining(method, profile, pretraining, plan.accumulate)
+        dataset, overrides = _pretraining(method, profile, pretraining, plan.accumulate, backbone)
         place = _place(plan, dataset, labelled=False)
         upstreams = [
-            Job(PRETRAINING, method, dataset, "", first, profile, "test", *place, pretraining, overrides)
+            Job(
+                PRETRAINING,
+                method,
+                dataset,
+                "",
+                first,
+                profile,
+                "test",
+                *place,
+                pretraining,
+                overrides,
+                backbone=backbone,
+            )
             for first in plan.pretraining_seeds or (seed,)
         ]
     data, label = _place(plan, task)
-    overrides, version = _cell(task, arch, profile, own, data, plan.accumulate)
+    overrides, version = _cell(method, task, arch, profile, own, data, plan.accumulate, backbone)
     made = (kind, method, task, arch, seed, profile, plan.split, data, label)
-    yield from (Job(*made, own, overrides, version, checkpoint, upstream) for upstream in upstreams)
+    yield from (Job(*made, own, overrides, version, checkpoint, upstream, backbone) for upstream in upstreams)
 
 
 @cache
-def _cell(task: str, arch: str, profile: str, changes: tuple[str, ...], data: str, accumulate: int) -> tuple[str, int]:
+def _cell(
+    method: str,
+    task: str,
+    arch: str,
+    profile: str,
+    changes: tuple[str, ...],
+    data: str,
+    accumulate: int,
+    backbone: str | None,
+) -> tuple[str, int]:
     """Return the settings of a cell that differ from the profile's, and the task's version."""
+    network = "swin"
+    if backbone:
+        from tespec.pretraining.method import find_method  # imports torch
+
+        network = find_method(method).network
     of_data = read_description(Path(data)).overrides()
-    settings = finetuning_settings(task, arch, profile, changes, of_data)
-    return canonical(changed_finetuning(settings, of_data, "swin") if changes else {}, accumulate), settings.version
+    settings = finetuning_settings(task, arch, profile, changes, of_data, backbone or network)
+    changed = changed_finetuning(settings, of_data, network) if changes or backbone else {}
+    return canonical(changed, accumulate), settings.version
 
 
 @cache
-def _pretraining(recipe: str, profile: str, changes: tuple[str, ...], accumulate: int) -> tuple[str, str]:
+def _pretraining(
+    recipe: str, profile: str, changes: tuple[str, ...], accumulate: int, backbone: str | None
+) -> tuple[str, str]:
     """Return the data set of a pre-training, and its settings that differ from the profile's."""
     from tespec.runs.pretrain import identity_of
 
-    settings = pretraining_settings(recipe, profile, changes)
+    settings = pretraining_settings(recipe, profile, changes, backbone)
     overrides, given = identity_of(settings)
     return settings.dataset, canonical(overrides | given, accumulate)
 

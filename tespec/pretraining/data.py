@@ -121,13 +121,6 @@ class EventData(_Data):
         """Number of windows, or pairs, of each recording in "train" or "held_out"."""
         return lengths_by_split(self.train, self.held_out)
 
-    def counts(self) -> dict[str, str]:
-        """Describe the number of recordings and the split."""
-        return {
-            "recordings": f"{len(self.train)} for training, {len(self.held_out)} for validation",
-            "split": "complete recordings for validation; with fewer than five, the last quarter of each",
-        }
-
     def steps(self, seed: int, shard: Shard = WHOLE) -> Any:
         """Training batches by step."""
         return PretrainBatches(self.train, self.settings, seed, shard, self.method.mask(self.own))
@@ -211,14 +204,6 @@ class ImageData(_Data):
         """Number of images in each folder."""
         return self.images.counts()
 
-    def counts(self) -> dict[str, str]:
-        """Describe the number of images and the classes."""
-        images = self.images
-        return {
-            "images": f"{len(images.train):,} for training, {len(images.held_out):,} for validation",
-            "classes": ", ".join(images.classes[:20]) + (", ..." if len(images.classes) > 20 else ""),
-        }
-
     def steps(self, seed: int, shard: Shard = WHOLE) -> ImageBatches:
         """Training batches by step."""
         return ImageBatches(self.images, self.method.views(self.own), self.settings.batch_size, seed, shard)
@@ -277,11 +262,6 @@ class PairData(EventData):
         for path in (path for each in (*self.train, *self.held_out) for path in each.images):
             digest.update(f"{path.name}|{path.stat().st_size}\n".encode())
         return digest.hexdigest()[:12]
-
-    def counts(self) -> dict[str, str]:
-        """Describe the number of pairs."""
-        train, held_out = sum(map(len, self.train)), sum(map(len, self.held_out))
-        return {"pairs": f"{train:,} for training, {held_out:,} for validation"}
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> PairBatches:
         """Training batches by step."""

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -97,7 +96,6 @@ class PretrainMethod(Method, nn.Module):
     """
 
     data_type: ClassVar[type[PretrainData]]  # class of the data; set by the base classes
-    loss_is: ClassVar[str]  # description of "loss"
     deviations: ClassVar[tuple[str, ...]] = ()  # of its loss from the authors' code, for records
     min_batch_size: ClassVar[int] = 1  # lanes, images or pairs; 2 if batches are normalised or samples compared
     masks_patches: ClassVar[bool] = False  # True requires a Swin
@@ -154,19 +152,6 @@ class PretrainMethod(Method, nn.Module):
         """Load the network named by `upstream`, before the first step; one that does not fit is refused."""
         raise NotImplementedError(f"{type(self).__name__} needs no other network")
 
-    def protocol(self, data: PretrainData) -> dict[str, str]:
-        """Describe the validation metrics and data."""
-        return {
-            "loss": self.loss_is,
-            "feature_std": "standard deviation of unit-length features of all stages, times sqrt(channels)",
-            "feature_rank": "exponential of the entropy of the features' singular values",
-            "feature_places": f"{PLACES:,} positions of all validation frames, or all if fewer; the same in every run",
-            "last_stage_std, last_stage_rank": "the same for the last stage alone",
-            "stages": f"the same for each stage, on about {FRAMES} validation frames",
-            **data.counts(),
-            **({"left out as damaged": ", ".join(data.damaged)} if data.damaged else {}),
-        }
-
     def val_losses(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
         """Validation losses of a batch by name, and the state for the next batch."""
         losses, state = self.loss(batch, state)
@@ -174,54 +159,39 @@ class PretrainMethod(Method, nn.Module):
 
     @torch.no_grad()
     def validate(self, data: PretrainData, device: torch.device) -> dict[str, float]:
-        """Mean losses over all validation samples, and std and rank of their features, in constant memory."""
+        """Mean losses over all validation samples, and std and rank of their last features, in constant memory."""
         self.eval()
         sums: defaultdict[str, float] = defaultdict(float)
-        every, last = FeatureReservoir(PLACES), FeatureReservoir(PLACES)
-        samples, state, memory = 0, None, None
+        last, samples, state, memory = FeatureReservoir(PLACES), 0, None, None
         with progress("validation", "batches") as advance:
             for number, batch in enumerate(data.val_batches(device)):
                 torch.manual_seed(SEED + number)
                 losses, state = self.val_losses(batch, state)
                 features, memory = data.features(self.backbone, batch, memory)
-                every.add(features, features[1].shape[-2:])
-                last.add(features[-1:], features[-1].shape[-2:])
+                last.add(features[-1])
                 for name, loss in losses.items():
                     sums[name] += loss.item() * len(features[0])
                 samples += len(features[0])
                 advance(number + 1, None, "")
-        found = {name: total / samples for name, total in sums.items()}
-        for name, reservoir in (("feature", every), ("last_stage", last)):
-            found[f"{name}_std"], found[f"{name}_rank"] = feature_std_and_rank(reservoir.features())
-        return found
+        std, rank = feature_std_and_rank(last.features())
+        return {name: total / samples for name, total in sums.items()} | {
+            "last_stage_std": std,
+            "last_stage_rank": rank,
+        }
 
     @torch.no_grad()
-    def stage_spreads(
-        self, data: PretrainData, device: torch.device, stages: Sequence[int] = range(4)
-    ) -> dict[str, dict[str, float]]:
+    def stage_spreads(self, data: PretrainData, device: torch.device) -> dict[str, dict[str, float]]:
         """Std and rank of the features of each stage, "stage 1" to "stage 4", on about `FRAMES` validation frames."""
-        seen, state = {index: FeatureReservoir(PLACES) for index in stages}, None
+        stages, state = [FeatureReservoir(PLACES) for _ in range(4)], None
         for batch in data.val_batches(device, FRAMES):
             features, state = data.features(self.backbone, batch, state)
-            for index, reservoir in seen.items():
-                reservoir.add(features[index : index + 1], features[index].shape[-2:])
-        spreads = {index: feature_std_and_rank(reservoir.features()) for index, reservoir in seen.items()}
-        return {f"stage {index + 1}": spread._asdict() for index, spread in spreads.items()}
+            for reservoir, feature in zip(stages, features, strict=True):
+                reservoir.add(feature)
+        spreads = [feature_std_and_rank(reservoir.features())._asdict() for reservoir in stages]
+        return {f"stage {number}": spread for number, spread in enumerate(spreads, 1)}
 
     def draw(self, data: PretrainData, device: torch.device, path: Path) -> None:  # most draw nothing
         """Save a figure of the network's outputs on the validation data, if the method has one."""
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Set the model to evaluation mode inside the block, and restore the mode of each module afterwards."""
-    before = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in before:
-            module.training = training
 
 
 class EventMethod(PretrainMethod):

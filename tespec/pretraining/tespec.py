@@ -129,7 +129,6 @@ class Tespec(EventMethod):
         "Masks patches of the event histograms over a complete sequence; a recurrent backbone reconstructs the "
         "intensity video in these patches (Eq. 7), which requires memory."
     )
-    loss_is = "mean squared error of the reconstructed target"
     masks_patches = True
     # Paper, appendix table "TESPEC pre-training stage" and, for the loss, Sec. 4.1, unless a comment says otherwise.
     # The main text has a peak learning rate of 1e-4 and 1.5k warm-up steps; the appendix table (2e-4, 2k) is used.
@@ -245,20 +244,6 @@ class Tespec(EventMethod):
     @property
     def _scored(self) -> str:
         return "loss_all" if self.own.autoencoding else "loss_masked"
-
-    def protocol(self, data: Any) -> dict[str, str]:
-        """Describe the validation metrics and data."""
-        own = self.own
-        what = f"{own.target.kind} target{', normalised per patch' if own.patch_norm else ''}"
-        where = "all pixels: nothing is masked" if own.autoencoding else "the masked pixels"
-        if own.visible_weight and not own.autoencoding:
-            where += f", plus {own.visible_weight:g} times that on the visible ones"
-        return super().protocol(data) | {
-            "loss": f"mean squared error of the {what}, on {where}",
-            f"{self._scored}_carried": "the backbone's state is kept from one sequence of a recording to the next",
-            f"{self._scored}_zeroed": "the backbone's state is reset before each sequence, the target's is kept",
-            "loss_zero": "error of predicting zero",
-        }
 
     def val_losses(self, batch: dict[str, Tensor], state: State | None) -> tuple[dict[str, Tensor], State]:
         """Losses with the backbone's state carried along a recording or reset at each chunk, and of predicting zero.

@@ -21,7 +21,6 @@ from tespec.models.layers import with_exact_pools
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import (
     PretrainMethod,
-    evaluating,
     find_method,
     new_network,
     open_pretraining,
@@ -110,18 +109,12 @@ def pretrain(
 
     weights = run.folder / WEIGHTS
 
-    def last_stage() -> dict[str, float]:
-        """Standard deviation and rank of the last stage's features, on some validation data; no collectives."""
-        with single_rank(), evaluating(model):
-            return dict(model.stage_spreads(learned, run.device, [3])["stage 4"])
-
     def missing_files(record: Record) -> str:
         if not weights.is_file():
             return f"weights {weights} are missing"
         return "" if sha256_of(weights) == record.weights["sha256"] else f"{weights} does not match its recorded hash"
 
-    probe_fn = last_stage if isinstance(model.backbone, Backbone) else None
-    evaluate, trained = partial(_validated, run, learned, model), partial(train, run, model, batches, probe_fn)
+    evaluate, trained = partial(_validated, run, learned, model), partial(train, run, model, batches)
     return Pretrained(weights, run_or_load(run, evaluate, trained, missing_files))
 
 
@@ -178,7 +171,7 @@ def _validated(run: Run, data: PretrainData, model: PretrainMethod) -> Outcome:
     metrics, stages, sha256 = broadcast((metrics, stages, sha256))
     return {
         "weights": {"source": WEIGHTS, "sha256": sha256, **run.start},
-        "protocol": model.protocol(data),
+        "protocol": {"left out as damaged": ", ".join(data.damaged)} if data.damaged else {},
         "metrics": metrics,
         "groups": stages,
         "recordings": data.recordings(),

@@ -5,13 +5,11 @@ Pre-training, fine-tuning, probes and the label prior only define how to train a
 
 from __future__ import annotations
 
-import errno
 import math
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +20,6 @@ import tespec.core.compat  # before mmengine
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout
 from mmengine.visualization import BaseVisBackend
 from torch import nn
 
@@ -43,17 +40,16 @@ from tespec.comparison.records import (
 from tespec.core.config import flattened, own_files
 from tespec.core.distributed import barrier, broadcast, is_first
 from tespec.core.errors import Preempted, UserError
+from tespec.core.files import one_at_a_time
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.pretraining.method import Method
 from tespec.registry import PLUGIN
 from tespec.runs.setup import Setup
-from tespec.training.checkpoint import checkpoints, clear
+from tespec.training.checkpoint import clear
 from tespec.training.device import choose_device, describe, out_of_memory_named
 
 WEIGHTS = "model.safetensors"  # of a fine-tuning, in the run's folder
-SECONDS_BETWEEN_TRIES = 0.5  # long enough for the holder of a lock to write its process id
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # no locks, as on some NFS
 
 
 @dataclass(frozen=True)
@@ -137,14 +133,12 @@ class Trained:
 
     Attributes:
         curve: mean losses over intervals of steps.
-        probed: measurements during the training.
         seconds: duration of the training, including the time before it was resumed.
         before: seconds of training up to the checkpoint that it was resumed from.
         tracker: tracker for the final metrics, if any.
     """
 
     curve: Sequence[Mapping[str, float]] = ()
-    probed: Sequence[Mapping[str, float]] = ()
     seconds: float = 0.0
     before: float = 0.0
     tracker: BaseVisBackend | None = None
@@ -243,41 +237,15 @@ def run_or_load(
 
 @contextmanager
 def locked(runs: Path, run: str) -> Iterator[str]:
-    """Hold the lock of a run, after waiting for another holder; yields a description of that holder, or "".
+    """Hold the lock of a run on rank 0, after waiting for another process; yields its description, or ""."""
+    holders = [""]
 
-    Rank 0 takes the lock. While waiting, it broadcasts regularly, so collectives of the other ranks do not time out.
-    """
-    lock, holder = _lock(runs, run), ""
-    while not broadcast(is_first() and _acquired(lock)):
-        time.sleep(SECONDS_BETWEEN_TRIES)
-        if is_first() and not holder:
-            holder = Path(lock.lock_file).read_text(encoding="utf-8").strip() or "another process"
-            say(f"{run}: waiting for {holder}, which is computing it")
-    try:
-        yield broadcast(holder)
-    finally:
-        lock.release()
+    def waiting(holder: str) -> None:
+        holders.append(holder)
+        say(f"{run}: waiting for {holder}, which is computing it")
 
-
-def _lock(runs: Path, run: str) -> FileLock:
-    path = runs.absolute() / ".locks" / run
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(path, is_singleton=True, fallback_to_soft=False)  # reentrant within a process
-
-
-def _acquired(lock: FileLock) -> bool:
-    path = Path(lock.lock_file)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        return False
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-        say(f"{path.parent}: this file system does not support locks; start each run only once at a time")
-        return True
-    path.write_text(f"process {os.getpid()} on {os.uname().nodename}", encoding="utf-8")
-    return True
+    with one_at_a_time(runs.absolute() / ".locks" / run, waiting) if is_first() else nullcontext():
+        yield broadcast(holders[-1])
 
 
 @contextmanager
@@ -309,8 +277,8 @@ def _record(run: Run, trained: Trained, outcome: Outcome, times: Mapping[str, fl
         command=run.setup.command,
         environment={**environment(describe(run.device)), **run.setup.facts()},
         time=times,
-        curve=_finite_points(trained.curve),
-        curves={"last_stage": _finite_points(trained.probed)} if trained.probed else {},
+        # Only the loss is checked during training; other values may be NaN.
+        curve=[point for point in trained.curve if all(map(math.isfinite, point.values()))],
         **_finite({"weights": run.start, **outcome}),
     )
 
@@ -322,13 +290,8 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, (float, np.floating)) and not math.isfinite(value) else value
 
 
-def _finite_points(curve: Sequence[Mapping[str, float]]) -> list[Mapping[str, float]]:
-    # Only the loss is checked during training; other values may be NaN.
-    return [point for point in curve if all(map(math.isfinite, point.values()))]
-
-
 def _taken(run: Run, record: Record) -> Record:
-    """Use an existing record: log it, set its variant to this run's, and remove leftover checkpoints."""
+    """Use an existing record: log it, and set its variant to this run's."""
     version = record.environment.get("tespec", "")
     older = record.results_version != RESULTS_VERSION or version != tespec.__version__
     made = f" (made by {version}, results version {record.results_version})" if older else ""
@@ -341,12 +304,6 @@ def _taken(run: Run, record: Record) -> Record:
         record = record.model_copy(update={"variant": run.setup.variant})
         if is_first():
             write_record(record, run.setup.results)
-    # Checkpoints remain if the run was killed just after writing its record; another process may be recomputing it.
-    if is_first() and checkpoints(run.folder) and _acquired(lock := _lock(run.setup.runs, run.name)):
-        try:
-            clear(run.folder)
-        finally:
-            lock.release()
     return record
 
 

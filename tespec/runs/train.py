@@ -6,7 +6,6 @@ import logging
 import signal
 import time
 import warnings
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -35,7 +34,6 @@ from tespec.training.trainer import Trainer
 SIZE = (256, 320)  # px; input size of networks that only check options or weights
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 POINTS_ON_CURVE = 200
-PROBES = 4  # number of calls of `probe_fn` in a training
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 TRACKERS = {
     "files": "LocalVisBackend",
@@ -64,9 +62,7 @@ def require_trainable(settings: Finetuning | Pretraining, setup: Setup, setting:
             execute(build_backbone(settings.width, settings.recurrent, settings.bins, SIZE), recompute=True)
 
 
-def train(
-    run: Run, model: nn.Module, batches: MicroBatches, probe_fn: Callable[[], Mapping[str, float]] | None = None
-) -> Trained:
+def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
     """Train `model` in place, saving checkpoints to the run's folder and resuming from the newest one.
 
     The checkpoint of the last step remains, so a failure after the training does not lose it.
@@ -75,7 +71,6 @@ def train(
         run: the run with its settings.
         model: network with `.loss(batch, state)`.
         batches: micro-batches of this rank.
-        probe_fn: measures the model during training, see `CurveHook`.
 
     Raises:
         UserError: the checkpoint belongs to another run, a loss is not finite, or a worker died.
@@ -90,7 +85,7 @@ def train(
         what = f"no recording or labelled part has two chunks of {batches.segments} windows in a row"
         say(f"{what}, so training carries no state; set fewer segments (more for sparse labels), or sampling: clips")
     tracker = _open_tracker(setup.track, run) if setup.track and is_first() else None
-    curve = CurveHook(max(1, settings.steps // POINTS_ON_CURVE), probe_fn, tracker)
+    curve = CurveHook(max(1, settings.steps // POINTS_ON_CURVE), tracker)
     save = CheckpointHook(folder, curve, SECONDS_BETWEEN_CHECKPOINTS)
     execute(model, recompute=setup.recompute, compiled=setup.compiled, fast=setup.fast)
     hooks = [curve, save]
@@ -104,7 +99,7 @@ def train(
             tracker.close()
         raise
     seconds = save.before + time.monotonic() - began
-    return Trained(curve.curve, curve.probed, seconds, save.before, tracker)
+    return Trained(curve.curve, seconds, save.before, tracker)
 
 
 def _resume(trainer: Trainer, curve: CurveHook, save: CheckpointHook, folder: Path) -> None:
@@ -149,28 +144,19 @@ def _open_tracker(name: str, run: Run) -> visualization.BaseVisBackend:
 
 
 class CurveHook(Hook):
-    """Record the mean of every loss over intervals of steps, and measurements during the training.
+    """Record the mean of every loss over intervals of steps.
 
     Args:
         interval: length of an interval in steps.
-        probe_fn: returns measurements by name, and leaves the network unchanged; rank 0 calls it `PROBES` times, evenly
-            spaced and including the last step.
         tracker: receives each new point of the curve.
 
     Attributes:
         curve: {"step", name: mean} for each interval.
-        probed: {"step", name: number} for each call of `probe_fn`.
     """
 
-    def __init__(
-        self,
-        interval: int,
-        probe_fn: Callable[[], Mapping[str, float]] | None = None,
-        tracker: visualization.BaseVisBackend | None = None,
-    ) -> None:
+    def __init__(self, interval: int, tracker: visualization.BaseVisBackend | None = None) -> None:
         self.curve: list[dict[str, float]] = []
-        self.probed: list[dict[str, float]] = []
-        self._interval, self._probe_fn, self._tracker = interval, probe_fn, tracker
+        self._interval, self._tracker = interval, tracker
         self._sums: dict[str, Tensor] = {}
         self._count = 0
 
@@ -179,24 +165,20 @@ class CurveHook(Hook):
         for name, value in outputs.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
         self._count += 1
-        steps = trainer.settings.steps
-        if trainer.step % self._interval == 0 or trainer.step == steps:
+        if trainer.step % self._interval == 0 or trainer.step == trainer.settings.steps:
             means = {name: (total / self._count).item() for name, total in self._sums.items()}
             self.curve.append({"step": trainer.step, **means})
             self._sums, self._count = {}, 0
             if self._tracker is not None:
                 self._tracker.add_scalars({f"train/{name}": mean for name, mean in means.items()}, step=trainer.step)
-        due = trainer.step in {-(-steps * time // PROBES) for time in range(1, PROBES + 1)}
-        if self._probe_fn and due and is_first():
-            self.probed.append({"step": trainer.step, **self._probe_fn()})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the curves so far and the sums of the current interval."""
-        return {"curve": self.curve, "probed": self.probed, "sums": self._sums, "count": self._count}
+        """Return the curve so far and the sums of the current interval."""
+        return {"curve": self.curve, "sums": self._sums, "count": self._count}
 
     def load_state_dict(self, content: dict[str, Any], device: torch.device) -> None:
         """Restore the state returned by `state_dict`."""
-        self.curve, self.probed, self._count = content["curve"], content["probed"], content["count"]
+        self.curve, self._count = content["curve"], content["count"]
         self._sums = {name: value.to(device) for name, value in content["sums"].items()}
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from tespec.core.distributed import all_gather, rank, ranks_per_batch, world_size
+from tespec.core.distributed import all_gather, rank, world_size
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Finetuning, Size, build
@@ -126,14 +126,15 @@ def select_labelled(features: Sequence[Tensor], place: Tensor) -> list[Tensor]:
 def dummy_labels(place: Tensor, labels: Tensor, no_label: float) -> tuple[Tensor, Tensor, bool]:
     """Return places and labels for the head, and whether they are a dummy because this rank has none.
 
-    A rank without labels must run the head too, in case the head communicates between ranks.
+    The head also runs without labels, since it may communicate between ranks and its gradients must be zero, not None:
+    optimizers skip parameters without a gradient.
 
     Args:
         place: (L, 2) int64 lane and segment of each label.
         labels: (L, ...).
         no_label: value of a pixel, or of all numbers of a box, without a label.
     """
-    if len(place) or ranks_per_batch() == 1:
+    if len(place):
         return place, labels, False
     return place.new_zeros(1, 2), labels.new_full((1, *labels.shape[1:]), no_label), True
 

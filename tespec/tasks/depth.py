@@ -154,8 +154,6 @@ class DepthModel(Network):
         place, labels, empty = dummy_labels(batch["label_place"], batch["labels"], math.nan)
         # Unused parameters get gradients of zero, which distributed training requires.
         zero = sum((parameter.sum() * 0.0 for parameter in self.head.unused()), features[-1].float().sum() * 0.0)
-        if not len(labels):
-            return {"loss": zero, "loss_si": zero.detach(), "loss_gradient": zero.detach()}
         with rank_without_labels(empty):
             return self._losses(select_labelled(features, place), labels, zero)
 

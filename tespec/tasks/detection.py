@@ -102,11 +102,6 @@ class DetectionModel(Network):
         in px; padding has the class -1. Boxes less than a pixel wide or high are ignored.
         """
         place, boxes, empty = dummy_labels(batch["label_place"], batch["boxes"], NO_BOX)
-        if not len(boxes):
-            zero = features[-1].float().sum() * 0.0
-            if self.frozen:
-                zero = zero.requires_grad_()  # nothing to train, but backward() must not fail
-            return {"loss": zero} | dict.fromkeys(("loss_box", "loss_objectness", "loss_class"), zero.detach())
         with rank_without_labels(empty):
             levels = [feature.float() for feature in select_labelled(features[1:], place)]
             named = self._losses(self.head(self.neck(levels)), boxes)

@@ -133,7 +133,7 @@ def with_precision(settings: Optimisation, device: torch.device) -> Optimisation
 def starting(launcher: str, environment: Mapping[str, str]) -> list[str]:
     """First words of a command that launches as many processes as this run has."""
     if launcher == "slurm":
-        return ["srun", "--ntasks", environment.get("SLURM_NTASKS", "1"), "python"]
+        return ["srun", "-K", "--ntasks", environment.get("SLURM_NTASKS", "1"), "python"]
     machines = environment.get("GROUP_WORLD_SIZE", "1")
     nodes = [] if machines == "1" else ["--nnodes", machines]
     return ["torchrun", *nodes, "--nproc-per-node", environment.get("LOCAL_WORLD_SIZE", "1")]

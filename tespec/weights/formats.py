@@ -1,6 +1,6 @@
 """Formats of published checkpoints: how to recognise them and to rename their tensors.
 
-Layouts: microsoft/Swin-Transformer, microsoft/SimMIM, SwinTransformer/Transformer-SSL,
+Layouts: microsoft/Swin-Transformer, SwinTransformer/Transformer-SSL,
 Yan98/Event-Camera-Data-Pre-training, Yan98/Event-Camera-Data-Dense-Pre-training,
 huggingface/pytorch-image-models; TESPEC's release as pabloseijo/event-penguins-optimization
 loads it; not supported: Lqm26/STP, BIT-Vision/EventPretrain.
@@ -73,10 +73,6 @@ FORMATS = (
     CheckpointFormat("moby", "MoBY's online encoder, a Swin Transformer",
                      (rf"encoder\.{BLOCK}", r"(encoder_k\.|projector\.|projector_k\.|predictor\.|queue).*"), ENCODER,
                      data="ImageNet-1k"),
-    # configs/swin_base__100ep/simmim_pretrain__swin_base__img192_window6__100ep.yaml
-    CheckpointFormat("simmim", "SimMIM's encoder, a Swin Transformer",
-                     (rf"encoder\.{BLOCK}", r"(encoder\.mask_token|decoder\.).*"), ENCODER,
-                     sensor=(192, 192), data="ImageNet-1k"),
     # The authors fine-tune the student (load_teacher: false) without its patch embedding of 6 channels. Here it is
     # repeated over more channels, as in TESPEC's comparison. The size is img_size in config/pretrain/swin_small.yml.
     CheckpointFormat("ecddp", "ECDDP's student, a Swin Transformer", (rf"student\.backbone\.{BLOCK}",),

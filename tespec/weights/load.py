@@ -127,15 +127,14 @@ def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
     return WeightsReport(path.name, sha256_of(path), *loaded, recipe, converted.format.name, matched.random)
 
 
-def read_backbone(path: Path, *, height: int | None = None, width: int | None = None) -> Backbone:
+def read_backbone(path: Path) -> Backbone:
     """Build and load the backbone of a file with a recipe, in evaluation mode; raise `UserError` if that fails."""
     recipe = read_recipe(path)
     if "width" not in recipe:
         raise UserError(path, "holds no recipe", "convert it with `tespec weights convert`")
     if missing := [name for name in ("sensor", "recurrent", "bins") if name not in recipe]:
         raise UserError(path, f"its recipe lacks {missing[0]}", "write the file again")
-    rows, columns = recipe["sensor"]
-    size = padded_size(height or rows, width or columns)
+    size = padded_size(*recipe["sensor"])
     backbone = build_backbone(recipe["width"], recipe["recurrent"], recipe["bins"], size, recipe.get("in_channels"))
     load_backbone(backbone, path)
     backbone.recipe = recipe

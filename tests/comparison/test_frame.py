@@ -2,7 +2,7 @@ import pytest
 from made_records import record
 
 import tespec
-from tespec.comparison.frame import CELL, COLUMNS, ORIGIN, ROW, SETTING, healthy, select, to_frame
+from tespec.comparison.frame import CELL, COLUMNS, ORIGIN, ROW, SETTING, select, to_frame
 from tespec.comparison.records import RESULTS_VERSION
 from tespec.core.paths import REPOSITORY
 
@@ -72,19 +72,3 @@ def test_numbers_that_are_not_finite_are_nan_and_the_main_metric_is_marked():
     assert frame["metric_title"].tolist() == ["mIoU ↑", "mAcc ↑", "mIoU ↑"]
     assert (frame["classes"] == 2).all()
     assert to_frame([]).columns.tolist() == COLUMNS
-
-
-@pytest.mark.parametrize(("ranks", "accepted", "reason"), [
-    ((9.0, 12.0, 15.0, 20.0), True, "rank is 20.0, and does not fall (9.0 12.0 15.0 20.0)"),
-    ((9.0, 20.0, 19.0, 18.5), True, "does not fall"),  # within the noise
-    ((9.0, 20.0, 19.0, 17.5), False, "falls from 20.0 to 17.5"),
-    ((2.0, 4.0, 6.0, 8.0), False, "rank is 8.0, not above 8"),
-    ((), False, "lacks the last stage's rank"),
-])  # fmt: skip
-def test_healthy_is_a_rank_that_is_high_and_does_not_fall(ranks, accepted, reason):
-    metrics = {"loss": 0.8} | ({"last_stage_rank": ranks[-1]} if ranks else {})
-    curve = [{"step": 10.0 * step, "rank": rank} for step, rank in enumerate(ranks, start=1)]
-    made = record(kind="pretraining", metrics=metrics, curves={"last_stage": curve})
-    assert healthy(made)[0] is accepted
-    assert reason in healthy(made)[1]
-    assert not healthy(made.model_copy(update={"curves": {}}))[0]

@@ -478,7 +478,7 @@ def plan(name: str, world: Path, folder: Path) -> pd.DataFrame:
     rows = [
         {field: getattr(job, field) for field in ("kind", "method", "task", "arch", "seed", "split")}
         | {
-            "overrides": " ".join(job.set if job.arch else ()),
+            "overrides": " ".join((*job.set, *filter(None, [job.backbone])) if job.arch else ()),
             "pretraining_overrides": " ".join(job.upstream.set if job.upstream else () if job.arch else job.set),
             "pretraining_seed": job.upstream.seed if job.upstream else "",
             "ablations": " ".join(job.ablations),

@@ -71,7 +71,7 @@ def test_a_few_steps_lower_the_loss_and_train_every_parameter(name):
 @pytest.mark.parametrize("name", ["mem", "moby", "ecdp"])
 def test_a_record_names_what_was_trained_on_and_held_out_and_no_test_recording(made, name):
     record = made(name).record
-    assert {"feature_std", "feature_rank"} < set(record.metrics)
+    assert {"last_stage_std", "last_stage_rank"} < set(record.metrics)
     assert {part for each in record.recordings.values() for part in each} == {"train", "held_out"}
     assert not any("test" in name or name.startswith("dir2") for name in record.recordings)
 

@@ -20,7 +20,7 @@ SRUN = {
 def test_a_command_starts_as_many_processes_as_there_were():
     by_torchrun = starting("pytorch", {"GROUP_WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "4"})
     assert by_torchrun == ["torchrun", "--nnodes", "2", "--nproc-per-node", "4"]
-    assert starting("slurm", {"SLURM_NTASKS": "8"}) == ["srun", "--ntasks", "8", "python"]
+    assert starting("slurm", {"SLURM_NTASKS": "8"}) == ["srun", "-K", "--ntasks", "8", "python"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 Names and shapes come from timm's own Swin Transformer; the changes of other publishers follow their code:
 microsoft/Swin-Transformer and SwinTransformer/Transformer-SSL (models/swin_transformer.py, models/moby.py),
-microsoft/SimMIM (models/simmim.py), Yan98/Event-Camera-Data-Dense-Pre-training (model/pretrain_model.py,
+Yan98/Event-Camera-Data-Dense-Pre-training (model/pretrain_model.py,
 model/network/) and pabloseijo/event-penguins-optimization (src/tespec_encoder.py).
 """
 
@@ -68,12 +68,6 @@ def moby(arch: str = "micro") -> dict[str, Any]:
         model |= under(f"{name}.", numbers(9, linear_hidden__1__weight=(64, 8), linear_out__weight=(256, 64)))
     model |= numbers(9, queue1=(256, 64), queue2=(256, 64)) | {"queue_ptr": torch.zeros(1, dtype=torch.int64)}
     return {"model": model, "optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}}, "epoch": 299}
-
-
-def simmim(arch: str = "micro") -> dict[str, Any]:
-    """Encoder with a mask token, and a decoder of one convolution."""
-    model = under("encoder.", microsoft(arch, seed=3, head=False) | numbers(5, mask_token=(1, 1, 24)))
-    return {"model": model | numbers(5, decoder__0__weight=(3072, 192, 1, 1), decoder__0__bias=(3072,)), "epoch": 99}
 
 
 def ecddp(arch: str = "micro") -> dict[str, Any]:

@@ -21,7 +21,6 @@ SOURCES = {
     "swin-microsoft": lambda arch: {"model": published.microsoft(arch)},
     "swin-timm": published.timm_new,
     "moby": published.moby,
-    "simmim": published.simmim,
     "ecddp": published.ecddp,
     "tespec-release": published.tespec_release,
 }
@@ -73,8 +72,6 @@ def test_a_swin_of_microsoft_is_read_as_timm_itself_reads_it(head):
     (published.moby, "encoder_k.", "moby"),
     (published.moby, "projector.", "moby"),
     (published.moby, "queue", "moby"),
-    (published.simmim, "encoder.mask_token", "simmim"),
-    (published.simmim, "decoder.", "simmim"),
 ])  # fmt: skip
 def test_names_beside_an_encoder_tell_whose_it_is(content, beside, source):
     model = content()["model"]
