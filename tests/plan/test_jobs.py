@@ -228,6 +228,9 @@ def test_commands_name_all_choices():
     upstream = "pretrain --method tespec --set recurrent=false --profile study --seed 0 --data sample"
     assert " ".join(command(job.upstream)) == upstream
     assert command(jobs_of(ablations=["memory"])[0])[-8:-6] == ["--variant", "memory: without"]
+    (job,) = jobs_of(cells=[TESPEC | {"backbone": "tiny"}], pretraining_seeds=[0])
+    assert all("--backbone tiny" in " ".join(command(each)) for each in (job, job.upstream))
+    assert all('"width": "tiny"' in each.overrides for each in (job, job.upstream))
 
 
 def test_data_of_a_folder_has_its_own_label_and_profile(tmp_path, monkeypatch):

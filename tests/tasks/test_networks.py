@@ -1,6 +1,5 @@
 """Networks of the three tasks: common behaviour, then the losses and predictions of each."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -116,7 +115,7 @@ def test_a_step_without_labels_that_count_costs_nothing(task, labels):
         assert losses["loss_box"] == losses["loss_class"] == 0
     else:
         assert losses["loss"].item() == pytest.approx(0, abs=1e-6)
-    assert all(torch.isfinite(each.grad).all() for each in model.parameters() if each.grad is not None)
+    assert all(torch.isfinite(each.grad).all() for each in model.parameters())  # None would be skipped
     assert state is not None
 
 
@@ -129,7 +128,7 @@ def test_a_frozen_backbone_has_no_gradient_with_labels_and_without(task, labels)
     batch = first_labels(batch, labels if task != "segmentation" else 3)  # see above
     model.loss(batch, None)[0]["loss"].backward()
     assert all(each.grad is None for each in model.backbone.parameters())
-    assert labels == 0 or all(each.grad is not None for each in model.head.parameters())
+    assert all(each.grad is not None for each in model.head.parameters())
 
 
 @torch.no_grad()
@@ -305,8 +304,8 @@ def test_predictions_that_are_not_finite_are_refused(task):
 
 @every_task
 def test_a_diverging_training_is_stopped_by_name(task):
-    settings = finetuning_settings("ddd17", "recurrent", "sample").optimisation
-    settings = dataclasses.replace(settings, steps=20, warmup_steps=0, peak_lr=1e20)
+    changes = ["optimisation.steps=20", "optimisation.warmup_steps=0", "optimisation.peak_lr=1e20"]
+    settings = finetuning_settings("ddd17", "recurrent", "sample", changes).optimisation
     model, batch = case(task)
     with pytest.raises(UserError, match=r"step \d+: the loss or a gradient is not finite"):
         Trainer(model, [batch] * 20, settings, seed=0, device=torch.device("cpu")).run()
