@@ -56,7 +56,7 @@ class Cells:
     tasks: Names | None = None
     seeds: Seeds | None = None
     label_share: Annotated[tuple[SomeShare, ...], Some] = (1.0,)
-    backbone: str | None = None
+    backbone: str = ""
     set: tuple[str, ...] = ()
 
 
@@ -138,7 +138,7 @@ class Job:
         overrides: settings that differ from the profile's, see `canonical`.
         checkpoint: weights given by the plan.
         upstream: pre-training that the run starts from.
-        backbone: value of `--backbone`, if given.
+        backbone: value of `--backbone`; "": the method's.
         variant: name of a row of an ablation.
         ablations: names of the ablations that contain the run.
     """
@@ -157,7 +157,7 @@ class Job:
     task_version: int = 1
     checkpoint: Path | None = None
     upstream: Job | None = None
-    backbone: str | None = None
+    backbone: str = ""
     variant: str = field(default="", compare=False)
     ablations: tuple[str, ...] = field(default=(), compare=False)
 
@@ -314,14 +314,7 @@ def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
 
 
 def _jobs(
-    plan: Plan,
-    kind: str,
-    method: str,
-    task: str,
-    arch: str,
-    seed: int,
-    changes: Iterable[str],
-    backbone: str | None = None,
+    plan: Plan, kind: str, method: str, task: str, arch: str, seed: int, changes: Iterable[str], backbone: str = ""
 ) -> Iterator[Job]:
     """Yield one job per pre-training that the method starts from, or a single job without pre-training."""
     if task not in names("tasks"):
@@ -334,21 +327,9 @@ def _jobs(
     upstreams: list[Job | None] = [None]
     if kind == EVALUATION and checkpoint is None and method in pretrained_methods():
         dataset, overrides = _pretraining(method, profile, pretraining, plan.accumulate, backbone)
-        place = _place(plan, dataset, labelled=False)
+        facts = (*_place(plan, dataset, labelled=False), pretraining, overrides)
         upstreams = [
-            Job(
-                PRETRAINING,
-                method,
-                dataset,
-                "",
-                first,
-                profile,
-                "test",
-                *place,
-                pretraining,
-                overrides,
-                backbone=backbone,
-            )
+            Job(PRETRAINING, method, dataset, "", first, profile, "test", *facts, backbone=backbone)
             for first in plan.pretraining_seeds or (seed,)
         ]
     data, label = _place(plan, task)
@@ -359,14 +340,7 @@ def _jobs(
 
 @cache
 def _cell(
-    method: str,
-    task: str,
-    arch: str,
-    profile: str,
-    changes: tuple[str, ...],
-    data: str,
-    accumulate: int,
-    backbone: str | None,
+    method: str, task: str, arch: str, profile: str, changes: tuple[str, ...], data: str, accumulate: int, backbone: str
 ) -> tuple[str, int]:
     """Return the settings of a cell that differ from the profile's, and the task's version."""
     network = "swin"
@@ -382,12 +356,12 @@ def _cell(
 
 @cache
 def _pretraining(
-    recipe: str, profile: str, changes: tuple[str, ...], accumulate: int, backbone: str | None
+    recipe: str, profile: str, changes: tuple[str, ...], accumulate: int, backbone: str
 ) -> tuple[str, str]:
     """Return the data set of a pre-training, and its settings that differ from the profile's."""
     from tespec.runs.pretrain import identity_of
 
-    settings = pretraining_settings(recipe, profile, changes, backbone)
+    settings = pretraining_settings(recipe, profile, changes, backbone or None)
     overrides, given = identity_of(settings)
     return settings.dataset, canonical(overrides | given, accumulate)
 

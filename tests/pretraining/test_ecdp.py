@@ -1,4 +1,4 @@
-"""ECDP against the published formulas (Yan98/Event-Camera-Data-Pre-training), written out as loops."""
+"""ECDP against the published formulas (Yan98/Event-Camera-Data-Pre-training)."""
 
 import math
 from functools import partial
