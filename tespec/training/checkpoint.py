@@ -57,6 +57,7 @@ def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
         # A damaged archive can raise any exception.
         with suppress(Exception), zipfile.ZipFile(path) as archive:
             if archive.testzip() is None:
+                torch.load(path, map_location="cpu", weights_only=True, mmap=True)  # also reads the directory
                 return path, damaged
         damaged.append(path.name)
     return None, damaged
