@@ -16,7 +16,7 @@ from tespec.core.paths import REPOSITORY
 from tespec.plan.jobs import expand, missing_jobs, read_plan, up_to_date
 
 STUDY, DOCS = REPOSITORY / "results" / "sample", REPOSITORY / "docs"
-PAGE = (DOCS / "study.md").read_text()
+PAGE, README = (DOCS / "study.md").read_text(), (REPOSITORY / "README.md").read_text()
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -90,3 +90,14 @@ def test_of_the_plan_only_the_ablations_are_missing(records: list[Record]) -> No
     missing = missing_jobs(jobs, up_to_date(records), Path("no runs"))
     assert {job.variant for job in jobs} - {job.variant for job in missing} == {""}
     assert "" not in {job.variant for job in missing}
+
+
+def test_the_readme_has_the_scores_of_the_page() -> None:
+    scores = {
+        (name, network, arch): text.rpartition(" (")[0] for name, network, arch, text, *_ in rows("Scores and gains")
+    }
+    shown = re.findall(r"^\| ([^|]+?)( \(ResNet\))? \| ([\d.± -]+) \| ([\d.± -]+) \|$", README, re.MULTILINE)
+    for name, resnet, *texts in shown:
+        network = "-" if name == "Label prior" else "ResNet" if resnet else "Swin"
+        assert texts == [scores.pop((name, network, arch), "-") for arch in ("feed-forward", "recurrent")]
+    assert scores == {}
