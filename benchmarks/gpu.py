@@ -50,6 +50,7 @@ FEW = ("batch_size=2", "segments=4")
 # Maximum relative errors of a step's loss and gradients, compared with fp32 on the CPU. Twice the error of the CPU in
 # the same precision is added.
 ALLOWED = {"fp32": (1e-4, 1e-2), "bf16": (1e-2, 2e-2)}
+MOST_ALLOWED = 0.9  # a gradient of zero has the error 1, an unrelated one more
 Row = dict[str, Any]
 app = new_app("gpu.py", __doc__)
 
@@ -83,7 +84,8 @@ def agreement(name: str, precision: str, device: torch.device, small: bool) -> R
         return abs(found[0] / loss - 1), float((found[1] - gradient).norm() / gradient.norm())
 
     row = dict(zip(("loss_error", "gradient_error"), errors(device), strict=True))
-    allowed = [least + 2 * rounding for least, rounding in zip(ALLOWED[precision], errors(cpu), strict=True)]
+    rounding = zip(ALLOWED[precision], errors(cpu), strict=True)
+    allowed = [min(least + 2 * error, MOST_ALLOWED) for least, error in rounding]
     agrees = all(error <= most for error, most in zip(row.values(), allowed, strict=True))
     return row | {"allowed": allowed, "failed": not agrees}
 

@@ -98,6 +98,15 @@ def test_another_loss_or_other_gradients_fail_the_check(wrong, monkeypatch):
     assert not gpu.agreement("ddd17", "fp32", CPU, True)["failed"]
 
 
+def test_a_gradient_of_zero_fails_however_coarse_the_precision_is(monkeypatch):
+    def gradients(name, precision, device):
+        gradient = torch.tensor([1.0, 1.0]) if precision == "fp32" else torch.tensor([1.0, -0.4])
+        return 1.0, gradient if device == CPU else 0 * gradient
+
+    monkeypatch.setattr(gpu, "gradients", gradients)
+    assert gpu.agreement("gen1", "bf16", torch.device("meta"), True)["failed"]
+
+
 def test_a_step_that_raises_is_named_and_the_next_one_runs(monkeypatch, capsys):
     monkeypatch.setitem(gpu.STAGES, "step", lambda name, *_: {"note": "fine"} if name == "tespec" else 1 / 0)
     assert call(monkeypatch, gpu, "--only", "step", "--device", "cpu", "--small") == 1
