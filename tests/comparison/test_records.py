@@ -41,13 +41,16 @@ def test_a_record_survives_its_file_and_the_archive(tmp_path):
     assert find_record(first.parent, "evaluation-x") is None
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"format": 3}, "format"),
-    ({"results_version": 0}, "results_version"),
-    ({"metrics": {"miou": "many"}}, "metrics.miou"),
-    ({"scores": {"miou": {"better": "more\nthan"}}}, "scores.miou"),
-    (None, "Invalid JSON"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 3}, "format"),
+        ({"results_version": 0}, "results_version"),
+        ({"metrics": {"miou": "many"}}, "metrics.miou"),
+        ({"scores": {"miou": {"better": "more\nthan"}}}, "scores.miou"),
+        (None, "Invalid JSON"),
+    ],
+)
 @pytest.mark.parametrize("place", ["runs", "archive"])
 def test_a_damaged_record_is_named_and_left_out(tmp_path, place, change, message):
     good = record(seed=1)

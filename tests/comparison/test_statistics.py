@@ -18,13 +18,16 @@ def test_a_gain_computed_by_hand():
     assert gain.p == pytest.approx(1 - t / (t * t + 2) ** 0.5, abs=1e-12)
 
 
-@pytest.mark.parametrize(("differences", "mean", "note"), [
-    ([], math.nan, "no common seed"),
-    ([1.5], 1.5, "a single seed"),
-    ([1.0, math.nan], math.nan, "a score is missing or not finite"),
-    ([0.5, 0.5, 0.5], 0.5, "all seeds have the same difference"),
-    ([0.0, 0.0], 0.0, "all seeds have the same difference"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("differences", "mean", "note"),
+    [
+        ([], math.nan, "no common seed"),
+        ([1.5], 1.5, "a single seed"),
+        ([1.0, math.nan], math.nan, "a score is missing or not finite"),
+        ([0.5, 0.5, 0.5], 0.5, "all seeds have the same difference"),
+        ([0.0, 0.0], 0.0, "all seeds have the same difference"),
+    ],
+)
 def test_what_cannot_be_tested_is_blank_and_says_so(differences, mean, note):
     gain = paired_gain(differences)
     assert gain.mean == pytest.approx(mean, nan_ok=True)
@@ -50,15 +53,18 @@ def test_a_gain_over_several_pretrainings_computed_by_hand():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("methods", "between", "baseline", "pretrainings", "over_pretrained"), [
-    (10, 0.0, 1.0, 2, False),
-    (10, 0.5, 0.1, 2, False),
-    (10, 0.5, 3.0, 2, False),
-    (10, 3.0, 1.0, 3, False),
-    (10, 1.0, 0.0, 2, True),
-    (1, 0.5, 1.0, 2, False),
-    (4, 0.2, 1.0, 2, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("methods", "between", "baseline", "pretrainings", "over_pretrained"),
+    [
+        (10, 0.0, 1.0, 2, False),
+        (10, 0.5, 0.1, 2, False),
+        (10, 0.5, 3.0, 2, False),
+        (10, 3.0, 1.0, 3, False),
+        (10, 1.0, 0.0, 2, True),
+        (1, 0.5, 1.0, 2, False),
+        (4, 0.2, 1.0, 2, False),
+    ],
+)
 def test_intervals_of_several_pretrainings_cover_the_gain(methods, between, baseline, pretrainings, over_pretrained):
     """Five seeds shift all methods alike; `between`, `baseline`: deviations of pre-trainings and baseline runs."""
     rng, tables, covered = np.random.default_rng(0), 1000, 0

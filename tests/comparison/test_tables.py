@@ -105,13 +105,16 @@ def test_errors_are_best_where_they_are_lowest_and_one_row_is_not_the_best():
     assert not one(made[:1], "depth").bold["MVSEC", "Abs ↓", MEASURED].any()
 
 
-@pytest.mark.parametrize(("changes", "where", "label"), [
-    ({"profile": "tiny"}, {}, "measured (sample, tiny)"),
-    ({"data": "ddd17", "data_fingerprint": "f" * 12}, {}, "measured (ddd17, sample)"),
-    ({"split": "val"}, {"split": "*"}, "measured (sample, sample, val split)"),
-    ({"config": {"label_share": 0.05}}, {"label_fraction": "*"}, "measured (sample, sample, 5 % of labels)"),
-    ({"overrides": {"a.b": 1}}, {"overrides": "*"}, "measured (sample, sample, a.b=1)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "where", "label"),
+    [
+        ({"profile": "tiny"}, {}, "measured (sample, tiny)"),
+        ({"data": "ddd17", "data_fingerprint": "f" * 12}, {}, "measured (ddd17, sample)"),
+        ({"split": "val"}, {"split": "*"}, "measured (sample, sample, val split)"),
+        ({"config": {"label_share": 0.05}}, {"label_fraction": "*"}, "measured (sample, sample, 5 % of labels)"),
+        ({"overrides": {"a.b": 1}}, {"overrides": "*"}, "measured (sample, sample, a.b=1)"),
+    ],
+)
 def test_different_settings_never_share_a_column(changes, where, label):
     made = [record(miou=40.0), record(seed=1, miou=50.0, **changes)]
     table = one(made, where=where)
@@ -265,13 +268,16 @@ def test_rows_of_one_variant_that_differ_in_more_have_columns_of_their_own():
     assert cells(plain, default, narrow_default) == {"": ["50.00 (1)", "40.00 (1)"]}
 
 
-@pytest.mark.parametrize(("changes", "where", "place", "text"), [
-    ({"method_version": 2}, "method_version", "Data", "method_version 2"),
-    ({"plugin": "f" * 12}, "plugin", "Data", "plugin ffffffffffff"),
-    ({"weights": {"sha256": "ff"}}, "weights", "Data", "weights ff"),
-    ({"weights": {"recipe": {"overrides": {"lr": 1}}}}, "variant", "Method", "pretraining.lr=1"),
-    ({"weights": {"recipe": {"overrides": {"lr": 1}}}}, "pretraining_overrides", "Method", ", pretraining.lr=1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "where", "place", "text"),
+    [
+        ({"method_version": 2}, "method_version", "Data", "method_version 2"),
+        ({"plugin": "f" * 12}, "plugin", "Data", "plugin ffffffffffff"),
+        ({"weights": {"sha256": "ff"}}, "weights", "Data", "weights ff"),
+        ({"weights": {"recipe": {"overrides": {"lr": 1}}}}, "variant", "Method", "pretraining.lr=1"),
+        ({"weights": {"recipe": {"overrides": {"lr": 1}}}}, "pretraining_overrides", "Method", ", pretraining.lr=1"),
+    ],
+)
 def test_gains_of_several_versions_have_rows_of_their_own(changes, where, place, text):
     made = [record(seed=seed, miou=40.0) for seed in range(2)]
     made += [record("moby", seed=seed, miou=50.0 + seed) for seed in range(2)]

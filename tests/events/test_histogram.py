@@ -66,18 +66,21 @@ def test_any_integer_type_and_any_stride_is_taken(dtype):
     np.testing.assert_array_equal(found, plain_histogram(*events, **options))
 
 
-@pytest.mark.parametrize(("change", "options", "message"), [
-    ({"x": [0, 8]}, {}, "x has values outside of 0 to 7"),
-    ({"x": [0, -1]}, {}, "x has values"),
-    ({"y": [6, 0]}, {}, "y has values"),
-    ({"p": [0, 2]}, {}, "p has values"),
-    ({"t": [5, 4]}, {}, "not sorted"),
-    ({"t": [5]}, {}, "shapes"),
-    ({"t": [0.5, 1.5]}, {}, "not integers"),
-    ({}, {"rule": "sums"}, "unknown binning rule 'sums'; choose from edges, rvt"),
-    ({}, {"t_end": 0}, "is empty"),
-    ({}, {"bins": 0}, "bins"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({"x": [0, 8]}, {}, "x has values outside of 0 to 7"),
+        ({"x": [0, -1]}, {}, "x has values"),
+        ({"y": [6, 0]}, {}, "y has values"),
+        ({"p": [0, 2]}, {}, "p has values"),
+        ({"t": [5, 4]}, {}, "not sorted"),
+        ({"t": [5]}, {}, "shapes"),
+        ({"t": [0.5, 1.5]}, {}, "not integers"),
+        ({}, {"rule": "sums"}, "unknown binning rule 'sums'; choose from edges, rvt"),
+        ({}, {"t_end": 0}, "is empty"),
+        ({}, {"bins": 0}, "bins"),
+    ],
+)
 def test_what_cannot_be_counted_is_refused(change, options, message):
     columns = {name: np.array(change.get(name, [0, 1])) for name in ("x", "y", "t", "p")}
     with pytest.raises(ValueError, match=message):
@@ -168,13 +171,16 @@ def test_a_view_of_the_events_is_that_of_their_histogram(seed, region, rule):
         np.testing.assert_array_equal(out, apply_maps(plain, view, 0))
 
 
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda stream: window_histograms(stream, [5], 2), "windows have the shape"),
-    (lambda stream: window_histograms(stream, [[1, 2, 3]], 2), "windows have the shape"),
-    (lambda stream: window_histograms(stream, [[20, 20]], 2), "is empty"),
-    (lambda stream: window_histograms(stream, [[0, 9]], 2, out=np.zeros((1, 4, 20, 31), np.uint8)), "out must be"),
-    (lambda stream: window_histograms(stream, [[0, 9]], 2, out=np.zeros((1, 4, 20, 30), np.int8)), "out must be"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda stream: window_histograms(stream, [5], 2), "windows have the shape"),
+        (lambda stream: window_histograms(stream, [[1, 2, 3]], 2), "windows have the shape"),
+        (lambda stream: window_histograms(stream, [[20, 20]], 2), "is empty"),
+        (lambda stream: window_histograms(stream, [[0, 9]], 2, out=np.zeros((1, 4, 20, 31), np.uint8)), "out must be"),
+        (lambda stream: window_histograms(stream, [[0, 9]], 2, out=np.zeros((1, 4, 20, 30), np.int8)), "out must be"),
+    ],
+)
 def test_mistakes_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call(recording(count=9))

@@ -133,10 +133,13 @@ def test_a_store_beside_the_recording_is_read_in_its_place(without_data, tmp_pat
     assert_same_events(whole(open_events(path)), EVENTS)
 
 
-@pytest.mark.parametrize("make", [
-    lambda folder: evt3(folder / "a.raw", *evt3_events(random_events(9)), header=b"% evt 3.0\n"),
-    lambda folder: dat(folder / "a.dat", [(3, 2, 1, 1)], header="% Version 2\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda folder: evt3(folder / "a.raw", *evt3_events(random_events(9)), header=b"% evt 3.0\n"),
+        lambda folder: dat(folder / "a.dat", [(3, 2, 1, 1)], header="% Version 2\n"),
+    ],
+)
 def test_the_user_goes_before_a_description_beside_the_recording_and_nothing_is_guessed(tmp_path, make):
     path = make(tmp_path)
     (tmp_path / "dataset.json").write_text(json.dumps({"splits": {"train": ["a"]}}))

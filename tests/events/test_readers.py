@@ -49,10 +49,13 @@ POSITIVE, PERIOD, G = 1 << 11, 1 << 32, (0, 1_500_000_000, 3_000_000_000)
 
 
 # CRC-32 of columns (u2, u2, i8, u1) as decoded by evlib 0.13.2 and aedat 2.3.0.
-@pytest.mark.parametrize(("name", "facts", "checksums"), [
-    (REAL.name, (480, 640, 343_474, 0), [1_020_540_681, 2_671_808_845, 1_163_852_150, 2_041_904_026]),
-    ("davis.aedat4", (260, 346, 117_667, 0), [1_580_470_145, 1_777_519_670, 4_267_156_144, 3_380_914_417]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "facts", "checksums"),
+    [
+        (REAL.name, (480, 640, 343_474, 0), [1_020_540_681, 2_671_808_845, 1_163_852_150, 2_041_904_026]),
+        ("davis.aedat4", (260, 346, 117_667, 0), [1_580_470_145, 1_777_519_670, 4_267_156_144, 3_380_914_417]),
+    ],
+)
 def test_every_event_of_a_real_recording_is_that_of_another_decoder(monkeypatch, name, facts, checksums):
     monkeypatch.setattr(prophesee, "BLOCK", 77_777)
     stream = load_events(DATA / name)
@@ -104,13 +107,16 @@ def test_words_of_evt3_are_read_as_described(tmp_path):
 TOP3, TOP2 = (1 << 24) - 4096, (1 << 34) - 64
 
 
-@pytest.mark.parametrize(("highs", "clamped", "evt3_wanted", "evt2_wanted"), [
-    ([-1, 0, 1], 0, [TOP3, 1 << 24, (1 << 24) + 4096], [TOP2, 1 << 34, (1 << 34) + 64]),
-    # A step back across the overflow is not another overflow.
-    ([-1, 0, -1, 0, 1], 1, [TOP3, *[1 << 24] * 3, (1 << 24) + 4096], [TOP2, *[1 << 34] * 3, (1 << 34) + 64]),
-    ([0, -1, 0, 1], 1, [0, 0, 0, 4096], [0, 0, 0, 64]),  # nor is a step back right after the counter's start
-    ([-2, -1, -2, 0], 1, [TOP3 - 4096, TOP3, TOP3, 1 << 24], [TOP2 - 64, TOP2, TOP2, 1 << 34]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("highs", "clamped", "evt3_wanted", "evt2_wanted"),
+    [
+        ([-1, 0, 1], 0, [TOP3, 1 << 24, (1 << 24) + 4096], [TOP2, 1 << 34, (1 << 34) + 64]),
+        # A step back across the overflow is not another overflow.
+        ([-1, 0, -1, 0, 1], 1, [TOP3, *[1 << 24] * 3, (1 << 24) + 4096], [TOP2, *[1 << 34] * 3, (1 << 34) + 64]),
+        ([0, -1, 0, 1], 1, [0, 0, 0, 4096], [0, 0, 0, 64]),  # nor is a step back right after the counter's start
+        ([-2, -1, -2, 0], 1, [TOP3 - 4096, TOP3, TOP3, 1 << 24], [TOP2 - 64, TOP2, TOP2, 1 << 34]),
+    ],
+)
 def test_high_words_go_on_at_an_overflow_and_step_back_beside_it(tmp_path, highs, clamped, evt3_wanted, evt2_wanted):
     words3 = [word for high in highs for word in (("TIME_HIGH", high & 0xFFF), ("ADDR_X", 1))]
     words2 = [word for high in highs for word in ((8, high & 0xFFFFFFF), (1, 1))]
@@ -123,13 +129,16 @@ def test_high_words_go_on_at_an_overflow_and_step_back_beside_it(tmp_path, highs
 
 
 @pytest.mark.parametrize("block", [1 << 16, 1])
-@pytest.mark.parametrize(("times", "wanted"), [
-    ([3_000_000_000, 1_000_000_000, 3_000_000_001], [3_000_000_000, 3_000_000_000, 3_000_000_001]),
-    ([3_000_000_000, 800_000_000], [3_000_000_000, PERIOD + 800_000_000]),  # more than half of the clock: overflow
-    ([3, PERIOD - 2, 5], [3, 3, 5]),  # a step back right after the clock's start
-    ([PERIOD - 1, 0, PERIOD - 2, 1], [PERIOD - 1, PERIOD, PERIOD, PERIOD + 1]),
-    ([G[2], 2, G[1], G[2], 4], [G[2], PERIOD + 2, PERIOD + G[1], PERIOD + G[2], 2 * PERIOD + 4]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("times", "wanted"),
+    [
+        ([3_000_000_000, 1_000_000_000, 3_000_000_001], [3_000_000_000, 3_000_000_000, 3_000_000_001]),
+        ([3_000_000_000, 800_000_000], [3_000_000_000, PERIOD + 800_000_000]),  # more than half of the clock: overflow
+        ([3, PERIOD - 2, 5], [3, 3, 5]),  # a step back right after the clock's start
+        ([PERIOD - 1, 0, PERIOD - 2, 1], [PERIOD - 1, PERIOD, PERIOD, PERIOD + 1]),
+        ([G[2], 2, G[1], G[2], 4], [G[2], PERIOD + 2, PERIOD + G[1], PERIOD + G[2], 2 * PERIOD + 4]),
+    ],
+)
 def test_the_clock_of_dat_goes_on_at_its_end_and_steps_back_beside_it(tmp_path, monkeypatch, times, wanted, block):
     monkeypatch.setattr(prophesee, "BLOCK", block)
     stream = load_events(dat(tmp_path / "a.dat", [(1, 1, t, 1) for t in times]))
@@ -137,13 +146,16 @@ def test_the_clock_of_dat_goes_on_at_its_end_and_steps_back_beside_it(tmp_path, 
     assert stream.clamped == sum(t % PERIOD != w % PERIOD for t, w in zip(times, wanted, strict=True))
 
 
-@pytest.mark.parametrize(("header", "size"), [
-    (b"% evt 3.0\n% Height 720\n% Width 1280\n% end\n", (720, 1280)),
-    (b"% format EVT3;height=480;width=640\n", (480, 640)),
-    (b"% date 2020-01-01\n% geometry 640x480\n% evt 3.0\n", (480, 640)),
-    (b"% evt 3.0\n% geometry 640\n% height 480\n", None),
-    *((b"% evt 3.0\n% " + each + b"\n", None) for each in (b"Height 9" + b"9" * 999, "geometry ٣x٣".encode())),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("header", "size"),
+    [
+        (b"% evt 3.0\n% Height 720\n% Width 1280\n% end\n", (720, 1280)),
+        (b"% format EVT3;height=480;width=640\n", (480, 640)),
+        (b"% date 2020-01-01\n% geometry 640x480\n% evt 3.0\n", (480, 640)),
+        (b"% evt 3.0\n% geometry 640\n% height 480\n", None),
+        *((b"% evt 3.0\n% " + each + b"\n", None) for each in (b"Height 9" + b"9" * 999, "geometry ٣x٣".encode())),
+    ],
+)
 def test_headers_of_several_recorders(tmp_path, header, size):
     assert read_header(evt3(tmp_path / "a.raw", header=header)).sensor == size
 
@@ -237,16 +249,19 @@ def described(dtype, shape, content=b"", length=None):
     return b"\x93NUMPY\2\0" + struct.pack("<I", length or len(text)) + text + content
 
 
-@pytest.mark.parametrize("content", [
-    b"",
-    b"hello",
-    described("<i8", "(1000000000000,)", bytes(80)),
-    described("<i8", "(11,)", bytes(80)),
-    described("<i8", f"({10**30},)", bytes(80)),
-    described("|V2147483647", "(4,)", bytes(80)),
-    described("|O", "(1,)", b"cos\nsystem\n(S'true'\ntR."),
-    described("<i8", "(1,)", b" " * 100_000, 2**32 - 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"hello",
+        described("<i8", "(1000000000000,)", bytes(80)),
+        described("<i8", "(11,)", bytes(80)),
+        described("<i8", f"({10**30},)", bytes(80)),
+        described("|V2147483647", "(4,)", bytes(80)),
+        described("|O", "(1,)", b"cos\nsystem\n(S'true'\ntR."),
+        described("<i8", "(1,)", b" " * 100_000, 2**32 - 1),
+    ],
+)
 def test_arrays_that_files_do_not_hold_are_refused(tmp_path, content):
     (tmp_path / "a.npy").write_bytes(content)
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:

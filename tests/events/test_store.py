@@ -127,11 +127,14 @@ def test_chunks_of_any_length_give_the_same_store(tmp_path, shape):
     assert stores[0] == stores[1] == stores[2]
 
 
-@pytest.mark.parametrize(("t", "size", "message"), [
-    ([1], (1025, 8), "its sensor of 8x1025 px is too large for a packed store"),
-    ([1], (6, 2049), "its sensor of 2049x6 px is too large"),
-    ([0, 9 * 3600 * 10**6], (6, 8), "lasts 9 h by its timestamps, so at least one is damaged"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("t", "size", "message"),
+    [
+        ([1], (1025, 8), "its sensor of 8x1025 px is too large for a packed store"),
+        ([1], (6, 2049), "its sensor of 2049x6 px is too large"),
+        ([0, 9 * 3600 * 10**6], (6, 8), "lasts 9 h by its timestamps, so at least one is damaged"),
+    ],
+)
 def test_what_cannot_be_packed_is_refused(tmp_path, t, size, message):
     events = random_events(len(t))._replace(t=np.array(t))
     reader = reader_of(tmp_path / "a.raw", events, height=size[0], width=size[1])
@@ -154,26 +157,29 @@ def write_array(folder, name, place, value):
 LOST, TORN, HEADER = "is missing or truncated; pack", "do not match each other", r"header\.json: not a readable header"
 
 
-@pytest.mark.parametrize(("damage", "message"), [
-    (lambda f: (f / "events.u32").unlink(), LOST),
-    (lambda f: (f / "events.u32").write_bytes(b"abc"), LOST),
-    (lambda f: (f / "events.u32").write_bytes(b"abcd"), TORN),
-    (lambda f: (f / "header.json").write_text("{"), HEADER),
-    (lambda f: (f / "header.json").unlink(), HEADER),
-    (lambda f: write_header(f, version=1), f"{HEADER} of format version 2; pack the recording again"),
-    (lambda f: write_header(f, width="8"), HEADER),
-    (lambda f: write_header(f, source=None), HEADER),
-    *(
-        (lambda f, files=files: write_header(f, source={"name": "a", "sha256": "", "files": files}), HEADER)
-        for files in (None, 5, [["a"]], ["a"])
-    ),
-    (lambda f: write_header(f, first_ms=10**30), HEADER),
-    (lambda f: write_header(f, count=999), TORN),
-    (lambda f: write_array(f, "index.i64", 0, 1), TORN),
-    (lambda f: write_array(f, "index.i64", 3, 10**6), TORN),
-    (lambda f: write_array(f, "index.i64", slice(1, 3), 0), TORN),
-    (lambda f: write_array(f, "index.i64", slice(3, 5), [8 * 10**18, -8 * 10**18]), TORN),  # overflows int64
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: (f / "events.u32").unlink(), LOST),
+        (lambda f: (f / "events.u32").write_bytes(b"abc"), LOST),
+        (lambda f: (f / "events.u32").write_bytes(b"abcd"), TORN),
+        (lambda f: (f / "header.json").write_text("{"), HEADER),
+        (lambda f: (f / "header.json").unlink(), HEADER),
+        (lambda f: write_header(f, version=1), f"{HEADER} of format version 2; pack the recording again"),
+        (lambda f: write_header(f, width="8"), HEADER),
+        (lambda f: write_header(f, source=None), HEADER),
+        *(
+            (lambda f, files=files: write_header(f, source={"name": "a", "sha256": "", "files": files}), HEADER)
+            for files in (None, 5, [["a"]], ["a"])
+        ),
+        (lambda f: write_header(f, first_ms=10**30), HEADER),
+        (lambda f: write_header(f, count=999), TORN),
+        (lambda f: write_array(f, "index.i64", 0, 1), TORN),
+        (lambda f: write_array(f, "index.i64", 3, 10**6), TORN),
+        (lambda f: write_array(f, "index.i64", slice(1, 3), 0), TORN),
+        (lambda f: write_array(f, "index.i64", slice(3, 5), [8 * 10**18, -8 * 10**18]), TORN),  # overflows int64
+    ],
+)
 def test_a_damaged_store_is_refused(tmp_path, damage, message):
     folder = stored(tmp_path / "a")
     damage(folder)

@@ -102,13 +102,16 @@ def test_means_over_fewer_recordings_or_frames_are_counted():
     assert scorer.overall().partial["rms"] == "2 of 3 recordings"
 
 
-@pytest.mark.parametrize(("predicted", "truth", "message"), [
-    (np.full(SIZE, np.nan), np.full(SIZE, 10.0), "must be finite and positive"),
-    (np.full(SIZE, np.inf), np.full(SIZE, np.nan), "must be finite and positive"),
-    (np.zeros(SIZE), np.full(SIZE, 10.0), "must be finite and positive"),
-    (np.ones(SIZE), np.ones((5, 4)), r"predictions \(4, 5\) and depths \(5, 4\) are not \(H, W\) images"),
-    (np.ones((1, *SIZE)), np.ones((1, *SIZE)), "images of equal size"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("predicted", "truth", "message"),
+    [
+        (np.full(SIZE, np.nan), np.full(SIZE, 10.0), "must be finite and positive"),
+        (np.full(SIZE, np.inf), np.full(SIZE, np.nan), "must be finite and positive"),
+        (np.zeros(SIZE), np.full(SIZE, 10.0), "must be finite and positive"),
+        (np.ones(SIZE), np.ones((5, 4)), r"predictions \(4, 5\) and depths \(5, 4\) are not \(H, W\) images"),
+        (np.ones((1, *SIZE)), np.ones((1, *SIZE)), "images of equal size"),
+    ],
+)
 def test_what_is_no_depth_or_no_range_is_refused(predicted, truth, message):
     with pytest.raises(ValueError, match=message):
         DepthScorer().update(predicted, truth, "a")

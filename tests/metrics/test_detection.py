@@ -163,13 +163,16 @@ def test_sizes_at_the_limits_are_decided_in_float32_as_the_protocol_decides(plac
     assert BoxFilter(*limits).keeps(found).tolist() == kept
 
 
-@pytest.mark.parametrize(("frame", "message"), [
-    (Frame(boxes((0, 0, 9, 9), label=3), boxes()), "predicted boxes of a at 1000000 us: a label outside the 3"),
-    (Frame(boxes(), boxes((0, 0, 9, 9), label=-1)), "truth boxes of a at 1000000 us: a label"),
-    (Frame(boxes((0, 0, 9, 9), score=[np.nan]), boxes()), "predicted boxes of a .* or an invalid box or score"),
-    (Frame(boxes((0, 0, 9, 9), score=[-0.1]), boxes()), "predicted boxes of a .* or an invalid box or score"),
-    (Frame(boxes(), boxes((0, 0, np.inf, 9))), "truth boxes of a .* or an invalid box or score"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (Frame(boxes((0, 0, 9, 9), label=3), boxes()), "predicted boxes of a at 1000000 us: a label outside the 3"),
+        (Frame(boxes(), boxes((0, 0, 9, 9), label=-1)), "truth boxes of a at 1000000 us: a label"),
+        (Frame(boxes((0, 0, 9, 9), score=[np.nan]), boxes()), "predicted boxes of a .* or an invalid box or score"),
+        (Frame(boxes((0, 0, 9, 9), score=[-0.1]), boxes()), "predicted boxes of a .* or an invalid box or score"),
+        (Frame(boxes(), boxes((0, 0, np.inf, 9))), "truth boxes of a .* or an invalid box or score"),
+    ],
+)
 def test_what_is_no_box_is_refused(frame, message):
     with pytest.raises(ValueError, match=message):
         scorer_of(frame).overall()

@@ -54,12 +54,15 @@ def test_counts_beyond_32_bits_are_exact():
     assert found.classes == pytest.approx({"a": 75, "b": 50})
 
 
-@pytest.mark.parametrize(("predicted", "labels", "message"), [
-    ([0, 4], [0, 1], "predictions range from 0 to 4, not within 0 to 3"),
-    ([0, -1], [0, 1], "predictions range from -1 to 0, not within 0 to 3"),
-    ([0, 1], [0, 7], "labels range from 0 to 7, not within 0 to 3"),
-    ([0, 1], [0, 1, 2], "different shapes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("predicted", "labels", "message"),
+    [
+        ([0, 4], [0, 1], "predictions range from 0 to 4, not within 0 to 3"),
+        ([0, -1], [0, 1], "predictions range from -1 to 0, not within 0 to 3"),
+        ([0, 1], [0, 7], "labels range from 0 to 7, not within 0 to 3"),
+        ([0, 1], [0, 1, 2], "different shapes"),
+    ],
+)
 def test_what_is_no_class_is_refused_where_a_label_is(predicted, labels, message):
     with pytest.raises(ValueError, match=message):
         confusion(np.array(predicted), np.array(labels), CLASSES)

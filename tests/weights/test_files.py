@@ -29,15 +29,30 @@ def weights(path, recipe):
     return path
 
 
-@pytest.mark.parametrize(("recipe", "message"), [
-    *((RECIPE | change, f"recipe, {next(iter(change))}: ")
-      for change in ({"bins": 0}, {"bins": 10**9}, {"bins": "1"}, {"in_channels": -1}, {"sensor": 3}, {"width": 3},
-                     {"sensor": ["a", "b"]}, {"recurrent": "no"})),
-    *(({name: RECIPE[name] for name in RECIPE if name != setting}, f"its recipe lacks {setting}")
-      for setting in ("sensor", "recurrent", "bins")),
-    *((text, "not a readable safetensors file|not a mapping") for text in ("[" * 200_000, "[]", "{", '{"width": ')),
-    (RECIPE | {"width": "swin-of-mine"}, "unknown value 'swin-of-mine'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [
+        *(
+            (RECIPE | change, f"recipe, {next(iter(change))}: ")
+            for change in (
+                {"bins": 0},
+                {"bins": 10**9},
+                {"bins": "1"},
+                {"in_channels": -1},
+                {"sensor": 3},
+                {"width": 3},
+                {"sensor": ["a", "b"]},
+                {"recurrent": "no"},
+            )
+        ),
+        *(
+            ({name: RECIPE[name] for name in RECIPE if name != setting}, f"its recipe lacks {setting}")
+            for setting in ("sensor", "recurrent", "bins")
+        ),
+        *((text, "not a readable safetensors file|not a mapping") for text in ("[" * 200_000, "[]", "{", '{"width": ')),
+        (RECIPE | {"width": "swin-of-mine"}, "unknown value 'swin-of-mine'"),
+    ],
+)
 def test_a_recipe_of_other_types_or_that_lacks_something_is_refused(tmp_path, recipe, message):
     with pytest.raises(UserError, match=message):
         tespec.load(weights(tmp_path / "a.safetensors", recipe))
@@ -98,14 +113,17 @@ def test_a_torn_file_is_refused_wherever_it_ends(tmp_path, kind):
             read_tensors(path)
 
 
-@pytest.mark.parametrize(("name", "content", "message"), [
-    ("gone.pth", None, "gone.pth: no such weights file"),
-    ("folder", "", r"folder: cannot be read \(Is a directory\)"),
-    ("empty.pth", {"epoch": 3}, "holds no tensors"),
-    ("list.pth", [torch.ones(2)], "holds no state dict"),
-    ("nan.pth", {"a": torch.ones(3), "b": torch.tensor([0.0, float("nan")])}, "b holds values that are not finite"),
-    ("float8.pth", {"a": torch.ones(3).to(torch.float8_e5m2)}, "a has dtype torch.float8_e5m2, which is not"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("gone.pth", None, "gone.pth: no such weights file"),
+        ("folder", "", r"folder: cannot be read \(Is a directory\)"),
+        ("empty.pth", {"epoch": 3}, "holds no tensors"),
+        ("list.pth", [torch.ones(2)], "holds no state dict"),
+        ("nan.pth", {"a": torch.ones(3), "b": torch.tensor([0.0, float("nan")])}, "b holds values that are not finite"),
+        ("float8.pth", {"a": torch.ones(3).to(torch.float8_e5m2)}, "a has dtype torch.float8_e5m2, which is not"),
+    ],
+)
 def test_files_without_weights_are_named(tmp_path, name, content, message):
     if content == "":
         (tmp_path / name).mkdir()

@@ -68,11 +68,14 @@ def test_a_swin_of_microsoft_is_read_as_timm_itself_reads_it(head):
         assert all(torch.equal(each, ours[name]) for name, each in converted(same).tensors.items())
 
 
-@pytest.mark.parametrize(("content", "beside", "source"), [
-    (published.moby, "encoder_k.", "moby"),
-    (published.moby, "projector.", "moby"),
-    (published.moby, "queue", "moby"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "beside", "source"),
+    [
+        (published.moby, "encoder_k.", "moby"),
+        (published.moby, "projector.", "moby"),
+        (published.moby, "queue", "moby"),
+    ],
+)
 def test_names_beside_an_encoder_tell_whose_it_is(content, beside, source):
     model = content()["model"]
     bare = {name: each for name, each in model.items() if name.startswith("encoder.") and "mask_token" not in name}
@@ -155,12 +158,15 @@ RELEASE = published.tespec_release()["state_dict"]
 TWICE = {name.removeprefix("model."): tensor for name, tensor in RELEASE.items() if "pure_backbone" in name}
 
 
-@pytest.mark.parametrize(("state", "message"), [
-    *((dict.fromkeys(names, torch.zeros(1)), message) for names, message in UNSUPPORTED),
-    *((published.microsoft() | {name: torch.zeros(1)}, message) for name, message in OF_MICROSOFT),
-    *((state, NAMING) for state in (BARE, BARE | BOTH_NAMINGS)),
-    (RELEASE | TWICE, r"holds swin\..* twice, under two names"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        *((dict.fromkeys(names, torch.zeros(1)), message) for names, message in UNSUPPORTED),
+        *((published.microsoft() | {name: torch.zeros(1)}, message) for name, message in OF_MICROSOFT),
+        *((state, NAMING) for state in (BARE, BARE | BOTH_NAMINGS)),
+        (RELEASE | TWICE, r"holds swin\..* twice, under two names"),
+    ],
+)
 def test_unsupported_and_ambiguous_networks_are_refused(state, message, tmp_path):
     for use in (inspect, partial(load_backbone, backbone())):
         with pytest.raises(UserError, match=message):

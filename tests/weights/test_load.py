@@ -161,12 +161,15 @@ def test_weights_of_this_harness_name_their_data_in_the_header(tmp_path, monkeyp
     assert origin_of(path) == expected
 
 
-@pytest.mark.parametrize(("content", "data"), [
-    (published.tespec_release, "1Mpx"),
-    (published.moby, "ImageNet-1k"),
-    (published.ecddp, "E-TartanAir"),
-    (published.timm_new, ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "data"),
+    [
+        (published.tespec_release, "1Mpx"),
+        (published.moby, "ImageNet-1k"),
+        (published.ecddp, "E-TartanAir"),
+        (published.timm_new, ""),
+    ],
+)
 def test_a_published_file_has_the_data_of_its_publication_converted_or_not(tmp_path, content, data):
     path, rewritten = saved(tmp_path, content()), tmp_path / "converted.safetensors"
     write_weights(rewritten, *rewrite(inspect(path)))
