@@ -1,7 +1,4 @@
-"""Find recordings of any kind in folders, split them without training on test data, and cut them into windows.
-
-Missing, damaged or inconsistent files raise a `UserError`.
-"""
+"""Find recordings of any kind in folders, and split them without training on test data."""
 
 from __future__ import annotations
 
@@ -21,24 +18,8 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Downsample, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles
-from tespec.datasets.recording import (
-    LabelledRecording,
-    Recording,
-    contiguous_windows,
-    reduced,
-    require_one_size,
-    window_us,
-)
-from tespec.datasets.sources import (
-    WINDOW_US,
-    ArchiveSource,
-    EventSource,
-    Source,
-    is_archive,
-    pack_missing,
-    raise_or_leave_out,
-    source_of,
-)
+from tespec.datasets.recording import LabelledRecording, Recording, WindowRule, fixed_windows, require_one_size
+from tespec.datasets.sources import WINDOW_US, EventSource, is_archive, pack_missing, raise_or_leave_out, source_of
 from tespec.events.packing import READERS, dataset_of, in_columns
 from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
@@ -121,16 +102,6 @@ def name_of(root: Path, path: Path) -> str:
     return path.name if path == root else path.relative_to(root).as_posix()
 
 
-def fixed_windows(name: str, source: Source, window_ms: float, downsample: Downsample) -> Recording:
-    """Cut a recording into contiguous windows."""
-    if isinstance(source, ArchiveSource):
-        source.require_window(window_ms)
-        return Recording(name, source, source.region, source.windows)
-    stream = source.stream
-    windows = contiguous_windows(stream.t_first, stream.t_last + 1, window_us(window_ms))
-    return Recording(name, source, reduced(stream.height, stream.width, downsample), windows)
-
-
 class EventFolder(LabelledDataset):
     """Every recording at or below `root`, without labels; `sensor` is the size of those that do not name it."""
 
@@ -140,7 +111,8 @@ class EventFolder(LabelledDataset):
     def __init__(self, root: Path, sensor: Size | None = None) -> None:
         found = find_recordings(root)
         folder = root.parent if root.is_file() else root
-        super().__init__(folder, {ALL: [path.relative_to(folder).as_posix() for path in found]}, sensor=sensor)
+        splits = {ALL: [path.relative_to(folder).as_posix() for path in found]}
+        super().__init__(folder, splits, (), WindowRule(), Downsample(1, "nearest"), {}, sensor)
 
     def find(self, split: str, name: str) -> RecordingFiles:
         """Files of one recording."""
@@ -243,21 +215,13 @@ def _split_of_archive(path: Path, archives: list[tuple[Any, Mapping[str, Sequenc
 
 
 class TrainValSplit(NamedTuple):
-    """Recordings for pre-training, or parts of them: at least one to train on, and at least one held out.
-
-    Attributes:
-        train: recordings to train on.
-        held_out: recordings to validate on.
-        excluded_test: names of recordings that are left out because they are in a test split.
-        left_out: names of recordings that are next to split folders, or not named by a `dataset.json`.
-        damaged: errors of skipped recordings by name.
-    """
+    """Recordings for pre-training, or parts of them: at least one to train on, and at least one held out."""
 
     train: list[Recording]
     held_out: list[Recording]
-    excluded_test: tuple[str, ...]
-    left_out: tuple[str, ...]
-    damaged: dict[str, UserError]
+    excluded_test: tuple[str, ...]  # names of recordings that are left out because they are in a test split
+    left_out: tuple[str, ...]  # names of recordings that are next to split folders, or not in a `dataset.json`
+    damaged: dict[str, UserError]  # errors of skipped recordings by name
 
     @property
     def size(self) -> tuple[int, int]:
@@ -269,12 +233,6 @@ class TrainValSplit(NamedTuple):
         """Number of events whose time stepped back and was raised, for each recording with any."""
         every = {each.path: each for each in (*self.train, *self.held_out) if isinstance(each.source, EventSource)}
         return {path: count for path, each in every.items() if (count := each.stream.clamped)}
-
-
-def lengths_by_split(train: Sequence[Recording], held_out: Sequence[Recording]) -> dict[str, dict[str, float]]:
-    """Number of windows of each recording, under "train" or "held_out"."""
-    splits = {"train": train, "held_out": held_out}
-    return {each.name: {name: len(each)} for name, split in splits.items() for each in split}
 
 
 def divide(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -23,17 +23,10 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True)
 class WindowRule:
-    """Rule that assigns events to labels.
+    """Rule that assigns events to labels."""
 
-    Attributes:
-        recurrent: whether windows are contiguous, so that each event is in exactly one; if not, each label has its own
-            window.
-        length_ms: nominal length of a window in ms; None: all events since the previous label, for recurrent models
-            only.
-    """
-
-    recurrent: bool = True
-    length_ms: float | None = None
+    recurrent: bool = True  # windows are contiguous, so each event is in exactly one; if not, each label has its own
+    length_ms: float | None = None  # nominal length; None: all events since the previous label, if recurrent
 
     def __post_init__(self) -> None:
         if not self.recurrent and self.length_ms is None:
@@ -85,18 +78,11 @@ def contiguous_windows(first: int, end: int, length: int) -> Windows:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """Events of one file or folder, cut into windows.
+    """Events of one file or folder, cut into windows."""
 
-    Attributes:
-        name: name in records and messages.
-        source: source of its histograms.
-        region: part of the sensor that is used.
-        windows: (N, 2) int64 start and end of each window in us, end exclusive.
-    """
-
-    name: str
-    source: Source
-    region: Region
+    name: str  # in records and messages
+    source: Source  # of its histograms
+    region: Region  # part of the sensor that is used
     windows: Windows
 
     def __len__(self) -> int:
@@ -138,23 +124,25 @@ class Labels(Protocol[T_co]):
         """CRC-32 of all labels, or of some spread over them, independent of the layout on disk."""
 
 
+def fixed_windows(name: str, source: Source, window_ms: float, downsample: Downsample) -> Recording:
+    """Cut a recording into contiguous windows."""
+    if isinstance(source, ArchiveSource):
+        source.require_window(window_ms)
+        return Recording(name, source, source.region, source.windows)
+    stream = source.stream
+    windows = contiguous_windows(stream.t_first, stream.t_last + 1, window_us(window_ms))
+    return Recording(name, source, reduced(stream.height, stream.width, downsample), windows)
+
+
 @dataclass(frozen=True, eq=False)
 class LabelledRecording(Recording):
-    """A recording with labels at the end of some windows.
-
-    Attributes:
-        labels: labels by index.
-        labelled: (K,) int64 index of the window that ends at each label, rising.
-        ego_speed: (K,) float32 speed of the camera in m/s at each label, if known.
-        left_out: number of labels on disk that the protocol leaves out.
-        start: start of the recording in us, for protocols that leave out its beginning.
-    """
+    """A recording with labels at the end of some windows."""
 
     labels: Labels[Any]
-    labelled: NDArray[np.int64]
-    ego_speed: NDArray[np.float32] | None = None
-    left_out: int = 0
-    start: int = 0
+    labelled: NDArray[np.int64]  # (K,) index of the window that ends at each label, rising
+    ego_speed: NDArray[np.float32] | None = None  # (K,) speed of the camera in m/s at each label, if known
+    left_out: int = 0  # number of labels on disk that the protocol leaves out
+    start: int = 0  # of the recording in us, for protocols that leave out its beginning
 
     @property
     def label_times(self) -> NDArray[np.int64]:
@@ -173,22 +161,23 @@ class LabelledRecording(Recording):
     def keep(self, labels: NDArray[np.int64]) -> LabelledRecording:
         """Return the recording with only the labels of these indices."""
         speed = None if self.ego_speed is None else self.ego_speed[labels]
-        kept = ChosenLabels(self.labels, labels)
+        kept = ChosenLabels(self.labels, labels, self.labels.__getitem__)
         return replace(self, labels=kept, labelled=self.labelled[labels], ego_speed=speed)
 
 
 @dataclass(frozen=True)
 class ChosenLabels:
-    """Subset of a recording's labels with the indices `numbers`; the checksums are those of all its labels."""
+    """Labels of a recording with the indices `numbers`, read through `read`; the checksums are those of all labels."""
 
     every: Labels[Any]
     numbers: NDArray[np.int64]
+    read: Callable[[int], Any]
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def __getitem__(self, index: int) -> Any:
-        return self.every[int(self.numbers[index])]
+        return self.read(int(self.numbers[index]))
 
     def checksums(self) -> list[int]:
         """Checksums of all labels of the recording."""
@@ -287,9 +276,9 @@ def require_stored_factor(recordings: Iterable[Recording], downsample: Downsampl
     """Refuse archives of histograms that are stored with another downsampling than the user's."""
     for source in (each.source for each in recordings):
         if isinstance(source, ArchiveSource):
-            height, width = (source.factor * side for side in (source.region.height, source.region.width))
-            if source.factor > 1 and downsample.keep != "nearest":
+            region, stored = source.region, source.region.factor
+            if stored > 1 and downsample.keep != "nearest":
                 raise UserError(source.path, "was downsampled with keep=nearest", "set downsample.keep to nearest")
-            if (asked := reduced(height, width, downsample).factor) != source.factor:
-                what = f"holds histograms downsampled by {source.factor}, not by {asked}"
-                raise UserError(source.path, what, f"set downsample.factor to {source.factor}, or give raw recordings")
+            if (asked := reduced(stored * region.height, stored * region.width, downsample).factor) != stored:
+                what = f"holds histograms downsampled by {stored}, not by {asked}"
+                raise UserError(source.path, what, f"set downsample.factor to {stored}, or give raw recordings")

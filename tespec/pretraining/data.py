@@ -19,7 +19,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining, Size
 from tespec.datasets.batches import WHOLE, PretrainBatches, Shard, draw_mask
 from tespec.datasets.ddd17 import IMAGES
-from tespec.datasets.folder import TrainValSplit, divide, find_recordings, lengths_by_split
+from tespec.datasets.folder import TrainValSplit, divide, find_recordings
 from tespec.datasets.images import (
     ImageBatches,
     ImageFolder,
@@ -119,7 +119,8 @@ class EventData(_Data):
 
     def recordings(self) -> dict[str, dict[str, float]]:
         """Number of windows, or pairs, of each recording in "train" or "held_out"."""
-        return lengths_by_split(self.train, self.held_out)
+        splits = {"train": self.train, "held_out": self.held_out}
+        return {each.name: {name: len(each)} for name, split in splits.items() for each in split}
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> Any:
         """Training batches by step."""

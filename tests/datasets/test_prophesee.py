@@ -195,7 +195,7 @@ def test_labels_of_1mpx_at_60_hz_give_ten_frames_a_second(tmp_path):
     np.testing.assert_array_equal(np.diff(recording.labelled), 2)
     assert np.abs(np.diff(recording.windows, axis=1) - 50_000).max() <= 1
     np.testing.assert_array_equal(recording.windows[1:, 0], recording.windows[:-1, 1])
-    assert recording.labels.labels.boxes.t.tolist() == recording.label_times.tolist()  # others are not kept in memory
+    assert recording.labels.every.boxes.t.tolist() == recording.label_times.tolist()  # others are not kept in memory
 
 
 def test_three_of_seven_classes_count_and_boxes_are_halved(tmp_path):
