@@ -232,9 +232,7 @@ class PropheseeDataset(LabelledDataset):
         return path.suffix.lower() in hdf5.SUFFIXES and hdf5.holds(path, RECORDED)
 
     @classmethod
-    def reader(
-        cls, path: Path, height: int | None = None, width: int | None = None, default: Size | None = None
-    ) -> Reader:
+    def reader(cls, path: Path, height: int | None, width: int | None, default: Size | None) -> Reader:
         """Refuse Prophesee's own HDF5 format."""
         what = "is in Prophesee's own HDF5 format, whose codec is not available"
         raise UserError(path, what, "convert it to .raw or .dat")
@@ -295,8 +293,8 @@ class PropheseeDataset(LabelledDataset):
         places, start = np.searchsorted(windows[:, 1], times), start_of(max(0, int(windows[0, 0])))
         if not self.rule.recurrent:
             windows, places = windows[places], np.arange(len(places), dtype=np.int64)
-        sensor = source.factor * region.height, source.factor * region.width
-        labels = BoxLabels(boxes.downsampled(source.factor, sensor), times)
+        sensor = region.factor * region.height, region.factor * region.width
+        labels = BoxLabels(boxes.downsampled(region.factor, sensor), times)
         speed = speed_at(self.root, files.name, times)
         return LabelledRecording(files.name, source, region, windows, labels, places, speed, start=start)
 
