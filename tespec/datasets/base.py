@@ -1,7 +1,4 @@
-"""Base class of labelled data sets: recordings by split, in any supported layout on disk.
-
-Missing, damaged or inconsistent files raise a `UserError`.
-"""
+"""Base class of labelled data sets: recordings by split, in any supported layout on disk."""
 
 from __future__ import annotations
 
@@ -33,12 +30,12 @@ LATEST_US = 1_000_000  # a label this long after the last event means that event
 
 @dataclass(frozen=True)
 class RecordingFiles:
-    """Name and split of a recording, source of its histograms, and its other files: labels, label times, speeds."""
+    """Files of a recording."""
 
     name: str
     split: str
-    source: Source
-    beside: tuple[Path, ...]
+    source: Source  # of its histograms
+    beside: tuple[Path, ...]  # other files: labels, label times, speeds
 
 
 @dataclass(frozen=True)
@@ -51,52 +48,42 @@ class LabelledDataset(ABC):
 
     Args:
         root: folder of the data set.
-        splits: names of the recordings of each split; None takes those of the class; default: all splits of the class.
+        splits: names of the recordings of each split; None takes those of the class.
         classes: class names; empty for labels without classes.
         rule: rule that assigns events to labels.
         downsample: downsampling of the sensor.
         protocol: options on which published protocols differ; fields of `protocol_type`.
         sensor: (height, width) of the sensor in px, for recordings that do not name it.
-
-    Attributes:
-        title: name in tables.
-        splits: names of the recordings of each split, as in the official archive or in published code.
-        sensor: (height, width) of the sensor in px.
-        layout: description of the layout on disk.
-        label_kind: kind of labels, as in `tespec.datasets.labels`, set by the task; None: labels are not checked.
-        protocol: options as an instance of `protocol_type`.
-        divides_labels: whether labels can be downsampled with the events.
     """
 
-    title: ClassVar[str]
+    title: ClassVar[str]  # name in tables
+    # Names of the recordings of each split, as in the official archive or in published code.
     splits: Mapping[str, Sequence[str]] = MappingProxyType({})
-    sensor: ClassVar[Size | None] = None
+    sensor: ClassVar[Size | None] = None  # (height, width) in px
     protocol_type: ClassVar[type[Any]] = NoProtocol
-    divides_labels: ClassVar[bool] = False
-    layout: str
-    label_kind: str | None = None
+    divides_labels: ClassVar[bool] = False  # whether labels can be downsampled with the events
+    layout: str  # description of the layout on disk
+    label_kind: str | None = None  # as in `tespec.datasets.labels`, set by the task; None: labels are not checked
 
     def __init__(
         self,
         root: Path,
-        splits: Mapping[str, Sequence[str] | None] | None = None,
-        classes: Sequence[str] = (),
-        rule: WindowRule | None = None,
-        downsample: Downsample | None = None,
-        protocol: Mapping[str, Any] | None = None,
+        splits: Mapping[str, Sequence[str] | None],
+        classes: Sequence[str],
+        rule: WindowRule,
+        downsample: Downsample,
+        protocol: Mapping[str, Any],
         sensor: Size | None = None,
     ) -> None:
         if not root.is_dir():
             raise UserError(root, "no such folder", f"give the folder of the {self.title} data set")
         self.root, self.classes, self.given_sensor = root, tuple(classes), sensor
-        named = dict.fromkeys(self.splits) if splits is None else splits
-        chosen = {split: self.splits.get(split, ()) if names is None else names for split, names in named.items()}
+        chosen = {split: self.splits.get(split, ()) if names is None else names for split, names in splits.items()}
         self.splits = {split: tuple(names) for split, names in chosen.items() if names}
         self._refuse_repeated(self.splits)
-        self.rule = rule or WindowRule()
-        self.downsample = downsample or Downsample(1, "nearest")
-        self.protocol = build(self.protocol_type, protocol or {}, "protocol")
-        if not self.divides_labels and self.downsample.factor != 1:
+        self.rule, self.downsample = rule, downsample
+        self.protocol = build(self.protocol_type, protocol, "protocol")
+        if not self.divides_labels and downsample.factor != 1:
             raise UserError("downsample.factor", f"labels of {self.title} cannot be downsampled", "set it to 1")
         described = read_description(root).classes
         if self.classes and described and described != self.classes:
@@ -118,9 +105,7 @@ class LabelledDataset(ABC):
         return False
 
     @classmethod
-    def reader(
-        cls, path: Path, height: int | None = None, width: int | None = None, default: Size | None = None
-    ) -> Reader:
+    def reader(cls, path: Path, height: int | None, width: int | None, default: Size | None) -> Reader:
         """Reader of a file or folder for which `reads` is true.
 
         `height` and `width` in px are the user's; `default` is (height, width) if nothing else specifies the size.
@@ -159,13 +144,8 @@ class LabelledDataset(ABC):
     ) -> LabelledRecording:
         """Build a labelled recording with windows as set by `rule`.
 
-        Args:
-            files: files of the recording.
-            region: part of the sensor to use.
-            labels: labels by index.
-            times: (K,) label times in us, rising, on the clock of the events; times on another clock are refused.
-            begin: start of the first label's events in us; before the first label.
-            more: other fields of `LabelledRecording`.
+        `times` (K,) are those of the labels in us, rising, on the clock of the events; times on another clock are
+        refused. The first label's events start at `begin`, before it. `more` are other fields of `LabelledRecording`.
         """
         stream = files.source.stream
         if region.height > stream.height:

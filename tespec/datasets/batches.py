@@ -1,9 +1,4 @@
-"""Training and evaluation batches by step: item k is the batch of step k, in any order of access.
-
-Slot i of a training batch plays lane i: an endless seeded playlist of recordings, cut into chunks of consecutive
-windows. Batches are pure functions of the arguments: worker processes and interruptions do not change them, and
-computing a step does not replay earlier ones.
-"""
+"""Training and evaluation batches by step: item k, a pure function of the arguments, is the batch of step k."""
 
 from __future__ import annotations
 
@@ -35,45 +30,32 @@ Collate = Callable[..., dict[str, Tensor]]
 
 
 class Slot(NamedTuple):
-    """Chunk that a lane plays at a step.
+    """Chunk that a lane plays at a step."""
 
-    Attributes:
-        recording: index of the recording.
-        first: index of the chunk's first window.
-        pass_index: index of the pass over a recording within the lane; augmentation is sampled once per pass.
-        fresh: whether the state is reset.
-    """
-
-    recording: int
-    first: int
-    pass_index: int
-    fresh: bool
+    recording: int  # index
+    first: int  # index of the chunk's first window
+    pass_index: int  # of the pass over a recording within the lane; augmentation is sampled once per pass
+    fresh: bool  # whether the state is reset
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """Playlists of a batch.
+    """Playlists of a batch: slot i plays lane i, an endless seeded playlist of chunks of consecutive windows.
 
     A pass over a recording plays as many complete chunks as fit; recordings shorter than a chunk are never played. The
     offset of the first chunk changes with each epoch, so that every window is played within as many epochs as a chunk
     has windows.
-
-    Attributes:
-        lengths: number of windows of each recording.
-        segments: windows per chunk.
-        count: number of lanes, the batch size.
-        seed: seed of the run.
-        random_share: share of the lanes, rounded to complete lanes, that play a random chunk with a reset state at
-            each step instead of streams (RVT's mixed sampling).
-        ends: windows of each recording, rising, at which random chunks end; None: any. A chunk that would begin before
-            the recording begins with it instead.
     """
 
-    lengths: tuple[int, ...]
-    segments: int
-    count: int
+    lengths: tuple[int, ...]  # number of windows of each recording
+    segments: int  # windows per chunk
+    count: int  # number of lanes, the batch size
     seed: int
+    # Share of the lanes, rounded to complete lanes, that play a random chunk with a reset state at each step instead of
+    # streams (RVT's mixed sampling).
     random_share: float = 0.0
+    # Windows of each recording, rising, at which random chunks end; None: any. A chunk that would begin before the
+    # recording begins with it instead.
     ends: tuple[Indices, ...] | None = None
     # Cache of each lane's current playlist, so that the cost of a step does not grow with the number of recordings.
     _known: dict[int, tuple[int, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -193,15 +175,8 @@ def pad_boxes(labels: Sequence[tuple[Boxes, FlipZoom]], size: tuple[int, int]) -
 class StepBatches(Dataset[dict[str, Tensor]]):
     """Histograms and `fresh` flags of the lanes by step; subclasses add masks or labels.
 
-    The batches of all shards, concatenated, are the full batch. `ends` is as in `Lanes`.
-
-    Attributes:
-        segments: windows per chunk.
-        left_out: names of the recordings that are shorter than a chunk and never played.
-        has_no_continuation: whether lanes play streams, but no recording has a second chunk.
-
-    Raises:
-        UserError: no recording is as long as a chunk.
+    The batches of all shards, concatenated, are the full batch. `ends` is as in `Lanes`. `left_out` names the
+    recordings that are shorter than a chunk and never played; without any other recording, the settings are refused.
     """
 
     def __init__(
@@ -210,7 +185,7 @@ class StepBatches(Dataset[dict[str, Tensor]]):
         settings: Pretraining | Finetuning,
         seed: int,
         shard: Shard = WHOLE,
-        ends: tuple[NDArray[np.int64], ...] | None = None,
+        ends: tuple[Indices, ...] | None = None,
     ) -> None:
         lengths, segments = tuple(map(len, recordings)), settings.segments
         self._lanes = Lanes(lengths, segments, settings.batch_size, seed, settings.random_share, ends)
@@ -323,21 +298,13 @@ class LabelledBatches(StepBatches):
 
 
 class EvaluationBatch(NamedTuple):
-    """One step of an evaluation.
+    """One step of an evaluation."""
 
-    Attributes:
-        histograms: (B, T, 2*bins, H, W) uint8.
-        fresh: (B,) bool, whether a lane's state is reset.
-        place: (L, 2) int64 lane and segment of each label; other segments are padding or not scored.
-        frames: indices of the recording and the label in it, for each of the L labels.
-        labels: labels as the recordings return them.
-    """
-
-    histograms: Tensor
-    fresh: Tensor
-    place: Tensor
-    frames: list[tuple[int, int]]
-    labels: list[Any]
+    histograms: Tensor  # (B, T, 2*bins, H, W) uint8
+    fresh: Tensor  # (B,) bool, whether a lane's state is reset
+    place: Tensor  # (L, 2) int64 lane and segment of each label; other segments are padding or not scored
+    frames: list[tuple[int, int]]  # indices of the recording and the label in it, for each of the L labels
+    labels: list[Any]  # as the recordings return them
 
 
 class EvaluationBatches(Dataset[EvaluationBatch]):
@@ -348,12 +315,7 @@ class EvaluationBatches(Dataset[EvaluationBatch]):
     is padded with empty ones. Together, the shards play every label once.
     """
 
-    def __init__(
-        self,
-        settings: Finetuning,
-        recordings: Sequence[LabelledRecording],
-        shard: Shard = WHOLE,
-    ) -> None:
+    def __init__(self, settings: Finetuning, recordings: Sequence[LabelledRecording], shard: Shard = WHOLE) -> None:
         self._settings, self._recordings = settings, recordings
         self._segments, self._stateful = settings.segments, settings.carries_state
         lanes = (settings.evaluation_lanes if self._stateful else settings.batch_size) * shard[1]

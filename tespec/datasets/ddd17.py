@@ -85,9 +85,7 @@ class Ddd17(LabelledDataset):
         return (path / TIMES).is_file() or (path / EVENTS).is_file()
 
     @classmethod
-    def reader(
-        cls, path: Path, height: int | None = None, width: int | None = None, default: Size | None = None
-    ) -> Reader:
+    def reader(cls, path: Path, height: int | None, width: int | None, default: Size | None) -> Reader:
         """Reader of a recording folder (uzh-rpg/ess, datasets/extract_data_tools/example_loader_ddd17.py)."""
         for name in (TIMES, EVENTS):
             if not (path / name).is_file():

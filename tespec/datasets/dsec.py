@@ -98,9 +98,7 @@ class Dsec(LabelledDataset):
         )
 
     @classmethod
-    def reader(
-        cls, path: Path, height: int | None = None, width: int | None = None, default: Size | None = None
-    ) -> Reader:
+    def reader(cls, path: Path, height: int | None, width: int | None, default: Size | None) -> Reader:
         """Reader of an `events.h5` file; times are t + t_offset, on the clock of the labels."""
         count = hdf5.number_of_events(path)
         with hdf5.translate_errors(path, OFFSET):

@@ -71,9 +71,7 @@ class Mvsec(LabelledDataset):
         return path.suffix.lower() in SUFFIXES and holds(path, EVENTS)
 
     @classmethod
-    def reader(
-        cls, path: Path, height: int | None = None, width: int | None = None, default: Size | None = None
-    ) -> Reader:
+    def reader(cls, path: Path, height: int | None, width: int | None, default: Size | None) -> Reader:
         """Reader of a `_data.hdf5` file: float64 rows of x, y, time in s since 1970, and polarity -1 or 1."""
         shape = dataset(path, EVENTS, "f", 2).shape
         if shape[1] != 4:
