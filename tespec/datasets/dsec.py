@@ -36,17 +36,11 @@ LABEL_SETS = {"all": slice(None), "ess": slice(6, None, 2)}
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class DsecProtocol:
-    """Labels to use, and alignment of events with them.
+    """Labels to use, and alignment of events with them."""
 
-    Attributes:
-        rows: upper rows of the sensor that carry labels.
-        labels: "all", or "ess" for the subset of uzh-rpg/ess and ECDDP: every second label from the seventh on.
-        rectify: whether events are moved to rectified pixels, where the labels are.
-    """
-
-    rows: PositiveInt
-    labels: Literal["all", "ess"]
-    rectify: Flag
+    rows: PositiveInt  # upper rows of the sensor that carry labels
+    labels: Literal["all", "ess"]  # "ess": every second label from the seventh on, as in uzh-rpg/ess and ECDDP
+    rectify: Flag  # whether events are moved to rectified pixels, where the labels are
 
 
 @DATASETS.register_module()

@@ -242,14 +242,8 @@ def divide(
 
     Test recordings are never opened, and validation recordings are held out: see `split_recordings`. Without validation
     recordings, the fifth of five or more recordings whose names have the lowest hashes is held out; with fewer
-    recordings, the last quarter of each recording's time.
-
-    Args:
-        root: a recording, or a folder with recordings at any depth.
-        window_ms: length of the windows in ms.
-        downsample: downsampling of the sensor.
-        sensor: (height, width) in px, for recordings that do not name it.
-        skip_damaged: leave out unreadable recordings, as long as their split has others.
+    recordings, the last quarter of each recording's time. `sensor` is (height, width) in px, for recordings that do not
+    name it; `skip_damaged` leaves out unreadable recordings, as long as their split has others.
     """
     paths = find_recordings(root)
     split, named = split_recordings(root, paths), read_description(root).splits

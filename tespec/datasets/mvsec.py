@@ -77,8 +77,6 @@ class Mvsec(LabelledDataset):
         if shape[1] != 4:
             raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", AGAIN)
         count, size = shape[0], resolve_size(path, height, width, default=default or cls.sensor)
-        if not count:
-            raise UserError(path, "holds no events", "give a recording with events")
 
         def chunks() -> Iterator[Events]:
             for begin in range(0, count, AT_ONCE):
@@ -121,12 +119,9 @@ class Mvsec(LabelledDataset):
 
 
 def read_times(path: Path, name: str) -> NDArray[np.int64]:
-    """Read times (N,) int64 in us since 1970 from the seconds in dataset `name` of a file.
+    """Read times (N,) int64 in us since 1970, rising, from the seconds in dataset `name` of a file.
 
     Seconds since 1970 in float64 have a resolution of 0.24 us, so rounding recovers the original microseconds.
-
-    Raises:
-        UserError: the dataset is missing or empty, or its times step back or repeat.
     """
     with translate_errors(path, name):
         seconds = dataset(path, name, "f")[()].astype(np.float64)

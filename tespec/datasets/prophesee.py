@@ -1,7 +1,4 @@
-"""Gen1 and 1Mpx: recordings with bounding boxes, from raw files or RVT's archives of histograms.
-
-Missing, damaged or inconsistent files raise a `UserError`.
-"""
+"""Gen1 and 1Mpx: recordings with bounding boxes, from raw files or RVT's archives of histograms."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ LABELS = Path("labels_v2") / "labels.npz"  # in a recording folder of RVT's arch
 EVERY = ("*",)  # in place of a split's names: every recording in its folder
 
 FIRST_LABEL_US = 100_000  # earlier label frames are left out (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py)
-LATEST_FIRST_US = 1_000_000  # recordings whose clock starts at 0 have their first event before
+LATEST_FIRST_US = 1_000_000  # the first event is earlier if the clock starts with the recording, as in the archives
 TOLERANCE_US = 2_000  # by which label frames may deviate from the period
 SKIP = "add the recording to the list protocol.skip"
 LARGEST_PX = 1e6  # no coordinate or size is larger; damaged ones may be close to the limit of float32
@@ -87,24 +84,14 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class PropheseeProtocol:
-    """Rules of uzh-rpg/RVT that select recordings, frames and boxes; sizes in px of the sensor.
+    """Rules of uzh-rpg/RVT that select recordings, frames and boxes; sizes in px of the sensor."""
 
-    Attributes:
-        period_ms: time between label frames.
-        period_from_labels: whether to use the multiple of the labels' median spacing that is closest to `period_ms`,
-            if it is within 2 ms of it.
-        min_diagonal: minimum diagonal of a box.
-        min_side: minimum side of a box.
-        max_width_share: maximum width of a training box, as a share of the sensor's width.
-        skip: recordings left out because the other rules would remove all of their boxes.
-    """
-
-    period_ms: PositiveFloat
-    period_from_labels: Flag
-    min_diagonal: NonNegativeFloat
-    min_side: NonNegativeFloat
-    max_width_share: Share
-    skip: tuple[str, ...]
+    period_ms: PositiveFloat  # time between label frames
+    period_from_labels: Flag  # use the multiple of the labels' median spacing next to `period_ms`, if within 2 ms of it
+    min_diagonal: NonNegativeFloat  # of a box
+    min_side: NonNegativeFloat  # of a box
+    max_width_share: Share  # maximum width of a training box, as a share of the sensor's width
+    skip: tuple[str, ...]  # recordings left out because the other rules would remove all of their boxes
 
 
 def choose_boxes(boxes: RawBoxes, rules: PropheseeProtocol, classes: int, sensor: Size, training: bool) -> RawBoxes:
@@ -126,11 +113,7 @@ def choose_boxes(boxes: RawBoxes, rules: PropheseeProtocol, classes: int, sensor
 
 
 def start_of(first: int) -> int:
-    """Return the start of a recording in us, given the time of its first event.
-
-    The clock of the official archives starts at 0 with the recording, and the first event follows within 1 s. With any
-    other clock, a recording starts at its first event.
-    """
+    """Start of a recording in us: 0 on the official archives' clock, else the time of its `first` event."""
     return 0 if 0 <= first < LATEST_FIRST_US else first
 
 
@@ -176,10 +159,7 @@ class BoxLabels:
 
 
 def recordings_in(folder: Path) -> dict[str, Path]:
-    """Event file or archive folder of each recording of a split, by name and sorted.
-
-    An archive folder counts if it has histograms or labels: opening it reports what is missing.
-    """
+    """Event file, or archive folder with histograms or labels, of each recording of a split, sorted by name."""
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         file = path.with_name(path.name.removesuffix(STORE))
@@ -195,16 +175,11 @@ def recordings_in(folder: Path) -> dict[str, Path]:
 
 
 class PropheseeDataset(LabelledDataset):
-    """Base class of Gen1 and 1Mpx.
-
-    Attributes:
-        known_classes: number of classes in the box files.
-        official: pattern at the start of the names of official recordings.
-    """
+    """Base class of Gen1 and 1Mpx."""
 
     sensor: ClassVar[Size]
-    known_classes: ClassVar[int]
-    official: ClassVar[re.Pattern[str]]
+    known_classes: ClassVar[int]  # number of classes in the box files
+    official: ClassVar[re.Pattern[str]]  # at the start of the names of official recordings
     # RVT selects its checkpoint on val (uzh-rpg/RVT, callbacks/custom.py).
     splits = dict.fromkeys(SPLITS, EVERY)
     protocol_type = PropheseeProtocol
