@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tespec.core.description import LEVELS, read_description
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
-from tespec.core.settings import Downsample, Size, build
+from tespec.core.settings import Finetuning, Size, build
 from tespec.datasets.labels import speed_at, with_checks
 from tespec.datasets.recording import LabelledRecording, Labels, WindowRule
 from tespec.datasets.sources import Source
@@ -38,52 +38,31 @@ class RecordingFiles:
     beside: tuple[Path, ...]  # other files: labels, label times, speeds
 
 
-@dataclass(frozen=True)
-class NoProtocol:
-    """Protocol of data sets without options."""
-
-
 class LabelledDataset(ABC):
-    """Base class of labelled data sets. Subclasses are registered in `DATASETS`; their docstring is the download guide.
+    """Base class of labelled data sets in the folder `root`, with the settings of a task.
 
-    Args:
-        root: folder of the data set.
-        splits: names of the recordings of each split; None takes those of the class.
-        classes: class names; empty for labels without classes.
-        rule: rule that assigns events to labels.
-        downsample: downsampling of the sensor.
-        protocol: options on which published protocols differ; fields of `protocol_type`.
-        sensor: (height, width) of the sensor in px, for recordings that do not name it.
+    Subclasses are registered in `DATASETS`; their docstring is the download guide.
     """
 
     title: ClassVar[str]  # name in tables
     # Names of the recordings of each split, as in the official archive or in published code.
     splits: Mapping[str, Sequence[str]] = MappingProxyType({})
     sensor: ClassVar[Size | None] = None  # (height, width) in px
-    protocol_type: ClassVar[type[Any]] = NoProtocol
+    protocol_type: ClassVar[type[Any]] = make_dataclass("NoProtocol", ())  # options on which published protocols differ
     divides_labels: ClassVar[bool] = False  # whether labels can be downsampled with the events
     layout: str  # description of the layout on disk
     label_kind: str | None = None  # as in `tespec.datasets.labels`, set by the task; None: labels are not checked
 
-    def __init__(
-        self,
-        root: Path,
-        splits: Mapping[str, Sequence[str] | None],
-        classes: Sequence[str],
-        rule: WindowRule,
-        downsample: Downsample,
-        protocol: Mapping[str, Any],
-        sensor: Size | None = None,
-    ) -> None:
+    def __init__(self, root: Path, settings: Finetuning) -> None:
         if not root.is_dir():
             raise UserError(root, "no such folder", f"give the folder of the {self.title} data set")
-        self.root, self.classes, self.given_sensor = root, tuple(classes), sensor
-        chosen = {split: self.splits.get(split, ()) if names is None else names for split, names in splits.items()}
-        self.splits = {split: tuple(names) for split, names in chosen.items() if names}
+        self.root, self.classes, self.given_sensor = root, settings.classes, settings.sensor
+        named = {split: self.splits.get(split) if names is None else names for split, names in settings.splits.items()}
+        self.splits = {split: tuple(names) for split, names in named.items() if names}
         self._refuse_repeated(self.splits)
-        self.rule, self.downsample = rule, downsample
-        self.protocol = build(self.protocol_type, protocol, "protocol")
-        if not self.divides_labels and downsample.factor != 1:
+        self.rule, self.downsample = WindowRule(settings.recurrent, settings.window_ms), settings.downsample
+        self.protocol = build(self.protocol_type, settings.protocol, "protocol")
+        if not self.divides_labels and self.downsample.factor != 1:
             raise UserError("downsample.factor", f"labels of {self.title} cannot be downsampled", "set it to 1")
         described = read_description(root).classes
         if self.classes and described and described != self.classes:

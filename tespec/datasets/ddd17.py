@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pydantic
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
-from tespec.core.settings import PositiveInt, Size
+from tespec.core.settings import Finetuning, PositiveInt, Size
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
@@ -74,10 +73,10 @@ class Ddd17(LabelledDataset):
     protocol_type = Ddd17Protocol
     protocol: Ddd17Protocol
 
-    def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
+    def __init__(self, root: Path, settings: Finetuning) -> None:
         if not any(root.glob("dir*")) and (root / "data").is_dir():
             root = root / "data"
-        super().__init__(root, *arguments, **named)
+        super().__init__(root, settings)
 
     @classmethod
     def reads(cls, path: Path) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pydantic
 
 from tespec.core.errors import UserError
-from tespec.core.settings import Flag, PositiveInt, Size
+from tespec.core.settings import Finetuning, Flag, PositiveInt, Size
 from tespec.datasets.base import SPLITS, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
 from tespec.datasets.recording import LabelledRecording
@@ -75,8 +75,8 @@ class Dsec(LabelledDataset):
     protocol_type = DsecProtocol
     protocol: DsecProtocol
 
-    def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
-        super().__init__(root, *arguments, **named)
+    def __init__(self, root: Path, settings: Finetuning) -> None:
+        super().__init__(root, settings)
         if len(self.classes) not in (11, 19):
             raise UserError("classes", f"{len(self.classes)} are listed, but DSEC has masks of 11 or 19", "list those")
         folders = {name: self._folder(name) for names in self.splits.values() for name in names}

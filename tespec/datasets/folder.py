@@ -18,7 +18,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Downsample, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles
-from tespec.datasets.recording import LabelledRecording, Recording, WindowRule, fixed_windows, require_one_size
+from tespec.datasets.recording import LabelledRecording, Recording, fixed_windows, require_one_size
 from tespec.datasets.sources import WINDOW_US, EventSource, is_archive, pack_missing, raise_or_leave_out, source_of
 from tespec.events.packing import READERS, dataset_of, in_columns
 from tespec.events.readers import arrays
@@ -109,10 +109,8 @@ class EventFolder(LabelledDataset):
     layout = "events without labels"
 
     def __init__(self, root: Path, sensor: Size | None = None) -> None:
-        found = find_recordings(root)
-        folder = root.parent if root.is_file() else root
-        splits = {ALL: [path.relative_to(folder).as_posix() for path in found]}
-        super().__init__(folder, splits, (), WindowRule(), Downsample(1, "nearest"), {}, sensor)
+        self.root, self.classes, self.given_sensor = root.parent if root.is_file() else root, (), sensor
+        self.splits = {ALL: [path.relative_to(self.root).as_posix() for path in find_recordings(root)]}
 
     def find(self, split: str, name: str) -> RecordingFiles:
         """Files of one recording."""
@@ -120,7 +118,7 @@ class EventFolder(LabelledDataset):
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """Open one recording, cut into windows of 50 ms."""
-        cut = fixed_windows(files.name, files.source, WINDOW_US / 1000, self.downsample)
+        cut = fixed_windows(files.name, files.source, WINDOW_US / 1000, Downsample(1, "nearest"))
         return LabelledRecording(**vars(cut), labels=NO_LABELS, labelled=np.empty(0, np.int64))
 
     def describe(self) -> dict[str, str]:

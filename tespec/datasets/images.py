@@ -129,7 +129,7 @@ def read_image(path: Path, channels: int) -> Image.Image:
 
 
 def as_input(pixels: Tensor) -> Tensor:
-    """Normalise pixels (..., C, H, W) uint8 by ImageNet's mean and deviation, as float32; keep pixels of other dtypes."""
+    """Normalise pixels (..., C, H, W) uint8 by ImageNet's statistics to float32; float32 is returned as it is."""
     if pixels.dtype is not torch.uint8:
         return pixels
     mean, deviation = ((GREY_MEAN,), (GREY_DEVIATION,)) if pixels.shape[-3] == 1 else (MEAN, DEVIATION)

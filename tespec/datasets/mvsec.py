@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 import pydantic
-from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
@@ -102,8 +101,14 @@ class Mvsec(LabelledDataset):
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """Open one sequence with its depth maps."""
         stream, truth = files.source.stream, files.beside[0]
-        count = len(dataset(truth, DEPTH_MAPS, "f", 3))
-        times = read_times(truth, f"{DEPTH_MAPS}_ts")
+        count, name = len(dataset(truth, DEPTH_MAPS, "f", 3)), f"{DEPTH_MAPS}_ts"
+        with translate_errors(truth, name):
+            seconds = dataset(truth, name, "f")[()].astype(np.float64)  # since 1970
+        if not len(seconds) or not (np.abs(seconds) < LATEST).all():
+            raise UserError(truth, f"{name} is empty or has invalid times", AGAIN)
+        times = np.rint(seconds * 1e6).astype(np.int64)  # float64 resolves 0.24 us, so this is exact
+        if (np.diff(times) <= 0).any():
+            raise UserError(truth, f"the times in {name} step back or repeat", AGAIN)
         if len(times) != count:
             raise UserError(truth, f"{DEPTH_MAPS} has {count} maps, but {len(times)} times", AGAIN)
         spacing = int(np.median(np.diff(times))) if count > 1 else 50_000
@@ -116,18 +121,3 @@ class Mvsec(LabelledDataset):
         start = int(times[kept[0]]) - spacing
         region, left_out = Region(stream.height, stream.width), count - len(kept)
         return self.labelled(files, region, labels, times[kept], start, left_out=left_out)
-
-
-def read_times(path: Path, name: str) -> NDArray[np.int64]:
-    """Read times (N,) int64 in us since 1970, rising, from the seconds in dataset `name` of a file.
-
-    Seconds since 1970 in float64 have a resolution of 0.24 us, so rounding recovers the original microseconds.
-    """
-    with translate_errors(path, name):
-        seconds = dataset(path, name, "f")[()].astype(np.float64)
-    if not len(seconds) or not (np.abs(seconds) < LATEST).all():
-        raise UserError(path, f"{name} is empty or has invalid times", AGAIN)
-    times = np.rint(seconds * 1e6).astype(np.int64)
-    if (np.diff(times) <= 0).any():
-        raise UserError(path, f"the times in {name} step back or repeat", AGAIN)
-    return times

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
-from tespec.core.settings import Flag, NonNegativeFloat, PositiveFloat, Share, Size
+from tespec.core.settings import Finetuning, Flag, NonNegativeFloat, PositiveFloat, Share, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import speed_at
 from tespec.datasets.recording import LabelledRecording, reduced
@@ -186,8 +186,8 @@ class PropheseeDataset(LabelledDataset):
     divides_labels = True
     protocol: PropheseeProtocol
 
-    def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
-        super().__init__(root, *arguments, **named)
+    def __init__(self, root: Path, settings: Finetuning) -> None:
+        super().__init__(root, settings)
         self.root = _folder_of_splits(root)
         self._found = {split: recordings_in(self.root / split) for split in self.splits}
         if self.splits.get(HELD_OUT) == EVERY and not self._found[HELD_OUT]:

@@ -25,12 +25,8 @@ T_co = TypeVar("T_co", covariant=True)
 class WindowRule:
     """Rule that assigns events to labels."""
 
-    recurrent: bool = True  # windows are contiguous, so each event is in exactly one; if not, each label has its own
-    length_ms: float | None = None  # nominal length; None: all events since the previous label, if recurrent
-
-    def __post_init__(self) -> None:
-        if not self.recurrent and self.length_ms is None:
-            raise ValueError("windows of non-recurrent models need a length")
+    recurrent: bool  # windows are contiguous, so each event is in exactly one; if not, each label has its own
+    length_ms: float | None  # nominal length; None, only if recurrent: all events since the previous label
 
     def apply(self, times: NDArray[np.int64], start: int) -> tuple[Windows, NDArray[np.int64]]:
         """Compute the windows (N, 2) of a recording in us, and the index (K,) int64 of the window ending at each label.
