@@ -21,15 +21,13 @@ from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDatas
 from tespec.datasets.labels import speed_at
 from tespec.datasets.recording import LabelledRecording, reduced
 from tespec.datasets.sources import REPRESENTATIONS, ArchiveSource, EventSource
-from tespec.events.readers import Reader, hdf5
-from tespec.events.readers.arrays import load_array, load_arrays
+from tespec.events.readers.arrays import AGAIN, load_array, load_arrays
 from tespec.events.store import STORE
 from tespec.registry import DATASETS
 
 DAT, ARCHIVE = "Prophesee .dat", "RVT's preprocessed archive"  # layouts
 EVENT_FILE, BOX_FILE = "_td.dat", "_bbox.npy"
 INTERMEDIATE = ("_td.dat.h5", "_td.h5")  # event files of RVT's preprocessing
-RECORDED = "CD/events"  # in HDF5 files of Prophesee's recorders
 LABELS = Path("labels_v2") / "labels.npz"  # in a recording folder of RVT's archives
 EVERY = ("*",)  # in place of a split's names: every recording in its folder
 
@@ -78,7 +76,7 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
         (np.diff(t, prepend=0) < 0, "a time before 0 or before the previous box"),
     ):
         if bad.any():
-            raise UserError(path, f"box {int(np.argmax(bad))} has {what}", hdf5.AGAIN)
+            raise UserError(path, f"box {int(np.argmax(bad))} has {what}", AGAIN)
     return RawBoxes(t, np.concatenate([numbers[:, :2], numbers[:, :2] + numbers[:, 2:]], axis=1), label)
 
 
@@ -200,17 +198,6 @@ class PropheseeDataset(LabelledDataset):
         if len(layouts) > 1:
             raise UserError(self.root, f"mixes {DAT} files with {ARCHIVE}", "keep only one of the two")
         self.layout = "".join(layouts) or "no recordings"
-
-    @classmethod
-    def reads(cls, path: Path) -> bool:
-        """Whether an HDF5 file has events of Prophesee's recorders, which `reader` refuses."""
-        return path.suffix.lower() in hdf5.SUFFIXES and hdf5.holds(path, RECORDED)
-
-    @classmethod
-    def reader(cls, path: Path, height: int | None, width: int | None, default: Size | None) -> Reader:
-        """Refuse Prophesee's own HDF5 format."""
-        what = "is in Prophesee's own HDF5 format, whose codec is not available"
-        raise UserError(path, what, "convert it to .raw or .dat")
 
     def names(self, split: str) -> tuple[str, ...]:
         """Names of the recordings of a split, without those in `protocol.skip`."""
