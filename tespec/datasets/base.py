@@ -116,7 +116,7 @@ class LabelledDataset(ABC):
         self,
         files: RecordingFiles,
         region: Region,
-        labels: Labels[Any],
+        labels: Labels,
         times: NDArray[np.int64],
         begin: int,
         **more: Any,

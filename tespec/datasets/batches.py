@@ -22,6 +22,7 @@ from tespec.datasets.recording import LabelledRecording, Recording
 from tespec.events.histogram import FlipZoom, apply_maps
 
 Indices = NDArray[np.int64]
+Playlist = tuple[Indices, Indices, Indices]  # recordings in order, cumulative chunks, first window by recording
 NO_BOX = -1  # class of the padding of a label's boxes
 Shard = tuple[int, int]  # index and number of the shards of a batch: one per rank and gradient accumulation step
 WHOLE: Shard = (0, 1)
@@ -58,7 +59,7 @@ class Lanes:
     # recording begins with it instead.
     ends: tuple[Indices, ...] | None = None
     # Cache of each lane's current playlist, so that the cost of a step does not grow with the number of recordings.
-    _known: dict[int, tuple[int, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _known: dict[int, tuple[int, Playlist]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def playable(self) -> bool:
@@ -97,15 +98,13 @@ class Lanes:
         """Number of complete chunks of each recording."""
         return np.array(self.lengths, np.int64) // self.segments
 
-    def _playlist(self, lane: int, epoch: int) -> tuple[Indices, Indices, Indices]:
-        """Order of the recordings in an epoch, cumulative number of chunks, and first window by recording."""
-        if self._known.get(lane, (None,))[0] != epoch:
+    def _playlist(self, lane: int, epoch: int) -> Playlist:
+        if lane not in self._known or self._known[lane][0] != epoch:
             order = self.generator("order", lane, epoch).permutation(len(self._chunks))
             phases = np.array(self.lengths, np.int64) % self.segments + 1
             first = (self.generator("phase", lane).integers(phases) + epoch) % phases
             self._known[lane] = epoch, (order, self._chunks[order].cumsum(), first)
-        playlist: tuple[Indices, Indices, Indices] = self._known[lane][1]
-        return playlist
+        return self._known[lane][1]
 
     @cached_property
     def _random_chunks(self) -> Indices:
@@ -173,10 +172,12 @@ def pad_boxes(labels: Sequence[tuple[Boxes, FlipZoom]], size: tuple[int, int]) -
 
 
 class StepBatches(Dataset[dict[str, Tensor]]):
-    """Histograms and `fresh` flags of the lanes by step; subclasses add masks or labels.
+    """Batches of event histograms.
 
-    The batches of all shards, concatenated, are the full batch. `ends` is as in `Lanes`. `left_out` names the
-    recordings that are shorter than a chunk and never played; without any other recording, the settings are refused.
+    Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool and, if `mask` is given, `mask`
+    (B, ceil(H/unit), ceil(W/unit)) bool, True where events are masked. The batches of all shards, concatenated, are the
+    full batch. `ends` is as in `Lanes`. `left_out` names the recordings that are shorter than a chunk and never played;
+    without any other recording, the settings are refused.
     """
 
     def __init__(
@@ -185,6 +186,7 @@ class StepBatches(Dataset[dict[str, Tensor]]):
         settings: Pretraining | Finetuning,
         seed: int,
         shard: Shard = WHOLE,
+        mask: Mask | None = None,
         ends: tuple[Indices, ...] | None = None,
     ) -> None:
         lengths, segments = tuple(map(len, recordings)), settings.segments
@@ -193,10 +195,20 @@ class StepBatches(Dataset[dict[str, Tensor]]):
             where, longest = recordings[0].path.parent if recordings else "recordings", max(lengths, default=0)
             what = f"no recording has the {segments} windows of a chunk, the longest has {longest}"
             raise UserError(where, what, f"set segments to {longest} or fewer" if longest else "give longer recordings")
-        self._recordings, self._settings, self._share = recordings, settings, lanes_of(settings.batch_size, shard)
+        self._recordings, self._settings, self._mask = recordings, settings, mask
+        self._share = lanes_of(settings.batch_size, shard)
         self._size = recordings[0].region.height, recordings[0].region.width
         self.segments, self.has_no_continuation = segments, self._lanes.has_no_continuation
         self.left_out = tuple(recording.name for recording in recordings if len(recording) < segments)
+
+    def __getitem__(self, step: int) -> dict[str, Tensor]:
+        slots = self._slots(step)
+        batch = self._events(slots, self._views(slots))
+        if self._mask is None:
+            return batch
+        rows, columns = (-(-side // self._mask.unit) for side in self._size)
+        generators = [self._lanes.generator("mask", lane, step) for lane in self._share]
+        return batch | {"mask": torch.stack([draw_mask(each, rows, columns, self._mask.ratio) for each in generators])}
 
     def names(self, step: int) -> list[str]:
         """Names of the recordings played at a step."""
@@ -212,41 +224,12 @@ class StepBatches(Dataset[dict[str, Tensor]]):
         return [sample_flip_zoom(each, self._settings.augmentation, *self._size) for each in generators]
 
     def _events(self, slots: Sequence[Slot], views: Sequence[FlipZoom]) -> dict[str, Tensor]:
-        """Histograms of the lanes and their `fresh` flags."""
         bins, rule = self._settings.bins, self._settings.rule
         histograms = np.empty((len(slots), self.segments, 2 * bins, *self._size), np.uint8)
         for histogram, slot, view in zip(histograms, slots, views, strict=True):
             self._recordings[slot.recording].fill(histogram, slot.first, bins, rule, view)
         fresh = torch.tensor([slot.fresh for slot in slots])
         return {"fresh": fresh, "histograms": torch.from_numpy(histograms)}
-
-
-class PretrainBatches(StepBatches):
-    """Batches for pre-training on events.
-
-    Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool and, if `mask` is given, `mask`
-    (B, ceil(H/unit), ceil(W/unit)) bool, True where events are masked.
-    """
-
-    def __init__(
-        self,
-        recordings: Sequence[Recording],
-        settings: Pretraining,
-        seed: int,
-        shard: Shard = WHOLE,
-        mask: Mask | None = None,
-    ) -> None:
-        super().__init__(recordings, settings, seed, shard)
-        self._mask = mask
-
-    def __getitem__(self, step: int) -> dict[str, Tensor]:
-        slots = self._slots(step)
-        batch = self._events(slots, self._views(slots))
-        if self._mask is None:
-            return batch
-        rows, columns = (-(-side // self._mask.unit) for side in self._size)
-        generators = [self._lanes.generator("mask", lane, step) for lane in self._share]
-        return batch | {"mask": torch.stack([draw_mask(each, rows, columns, self._mask.ratio) for each in generators])}
 
 
 def draw_mask(seed: int | np.random.Generator, rows: int, cols: int, ratio: float) -> Tensor:
@@ -257,12 +240,11 @@ def draw_mask(seed: int | np.random.Generator, rows: int, cols: int, ratio: floa
 
 
 class LabelledBatches(StepBatches):
-    """Batches for fine-tuning.
+    """Batches of event histograms with labels.
 
-    Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool, `label_place` (L, 2) int64 (lane and
-    segment of each label, lane by lane), and the labels as tensors from `collate`. The setting `labels_per_chunk`
-    limits the labels of a chunk: they are drawn at random for each lane and step and always include the last one.
-    Random chunks end at a label.
+    Item k also holds `label_place` (L, 2) int64 (lane and segment of each label, lane by lane), and the labels as
+    tensors from `collate`. The setting `labels_per_chunk` limits the labels of a chunk: they are drawn at random for
+    each lane and step and always include the last one. Random chunks end at a label.
     """
 
     def __init__(
@@ -273,7 +255,7 @@ class LabelledBatches(StepBatches):
         collate: Collate,
         shard: Shard = WHOLE,
     ) -> None:
-        super().__init__(recordings, settings, seed, shard, tuple(recording.labelled for recording in recordings))
+        super().__init__(recordings, settings, seed, shard, ends=tuple(each.labelled for each in recordings))
         self._labelled, self._per_chunk, self._collate = recordings, settings.labels_per_chunk, collate
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:

@@ -255,7 +255,6 @@ def choose(recordings: Sequence[LabelledRecording], count: int, rule: str) -> li
 
 
 def _histogram(recording: LabelledRecording, window: int, rule: str) -> NDArray[np.uint8]:
-    """Histogram of a window; archives of histograms keep their stored binning rule."""
     stored = isinstance(recording.source, ArchiveSource)
     return recording.histograms(window, 1, BINS, STORED_RULE if stored else rule)
 

@@ -134,7 +134,9 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
     next to which other folders are left out. Recordings in no split are used for training.
     """
     found: dict[str, list[Path]] = {name: [] for name in (*SPLITS, LEFT_OUT)}
-    base, archives, splits_in = Path(os.path.abspath(root)), _archives(), cache(_splits_in)
+    base, splits_in = Path(os.path.abspath(root)), cache(_splits_in)
+    archives = [(kind, kind.splits) for kind in DATASETS.module_dict.values()]
+    archives += [(find_registered(DATASETS, name, "dataset"), splits) for name, splits in splits_of_tasks()]
     whole = {path: Path(os.path.abspath(path)) for path in paths}
     described = {path: _described_split(whole[path], base) for path in paths}
     selective = {folder for folder, split in described.values() if split is not None}
@@ -170,7 +172,6 @@ def _names_of(path: Path) -> set[str]:
 
 
 def _splits_in(folder: Path) -> list[str]:
-    """Names of the folders train, val and test in a folder that hold anything."""
     return [name for name in SPLITS if (folder / name).is_dir() and any((folder / name).iterdir())]
 
 
@@ -191,12 +192,6 @@ def _split_of_folders(path: Path, root: Path, splits_in: Callable[[Path], list[s
         elif below and TRAIN in there and len(there) > 1:
             found.append(LEFT_OUT)
     return _first_of(found)
-
-
-def _archives() -> list[tuple[type[LabelledDataset], Mapping[str, Sequence[str]]]]:
-    """Data sets with their official splits, and data sets with the splits of task configs."""
-    official = [(kind, kind.splits) for kind in DATASETS.module_dict.values()]
-    return official + [(find_registered(DATASETS, name, "dataset"), splits) for name, splits in splits_of_tasks()]
 
 
 def _split_of_archive(path: Path, archives: list[tuple[Any, Mapping[str, Sequence[str]]]]) -> str | None:

@@ -172,7 +172,7 @@ def with_checks(recording: LabelledRecording, kind: str, classes: int) -> Labell
     return replace(recording, labels=ChosenLabels(labels, np.arange(len(labels)), read))
 
 
-def _read_checked(labels: Labels[Any], where: str, kind: str, size: Size, classes: int, index: int) -> Any:
+def _read_checked(labels: Labels, where: str, kind: str, size: Size, classes: int, index: int) -> Any:
     label = labels[index]
     if fault := (_box_fault if kind == BOXES else _map_fault)(label, kind, size, classes):
         file = f" ({labels.names[index]})" if isinstance(labels, MaskFiles) else ""

@@ -186,7 +186,12 @@ class PropheseeDataset(LabelledDataset):
 
     def __init__(self, root: Path, settings: Finetuning) -> None:
         super().__init__(root, settings)
-        self.root = _folder_of_splits(root)
+        places = [path for path in (root, *sorted(root.iterdir())) if any((path / split).is_dir() for split in SPLITS)]
+        if root not in places and len(places) != 1:
+            there = f" ({len(places)} of its folders do)" if places else ""
+            what = f"has no train, val or test folder{there}"
+            raise UserError(root, what, "give the folder that contains them")
+        self.root = places[0]
         self._found = {split: recordings_in(self.root / split) for split in self.splits}
         if self.splits.get(HELD_OUT) == EVERY and not self._found[HELD_OUT]:
             self.splits = {split: names for split, names in self.splits.items() if split != HELD_OUT}
@@ -267,16 +272,6 @@ class PropheseeDataset(LabelledDataset):
         if not any(cls.official.match(part) for part in parts):
             return None
         return next((part for part in reversed(parts) if part in SPLITS), UNKNOWN)
-
-
-def _folder_of_splits(root: Path) -> Path:
-    """Folder that holds train, val or test: `root`, or the only folder in it that does."""
-    found = [path for path in (root, *sorted(root.iterdir())) if any((path / split).is_dir() for split in SPLITS)]
-    if root in found or len(found) == 1:
-        return found[0]
-    there = f" ({len(found)} of its folders do)" if found else ""
-    what = f"has no train, val or test folder{there}"
-    raise UserError(root, what, "give the folder that contains them")
 
 
 @DATASETS.register_module()

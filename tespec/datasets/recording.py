@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,6 @@ from tespec.core.settings import Downsample
 from tespec.datasets.sources import ArchiveSource, Source, Windows
 from tespec.events import PackedEvents
 from tespec.events.histogram import FlipZoom, Region
-
-T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -31,13 +29,10 @@ class WindowRule:
     def apply(self, times: NDArray[np.int64], start: int) -> tuple[Windows, NDArray[np.int64]]:
         """Compute the windows (N, 2) of a recording in us, and the index (K,) int64 of the window ending at each label.
 
-        Before the first label, contiguous windows have the nominal length: as many as fit after `start`, at least one.
-        The time between two labels is divided equally into windows as close to the nominal length as possible, so that
-        no event is lost or counted twice. No window follows the last label.
-
-        Args:
-            times: (K,) label times in us, rising.
-            start: start of the first label's events in us, before that label.
+        Labels are at `times` (K,), rising; the events of the first one begin at `start`, before it. Before the first
+        label, contiguous windows have the nominal length: as many as fit after `start`, at least one. The time between
+        two labels is divided equally into windows as close to the nominal length as possible, so that no event is lost
+        or counted twice. No window follows the last label.
         """
         length = 0 if self.length_ms is None else window_us(self.length_ms)
         if self.length_ms is None or not self.recurrent:
@@ -105,7 +100,7 @@ class Recording:
         self.source.fill(out, self.windows[first : first + len(out)], bins, rule, self.region, view)
 
 
-class Labels(Protocol[T_co]):
+class Labels(Protocol):
     """Labels of a recording, read on access; an unreadable label raises a `UserError`.
 
     The type depends on the task: a mask (H, W) uint8, 255 for unlabelled pixels; a depth map (H, W) float32 in m, NaN
@@ -114,7 +109,7 @@ class Labels(Protocol[T_co]):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> T_co: ...
+    def __getitem__(self, index: int) -> Any: ...
 
     def checksums(self) -> list[int]:
         """CRC-32 of all labels, or of some spread over them, independent of the layout on disk."""
@@ -134,7 +129,7 @@ def fixed_windows(name: str, source: Source, window_ms: float, downsample: Downs
 class LabelledRecording(Recording):
     """A recording with labels at the end of some windows."""
 
-    labels: Labels[Any]
+    labels: Labels
     labelled: NDArray[np.int64]  # (K,) index of the window that ends at each label, rising
     ego_speed: NDArray[np.float32] | None = None  # (K,) speed of the camera in m/s at each label, if known
     left_out: int = 0  # number of labels on disk that the protocol leaves out
@@ -165,7 +160,7 @@ class LabelledRecording(Recording):
 class ChosenLabels:
     """Labels of a recording with the indices `numbers`, read through `read`; the checksums are those of all labels."""
 
-    every: Labels[Any]
+    every: Labels
     numbers: NDArray[np.int64]
     read: Callable[[int], Any]
 
@@ -259,19 +254,14 @@ def require_one_size(where: Path | str, recordings: Iterable[tuple[str, Region]]
         raise UserError(where, f"recordings of different sizes: {different} px", "give recordings of one size")
 
 
-def require_stored_protocol(recordings: Iterable[Recording], changed: Iterable[str]) -> None:
-    """Refuse changed settings, by dotted name, that select labels, which archives of histograms store selected."""
-    keys = [key for key in changed if key.startswith("protocol.") and key != "protocol.skip"]
-    for source in (each.source for each in recordings):
-        if keys and isinstance(source, ArchiveSource):
-            what = f"holds labels that RVT's protocol selected, so {keys[0]} has no effect"
+def require_stored(recordings: Iterable[Recording], downsample: Downsample, changed: Collection[str]) -> None:
+    """Refuse archives of histograms if a changed setting, by dotted name, is not the one they are stored with."""
+    selecting = [key for key in changed if key.startswith("protocol.") and key != "protocol.skip"]
+    for source in (each.source for each in recordings if isinstance(each.source, ArchiveSource)):
+        if selecting:
+            what = f"holds labels that RVT's protocol selected, so {selecting[0]} has no effect"
             raise UserError(source.path, what, "leave it at its default, or give raw recordings")
-
-
-def require_stored_factor(recordings: Iterable[Recording], downsample: Downsample) -> None:
-    """Refuse archives of histograms that are stored with another downsampling than the user's."""
-    for source in (each.source for each in recordings):
-        if isinstance(source, ArchiveSource):
+        if any(key.startswith("downsample.") for key in changed):
             region, stored = source.region, source.region.factor
             if stored > 1 and downsample.keep != "nearest":
                 raise UserError(source.path, "was downsampled with keep=nearest", "set downsample.keep to nearest")

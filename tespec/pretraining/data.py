@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining, Size
-from tespec.datasets.batches import WHOLE, PretrainBatches, Shard, draw_mask
+from tespec.datasets.batches import WHOLE, Shard, StepBatches, draw_mask
 from tespec.datasets.ddd17 import IMAGES
 from tespec.datasets.folder import TrainValSplit, divide, find_recordings
 from tespec.datasets.images import (
@@ -124,7 +124,7 @@ class EventData(_Data):
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> Any:
         """Training batches by step."""
-        return PretrainBatches(self.train, self.settings, seed, shard, self.method.mask(self.own))
+        return StepBatches(self.train, self.settings, seed, shard, self.method.mask(self.own))
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Batch of `lanes` sequences of zeros, for estimating the cost of a step."""

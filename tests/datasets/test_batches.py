@@ -43,7 +43,7 @@ with_masks, with_boxes = partial(labelled, "ddd17", stack_masks), partial(labell
 def unlabelled(world, seed=0, shard=(0, 1), **changes):
     settings = replace(pretraining_settings("tespec", "sample"), **({"batch_size": 3, "segments": 4} | changes))
     division = divide(world / "1mpx", settings.window_ms, settings.downsample)
-    return batches.PretrainBatches(division.train, settings, seed, shard, Mask(16, 0.5))
+    return batches.StepBatches(division.train, settings, seed, shard, Mask(16, 0.5))
 
 
 KINDS = pytest.mark.parametrize("make", [with_masks, with_boxes, unlabelled])
