@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, make_dataclass
+from dataclasses import make_dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,7 @@ UNKNOWN = "unknown"  # in place of a split: a recording of the data set whose sp
 LATEST_US = 1_000_000  # a label this long after the last event means that events are missing
 
 
-@dataclass(frozen=True)
-class RecordingFiles:
+class RecordingFiles(NamedTuple):
     """Files of a recording."""
 
     name: str
@@ -71,12 +70,11 @@ class LabelledDataset(ABC):
 
     def _refuse_repeated(self, splits: Mapping[str, Iterable[str]]) -> None:
         first: dict[str, str] = {}
-        for split, names in splits.items():
-            for name in names:
-                if name in first and name != "*":
-                    what = f"{name} is in {first[name]} and again in {split}"
-                    raise UserError(self.root, what, "list it once, in one of the splits")
-                first[name] = split
+        for split, name in ((split, name) for split, names in splits.items() for name in names if name != "*"):
+            if name in first:
+                what = f"{name} is in {first[name]} and again in {split}"
+                raise UserError(self.root, what, "list it once, in one of the splits")
+            first[name] = split
 
     @classmethod
     def reads(cls, path: Path) -> bool:
@@ -113,13 +111,7 @@ class LabelledDataset(ABC):
         """Open one recording with its windows and labels; see `labelled`."""
 
     def labelled(
-        self,
-        files: RecordingFiles,
-        region: Region,
-        labels: Labels,
-        times: NDArray[np.int64],
-        begin: int,
-        **more: Any,
+        self, files: RecordingFiles, region: Region, labels: Labels, times: NDArray[np.int64], begin: int, **more: Any
     ) -> LabelledRecording:
         """Build a labelled recording with windows as set by `rule`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,8 +21,7 @@ from tespec.core.errors import UserError
 from tespec.datasets.base import LabelledDataset
 from tespec.datasets.labels import BOXES, DEPTH, IGNORE, MASK
 from tespec.datasets.recording import LabelledRecording, require_one_size
-from tespec.datasets.sources import BINS, ArchiveSource, EventSource, packed_events, read_rectification
-from tespec.datasets.sources import RULE as STORED_RULE
+from tespec.datasets.sources import BINS, STORED_RULE, ArchiveSource, EventSource, packed_events, read_rectification
 from tespec.events import PackedEvents
 from tespec.events.histogram import Region
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
@@ -50,8 +49,7 @@ WIDTH = 16.0  # inches
 VEIL = 0.55  # opacity of events over masks
 
 
-@dataclass(frozen=True)
-class Checked:
+class Checked(NamedTuple):
     """Result of checking one recording."""
 
     split: str
@@ -99,7 +97,7 @@ def _check_recording(dataset: LabelledDataset, split: str, name: str, quick: boo
     try:
         files = dataset.find(split, name)
         if isinstance(source := files.source, EventSource):
-            files = replace(files, source=ScannedSource(**vars(source)))
+            files = files._replace(source=ScannedSource(**vars(source)))
         recording = dataset.open_checked(files)
         content = tuple((file["bytes"], file["sampled_sha256"]) for file in source.identity())
     except UserError as error:
@@ -157,7 +155,6 @@ def _is_empty(label: Any, kind: str | None) -> bool:
 
 
 def _size(path: Path) -> int:
-    """Size of a file, or of all files in a folder, in bytes; 0 if it does not exist."""
     return sum(file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file())
 
 

@@ -87,9 +87,8 @@ class Dsec(LabelledDataset):
     @classmethod
     def reads(cls, path: Path) -> bool:
         """Whether an HDF5 file has events and DSEC's offset or index of their times."""
-        return (
-            path.suffix.lower() in hdf5.SUFFIXES and hdf5.holds(path, *hdf5.COLUMNS) and hdf5.holds(path, OFFSET, INDEX)
-        )
+        is_hdf5 = path.suffix.lower() in hdf5.SUFFIXES
+        return is_hdf5 and hdf5.holds(path, *hdf5.COLUMNS) and hdf5.holds(path, OFFSET, INDEX)
 
     @classmethod
     def reader(cls, path: Path, height: int | None, width: int | None, default: Size | None) -> Reader:

@@ -27,7 +27,6 @@ from tespec.events.store import HEADER, STORE, header_of
 from tespec.registry import DATASETS, find_registered
 
 ENDINGS = ("_td.dat", "_data.hdf5")  # endings of event files, after the recording's name
-NO_LABELS = MaskFiles(Path(), ())
 ALL = "all"  # split of an `EventFolder`
 LEFT_OUT = "left out"  # in place of a split: not named by a `dataset.json` that names others, or next to split folders
 HELD_OUT_SHARE = 0.2
@@ -38,10 +37,9 @@ HELD_OUT_TIME = 0.25
 def find_recordings(root: Path) -> list[Path]:
     """Find every recording at or under `root`, sorted by path.
 
-    Recordings are what `open_events` reads, and folders of RVT's archives of histograms. A packed store next to its
-    recording is listed under the recording's path. HDF5 files and arrays with other content are ignored. Unreadable
-    files, broken links and parts of DDD17 recordings are listed, since opening them reports the error. Links to folders
-    are followed, see `entries_below`.
+    Recordings are what `open_events` reads, and folders of RVT's archives. A packed store next to its recording is
+    listed under the recording's path. HDF5 files and arrays with other content are ignored. Unreadable files, broken
+    links and parts of DDD17 recordings are listed, since opening them reports the error.
     """
     if not root.exists():
         raise UserError(root, "no such file or folder", "check the path")
@@ -119,7 +117,7 @@ class EventFolder(LabelledDataset):
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """Open one recording, cut into windows of 50 ms."""
         cut = fixed_windows(files.name, files.source, WINDOW_US / 1000, Downsample(1, "nearest"))
-        return LabelledRecording(**vars(cut), labels=NO_LABELS, labelled=np.empty(0, np.int64))
+        return LabelledRecording(**vars(cut), labels=MaskFiles(Path(), ()), labelled=np.empty(0, np.int64))
 
     def describe(self) -> dict[str, str]:
         """Describe the layout."""
@@ -217,11 +215,6 @@ class TrainValSplit(NamedTuple):
     damaged: dict[str, UserError]  # errors of skipped recordings by name
 
     @property
-    def size(self) -> tuple[int, int]:
-        """(H, W) of the histograms in px."""
-        return self.train[0].region.height, self.train[0].region.width
-
-    @property
     def clamped(self) -> dict[Path, int]:
         """Number of events whose time stepped back and was raised, for each recording with any."""
         every = {each.path: each for each in (*self.train, *self.held_out) if isinstance(each.source, EventSource)}
@@ -274,7 +267,6 @@ def divide(
 
 
 def _halves(recording: Recording) -> tuple[Recording, Recording]:
-    """Split a recording in time into a training part and a held-out part."""
     border, share = int((1 - HELD_OUT_TIME) * len(recording)), f"{1 - HELD_OUT_TIME:.0%} of its time"
     return (
         replace(recording, name=f"{recording.name} (first {share})", windows=recording.windows[:border]),

@@ -147,7 +147,6 @@ class BoxLabels:
         return len(self.times)
 
     def __getitem__(self, index: int) -> Boxes:
-        """Boxes of label `index`."""
         begin, end = np.searchsorted(self.boxes.t, (self.times[index], self.times[index] + 1))
         return make_boxes(self.boxes.corners[begin:end], self.boxes.label[begin:end])
 

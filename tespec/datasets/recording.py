@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,7 @@ from tespec.events import PackedEvents
 from tespec.events.histogram import FlipZoom, Region
 
 
-@dataclass(frozen=True)
-class WindowRule:
+class WindowRule(NamedTuple):
     """Rule that assigns events to labels."""
 
     recurrent: bool  # windows are contiguous, so each event is in exactly one; if not, each label has its own

@@ -32,7 +32,7 @@ Windows = NDArray[np.int64]  # (N, 2) start and end of each in us, end exclusive
 REPRESENTATIONS = Path("event_representations_v2") / "stacked_histogram_dt=50_nbins=10"
 FACTORS = {"event_representations.h5": 1, "event_representations_ds2_nearest.h5": 2}  # of Gen1 and 1Mpx
 ENDS = REPRESENTATIONS / "timestamps_us.npy"
-BINS, RULE, WINDOW_US = 10, "rvt", 50_000
+BINS, STORED_RULE, WINDOW_US = 10, "rvt", 50_000
 SPACING_US = (45_000, 55_000)  # of windows, which varies a little because windows are fitted between labels
 
 
@@ -179,9 +179,9 @@ class ArchiveSource:
         self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: FlipZoom | None
     ) -> None:
         """Write stored histograms, see `EventSource.fill`; other bins, rules and windows are refused."""
-        if (bins, rule) != (BINS, RULE):
-            what = f"holds histograms of {BINS} bins with rule {RULE}, not {bins} bins with rule {rule}"
-            raise UserError(self.path, what, f"give --set bins={BINS} --set rule={RULE}, or the raw recordings")
+        if (bins, rule) != (BINS, STORED_RULE):
+            what = f"holds histograms of {BINS} bins with rule {STORED_RULE}, not {bins} bins with rule {rule}"
+            raise UserError(self.path, what, f"give --set bins={BINS} --set rule={STORED_RULE}, or the raw recordings")
         places = np.searchsorted(self.windows[:-1, 1], windows[:, 1])
         if (self.windows[places] != windows).any():
             raise UserError(self.path, "has no histogram for one of the windows", "give the raw recordings")

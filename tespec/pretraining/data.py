@@ -102,7 +102,8 @@ class EventData(_Data):
         """Split the recordings in `root` into training and validation; sets `root`, `size`, `damaged` and `notes`."""
         settings, self.root = self.settings, root
         split = divide(root, settings.window_ms, settings.downsample, settings.sensor, skip_damaged)
-        self.size, self.damaged = split.size, tuple(split.damaged)
+        region, self.damaged = split.train[0].region, tuple(split.damaged)
+        self.size = region.height, region.width
         self.notes = (
             *_unused(split),
             *(f"skipped (damaged): {error}" for error in split.damaged.values()),
