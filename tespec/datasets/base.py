@@ -38,10 +38,7 @@ class RecordingFiles(NamedTuple):
 
 
 class LabelledDataset(ABC):
-    """Base class of labelled data sets in the folder `root`, with the settings of a task.
-
-    Subclasses are registered in `DATASETS`; their docstring is the download guide.
-    """
+    """Base class of labelled data sets; those registered in `DATASETS` have the download guide as their docstring."""
 
     title: ClassVar[str]  # name in tables
     # Names of the recordings of each split, as in the official archive or in published code.

@@ -95,7 +95,6 @@ class Lanes:
 
     @cached_property
     def _chunks(self) -> Indices:
-        """Number of complete chunks of each recording."""
         return np.array(self.lengths, np.int64) // self.segments
 
     def _playlist(self, lane: int, epoch: int) -> Playlist:

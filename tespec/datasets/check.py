@@ -183,10 +183,7 @@ def _cell(text: str, facts: dict[str, Any]) -> str:
 
 
 def problems(found: Sequence[Checked]) -> list[str]:
-    """List the problems of recordings, copies in two splits, and different sizes, each on a line without repeats.
-
-    Recordings without labels may have different sizes.
-    """
+    """List the problems of recordings, copies in two splits, and different sizes of labelled recordings, in lines."""
     lines = [str(problem) for each in found for problem in each.problems]
     first: dict[tuple[tuple[int, str], ...], Checked] = {}
     for each in found:
@@ -269,10 +266,7 @@ def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[i
 
 
 def draw(shown: Sequence[Moment], classes: Sequence[str], path: Path, norm_events: float, high_pass: bool) -> None:
-    """Save a PNG with one row of panels per moment: events, histogram, intensity, and labels if there are any.
-
-    `high_pass` shows the intensity of Eq. 6 instead of the histogram.
-    """
+    """Save a PNG, a row per moment: events, histogram (`high_pass`: intensity of Eq. 6), intensity of Eq. 7, labels."""
     labels = [each.label for each in shown if each.label is not None]
     second = "intensity, Eq. 6" if high_pass else "histogram: events per pixel"
     columns = ["events in the window", second, f"intensity, Eq. 7, N = {norm_events:g}"]

@@ -257,9 +257,8 @@ def divide(
     require_one_size(root, ((recording.name, recording.region) for recording in every))
     if not held_out and len(train) >= ENOUGH:
         by_hash = sorted(train, key=lambda recording: hashlib.sha256(recording.name.encode()).digest())
-        held_out = by_hash[: round(HELD_OUT_SHARE * len(by_hash))]
-        held_out.sort(key=lambda each: each.name)
-        train = sorted(by_hash[len(held_out) :], key=lambda each: each.name)
+        border = round(HELD_OUT_SHARE * len(by_hash))
+        held_out, train = (sorted(part, key=lambda each: each.name) for part in (by_hash[:border], by_hash[border:]))
     elif not held_out:
         train, held_out = map(list, zip(*map(_halves, train), strict=True))
     excluded_test, left_out = (tuple(name_of(root, path) for path in split[name]) for name in (TEST, LEFT_OUT))

@@ -174,7 +174,6 @@ def recordings_in(folder: Path) -> dict[str, Path]:
 class PropheseeDataset(LabelledDataset):
     """Base class of Gen1 and 1Mpx."""
 
-    sensor: ClassVar[Size]
     known_classes: ClassVar[int]  # number of classes in the box files
     official: ClassVar[re.Pattern[str]]  # at the start of the names of official recordings
     # RVT selects its checkpoint on val (uzh-rpg/RVT, callbacks/custom.py).
