@@ -103,7 +103,8 @@ def _check_recording(dataset: LabelledDataset, split: str, name: str, quick: boo
     except UserError as error:
         return Checked(split, name, facts, (error,))
     facts["size_mb"] = (sum(size for size, _ in content) + sum(map(_size, files.beside))) / 1e6
-    for read in (partial(_label_facts, dataset.label_kind), _event_facts):
+    reads: tuple[Any, ...] = (partial(_label_facts, dataset.label_kind), _event_facts)
+    for read in reads:
         try:
             facts |= read(recording, quick)
         except UserError as error:
