@@ -18,8 +18,8 @@ from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Downsample, Finetuning, PositiveFloat, PositiveInt, Rule, Size, build, parse_size
-from tespec.datasets.folder import find_recordings, fixed_windows, name_of, source_of
-from tespec.datasets.recording import LabelledRecording, Recording
+from tespec.datasets.folder import find_recordings, name_of, source_of
+from tespec.datasets.recording import LabelledRecording, Recording, fixed_windows
 from tespec.models.backbone import Backbone, resized
 from tespec.models.layers import padded_size
 from tespec.tasks import find_task

@@ -1,17 +1,14 @@
-"""Base class of labelled data sets: recordings by split, in any supported layout on disk.
-
-Missing, damaged or inconsistent files raise a `UserError`.
-"""
+"""Base class of labelled data sets: recordings by split, in any supported layout on disk."""
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +16,7 @@ from numpy.typing import NDArray
 from tespec.core.description import LEVELS, read_description
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
-from tespec.core.settings import Downsample, Size, build
+from tespec.core.settings import Finetuning, Size, build
 from tespec.datasets.labels import speed_at, with_checks
 from tespec.datasets.recording import LabelledRecording, Labels, WindowRule
 from tespec.datasets.sources import Source
@@ -31,71 +28,36 @@ UNKNOWN = "unknown"  # in place of a split: a recording of the data set whose sp
 LATEST_US = 1_000_000  # a label this long after the last event means that events are missing
 
 
-@dataclass(frozen=True)
-class RecordingFiles:
-    """Name and split of a recording, source of its histograms, and its other files: labels, label times, speeds."""
+class RecordingFiles(NamedTuple):
+    """Files of a recording."""
 
     name: str
     split: str
-    source: Source
-    beside: tuple[Path, ...]
-
-
-@dataclass(frozen=True)
-class NoProtocol:
-    """Protocol of data sets without options."""
+    source: Source  # of its histograms
+    beside: tuple[Path, ...]  # other files: labels, label times, speeds
 
 
 class LabelledDataset(ABC):
-    """Base class of labelled data sets. Subclasses are registered in `DATASETS`; their docstring is the download guide.
+    """Base class of labelled data sets; those registered in `DATASETS` have the download guide as their docstring."""
 
-    Args:
-        root: folder of the data set.
-        splits: names of the recordings of each split; None takes those of the class; default: all splits of the class.
-        classes: class names; empty for labels without classes.
-        rule: rule that assigns events to labels.
-        downsample: downsampling of the sensor.
-        protocol: options on which published protocols differ; fields of `protocol_type`.
-        sensor: (height, width) of the sensor in px, for recordings that do not name it.
-
-    Attributes:
-        title: name in tables.
-        splits: names of the recordings of each split, as in the official archive or in published code.
-        sensor: (height, width) of the sensor in px.
-        layout: description of the layout on disk.
-        label_kind: kind of labels, as in `tespec.datasets.labels`, set by the task; None: labels are not checked.
-        protocol: options as an instance of `protocol_type`.
-        divides_labels: whether labels can be downsampled with the events.
-    """
-
-    title: ClassVar[str]
+    title: ClassVar[str]  # name in tables
+    # Names of the recordings of each split, as in the official archive or in published code.
     splits: Mapping[str, Sequence[str]] = MappingProxyType({})
-    sensor: ClassVar[Size | None] = None
-    protocol_type: ClassVar[type[Any]] = NoProtocol
-    divides_labels: ClassVar[bool] = False
-    layout: str
-    label_kind: str | None = None
+    sensor: ClassVar[Size | None] = None  # (height, width) in px
+    protocol_type: ClassVar[type[Any]] = make_dataclass("NoProtocol", ())  # options on which published protocols differ
+    divides_labels: ClassVar[bool] = False  # whether labels can be downsampled with the events
+    layout: str  # description of the layout on disk
+    label_kind: str | None = None  # as in `tespec.datasets.labels`, set by the task; None: labels are not checked
 
-    def __init__(
-        self,
-        root: Path,
-        splits: Mapping[str, Sequence[str] | None] | None = None,
-        classes: Sequence[str] = (),
-        rule: WindowRule | None = None,
-        downsample: Downsample | None = None,
-        protocol: Mapping[str, Any] | None = None,
-        sensor: Size | None = None,
-    ) -> None:
+    def __init__(self, root: Path, settings: Finetuning) -> None:
         if not root.is_dir():
             raise UserError(root, "no such folder", f"give the folder of the {self.title} data set")
-        self.root, self.classes, self.given_sensor = root, tuple(classes), sensor
-        named = dict.fromkeys(self.splits) if splits is None else splits
-        chosen = {split: self.splits.get(split, ()) if names is None else names for split, names in named.items()}
-        self.splits = {split: tuple(names) for split, names in chosen.items() if names}
+        self.root, self.classes, self.given_sensor = root, settings.classes, settings.sensor
+        named = {split: self.splits.get(split) if names is None else names for split, names in settings.splits.items()}
+        self.splits = {split: tuple(names) for split, names in named.items() if names}
         self._refuse_repeated(self.splits)
-        self.rule = rule or WindowRule()
-        self.downsample = downsample or Downsample(1, "nearest")
-        self.protocol = build(self.protocol_type, protocol or {}, "protocol")
+        self.rule, self.downsample = WindowRule(settings.recurrent, settings.window_ms), settings.downsample
+        self.protocol = build(self.protocol_type, settings.protocol, "protocol")
         if not self.divides_labels and self.downsample.factor != 1:
             raise UserError("downsample.factor", f"labels of {self.title} cannot be downsampled", "set it to 1")
         described = read_description(root).classes
@@ -105,12 +67,11 @@ class LabelledDataset(ABC):
 
     def _refuse_repeated(self, splits: Mapping[str, Iterable[str]]) -> None:
         first: dict[str, str] = {}
-        for split, names in splits.items():
-            for name in names:
-                if name in first and name != "*":
-                    what = f"{name} is in {first[name]} and again in {split}"
-                    raise UserError(self.root, what, "list it once, in one of the splits")
-                first[name] = split
+        for split, name in ((split, name) for split, names in splits.items() for name in names if name != "*"):
+            if name in first:
+                what = f"{name} is in {first[name]} and again in {split}"
+                raise UserError(self.root, what, "list it once, in one of the splits")
+            first[name] = split
 
     @classmethod
     def reads(cls, path: Path) -> bool:
@@ -118,9 +79,7 @@ class LabelledDataset(ABC):
         return False
 
     @classmethod
-    def reader(
-        cls, path: Path, height: int | None = None, width: int | None = None, default: Size | None = None
-    ) -> Reader:
+    def reader(cls, path: Path, height: int | None, width: int | None, default: Size | None) -> Reader:
         """Reader of a file or folder for which `reads` is true.
 
         `height` and `width` in px are the user's; `default` is (height, width) if nothing else specifies the size.
@@ -149,23 +108,12 @@ class LabelledDataset(ABC):
         """Open one recording with its windows and labels; see `labelled`."""
 
     def labelled(
-        self,
-        files: RecordingFiles,
-        region: Region,
-        labels: Labels[Any],
-        times: NDArray[np.int64],
-        begin: int,
-        **more: Any,
+        self, files: RecordingFiles, region: Region, labels: Labels, times: NDArray[np.int64], begin: int, **more: Any
     ) -> LabelledRecording:
         """Build a labelled recording with windows as set by `rule`.
 
-        Args:
-            files: files of the recording.
-            region: part of the sensor to use.
-            labels: labels by index.
-            times: (K,) label times in us, rising, on the clock of the events; times on another clock are refused.
-            begin: start of the first label's events in us; before the first label.
-            more: other fields of `LabelledRecording`.
+        `times` (K,) are those of the labels in us, rising, on the clock of the events; times on another clock are
+        refused. The first label's events start at `begin`, before it. `more` are other fields of `LabelledRecording`.
         """
         stream = files.source.stream
         if region.height > stream.height:

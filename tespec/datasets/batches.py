@@ -1,9 +1,4 @@
-"""Training and evaluation batches by step: item k is the batch of step k, in any order of access.
-
-Slot i of a training batch plays lane i: an endless seeded playlist of recordings, cut into chunks of consecutive
-windows. Batches are pure functions of the arguments: worker processes and interruptions do not change them, and
-computing a step does not replay earlier ones.
-"""
+"""Training and evaluation batches by step: item k, a pure function of the arguments, is the batch of step k."""
 
 from __future__ import annotations
 
@@ -20,13 +15,14 @@ from torch.utils.data import Dataset
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
-from tespec.core.settings import Finetuning, Mask, Pretraining
-from tespec.datasets.augment import sample_flip_zoom, transform_boxes
+from tespec.core.settings import Augmentation, Finetuning, Mask, Pretraining
 from tespec.datasets.labels import IGNORE
 from tespec.datasets.recording import LabelledRecording, Recording
-from tespec.events.histogram import FlipZoom, apply_maps
+from tespec.events.histogram import DROPPED, FlipZoom, apply_maps
 
 Indices = NDArray[np.int64]
+Playlist = tuple[Indices, Indices, Indices]  # recordings in order, cumulative chunks, first window by recording
+MIN_BOX_SIDE = 1.0  # px; a box that is smaller after clipping to the image is dropped
 NO_BOX = -1  # class of the padding of a label's boxes
 Shard = tuple[int, int]  # index and number of the shards of a batch: one per rank and gradient accumulation step
 WHOLE: Shard = (0, 1)
@@ -35,48 +31,35 @@ Collate = Callable[..., dict[str, Tensor]]
 
 
 class Slot(NamedTuple):
-    """Chunk that a lane plays at a step.
+    """Chunk that a lane plays at a step."""
 
-    Attributes:
-        recording: index of the recording.
-        first: index of the chunk's first window.
-        pass_index: index of the pass over a recording within the lane; augmentation is sampled once per pass.
-        fresh: whether the state is reset.
-    """
-
-    recording: int
-    first: int
-    pass_index: int
-    fresh: bool
+    recording: int  # index
+    first: int  # index of the chunk's first window
+    pass_index: int  # of the pass over a recording within the lane; augmentation is sampled once per pass
+    fresh: bool  # whether the state is reset
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """Playlists of a batch.
+    """Playlists of a batch: slot i plays lane i, an endless seeded playlist of chunks of consecutive windows.
 
     A pass over a recording plays as many complete chunks as fit; recordings shorter than a chunk are never played. The
     offset of the first chunk changes with each epoch, so that every window is played within as many epochs as a chunk
     has windows.
-
-    Attributes:
-        lengths: number of windows of each recording.
-        segments: windows per chunk.
-        count: number of lanes, the batch size.
-        seed: seed of the run.
-        random_share: share of the lanes, rounded to complete lanes, that play a random chunk with a reset state at
-            each step instead of streams (RVT's mixed sampling).
-        ends: windows of each recording, rising, at which random chunks end; None: any. A chunk that would begin before
-            the recording begins with it instead.
     """
 
-    lengths: tuple[int, ...]
-    segments: int
-    count: int
+    lengths: tuple[int, ...]  # number of windows of each recording
+    segments: int  # windows per chunk
+    count: int  # number of lanes, the batch size
     seed: int
+    # Share of the lanes, rounded to complete lanes, that play a random chunk with a reset state at each step instead of
+    # streams (RVT's mixed sampling).
     random_share: float = 0.0
+    # Windows of each recording, rising, at which random chunks end; None: any. A chunk that would begin before the
+    # recording begins with it instead.
     ends: tuple[Indices, ...] | None = None
     # Cache of each lane's current playlist, so that the cost of a step does not grow with the number of recordings.
-    _known: dict[int, tuple[int, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _known: dict[int, tuple[int, Playlist]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def playable(self) -> bool:
@@ -112,18 +95,15 @@ class Lanes:
 
     @cached_property
     def _chunks(self) -> Indices:
-        """Number of complete chunks of each recording."""
         return np.array(self.lengths, np.int64) // self.segments
 
-    def _playlist(self, lane: int, epoch: int) -> tuple[Indices, Indices, Indices]:
-        """Order of the recordings in an epoch, cumulative number of chunks, and first window by recording."""
-        if self._known.get(lane, (None,))[0] != epoch:
+    def _playlist(self, lane: int, epoch: int) -> Playlist:
+        if lane not in self._known or self._known[lane][0] != epoch:
             order = self.generator("order", lane, epoch).permutation(len(self._chunks))
             phases = np.array(self.lengths, np.int64) % self.segments + 1
             first = (self.generator("phase", lane).integers(phases) + epoch) % phases
             self._known[lane] = epoch, (order, self._chunks[order].cumsum(), first)
-        playlist: tuple[Indices, Indices, Indices] = self._known[lane][1]
-        return playlist
+        return self._known[lane][1]
 
     @cached_property
     def _random_chunks(self) -> Indices:
@@ -166,6 +146,48 @@ def lanes_of(count: int, shard: Shard) -> range:
     return range(number * count // shards, (number + 1) * count // shards)
 
 
+def sample_flip_zoom(generator: np.random.Generator, settings: Augmentation, height: int, width: int) -> FlipZoom:
+    """Sample a flip and a zoom (paper, table "Augmentation Transformations").
+
+    Zooming in by f crops 1/f of the height and width at a random position. Zooming out by f places the full image, at
+    1/f of its size, at a random position. Resampling is nearest-exact.
+    """
+    flip = generator.random() < settings.flip
+    axes = [(np.arange(side), 1.0, 0.0) for side in (height, width)]
+    if generator.random() < settings.zoom:
+        inward = generator.random() < settings.zoom_in_share
+        factor = generator.uniform(*(settings.zoom_in if inward else settings.zoom_out))
+        axes = [(_zoom_in if inward else _zoom_out)(side, factor, generator.random()) for side in (height, width)]
+    (rows, row_scale, row_shift), (columns, scale, shift) = axes
+    if flip:
+        columns, scale, shift = columns[::-1], -scale, width - shift
+    return FlipZoom(rows, columns, (row_scale, scale), (row_shift, shift))
+
+
+def _zoom_in(side: int, factor: float, place: float) -> tuple[NDArray[np.int64], float, float]:
+    start = place * (side - side / factor)
+    indices = (start + (np.arange(side) + 0.5) / factor).astype(np.int64)
+    return np.minimum(indices, side - 1), factor, -start * factor
+
+
+def _zoom_out(side: int, factor: float, place: float) -> tuple[NDArray[np.int64], float, float]:
+    small = round(side / factor)
+    start = round(place * (side - small))
+    indices = np.full(side, DROPPED, np.int64)
+    indices[start : start + small] = ((np.arange(small) + 0.5) * side / small).astype(np.int64)
+    return indices, small / side, float(start)
+
+
+def transform_boxes(boxes: Boxes, view: FlipZoom) -> Boxes:
+    """Flip and zoom boxes, clip them to the image, and drop boxes with a side below one pixel."""
+    moved = boxes.corners * np.array(view.scale[::-1] * 2) + np.array(view.shift[::-1] * 2)
+    sides = moved.reshape(-1, 2, 2)  # a flip swaps left and right
+    corners = np.concatenate([sides.min(axis=1), sides.max(axis=1)], axis=1)
+    corners = np.clip(corners, 0, (len(view.columns), len(view.rows)) * 2)
+    seen = boxes._replace(corners=corners.astype(np.float32))
+    return seen.keep(np.all(seen.size >= MIN_BOX_SIDE, axis=1))
+
+
 def stack_masks(labels: Sequence[tuple[NDArray[np.uint8], FlipZoom]], size: tuple[int, int]) -> dict[str, Tensor]:
     """Stack masks to `labels` (L, H, W) uint8: the class of each pixel, 255 for unlabelled pixels."""
     seen = [apply_maps(mask, view, IGNORE) for mask, view in labels]
@@ -191,17 +213,12 @@ def pad_boxes(labels: Sequence[tuple[Boxes, FlipZoom]], size: tuple[int, int]) -
 
 
 class StepBatches(Dataset[dict[str, Tensor]]):
-    """Histograms and `fresh` flags of the lanes by step; subclasses add masks or labels.
+    """Batches of event histograms.
 
-    The batches of all shards, concatenated, are the full batch. `ends` is as in `Lanes`.
-
-    Attributes:
-        segments: windows per chunk.
-        left_out: names of the recordings that are shorter than a chunk and never played.
-        has_no_continuation: whether lanes play streams, but no recording has a second chunk.
-
-    Raises:
-        UserError: no recording is as long as a chunk.
+    Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool and, if `mask` is given, `mask`
+    (B, ceil(H/unit), ceil(W/unit)) bool, True where events are masked. The batches of all shards, concatenated, are the
+    full batch. `ends` is as in `Lanes`. `left_out` names the recordings that are shorter than a chunk and never played;
+    without any other recording, the settings are refused.
     """
 
     def __init__(
@@ -210,7 +227,8 @@ class StepBatches(Dataset[dict[str, Tensor]]):
         settings: Pretraining | Finetuning,
         seed: int,
         shard: Shard = WHOLE,
-        ends: tuple[NDArray[np.int64], ...] | None = None,
+        mask: Mask | None = None,
+        ends: tuple[Indices, ...] | None = None,
     ) -> None:
         lengths, segments = tuple(map(len, recordings)), settings.segments
         self._lanes = Lanes(lengths, segments, settings.batch_size, seed, settings.random_share, ends)
@@ -218,10 +236,20 @@ class StepBatches(Dataset[dict[str, Tensor]]):
             where, longest = recordings[0].path.parent if recordings else "recordings", max(lengths, default=0)
             what = f"no recording has the {segments} windows of a chunk, the longest has {longest}"
             raise UserError(where, what, f"set segments to {longest} or fewer" if longest else "give longer recordings")
-        self._recordings, self._settings, self._share = recordings, settings, lanes_of(settings.batch_size, shard)
+        self._recordings, self._settings, self._mask = recordings, settings, mask
+        self._share = lanes_of(settings.batch_size, shard)
         self._size = recordings[0].region.height, recordings[0].region.width
         self.segments, self.has_no_continuation = segments, self._lanes.has_no_continuation
         self.left_out = tuple(recording.name for recording in recordings if len(recording) < segments)
+
+    def __getitem__(self, step: int) -> dict[str, Tensor]:
+        slots = self._slots(step)
+        batch = self._events(slots, self._views(slots))
+        if self._mask is None:
+            return batch
+        rows, columns = (-(-side // self._mask.unit) for side in self._size)
+        generators = [self._lanes.generator("mask", lane, step) for lane in self._share]
+        return batch | {"mask": torch.stack([draw_mask(each, rows, columns, self._mask.ratio) for each in generators])}
 
     def names(self, step: int) -> list[str]:
         """Names of the recordings played at a step."""
@@ -237,41 +265,12 @@ class StepBatches(Dataset[dict[str, Tensor]]):
         return [sample_flip_zoom(each, self._settings.augmentation, *self._size) for each in generators]
 
     def _events(self, slots: Sequence[Slot], views: Sequence[FlipZoom]) -> dict[str, Tensor]:
-        """Histograms of the lanes and their `fresh` flags."""
         bins, rule = self._settings.bins, self._settings.rule
         histograms = np.empty((len(slots), self.segments, 2 * bins, *self._size), np.uint8)
         for histogram, slot, view in zip(histograms, slots, views, strict=True):
             self._recordings[slot.recording].fill(histogram, slot.first, bins, rule, view)
         fresh = torch.tensor([slot.fresh for slot in slots])
         return {"fresh": fresh, "histograms": torch.from_numpy(histograms)}
-
-
-class PretrainBatches(StepBatches):
-    """Batches for pre-training on events.
-
-    Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool and, if `mask` is given, `mask`
-    (B, ceil(H/unit), ceil(W/unit)) bool, True where events are masked.
-    """
-
-    def __init__(
-        self,
-        recordings: Sequence[Recording],
-        settings: Pretraining,
-        seed: int,
-        shard: Shard = WHOLE,
-        mask: Mask | None = None,
-    ) -> None:
-        super().__init__(recordings, settings, seed, shard)
-        self._mask = mask
-
-    def __getitem__(self, step: int) -> dict[str, Tensor]:
-        slots = self._slots(step)
-        batch = self._events(slots, self._views(slots))
-        if self._mask is None:
-            return batch
-        rows, columns = (-(-side // self._mask.unit) for side in self._size)
-        generators = [self._lanes.generator("mask", lane, step) for lane in self._share]
-        return batch | {"mask": torch.stack([draw_mask(each, rows, columns, self._mask.ratio) for each in generators])}
 
 
 def draw_mask(seed: int | np.random.Generator, rows: int, cols: int, ratio: float) -> Tensor:
@@ -282,12 +281,11 @@ def draw_mask(seed: int | np.random.Generator, rows: int, cols: int, ratio: floa
 
 
 class LabelledBatches(StepBatches):
-    """Batches for fine-tuning.
+    """Batches of event histograms with labels.
 
-    Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool, `label_place` (L, 2) int64 (lane and
-    segment of each label, lane by lane), and the labels as tensors from `collate`. The setting `labels_per_chunk`
-    limits the labels of a chunk: they are drawn at random for each lane and step and always include the last one.
-    Random chunks end at a label.
+    Item k also holds `label_place` (L, 2) int64 (lane and segment of each label, lane by lane), and the labels as
+    tensors from `collate`. The setting `labels_per_chunk` limits the labels of a chunk: they are drawn at random for
+    each lane and step and always include the last one. Random chunks end at a label.
     """
 
     def __init__(
@@ -298,7 +296,7 @@ class LabelledBatches(StepBatches):
         collate: Collate,
         shard: Shard = WHOLE,
     ) -> None:
-        super().__init__(recordings, settings, seed, shard, tuple(recording.labelled for recording in recordings))
+        super().__init__(recordings, settings, seed, shard, ends=tuple(each.labelled for each in recordings))
         self._labelled, self._per_chunk, self._collate = recordings, settings.labels_per_chunk, collate
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
@@ -323,21 +321,13 @@ class LabelledBatches(StepBatches):
 
 
 class EvaluationBatch(NamedTuple):
-    """One step of an evaluation.
+    """One step of an evaluation."""
 
-    Attributes:
-        histograms: (B, T, 2*bins, H, W) uint8.
-        fresh: (B,) bool, whether a lane's state is reset.
-        place: (L, 2) int64 lane and segment of each label; other segments are padding or not scored.
-        frames: indices of the recording and the label in it, for each of the L labels.
-        labels: labels as the recordings return them.
-    """
-
-    histograms: Tensor
-    fresh: Tensor
-    place: Tensor
-    frames: list[tuple[int, int]]
-    labels: list[Any]
+    histograms: Tensor  # (B, T, 2*bins, H, W) uint8
+    fresh: Tensor  # (B,) bool, whether a lane's state is reset
+    place: Tensor  # (L, 2) int64 lane and segment of each label; other segments are padding or not scored
+    frames: list[tuple[int, int]]  # indices of the recording and the label in it, for each of the L labels
+    labels: list[Any]  # as the recordings return them
 
 
 class EvaluationBatches(Dataset[EvaluationBatch]):
@@ -348,12 +338,7 @@ class EvaluationBatches(Dataset[EvaluationBatch]):
     is padded with empty ones. Together, the shards play every label once.
     """
 
-    def __init__(
-        self,
-        settings: Finetuning,
-        recordings: Sequence[LabelledRecording],
-        shard: Shard = WHOLE,
-    ) -> None:
+    def __init__(self, settings: Finetuning, recordings: Sequence[LabelledRecording], shard: Shard = WHOLE) -> None:
         self._settings, self._recordings = settings, recordings
         self._segments, self._stateful = settings.segments, settings.carries_state
         lanes = (settings.evaluation_lanes if self._stateful else settings.batch_size) * shard[1]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,33 +16,20 @@ import torch
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from tespec import pictures
 from tespec.core.errors import UserError
 from tespec.datasets.base import LabelledDataset
-from tespec.datasets.labels import BOXES, DEPTH, IGNORE, MASK, CheckedLabels
+from tespec.datasets.labels import BOXES, DEPTH, IGNORE, MASK
 from tespec.datasets.recording import LabelledRecording, require_one_size
-from tespec.datasets.sources import BINS, ArchiveSource, EventSource, packed_events, read_rectification
-from tespec.datasets.sources import RULE as STORED_RULE
+from tespec.datasets.sources import BINS, STORED_RULE, ArchiveSource, EventSource, packed_events, read_rectification
 from tespec.events import PackedEvents
 from tespec.events.histogram import Region
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.events.packing import SourceHash, disk_needed, in_order, is_recorded, require_same
 from tespec.events.store import header_of, store_of, verify_store
-from tespec.pictures import (
-    POLARITIES,
-    Image,
-    add_bar,
-    colours_of,
-    draw_label,
-    known,
-    make_panels,
-    save_figure,
-    show_counts,
-    show_events,
-    show_faded,
-    show_grey,
-)
 
 QUICK = 16  # labels that a quick check reads
+EVENTS = ("height", "width", "count", "t_first", "t_last", "clamped")  # facts of a recording's events
 # Columns of the table after split and recording, as format strings over the facts of a recording.
 COLUMNS = {
     "sensor": "{events_width}x{events_height}",
@@ -61,37 +49,15 @@ WIDTH = 16.0  # inches
 VEIL = 0.55  # opacity of events over masks
 
 
-@dataclass(frozen=True)
-class Checked:
-    """Result of checking one recording.
-
-    Attributes:
-        split: split of the recording.
-        name: name of the recording.
-        facts: figures by name; those of unreadable parts are missing.
-        problems: errors that make the recording unusable.
-        content: sizes and sampled SHA-256 of its files, without their names, to detect copies.
-        region: region of its histograms.
-    """
+class Checked(NamedTuple):
+    """Result of checking one recording."""
 
     split: str
     name: str
-    facts: dict[str, Any] = field(default_factory=dict)
-    problems: tuple[UserError, ...] = ()
-    content: tuple[tuple[int, str], ...] = ()
-    region: Region | None = None
-
-
-@dataclass(frozen=True)
-class Scan:
-    """Sensor size in px, number of events, first and last time in us, and number of raised times of a recording."""
-
-    height: int
-    width: int
-    count: int
-    t_first: int
-    t_last: int
-    clamped: int
+    facts: dict[str, Any]  # figures by name; those of unreadable parts are missing
+    problems: tuple[UserError, ...]  # errors that make the recording unusable
+    content: tuple[tuple[int, str], ...] = ()  # sizes and sampled SHA-256 of its files, to detect copies
+    region: Region | None = None  # of its histograms
 
 
 @dataclass(frozen=True)
@@ -100,7 +66,7 @@ class ScannedSource(EventSource):
 
     @cached_property
     def stream(self) -> Any:
-        """The packed recording, or the `Scan` of an unpacked one."""
+        """The packed recording, or only the facts `EVENTS` of an unpacked one."""
         if (packed := packed_events(self)) is not None:
             return packed
         reader = self.reader()
@@ -110,7 +76,8 @@ class ScannedSource(EventSource):
         for events, raised in in_order(reader):
             first, last = first if count else int(events.t[0]), int(events.t[-1])
             count, clamped = count + len(events.t), clamped + raised
-        return Scan(reader.height, reader.width, count, first, last, clamped)
+        facts = (reader.height, reader.width, count, first, last, clamped)
+        return SimpleNamespace(**dict(zip(EVENTS, facts, strict=True)))
 
 
 def check(dataset: LabelledDataset, *, quick: bool = False, processes: int = 1) -> Iterator[Checked]:
@@ -121,23 +88,23 @@ def check(dataset: LabelledDataset, *, quick: bool = False, processes: int = 1) 
     """
     tasks = [(split, name) for split in dataset.splits for name in dataset.names(split)]
     with ThreadPoolExecutor(processes) as pool:
-        yield from pool.map(lambda task: check_recording(dataset, task[0], task[1], quick), tasks)
+        yield from pool.map(lambda task: _check_recording(dataset, *task, quick), tasks)
 
 
-def check_recording(dataset: LabelledDataset, split: str, name: str, quick: bool) -> Checked:
-    """Check one recording."""
+def _check_recording(dataset: LabelledDataset, split: str, name: str, quick: bool) -> Checked:
     facts: dict[str, Any] = {}
     problems: list[UserError] = []
     try:
         files = dataset.find(split, name)
         if isinstance(source := files.source, EventSource):
-            files = replace(files, source=ScannedSource(**vars(source)))
+            files = files._replace(source=ScannedSource(**vars(source)))
         recording = dataset.open_checked(files)
         content = tuple((file["bytes"], file["sampled_sha256"]) for file in source.identity())
     except UserError as error:
         return Checked(split, name, facts, (error,))
     facts["size_mb"] = (sum(size for size, _ in content) + sum(map(_size, files.beside))) / 1e6
-    for read in (_label_facts, _event_facts):
+    reads: tuple[Any, ...] = (partial(_label_facts, dataset.label_kind), _event_facts)
+    for read in reads:
         try:
             facts |= read(recording, quick)
         except UserError as error:
@@ -156,29 +123,22 @@ def _event_facts(recording: LabelledRecording, quick: bool) -> dict[str, Any]:
         return {}
     stream: Any = recording.stream
     if not quick and isinstance(stream, PackedEvents):
-        _verify(stream.path, recording.path)
+        store, path = stream.path, recording.path
+        verify_store(store)
+        # Packed events in the cache are in a folder named after the state of their recording, which is not read again.
+        if is_recorded(path) and store == store_of(path):
+            require_same(store, path, SourceHash(path).describe()["sha256"] == header_of(store)["source"]["sha256"])
     length = stream.t_last - stream.t_first
-    return {f"events_{name}": getattr(stream, name) for name in Scan.__annotations__} | {
+    return {f"events_{name}": getattr(stream, name) for name in EVENTS} | {
         "events_seconds": length / 1e6,
         "events_packed_bytes": disk_needed(stream.count, length // 1000 + 2),
     }
 
 
-def _verify(store: Path, path: Path) -> None:
-    """Compare packed events, and the recording next to them, with the SHA-256 in their header.
-
-    The recording of packed events in the cache is not read: its state determines the name of their folder.
-    """
-    verify_store(store)
-    if is_recorded(path) and store == store_of(path):
-        require_same(store, path, SourceHash(path).describe()["sha256"] == header_of(store)["source"]["sha256"])
-
-
-def _label_facts(recording: LabelledRecording, quick: bool) -> dict[str, Any]:
+def _label_facts(kind: str | None, recording: LabelledRecording, quick: bool) -> dict[str, Any]:
     """Figures of the labels; all labels are read, or a few if `quick`."""
     count, times = len(recording.labelled), recording.label_times
     chosen = np.unique(np.linspace(0, count - 1, QUICK).astype(int)) if quick and count > QUICK else np.arange(count)
-    kind = recording.labels.kind if isinstance(recording.labels, CheckedLabels) else ""
     return {
         "labels_count": count,
         "labels_read": len(chosen),
@@ -188,7 +148,7 @@ def _label_facts(recording: LabelledRecording, quick: bool) -> dict[str, Any]:
     }
 
 
-def _is_empty(label: Any, kind: str) -> bool:
+def _is_empty(label: Any, kind: str | None) -> bool:
     """Whether boxes, a mask or a depth map are empty; labels of other kinds never are."""
     if kind == BOXES:
         return not len(label.label)
@@ -196,7 +156,6 @@ def _is_empty(label: Any, kind: str) -> bool:
 
 
 def _size(path: Path) -> int:
-    """Size of a file, or of all files in a folder, in bytes; 0 if it does not exist."""
     return sum(file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file())
 
 
@@ -225,10 +184,7 @@ def _cell(text: str, facts: dict[str, Any]) -> str:
 
 
 def problems(found: Sequence[Checked]) -> list[str]:
-    """List the problems of recordings, copies in two splits, and different sizes, each on a line without repeats.
-
-    Recordings without labels may have different sizes.
-    """
+    """List the problems of recordings, copies in two splits, and different sizes of labelled recordings, in lines."""
     lines = [str(problem) for each in found for problem in each.problems]
     first: dict[tuple[tuple[int, str], ...], Checked] = {}
     for each in found:
@@ -249,8 +205,8 @@ class Moment(NamedTuple):
 
     title: str  # recording and time
     histogram: NDArray[np.uint8]  # (2*bins, H, W) of the window
-    high_pass: Image  # (H, W) intensity of Eq. 6 at its end
-    intensity: Image  # (H, W) intensity of Eq. 7 at its end
+    high_pass: pictures.Image  # (H, W) intensity of Eq. 6 at its end
+    intensity: pictures.Image  # (H, W) intensity of Eq. 7 at its end
     label: Any  # a mask, boxes or a depth; None where the window has none
 
 
@@ -266,9 +222,8 @@ def moment(recording: LabelledRecording, window: int, rule: str, norm_events: fl
         _, image = estimate_intensity(counts, image, norm_events=norm_events, bin_seconds=seconds)
         _, filtered = estimate_high_pass(counts, filtered, bin_seconds=seconds)
     since, length = (end - windows[[0, window], 0]) / 1e6
-    name = recording.name
+    name, events = recording.name, int(histogram.sum(dtype=np.int64))
     name = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 9]}...{name[-6:]}"
-    events = int(histogram.sum(dtype=np.int64))
     title = f"{name}\n{since:.2f} s: {events:,} events in {1000 * length:.0f} ms"
     label = next((recording.labels[number] for number in recording.labels_in(window, 1)), None)
     return Moment(title, histogram[0], filtered[0, 0].numpy(), image[0].numpy(), label)
@@ -295,7 +250,6 @@ def choose(recordings: Sequence[LabelledRecording], count: int, rule: str) -> li
 
 
 def _histogram(recording: LabelledRecording, window: int, rule: str) -> NDArray[np.uint8]:
-    """Histogram of a window; archives of histograms keep their stored binning rule."""
     stored = isinstance(recording.source, ArchiveSource)
     return recording.histograms(window, 1, BINS, STORED_RULE if stored else rule)
 
@@ -313,38 +267,35 @@ def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[i
 
 
 def draw(shown: Sequence[Moment], classes: Sequence[str], path: Path, norm_events: float, high_pass: bool) -> None:
-    """Save a PNG with one row of panels per moment: events, histogram, intensity, and labels if there are any.
-
-    `high_pass` shows the intensity of Eq. 6 instead of the histogram.
-    """
+    """Save a PNG, a row per moment: events, histogram (`high_pass`: intensity of Eq. 6), intensity of Eq. 7, labels."""
     labels = [each.label for each in shown if each.label is not None]
     second = "intensity, Eq. 6" if high_pass else "histogram: events per pixel"
     columns = ["events in the window", second, f"intensity, Eq. 7, N = {norm_events:g}"]
     columns += ["labels (events grey or dark)"] if labels else []
     size = shown[0].intensity.shape
-    colours = POLARITIES | colours_of(labels, classes)
-    figure, panels = make_panels(len(shown), columns, size, WIDTH, len(columns) - 1, colours)
+    colours = pictures.POLARITIES | pictures.colours_of(labels, classes)
+    figure, panels = pictures.make_panels(len(shown), columns, size, WIDTH, len(columns) - 1, colours)
     for axes, each in zip(panels, shown, strict=True):
         axes[0].set_ylabel(each.title, fontsize=9)
-        show_events(axes[0], each.histogram)
+        pictures.show_events(axes[0], each.histogram)
         if high_pass:
-            show_grey(axes[1], each.high_pass)
+            pictures.show_grey(axes[1], each.high_pass)
         else:
-            show_counts(axes[1], each.histogram)
-        show_grey(axes[2], each.intensity)
+            pictures.show_counts(axes[1], each.histogram)
+        pictures.show_grey(axes[2], each.intensity)
         if labels:
             _show_label(axes[3], each)
-    save_figure(figure, path, dpi=80)
+    pictures.save_figure(figure, path, dpi=80)
 
 
 def _show_label(axis: Axes, shown: Moment) -> None:
     """Draw a label together with the events, which are below boxes and a dark veil over masks."""
-    show_faded(axis, shown.histogram)
+    pictures.show_faded(axis, shown.histogram)
     if shown.label is None:
         return
-    image = draw_label(axis, shown.label)
-    if image is not None and known(shown.label).any():
-        add_bar(axis, image, str(image.get_label()))
+    image = pictures.draw_label(axis, shown.label)
+    if image is not None and pictures.known(shown.label).any():
+        pictures.add_bar(axis, image, str(image.get_label()))
     elif image is None and isinstance(shown.label, np.ndarray):
         veil = np.zeros((*shown.intensity.shape, 4), np.float32)
         veil[..., 3] = VEIL * shown.histogram.any(axis=0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pydantic
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
-from tespec.core.settings import PositiveInt, Size
+from tespec.core.settings import Finetuning, PositiveInt, Size
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
@@ -74,10 +73,10 @@ class Ddd17(LabelledDataset):
     protocol_type = Ddd17Protocol
     protocol: Ddd17Protocol
 
-    def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
+    def __init__(self, root: Path, settings: Finetuning) -> None:
         if not any(root.glob("dir*")) and (root / "data").is_dir():
             root = root / "data"
-        super().__init__(root, *arguments, **named)
+        super().__init__(root, settings)
 
     @classmethod
     def reads(cls, path: Path) -> bool:
@@ -85,9 +84,7 @@ class Ddd17(LabelledDataset):
         return (path / TIMES).is_file() or (path / EVENTS).is_file()
 
     @classmethod
-    def reader(
-        cls, path: Path, height: int | None = None, width: int | None = None, default: Size | None = None
-    ) -> Reader:
+    def reader(cls, path: Path, height: int | None, width: int | None, default: Size | None) -> Reader:
         """Reader of a recording folder (uzh-rpg/ess, datasets/extract_data_tools/example_loader_ddd17.py)."""
         for name in (TIMES, EVENTS):
             if not (path / name).is_file():
@@ -101,7 +98,7 @@ class Ddd17(LabelledDataset):
             what = f"has {events} bytes, but the {count} events of {TIMES} need {XYP.itemsize * count}"
             raise UserError(path / EVENTS, what, "copy both files again")
         sensor = resolve_size(path, height, width, default=default or cls.sensor)
-        _, ticks_per_us = image_times(path)
+        _, _, ticks_per_us = read_index(path)
 
         def chunks() -> Iterator[Events]:
             columns = ((TIMES, TICKS), (EVENTS, XYP))
@@ -123,8 +120,7 @@ class Ddd17(LabelledDataset):
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """Open one recording with its masks."""
         folder, stream = files.source.path, files.source.stream
-        rows, ticks = _read_index(folder)
-        taken = rows[:, 0] // ticks
+        taken, following, _ = read_index(folder)
         place = next((folder / name for name in MASK_PLACES if (folder / name).exists()), None)
         if place is None:
             raise UserError(folder, f"has neither {' nor '.join(MASK_PLACES)}", "copy the recording again")
@@ -137,7 +133,7 @@ class Ddd17(LabelledDataset):
         start = taken[images[0] - 1] if images[0] else min(stream.t_first, times[0] - 1)
         if (np.diff(times, prepend=start) <= 0).any():
             raise UserError(folder / INDEX, "the image times step back or repeat", "copy the folder again")
-        if (needed := int(rows[images, 1].max())) > stream.count:
+        if (needed := int(following[images].max())) > stream.count:
             what = f"truncated: {stream.count} events, but the masks need {needed}"
             raise UserError(folder / EVENTS, what, "copy the event files again")
         labels, region = MaskFiles(place, tuple(masks.values())), Region(self.protocol.rows, stream.width)
@@ -157,14 +153,8 @@ class Ddd17(LabelledDataset):
         return any(not folder.exists() or any((folder / part).exists() for part in PARTS) for folder in folders)
 
 
-def image_times(folder: Path) -> tuple[NDArray[np.int64], int]:
-    """Times (images,) int64 in us of a recording's images, and the ticks of its clock per us."""
-    rows, ticks = _read_index(folder)
-    return rows[:, 0] // ticks, ticks
-
-
-def _read_index(folder: Path) -> tuple[NDArray[np.int64], int]:
-    """Rows (images, 3) of time, first event after it and first event of its window; ticks of the clock per us."""
+def read_index(folder: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Time in us of each of a recording's images, index of the first event after it, and ticks of its clock per us."""
     path = next((folder / INDEX / name for name in INDICES if (folder / INDEX / name).is_file()), None)
     if path is None:
         raise UserError(folder / INDEX, "holds none of " + ", ".join(INDICES), "copy the folder again")
@@ -177,4 +167,4 @@ def _read_index(folder: Path) -> tuple[NDArray[np.int64], int]:
     if ticks is None:
         what = f"images are {spacing:g} ticks apart, which is not 10 to 100 ms in ns or us"
         raise UserError(folder / INDEX, what, "copy the folder again")
-    return rows, ticks
+    return rows[:, 0] // ticks, rows[:, 1], ticks

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pydantic
 
 from tespec.core.errors import UserError
-from tespec.core.settings import Flag, PositiveInt, Size
+from tespec.core.settings import Finetuning, Flag, PositiveInt, Size
 from tespec.datasets.base import SPLITS, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
 from tespec.datasets.recording import LabelledRecording
@@ -36,17 +36,11 @@ LABEL_SETS = {"all": slice(None), "ess": slice(6, None, 2)}
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class DsecProtocol:
-    """Labels to use, and alignment of events with them.
+    """Labels to use, and alignment of events with them."""
 
-    Attributes:
-        rows: upper rows of the sensor that carry labels.
-        labels: "all", or "ess" for the subset of uzh-rpg/ess and ECDDP: every second label from the seventh on.
-        rectify: whether events are moved to rectified pixels, where the labels are.
-    """
-
-    rows: PositiveInt
-    labels: Literal["all", "ess"]
-    rectify: Flag
+    rows: PositiveInt  # upper rows of the sensor that carry labels
+    labels: Literal["all", "ess"]  # "ess": every second label from the seventh on, as in uzh-rpg/ess and ECDDP
+    rectify: Flag  # whether events are moved to rectified pixels, where the labels are
 
 
 @DATASETS.register_module()
@@ -81,8 +75,8 @@ class Dsec(LabelledDataset):
     protocol_type = DsecProtocol
     protocol: DsecProtocol
 
-    def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
-        super().__init__(root, *arguments, **named)
+    def __init__(self, root: Path, settings: Finetuning) -> None:
+        super().__init__(root, settings)
         if len(self.classes) not in (11, 19):
             raise UserError("classes", f"{len(self.classes)} are listed, but DSEC has masks of 11 or 19", "list those")
         folders = {name: self._folder(name) for names in self.splits.values() for name in names}
@@ -93,14 +87,11 @@ class Dsec(LabelledDataset):
     @classmethod
     def reads(cls, path: Path) -> bool:
         """Whether an HDF5 file has events and DSEC's offset or index of their times."""
-        return (
-            path.suffix.lower() in hdf5.SUFFIXES and hdf5.holds(path, *hdf5.COLUMNS) and hdf5.holds(path, OFFSET, INDEX)
-        )
+        is_hdf5 = path.suffix.lower() in hdf5.SUFFIXES
+        return is_hdf5 and hdf5.holds(path, *hdf5.COLUMNS) and hdf5.holds(path, OFFSET, INDEX)
 
     @classmethod
-    def reader(
-        cls, path: Path, height: int | None = None, width: int | None = None, default: Size | None = None
-    ) -> Reader:
+    def reader(cls, path: Path, height: int | None, width: int | None, default: Size | None) -> Reader:
         """Reader of an `events.h5` file; times are t + t_offset, on the clock of the labels."""
         count = hdf5.number_of_events(path)
         with hdf5.translate_errors(path, OFFSET):

@@ -1,7 +1,4 @@
-"""Find recordings of any kind in folders, split them without training on test data, and cut them into windows.
-
-Missing, damaged or inconsistent files raise a `UserError`.
-"""
+"""Find recordings of any kind in folders, and split them without training on test data."""
 
 from __future__ import annotations
 
@@ -21,24 +18,8 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Downsample, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles
-from tespec.datasets.recording import (
-    LabelledRecording,
-    Recording,
-    contiguous_windows,
-    reduced,
-    require_one_size,
-    window_us,
-)
-from tespec.datasets.sources import (
-    WINDOW_US,
-    ArchiveSource,
-    EventSource,
-    Source,
-    is_archive,
-    pack_missing,
-    raise_or_leave_out,
-    source_of,
-)
+from tespec.datasets.recording import LabelledRecording, Recording, fixed_windows, require_one_size
+from tespec.datasets.sources import WINDOW_US, EventSource, is_archive, pack_missing, raise_or_leave_out, source_of
 from tespec.events.packing import READERS, dataset_of, in_columns
 from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
@@ -46,7 +27,6 @@ from tespec.events.store import HEADER, STORE, header_of
 from tespec.registry import DATASETS, find_registered
 
 ENDINGS = ("_td.dat", "_data.hdf5")  # endings of event files, after the recording's name
-NO_LABELS = MaskFiles(Path(), ())
 ALL = "all"  # split of an `EventFolder`
 LEFT_OUT = "left out"  # in place of a split: not named by a `dataset.json` that names others, or next to split folders
 HELD_OUT_SHARE = 0.2
@@ -57,10 +37,9 @@ HELD_OUT_TIME = 0.25
 def find_recordings(root: Path) -> list[Path]:
     """Find every recording at or under `root`, sorted by path.
 
-    Recordings are what `open_events` reads, and folders of RVT's archives of histograms. A packed store next to its
-    recording is listed under the recording's path. HDF5 files and arrays with other content are ignored. Unreadable
-    files, broken links and parts of DDD17 recordings are listed, since opening them reports the error. Links to folders
-    are followed, see `entries_below`.
+    Recordings are what `open_events` reads, and folders of RVT's archives. A packed store next to its recording is
+    listed under the recording's path. HDF5 files and arrays with other content are ignored. Unreadable files, broken
+    links and parts of DDD17 recordings are listed, since opening them reports the error.
     """
     if not root.exists():
         raise UserError(root, "no such file or folder", "check the path")
@@ -121,16 +100,6 @@ def name_of(root: Path, path: Path) -> str:
     return path.name if path == root else path.relative_to(root).as_posix()
 
 
-def fixed_windows(name: str, source: Source, window_ms: float, downsample: Downsample) -> Recording:
-    """Cut a recording into contiguous windows."""
-    if isinstance(source, ArchiveSource):
-        source.require_window(window_ms)
-        return Recording(name, source, source.region, source.windows)
-    stream = source.stream
-    windows = contiguous_windows(stream.t_first, stream.t_last + 1, window_us(window_ms))
-    return Recording(name, source, reduced(stream.height, stream.width, downsample), windows)
-
-
 class EventFolder(LabelledDataset):
     """Every recording at or below `root`, without labels; `sensor` is the size of those that do not name it."""
 
@@ -138,9 +107,8 @@ class EventFolder(LabelledDataset):
     layout = "events without labels"
 
     def __init__(self, root: Path, sensor: Size | None = None) -> None:
-        found = find_recordings(root)
-        folder = root.parent if root.is_file() else root
-        super().__init__(folder, {ALL: [path.relative_to(folder).as_posix() for path in found]}, sensor=sensor)
+        self.root, self.classes, self.given_sensor = root.parent if root.is_file() else root, (), sensor
+        self.splits = {ALL: [path.relative_to(self.root).as_posix() for path in find_recordings(root)]}
 
     def find(self, split: str, name: str) -> RecordingFiles:
         """Files of one recording."""
@@ -148,8 +116,8 @@ class EventFolder(LabelledDataset):
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """Open one recording, cut into windows of 50 ms."""
-        cut = fixed_windows(files.name, files.source, WINDOW_US / 1000, self.downsample)
-        return LabelledRecording(**vars(cut), labels=NO_LABELS, labelled=np.empty(0, np.int64))
+        cut = fixed_windows(files.name, files.source, WINDOW_US / 1000, Downsample(1, "nearest"))
+        return LabelledRecording(**vars(cut), labels=MaskFiles(Path(), ()), labelled=np.empty(0, np.int64))
 
     def describe(self) -> dict[str, str]:
         """Describe the layout."""
@@ -164,7 +132,9 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
     next to which other folders are left out. Recordings in no split are used for training.
     """
     found: dict[str, list[Path]] = {name: [] for name in (*SPLITS, LEFT_OUT)}
-    base, archives, splits_in = Path(os.path.abspath(root)), _archives(), cache(_splits_in)
+    base, splits_in = Path(os.path.abspath(root)), cache(_splits_in)
+    archives = [(kind, kind.splits) for kind in DATASETS.module_dict.values()]
+    archives += [(find_registered(DATASETS, name, "dataset"), splits) for name, splits in splits_of_tasks()]
     whole = {path: Path(os.path.abspath(path)) for path in paths}
     described = {path: _described_split(whole[path], base) for path in paths}
     selective = {folder for folder, split in described.values() if split is not None}
@@ -200,7 +170,6 @@ def _names_of(path: Path) -> set[str]:
 
 
 def _splits_in(folder: Path) -> list[str]:
-    """Names of the folders train, val and test in a folder that hold anything."""
     return [name for name in SPLITS if (folder / name).is_dir() and any((folder / name).iterdir())]
 
 
@@ -223,12 +192,6 @@ def _split_of_folders(path: Path, root: Path, splits_in: Callable[[Path], list[s
     return _first_of(found)
 
 
-def _archives() -> list[tuple[type[LabelledDataset], Mapping[str, Sequence[str]]]]:
-    """Data sets with their official splits, and data sets with the splits of task configs."""
-    official = [(kind, kind.splits) for kind in DATASETS.module_dict.values()]
-    return official + [(find_registered(DATASETS, name, "dataset"), splits) for name, splits in splits_of_tasks()]
-
-
 def _split_of_archive(path: Path, archives: list[tuple[Any, Mapping[str, Sequence[str]]]]) -> str | None:
     """Split of an official recording by its path, its link target, or the name that it was packed from."""
     called = {path, path.resolve()}
@@ -243,38 +206,19 @@ def _split_of_archive(path: Path, archives: list[tuple[Any, Mapping[str, Sequenc
 
 
 class TrainValSplit(NamedTuple):
-    """Recordings for pre-training, or parts of them: at least one to train on, and at least one held out.
-
-    Attributes:
-        train: recordings to train on.
-        held_out: recordings to validate on.
-        excluded_test: names of recordings that are left out because they are in a test split.
-        left_out: names of recordings that are next to split folders, or not named by a `dataset.json`.
-        damaged: errors of skipped recordings by name.
-    """
+    """Recordings for pre-training, or parts of them: at least one to train on, and at least one held out."""
 
     train: list[Recording]
     held_out: list[Recording]
-    excluded_test: tuple[str, ...]
-    left_out: tuple[str, ...]
-    damaged: dict[str, UserError]
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """(H, W) of the histograms in px."""
-        return self.train[0].region.height, self.train[0].region.width
+    excluded_test: tuple[str, ...]  # names of recordings that are left out because they are in a test split
+    left_out: tuple[str, ...]  # names of recordings that are next to split folders, or not in a `dataset.json`
+    damaged: dict[str, UserError]  # errors of skipped recordings by name
 
     @property
     def clamped(self) -> dict[Path, int]:
         """Number of events whose time stepped back and was raised, for each recording with any."""
         every = {each.path: each for each in (*self.train, *self.held_out) if isinstance(each.source, EventSource)}
         return {path: count for path, each in every.items() if (count := each.stream.clamped)}
-
-
-def lengths_by_split(train: Sequence[Recording], held_out: Sequence[Recording]) -> dict[str, dict[str, float]]:
-    """Number of windows of each recording, under "train" or "held_out"."""
-    splits = {"train": train, "held_out": held_out}
-    return {each.name: {name: len(each)} for name, split in splits.items() for each in split}
 
 
 def divide(
@@ -284,14 +228,8 @@ def divide(
 
     Test recordings are never opened, and validation recordings are held out: see `split_recordings`. Without validation
     recordings, the fifth of five or more recordings whose names have the lowest hashes is held out; with fewer
-    recordings, the last quarter of each recording's time.
-
-    Args:
-        root: a recording, or a folder with recordings at any depth.
-        window_ms: length of the windows in ms.
-        downsample: downsampling of the sensor.
-        sensor: (height, width) in px, for recordings that do not name it.
-        skip_damaged: leave out unreadable recordings, as long as their split has others.
+    recordings, the last quarter of each recording's time. `sensor` is (height, width) in px, for recordings that do not
+    name it; `skip_damaged` leaves out unreadable recordings, as long as their split has others.
     """
     paths = find_recordings(root)
     split, named = split_recordings(root, paths), read_description(root).splits
@@ -319,9 +257,8 @@ def divide(
     require_one_size(root, ((recording.name, recording.region) for recording in every))
     if not held_out and len(train) >= ENOUGH:
         by_hash = sorted(train, key=lambda recording: hashlib.sha256(recording.name.encode()).digest())
-        held_out = by_hash[: round(HELD_OUT_SHARE * len(by_hash))]
-        held_out.sort(key=lambda each: each.name)
-        train = sorted(by_hash[len(held_out) :], key=lambda each: each.name)
+        border = round(HELD_OUT_SHARE * len(by_hash))
+        held_out, train = (sorted(part, key=lambda each: each.name) for part in (by_hash[:border], by_hash[border:]))
     elif not held_out:
         train, held_out = map(list, zip(*map(_halves, train), strict=True))
     excluded_test, left_out = (tuple(name_of(root, path) for path in split[name]) for name in (TEST, LEFT_OUT))
@@ -329,7 +266,6 @@ def divide(
 
 
 def _halves(recording: Recording) -> tuple[Recording, Recording]:
-    """Split a recording in time into a training part and a held-out part."""
     border, share = int((1 - HELD_OUT_TIME) * len(recording)), f"{1 - HELD_OUT_TIME:.0%} of its time"
     return (
         replace(recording, name=f"{recording.name} (first {share})", windows=recording.windows[:border]),

@@ -22,10 +22,9 @@ from torch.utils.data import Dataset
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining
-from tespec.datasets.augment import sample_flip_zoom
 from tespec.datasets.base import HELD_OUT, TEST, TRAIN
-from tespec.datasets.batches import WHOLE, Shard, lanes_of, shuffled
-from tespec.datasets.ddd17 import IMAGES, image_times
+from tespec.datasets.batches import WHOLE, Shard, lanes_of, sample_flip_zoom, shuffled
+from tespec.datasets.ddd17 import IMAGES, read_index
 from tespec.datasets.folder import LEFT_OUT, entries_below, split_recordings
 from tespec.datasets.recording import Recording, window_us
 from tespec.events.histogram import apply_maps
@@ -85,9 +84,6 @@ def open_images(root: Path) -> ImageFolder:
 
     Without a validation split, the tenth of each folder whose names have the lowest hashes is held out, at least one
     image of each folder with two or more. Files are listed once, without a `stat` of each.
-
-    Raises:
-        UserError: `root` is no folder, has fewer than two images, or has none to train on.
     """
     if not root.is_dir():
         raise UserError(root, "is not a folder", "give a folder of images")
@@ -114,20 +110,13 @@ def open_images(root: Path) -> ImageFolder:
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    """Whether a file is an image by its name; broken links also are, so that reading them raises an error.
-
-    Pipes, which block when opened, are not.
-    """
+    """Whether a file is an image by its name: broken links are, as reading them reports it; pipes, which block, not."""
     named = entry.name.lower().endswith(ENDINGS)
     return named and ((entry.is_symlink() and not os.path.exists(entry.path)) or entry.is_file())
 
 
 def read_image(path: Path, channels: int) -> Image.Image:
-    """Read an image as grey (1 channel) or RGB (3).
-
-    Raises:
-        UserError: the image cannot be read, or has more than 8 bits per channel.
-    """
+    """Read an image of at most 8 bits per channel as grey (1 channel) or RGB (3)."""
     try:
         with Image.open(path, formats=FORMATS) as image:
             if image.mode.startswith(WIDE):
@@ -139,14 +128,7 @@ def read_image(path: Path, channels: int) -> Image.Image:
 
 
 def as_input(pixels: Tensor) -> Tensor:
-    """Normalise pixels by ImageNet's mean and standard deviation, on the device they are on.
-
-    Args:
-        pixels: (..., C, H, W) uint8; float32 is returned as it is.
-
-    Returns:
-        (..., C, H, W) float32.
-    """
+    """Normalise pixels (..., C, H, W) uint8 by ImageNet's statistics to float32; float32 is returned as it is."""
     if pixels.dtype is not torch.uint8:
         return pixels
     mean, deviation = ((GREY_MEAN,), (GREY_DEVIATION,)) if pixels.shape[-3] == 1 else (MEAN, DEVIATION)
@@ -156,10 +138,7 @@ def as_input(pixels: Tensor) -> Tensor:
 
 @contextmanager
 def seeded(*seed: int) -> Iterator[None]:
-    """Seed the global generators of Python, NumPy and torch inside the block, and restore them afterwards.
-
-    For library transforms, which draw from these generators.
-    """
+    """Seed the global generators of Python, NumPy and torch, from which library transforms draw, inside the block."""
     state = int(np.random.SeedSequence(seed).generate_state(1)[0])
     with torch.random.fork_rng(devices=[]):
         before = random.getstate(), np.random.get_state()  # noqa: NPY002
@@ -176,14 +155,8 @@ def seeded(*seed: int) -> Iterator[None]:
 class ImageBatches(Dataset[dict[str, Tensor]]):
     """Batches by step: `views` (B, count, C, H, W) uint8 or float32, see `as_input`, and `labels` (B,) int64.
 
-    Batches are pure functions of (seed, step). Each epoch shows every image once, in a different order.
-
-    Args:
-        folder: images to train on.
-        views: one function per view that turns an RGB image into a view (C, H, W), possibly at random, see `seeded`.
-        batch_size: number of images.
-        seed: seed of the run.
-        shard: part of each batch to load.
+    Each of `views` turns an RGB image into a view (C, H, W), possibly at random, see `seeded`. Each epoch shows every
+    image once, in a different order.
     """
 
     def __init__(
@@ -228,14 +201,10 @@ class Paired(Recording):
 
 
 def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
-    """Return the recordings that have frames, with windows of `window_ms` that end at frames within the given parts.
-
-    Raises:
-        UserError: no recording has frames.
-    """
+    """Return the recordings that have frames, with windows of `window_ms` that end at frames within the given parts."""
     found, length = [], window_us(window_ms)
     for recording in (each for each in recordings if (each.path / IMAGES).is_dir() and len(each)):
-        times, _ = image_times(recording.path)
+        times, *_ = read_index(recording.path)
         every = ((re.search(r"\d+$", path.stem), path) for path in (recording.path / IMAGES).glob("[!.]*.png"))
         paths = {int(number[0]): path for number, path in every if number}
         first, last = int(recording.windows[0, 0]) + length, int(recording.windows[-1, 1])

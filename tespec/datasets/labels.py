@@ -1,7 +1,4 @@
-"""Labels of recordings: masks, depth maps and their times, read and checked on access.
-
-Missing, damaged or invalid files raise a `UserError`.
-"""
+"""Labels of recordings: masks, depth maps and their times, read and checked on access."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import re
 import zipfile
 import zlib
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,7 +19,7 @@ from PIL import Image
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
-from tespec.datasets.recording import LabelledRecording, Labels
+from tespec.datasets.recording import ChosenLabels, LabelledRecording, Labels
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.hdf5 import AGAIN, part, translate_errors
 
@@ -161,48 +158,26 @@ def speed_at(root: Path, name: str, times: NDArray[np.int64]) -> NDArray[np.floa
     return np.interp(times, *rows.astype(np.float64).T).astype(np.float32)
 
 
-@dataclass(frozen=True)
-class CheckedLabels:
-    """Labels of a recording, checked on access, see `tespec.datasets.recording.Labels`; invalid ones are refused.
-
-    Attributes:
-        labels: labels of the data set.
-        where: recording, for messages.
-        kind: `MASK`, `DEPTH` or `BOXES`.
-        size: (H, W) of the histograms in px.
-        classes: number of classes; 0: unknown.
-    """
-
-    labels: Labels[Any]
-    where: str
-    kind: str
-    size: Size
-    classes: int
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> Any:
-        """Label number `index`, checked."""
-        label = self.labels[index]
-        if fault := (_box_fault if self.kind == BOXES else _map_fault)(label, self.kind, self.size, self.classes):
-            file = f" ({self.labels.names[index]})" if isinstance(self.labels, MaskFiles) else ""
-            raise UserError(f"{self.where}, label {index}{file}", *fault)
-        return label
-
-    def checksums(self) -> list[int]:
-        """Checksums of the labels."""
-        return self.labels.checksums()
-
-
 def with_checks(recording: LabelledRecording, kind: str, classes: int) -> LabelledRecording:
-    """Return the recording with labels that are checked on access; each label must have a window."""
+    """Return the recording with labels that are checked on access; each label must have a window.
+
+    `kind` is `MASK`, `DEPTH` or `BOXES`; `classes` is the number of classes, 0 if unknown.
+    """
     where, labels = f"{recording.path}, recording {recording.name}", recording.labels
     if len(labels) != len(recording.labelled):
         what = f"{len(labels)} labels for {len(recording.labelled)} labelled windows"
         raise UserError(where, what, "give the window that ends at each label")
     size = (recording.region.height, recording.region.width)
-    return replace(recording, labels=CheckedLabels(labels, where, kind, size, classes))
+    read = partial(_read_checked, labels, where, kind, size, classes)
+    return replace(recording, labels=ChosenLabels(labels, np.arange(len(labels)), read))
+
+
+def _read_checked(labels: Labels, where: str, kind: str, size: Size, classes: int, index: int) -> Any:
+    label = labels[index]
+    if fault := (_box_fault if kind == BOXES else _map_fault)(label, kind, size, classes):
+        file = f" ({labels.names[index]})" if isinstance(labels, MaskFiles) else ""
+        raise UserError(f"{where}, label {index}{file}", *fault)
+    return label
 
 
 def _map_fault(label: Any, kind: str, size: Size, classes: int) -> tuple[str, str] | None:

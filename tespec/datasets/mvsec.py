@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 import pydantic
-from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
@@ -71,16 +70,12 @@ class Mvsec(LabelledDataset):
         return path.suffix.lower() in SUFFIXES and holds(path, EVENTS)
 
     @classmethod
-    def reader(
-        cls, path: Path, height: int | None = None, width: int | None = None, default: Size | None = None
-    ) -> Reader:
+    def reader(cls, path: Path, height: int | None, width: int | None, default: Size | None) -> Reader:
         """Reader of a `_data.hdf5` file: float64 rows of x, y, time in s since 1970, and polarity -1 or 1."""
         shape = dataset(path, EVENTS, "f", 2).shape
         if shape[1] != 4:
             raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", AGAIN)
         count, size = shape[0], resolve_size(path, height, width, default=default or cls.sensor)
-        if not count:
-            raise UserError(path, "holds no events", "give a recording with events")
 
         def chunks() -> Iterator[Events]:
             for begin in range(0, count, AT_ONCE):
@@ -106,8 +101,14 @@ class Mvsec(LabelledDataset):
     def open(self, files: RecordingFiles) -> LabelledRecording:
         """Open one sequence with its depth maps."""
         stream, truth = files.source.stream, files.beside[0]
-        count = len(dataset(truth, DEPTH_MAPS, "f", 3))
-        times = read_times(truth, f"{DEPTH_MAPS}_ts")
+        count, name = len(dataset(truth, DEPTH_MAPS, "f", 3)), f"{DEPTH_MAPS}_ts"
+        with translate_errors(truth, name):
+            seconds = dataset(truth, name, "f")[()].astype(np.float64)  # since 1970
+        if not len(seconds) or not (np.abs(seconds) < LATEST).all():
+            raise UserError(truth, f"{name} is empty or has invalid times", AGAIN)
+        times = np.rint(seconds * 1e6).astype(np.int64)  # float64 resolves 0.24 us, so this is exact
+        if (np.diff(times) <= 0).any():
+            raise UserError(truth, f"the times in {name} step back or repeat", AGAIN)
         if len(times) != count:
             raise UserError(truth, f"{DEPTH_MAPS} has {count} maps, but {len(times)} times", AGAIN)
         spacing = int(np.median(np.diff(times))) if count > 1 else 50_000
@@ -120,21 +121,3 @@ class Mvsec(LabelledDataset):
         start = int(times[kept[0]]) - spacing
         region, left_out = Region(stream.height, stream.width), count - len(kept)
         return self.labelled(files, region, labels, times[kept], start, left_out=left_out)
-
-
-def read_times(path: Path, name: str) -> NDArray[np.int64]:
-    """Read times (N,) int64 in us since 1970 from the seconds in dataset `name` of a file.
-
-    Seconds since 1970 in float64 have a resolution of 0.24 us, so rounding recovers the original microseconds.
-
-    Raises:
-        UserError: the dataset is missing or empty, or its times step back or repeat.
-    """
-    with translate_errors(path, name):
-        seconds = dataset(path, name, "f")[()].astype(np.float64)
-    if not len(seconds) or not (np.abs(seconds) < LATEST).all():
-        raise UserError(path, f"{name} is empty or has invalid times", AGAIN)
-    times = np.rint(seconds * 1e6).astype(np.int64)
-    if (np.diff(times) <= 0).any():
-        raise UserError(path, f"the times in {name} step back or repeat", AGAIN)
-    return times

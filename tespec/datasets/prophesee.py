@@ -1,7 +1,4 @@
-"""Gen1 and 1Mpx: recordings with bounding boxes, from raw files or RVT's archives of histograms.
-
-Missing, damaged or inconsistent files raise a `UserError`.
-"""
+"""Gen1 and 1Mpx: recordings with bounding boxes, from raw files or RVT's archives of histograms."""
 
 from __future__ import annotations
 
@@ -19,25 +16,23 @@ from numpy.typing import NDArray
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
-from tespec.core.settings import Flag, NonNegativeFloat, PositiveFloat, Share, Size
+from tespec.core.settings import Finetuning, Flag, NonNegativeFloat, PositiveFloat, Share, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import speed_at
 from tespec.datasets.recording import LabelledRecording, reduced
 from tespec.datasets.sources import REPRESENTATIONS, ArchiveSource, EventSource
-from tespec.events.readers import Reader, hdf5
-from tespec.events.readers.arrays import load_array, load_arrays
+from tespec.events.readers.arrays import AGAIN, load_array, load_arrays
 from tespec.events.store import STORE
 from tespec.registry import DATASETS
 
 DAT, ARCHIVE = "Prophesee .dat", "RVT's preprocessed archive"  # layouts
 EVENT_FILE, BOX_FILE = "_td.dat", "_bbox.npy"
 INTERMEDIATE = ("_td.dat.h5", "_td.h5")  # event files of RVT's preprocessing
-RECORDED = "CD/events"  # in HDF5 files of Prophesee's recorders
 LABELS = Path("labels_v2") / "labels.npz"  # in a recording folder of RVT's archives
 EVERY = ("*",)  # in place of a split's names: every recording in its folder
 
 FIRST_LABEL_US = 100_000  # earlier label frames are left out (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py)
-LATEST_FIRST_US = 1_000_000  # recordings whose clock starts at 0 have their first event before
+LATEST_FIRST_US = 1_000_000  # the first event is earlier if the clock starts with the recording, as in the archives
 TOLERANCE_US = 2_000  # by which label frames may deviate from the period
 SKIP = "add the recording to the list protocol.skip"
 LARGEST_PX = 1e6  # no coordinate or size is larger; damaged ones may be close to the limit of float32
@@ -81,30 +76,20 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
         (np.diff(t, prepend=0) < 0, "a time before 0 or before the previous box"),
     ):
         if bad.any():
-            raise UserError(path, f"box {int(np.argmax(bad))} has {what}", hdf5.AGAIN)
+            raise UserError(path, f"box {int(np.argmax(bad))} has {what}", AGAIN)
     return RawBoxes(t, np.concatenate([numbers[:, :2], numbers[:, :2] + numbers[:, 2:]], axis=1), label)
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class PropheseeProtocol:
-    """Rules of uzh-rpg/RVT that select recordings, frames and boxes; sizes in px of the sensor.
+    """Rules of uzh-rpg/RVT that select recordings, frames and boxes; sizes in px of the sensor."""
 
-    Attributes:
-        period_ms: time between label frames.
-        period_from_labels: whether to use the multiple of the labels' median spacing that is closest to `period_ms`,
-            if it is within 2 ms of it.
-        min_diagonal: minimum diagonal of a box.
-        min_side: minimum side of a box.
-        max_width_share: maximum width of a training box, as a share of the sensor's width.
-        skip: recordings left out because the other rules would remove all of their boxes.
-    """
-
-    period_ms: PositiveFloat
-    period_from_labels: Flag
-    min_diagonal: NonNegativeFloat
-    min_side: NonNegativeFloat
-    max_width_share: Share
-    skip: tuple[str, ...]
+    period_ms: PositiveFloat  # time between label frames
+    period_from_labels: Flag  # use the multiple of the labels' median spacing next to `period_ms`, if within 2 ms of it
+    min_diagonal: NonNegativeFloat  # of a box
+    min_side: NonNegativeFloat  # of a box
+    max_width_share: Share  # maximum width of a training box, as a share of the sensor's width
+    skip: tuple[str, ...]  # recordings left out because the other rules would remove all of their boxes
 
 
 def choose_boxes(boxes: RawBoxes, rules: PropheseeProtocol, classes: int, sensor: Size, training: bool) -> RawBoxes:
@@ -126,11 +111,7 @@ def choose_boxes(boxes: RawBoxes, rules: PropheseeProtocol, classes: int, sensor
 
 
 def start_of(first: int) -> int:
-    """Return the start of a recording in us, given the time of its first event.
-
-    The clock of the official archives starts at 0 with the recording, and the first event follows within 1 s. With any
-    other clock, a recording starts at its first event.
-    """
+    """Start of a recording in us: 0 on the official archives' clock, else the time of its `first` event."""
     return 0 if 0 <= first < LATEST_FIRST_US else first
 
 
@@ -166,7 +147,6 @@ class BoxLabels:
         return len(self.times)
 
     def __getitem__(self, index: int) -> Boxes:
-        """Boxes of label `index`."""
         begin, end = np.searchsorted(self.boxes.t, (self.times[index], self.times[index] + 1))
         return make_boxes(self.boxes.corners[begin:end], self.boxes.label[begin:end])
 
@@ -176,10 +156,7 @@ class BoxLabels:
 
 
 def recordings_in(folder: Path) -> dict[str, Path]:
-    """Event file or archive folder of each recording of a split, by name and sorted.
-
-    An archive folder counts if it has histograms or labels: opening it reports what is missing.
-    """
+    """Event file, or archive folder with histograms or labels, of each recording of a split, sorted by name."""
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         file = path.with_name(path.name.removesuffix(STORE))
@@ -195,25 +172,24 @@ def recordings_in(folder: Path) -> dict[str, Path]:
 
 
 class PropheseeDataset(LabelledDataset):
-    """Base class of Gen1 and 1Mpx.
+    """Base class of Gen1 and 1Mpx."""
 
-    Attributes:
-        known_classes: number of classes in the box files.
-        official: pattern at the start of the names of official recordings.
-    """
-
-    sensor: ClassVar[Size]
-    known_classes: ClassVar[int]
-    official: ClassVar[re.Pattern[str]]
+    known_classes: ClassVar[int]  # number of classes in the box files
+    official: ClassVar[re.Pattern[str]]  # at the start of the names of official recordings
     # RVT selects its checkpoint on val (uzh-rpg/RVT, callbacks/custom.py).
     splits = dict.fromkeys(SPLITS, EVERY)
     protocol_type = PropheseeProtocol
     divides_labels = True
     protocol: PropheseeProtocol
 
-    def __init__(self, root: Path, *arguments: Any, **named: Any) -> None:
-        super().__init__(root, *arguments, **named)
-        self.root = _folder_of_splits(root)
+    def __init__(self, root: Path, settings: Finetuning) -> None:
+        super().__init__(root, settings)
+        places = [path for path in (root, *sorted(root.iterdir())) if any((path / split).is_dir() for split in SPLITS)]
+        if root not in places and len(places) != 1:
+            there = f" ({len(places)} of its folders do)" if places else ""
+            what = f"has no train, val or test folder{there}"
+            raise UserError(root, what, "give the folder that contains them")
+        self.root = places[0]
         self._found = {split: recordings_in(self.root / split) for split in self.splits}
         if self.splits.get(HELD_OUT) == EVERY and not self._found[HELD_OUT]:
             self.splits = {split: names for split, names in self.splits.items() if split != HELD_OUT}
@@ -225,19 +201,6 @@ class PropheseeDataset(LabelledDataset):
         if len(layouts) > 1:
             raise UserError(self.root, f"mixes {DAT} files with {ARCHIVE}", "keep only one of the two")
         self.layout = "".join(layouts) or "no recordings"
-
-    @classmethod
-    def reads(cls, path: Path) -> bool:
-        """Whether an HDF5 file has events of Prophesee's recorders, which `reader` refuses."""
-        return path.suffix.lower() in hdf5.SUFFIXES and hdf5.holds(path, RECORDED)
-
-    @classmethod
-    def reader(
-        cls, path: Path, height: int | None = None, width: int | None = None, default: Size | None = None
-    ) -> Reader:
-        """Refuse Prophesee's own HDF5 format."""
-        what = "is in Prophesee's own HDF5 format, whose codec is not available"
-        raise UserError(path, what, "convert it to .raw or .dat")
 
     def names(self, split: str) -> tuple[str, ...]:
         """Names of the recordings of a split, without those in `protocol.skip`."""
@@ -295,8 +258,8 @@ class PropheseeDataset(LabelledDataset):
         places, start = np.searchsorted(windows[:, 1], times), start_of(max(0, int(windows[0, 0])))
         if not self.rule.recurrent:
             windows, places = windows[places], np.arange(len(places), dtype=np.int64)
-        sensor = source.factor * region.height, source.factor * region.width
-        labels = BoxLabels(boxes.downsampled(source.factor, sensor), times)
+        sensor = region.factor * region.height, region.factor * region.width
+        labels = BoxLabels(boxes.downsampled(region.factor, sensor), times)
         speed = speed_at(self.root, files.name, times)
         return LabelledRecording(files.name, source, region, windows, labels, places, speed, start=start)
 
@@ -307,16 +270,6 @@ class PropheseeDataset(LabelledDataset):
         if not any(cls.official.match(part) for part in parts):
             return None
         return next((part for part in reversed(parts) if part in SPLITS), UNKNOWN)
-
-
-def _folder_of_splits(root: Path) -> Path:
-    """Folder that holds train, val or test: `root`, or the only folder in it that does."""
-    found = [path for path in (root, *sorted(root.iterdir())) if any((path / split).is_dir() for split in SPLITS)]
-    if root in found or len(found) == 1:
-        return found[0]
-    there = f" ({len(found)} of its folders do)" if found else ""
-    what = f"has no train, val or test folder{there}"
-    raise UserError(root, what, "give the folder that contains them")
 
 
 @DATASETS.register_module()

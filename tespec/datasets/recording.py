@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,37 +18,20 @@ from tespec.datasets.sources import ArchiveSource, Source, Windows
 from tespec.events import PackedEvents
 from tespec.events.histogram import FlipZoom, Region
 
-T_co = TypeVar("T_co", covariant=True)
 
+class WindowRule(NamedTuple):
+    """Rule that assigns events to labels."""
 
-@dataclass(frozen=True)
-class WindowRule:
-    """Rule that assigns events to labels.
-
-    Attributes:
-        recurrent: whether windows are contiguous, so that each event is in exactly one; if not, each label has its own
-            window.
-        length_ms: nominal length of a window in ms; None: all events since the previous label, for recurrent models
-            only.
-    """
-
-    recurrent: bool = True
-    length_ms: float | None = None
-
-    def __post_init__(self) -> None:
-        if not self.recurrent and self.length_ms is None:
-            raise ValueError("windows of non-recurrent models need a length")
+    recurrent: bool  # windows are contiguous, so each event is in exactly one; if not, each label has its own
+    length_ms: float | None  # nominal length; None, only if recurrent: all events since the previous label
 
     def apply(self, times: NDArray[np.int64], start: int) -> tuple[Windows, NDArray[np.int64]]:
         """Compute the windows (N, 2) of a recording in us, and the index (K,) int64 of the window ending at each label.
 
-        Before the first label, contiguous windows have the nominal length: as many as fit after `start`, at least one.
-        The time between two labels is divided equally into windows as close to the nominal length as possible, so that
-        no event is lost or counted twice. No window follows the last label.
-
-        Args:
-            times: (K,) label times in us, rising.
-            start: start of the first label's events in us, before that label.
+        Labels are at `times` (K,), rising; the events of the first one begin at `start`, before it. Before the first
+        label, contiguous windows have the nominal length: as many as fit after `start`, at least one. The time between
+        two labels is divided equally into windows as close to the nominal length as possible, so that no event is lost
+        or counted twice. No window follows the last label.
         """
         length = 0 if self.length_ms is None else window_us(self.length_ms)
         if self.length_ms is None or not self.recurrent:
@@ -85,18 +68,11 @@ def contiguous_windows(first: int, end: int, length: int) -> Windows:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """Events of one file or folder, cut into windows.
+    """Events of one file or folder, cut into windows."""
 
-    Attributes:
-        name: name in records and messages.
-        source: source of its histograms.
-        region: part of the sensor that is used.
-        windows: (N, 2) int64 start and end of each window in us, end exclusive.
-    """
-
-    name: str
-    source: Source
-    region: Region
+    name: str  # in records and messages
+    source: Source  # of its histograms
+    region: Region  # part of the sensor that is used
     windows: Windows
 
     def __len__(self) -> int:
@@ -123,7 +99,7 @@ class Recording:
         self.source.fill(out, self.windows[first : first + len(out)], bins, rule, self.region, view)
 
 
-class Labels(Protocol[T_co]):
+class Labels(Protocol):
     """Labels of a recording, read on access; an unreadable label raises a `UserError`.
 
     The type depends on the task: a mask (H, W) uint8, 255 for unlabelled pixels; a depth map (H, W) float32 in m, NaN
@@ -132,29 +108,31 @@ class Labels(Protocol[T_co]):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: int) -> T_co: ...
+    def __getitem__(self, index: int) -> Any: ...
 
     def checksums(self) -> list[int]:
         """CRC-32 of all labels, or of some spread over them, independent of the layout on disk."""
 
 
+def fixed_windows(name: str, source: Source, window_ms: float, downsample: Downsample) -> Recording:
+    """Cut a recording into contiguous windows."""
+    if isinstance(source, ArchiveSource):
+        source.require_window(window_ms)
+        return Recording(name, source, source.region, source.windows)
+    stream = source.stream
+    windows = contiguous_windows(stream.t_first, stream.t_last + 1, window_us(window_ms))
+    return Recording(name, source, reduced(stream.height, stream.width, downsample), windows)
+
+
 @dataclass(frozen=True, eq=False)
 class LabelledRecording(Recording):
-    """A recording with labels at the end of some windows.
+    """A recording with labels at the end of some windows."""
 
-    Attributes:
-        labels: labels by index.
-        labelled: (K,) int64 index of the window that ends at each label, rising.
-        ego_speed: (K,) float32 speed of the camera in m/s at each label, if known.
-        left_out: number of labels on disk that the protocol leaves out.
-        start: start of the recording in us, for protocols that leave out its beginning.
-    """
-
-    labels: Labels[Any]
-    labelled: NDArray[np.int64]
-    ego_speed: NDArray[np.float32] | None = None
-    left_out: int = 0
-    start: int = 0
+    labels: Labels
+    labelled: NDArray[np.int64]  # (K,) index of the window that ends at each label, rising
+    ego_speed: NDArray[np.float32] | None = None  # (K,) speed of the camera in m/s at each label, if known
+    left_out: int = 0  # number of labels on disk that the protocol leaves out
+    start: int = 0  # of the recording in us, for protocols that leave out its beginning
 
     @property
     def label_times(self) -> NDArray[np.int64]:
@@ -173,22 +151,23 @@ class LabelledRecording(Recording):
     def keep(self, labels: NDArray[np.int64]) -> LabelledRecording:
         """Return the recording with only the labels of these indices."""
         speed = None if self.ego_speed is None else self.ego_speed[labels]
-        kept = ChosenLabels(self.labels, labels)
+        kept = ChosenLabels(self.labels, labels, self.labels.__getitem__)
         return replace(self, labels=kept, labelled=self.labelled[labels], ego_speed=speed)
 
 
 @dataclass(frozen=True)
 class ChosenLabels:
-    """Subset of a recording's labels with the indices `numbers`; the checksums are those of all its labels."""
+    """Labels of a recording with the indices `numbers`, read through `read`; the checksums are those of all labels."""
 
-    every: Labels[Any]
+    every: Labels
     numbers: NDArray[np.int64]
+    read: Callable[[int], Any]
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def __getitem__(self, index: int) -> Any:
-        return self.every[int(self.numbers[index])]
+        return self.read(int(self.numbers[index]))
 
     def checksums(self) -> list[int]:
         """Checksums of all labels of the recording."""
@@ -274,22 +253,17 @@ def require_one_size(where: Path | str, recordings: Iterable[tuple[str, Region]]
         raise UserError(where, f"recordings of different sizes: {different} px", "give recordings of one size")
 
 
-def require_stored_protocol(recordings: Iterable[Recording], changed: Iterable[str]) -> None:
-    """Refuse changed settings, by dotted name, that select labels, which archives of histograms store selected."""
-    keys = [key for key in changed if key.startswith("protocol.") and key != "protocol.skip"]
-    for source in (each.source for each in recordings):
-        if keys and isinstance(source, ArchiveSource):
-            what = f"holds labels that RVT's protocol selected, so {keys[0]} has no effect"
+def require_stored(recordings: Iterable[Recording], downsample: Downsample, changed: Collection[str]) -> None:
+    """Refuse archives of histograms if a changed setting, by dotted name, is not the one they are stored with."""
+    selecting = [key for key in changed if key.startswith("protocol.") and key != "protocol.skip"]
+    for source in (each.source for each in recordings if isinstance(each.source, ArchiveSource)):
+        if selecting:
+            what = f"holds labels that RVT's protocol selected, so {selecting[0]} has no effect"
             raise UserError(source.path, what, "leave it at its default, or give raw recordings")
-
-
-def require_stored_factor(recordings: Iterable[Recording], downsample: Downsample) -> None:
-    """Refuse archives of histograms that are stored with another downsampling than the user's."""
-    for source in (each.source for each in recordings):
-        if isinstance(source, ArchiveSource):
-            height, width = (source.factor * side for side in (source.region.height, source.region.width))
-            if source.factor > 1 and downsample.keep != "nearest":
+        if any(key.startswith("downsample.") for key in changed):
+            region, stored = source.region, source.region.factor
+            if stored > 1 and downsample.keep != "nearest":
                 raise UserError(source.path, "was downsampled with keep=nearest", "set downsample.keep to nearest")
-            if (asked := reduced(height, width, downsample).factor) != source.factor:
-                what = f"holds histograms downsampled by {source.factor}, not by {asked}"
-                raise UserError(source.path, what, f"set downsample.factor to {source.factor}, or give raw recordings")
+            if (asked := reduced(stored * region.height, stored * region.width, downsample).factor) != stored:
+                what = f"holds histograms downsampled by {stored}, not by {asked}"
+                raise UserError(source.path, what, f"set downsample.factor to {stored}, or give raw recordings")

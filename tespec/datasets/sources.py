@@ -1,8 +1,4 @@
-"""Sources of a recording's histograms: its events, packed or not, or RVT's archive of histograms.
-
-Sources are opened on use, so that each worker opens its own. Missing, damaged or inconsistent files, and recordings
-that cannot be packed, raise a `UserError`.
-"""
+"""Sources of a recording's histograms: its events, packed or not, or RVT's archive; each worker opens its own."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,25 +19,12 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.progress import progress, say
 from tespec.core.settings import Size
-from tespec.events import PackedEvents, load_events, open_events, window_histograms
+from tespec.events import PackedEvents, load_events, open_events, packing, window_histograms
 from tespec.events.histogram import FlipZoom, Region, apply_maps
-from tespec.events.packing import (
-    NotPacked,
-    NotWritable,
-    cache_path,
-    disk_needed,
-    files_of,
-    is_of,
-    is_recorded,
-    open_reader,
-    pack,
-    quick_hash,
-    require_same,
-)
 from tespec.events.readers import Reader, resolve_size
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
-from tespec.events.store import CLIP, HEADER, header_of, is_complete, open_store, store_of
+from tespec.events.store import CLIP, HEADER, header_of, store_of
 
 RECTIFY_MAP = "rectify_map"
 Windows = NDArray[np.int64]  # (N, 2) start and end of each in us, end exclusive
@@ -49,25 +32,18 @@ Windows = NDArray[np.int64]  # (N, 2) start and end of each in us, end exclusive
 REPRESENTATIONS = Path("event_representations_v2") / "stacked_histogram_dt=50_nbins=10"
 FACTORS = {"event_representations.h5": 1, "event_representations_ds2_nearest.h5": 2}  # of Gen1 and 1Mpx
 ENDS = REPRESENTATIONS / "timestamps_us.npy"
-BINS, RULE, WINDOW_US = 10, "rvt", 50_000
+BINS, STORED_RULE, WINDOW_US = 10, "rvt", 50_000
 SPACING_US = (45_000, 55_000)  # of windows, which varies a little because windows are fitted between labels
 
 
 @dataclass(frozen=True)
 class EventSource:
-    """Events of a file or folder, from its packed store next to it or in the cache, or else loaded into memory.
+    """Events of a file or folder, from its packed store next to it or in the cache, or else loaded into memory."""
 
-    Attributes:
-        path: path for `open_events`; it may be missing if its store exists.
-        sensor: the user's (height, width) in px, for recordings that do not name it.
-        rectify_map: DSEC's file of rectified coordinates, to rectify the events; None: raw events.
-        default: fallback (height, width) in px.
-    """
-
-    path: Path
-    sensor: Size | None = None
-    rectify_map: Path | None = None
-    default: Size | None = None
+    path: Path  # for `open_events`; it may be missing if its store exists
+    sensor: Size | None = None  # the user's (height, width) in px, for recordings that do not name it
+    rectify_map: Path | None = None  # DSEC's file of rectified coordinates, to rectify the events; None: raw events
+    default: Size | None = None  # (height, width) in px if nothing else specifies it
 
     @property
     def stream(self) -> PackedEvents:
@@ -83,19 +59,18 @@ class EventSource:
 
     def reader(self) -> Reader:
         """Reader of the original recording."""
-        height, width = self.sensor or (None, None)
-        return open_reader(self.path, height, width, self.default)
+        return packing.open_reader(self.path, *(self.sensor or (None, None)), self.default)
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of each file that determines the histograms, independent of its location.
 
         For a packed store without its recording, these are the files it was made from.
         """
-        maps = [quick_hash(self.rectify_map)] if self.rectify_map else []
+        maps = [packing.quick_hash(self.rectify_map)] if self.rectify_map else []
         store = store_of(self.path)
-        if not is_recorded(self.path) and (store / HEADER).is_file():
+        if not packing.is_recorded(self.path) and (store / HEADER).is_file():
             return [*header_of(store)["source"]["files"], *maps]
-        return [*map(quick_hash, files_of(self.path)), *maps]
+        return [*map(packing.quick_hash, packing.files_of(self.path)), *maps]
 
     def fill(
         self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: FlipZoom | None
@@ -110,7 +85,7 @@ def packed_events(source: EventSource) -> PackedEvents | None:
     # The cache is unbounded: an open store is small, and maps its files again after a long time without use.
     try:
         return source.opened(open_events)
-    except NotPacked:
+    except packing.NotPacked:
         return None
 
 
@@ -120,15 +95,9 @@ def _in_memory(source: EventSource) -> PackedEvents:
 
 
 def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]:
-    """Read the nearest rectified pixel of each raw pixel (DSEC); labels are at rectified pixels.
+    """Read x and y (H, W, 2) int16 of the rectified pixel nearest to each raw pixel, -1 if outside of the sensor.
 
-    Args:
-        path: `rectify_map.h5` with (H, W, 2) floating-point x and y (uzh-rpg/DSEC).
-        height: rows of the sensor in px.
-        width: columns of the sensor in px.
-
-    Returns:
-        (H, W, 2) int16 x and y; -1 if outside of the sensor.
+    `path` is a `rectify_map.h5` with floating-point x and y (uzh-rpg/DSEC). Labels are at rectified pixels.
     """
     if not path.is_file():
         raise UserError(path, "no such file, but the labels need rectified events", "copy it next to the events")
@@ -144,13 +113,10 @@ def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]
 
 @dataclass(frozen=True)
 class ArchiveSource:
-    """Histograms of one recording of RVT's archives, in folder `path`.
+    """Histograms of one recording of RVT's archives."""
 
-    `sensor` is the user's (height, width) in px, which the histograms must match; None: any.
-    """
-
-    path: Path
-    sensor: Size | None = None
+    path: Path  # folder of the recording
+    sensor: Size | None = None  # the user's (height, width) in px, which the histograms must match; None: any
 
     @property
     def file(self) -> Path:
@@ -171,26 +137,21 @@ class ArchiveSource:
         return stored
 
     @property
-    def factor(self) -> int:
-        """Downsampling factor of the stored histograms."""
-        return FACTORS[self.file.name]
-
-    @property
     def stream(self) -> PackedEvents:
         """Raise a `UserError`, since the archive has no events."""
         raise UserError(self.path, "holds histograms, not events", "give the raw recordings")
 
     @property
     def region(self) -> Region:
-        """Region with the size of the stored histograms."""
-        height, width = self.data.shape[2:]
+        """Region with the size and the downsampling factor of the stored histograms."""
+        (height, width), factor = self.data.shape[2:], FACTORS[self.file.name]
         if self.sensor is not None:
-            resolve_size(self.path, *self.sensor, named=(self.factor * height, self.factor * width))
-        return Region(height, width, self.factor)
+            resolve_size(self.path, *self.sensor, named=(factor * height, factor * width))
+        return Region(height, width, factor)
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of the files of histograms and times."""
-        return [quick_hash(file) for file in (self.file, self.path / ENDS)]
+        return [packing.quick_hash(file) for file in (self.file, self.path / ENDS)]
 
     @cached_property
     def windows(self) -> Windows:
@@ -218,9 +179,9 @@ class ArchiveSource:
         self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: FlipZoom | None
     ) -> None:
         """Write stored histograms, see `EventSource.fill`; other bins, rules and windows are refused."""
-        if (bins, rule) != (BINS, RULE):
-            what = f"holds histograms of {BINS} bins with rule {RULE}, not {bins} bins with rule {rule}"
-            raise UserError(self.path, what, f"give --set bins={BINS} --set rule={RULE}, or the raw recordings")
+        if (bins, rule) != (BINS, STORED_RULE):
+            what = f"holds histograms of {BINS} bins with rule {STORED_RULE}, not {bins} bins with rule {rule}"
+            raise UserError(self.path, what, f"give --set bins={BINS} --set rule={STORED_RULE}, or the raw recordings")
         places = np.searchsorted(self.windows[:-1, 1], windows[:, 1])
         if (self.windows[places] != windows).any():
             raise UserError(self.path, "has no histogram for one of the windows", "give the raw recordings")
@@ -264,17 +225,9 @@ def pack_missing(
 ) -> list[UserError]:
     """Pack every recording that has no store yet, with one progress bar; write nothing if the disk lacks space for all.
 
-    If killed, it resumes at the first incomplete recording when called again.
-
-    Args:
-        sources: sources of recordings that are about to be read many times.
-        beside: whether stores go next to their recordings, replacing those of older versions, instead of into the
-            cache.
-        processes: number of recordings packed concurrently.
-        skip_damaged: whether to leave out unreadable recordings; None: the user has no such option.
-
-    Returns:
-        Errors of the recordings left out.
+    Stores go into the cache or, if `beside`, next to their recordings, where they replace those of other versions.
+    `skip_damaged` leaves out unreadable recordings and returns their errors; None: the user has no such option. If
+    killed, it resumes at the first incomplete recording when called again.
     """
     packed_events.cache_clear()
     wanted = [source for source in sources if isinstance(source, EventSource)]
@@ -287,13 +240,13 @@ def pack_missing(
             left_out.append(raise_or_leave_out(error, skip_damaged, len(wanted)))
     if not missing:
         return left_out
-    folder, needed = missing[0].store.parent, sum(disk_needed(packing.events) for packing in missing)
+    folder, needed = missing[0].store.parent, sum(packing.disk_needed(each.events) for each in missing)
     free = shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.exists())).free
     if needed > free:
         recordings = f"{len(missing)} recording{'s' * (len(missing) > 1)}"
         what = f"has {free:,} bytes free, but the packed events of {recordings} need about {needed:,}"
         raise UserError(folder, what, "free disk space, or set TESPEC_CACHE to a folder on another disk")
-    done, total = 0, sum(packing.events for packing in missing)
+    done, total = 0, sum(each.events for each in missing)
     with ExitStack() as stack:
         advance = stack.enter_context(progress("packing" if beside else f"packing into {folder}", "events"))
 
@@ -304,12 +257,12 @@ def pack_missing(
         if processes > 1:
             spawn = multiprocessing.get_context("spawn")
             run = partial(stack.enter_context(ProcessPoolExecutor(min(processes, len(missing)), spawn)).map, _pack)
-        for packing, failure in zip(missing, run(missing), strict=True):
-            packed(packing.events, packing.source.path.name)
-            done += packing.events
+        for each, failure in zip(missing, run(missing), strict=True):
+            packed(each.events, each.source.path.name)
+            done += each.events
             if failure is None:
                 continue
-            if isinstance(failure, NotWritable):
+            if isinstance(failure, packing.NotWritable):
                 # The store could not be written; no recording is damaged.
                 remedy = failure.remedy if beside else "free disk space, or set TESPEC_CACHE to another folder"
                 raise UserError(failure.where, failure.what, remedy)
@@ -327,32 +280,30 @@ def raise_or_leave_out(error: UserError, skip_damaged: bool | None, recordings: 
 
 def _missing(source: EventSource, beside: bool) -> list[Packing]:
     """List the packing that a recording needs: none if it has a store."""
-    path, store = source.path, store_of(source.path)
-    if not is_recorded(path) and (store / HEADER).is_file():
-        open_store(store)  # raises if it is damaged
-        return []
-    if is_complete(store):
-        size = header_of(store)["height"], header_of(store)["width"]
-        same = is_of(store, replace(source, default=source.default or size).reader())
-        if same or not beside:
-            require_same(store, path, same)
-            return []
-    reader = source.reader()
-    target = store if beside else cache_path(reader)
-    return [] if target != store and is_complete(target) else [Packing(source, target, reader.events)]
-
-
-def _pack(packing: Packing, packed: Callable[[int, str], None] = lambda events, name: None) -> UserError | None:
-    """Pack one recording in this process; return its error, if any."""
-    path = packing.source.path
+    store = store_of(source.path)
     try:
-        reader = packing.source.reader()
+        if open_events(source.path, *(source.sensor or (None, None)), source.default).path == store or not beside:
+            return []
+    except packing.NotPacked:
+        pass
+    except UserError:  # the store next to the recording is damaged, or of another version
+        if not beside or not packing.is_recorded(source.path):
+            raise
+    reader = source.reader()
+    return [Packing(source, store if beside else packing.cache_path(reader), reader.events)]
+
+
+def _pack(wanted: Packing, packed: Callable[[int, str], None] = lambda events, name: None) -> UserError | None:
+    """Pack one recording in this process; return its error, if any."""
+    path, store = wanted.source.path, wanted.store
+    try:
+        reader = wanted.source.reader()
 
         def waiting(holder: str) -> None:
             say(f"{path}: waiting for {holder}, which is packing it")
 
-        pack(reader, packing.store, lambda events, _: packed(events, path.name), waiting)
-        if (cached := cache_path(reader)) != packing.store:
+        packing.pack(reader, store, lambda events, _: packed(events, path.name), waiting)
+        if (cached := packing.cache_path(reader)) != store:
             shutil.rmtree(cached, ignore_errors=True)  # written by a training run, no longer needed
     except UserError as error:
         return error

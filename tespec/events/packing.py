@@ -63,8 +63,8 @@ def dataset_of(path: Path) -> Any:
 
 
 def in_columns(path: Path) -> bool:
-    """Whether an HDF5 file has columns of events; unless its layout is known, their units are not."""
-    return path.suffix.lower() in SUFFIXES and holds(path, *COLUMNS)
+    """Whether an HDF5 file has columns of events, whose units are unknown, or events of Prophesee's own codec."""
+    return path.suffix.lower() in SUFFIXES and holds(path, *COLUMNS, "CD/events")
 
 
 def open_events(
@@ -124,7 +124,7 @@ def open_reader(path: Path, height: int | None = None, width: int | None = None,
         return dataset.reader(path, height, width, default)
     if in_columns(path):
         what = "is an HDF5 file of events in an unsupported layout (supported: DSEC, MVSEC)"
-        raise UserError(path, what, "save x, y, t, p as .npz")
+        raise UserError(path, what, "convert it to .raw or .dat, or save x, y, t, p as .npz")
     remedy = f"give a {', '.join((*READERS, *SUFFIXES))} file, a packed store or a recording's folder"
     raise UserError(path, "holds no events in a supported format", remedy)
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining, Size
-from tespec.datasets.batches import WHOLE, PretrainBatches, Shard, draw_mask
+from tespec.datasets.batches import WHOLE, Shard, StepBatches, draw_mask
 from tespec.datasets.ddd17 import IMAGES
-from tespec.datasets.folder import TrainValSplit, divide, find_recordings, lengths_by_split
+from tespec.datasets.folder import TrainValSplit, divide, find_recordings
 from tespec.datasets.images import (
     ImageBatches,
     ImageFolder,
@@ -102,7 +102,8 @@ class EventData(_Data):
         """Split the recordings in `root` into training and validation; sets `root`, `size`, `damaged` and `notes`."""
         settings, self.root = self.settings, root
         split = divide(root, settings.window_ms, settings.downsample, settings.sensor, skip_damaged)
-        self.size, self.damaged = split.size, tuple(split.damaged)
+        region, self.damaged = split.train[0].region, tuple(split.damaged)
+        self.size = region.height, region.width
         self.notes = (
             *_unused(split),
             *(f"skipped (damaged): {error}" for error in split.damaged.values()),
@@ -119,11 +120,12 @@ class EventData(_Data):
 
     def recordings(self) -> dict[str, dict[str, float]]:
         """Number of windows, or pairs, of each recording in "train" or "held_out"."""
-        return lengths_by_split(self.train, self.held_out)
+        splits = {"train": self.train, "held_out": self.held_out}
+        return {each.name: {name: len(each)} for name, split in splits.items() for each in split}
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> Any:
         """Training batches by step."""
-        return PretrainBatches(self.train, self.settings, seed, shard, self.method.mask(self.own))
+        return StepBatches(self.train, self.settings, seed, shard, self.method.mask(self.own))
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Batch of `lanes` sequences of zeros, for estimating the cost of a step."""

@@ -15,7 +15,7 @@ from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.datasets.base import TEST, TRAIN
-from tespec.datasets.recording import fingerprint, require_stored_factor, require_stored_protocol
+from tespec.datasets.recording import fingerprint, require_stored
 from tespec.datasets.sources import pack_missing
 from tespec.metrics import partial_means
 from tespec.models.layers import with_exact_pools
@@ -205,9 +205,7 @@ def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}) -> Pre
         pack_missing(files.source for each in (spec.split, TRAIN) for files in dataset.files(each))
         task = build_task(settings, data.root, spec.split)
     overrides = changed_finetuning(spec.settings, data.description.overrides(), method.network)
-    if any(key.startswith("downsample.") for key in overrides):
-        require_stored_factor((*task.train, *task.scored), settings.downsample)
-    require_stored_protocol((*task.train, *task.scored), overrides)
+    require_stored((*task.train, *task.scored), settings.downsample, overrides)
     checkpoint = spec.checkpoint
     if spec.pretrains:
         of_recipe = seed if spec.pretraining_seed is None else spec.pretraining_seed

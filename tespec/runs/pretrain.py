@@ -15,7 +15,7 @@ from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
 from tespec.core.progress import say
 from tespec.core.settings import Pretraining
-from tespec.datasets.recording import require_stored_factor
+from tespec.datasets.recording import require_stored
 from tespec.models.backbone import Backbone
 from tespec.models.layers import with_exact_pools
 from tespec.pretraining.data import PretrainData
@@ -80,9 +80,8 @@ def pretrain(
         learned = open_pretraining(settings, data.root, skip_damaged=skip_damaged)
     for note in learned.notes:
         say(note)
-    if any(key.startswith("downsample.") for key in overrides):
-        learned_from = (*getattr(learned, "train", ()), *getattr(learned, "held_out", ()))  # images have no recordings
-        require_stored_factor(learned_from, settings.downsample)
+    learned_from = (*getattr(learned, "train", ()), *getattr(learned, "held_out", ()))  # images have no recordings
+    require_stored(learned_from, settings.downsample, overrides)
     seed_everything(derive(seed, "model"))
     model: Any = new_network(settings, learned)
     if upstream:

@@ -27,7 +27,7 @@ from tespec.datasets.batches import (
     stack_masks,
 )
 from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
-from tespec.datasets.recording import LabelledRecording, WindowRule, require_one_size, with_label_share
+from tespec.datasets.recording import LabelledRecording, require_one_size, with_label_share
 from tespec.metrics import Score
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import BackboneState, detach, reset
@@ -349,15 +349,7 @@ def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
         UserError: the dataset is unknown, or not in `root`.
     """
     kind = find_registered(DATASETS, settings.dataset, "dataset")
-    dataset: LabelledDataset = kind(
-        root,
-        settings.splits,
-        settings.classes,
-        WindowRule(settings.recurrent, settings.window_ms),
-        settings.downsample,
-        settings.protocol,
-        sensor=settings.sensor,
-    )
+    dataset: LabelledDataset = kind(root, settings)
     dataset.label_kind = LABEL_KINDS.get(getattr(TASKS.module_dict.get(settings.kind), "collate", None))
     return dataset
 

@@ -18,11 +18,10 @@ from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Augmentation, Mask
 from tespec.datasets import batches
-from tespec.datasets.augment import FlipZoom
 from tespec.datasets.batches import LabelledBatches, Lanes, balance_lanes, pad_boxes, stack_depths, stack_masks
 from tespec.datasets.folder import divide
 from tespec.datasets.recording import LabelledRecording, contiguous_windows, cut_at_gaps
-from tespec.events.histogram import Region
+from tespec.events.histogram import FlipZoom, Region
 from tespec.runs.data import Data, settings_of
 
 FLIP, NONE, ALWAYS = Augmentation(flip=1.0), Augmentation(), Augmentation(flip=0.5, zoom=1.0)
@@ -43,7 +42,7 @@ with_masks, with_boxes = partial(labelled, "ddd17", stack_masks), partial(labell
 def unlabelled(world, seed=0, shard=(0, 1), **changes):
     settings = replace(pretraining_settings("tespec", "sample"), **({"batch_size": 3, "segments": 4} | changes))
     division = divide(world / "1mpx", settings.window_ms, settings.downsample)
-    return batches.PretrainBatches(division.train, settings, seed, shard, Mask(16, 0.5))
+    return batches.StepBatches(division.train, settings, seed, shard, Mask(16, 0.5))
 
 
 KINDS = pytest.mark.parametrize("make", [with_masks, with_boxes, unlabelled])

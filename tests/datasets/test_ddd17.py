@@ -8,7 +8,7 @@ from twins import opened
 
 from tespec.core.errors import UserError
 from tespec.datasets import ddd17
-from tespec.datasets.ddd17 import image_times
+from tespec.datasets.ddd17 import read_index
 from tespec.events import load_events
 
 EPOCH_US = 1_487_842_276_585_000  # a day in 2017; in ns it is not exact in float64
@@ -26,7 +26,7 @@ def test_official_sizes_and_units(tmp_path, ticks, start_us):
     stream = load_events(tmp_path / "dir1")
     assert (stream.height, stream.width) == (260, 346)
     assert_same_events(whole(stream), events)
-    np.testing.assert_equal(image_times(tmp_path / "dir1"), (stamps, ticks))
+    np.testing.assert_equal(read_index(tmp_path / "dir1")[::2], (stamps, ticks))
     recording = open_test(tmp_path)
     assert (recording.region.height, recording.region.width, recording.ego_speed) == (200, 346, None)
     np.testing.assert_array_equal(recording.label_times, stamps[:8])

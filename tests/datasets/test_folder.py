@@ -19,6 +19,7 @@ from tespec.core.settings import Downsample
 from tespec.datasets.check import check, problems
 from tespec.datasets.folder import EventFolder, divide, find_recordings, split_recordings
 from tespec.datasets.images import open_images
+from tespec.events.histogram import Region
 from tespec.events.packing import open_reader, pack
 from tespec.events.readers.prophesee import write_dat
 from tespec.pretraining.method import open_pretraining
@@ -289,7 +290,7 @@ def test_windows_below_1_us_and_factors_above_the_sensor_are_refused(tmp_path):
         divide(path, 0.0004, WHOLE)
     with pytest.raises(UserError, match=r"a sensor of 16x12 px cannot be downsampled by 13; give at most 12"):
         divide(path, 50, Downsample(13, "nearest"))
-    assert divide(path, 50, Downsample(12, "nearest")).size == (1, 1)
+    assert divide(path, 50, Downsample(12, "nearest")).train[0].region == Region(1, 1, 12)
 
 
 def test_too_few_windows_held_out_are_counted(tmp_path):
@@ -309,7 +310,7 @@ def test_times_that_step_back_are_counted(tmp_path):
 def test_an_archive_of_histograms_is_pretrained_on_as_it_is(tiny_world, tmp_path):
     root = official(tiny_world, tmp_path, "gen1", "rvt-archive")
     division = divide(root, 50, WHOLE)
-    assert (len(division.train), len(division.held_out), division.size) == (2, 1, (64, 80))
+    assert (len(division.train), len(division.held_out), division.train[0].region) == (2, 1, Region(64, 80))
     assert division.train[0].histograms(1, 2, 10, "rvt").max() > 0
     with pytest.raises(UserError, match=r"holds windows of 50 ms, not 40; give --set window_ms=50"):
         divide(root, 40, WHOLE)

@@ -13,7 +13,7 @@ from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.errors import UserError
 from tespec.datasets import labels
 from tespec.datasets.labels import BOXES, DEPTH, MASK, MaskFiles, read_stamps, speed_at, with_checks
-from tespec.datasets.recording import ChosenLabels, LabelledRecording
+from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.events.histogram import Region
 
@@ -126,11 +126,12 @@ def boxes(corners=BOX, classes=(0, 2)):
      (BOXES, boxes(BOX[:, [2, 1, 0, 3]]), r"box 0 \(6.5, 0, 0, 4; class 0\) has left > right")],
 )  # fmt: skip
 def test_labels_are_what_their_task_learns_from_or_named(kind, label, message):
-    checked = labels.CheckedLabels([label], "street", kind, (4, 6), 3)
+    recording = LabelledRecording("a", EventSource("street"), Region(4, 6), np.array([[0, 1]]), [label], np.array([0]))
+    checked = with_checks(recording, kind, 3).labels
     if not message:
         assert checked[0] is label
     else:
-        with pytest.raises(UserError, match=f"^street, label 0: {message}"):
+        with pytest.raises(UserError, match=f"^street, recording a, label 0: {message}"):
             checked[0]
 
 
@@ -140,7 +141,7 @@ def test_a_part_names_labels_by_their_number_in_the_recording_and_their_file(tmp
     source, windows = EventSource(tmp_path / "drive.raw"), 1000 * np.arange(8).reshape(4, 2)
     drive = LabelledRecording("drive", source, Region(4, 6), windows, open_masks(tmp_path), np.array([0, 1, 3]))
     found = with_checks(drive, MASK, 3)
-    for part in (found.part(1, 4).labels, ChosenLabels(found.labels, np.array([0, 2]))):
+    for part in (found.part(1, 4).labels, found.keep(np.array([0, 2])).labels):
         assert len(part) == 2
         part[0]
         with pytest.raises(UserError, match=r"recording drive, label 2 \(m_2.png\): mask holds class 9 of 3"):

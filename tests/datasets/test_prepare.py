@@ -13,8 +13,8 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets import sources
 from tespec.datasets.check import check, problems
-from tespec.datasets.folder import EventFolder, divide, fixed_windows
-from tespec.datasets.recording import fingerprint
+from tespec.datasets.folder import EventFolder, divide
+from tespec.datasets.recording import fingerprint, fixed_windows
 from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import load_events, open_events
 from tespec.events.readers.prophesee import write_dat

@@ -16,10 +16,10 @@ from twins.rvt_archive import archive
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
-from tespec.datasets.augment import FlipZoom
 from tespec.datasets.prophesee import BoxLabels, PropheseeProtocol, choose_boxes, choose_frames, raw_boxes
-from tespec.datasets.recording import contiguous_windows, require_stored_factor
+from tespec.datasets.recording import contiguous_windows, require_stored
 from tespec.datasets.sources import ENDS, REPRESENTATIONS
+from tespec.events.histogram import FlipZoom
 from tespec.events.readers.prophesee import write_dat
 from tespec.runs.data import Data
 from tespec.runs.finetune import prepare_run
@@ -195,7 +195,7 @@ def test_labels_of_1mpx_at_60_hz_give_ten_frames_a_second(tmp_path):
     np.testing.assert_array_equal(np.diff(recording.labelled), 2)
     assert np.abs(np.diff(recording.windows, axis=1) - 50_000).max() <= 1
     np.testing.assert_array_equal(recording.windows[1:, 0], recording.windows[:-1, 1])
-    assert recording.labels.labels.boxes.t.tolist() == recording.label_times.tolist()  # others are not kept in memory
+    assert recording.labels.every.boxes.t.tolist() == recording.label_times.tolist()  # others are not kept in memory
 
 
 def test_three_of_seven_classes_count_and_boxes_are_halved(tmp_path):
@@ -234,9 +234,9 @@ def test_of_an_archive_feed_forward_networks_see_the_window_of_each_label(made):
 
 def test_a_factor_that_an_archive_is_not_stored_at_is_refused(made):
     recordings = opened(made, "gen1", "rule=rvt").recordings("test")
-    require_stored_factor(recordings, Downsample(1, "nearest"))
+    require_stored(recordings, Downsample(1, "nearest"), ["downsample.factor"])
     with pytest.raises(UserError, match=r"holds histograms downsampled by 1, not by 2; set downsample\.factor to 1"):
-        require_stored_factor(recordings, Downsample(2, "nearest"))
+        require_stored(recordings, Downsample(2, "nearest"), ["downsample.factor"])
 
 
 def test_a_protocol_that_an_archive_is_not_stored_with_is_refused(tiny_world, tmp_path):

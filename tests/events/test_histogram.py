@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch.nn.functional import avg_pool2d, interpolate
 
 from tespec.core.settings import Augmentation
-from tespec.datasets.augment import FlipZoom, sample_flip_zoom
+from tespec.datasets.batches import sample_flip_zoom
 from tespec.events import event_histogram, load_events, window_histograms
-from tespec.events.histogram import Region, apply_maps, bin_times, rvt_bin_times
+from tespec.events.histogram import FlipZoom, Region, apply_maps, bin_times, rvt_bin_times
 
 DATA = Path(__file__).parents[1] / "data"
 WINDOW = {"t_start": 0, "t_end": 3_000, "height": 6, "width": 8}

@@ -10,8 +10,7 @@ import torch
 from event_files import in_memory
 
 from tespec.core.config import pretraining_settings
-from tespec.datasets.augment import sample_flip_zoom
-from tespec.datasets.batches import draw_mask
+from tespec.datasets.batches import draw_mask, sample_flip_zoom
 from tespec.events import window_histograms
 from tespec.events.histogram import Region
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
