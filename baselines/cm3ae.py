@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, ClassVar, Self
 
-import tespec.core.compat  # noqa: F401  # before timm
-
 import torch
 from pydantic.dataclasses import dataclass
 from timm.layers import build_sincos2d_pos_embed

@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, cast
 
-import tespec.core.compat  # noqa: F401  # before timm
-
 import numpy as np
 import torch
 from pydantic import Field

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-import tespec.core.compat  # noqa: F401  # before timm
-
 import torch
 from PIL import Image, ImageOps
 from pydantic.dataclasses import dataclass

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-import tespec.core.compat  # noqa: F401  # before torchvision
-
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn

@@ -26,12 +26,7 @@ BackboneState = tuple[tuple[Tensor, Tensor], ...]
 
 
 def reset(state: State, is_first: Tensor) -> State:
-    """Zero the state of lanes that start a sequence; other lanes keep theirs.
-
-    Args:
-        state: tensors (B, ...) in nested tuples, or None.
-        is_first: (B,) bool.
-    """
+    """Zero the state, None or nested tuples of (B, ...), of lanes that start a sequence, marked in `is_first` (B,)."""
 
     def zeroed(part: Tensor) -> Tensor:
         return part.masked_fill(is_first.to(part.device).view(-1, *[1] * (part.ndim - 1)), 0)
@@ -56,9 +51,6 @@ class Backbone(nn.Module, ABC):
         img_size: (H, W) in px of the padded input.
         in_channels: number of input channels; None: 2 * bins. Images have 1 or 3.
         drop_path: rate of stochastic depth in the last block; it rises from 0 block by block.
-
-    Raises:
-        UserError: unknown arch, an img_size that is no multiple of 32, or a drop_path that `build` does not use.
     """
 
     architectures: ClassVar[Sequence[str]] = ()  # names of its variants
@@ -155,10 +147,7 @@ class Backbone(nn.Module, ABC):
 
     @torch.no_grad()
     def step(self, histogram: Tensor, state: BackboneState | None = None) -> tuple[list[Tensor], BackboneState | None]:
-        """Features (B, channels[i], h, w) of one segment (B, in_channels, H, W), and the state, without gradients.
-
-        Streaming form of `forward` for inference: memory does not grow with the number of steps.
-        """
+        """Features (B, channels[i], h, w) of one segment (B, in_channels, H, W), and the state, without gradients."""
         features, state = self(histogram.unsqueeze(1), state)
         return [feature.squeeze(1) for feature in features], state
 
@@ -169,9 +158,6 @@ class ConvLstm(nn.Module):
     Gates are in the order forget, input, output, cell input, and the convolution's input is (map, hidden), as in
     uzh-rpg/RVT, models/layers/rnn.py, without depthwise convolution. A 1x1 convolution is a matrix product per pixel,
     so the maps stay channels last, and the products with the input are computed for all segments together.
-
-    Args:
-        channels: width d of the maps, the hidden state and the cell state.
     """
 
     def __init__(self, channels: int) -> None:
@@ -181,15 +167,10 @@ class ConvLstm(nn.Module):
         self.step_cell: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lstm_cell  # or the same, compiled
 
     def forward(self, maps: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Run over time.
-
-        Args:
-            maps: (T, B, h, w, d).
-            hidden: (B, h, w, d) after the previous segment.
-            cell: (B, h, w, d) float32 after the previous segment.
+        """Run over maps (T, B, h, w, d) from the hidden and cell state (B, h, w, d) after the previous segment.
 
         Returns:
-            hidden states (T, B, h, w, d), and hidden and cell state (B, h, w, d) after the last segment.
+            hidden states (T, B, h, w, d), and hidden and cell state after the last segment; the latter is float32.
         """
         of_map, of_hidden = self.gates.weight.flatten(1).split(self.channels, dim=1)
         of_hidden = of_hidden.to(compute_dtype(of_hidden))  # once; autocast would cast at each segment
@@ -212,11 +193,7 @@ def lstm_cell(sums: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
 def build_backbone(
     arch: str, recurrent: bool, bins: int, img_size: Size, in_channels: int | None = None, drop_path: float = 0.0
 ) -> Backbone:
-    """Build a randomly initialised backbone by the name of its architecture; arguments as in `Backbone`.
-
-    Raises:
-        UserError: no registered backbone has this architecture, or it does not fit the other arguments.
-    """
+    """Build a randomly initialised backbone by the name of its architecture; arguments as in `Backbone`."""
     known = architectures()
     if arch not in known:
         raise UserError("arch", f"unknown value {arch!r}", f"choose from {', '.join(known)}")
@@ -224,11 +201,7 @@ def build_backbone(
 
 
 def architectures() -> dict[str, type[Backbone]]:
-    """Registered backbones by the names of their architectures, in alphabetical order.
-
-    Raises:
-        UserError: two backbones share a name.
-    """
+    """Registered backbones by the names of their architectures, in alphabetical order."""
     found: dict[str, type[Backbone]] = {}
     for kind in BACKBONES.module_dict.values():
         for name in kind.architectures:
@@ -244,18 +217,14 @@ def execute(model: nn.Module, *, recompute: bool = False, compiled: bool = False
     Args:
         model: changed in place.
         recompute: recompute stages in the backward pass instead of storing their activations: bit-identical gradients,
-            less memory, a third more time.
+            less memory, a third more time. Refused with batch normalisation.
         compiled: compile stages and ConvLSTM cells for their shapes; changes the order of sums.
         fast: use operations that are faster on a GPU but change the order of sums: torch's fused attention, and
             channels-last weights of convolutions; see `tespec.training.device.is_fast`.
-
-    Raises:
-        UserError: `recompute` for a backbone with batch normalisation.
     """
     for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
         if recompute and any(isinstance(module, _BatchNorm) for module in backbone.modules()):
-            what = "the backbone's batch normalisation would see every batch twice"
-            raise UserError("--recompute", what, "omit it")
+            raise UserError("--recompute", "the backbone's batch normalisation would see every batch twice", "omit it")
         backbone.recompute = recompute
         for module in backbone.modules():
             if hasattr(module, "fused_attn"):  # timm's name

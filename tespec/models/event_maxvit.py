@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import cast
 
-import tespec.core.compat  # noqa: F401  # before timm
-
 from timm.models.maxxvit import MaxxVitTransformerCfg, PartitionAttentionCl
 from torch import Tensor, nn
 
@@ -51,8 +49,6 @@ class EventMaxViT(Backbone):
     One pair of window and grid attention per stage, without position biases. The size of partitions depends on the
     input: 1/32 of the image along each side, halved for large images. RVT-B has 18.5 M parameters with its detector;
     this backbone, with 20 input channels and ConvLSTMs of 1x1 convolutions, has 12,786,688 of them.
-
-    Arguments and errors as in `Backbone`.
     """
 
     architectures = tuple(ARCHITECTURES)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import tespec.core.compat  # noqa: F401  # before timm
-
 from timm.models.resnet import BasicBlock, Bottleneck, ResNet
 from torch import Tensor, nn
 
@@ -22,10 +20,7 @@ ARCHITECTURES: dict[str, tuple[Any, tuple[int, ...], int]] = {
 
 @BACKBONES.register_module()
 class EventResNet(Backbone):
-    """timm's ResNet on all bins as channels. Batch normalisation averages over the lanes and segments of a step.
-
-    Arguments and errors as in `Backbone`.
-    """
+    """timm's ResNet on all bins as channels. Batch normalisation averages over the lanes and segments of a step."""
 
     architectures = tuple(ARCHITECTURES)
     stem = "resnet.conv1.weight"

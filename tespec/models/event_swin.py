@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import cast
 
-import tespec.core.compat  # noqa: F401  # before timm
-
 import torch
 from timm.models.swin_transformer import SwinTransformer, SwinTransformerBlock
 from torch import Tensor, nn
@@ -34,8 +32,6 @@ class EventSwin(Backbone):
 
     The input is counts without normalisation. Windows and their shifts depend on `img_size`: a network built for
     another size computes another function with the same parameters.
-
-    Arguments and errors as in `Backbone`.
     """
 
     architectures = tuple(ARCHITECTURES)
