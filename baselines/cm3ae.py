@@ -7,9 +7,8 @@ frame, and a contrastive loss matches events with their frame.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -101,7 +100,7 @@ class Cm3ae(PairMethod):
             "instead of bicubic",
         ),
     )
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    profiles = {
         "sample": SAMPLE | {"objective": {"mask": {"unit": 16}, "decoder": {"type": "AllStagesDecoder"}, "out": 64}},
         "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }

@@ -6,9 +6,8 @@ objectives, TESPEC's recipe trains this loss (`--method tespec --set objective=c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -52,9 +51,7 @@ class Cpc(EventMethod):
     citation = "van den Oord et al.: Representation Learning with Contrastive Predictive Coding, 2018"
     summary = "The recurrent state predicts the features of the next segments among negatives (InfoNCE)."
     recipe = replace(Tespec.recipe, objective=CpcSettings())
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "sample": {"objective": {"width": 64, "ahead": 2, "places": 256}},
-    }
+    profiles = {"sample": {"objective": {"width": 64, "ahead": 2, "places": 256}}}
 
     def __init__(self, own: CpcSettings, backbone: Backbone) -> None:
         super().__init__()

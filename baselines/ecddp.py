@@ -10,8 +10,7 @@ As published, windows are compared one by one: each segment is encoded separatel
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, cast
+from typing import Annotated, ClassVar, cast
 
 import numpy as np
 import torch
@@ -244,7 +243,7 @@ class Ecddp(EventMethod):
             "ECDDP's patch embedding has no weight decay on its biases and norm, like all vectors of the network",
         ),
     )
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    profiles = {
         "sample": SAMPLE
         | {
             "objective": {"hidden": 256, "bottleneck": 64, "prototypes": 256, "clusters": 4}

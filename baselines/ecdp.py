@@ -6,9 +6,7 @@ and the similarities of events within the batch are aligned with those of their 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -96,7 +94,7 @@ class Ecdp(PairMethod):
             "ECDP is trained on recordings with frames, from random weights, instead of N-ImageNet from MoCo v3's",
         ),
     )
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    profiles = {
         "sample": SAMPLE | {"objective": {"hidden": 256, "out": 64}},
         "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }

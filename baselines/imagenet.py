@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from PIL import Image, ImageOps
@@ -85,7 +84,7 @@ class Imagenet(ImageMethod):
             weight_decay=Decay(0.05, 0.05, ("vectors", "positions")),
         ),
     )
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    profiles = {
         "sample": SAMPLE | {"batch_size": 32, "objective": {"size": 64, "channels": 1, "mixup": 0.0, "cutmix": 0.0}},
         "study": {"batch_size": 16, "optimisation": {"peak_lr": 2.5e-4}},
     }

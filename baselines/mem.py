@@ -8,10 +8,9 @@ there (`mem`). ConvLSTMs carry their state from step to step, so they may rememb
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import torch
 from pydantic import Field
@@ -225,7 +224,7 @@ class MemTokenizer(EventMethod):
         augmentation=cfg.Augmentation(flip=0.5),  # mem/datasets.py, Aug_FlipEvsAlongX
         deviations=DEVIATIONS,
     )
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    profiles = {
         "sample": {
             "batch_size": 16,
             "segments": 1,
@@ -335,7 +334,7 @@ class Mem(EventMethod):
         augmentation=cfg.Augmentation(flip=0.5),
         deviations=DEVIATIONS,
     )
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    profiles = {
         "sample": SAMPLE
         | {"objective": {"features": "all", "tokenizer": MemTokenizer.profiles["sample"]["objective"]}},
         "study": {"optimisation": {"peak_lr": 1.0e-3}},

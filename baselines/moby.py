@@ -5,8 +5,7 @@ Each of two views of an image is matched with the other among a queue of negativ
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -69,7 +68,7 @@ class Moby(ImageMethod):
             weight_decay=Decay(0.05, 0.05, ("vectors",)),
         ),
     )
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    profiles = {
         "sample": SAMPLE
         | {"batch_size": 32, "objective": {"size": 64, "channels": 1, "hidden": 256, "out": 64, "queue": 1024}},
         "study": {"batch_size": 16, "optimisation": {"peak_lr": 2.5e-4}},

@@ -5,11 +5,10 @@ Event features and their pairwise similarities are matched with those of the ima
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import timm.models
 import torch
@@ -86,7 +85,7 @@ class ScaleEvent(PairMethod):
             "include those of the data sets it is evaluated on",
         ),
     )
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    profiles = {
         "sample": SAMPLE | {"objective": {"teacher": "imagenet", "activation": 8}},
         "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }

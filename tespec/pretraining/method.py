@@ -57,13 +57,8 @@ class Method:
     def initialise(cls, backbone: Backbone, checkpoint: Path | None, seed: int) -> WeightsReport:
         """Load `checkpoint` into `backbone`, in place; without one, the backbone keeps its random initialisation.
 
-        Args:
-            backbone: built with the run's seed.
-            checkpoint: weights file, or None.
-            seed: the run's seed, for methods that draw random numbers.
-
-        Raises:
-            UserError: the file cannot be read or does not cover the complete backbone.
+        A file that does not cover the complete backbone is refused. The run's `seed`, with which the backbone was
+        initialised, is for methods that draw random numbers.
         """
         if checkpoint is None:
             return WeightsReport("random initialisation", "", 0, len(backbone.state_dict()))
@@ -106,9 +101,7 @@ class PretrainMethod(Method, nn.Module):
     def loss(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
         """Losses of a step by name, of which "loss" is minimised, and the detached state for the next step.
 
-        Args:
-            batch: see `EventData`, `ImageData` and `PairData`.
-            state: state returned by the previous step, None at the start.
+        For batches, see `EventData`, `ImageData` and `PairData`; the first step's state is None.
         """
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
@@ -174,10 +167,8 @@ class PretrainMethod(Method, nn.Module):
                 samples += len(features[0])
                 advance(number + 1, None, "")
         std, rank = feature_std_and_rank(last.features())
-        return {name: total / samples for name, total in sums.items()} | {
-            "last_stage_std": std,
-            "last_stage_rank": rank,
-        }
+        means = {name: total / samples for name, total in sums.items()}
+        return means | {"last_stage_std": std, "last_stage_rank": rank}
 
     @torch.no_grad()
     def stage_spreads(self, data: PretrainData, device: torch.device) -> dict[str, dict[str, float]]:
@@ -264,11 +255,7 @@ def find_method(name: str) -> type[Method]:
 def open_pretraining(
     settings: Pretraining, root: Path | None, size: Size | None = None, skip_damaged: bool = False
 ) -> PretrainData:
-    """Open the data in `root` for the method of the settings; None prepares blank batches of `size` instead.
-
-    Raises:
-        UserError: the settings do not fit, or the data cannot be read.
-    """
+    """Open the data in `root` for the method of the settings; None prepares blank batches of `size` instead."""
     method = pretrain_method(settings)
     data = method.data_type(settings, method, own_settings(settings.objective), size)
     if root is not None:

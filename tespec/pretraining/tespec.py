@@ -7,12 +7,11 @@ step, reconstructs the video of all events in these patches (Mohammadi, Wu, Gili
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import field
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -75,7 +74,7 @@ def normalise_patches(video: Tensor, unit: int, eps: float) -> tuple[Tensor, Ten
     Args:
         video: (B, T, planes, H, W) float32; a patch spans all planes.
         unit: side of a patch in px.
-        eps: added to the variance, in squared units of `video`; keeps the noise of nearly constant patches small.
+        eps: keeps the noise of nearly constant patches small.
 
     Returns:
         the normalised video, and mean and standard deviation (B, T, 1, H, W) of each pixel's patch.
@@ -114,11 +113,6 @@ class Tespec(EventMethod):
     The target is the intensity video by Eq. 7 or Eq. 6, or the input histograms (paper, table "Reconstruction Target").
     A lane's state consists of the backbone's state and the target's state, which `estimate_intensity` or
     `estimate_high_pass` returns (empty for histograms). Both are carried from step to step.
-
-    Args:
-        own: the method's settings.
-        backbone: backbone to pre-train.
-        bin_seconds: duration of a bin in s.
     """
 
     title = "TESPEC"
@@ -157,7 +151,7 @@ class Tespec(EventMethod):
         ),
         augmentation=cfg.Augmentation(flip=0.5, zoom=0.8),
     )
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    profiles = {
         "sample": {
             "objective": {
                 "mask": {"unit": 16},
@@ -179,16 +173,10 @@ class Tespec(EventMethod):
         self.mask_patch = MaskPatch(own.mask.unit, 2 * backbone.bins)
 
     def loss(self, batch: dict[str, Tensor], state: State | None) -> tuple[dict[str, Tensor], State]:
-        """Losses of a step.
+        """Losses of a step, and the detached state.
 
-        Args:
-            batch: histograms (B, T, 2 * bins, H, W), fresh (B,) bool, mask (B, ceil(H / unit), ceil(W / unit)) bool.
-            state: state returned by the previous step, None at the start.
-
-        Returns:
-            the losses: "loss", which is "loss_masked" + visible_weight * "loss_visible", and "loss_zero", the error of
-            predicting zero on the masked pixels; for an autoencoder "loss", which is "loss_all", and "loss_zero" on all
-            pixels; and the detached state.
+        "loss" is "loss_masked" + visible_weight * "loss_visible"; "loss_zero" is the error of predicting zero on the
+        masked pixels. For an autoencoder, "loss" is "loss_all", and "loss_zero" is on all pixels.
         """
         step, state = self.reconstruct(batch, state)
         error, zero = (step.prediction - step.target).square(), step.target.square()
@@ -201,7 +189,7 @@ class Tespec(EventMethod):
         return {"loss": loss, **named}, detach(state)
 
     def reconstruct(self, batch: dict[str, Tensor], state: State | None) -> tuple[Reconstruction, State]:
-        """Compute target and prediction of a step, and the state after it; arguments as for `loss`."""
+        """Compute target and prediction of a step, and the state after it."""
         own, histograms, mask = self.own, batch["histograms"], batch["mask"]
         backbone_state, target_state = (None, None) if state is None else reset(state, batch["fresh"])
         size = (histograms.shape[-2], histograms.shape[-1])
@@ -241,10 +229,6 @@ class Tespec(EventMethod):
         backbone: Any = cls.new_backbone(settings, data)
         return cls(own, backbone, settings.window_ms / 1000 / settings.bins)
 
-    @property
-    def _scored(self) -> str:
-        return "loss_all" if self.own.autoencoding else "loss_masked"
-
     def val_losses(self, batch: dict[str, Tensor], state: State | None) -> tuple[dict[str, Tensor], State]:
         """Losses with the backbone's state carried along a recording or reset at each chunk, and of predicting zero.
 
@@ -253,7 +237,7 @@ class Tespec(EventMethod):
         """
         zeroed, _ = self.loss(batch, None if state is None else (None, state[1]))
         carried, state = self.loss(batch, state)
-        name, zero = self._scored, carried["loss_zero"]
+        name, zero = "loss_all" if self.own.autoencoding else "loss_masked", carried["loss_zero"]
         return {f"{name}_carried": carried[name], f"{name}_zeroed": zeroed[name], "loss_zero": zero}, state
 
     @torch.no_grad()
