@@ -28,12 +28,7 @@ ATTEMPTS = 10  # at placing a block; same sources
 
 
 class MaskPatch(nn.Module):
-    """The learnable patch that replaces every masked unit.
-
-    Args:
-        unit: side of the patch in px.
-        channels: channels of the histograms, which all share one plane (the paper has a 32x32 parameter).
-    """
+    """The learnable patch of `unit` px that replaces every masked unit; all channels share it (the paper has 32x32)."""
 
     def __init__(self, unit: int, channels: int) -> None:
         super().__init__()
@@ -53,15 +48,11 @@ class MaskPatch(nn.Module):
 
 
 def replace_masked(tokens: Tensor, mask: Tensor, patch: Tensor) -> Tensor:
-    """Replace the tokens of masked units by those of `patch`.
+    """Replace the tokens (B, T, h, w, C) of units masked in `mask` (B, rows, cols) by those of `patch` (1, n, n, C).
 
     Each token depends only on its own pixels and each unit is a block of complete tokens, so this equals replacing the
-    pixels before the embedding, but never stores (or differentiates) the pixels of masked frames.
-
-    Args:
-        tokens: (B, T, h, w, C) of the unmasked frames.
-        mask: (B, rows, cols) bool, True where masked, the same for all T; may be smaller than the padded frame.
-        patch: (1, n, n, C) tokens of one masked unit.
+    pixels before the embedding, but never stores (or differentiates) the pixels of masked frames. All segments have the
+    same mask, which may be smaller than the padded frame.
     """
     (height, width), side = tokens.shape[2:4], patch.shape[1]
     masked = mask.repeat_interleave(side, dim=1).repeat_interleave(side, dim=2)
@@ -76,11 +67,7 @@ def pixel_maps(patches: Tensor, unit: int, size: tuple[int, int]) -> Tensor:
 
 
 def draw_blocks(lanes: int, rows: int, columns: int, ratio: float, smallest: int) -> Tensor:
-    """Draw block masks (lanes, rows, columns) bool for the global batch on the CPU, and return this micro-batch's.
-
-    See `block_mask`. Each lane has its own generator, seeded from torch's. A ratio that masks nothing and a grid with a
-    single row or column of patches are refused.
-    """
+    """Draw this micro-batch's `block_mask`s (lanes, rows, columns) on the CPU, each with a generator of its own."""
     most = round(ratio * rows * columns)
     if not most or min(rows, columns) < 2:
         raise UserError("masks", f"{rows} x {columns} patches are too few for blocks", "mask more or smaller patches")
@@ -114,18 +101,14 @@ def block_mask(generator: np.random.Generator, rows: int, columns: int, most: in
 
 
 def build_decoder(settings: Mapping[str, Any], backbone: EventSwin, planes: int) -> nn.Module:
-    """Build a decoder, given its `type` and arguments, from a backbone's features to an image of `planes` planes.
-
-    It is dropped after pre-training. An unknown type and invalid arguments are refused.
-    """
+    """Build a decoder, given its `type` and arguments, from a backbone's features to an image of `planes` planes."""
     kind = find_registered(MODELS, str(settings.get("type", "")), "objective.decoder.type")
     made_for = {"channels": backbone.channels, "img_size": backbone.img_size, "planes": planes}
     try:
         decoder: nn.Module = kind(**{name: value for name, value in settings.items() if name != "type"} | made_for)
     except (TypeError, ValueError, AssertionError) as error:
-        raise UserError(
-            "objective.decoder", f"{kind.__name__} cannot be built ({error})", "correct its settings"
-        ) from error
+        what = f"{kind.__name__} cannot be built ({error})"
+        raise UserError("objective.decoder", what, "correct its settings") from error
     return decoder
 
 
@@ -135,13 +118,6 @@ class LastStageDecoder(nn.Module):
 
     The paper specifies a Swin block, a 1x1 convolution and 3.7 M parameters, but no width; multiple widths fit. This
     one has 3.74 M for Swin-T.
-
-    Args:
-        channels: widths of the backbone's features.
-        img_size: (H, W) in px of the padded input.
-        planes: number of planes of the image.
-        width: width of the block.
-        heads: number of attention heads.
     """
 
     def __init__(
@@ -164,8 +140,7 @@ class LastStageDecoder(nn.Module):
 class AllStagesDecoder(nn.Module):
     """All four stages, projected to one width and summed at stride 8, then two convolutions.
 
-    Small backbones need it: with the last stage alone, they do not leave the plateau of predicting zero. Arguments as
-    in `LastStageDecoder`; `width` is that of the sum.
+    Small backbones need it: with the last stage alone, they do not leave the plateau of predicting zero.
     """
 
     STRIDE = 8

@@ -130,7 +130,10 @@ class PretrainMethod(Method, nn.Module):
 
     @classmethod
     def upstream(cls, own: Any) -> tuple[str, str]:
-        """Method that pre-trains a network which the training needs, "" for none, and that network's file if given."""
+        """Method that pre-trains a network which the training needs, "" for none, and that network's file if given.
+
+        Before the first step, `load_upstream(path)` loads that network.
+        """
         return "", ""
 
     @classmethod
@@ -140,10 +143,6 @@ class PretrainMethod(Method, nn.Module):
         share, how = settings.optimisation.steps / usual.optimisation.steps, first.optimisation
         steps, warmup = max(1, round(share * how.steps)), int(share * how.warmup_steps)
         return replace(first, optimisation=replace(how, steps=steps, warmup_steps=min(warmup, steps - 1)))
-
-    def load_upstream(self, path: Path) -> None:
-        """Load the network named by `upstream`, before the first step; one that does not fit is refused."""
-        raise NotImplementedError(f"{type(self).__name__} needs no other network")
 
     def val_losses(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
         """Validation losses of a batch by name, and the state for the next batch."""

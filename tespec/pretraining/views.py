@@ -1,8 +1,4 @@
-"""Random views of a sequence: crops of random size, resized to one size and randomly mirrored.
-
-Positions are drawn from torch's generator on the CPU, for the global batch, so they do not depend on the device. Pixels
-are sampled on the device, for all lanes together.
-"""
+"""Random views of a sequence, at positions drawn on the CPU, for the global batch, so that devices do not differ."""
 
 from __future__ import annotations
 
@@ -22,12 +18,8 @@ TRIES = 10  # at a crop that fits into the image; if none does, the crop is the 
 def draw_boxes(draws: Tensor, size: tuple[int, int], scale: tuple[float, float]) -> Tensor:
     """Random crops (..., 4) as first and last row, first and last column in px; mirrored ones swap the two columns.
 
-    As `RandomResizedCrop` of torchvision and kornia, followed by `RandomHorizontalFlip`.
-
-    Args:
-        draws: (..., 2 * TRIES + 3) numbers from 0 to 1: area and aspect ratio of each try, top, left, and mirroring.
-        size: (H, W) of the image in px.
-        scale: minimum and maximum share of the image's area.
+    As `RandomResizedCrop` of torchvision and kornia, followed by `RandomHorizontalFlip`. `draws` holds 2 * TRIES + 3
+    numbers from 0 to 1 per crop: area and aspect ratio of each try, top, left, and mirroring.
     """
     height, width = size
     share, shape = draws[..., : 2 * TRIES].double().chunk(2, dim=-1)
@@ -48,12 +40,9 @@ def draw_boxes(draws: Tensor, size: tuple[int, int], scale: tuple[float, float])
 
 
 def seen_in(maps: Tensor, boxes: Tensor, wanted: tuple[int, int]) -> Tensor:
-    """Crop maps (N, C, H, W) and resample them bilinearly, with aligned corners, to (N, C, h, w) float32.
+    """Crop maps (N, C, H, W) and resample them bilinearly, with aligned corners, to `wanted` (h, w) in float32.
 
-    Args:
-        maps: maps of any size and dtype.
-        boxes: (N, 4) as from `draw_boxes`, scaled to 0 at the first and 1 at the last row or column of the image.
-        wanted: (h, w) of the result in px.
+    `boxes` (N, 4) are those of `draw_boxes`, scaled to 0 at the first and 1 at the last row or column of the image.
     """
     ends = (2 * boxes.float() - 1).unflatten(1, (2, 2))
     rows, columns = (
@@ -80,16 +69,10 @@ def random_crops(frames: Tensor, side: int) -> Tensor:
 def random_views(
     frames: Tensor, count: int, wanted: tuple[int, int], scale: tuple[float, float]
 ) -> tuple[Tensor, Tensor]:
-    """Draw views (count, B, T, C, h, w) float32 of each lane of frames (B, T, C, H, W), the same for all segments.
-
-    Args:
-        frames: frames of any dtype.
-        count: number of views per lane.
-        wanted: (h, w) of a view in px.
-        scale: minimum and maximum share of the image's area in a view.
+    """Draw views (count, B, T, C, *wanted) float32 of each lane of frames (B, T, C, H, W), the same for all segments.
 
     Returns:
-        the views, and their boxes (count, B, 4) as for `seen_in`.
+        the views, each with a share of the image's area within `scale`, and their boxes (count, B, 4) for `seen_in`.
     """
     whole, own = shard_slice(len(frames))
     height, width = frames.shape[-2:]
