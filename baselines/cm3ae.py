@@ -129,7 +129,6 @@ class Cm3ae(PairMethod):
         """Return "loss", the weighted sum of four losses, and "found", the share of events matched with their frame.
 
         Events and frame get the same random crop; reconstruction losses ignore padding.
-        The batch holds `histograms` (B, 1, 2 * bins, H, W) and `images` (B, 1, 1, H, W), uint8.
         """
         own, histograms, frame = self.own, batch["histograms"], as_input(batch["images"])
         if self.training:

@@ -69,10 +69,7 @@ class Cpc(EventMethod):
         return super().from_settings(own, settings, data)
 
     def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
-        """Return "loss", and "found", the share of places where the true latent is the most similar one.
-
-        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8 and `fresh` (B,) bool. T must exceed `ahead`.
-        """
+        """Return "loss", and "found", the share of places where the true latent is the most similar one."""
         histograms = batch["histograms"]
         lanes, segments = histograms.shape[:2]
         features, state = self.backbone(histograms, reset(state, batch["fresh"]))

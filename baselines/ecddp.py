@@ -4,8 +4,6 @@ The teacher sees two large views of a square crop of each segment. The student s
 multiple small views. It predicts the teacher's prototype for each masked patch (patch loss), for each cluster of the
 teacher's patches of the full square (context loss), and for the image, from another view (image loss). Sinkhorn's
 algorithm balances the teacher's assignments, and the teacher is a moving average of the student.
-
-As published, windows are compared one by one: each segment is encoded separately, and ConvLSTMs start from zeros.
 """
 
 from __future__ import annotations
@@ -74,9 +72,7 @@ LAYERS, HEAD, SIDE = 2, 32, 6  # pooling: layers, channels per head, side of its
 def cluster(tokens: Tensor, starts: Tensor) -> Tensor:
     """Cluster tokens (N, P, C) by K-means over unit-length tokens; return memberships (N, K, P) bool.
 
-    Args:
-        tokens: (N, P, C).
-        starts: (N, K) int64, indices of the tokens that are initial centres. A cluster without tokens stays empty.
+    The tokens at `starts` (N, K) are the initial centres. A cluster without tokens stays empty.
     """
     tokens = normalize(tokens, dim=-1)
     centres = tokens.gather(1, starts.unsqueeze(-1).expand(-1, -1, tokens.shape[-1]))
@@ -89,10 +85,7 @@ def cluster(tokens: Tensor, starts: Tensor) -> Tensor:
 
 
 class AttentionPool(nn.Module):
-    """Attention pooling of an image's tokens, or of subsets of them, into vectors of the same width.
-
-    Source: Yan98/Event-Camera-Data-Dense-Pre-training, model/network/layers.py, AttPool.
-    """
+    """Attention pooling of an image's tokens, or subsets of them, into vectors (model/network/layers.py, AttPool)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -110,9 +103,7 @@ class AttentionPool(nn.Module):
     def forward(self, maps: Tensor, members: Tensor | None = None) -> Tensor:
         """Pool maps (N, C, h, w) of tokens into vectors (N, K, C).
 
-        Args:
-            maps: the tokens.
-            members: (N, K, h * w) bool, tokens each vector sees in addition to itself; None: one vector, all tokens.
+        Each sees itself and the tokens that are its `members` (N, K, h * w); None: one vector sees all tokens.
         """
         positions = interpolate(self.positions, size=maps.shape[-2:], mode="bicubic")
         tokens = (maps + positions).flatten(2).transpose(1, 2)
@@ -272,10 +263,7 @@ class Ecddp(EventMethod):
         self.share.fill_(share)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Return "loss", the weighted sum of "loss_patch", "loss_context" and "loss_image".
-
-        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8; each segment is encoded separately.
-        """
+        """Return "loss", the weighted sum of "loss_patch", "loss_context" and "loss_image"."""
         own, histograms = self.own, batch["histograms"].flatten(0, 1).unsqueeze(1)
         square = random_crops(random_crops(histograms, FRAME), own.crop)
         square = pad_to(square, padded_size(*square.shape[-2:]))

@@ -123,7 +123,6 @@ class Ecdp(PairMethod):
         """Return "loss", the weighted sum of three losses, and "found", the share of events matched with their image.
 
         Each view of the events is cropped and flipped independently; images are not cropped.
-        The batch holds `histograms` (B, 1, 2 * bins, H, W) and `images` (B, 1, 1, H, W), uint8.
         """
         own, frames = self.own, batch["histograms"]
         one = two = frames

@@ -1,8 +1,7 @@
 """MEM: masked event modelling (Klenk et al., "Masked Event Modeling", WACV 2024).
 
-`mem-tokenizer` is pre-trained first: a discrete autoencoder that reconstructs an image of the events from a grid of
-codebook tokens. It is then frozen. Patches of the histograms are masked in blocks, and the backbone predicts the tokens
-there (`mem`). ConvLSTMs carry their state from step to step, so they may remember masked content.
+`mem-tokenizer`, a discrete autoencoder, is pre-trained first: it reconstructs an image of the events from a grid of
+codebook tokens. `mem` masks blocks of patches, where the backbone predicts the frozen tokenizer's tokens.
 """
 
 from __future__ import annotations
@@ -136,11 +135,10 @@ def gumbel_noise(logits: Tensor) -> Tensor:
 
 @in_fp32
 def tokenizer_losses(drawn: Tensor, images: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Losses of images (N, 2, H, W) that are reconstructed from tokens with logits (N, K, h, w).
+    """Losses of images (N, 2, H, W) that are drawn from tokens with logits (N, K, h, w).
 
     Returns:
-        this rank's shares of two means: squared error over all pixels, and KL divergence in nats from uniform token use
-        over all places.
+        this rank's shares of two means: squared error of pixels, and KL divergence in nats from uniform token use.
     """
     error = (crop(drawn, (images.shape[-2], images.shape[-1])) - images).square()
     by_log = log_softmax(logits, 1)
@@ -150,8 +148,8 @@ def tokenizer_losses(drawn: Tensor, images: Tensor, logits: Tensor) -> tuple[Ten
 
 def usage(tokens: Tensor, count: int) -> Tensor:
     """Number of occurrences (count,) float32 of each of `count` tokens."""
-    ones = torch.ones(tokens.numel(), device=tokens.device)
     # Torch's `bincount` reads the values, so the CPU would wait for the GPU.
+    ones = torch.ones(tokens.numel(), device=tokens.device)
     return torch.zeros(count, device=tokens.device).index_add(0, tokens.flatten(), ones)
 
 
@@ -253,10 +251,7 @@ class MemTokenizer(EventMethod):
         self.share.fill_(share)
 
     def loss(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:
-        """Return "loss", the sum of "loss_drawn" and the weighted divergence, and the batch's "perplexity".
-
-        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8; each segment is encoded separately.
-        """
+        """Return "loss", the sum of "loss_drawn" and the weighted divergence, and the batch's "perplexity"."""
         own = self.own
         histograms = augmented(batch["histograms"], own.shift) if self.training else batch["histograms"]
         images = tokenizer_input(random_crops(histograms, own.crop).flatten(0, 1), own.hot, own.gamma)
@@ -371,10 +366,7 @@ class Mem(EventMethod):
         self.tokenizer.load_state_dict(read_weights(path)[0])
 
     def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
-        """Return "loss", "found", the share of masked tokens predicted correctly, and the batch's "perplexity".
-
-        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8 and `fresh` (B,) bool.
-        """
+        """Return "loss", "found", the share of masked tokens predicted correctly, and the batch's "perplexity"."""
         own, tokenizer, histograms = self.own, self.own.tokenizer, batch["histograms"]
         if self.training:
             histograms = augmented(histograms, tokenizer.shift, in_time=not self.backbone.recurrent)

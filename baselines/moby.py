@@ -88,10 +88,7 @@ class Moby(ImageMethod):
         self.register_buffer("place", torch.zeros((), dtype=torch.int64))
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Return "loss", and "found", the share of views matched with their other view instead of the queue.
-
-        The batch holds `views` (B, 2, channels, size, size), uint8 or float32.
-        """
+        """Return "loss", and "found", the share of views matched with their other view instead of the queue."""
         views = as_input(batch["views"]).split(1, dim=1)
         queries = [self.predictor(self.projector(global_avg_pool(self.backbone, view, self.norm))) for view in views]
         with torch.no_grad():

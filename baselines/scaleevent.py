@@ -131,10 +131,7 @@ class ScaleEvent(PairMethod):
             raise UserError(path, f"contains no weights of {self.own.teacher}", "use its checkpoint") from error
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Return "loss", the weighted sum of three losses, and "active", the share of active tokens.
-
-        The batch holds `histograms` (B, 1, 2 * bins, H, W) and `images` (B, 1, 1, H, W), uint8.
-        """
+        """Return "loss", the weighted sum of three losses, and "active", the share of active tokens."""
         own, size, histograms = self.own, self.backbone.img_size, batch["histograms"]
         (*_, third, last), _ = self.backbone(histograms)
         both = torch.cat([third.squeeze(1), interpolate(last.squeeze(1), scale_factor=2)], 1)
