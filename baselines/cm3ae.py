@@ -1,8 +1,4 @@
-"""CM3AE: frame and events are reconstructed together (Wu et al., ACM MM 2025).
-
-Most patches of both are masked. Each network reconstructs its own masked patches, the fused features reconstruct the
-frame, and a contrastive loss matches events with their frame.
-"""
+"""CM3AE: masked frames and events are reconstructed, alone and together (Wu et al., ACM MM 2025)."""
 
 from __future__ import annotations
 
@@ -55,7 +51,7 @@ class Cm3aeSettings:
 
 @METHODS.register_module(name="cm3ae")
 class Cm3ae(PairMethod):
-    """Two masked autoencoders, for events and frames, joined by attention and a contrastive loss."""
+    """Each network reconstructs its masked patches, the fused features the frame; a contrast matches the two inputs."""
 
     title = "CM3AE"
     version = 2
@@ -135,7 +131,10 @@ class Cm3ae(PairMethod):
             both = torch.cat([histograms, frame], 2)
             (both,), _ = random_views(both, 1, (frame.shape[-2], frame.shape[-1]), own.scale)
             histograms, frame = both[:, :, :-1], both[:, :, -1:]
-        events_mask, frame_mask = (sent(mask, frame.device) for mask in self._masks(histograms))
+        rows, cols = (-(-side // own.mask.unit) for side in histograms.shape[-2:])
+        whole, here = shard_slice(len(histograms))
+        masks = draw_masks(torch.rand(2, whole, rows * cols)[:, here], own.kept(rows * cols))
+        events_mask, frame_mask = (sent(mask.unflatten(1, (rows, cols)), frame.device) for mask in masks)
         of_events, _ = self.events_patch.encode(self.backbone, histograms, events_mask)
         of_frame, _ = self.frame_patch.encode(self.images, frame, frame_mask)
         of_both = [*of_frame[:-1], self.fusion(of_frame[-1], of_events[-1])]
@@ -151,13 +150,6 @@ class Cm3ae(PairMethod):
         reconstruction = own.frame_weight * alone + own.events_weight * drawn + own.fused_weight * fused
         named = {"loss_frame": alone, "loss_events": drawn, "loss_fused": fused, "loss_contrast": contrast}
         return {"loss": reconstruction + own.contrast_weight * contrast, **named, "found": found}, None
-
-    def _masks(self, histograms: Tensor) -> tuple[Tensor, Tensor]:
-        """Draw masks (B, rows, cols) bool of events and frames, on the CPU."""
-        rows, cols = (-(-side // self.own.mask.unit) for side in histograms.shape[-2:])
-        whole, own = shard_slice(len(histograms))
-        events, frame = draw_masks(torch.rand(2, whole, rows * cols)[:, own], self.own.kept(rows * cols))
-        return events.unflatten(1, (rows, cols)), frame.unflatten(1, (rows, cols))
 
 
 def draw_masks(draws: Tensor, kept: int) -> tuple[Tensor, Tensor]:

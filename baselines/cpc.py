@@ -1,8 +1,4 @@
-"""Contrastive predictive coding: identify the features of future segments among negatives, given the past.
-
-After van den Oord et al., "Representation Learning with Contrastive Predictive Coding" (2018). In the paper's table of
-objectives, TESPEC's recipe trains this loss (`--method tespec --set objective=cpc`).
-"""
+"""Contrastive predictive coding (van den Oord et al., 2018), an objective of TESPEC's ablation (`objective=cpc`)."""
 
 from __future__ import annotations
 

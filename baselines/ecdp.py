@@ -1,8 +1,4 @@
-"""ECDP: contrastive learning of events and images (Yang, Pan, Liu, "Event Camera Data Pre-training", ICCV 2023).
-
-Two views of the events are matched along the direction of their image's embedding, events are matched with their image,
-and the similarities of events within the batch are aligned with those of their images.
-"""
+"""ECDP: contrastive learning of events and images (Yang, Pan, Liu, "Event Camera Data Pre-training", ICCV 2023)."""
 
 from __future__ import annotations
 
@@ -52,7 +48,10 @@ class EcdpSettings:
 
 @METHODS.register_module(name="ecdp")
 class Ecdp(PairMethod):
-    """Contrast events with another view and with their image, and align event with image similarities."""
+    """Contrast of two views of the events along their image's embedding, and of events and image; and alignment.
+
+    The alignment makes the similarities of events within the batch follow those of their images.
+    """
 
     title = "ECDP"
     version = 2

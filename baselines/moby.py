@@ -1,7 +1,4 @@
-"""MoBY: self-supervised Swin on images (Xie et al., "Self-Supervised Learning with Swin Transformers", 2021).
-
-Each of two views of an image is matched with the other among a queue of negatives from a momentum encoder.
-"""
+"""MoBY: self-supervised Swin on images (Xie et al., "Self-Supervised Learning with Swin Transformers", 2021)."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ class MobySettings(ViewSettings):
 
 @METHODS.register_module(name="moby")
 class Moby(ImageMethod):
-    """Symmetric contrast of two views of each image; the online encoder is the pre-trained backbone."""
+    """Each of two views of an image is matched with the other among a queue of keys from a momentum encoder."""
 
     title = "MoBY"
     version = 2

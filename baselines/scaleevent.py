@@ -1,7 +1,4 @@
-"""ScaleEvent: distil a frozen image network into an event backbone (Chen et al., CVPR 2026).
-
-Event features and their pairwise similarities are matched with those of the image taken at the same moment.
-"""
+"""ScaleEvent: distil a frozen image network into an event backbone (Chen et al., CVPR 2026)."""
 
 from __future__ import annotations
 
@@ -48,7 +45,7 @@ class ScaleEventSettings:
 
 @METHODS.register_module(name="scaleevent")
 class ScaleEvent(PairMethod):
-    """Distil a frozen image network; see `build_teacher`."""
+    """Match event features and their pairwise similarities with a teacher's features of the simultaneous image."""
 
     title = "ScaleEvent"
     group = "Beyond the paper"
@@ -152,14 +149,11 @@ def active_tokens(histograms: Tensor, least: int) -> Tensor:
 
 @in_fp32
 def distances(events: Tensor, images: Tensor, active: Tensor, alike: float) -> list[Tensor]:
-    """Distances between event and image features: of the features, and of event-event and event-image similarities.
+    """This rank's shares of three mean distances between event and image features (B, N, D) at the same places.
 
-    Features are (B, N, D) at the same places. A similarity is the cosine of two tokens of a sample, at least 0. Tokens
-    whose `active` (B, N, 1) is 0, and pairs with an image-image cosine of at most `alike`, add nothing to the sums.
-
-    Returns:
-        this rank's shares of three means over all elements: absolute difference of the features, and squared difference
-        of event-event and event-image similarities from image-image ones.
+    They are the absolute difference of the features, and the squared difference of event-event and event-image
+    similarities from image-image ones. A similarity is the cosine of two tokens of a sample, at least 0. Tokens whose
+    `active` (B, N, 1) is 0, and pairs with an image-image cosine of at most `alike`, add nothing to the sums.
     """
     events, images = events * active, images * active
     plain = (events - images).abs()

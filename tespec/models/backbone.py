@@ -105,11 +105,7 @@ class Backbone(nn.Module, ABC):
     def forward(
         self, histograms: Tensor, state: BackboneState | None = None
     ) -> tuple[list[Tensor], BackboneState | None]:
-        """Compute the features of a sequence.
-
-        Args:
-            histograms: (B, T, in_channels, H, W) counts of any dtype, `img_size` or smaller.
-            state: state returned by an earlier call; None starts from zeros.
+        """Compute the features of histograms (B, T, in_channels, H, W), counts of any dtype and `img_size` or smaller.
 
         Returns:
             four features (B, T, channels[i], h, w) at strides 4, 8, 16 and 32 of `img_size`, and the state: per stage

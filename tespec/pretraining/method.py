@@ -1,7 +1,4 @@
-"""Base classes of the compared methods: metadata for tables, initialisation of a backbone, and pre-training.
-
-An SSL method is one class that inherits from `EventMethod`, `ImageMethod` or `PairMethod`, depending on its data.
-"""
+"""Base classes of the compared methods: metadata for tables, initialisation of a backbone, and pre-training."""
 
 from __future__ import annotations
 

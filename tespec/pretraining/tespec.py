@@ -1,8 +1,4 @@
-"""TESPEC: masked reconstruction of an intensity video by a recurrent backbone.
-
-Patches of the event histograms are masked over a complete sequence. The backbone, which carries its state from step to
-step, reconstructs the video of all events in these patches (Mohammadi, Wu, Gilitschenski: TESPEC, ICCV 2025).
-"""
+"""TESPEC: masked reconstruction of an intensity video by a recurrent backbone (Mohammadi et al., ICCV 2025)."""
 
 from __future__ import annotations
 
@@ -59,25 +55,13 @@ class TespecSettings:
     counts_eps: cfg.NonNegativeFloat = 1.0e-6  # the same for histogram targets, in squared counts
     visible_weight: cfg.NonNegativeFloat = 0.0  # weight of the error on visible pixels
 
-    @property
-    def autoencoding(self) -> bool:
-        """Whether nothing is masked."""
-        return self.mask.ratio == 0
-
 
 def normalise_patches(video: Tensor, unit: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Normalise each patch to mean 0 and variance 1: (x - mean) / sqrt(variance + eps), with the unbiased variance.
 
-    As in the reference code of masked autoencoders, facebookresearch/mae, where eps is 1e-6. Patches at the right and
-    the bottom may be smaller.
-
-    Args:
-        video: (B, T, planes, H, W) float32; a patch spans all planes.
-        unit: side of a patch in px.
-        eps: keeps the noise of nearly constant patches small.
-
-    Returns:
-        the normalised video, and mean and standard deviation (B, T, 1, H, W) of each pixel's patch.
+    As in the reference code of masked autoencoders, facebookresearch/mae, where eps is 1e-6; it keeps the noise of
+    nearly constant patches small. A patch of `unit` px spans all planes of the video (B, T, planes, H, W); patches at
+    the right and the bottom may be smaller. Returns also mean and deviation (B, T, 1, H, W) of each pixel's patch.
     """
     size, planes = (video.shape[-2], video.shape[-1]), video.shape[2]
 
@@ -108,11 +92,11 @@ class Reconstruction(NamedTuple):
 
 @METHODS.register_module(name="tespec")
 class Tespec(EventMethod):
-    """Mean squared error between the decoder's image and the patch-normalised target video.
+    """Mean squared error between the decoder's image and the patch-normalised target video, in masked patches.
 
-    The target is the intensity video by Eq. 7 or Eq. 6, or the input histograms (paper, table "Reconstruction Target").
-    A lane's state consists of the backbone's state and the target's state, which `estimate_intensity` or
-    `estimate_high_pass` returns (empty for histograms). Both are carried from step to step.
+    Patches are masked over a complete sequence. The target is the intensity video of all events by Eq. 7 or Eq. 6, or
+    the input histograms (paper, table "Reconstruction Target"). A lane's state consists of the backbone's state and the
+    target's state (empty for histograms), both carried from step to step.
     """
 
     title = "TESPEC"
@@ -180,7 +164,7 @@ class Tespec(EventMethod):
         """
         step, state = self.reconstruct(batch, state)
         error, zero = (step.prediction - step.target).square(), step.target.square()
-        if self.own.autoencoding:
+        if self.own.mask.ratio == 0:
             loss = _mean(error, ~step.masked)
             return {"loss": loss, "loss_all": loss, "loss_zero": _mean(zero, ~step.masked)}, detach(state)
         masked, visible = _mean(error, step.masked), _mean(error, ~step.masked)
@@ -223,7 +207,7 @@ class Tespec(EventMethod):
     def from_settings(cls, own: TespecSettings, settings: cfg.Pretraining, data: Any) -> Self:
         """Build the method with a randomly initialised backbone; a ratio above 0 that masks no patch is refused."""
         units = math.prod(-(-side // own.mask.unit) for side in data.size)
-        if not own.autoencoding and round(own.mask.ratio * units) == 0:
+        if own.mask.ratio and round(own.mask.ratio * units) == 0:
             what = f"{own.mask.ratio:g} masks none of {units} patches"
             raise UserError("objective.mask.ratio", what, f"set it to {1 / units:.3g} or more, or 0 for an autoencoder")
         backbone: Any = cls.new_backbone(settings, data)
@@ -237,7 +221,7 @@ class Tespec(EventMethod):
         """
         zeroed, _ = self.loss(batch, None if state is None else (None, state[1]))
         carried, state = self.loss(batch, state)
-        name, zero = "loss_all" if self.own.autoencoding else "loss_masked", carried["loss_zero"]
+        name, zero = "loss_masked" if self.own.mask.ratio else "loss_all", carried["loss_zero"]
         return {f"{name}_carried": carried[name], f"{name}_zeroed": zeroed[name], "loss_zero": zero}, state
 
     @torch.no_grad()

@@ -61,9 +61,7 @@ def random_crops(frames: Tensor, side: int) -> Tensor:
     height, width = (min(side, whole) for whole in frames.shape[-2:])
     room = torch.tensor([frames.shape[-2] - height + 1, frames.shape[-1] - width + 1])
     whole, own = shard_slice(len(frames))
-    top, left = (torch.rand(whole, 2)[own].double() * room).long().unsqueeze(-1).unbind(1)
-    rows, columns = (sent(each, frames.device) for each in (top + torch.arange(height), left + torch.arange(width)))
-    return picked(frames, rows, columns)
+    return _parts(frames, (torch.rand(whole, 2)[own].double() * room).long(), height, width)
 
 
 def random_views(
@@ -93,16 +91,11 @@ def random_time_flips(histograms: Tensor) -> Tensor:
 def random_shifts(frames: Tensor, most: int) -> Tensor:
     """Shift each lane of frames (B, T, C, H, W) by up to `most` px along both axes, padding with zeros."""
     whole, own = shard_slice(len(frames))
-    starts = most - torch.randint(-most, most + 1, (whole, 2))[own]
-    rows, columns = (
-        sent(torch.arange(frames.shape[axis - 2]) + starts[:, axis : axis + 1], frames.device) for axis in (0, 1)
-    )
-    return picked(pad(frames, (most,) * 4), rows, columns)
+    corners = most - torch.randint(-most, most + 1, (whole, 2))[own]
+    return _parts(pad(frames, (most,) * 4), corners, *frames.shape[-2:])
 
 
-def picked(frames: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Gather the pixels (B, T, C, h, w) of frames (B, T, C, H, W) at rows (B, h) and columns (B, w)."""
-    places = rows.unsqueeze(-1) * frames.shape[-1] + columns.unsqueeze(-2)
-    shape = (*frames.shape[:-2], *places.shape[-2:])
-    places = places.flatten(-2).unsqueeze(-2).unsqueeze(-2).expand(*frames.shape[:-2], -1)
-    return frames.flatten(-2).gather(-1, places).view(shape)
+def _parts(frames: Tensor, corners: Tensor, height: int, width: int) -> Tensor:
+    """Crop each lane of frames (B, T, C, H, W) at its top and left of corners (B, 2), which are on the CPU."""
+    lanes = zip(frames, corners.tolist(), strict=True)
+    return torch.stack([lane[..., top : top + height, left : left + width] for lane, (top, left) in lanes])
