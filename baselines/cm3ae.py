@@ -1,7 +1,5 @@
 """CM3AE: masked frames and events are reconstructed, alone and together (Wu et al., ACM MM 2025)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import field
 from typing import Any, Self

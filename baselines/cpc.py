@@ -1,7 +1,5 @@
 """Contrastive predictive coding (van den Oord et al., 2018), an objective of TESPEC's ablation (`objective=cpc`)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Self
 

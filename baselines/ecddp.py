@@ -6,8 +6,6 @@ teacher's patches of the full square (context loss), and for the image, from ano
 algorithm balances the teacher's assignments, and the teacher is a moving average of the student.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, cast
 
 import numpy as np

@@ -1,7 +1,5 @@
 """ECDP: contrastive learning of events and images (Yang, Pan, Liu, "Event Camera Data Pre-training", ICCV 2023)."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

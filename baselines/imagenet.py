@@ -1,7 +1,5 @@
 """Supervised ImageNet classification, the usual initialisation (Liu et al., "Swin Transformer", ICCV 2021)."""
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import torch

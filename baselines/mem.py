@@ -4,8 +4,6 @@
 codebook tokens. `mem` masks blocks of patches, where the backbone predicts the frozen tokenizer's tokens.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """MoBY: self-supervised Swin on images (Xie et al., "Self-Supervised Learning with Swin Transformers", 2021)."""
 
-from __future__ import annotations
-
 from typing import Any, Self
 
 import torch

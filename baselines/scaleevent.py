@@ -1,7 +1,5 @@
 """ScaleEvent: distil a frozen image network into an event backbone (Chen et al., CVPR 2026)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from pickle import UnpicklingError
@@ -87,7 +85,7 @@ class ScaleEvent(PairMethod):
         "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }
 
-    def __init__(self, own: ScaleEventSettings, backbone: Backbone, teacher: Teacher) -> None:
+    def __init__(self, own: ScaleEventSettings, backbone: Backbone, teacher: "Teacher") -> None:
         super().__init__()
         self.own, self.backbone, self.teacher = own, backbone, teacher
         self.project = nn.Linear(sum(backbone.channels[STAGE:]), teacher.width)

@@ -3,8 +3,6 @@
 A new backbone is a class registered in `BACKBONES`; see docs/extending.md.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, cast

@@ -1,7 +1,5 @@
 """RVT's recurrent MaxViT for event histograms."""
 
-from __future__ import annotations
-
 from typing import cast
 
 from timm.models.maxxvit import MaxxVitTransformerCfg, PartitionAttentionCl

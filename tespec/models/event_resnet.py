@@ -1,7 +1,5 @@
 """ResNet for event histograms, optionally with a ConvLSTM after each stage."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from timm.models.resnet import BasicBlock, Bottleneck, ResNet

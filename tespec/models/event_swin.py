@@ -1,7 +1,5 @@
 """Swin Transformer for event histograms, optionally with a ConvLSTM after each stage."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Shared parts of networks: padding, losses in float32, deterministic pooling, and stochastic depth across ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps

@@ -1,7 +1,5 @@
 """Parts of contrastive and self-distillation methods: momentum teacher, heads, InfoNCE, Sinkhorn assignments."""
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import TypeVar, cast

@@ -1,7 +1,5 @@
 """Pre-training data, split into training and validation: events, images, or pairs of both."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

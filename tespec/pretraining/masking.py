@@ -1,7 +1,5 @@
 """Masked modelling: random masks, the learnable mask patch, and decoders that reconstruct an image."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

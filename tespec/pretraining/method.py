@@ -1,7 +1,5 @@
 """Base classes of the compared methods: metadata for tables, initialisation of a backbone, and pre-training."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """TESPEC: masked reconstruction of an intensity video by a recurrent backbone (Mohammadi et al., ICCV 2025)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import field
 from functools import partial

@@ -1,7 +1,5 @@
 """Random views of a sequence, at positions drawn on the CPU, for the global batch, so that devices do not differ."""
 
-from __future__ import annotations
-
 import math
 
 import torch
