@@ -1,7 +1,4 @@
-"""Interface of all backbones for events: four stages, each optionally followed by a ConvLSTM.
-
-A new backbone is a class registered in `BACKBONES`; see docs/extending.md.
-"""
+"""Interface of all backbones for events: four stages, each optionally followed by a ConvLSTM; see docs/extending.md."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +17,7 @@ from tespec.models.layers import STRIDE, DropPath, compute_dtype, pad_to, with_s
 from tespec.registry import BACKBONES
 
 State = TypeVar("State")
-BackboneState = tuple[tuple[Tensor, Tensor], ...]
+BackboneState = tuple[tuple[Tensor, Tensor], ...] | None  # hidden and cell state by stage; None if feed-forward
 
 
 def reset(state: State, is_first: Tensor) -> State:
@@ -100,14 +97,12 @@ class Backbone(nn.Module, ABC):
         """Adapt the state dict of such a network, built for an input of (H, W) px, to this one's `img_size`."""
         return dict(tensors)
 
-    def forward(
-        self, histograms: Tensor, state: BackboneState | None = None
-    ) -> tuple[list[Tensor], BackboneState | None]:
+    def forward(self, histograms: Tensor, state: BackboneState = None) -> tuple[list[Tensor], BackboneState]:
         """Compute the features of histograms (B, T, in_channels, H, W), counts of any dtype and `img_size` or smaller.
 
         Returns:
-            four features (B, T, channels[i], h, w) at strides 4, 8, 16 and 32 of `img_size`, and the state: per stage
-            hidden and cell state (B, channels[i], h, w) float32; None for a feed-forward network.
+            four features (B, T, channels[i], h, w) at strides 4, 8, 16 and 32 of `img_size`, and the state, with
+            tensors (B, channels[i], h, w) in float32.
         """
         return self.encode(self.embed(histograms), state)
 
@@ -116,7 +111,7 @@ class Backbone(nn.Module, ABC):
         patches = self.embed_patches(pad_to(histograms, self.img_size).flatten(0, 1))
         return patches.unflatten(0, histograms.shape[:2])
 
-    def encode(self, tokens: Tensor, state: BackboneState | None = None) -> tuple[list[Tensor], BackboneState | None]:
+    def encode(self, tokens: Tensor, state: BackboneState = None) -> tuple[list[Tensor], BackboneState]:
         """Compute features and state, as `forward` returns them, from the output of `embed`."""
         lanes, segments = tokens.shape[:2]
         maps = tokens.transpose(0, 1).flatten(0, 1)  # time first: the recurrence reads contiguous memory at each time
@@ -140,7 +135,7 @@ class Backbone(nn.Module, ABC):
         return features, tuple(states) if self.recurrent else None
 
     @torch.no_grad()
-    def step(self, histogram: Tensor, state: BackboneState | None = None) -> tuple[list[Tensor], BackboneState | None]:
+    def step(self, histogram: Tensor, state: BackboneState = None) -> tuple[list[Tensor], BackboneState]:
         """Features (B, channels[i], h, w) of one segment (B, in_channels, H, W), and the state, without gradients."""
         features, state = self(histogram.unsqueeze(1), state)
         return [feature.squeeze(1) for feature in features], state

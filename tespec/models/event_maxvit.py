@@ -22,17 +22,15 @@ ARCHITECTURES = {
 class Stage(nn.Module):
     """Overlapping convolution that downsamples, then window and grid attention, channels last."""
 
-    def __init__(
-        self, channels: int, width: int, stride: int, partition: Size, head: int, drop_path: tuple[float, float]
-    ) -> None:
+    def __init__(self, channels: int, width: int, stride: int, partition: Size, head: int, rates: list[float]) -> None:
         super().__init__()
         self.reduce = nn.Conv2d(channels, width, 2 * stride - 1, stride, stride - 1, bias=False)
         self.norm = nn.LayerNorm(width, eps=EPS)
         config = MaxxVitTransformerCfg(
             dim_head=head, window_size=partition, rel_pos_type="none", init_values=LAYER_SCALE, norm_eps=EPS
         )
-        self.window = PartitionAttentionCl(width, "block", config, drop_path[0])
-        self.grid = PartitionAttentionCl(width, "grid", config, drop_path[1])
+        self.window = PartitionAttentionCl(width, "block", config, rates[0])
+        self.grid = PartitionAttentionCl(width, "grid", config, rates[1])
 
     def forward(self, maps: Tensor) -> Tensor:
         """Map (N, h, w, C) to (N, h / stride, w / stride, width)."""
@@ -56,11 +54,13 @@ class EventMaxViT(Backbone):
         """Build RVT's four stages."""
         width, head = ARCHITECTURES[self.arch]
         self.channels = (width, 2 * width, 4 * width, 8 * width)
-        partition, widths = partition_of(self.img_size), (self.in_channels, *self.channels)
+        widths = (self.in_channels, *self.channels)
+        rows, columns = (side // STRIDE for side in self.img_size)
+        if rows * columns > LARGEST_PARTITION:
+            rows, columns = (side // 2 if side % 2 == 0 else side for side in (rows, columns))
         rates = [drop_path * branch / 7 for branch in range(8)]  # two branches per stage
         self.stages = nn.ModuleList(
-            Stage(widths[i], widths[i + 1], 2 if i else 4, partition, head, (rates[2 * i], rates[2 * i + 1]))
-            for i in range(4)
+            Stage(widths[i], widths[i + 1], 2 if i else 4, (rows, columns), head, rates[2 * i :]) for i in range(4)
         )
 
     def embed_patches(self, frames: Tensor) -> Tensor:
@@ -70,11 +70,3 @@ class EventMaxViT(Backbone):
     def stage_modules(self) -> list[nn.Module]:
         """RVT's stages."""
         return list(self.stages)
-
-
-def partition_of(img_size: Size) -> Size:
-    """Size of a partition as (rows, columns) in tokens, for an input of (H, W) px."""
-    rows, columns = img_size[0] // STRIDE, img_size[1] // STRIDE
-    if rows * columns > LARGEST_PARTITION:
-        rows, columns = (side // 2 if side % 2 == 0 else side for side in (rows, columns))
-    return rows, columns

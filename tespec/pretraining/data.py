@@ -84,13 +84,11 @@ class EventData(_Data):
         settings, self.root = self.settings, root
         split = divide(root, settings.window_ms, settings.downsample, settings.sensor, skip_damaged)
         self.size, self.damaged = split.size, tuple(split.damaged)
+        clamped = "event timestamps went backwards and were clamped to the latest time before them"
         self.notes = (
             *_unused(split),
             *(f"skipped (damaged): {error}" for error in split.damaged.values()),
-            *(
-                f"{path}: {count:,} event timestamps went backwards and were clamped to the latest time before them"
-                for path, count in split.clamped.items()
-            ),
+            *(f"{path}: {count:,} {clamped}" for path, count in split.clamped.items()),
         )
         return split
 

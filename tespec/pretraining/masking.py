@@ -15,6 +15,7 @@ from torch.nn.functional import avg_pool2d, gelu, interpolate, pixel_shuffle
 
 from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
+from tespec.core.settings import Size
 from tespec.models.backbone import Backbone, BackboneState
 from tespec.models.event_swin import WINDOW, EventSwin
 from tespec.models.layers import STRIDE, crop
@@ -38,8 +39,8 @@ class MaskPatch(nn.Module):
         return self.pixels.expand(self.channels, -1, -1).unsqueeze(0)
 
     def encode(
-        self, backbone: Backbone, frames: Tensor, mask: Tensor, state: BackboneState | None = None
-    ) -> tuple[list[Tensor], BackboneState | None]:
+        self, backbone: Backbone, frames: Tensor, mask: Tensor, state: BackboneState = None
+    ) -> tuple[list[Tensor], BackboneState]:
         """Encode frames (B, T, C, H, W), with the patch at masked units, by `backbone`; return features and state."""
         tokens = replace_masked(backbone.embed(frames), mask, backbone.embed_patches(self()))
         return backbone.encode(tokens, state)
@@ -59,7 +60,7 @@ def replace_masked(tokens: Tensor, mask: Tensor, patch: Tensor) -> Tensor:
     return torch.where(masked[:, None, :, :, None], stand_ins.unsqueeze(1), tokens)
 
 
-def pixel_maps(patches: Tensor, unit: int, size: tuple[int, int]) -> Tensor:
+def pixel_maps(patches: Tensor, unit: int, size: Size) -> Tensor:
     """Expand patches (..., rows, cols) of `unit` px to maps (..., *size) with the patch's value at each pixel."""
     return crop(patches.repeat_interleave(unit, dim=-2).repeat_interleave(unit, dim=-1), size)
 
@@ -119,7 +120,7 @@ class LastStageDecoder(nn.Module):
     """
 
     def __init__(
-        self, channels: tuple[int, ...], img_size: tuple[int, int], planes: int = 1, width: int = 488, heads: int = 8
+        self, channels: tuple[int, ...], img_size: Size, planes: int = 1, width: int = 488, heads: int = 8
     ) -> None:
         super().__init__()
         self.project = nn.Linear(channels[-1], width)
@@ -143,7 +144,7 @@ class AllStagesDecoder(nn.Module):
 
     STRIDE = 8
 
-    def __init__(self, channels: tuple[int, ...], img_size: tuple[int, int], planes: int = 1, width: int = 64) -> None:
+    def __init__(self, channels: tuple[int, ...], img_size: Size, planes: int = 1, width: int = 64) -> None:
         super().__init__()
         self.size = (img_size[0] // self.STRIDE, img_size[1] // self.STRIDE)
         self.laterals = nn.ModuleList(nn.Conv2d(each, width, kernel_size=1) for each in channels)

@@ -74,7 +74,7 @@ def normalise_patches(video: Tensor, unit: int, eps: float) -> tuple[Tensor, Ten
     return centred / deviation, mean, deviation
 
 
-State = tuple[BackboneState | None, Tensor]
+State = tuple[BackboneState, Tensor]
 
 
 class Reconstruction(NamedTuple):

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import grid_sample, pad
 
 from tespec.core.distributed import shard_slice
+from tespec.core.settings import Size
 from tespec.models.layers import sent
 
 ASPECT = (3 / 4, 4 / 3)  # width over height of a crop, relative to the image's
@@ -62,9 +63,7 @@ def random_crops(frames: Tensor, side: int) -> Tensor:
     return _parts(frames, (torch.rand(whole, 2)[own].double() * room).long(), height, width)
 
 
-def random_views(
-    frames: Tensor, count: int, wanted: tuple[int, int], scale: tuple[float, float]
-) -> tuple[Tensor, Tensor]:
+def random_views(frames: Tensor, count: int, wanted: Size, scale: tuple[float, float]) -> tuple[Tensor, Tensor]:
     """Draw views (count, B, T, C, *wanted) float32 of each lane of frames (B, T, C, H, W), the same for all segments.
 
     Returns:
