@@ -129,10 +129,7 @@ class Cm3ae(PairMethod):
             both = torch.cat([histograms, frame], 2)
             (both,), _ = random_views(both, 1, (frame.shape[-2], frame.shape[-1]), own.scale)
             histograms, frame = both[:, :, :-1], both[:, :, -1:]
-        rows, cols = (-(-side // own.mask.unit) for side in histograms.shape[-2:])
-        whole, here = shard_slice(len(histograms))
-        masks = draw_masks(torch.rand(2, whole, rows * cols)[:, here], own.kept(rows * cols))
-        events_mask, frame_mask = (sent(mask.unflatten(1, (rows, cols)), frame.device) for mask in masks)
+        events_mask, frame_mask = (sent(mask, frame.device) for mask in self._masks(histograms))
         of_events, _ = self.events_patch.encode(self.backbone, histograms, events_mask)
         of_frame, _ = self.frame_patch.encode(self.images, frame, frame_mask)
         of_both = [*of_frame[:-1], self.fusion(of_frame[-1], of_events[-1])]
@@ -148,6 +145,13 @@ class Cm3ae(PairMethod):
         reconstruction = own.frame_weight * alone + own.events_weight * drawn + own.fused_weight * fused
         named = {"loss_frame": alone, "loss_events": drawn, "loss_fused": fused, "loss_contrast": contrast}
         return {"loss": reconstruction + own.contrast_weight * contrast, **named, "found": found}, None
+
+    def _masks(self, histograms: Tensor) -> list[Tensor]:
+        """Draw masks (B, rows, cols) bool of events and frames, on the CPU."""
+        rows, cols = (-(-side // self.own.mask.unit) for side in histograms.shape[-2:])
+        whole, own = shard_slice(len(histograms))
+        masks = draw_masks(torch.rand(2, whole, rows * cols)[:, own], self.own.kept(rows * cols))
+        return [mask.unflatten(1, (rows, cols)) for mask in masks]
 
 
 def draw_masks(draws: Tensor, kept: int) -> tuple[Tensor, Tensor]:

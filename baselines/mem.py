@@ -182,12 +182,6 @@ class TokenHead(nn.Module):
         return cast("Tensor", self.name(self.norm(vectors.index_select(0, places))))
 
 
-def augmented(histograms: Tensor, shift: float, in_time: bool = True) -> Tensor:
-    """Randomly shift histograms (B, T, 2 * bins, H, W) and, if `in_time`, randomly reverse their time."""
-    flipped = random_time_flips(histograms) if in_time else histograms
-    return random_shifts(flipped, round(shift * min(histograms.shape[-2:])))
-
-
 DEVIATIONS = (  # from tum-vision/mem, also for the tokenizer
     "MEM is trained on any recordings in 50 ms windows, instead of on 30,000 events of N-ImageNet in 256 px frames",
     f"MEM's {COUNTS}; RandAugment, and brightness and saturation jitter, which need 8-bit images, are omitted",
@@ -250,8 +244,9 @@ class MemTokenizer(EventMethod):
 
     def loss(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:
         """Return "loss", the sum of "loss_drawn" and the weighted divergence, and the batch's "perplexity"."""
-        own = self.own
-        histograms = augmented(batch["histograms"], own.shift) if self.training else batch["histograms"]
+        own, histograms = self.own, batch["histograms"]
+        if self.training:
+            histograms = random_shifts(random_time_flips(histograms), own.shift)
         images = tokenizer_input(random_crops(histograms, own.crop).flatten(0, 1), own.hot, own.gamma)
         logits = self.backbone.encoder(pad_to(images, padded_size(images.shape[-2], images.shape[-1], own.unit)))
         vectors = mixed_tokens(logits, gumbel_noise(logits), self._temperature, self.backbone.codebook)
@@ -367,7 +362,8 @@ class Mem(EventMethod):
         """Return "loss", "found", the share of masked tokens predicted correctly, and the batch's "perplexity"."""
         own, tokenizer, histograms = self.own, self.own.tokenizer, batch["histograms"]
         if self.training:
-            histograms = augmented(histograms, tokenizer.shift, in_time=not self.backbone.recurrent)
+            flipped = histograms if self.backbone.recurrent else random_time_flips(histograms)
+            histograms = random_shifts(flipped, tokenizer.shift)
         images = tokenizer_input(histograms.flatten(0, 1), tokenizer.hot, tokenizer.gamma)
         tokens = self.tokenizer.tokens(pad_to(images, self.backbone.img_size))
         rows, columns = (-(-side // tokenizer.unit) for side in histograms.shape[-2:])

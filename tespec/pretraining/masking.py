@@ -18,7 +18,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.models.backbone import Backbone, BackboneState
 from tespec.models.event_swin import WINDOW, EventSwin
-from tespec.models.layers import STRIDE, crop
+from tespec.models.layers import STRIDE, crop, pad_to
 from tespec.registry import MODELS, find_registered
 
 INITIAL_DEVIATION = 0.02
@@ -54,8 +54,7 @@ def replace_masked(tokens: Tensor, mask: Tensor, patch: Tensor) -> Tensor:
     same mask, which may be smaller than the padded frame.
     """
     (height, width), side = tokens.shape[2:4], patch.shape[1]
-    masked = mask.repeat_interleave(side, dim=1).repeat_interleave(side, dim=2)
-    masked = nn.functional.pad(masked, (0, width - masked.shape[2], 0, height - masked.shape[1]))
+    masked = pad_to(pixel_maps(mask, side, (height, width)), (height, width))
     stand_ins = patch.repeat(1, -(-height // side), -(-width // side), 1)[:, :height, :width]
     return torch.where(masked[:, None, :, :, None], stand_ins.unsqueeze(1), tokens)
 

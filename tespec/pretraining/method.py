@@ -52,8 +52,7 @@ class Method:
     def initialise(cls, backbone: Backbone, checkpoint: Path | None, seed: int) -> WeightsReport:
         """Load `checkpoint` into `backbone`, in place; without one, the backbone keeps its random initialisation.
 
-        A file that does not cover the complete backbone is refused. The run's `seed`, with which the backbone was
-        initialised, is for methods that draw random numbers.
+        A file that does not cover the complete backbone is refused. `seed` is for methods that draw random numbers.
         """
         if checkpoint is None:
             return WeightsReport("random initialisation", "", 0, len(backbone.state_dict()))

@@ -186,13 +186,13 @@ class Tespec(EventMethod):
         step = Reconstruction(video, target, mean, deviation, prediction, masked)
         return step, (backbone_state, target_state)
 
-    def target(self, histograms: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def target(self, histograms: Tensor, state: Tensor | None, kind: str = "") -> tuple[Tensor, Tensor]:
         """Target (B, T, planes, H, W) of histograms (B, T, 2 * bins, H, W), before normalisation, and its state."""
-        own = self.own.target
-        if own.kind == "histograms":
+        own, kind = self.own.target, kind or self.own.target.kind
+        if kind == "histograms":
             return histograms.float(), histograms.new_zeros(len(histograms), 0, dtype=torch.float32)
         intensity = partial(estimate_intensity, norm_events=own.norm_events)
-        estimate = in_fp32(intensity if own.kind == "intensity" else estimate_high_pass)  # counts exceed half precision
+        estimate = in_fp32(intensity if kind == "intensity" else estimate_high_pass)  # counts exceed half precision
         video, state = estimate(histograms, state, alpha=own.alpha, contrast=own.contrast, bin_seconds=self.bin_seconds)
         return video.unsqueeze(2), state
 
@@ -228,15 +228,14 @@ class Tespec(EventMethod):
         from tespec.pictures import ReconstructedSegment, draw_segments  # importing matplotlib takes half a second
 
         self.eval()
-        own, moments = self.own.target, self._moments(data, device)
-        constants = {"alpha": own.alpha, "contrast": own.contrast, "bin_seconds": self.bin_seconds}
+        moments = self._moments(data, device)
         rows: dict[str, ReconstructedSegment] = {}
         state: Any = None
         filtered: Tensor | None = None
         for number, batch in enumerate(data.val_batches(device)):
             step, state = self.reconstruct(batch, state)
-            high_pass, filtered = estimate_high_pass(batch["histograms"], reset(filtered, batch["fresh"]), **constants)
-            videos = (high_pass.unsqueeze(2), step.video, step.prediction * step.deviation + step.mean)
+            high_pass, filtered = self.target(batch["histograms"], reset(filtered, batch["fresh"]), "high_pass")
+            videos = (high_pass, step.video, step.prediction * step.deviation + step.mean)
             for title, (events, _, place, segment) in moments.items():
                 if place == number:
                     filtered_image, target, reconstruction = (_grey(each[0, segment]).cpu().numpy() for each in videos)
@@ -248,7 +247,7 @@ class Tespec(EventMethod):
                         mask=step.masked[0, 0, 0].cpu().numpy(),
                         reconstruction=reconstruction,
                     )
-        draw_segments([rows[title] for title in moments], path, own.kind)
+        draw_segments([rows[title] for title in moments], path, self.own.target.kind)
 
     def _moments(self, data: Any, device: torch.device) -> dict[str, tuple[int, float, int, int]]:
         """Number of events, contrast of the target, batch and segment of a "busy" and a "quiet" moment.

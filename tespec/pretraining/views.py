@@ -85,9 +85,10 @@ def random_time_flips(histograms: Tensor) -> Tensor:
     return torch.where(flips, histograms.flip(1, 2), histograms)
 
 
-def random_shifts(frames: Tensor, most: int) -> Tensor:
-    """Shift each lane of frames (B, T, C, H, W) by up to `most` px along both axes, padding with zeros."""
+def random_shifts(frames: Tensor, share: float) -> Tensor:
+    """Shift each lane of frames (B, T, C, H, W) along both axes by up to a share of the shorter, padding with zeros."""
     whole, own = shard_slice(len(frames))
+    most = round(share * min(frames.shape[-2:]))
     corners = most - torch.randint(-most, most + 1, (whole, 2))[own]
     return _parts(pad(frames, (most,) * 4), corners, *frames.shape[-2:])
 
