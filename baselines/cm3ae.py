@@ -15,7 +15,7 @@ from tespec.core import settings as cfg
 from tespec.core.distributed import all_gather_rows, global_mean, shard_slice
 from tespec.core.errors import UserError
 from tespec.datasets.images import GREY_DEVIATION, GREY_MEAN, as_input
-from tespec.models.event_swin import EventSwin
+from tespec.models.backbone import Backbone
 from tespec.models.layers import STRIDE, crop, in_fp32, sent
 from tespec.pretraining.contrast import Projector, info_nce, pooled
 from tespec.pretraining.data import PretrainData
@@ -58,11 +58,8 @@ class Cm3ae(PairMethod):
     citation = "Wu et al.: CM3AE: A Unified RGB Frame and Event-Voxel/-Frame Pre-training Framework, ACM MM 2025"
     licence = "unknown (Event-AHU/CM3AE)"
     weights = "the checkpoint of Event-AHU/CM3AE, a plain ViT-B/16, which no backbone here can load"
-    summary = (
-        "Reconstructs masked patches of events and frame, and contrasts the two; ConvLSTMs are randomly initialised."
-    )
+    summary = "Reconstructs masked patches of events and frame, and contrasts both; ConvLSTMs are randomly initialised."
     masks_patches = True
-    backbone: EventSwin
     deviations = (  # from Event-AHU/CM3AE, models/mae.py
         "CM3AE's voxels are omitted, as are the frame reconstruction and the contrastive loss that use them",
         "CM3AE's backbones are Swins, which see a learned patch where ViTs drop patches",
@@ -99,7 +96,7 @@ class Cm3ae(PairMethod):
         "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }
 
-    def __init__(self, own: Cm3aeSettings, backbone: EventSwin, images: EventSwin) -> None:
+    def __init__(self, own: Cm3aeSettings, backbone: Backbone, images: Backbone) -> None:
         super().__init__()
         self.own, self.backbone, self.images = own, backbone, images
         unit, width = own.mask.unit, backbone.channels[-1]
@@ -120,10 +117,7 @@ class Cm3ae(PairMethod):
         return super().from_settings(own, settings, data)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Return "loss", the weighted sum of four losses, and "found", the share of events matched with their frame.
-
-        Events and frame get the same random crop; reconstruction losses ignore padding.
-        """
+        """Return "loss", the weighted sum of four losses, and "found", the share of events matched with their frame."""
         own, histograms, frame = self.own, batch["histograms"], as_input(batch["images"])
         if self.training:
             both = torch.cat([histograms, frame], 2)
@@ -134,9 +128,7 @@ class Cm3ae(PairMethod):
         of_frame, _ = self.frame_patch.encode(self.images, frame, frame_mask)
         of_both = [*of_frame[:-1], self.fusion(of_frame[-1], of_events[-1])]
         drawn = _error(self.draw_events(of_events), event_frame(histograms), events_mask, own.mask.unit)
-        alone, fused = (
-            _error(self.draw_frame(features), frame, frame_mask, own.mask.unit) for features in (of_frame, of_both)
-        )
+        alone, fused = (_error(self.draw_frame(each), frame, frame_mask, own.mask.unit) for each in (of_frame, of_both))
         events = all_gather_rows(self.of_events(pooled(of_events[-1])))
         frames = all_gather_rows(self.of_frame(pooled(of_frame[-1])))
         forth, found = info_nce(events, frames, 1 / self.logit_scale)

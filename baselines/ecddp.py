@@ -6,7 +6,7 @@ teacher's patches of the full square (context loss), and for the image, from ano
 algorithm balances the teacher's assignments, and the teacher is a moving average of the student.
 """
 
-from typing import Annotated, ClassVar, cast
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -127,14 +127,11 @@ class _Gather(nn.Module):
 
     def forward(self, vectors: Tensor, tokens: Tensor, seen: Tensor | None) -> Tensor:
         every = self.norm1(torch.cat([vectors, tokens], dim=1))
-        queries, keys, values = (
-            layer(each).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for layer, each in ((self.query, every[:, : vectors.shape[1]]), (self.key, every), (self.value, every))
-        )
+        parts = self.query(every[:, : vectors.shape[1]]), self.key(every), self.value(every)
+        queries, keys, values = (each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in parts)
         found = scaled_dot_product_attention(queries, keys, values, attn_mask=seen)
         vectors = vectors + self.project(found.transpose(1, 2).flatten(2))
-        gathered: Tensor = vectors + self.mlp(self.norm2(vectors))
-        return gathered
+        return vectors + self.mlp(self.norm2(vectors))
 
 
 class _Pyramid(nn.Module):
@@ -175,15 +172,15 @@ class _Student(nn.Module):
             side = UNIT // PATCH
             tokens = replace_masked(tokens, mask, self.mask_token.expand(1, side, side, -1).to(tokens.dtype))
         features, _ = self.backbone.encode(tokens)
-        return cast("Tensor", self.pyramid([each.squeeze(1) for each in features]))
+        return self.pyramid([each.squeeze(1) for each in features])
 
     def image(self, maps: Tensor) -> Tensor:
         """Logits (N, prototypes) of images."""
-        return cast("Tensor", self.images(self.pool_image(maps).squeeze(1)))
+        return self.images(self.pool_image(maps).squeeze(1))
 
     def context(self, maps: Tensor, members: Tensor) -> Tensor:
         """Logits (N, K, prototypes) of the image parts `members` (N, K, h * w) bool."""
-        return cast("Tensor", self.contexts(self.pool_context(maps, members)))
+        return self.contexts(self.pool_context(maps, members))
 
 
 @METHODS.register_module(name="ecddp")

@@ -13,7 +13,6 @@ from baselines import COUNTS, SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.distributed import all_gather_rows
 from tespec.datasets.images import as_input
-from tespec.events.histogram import DROPPED, FlipZoom, apply_maps
 from tespec.events.store import CLIP
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
@@ -113,14 +112,12 @@ class Ecdp(PairMethod):
         if generator.random() < 0.5:
             histogram = histogram[:, ::-1]  # reverses time bins and swaps polarities
         most = round(own.shift * min(histogram.shape[-2:]))
-        rows, columns = (_shifted(side, int(generator.integers(-most, most + 1))) for side in histogram.shape[-2:])
-        return with_correlated_events(apply_maps(histogram, FlipZoom(rows, columns), 0), generator)
+        top, left = (most - int(generator.integers(-most, most + 1)) for _ in range(2))
+        padded, (height, width) = np.pad(histogram, [(0, 0), (0, 0), (most, most), (most, most)]), histogram.shape[-2:]
+        return with_correlated_events(padded[..., top : top + height, left : left + width], generator)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Return "loss", the weighted sum of three losses, and "found", the share of events matched with their image.
-
-        Each view of the events is cropped and flipped independently; images are not cropped.
-        """
+        """Return "loss", the weighted sum of three losses, and "found", the share of events matched to their image."""
         own, frames = self.own, batch["histograms"]
         one = two = frames
         if self.training:
@@ -161,9 +158,7 @@ def head(*widths: int) -> Projector:
 def view_contrast(queries: Tensor, keys: Tensor, images: Tensor, temperature: float) -> Tensor:
     """InfoNCE of queries and keys (N, D), each projected onto the direction of its own image."""
     directions = normalize(images, dim=1)
-    queries, keys = (
-        (normalize(each, dim=1) * directions).sum(1, keepdim=True) * directions for each in (queries, keys)
-    )
+    queries, keys = ((normalize(each, dim=1) * directions).sum(1)[:, None] * directions for each in (queries, keys))
     return cross_entropy(queries @ keys.T / temperature, torch.arange(len(queries), device=queries.device))
 
 
@@ -181,12 +176,6 @@ def likeness_divergence(events: Tensor, images: Tensor, temperature: float) -> T
     return kl_div(log_softmax(events @ events.T / temperature, dim=1), wanted, reduction="batchmean")
 
 
-def _shifted(side: int, by: int) -> NDArray[np.int64]:
-    """Source index of each of `side` pixels shifted by `by`; `DROPPED` outside."""
-    sources = np.arange(side) - by
-    return np.where((sources >= 0) & (sources < side), sources, DROPPED)
-
-
 def with_correlated_events(histogram: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
     """Add copies of some events, slightly shifted in space and time, to a histogram (1, 2 * bins, H, W)."""
     counts, bins = histogram[0], histogram.shape[1] // 2
@@ -195,10 +184,7 @@ def with_correlated_events(histogram: NDArray[np.uint8], generator: np.random.Ge
         return histogram
     added = int(generator.integers(min(ADDED[0], len(events) - 1), min(ADDED[1], len(events))))
     planes, *places = events[generator.choice(len(events), added, replace=False)].T
-    moved = [
-        (each + generator.normal(0, NEAR, added)).clip(0, most)
-        for each, most in zip(places, events.max(0)[1:], strict=True)
-    ]
+    moved = (places + generator.normal(0, NEAR, (2, added))).clip(0, events.max(0)[1:, None])
     times = planes % bins + generator.random(added) + generator.normal(0, SOON * bins, added)
     rows, columns, in_bins = (each.astype(np.int64) for each in (*moved, times.clip(0, bins - 1)))
     more = counts.astype(np.int64)

@@ -7,7 +7,7 @@ codebook tokens. `mem` masks blocks of patches, where the backbone predicts the 
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field
@@ -20,8 +20,8 @@ from tespec.core import settings as cfg
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import all_reduce_sum, global_mean, shard_slice
 from tespec.core.progress import say
-from tespec.models.backbone import detach, reset
-from tespec.models.event_swin import PATCH, EventSwin
+from tespec.models.backbone import Backbone, detach, reset
+from tespec.models.event_swin import PATCH
 from tespec.models.layers import crop, in_fp32, pad_to, padded_size, sent
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.masking import MaskPatch, draw_blocks
@@ -87,7 +87,7 @@ class _Residual(nn.Sequential):
         super().__init__(one, nn.ReLU(), two, nn.ReLU(), nn.Conv2d(width, width, 1))
 
     def forward(self, maps: Tensor) -> Tensor:
-        return maps + cast("Tensor", super().forward(maps))
+        return maps + super().forward(maps)
 
 
 class Tokenizer(nn.Module):
@@ -111,7 +111,7 @@ class Tokenizer(nn.Module):
     @torch.no_grad()
     def tokens(self, images: Tensor) -> Tensor:
         """Most likely token (N, h, w) int64 of each patch."""
-        return cast("Tensor", self.encoder(images)).argmax(1)
+        return self.encoder(images).argmax(1)
 
 
 @in_fp32
@@ -179,7 +179,7 @@ class TokenHead(nn.Module):
         used = zip(self.laterals, features[-len(self.laterals) :], strict=True)
         maps = torch.stack([lateral(each.flatten(0, 1)) for lateral, each in used]).sum(0)
         vectors = maps.flatten(2).transpose(1, 2).flatten(0, 1)
-        return cast("Tensor", self.name(self.norm(vectors.index_select(0, places))))
+        return self.name(self.norm(vectors.index_select(0, places)))
 
 
 DEVIATIONS = (  # from tum-vision/mem, also for the tokenizer
@@ -327,9 +327,8 @@ class Mem(EventMethod):
         | {"objective": {"features": "all", "tokenizer": MemTokenizer.profiles["sample"]["objective"]}},
         "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }
-    backbone: EventSwin
 
-    def __init__(self, own: MemSettings, backbone: EventSwin) -> None:
+    def __init__(self, own: MemSettings, backbone: Backbone) -> None:
         super().__init__()
         self.own, self.backbone = own, backbone
         self.tokenizer = Tokenizer(own.tokenizer).requires_grad_(False)

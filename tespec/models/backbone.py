@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
-from tespec.models.layers import STRIDE, DropPath, compute_dtype, pad_to, with_shared_draws
+from tespec.models.layers import STRIDE, DropPath, TimmDropPath, compute_dtype, pad_to, replace_modules
 from tespec.registry import BACKBONES
 
 State = TypeVar("State")
@@ -77,7 +77,7 @@ class Backbone(nn.Module, ABC):
         self.in_channels = in_channels or 2 * bins
         self.build(drop_path)
         self.lstms = nn.ModuleList(ConvLstm(width) for width in self.channels if recurrent)
-        with_shared_draws(self)
+        replace_modules(self, TimmDropPath, lambda drop: DropPath(drop.drop_prob))
         if drop_path and not any(isinstance(module, DropPath) for module in self.modules()):
             raise UserError("drop_path", f"{arch} has no stochastic depth (timm's DropPath)", "set it to 0")
 

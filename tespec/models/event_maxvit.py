@@ -35,7 +35,7 @@ class Stage(nn.Module):
     def forward(self, maps: Tensor) -> Tensor:
         """Map (N, h, w, C) to (N, h / stride, w / stride, width)."""
         reduced = self.reduce(maps.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        return cast("Tensor", self.grid(self.window(self.norm(reduced))))
+        return self.grid(self.window(self.norm(reduced)))
 
 
 @BACKBONES.register_module()

@@ -1,6 +1,6 @@
 """ResNet for event histograms, optionally with a ConvLSTM after each stage."""
 
-from typing import Any, cast
+from typing import Any
 
 from timm.models.resnet import BasicBlock, Bottleneck, ResNet
 from torch import Tensor, nn
@@ -35,9 +35,9 @@ class EventResNet(Backbone):
 
     def embed_patches(self, frames: Tensor) -> Tensor:
         """Maps (N, h, w, C) of timm's stem, including its pooling."""
-        net = cast("Any", self.resnet)
-        maps: Tensor = net.maxpool(net.act1(net.bn1(net.conv1(frames.to(compute_dtype(net.conv1.weight))))))
-        return maps.permute(0, 2, 3, 1)
+        net: Any = self.resnet
+        frames = frames.to(compute_dtype(net.conv1.weight))
+        return net.maxpool(net.act1(net.bn1(net.conv1(frames)))).permute(0, 2, 3, 1)
 
     def stage_modules(self) -> list[nn.Module]:
         """The residual layers."""

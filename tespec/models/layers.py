@@ -38,7 +38,6 @@ def crop(maps: Tensor, size: Sequence[int]) -> Tensor:
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-HALVES = (torch.float16, torch.bfloat16)
 AUTOCAST_ON_META = "cpu"  # torch has no autocast for `meta`; this device's settings are used instead
 
 
@@ -50,7 +49,7 @@ def in_fp32(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
     """
 
     def single(tensor: Tensor) -> Tensor:
-        return tensor.float() if tensor.dtype in HALVES else tensor
+        return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
     @wraps(function)
     def computed(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -108,7 +107,7 @@ class MatrixPool(nn.Module):
 
 def with_exact_pools(model: nn.Module) -> None:
     """Replace every adaptive average pooling by `MatrixPool`."""
-    _replace(model, nn.AdaptiveAvgPool2d, lambda pool: MatrixPool(pool.output_size))
+    replace_modules(model, nn.AdaptiveAvgPool2d, lambda pool: MatrixPool(pool.output_size))
 
 
 class DropPath(TimmDropPath):
@@ -126,14 +125,10 @@ class DropPath(TimmDropPath):
         return branch * (kept.to(branch.dtype) / (1 - self.drop_prob)).view(-1, *[1] * (branch.dim() - 1))
 
 
-def with_shared_draws(model: nn.Module) -> None:
-    """Replace timm's stochastic depth by `DropPath`."""
-    _replace(model, TimmDropPath, lambda drop: DropPath(drop.drop_prob))
-
-
-def _replace(model: nn.Module, kind: type[nn.Module], make: Callable[[Any], nn.Module]) -> None:
+def replace_modules(model: nn.Module, kind: type[nn.Module], make: Callable[[Any], nn.Module]) -> None:
+    """Replace every module of a kind inside `model` by what `make` returns for it."""
     for name, child in model.named_children():
         if isinstance(child, kind):
             setattr(model, name, make(child))
         else:
-            _replace(child, kind, make)
+            replace_modules(child, kind, make)

@@ -189,10 +189,7 @@ class ImageData(_Data):
         return {"views": views, "labels": labels}
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
-        """Yield batches of validation images, balanced over the classes, in the method's validation views.
-
-        The loss of an image does not depend on the others in its batch.
-        """
+        """Yield batches of validation images, balanced over the classes, in the method's validation views."""
         numbers: defaultdict[int, count[int]] = defaultdict(count)  # of the images of each class
         labelled = [(self.images.label(path), path) for path in self.images.held_out]
         turns = sorted((next(numbers[label]), label, path) for label, path in labelled)

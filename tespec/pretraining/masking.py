@@ -17,7 +17,7 @@ from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.models.backbone import Backbone, BackboneState
-from tespec.models.event_swin import WINDOW, EventSwin
+from tespec.models.event_swin import WINDOW
 from tespec.models.layers import STRIDE, crop, pad_to
 from tespec.registry import MODELS, find_registered
 
@@ -98,16 +98,15 @@ def block_mask(generator: np.random.Generator, rows: int, columns: int, most: in
     return mask
 
 
-def build_decoder(settings: Mapping[str, Any], backbone: EventSwin, planes: int) -> nn.Module:
+def build_decoder(settings: Mapping[str, Any], backbone: Backbone, planes: int) -> nn.Module:
     """Build a decoder, given its `type` and arguments, from a backbone's features to an image of `planes` planes."""
     kind = find_registered(MODELS, str(settings.get("type", "")), "objective.decoder.type")
     made_for = {"channels": backbone.channels, "img_size": backbone.img_size, "planes": planes}
     try:
-        decoder: nn.Module = kind(**{name: value for name, value in settings.items() if name != "type"} | made_for)
+        return kind(**{name: value for name, value in settings.items() if name != "type"} | made_for)
     except (TypeError, ValueError, AssertionError) as error:
         what = f"{kind.__name__} cannot be built ({error})"
         raise UserError("objective.decoder", what, "correct its settings") from error
-    return decoder
 
 
 @MODELS.register_module()

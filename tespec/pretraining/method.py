@@ -264,8 +264,7 @@ def new_network(settings: Pretraining, data: PretrainData) -> PretrainMethod:
 def pretrain_method(settings: Pretraining) -> type[PretrainMethod]:
     """Class of the method whose loss is trained: the recipe's, or another (`--set objective=NAME`)."""
     register_methods()
-    method: type[PretrainMethod] = METHODS.module_dict[settings.objective["type"]]
-    return method
+    return METHODS.module_dict[settings.objective["type"]]
 
 
 def own_settings(objective: Mapping[str, Any]) -> Any:

@@ -16,8 +16,7 @@ from tespec.core import settings as cfg
 from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
-from tespec.models.backbone import BackboneState, detach, reset
-from tespec.models.event_swin import EventSwin
+from tespec.models.backbone import Backbone, BackboneState, detach, reset
 from tespec.models.layers import crop, in_fp32
 from tespec.pretraining.masking import MaskPatch, build_decoder, pixel_maps
 from tespec.pretraining.method import EventMethod
@@ -147,7 +146,7 @@ class Tespec(EventMethod):
         "study": {"optimisation": {"peak_lr": 2.5e-4}},
     }
 
-    def __init__(self, own: TespecSettings, backbone: EventSwin, bin_seconds: float = 0.005) -> None:
+    def __init__(self, own: TespecSettings, backbone: Backbone, bin_seconds: float = 0.005) -> None:
         super().__init__()
         self.own, self.backbone, self.bin_seconds = own, backbone, bin_seconds
         planes = 2 * backbone.bins if own.target.kind == "histograms" else 1
@@ -208,8 +207,7 @@ class Tespec(EventMethod):
         if own.mask.ratio and round(own.mask.ratio * units) == 0:
             what = f"{own.mask.ratio:g} masks none of {units} patches"
             raise UserError("objective.mask.ratio", what, f"set it to {1 / units:.3g} or more, or 0 for an autoencoder")
-        backbone: Any = cls.new_backbone(settings, data)
-        return cls(own, backbone, settings.window_ms / 1000 / settings.bins)
+        return cls(own, cls.new_backbone(settings, data), settings.window_ms / 1000 / settings.bins)
 
     def val_losses(self, batch: dict[str, Tensor], state: State | None) -> tuple[dict[str, Tensor], State]:
         """Losses with the backbone's state carried along a recording or reset at each chunk, and of predicting zero.
