@@ -133,10 +133,9 @@ def gumbel_noise(logits: Tensor) -> Tensor:
 
 @in_fp32
 def tokenizer_losses(drawn: Tensor, images: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Losses of images (N, 2, H, W) that are drawn from tokens with logits (N, K, h, w).
+    """This rank's shares of two means for images (N, 2, H, W) that are drawn from tokens with logits (N, K, h, w).
 
-    Returns:
-        this rank's shares of two means: squared error of pixels, and KL divergence in nats from uniform token use.
+    They are the squared error of pixels, and the KL divergence in nats from uniform token use.
     """
     error = (crop(drawn, (images.shape[-2], images.shape[-1])) - images).square()
     by_log = log_softmax(logits, 1)
@@ -157,10 +156,7 @@ def perplexity(used: Tensor) -> Tensor:
 
 
 class TokenHead(nn.Module):
-    """Logits of tokens of `unit` px at selected patches, from features of the "last" stage or of the sum of "all".
-
-    A place of a coarser stage yields the logits of all tokens inside it.
-    """
+    """Logits of tokens of `unit` px at selected patches, from features of the "last" stage or of the sum of "all"."""
 
     def __init__(self, channels: tuple[int, ...], unit: int, tokens: int, of: str) -> None:
         super().__init__()

@@ -97,7 +97,6 @@ class Moby(ImageMethod):
             self._keep(torch.stack([all_gather_rows(each) for each in keys]))
         return {"loss": one + two, "found": (found_one + found_two) / 2}, None
 
-    @torch.no_grad()
     def _keep(self, keys: Tensor) -> None:
         """Replace the oldest keys of the queues with keys (2, B, D)."""
         places = (self.place + torch.arange(keys.shape[1], device=keys.device)) % self.own.queue

@@ -156,10 +156,9 @@ class ConvLstm(nn.Module):
         self.step_cell: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lstm_cell  # or the same, compiled
 
     def forward(self, maps: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Run over maps (T, B, h, w, d) from the hidden and cell state (B, h, w, d) after the previous segment.
+        """Run over maps (T, B, h, w, d) from hidden and cell state (B, h, w, d), of which the latter is float32.
 
-        Returns:
-            hidden states (T, B, h, w, d), and hidden and cell state after the last segment; the latter is float32.
+        Returns the hidden states (T, B, h, w, d), and hidden and cell state after the last segment.
         """
         of_map, of_hidden = self.gates.weight.flatten(1).split(self.channels, dim=1)
         of_hidden = of_hidden.to(compute_dtype(of_hidden))  # once; autocast would cast at each segment

@@ -113,8 +113,7 @@ def build_decoder(settings: Mapping[str, Any], backbone: Backbone, planes: int) 
 class LastStageDecoder(nn.Module):
     """One Swin block and a 1x1 convolution: each token of the last stage predicts its 32x32 px.
 
-    The paper specifies a Swin block, a 1x1 convolution and 3.7 M parameters, but no width; multiple widths fit. This
-    one has 3.74 M for Swin-T.
+    The paper specifies a Swin block, a 1x1 convolution and 3.7 M parameters, but no width; this has 3.74 M for Swin-T.
     """
 
     def __init__(
