@@ -33,9 +33,9 @@ class CpcSettings:
 class Cpc(EventMethod):
     """InfoNCE between predictions from the recurrent state at t and features of the segment at t + k.
 
-    Features are those of the last stage; latents, of each segment alone, so memory cannot leak into the targets.
-    Negatives are latents of other places, times and lanes. Both pass a projector with batch normalisation: features of
-    all places start nearly identical, and without it they stay so.
+    The latents are the last stage of the same backbone for each segment alone, so memory cannot leak into the targets.
+    Negatives are latents of other places, times and lanes. Predictions and latents pass a projector with batch
+    normalisation: features of all places start nearly identical, and without it they stay so.
     """
 
     title = "CPC"

@@ -45,7 +45,7 @@ class EcdpSettings:
 
 @METHODS.register_module(name="ecdp")
 class Ecdp(PairMethod):
-    """Contrast of two views of the events along their image's embedding, and of events and image; and alignment.
+    """Match two views of the events along their image's embedding, and events with images; align their similarities.
 
     The alignment makes the similarities of events within the batch follow those of their images.
     """
@@ -111,9 +111,10 @@ class Ecdp(PairMethod):
         """Randomly reverse time, shift events and add correlated ones (data/imagenet_dataset.py)."""
         if generator.random() < 0.5:
             histogram = histogram[:, ::-1]  # reverses time bins and swaps polarities
-        most = round(own.shift * min(histogram.shape[-2:]))
+        height, width = histogram.shape[-2:]
+        most = round(own.shift * min(height, width))
         top, left = (most - int(generator.integers(-most, most + 1)) for _ in range(2))
-        padded, (height, width) = np.pad(histogram, [(0, 0), (0, 0), (most, most), (most, most)]), histogram.shape[-2:]
+        padded = np.pad(histogram, [(0, 0), (0, 0), (most, most), (most, most)])
         return with_correlated_events(padded[..., top : top + height, left : left + width], generator)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:

@@ -1,4 +1,4 @@
-"""Random views of a sequence, at positions drawn on the CPU, for the global batch, so that devices do not differ."""
+"""Random views of sequences; positions are drawn on the CPU for the global batch and do not depend on the device."""
 
 import math
 
