@@ -1,17 +1,8 @@
-"""CM3AE: frame and events are reconstructed together (Wu et al., ACM MM 2025).
-
-Most patches of both are masked. Each network reconstructs its own masked patches, the fused features reconstruct the
-frame, and a contrastive loss matches events with their frame.
-"""
-
-from __future__ import annotations
+"""CM3AE: masked frames and events are reconstructed, alone and together (Wu et al., ACM MM 2025)."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, ClassVar, Self
-
-import tespec.core.compat  # noqa: F401  # before timm
+from typing import Any, Self
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -24,7 +15,7 @@ from tespec.core import settings as cfg
 from tespec.core.distributed import all_gather_rows, global_mean, shard_slice
 from tespec.core.errors import UserError
 from tespec.datasets.images import GREY_DEVIATION, GREY_MEAN, as_input
-from tespec.models.event_swin import EventSwin
+from tespec.models.backbone import Backbone
 from tespec.models.layers import STRIDE, crop, in_fp32, sent
 from tespec.pretraining.contrast import Projector, info_nce, pooled
 from tespec.pretraining.data import PretrainData
@@ -58,7 +49,7 @@ class Cm3aeSettings:
 
 @METHODS.register_module(name="cm3ae")
 class Cm3ae(PairMethod):
-    """Two masked autoencoders, for events and frames, joined by attention and a contrastive loss."""
+    """Each network reconstructs its masked patches, the fused features the frame; a contrast matches the two inputs."""
 
     title = "CM3AE"
     version = 2
@@ -67,11 +58,8 @@ class Cm3ae(PairMethod):
     citation = "Wu et al.: CM3AE: A Unified RGB Frame and Event-Voxel/-Frame Pre-training Framework, ACM MM 2025"
     licence = "unknown (Event-AHU/CM3AE)"
     weights = "the checkpoint of Event-AHU/CM3AE, a plain ViT-B/16, which no backbone here can load"
-    summary = (
-        "Reconstructs masked patches of events and frame, and contrasts the two; ConvLSTMs are randomly initialised."
-    )
+    summary = "Reconstructs masked patches of events and frame, and contrasts both; ConvLSTMs are randomly initialised."
     masks_patches = True
-    backbone: EventSwin
     deviations = (  # from Event-AHU/CM3AE, models/mae.py
         "CM3AE's voxels are omitted, as are the frame reconstruction and the contrastive loss that use them",
         "CM3AE's backbones are Swins, which see a learned patch where ViTs drop patches",
@@ -103,12 +91,12 @@ class Cm3ae(PairMethod):
             "instead of bicubic",
         ),
     )
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    profiles = {
         "sample": SAMPLE | {"objective": {"mask": {"unit": 16}, "decoder": {"type": "AllStagesDecoder"}, "out": 64}},
         "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }
 
-    def __init__(self, own: Cm3aeSettings, backbone: EventSwin, images: EventSwin) -> None:
+    def __init__(self, own: Cm3aeSettings, backbone: Backbone, images: Backbone) -> None:
         super().__init__()
         self.own, self.backbone, self.images = own, backbone, images
         unit, width = own.mask.unit, backbone.channels[-1]
@@ -129,11 +117,7 @@ class Cm3ae(PairMethod):
         return super().from_settings(own, settings, data)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Return "loss", the weighted sum of four losses, and "found", the share of events matched with their frame.
-
-        Events and frame get the same random crop; reconstruction losses ignore padding.
-        The batch holds `histograms` (B, 1, 2 * bins, H, W) and `images` (B, 1, 1, H, W), uint8.
-        """
+        """Return "loss", the weighted sum of four losses, and "found", the share of events matched with their frame."""
         own, histograms, frame = self.own, batch["histograms"], as_input(batch["images"])
         if self.training:
             both = torch.cat([histograms, frame], 2)
@@ -144,9 +128,7 @@ class Cm3ae(PairMethod):
         of_frame, _ = self.frame_patch.encode(self.images, frame, frame_mask)
         of_both = [*of_frame[:-1], self.fusion(of_frame[-1], of_events[-1])]
         drawn = _error(self.draw_events(of_events), event_frame(histograms), events_mask, own.mask.unit)
-        alone, fused = (
-            _error(self.draw_frame(features), frame, frame_mask, own.mask.unit) for features in (of_frame, of_both)
-        )
+        alone, fused = (_error(self.draw_frame(each), frame, frame_mask, own.mask.unit) for each in (of_frame, of_both))
         events = all_gather_rows(self.of_events(pooled(of_events[-1])))
         frames = all_gather_rows(self.of_frame(pooled(of_frame[-1])))
         forth, found = info_nce(events, frames, 1 / self.logit_scale)
@@ -156,12 +138,12 @@ class Cm3ae(PairMethod):
         named = {"loss_frame": alone, "loss_events": drawn, "loss_fused": fused, "loss_contrast": contrast}
         return {"loss": reconstruction + own.contrast_weight * contrast, **named, "found": found}, None
 
-    def _masks(self, histograms: Tensor) -> tuple[Tensor, Tensor]:
+    def _masks(self, histograms: Tensor) -> list[Tensor]:
         """Draw masks (B, rows, cols) bool of events and frames, on the CPU."""
         rows, cols = (-(-side // self.own.mask.unit) for side in histograms.shape[-2:])
         whole, own = shard_slice(len(histograms))
-        events, frame = draw_masks(torch.rand(2, whole, rows * cols)[:, own], self.own.kept(rows * cols))
-        return events.unflatten(1, (rows, cols)), frame.unflatten(1, (rows, cols))
+        masks = draw_masks(torch.rand(2, whole, rows * cols)[:, own], self.own.kept(rows * cols))
+        return [mask.unflatten(1, (rows, cols)) for mask in masks]
 
 
 def draw_masks(draws: Tensor, kept: int) -> tuple[Tensor, Tensor]:

@@ -1,14 +1,7 @@
-"""Contrastive predictive coding: identify the features of future segments among negatives, given the past.
+"""Contrastive predictive coding (van den Oord et al., 2018), an objective of TESPEC's ablation (`objective=cpc`)."""
 
-After van den Oord et al., "Representation Learning with Contrastive Predictive Coding" (2018). In the paper's table of
-objectives, TESPEC's recipe trains this loss (`--method tespec --set objective=cpc`).
-"""
-
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -40,10 +33,9 @@ class CpcSettings:
 class Cpc(EventMethod):
     """InfoNCE between predictions from the recurrent state at t and features of the segment at t + k.
 
-    The context is the recurrent output of the last stage. The latents are the last stage of the same backbone for each
-    segment alone, so memory cannot leak into the targets. Negatives are latents of other places, times and lanes of the
-    step. Both pass a projector with batch normalisation: features of all places start nearly identical, and without it
-    they stay so.
+    The latents are the last stage of the same backbone for each segment alone, so memory cannot leak into the targets.
+    Negatives are latents of other places, times and lanes. Predictions and latents pass a projector with batch
+    normalisation: features of all places start nearly identical, and without it they stay so.
     """
 
     title = "CPC"
@@ -52,9 +44,7 @@ class Cpc(EventMethod):
     citation = "van den Oord et al.: Representation Learning with Contrastive Predictive Coding, 2018"
     summary = "The recurrent state predicts the features of the next segments among negatives (InfoNCE)."
     recipe = replace(Tespec.recipe, objective=CpcSettings())
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "sample": {"objective": {"width": 64, "ahead": 2, "places": 256}},
-    }
+    profiles = {"sample": {"objective": {"width": 64, "ahead": 2, "places": 256}}}
 
     def __init__(self, own: CpcSettings, backbone: Backbone) -> None:
         super().__init__()
@@ -72,10 +62,7 @@ class Cpc(EventMethod):
         return super().from_settings(own, settings, data)
 
     def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
-        """Return "loss", and "found", the share of places where the true latent is the most similar one.
-
-        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8 and `fresh` (B,) bool. T must exceed `ahead`.
-        """
+        """Return "loss", and "found", the share of places where the true latent is the most similar one."""
         histograms = batch["histograms"]
         lanes, segments = histograms.shape[:2]
         features, state = self.backbone(histograms, reset(state, batch["fresh"]))

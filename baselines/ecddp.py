@@ -4,16 +4,9 @@ The teacher sees two large views of a square crop of each segment. The student s
 multiple small views. It predicts the teacher's prototype for each masked patch (patch loss), for each cluster of the
 teacher's patches of the full square (context loss), and for the image, from another view (image loss). Sinkhorn's
 algorithm balances the teacher's assignments, and the teacher is a moving average of the student.
-
-As published, windows are compared one by one: each segment is encoded separately, and ConvLSTMs start from zeros.
 """
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, cast
-
-import tespec.core.compat  # noqa: F401  # before timm
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -77,9 +70,7 @@ LAYERS, HEAD, SIDE = 2, 32, 6  # pooling: layers, channels per head, side of its
 def cluster(tokens: Tensor, starts: Tensor) -> Tensor:
     """Cluster tokens (N, P, C) by K-means over unit-length tokens; return memberships (N, K, P) bool.
 
-    Args:
-        tokens: (N, P, C).
-        starts: (N, K) int64, indices of the tokens that are initial centres. A cluster without tokens stays empty.
+    The tokens at `starts` (N, K) are the initial centres. A cluster without tokens stays empty.
     """
     tokens = normalize(tokens, dim=-1)
     centres = tokens.gather(1, starts.unsqueeze(-1).expand(-1, -1, tokens.shape[-1]))
@@ -92,10 +83,7 @@ def cluster(tokens: Tensor, starts: Tensor) -> Tensor:
 
 
 class AttentionPool(nn.Module):
-    """Attention pooling of an image's tokens, or of subsets of them, into vectors of the same width.
-
-    Source: Yan98/Event-Camera-Data-Dense-Pre-training, model/network/layers.py, AttPool.
-    """
+    """Attention pooling of an image's tokens, or subsets of them, into vectors (model/network/layers.py, AttPool)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -113,9 +101,7 @@ class AttentionPool(nn.Module):
     def forward(self, maps: Tensor, members: Tensor | None = None) -> Tensor:
         """Pool maps (N, C, h, w) of tokens into vectors (N, K, C).
 
-        Args:
-            maps: the tokens.
-            members: (N, K, h * w) bool, tokens each vector sees in addition to itself; None: one vector, all tokens.
+        Each sees itself and the tokens that are its `members` (N, K, h * w); None: one vector sees all tokens.
         """
         positions = interpolate(self.positions, size=maps.shape[-2:], mode="bicubic")
         tokens = (maps + positions).flatten(2).transpose(1, 2)
@@ -141,14 +127,11 @@ class _Gather(nn.Module):
 
     def forward(self, vectors: Tensor, tokens: Tensor, seen: Tensor | None) -> Tensor:
         every = self.norm1(torch.cat([vectors, tokens], dim=1))
-        queries, keys, values = (
-            layer(each).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for layer, each in ((self.query, every[:, : vectors.shape[1]]), (self.key, every), (self.value, every))
-        )
+        parts = self.query(every[:, : vectors.shape[1]]), self.key(every), self.value(every)
+        queries, keys, values = (each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in parts)
         found = scaled_dot_product_attention(queries, keys, values, attn_mask=seen)
         vectors = vectors + self.project(found.transpose(1, 2).flatten(2))
-        gathered: Tensor = vectors + self.mlp(self.norm2(vectors))
-        return gathered
+        return vectors + self.mlp(self.norm2(vectors))
 
 
 class _Pyramid(nn.Module):
@@ -189,15 +172,15 @@ class _Student(nn.Module):
             side = UNIT // PATCH
             tokens = replace_masked(tokens, mask, self.mask_token.expand(1, side, side, -1).to(tokens.dtype))
         features, _ = self.backbone.encode(tokens)
-        return cast("Tensor", self.pyramid([each.squeeze(1) for each in features]))
+        return self.pyramid([each.squeeze(1) for each in features])
 
     def image(self, maps: Tensor) -> Tensor:
         """Logits (N, prototypes) of images."""
-        return cast("Tensor", self.images(self.pool_image(maps).squeeze(1)))
+        return self.images(self.pool_image(maps).squeeze(1))
 
     def context(self, maps: Tensor, members: Tensor) -> Tensor:
         """Logits (N, K, prototypes) of the image parts `members` (N, K, h * w) bool."""
-        return cast("Tensor", self.contexts(self.pool_context(maps, members)))
+        return self.contexts(self.pool_context(maps, members))
 
 
 @METHODS.register_module(name="ecddp")
@@ -246,7 +229,7 @@ class Ecddp(EventMethod):
             "ECDDP's patch embedding has no weight decay on its biases and norm, like all vectors of the network",
         ),
     )
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    profiles = {
         "sample": SAMPLE
         | {
             "objective": {"hidden": 256, "bottleneck": 64, "prototypes": 256, "clusters": 4}
@@ -275,10 +258,7 @@ class Ecddp(EventMethod):
         self.share.fill_(share)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Return "loss", the weighted sum of "loss_patch", "loss_context" and "loss_image".
-
-        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8; each segment is encoded separately.
-        """
+        """Return "loss", the weighted sum of "loss_patch", "loss_context" and "loss_image"."""
         own, histograms = self.own, batch["histograms"].flatten(0, 1).unsqueeze(1)
         square = random_crops(random_crops(histograms, FRAME), own.crop)
         square = pad_to(square, padded_size(*square.shape[-2:]))

@@ -1,14 +1,6 @@
-"""ECDP: contrastive learning of events and images (Yang, Pan, Liu, "Event Camera Data Pre-training", ICCV 2023).
+"""ECDP: contrastive learning of events and images (Yang, Pan, Liu, "Event Camera Data Pre-training", ICCV 2023)."""
 
-Two views of the events are matched along the direction of their image's embedding, events are matched with their image,
-and the similarities of events within the batch are aligned with those of their images.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,7 +13,6 @@ from baselines import COUNTS, SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.distributed import all_gather_rows
 from tespec.datasets.images import as_input
-from tespec.events.histogram import DROPPED, FlipZoom, apply_maps
 from tespec.events.store import CLIP
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
@@ -54,7 +45,10 @@ class EcdpSettings:
 
 @METHODS.register_module(name="ecdp")
 class Ecdp(PairMethod):
-    """Contrast events with another view and with their image, and align event with image similarities."""
+    """Match two views of the events along their image's embedding, and events with images; align their similarities.
+
+    The alignment makes the similarities of events within the batch follow those of their images.
+    """
 
     title = "ECDP"
     version = 2
@@ -96,7 +90,7 @@ class Ecdp(PairMethod):
             "ECDP is trained on recordings with frames, from random weights, instead of N-ImageNet from MoCo v3's",
         ),
     )
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    profiles = {
         "sample": SAMPLE | {"objective": {"hidden": 256, "out": 64}},
         "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }
@@ -117,16 +111,14 @@ class Ecdp(PairMethod):
         """Randomly reverse time, shift events and add correlated ones (data/imagenet_dataset.py)."""
         if generator.random() < 0.5:
             histogram = histogram[:, ::-1]  # reverses time bins and swaps polarities
-        most = round(own.shift * min(histogram.shape[-2:]))
-        rows, columns = (_shifted(side, int(generator.integers(-most, most + 1))) for side in histogram.shape[-2:])
-        return with_correlated_events(apply_maps(histogram, FlipZoom(rows, columns), 0), generator)
+        height, width = histogram.shape[-2:]
+        most = round(own.shift * min(height, width))
+        top, left = (most - int(generator.integers(-most, most + 1)) for _ in range(2))
+        padded = np.pad(histogram, [(0, 0), (0, 0), (most, most), (most, most)])
+        return with_correlated_events(padded[..., top : top + height, left : left + width], generator)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Return "loss", the weighted sum of three losses, and "found", the share of events matched with their image.
-
-        Each view of the events is cropped and flipped independently; images are not cropped.
-        The batch holds `histograms` (B, 1, 2 * bins, H, W) and `images` (B, 1, 1, H, W), uint8.
-        """
+        """Return "loss", the weighted sum of three losses, and "found", the share of events matched to their image."""
         own, frames = self.own, batch["histograms"]
         one = two = frames
         if self.training:
@@ -167,9 +159,7 @@ def head(*widths: int) -> Projector:
 def view_contrast(queries: Tensor, keys: Tensor, images: Tensor, temperature: float) -> Tensor:
     """InfoNCE of queries and keys (N, D), each projected onto the direction of its own image."""
     directions = normalize(images, dim=1)
-    queries, keys = (
-        (normalize(each, dim=1) * directions).sum(1, keepdim=True) * directions for each in (queries, keys)
-    )
+    queries, keys = ((normalize(each, dim=1) * directions).sum(1)[:, None] * directions for each in (queries, keys))
     return cross_entropy(queries @ keys.T / temperature, torch.arange(len(queries), device=queries.device))
 
 
@@ -187,12 +177,6 @@ def likeness_divergence(events: Tensor, images: Tensor, temperature: float) -> T
     return kl_div(log_softmax(events @ events.T / temperature, dim=1), wanted, reduction="batchmean")
 
 
-def _shifted(side: int, by: int) -> NDArray[np.int64]:
-    """Source index of each of `side` pixels shifted by `by`; `DROPPED` outside."""
-    sources = np.arange(side) - by
-    return np.where((sources >= 0) & (sources < side), sources, DROPPED)
-
-
 def with_correlated_events(histogram: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
     """Add copies of some events, slightly shifted in space and time, to a histogram (1, 2 * bins, H, W)."""
     counts, bins = histogram[0], histogram.shape[1] // 2
@@ -201,10 +185,7 @@ def with_correlated_events(histogram: NDArray[np.uint8], generator: np.random.Ge
         return histogram
     added = int(generator.integers(min(ADDED[0], len(events) - 1), min(ADDED[1], len(events))))
     planes, *places = events[generator.choice(len(events), added, replace=False)].T
-    moved = [
-        (each + generator.normal(0, NEAR, added)).clip(0, most)
-        for each, most in zip(places, events.max(0)[1:], strict=True)
-    ]
+    moved = (places + generator.normal(0, NEAR, (2, added))).clip(0, events.max(0)[1:, None])
     times = planes % bins + generator.random(added) + generator.normal(0, SOON * bins, added)
     rows, columns, in_bins = (each.astype(np.int64) for each in (*moved, times.clip(0, bins - 1)))
     more = counts.astype(np.int64)

@@ -1,11 +1,6 @@
 """Supervised ImageNet classification, the usual initialisation (Liu et al., "Swin Transformer", ICCV 2021)."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self
-
-import tespec.core.compat  # noqa: F401  # before timm
+from typing import Any, Self
 
 import torch
 from PIL import Image, ImageOps
@@ -87,7 +82,7 @@ class Imagenet(ImageMethod):
             weight_decay=Decay(0.05, 0.05, ("vectors", "positions")),
         ),
     )
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    profiles = {
         "sample": SAMPLE | {"batch_size": 32, "objective": {"size": 64, "channels": 1, "mixup": 0.0, "cutmix": 0.0}},
         "study": {"batch_size": 16, "optimisation": {"peak_lr": 2.5e-4}},
     }
@@ -122,15 +117,16 @@ class Imagenet(ImageMethod):
         return (v2.Compose([view, v2.Grayscale()]) if grey else view,)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Return "loss", and "accuracy", the share of correct images; a mixed image counts by its larger part.
-
-        The batch holds `views` (B, 1, channels, size, size), uint8 or float32, and `labels` (B,) int64.
-        """
+        """Return "loss", and "accuracy", the share of correct images; a mixed image counts by its larger part."""
         views, wanted = as_input(batch["views"]).squeeze(1), batch["labels"]
         if self.training and (self.own.mixup or self.own.cutmix):
             views, wanted = self._mixed(views, wanted)
         features, _ = self.backbone(views.unsqueeze(1))
-        return self._losses(features[-1], wanted), None
+        logits = in_fp32(self.classify.forward)(pooled(features[-1], self.norm))
+        is_mixed = wanted.dim() > 1  # shares (B, classes), smoothed already
+        loss = cross_entropy(logits, wanted, label_smoothing=0.0 if is_mixed else self.own.smoothing)
+        right = logits.argmax(1) == (wanted.argmax(1) if is_mixed else wanted)
+        return {"loss": loss, "accuracy": right.float().mean()}, None
 
     def _mixed(self, views: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Mix neighbouring views and their labels by mixup or cutmix; raise `UserError` for an odd number."""
@@ -148,15 +144,6 @@ class Imagenet(ImageMethod):
                 # timm mixes the first image with the last, and so on: this order pairs neighbours.
                 mixed.append(mix(*(torch.cat([each[::2], each[1::2].flip(0)]) for each in some)))
         return torch.cat([each for each, _ in mixed]), torch.cat([each for _, each in mixed])
-
-    @in_fp32
-    def _losses(self, last: Tensor, wanted: Tensor) -> dict[str, Tensor]:
-        """Loss and accuracy for labels (B,), which get smoothed, or class shares (B, classes), which already are."""
-        logits = self.classify(pooled(last, self.norm))
-        mixed = wanted.dim() > 1
-        loss = cross_entropy(logits, wanted, label_smoothing=0.0 if mixed else self.own.smoothing)
-        right = logits.argmax(1) == (wanted.argmax(1) if mixed else wanted)
-        return {"loss": loss, "accuracy": right.float().mean().detach()}
 
     @classmethod
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:

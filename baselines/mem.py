@@ -1,17 +1,13 @@
 """MEM: masked event modelling (Klenk et al., "Masked Event Modeling", WACV 2024).
 
-`mem-tokenizer` is pre-trained first: a discrete autoencoder that reconstructs an image of the events from a grid of
-codebook tokens. It is then frozen. Patches of the histograms are masked in blocks, and the backbone predicts the tokens
-there (`mem`). ConvLSTMs carry their state from step to step, so they may remember masked content.
+`mem-tokenizer`, a discrete autoencoder, is pre-trained first: it reconstructs an image of the events from a grid of
+codebook tokens. `mem` masks blocks of patches, where the backbone predicts the frozen tokenizer's tokens.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field
@@ -24,8 +20,8 @@ from tespec.core import settings as cfg
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import all_reduce_sum, global_mean, shard_slice
 from tespec.core.progress import say
-from tespec.models.backbone import detach, reset
-from tespec.models.event_swin import PATCH, EventSwin
+from tespec.models.backbone import Backbone, detach, reset
+from tespec.models.event_swin import PATCH
 from tespec.models.layers import crop, in_fp32, pad_to, padded_size, sent
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.masking import MaskPatch, draw_blocks
@@ -91,7 +87,7 @@ class _Residual(nn.Sequential):
         super().__init__(one, nn.ReLU(), two, nn.ReLU(), nn.Conv2d(width, width, 1))
 
     def forward(self, maps: Tensor) -> Tensor:
-        return maps + cast("Tensor", super().forward(maps))
+        return maps + super().forward(maps)
 
 
 class Tokenizer(nn.Module):
@@ -115,7 +111,7 @@ class Tokenizer(nn.Module):
     @torch.no_grad()
     def tokens(self, images: Tensor) -> Tensor:
         """Most likely token (N, h, w) int64 of each patch."""
-        return cast("Tensor", self.encoder(images)).argmax(1)
+        return self.encoder(images).argmax(1)
 
 
 @in_fp32
@@ -137,11 +133,9 @@ def gumbel_noise(logits: Tensor) -> Tensor:
 
 @in_fp32
 def tokenizer_losses(drawn: Tensor, images: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Losses of images (N, 2, H, W) that are reconstructed from tokens with logits (N, K, h, w).
+    """This rank's shares of two means for images (N, 2, H, W) that are drawn from tokens with logits (N, K, h, w).
 
-    Returns:
-        this rank's shares of two means: squared error over all pixels, and KL divergence in nats from uniform token use
-        over all places.
+    They are the squared error of pixels, and the KL divergence in nats from uniform token use.
     """
     error = (crop(drawn, (images.shape[-2], images.shape[-1])) - images).square()
     by_log = log_softmax(logits, 1)
@@ -151,8 +145,8 @@ def tokenizer_losses(drawn: Tensor, images: Tensor, logits: Tensor) -> tuple[Ten
 
 def usage(tokens: Tensor, count: int) -> Tensor:
     """Number of occurrences (count,) float32 of each of `count` tokens."""
-    ones = torch.ones(tokens.numel(), device=tokens.device)
     # Torch's `bincount` reads the values, so the CPU would wait for the GPU.
+    ones = torch.ones(tokens.numel(), device=tokens.device)
     return torch.zeros(count, device=tokens.device).index_add(0, tokens.flatten(), ones)
 
 
@@ -162,10 +156,7 @@ def perplexity(used: Tensor) -> Tensor:
 
 
 class TokenHead(nn.Module):
-    """Logits of tokens of `unit` px at selected patches, from features of the "last" stage or of the sum of "all".
-
-    A place of a coarser stage yields the logits of all tokens inside it.
-    """
+    """Logits of tokens of `unit` px at selected patches, from features of the "last" stage or of the sum of "all"."""
 
     def __init__(self, channels: tuple[int, ...], unit: int, tokens: int, of: str) -> None:
         super().__init__()
@@ -184,13 +175,7 @@ class TokenHead(nn.Module):
         used = zip(self.laterals, features[-len(self.laterals) :], strict=True)
         maps = torch.stack([lateral(each.flatten(0, 1)) for lateral, each in used]).sum(0)
         vectors = maps.flatten(2).transpose(1, 2).flatten(0, 1)
-        return cast("Tensor", self.name(self.norm(vectors.index_select(0, places))))
-
-
-def augmented(histograms: Tensor, shift: float, in_time: bool = True) -> Tensor:
-    """Randomly shift histograms (B, T, 2 * bins, H, W) and, if `in_time`, randomly reverse their time."""
-    flipped = random_time_flips(histograms) if in_time else histograms
-    return random_shifts(flipped, round(shift * min(histograms.shape[-2:])))
+        return self.name(self.norm(vectors.index_select(0, places)))
 
 
 DEVIATIONS = (  # from tum-vision/mem, also for the tokenizer
@@ -225,7 +210,7 @@ class MemTokenizer(EventMethod):
         augmentation=cfg.Augmentation(flip=0.5),  # mem/datasets.py, Aug_FlipEvsAlongX
         deviations=DEVIATIONS,
     )
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    profiles = {
         "sample": {
             "batch_size": 16,
             "segments": 1,
@@ -254,12 +239,10 @@ class MemTokenizer(EventMethod):
         self.share.fill_(share)
 
     def loss(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:
-        """Return "loss", the sum of "loss_drawn" and the weighted divergence, and the batch's "perplexity".
-
-        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8; each segment is encoded separately.
-        """
-        own = self.own
-        histograms = augmented(batch["histograms"], own.shift) if self.training else batch["histograms"]
+        """Return "loss", the sum of "loss_drawn" and the weighted divergence, and the batch's "perplexity"."""
+        own, histograms = self.own, batch["histograms"]
+        if self.training:
+            histograms = random_shifts(random_time_flips(histograms), own.shift)
         images = tokenizer_input(random_crops(histograms, own.crop).flatten(0, 1), own.hot, own.gamma)
         logits = self.backbone.encoder(pad_to(images, padded_size(images.shape[-2], images.shape[-1], own.unit)))
         vectors = mixed_tokens(logits, gumbel_noise(logits), self._temperature, self.backbone.codebook)
@@ -335,14 +318,13 @@ class Mem(EventMethod):
         augmentation=cfg.Augmentation(flip=0.5),
         deviations=DEVIATIONS,
     )
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    profiles = {
         "sample": SAMPLE
         | {"objective": {"features": "all", "tokenizer": MemTokenizer.profiles["sample"]["objective"]}},
         "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }
-    backbone: EventSwin
 
-    def __init__(self, own: MemSettings, backbone: EventSwin) -> None:
+    def __init__(self, own: MemSettings, backbone: Backbone) -> None:
         super().__init__()
         self.own, self.backbone = own, backbone
         self.tokenizer = Tokenizer(own.tokenizer).requires_grad_(False)
@@ -372,13 +354,11 @@ class Mem(EventMethod):
         self.tokenizer.load_state_dict(read_weights(path)[0])
 
     def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
-        """Return "loss", "found", the share of masked tokens predicted correctly, and the batch's "perplexity".
-
-        The batch holds `histograms` (B, T, 2 * bins, H, W) uint8 and `fresh` (B,) bool.
-        """
+        """Return "loss", "found", the share of masked tokens predicted correctly, and the batch's "perplexity"."""
         own, tokenizer, histograms = self.own, self.own.tokenizer, batch["histograms"]
         if self.training:
-            histograms = augmented(histograms, tokenizer.shift, in_time=not self.backbone.recurrent)
+            flipped = histograms if self.backbone.recurrent else random_time_flips(histograms)
+            histograms = random_shifts(flipped, tokenizer.shift)
         images = tokenizer_input(histograms.flatten(0, 1), tokenizer.hot, tokenizer.gamma)
         tokens = self.tokenizer.tokens(pad_to(images, self.backbone.img_size))
         rows, columns = (-(-side // tokenizer.unit) for side in histograms.shape[-2:])

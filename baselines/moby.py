@@ -1,14 +1,6 @@
-"""MoBY: self-supervised Swin on images (Xie et al., "Self-Supervised Learning with Swin Transformers", 2021).
+"""MoBY: self-supervised Swin on images (Xie et al., "Self-Supervised Learning with Swin Transformers", 2021)."""
 
-Each of two views of an image is matched with the other among a queue of negatives from a momentum encoder.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import Any, ClassVar, Self
-
-import tespec.core.compat  # noqa: F401  # before torchvision
+from typing import Any, Self
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -43,7 +35,7 @@ class MobySettings(ViewSettings):
 
 @METHODS.register_module(name="moby")
 class Moby(ImageMethod):
-    """Symmetric contrast of two views of each image; the online encoder is the pre-trained backbone."""
+    """Each of two views of an image is matched with the other among a queue of keys from a momentum encoder."""
 
     title = "MoBY"
     version = 2
@@ -71,7 +63,7 @@ class Moby(ImageMethod):
             weight_decay=Decay(0.05, 0.05, ("vectors",)),
         ),
     )
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    profiles = {
         "sample": SAMPLE
         | {"batch_size": 32, "objective": {"size": 64, "channels": 1, "hidden": 256, "out": 64, "queue": 1024}},
         "study": {"batch_size": 16, "optimisation": {"peak_lr": 2.5e-4}},
@@ -91,10 +83,7 @@ class Moby(ImageMethod):
         self.register_buffer("place", torch.zeros((), dtype=torch.int64))
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Return "loss", and "found", the share of views matched with their other view instead of the queue.
-
-        The batch holds `views` (B, 2, channels, size, size), uint8 or float32.
-        """
+        """Return "loss", and "found", the share of views matched with their other view instead of the queue."""
         views = as_input(batch["views"]).split(1, dim=1)
         queries = [self.predictor(self.projector(global_avg_pool(self.backbone, view, self.norm))) for view in views]
         with torch.no_grad():
@@ -108,7 +97,6 @@ class Moby(ImageMethod):
             self._keep(torch.stack([all_gather_rows(each) for each in keys]))
         return {"loss": one + two, "found": (found_one + found_two) / 2}, None
 
-    @torch.no_grad()
     def _keep(self, keys: Tensor) -> None:
         """Replace the oldest keys of the queues with keys (2, B, D)."""
         places = (self.place + torch.arange(keys.shape[1], device=keys.device)) % self.own.queue

@@ -1,17 +1,9 @@
-"""ScaleEvent: distil a frozen image network into an event backbone (Chen et al., CVPR 2026).
+"""ScaleEvent: distil a frozen image network into an event backbone (Chen et al., CVPR 2026)."""
 
-Event features and their pairwise similarities are matched with those of the image taken at the same moment.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, ClassVar, Self
-
-import tespec.core.compat  # noqa: F401  # before timm
+from typing import Any, Self
 
 import timm.models
 import torch
@@ -51,7 +43,7 @@ class ScaleEventSettings:
 
 @METHODS.register_module(name="scaleevent")
 class ScaleEvent(PairMethod):
-    """Distil a frozen image network; see `build_teacher`."""
+    """Match event features and their pairwise similarities with a teacher's features of the simultaneous image."""
 
     title = "ScaleEvent"
     group = "Beyond the paper"
@@ -88,12 +80,12 @@ class ScaleEvent(PairMethod):
             "include those of the data sets it is evaluated on",
         ),
     )
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    profiles = {
         "sample": SAMPLE | {"objective": {"teacher": "imagenet", "activation": 8}},
         "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }
 
-    def __init__(self, own: ScaleEventSettings, backbone: Backbone, teacher: Teacher) -> None:
+    def __init__(self, own: ScaleEventSettings, backbone: Backbone, teacher: "Teacher") -> None:
         super().__init__()
         self.own, self.backbone, self.teacher = own, backbone, teacher
         self.project = nn.Linear(sum(backbone.channels[STAGE:]), teacher.width)
@@ -134,10 +126,7 @@ class ScaleEvent(PairMethod):
             raise UserError(path, f"contains no weights of {self.own.teacher}", "use its checkpoint") from error
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Return "loss", the weighted sum of three losses, and "active", the share of active tokens.
-
-        The batch holds `histograms` (B, 1, 2 * bins, H, W) and `images` (B, 1, 1, H, W), uint8.
-        """
+        """Return "loss", the weighted sum of three losses, and "active", the share of active tokens."""
         own, size, histograms = self.own, self.backbone.img_size, batch["histograms"]
         (*_, third, last), _ = self.backbone(histograms)
         both = torch.cat([third.squeeze(1), interpolate(last.squeeze(1), scale_factor=2)], 1)
@@ -158,14 +147,11 @@ def active_tokens(histograms: Tensor, least: int) -> Tensor:
 
 @in_fp32
 def distances(events: Tensor, images: Tensor, active: Tensor, alike: float) -> list[Tensor]:
-    """Distances between event and image features: of the features, and of event-event and event-image similarities.
+    """This rank's shares of three mean distances between event and image features (B, N, D) at the same places.
 
-    Features are (B, N, D) at the same places. A similarity is the cosine of two tokens of a sample, at least 0. Tokens
-    whose `active` (B, N, 1) is 0, and pairs with an image-image cosine of at most `alike`, add nothing to the sums.
-
-    Returns:
-        this rank's shares of three means over all elements: absolute difference of the features, and squared difference
-        of event-event and event-image similarities from image-image ones.
+    They are the absolute difference of the features, and the squared difference of event-event and event-image
+    similarities from image-image ones. A similarity is the cosine of two tokens of a sample, at least 0. Tokens whose
+    `active` (B, N, 1) is 0, and pairs with an image-image cosine of at most `alike`, add nothing to the sums.
     """
     events, images = events * active, images * active
     plain = (events - images).abs()

@@ -1,7 +1,5 @@
 """Methods without pre-training: random initialisation, and RVT's network."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tespec.core.errors import UserError

@@ -1,6 +1,6 @@
 """Backbones, ConvLSTM, and layers."""
 
-from __future__ import annotations
+import tespec.core.compat  # noqa: F401  # before timm
 
 from tespec.models.backbone import Backbone, build_backbone
 from tespec.models.event_maxvit import EventMaxViT

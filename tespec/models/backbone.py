@@ -1,9 +1,4 @@
-"""Interface of all backbones for events: four stages, each optionally followed by a ConvLSTM.
-
-A new backbone is a class registered in `BACKBONES`; see docs/extending.md.
-"""
-
-from __future__ import annotations
+"""Interface of all backbones for events: four stages, each optionally followed by a ConvLSTM; see docs/extending.md."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -18,20 +13,15 @@ from torch.utils.checkpoint import checkpoint
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
-from tespec.models.layers import STRIDE, DropPath, compute_dtype, pad_to, with_shared_draws
+from tespec.models.layers import STRIDE, DropPath, TimmDropPath, compute_dtype, pad_to, replace_modules
 from tespec.registry import BACKBONES
 
 State = TypeVar("State")
-BackboneState = tuple[tuple[Tensor, Tensor], ...]
+BackboneState = tuple[tuple[Tensor, Tensor], ...] | None  # hidden and cell state by stage; None if feed-forward
 
 
 def reset(state: State, is_first: Tensor) -> State:
-    """Zero the state of lanes that start a sequence; other lanes keep theirs.
-
-    Args:
-        state: tensors (B, ...) in nested tuples, or None.
-        is_first: (B,) bool.
-    """
+    """Zero the state, None or nested tuples of (B, ...), of lanes that start a sequence, marked in `is_first` (B,)."""
 
     def zeroed(part: Tensor) -> Tensor:
         return part.masked_fill(is_first.to(part.device).view(-1, *[1] * (part.ndim - 1)), 0)
@@ -56,9 +46,6 @@ class Backbone(nn.Module, ABC):
         img_size: (H, W) in px of the padded input.
         in_channels: number of input channels; None: 2 * bins. Images have 1 or 3.
         drop_path: rate of stochastic depth in the last block; it rises from 0 block by block.
-
-    Raises:
-        UserError: unknown arch, an img_size that is no multiple of 32, or a drop_path that `build` does not use.
     """
 
     architectures: ClassVar[Sequence[str]] = ()  # names of its variants
@@ -90,7 +77,7 @@ class Backbone(nn.Module, ABC):
         self.in_channels = in_channels or 2 * bins
         self.build(drop_path)
         self.lstms = nn.ModuleList(ConvLstm(width) for width in self.channels if recurrent)
-        with_shared_draws(self)
+        replace_modules(self, TimmDropPath, lambda drop: DropPath(drop.drop_prob))
         if drop_path and not any(isinstance(module, DropPath) for module in self.modules()):
             raise UserError("drop_path", f"{arch} has no stochastic depth (timm's DropPath)", "set it to 0")
 
@@ -110,18 +97,12 @@ class Backbone(nn.Module, ABC):
         """Adapt the state dict of such a network, built for an input of (H, W) px, to this one's `img_size`."""
         return dict(tensors)
 
-    def forward(
-        self, histograms: Tensor, state: BackboneState | None = None
-    ) -> tuple[list[Tensor], BackboneState | None]:
-        """Compute the features of a sequence.
-
-        Args:
-            histograms: (B, T, in_channels, H, W) counts of any dtype, `img_size` or smaller.
-            state: state returned by an earlier call; None starts from zeros.
+    def forward(self, histograms: Tensor, state: BackboneState = None) -> tuple[list[Tensor], BackboneState]:
+        """Compute the features of histograms (B, T, in_channels, H, W), counts of any dtype and `img_size` or smaller.
 
         Returns:
-            four features (B, T, channels[i], h, w) at strides 4, 8, 16 and 32 of `img_size`, and the state: per stage
-            hidden and cell state (B, channels[i], h, w) float32; None for a feed-forward network.
+            four features (B, T, channels[i], h, w) at strides 4, 8, 16 and 32 of `img_size`, and the state, with
+            tensors (B, channels[i], h, w) in float32.
         """
         return self.encode(self.embed(histograms), state)
 
@@ -130,7 +111,7 @@ class Backbone(nn.Module, ABC):
         patches = self.embed_patches(pad_to(histograms, self.img_size).flatten(0, 1))
         return patches.unflatten(0, histograms.shape[:2])
 
-    def encode(self, tokens: Tensor, state: BackboneState | None = None) -> tuple[list[Tensor], BackboneState | None]:
+    def encode(self, tokens: Tensor, state: BackboneState = None) -> tuple[list[Tensor], BackboneState]:
         """Compute features and state, as `forward` returns them, from the output of `embed`."""
         lanes, segments = tokens.shape[:2]
         maps = tokens.transpose(0, 1).flatten(0, 1)  # time first: the recurrence reads contiguous memory at each time
@@ -154,11 +135,8 @@ class Backbone(nn.Module, ABC):
         return features, tuple(states) if self.recurrent else None
 
     @torch.no_grad()
-    def step(self, histogram: Tensor, state: BackboneState | None = None) -> tuple[list[Tensor], BackboneState | None]:
-        """Features (B, channels[i], h, w) of one segment (B, in_channels, H, W), and the state, without gradients.
-
-        Streaming form of `forward` for inference: memory does not grow with the number of steps.
-        """
+    def step(self, histogram: Tensor, state: BackboneState = None) -> tuple[list[Tensor], BackboneState]:
+        """Features (B, channels[i], h, w) of one segment (B, in_channels, H, W), and the state, without gradients."""
         features, state = self(histogram.unsqueeze(1), state)
         return [feature.squeeze(1) for feature in features], state
 
@@ -169,9 +147,6 @@ class ConvLstm(nn.Module):
     Gates are in the order forget, input, output, cell input, and the convolution's input is (map, hidden), as in
     uzh-rpg/RVT, models/layers/rnn.py, without depthwise convolution. A 1x1 convolution is a matrix product per pixel,
     so the maps stay channels last, and the products with the input are computed for all segments together.
-
-    Args:
-        channels: width d of the maps, the hidden state and the cell state.
     """
 
     def __init__(self, channels: int) -> None:
@@ -181,15 +156,9 @@ class ConvLstm(nn.Module):
         self.step_cell: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lstm_cell  # or the same, compiled
 
     def forward(self, maps: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Run over time.
+        """Run over maps (T, B, h, w, d) from hidden and cell state (B, h, w, d), of which the latter is float32.
 
-        Args:
-            maps: (T, B, h, w, d).
-            hidden: (B, h, w, d) after the previous segment.
-            cell: (B, h, w, d) float32 after the previous segment.
-
-        Returns:
-            hidden states (T, B, h, w, d), and hidden and cell state (B, h, w, d) after the last segment.
+        Returns the hidden states (T, B, h, w, d), and hidden and cell state after the last segment.
         """
         of_map, of_hidden = self.gates.weight.flatten(1).split(self.channels, dim=1)
         of_hidden = of_hidden.to(compute_dtype(of_hidden))  # once; autocast would cast at each segment
@@ -212,11 +181,7 @@ def lstm_cell(sums: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
 def build_backbone(
     arch: str, recurrent: bool, bins: int, img_size: Size, in_channels: int | None = None, drop_path: float = 0.0
 ) -> Backbone:
-    """Build a randomly initialised backbone by the name of its architecture; arguments as in `Backbone`.
-
-    Raises:
-        UserError: no registered backbone has this architecture, or it does not fit the other arguments.
-    """
+    """Build a randomly initialised backbone by the name of its architecture; arguments as in `Backbone`."""
     known = architectures()
     if arch not in known:
         raise UserError("arch", f"unknown value {arch!r}", f"choose from {', '.join(known)}")
@@ -224,11 +189,7 @@ def build_backbone(
 
 
 def architectures() -> dict[str, type[Backbone]]:
-    """Registered backbones by the names of their architectures, in alphabetical order.
-
-    Raises:
-        UserError: two backbones share a name.
-    """
+    """Registered backbones by the names of their architectures, in alphabetical order."""
     found: dict[str, type[Backbone]] = {}
     for kind in BACKBONES.module_dict.values():
         for name in kind.architectures:
@@ -244,18 +205,14 @@ def execute(model: nn.Module, *, recompute: bool = False, compiled: bool = False
     Args:
         model: changed in place.
         recompute: recompute stages in the backward pass instead of storing their activations: bit-identical gradients,
-            less memory, a third more time.
+            less memory, a third more time. Refused with batch normalisation.
         compiled: compile stages and ConvLSTM cells for their shapes; changes the order of sums.
         fast: use operations that are faster on a GPU but change the order of sums: torch's fused attention, and
             channels-last weights of convolutions; see `tespec.training.device.is_fast`.
-
-    Raises:
-        UserError: `recompute` for a backbone with batch normalisation.
     """
     for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
         if recompute and any(isinstance(module, _BatchNorm) for module in backbone.modules()):
-            what = "the backbone's batch normalisation would see every batch twice"
-            raise UserError("--recompute", what, "omit it")
+            raise UserError("--recompute", "the backbone's batch normalisation would see every batch twice", "omit it")
         backbone.recompute = recompute
         for module in backbone.modules():
             if hasattr(module, "fused_attn"):  # timm's name

@@ -1,10 +1,6 @@
 """RVT's recurrent MaxViT for event histograms."""
 
-from __future__ import annotations
-
 from typing import cast
-
-import tespec.core.compat  # noqa: F401  # before timm
 
 from timm.models.maxxvit import MaxxVitTransformerCfg, PartitionAttentionCl
 from torch import Tensor, nn
@@ -26,22 +22,20 @@ ARCHITECTURES = {
 class Stage(nn.Module):
     """Overlapping convolution that downsamples, then window and grid attention, channels last."""
 
-    def __init__(
-        self, channels: int, width: int, stride: int, partition: Size, head: int, drop_path: tuple[float, float]
-    ) -> None:
+    def __init__(self, channels: int, width: int, stride: int, partition: Size, head: int, rates: list[float]) -> None:
         super().__init__()
         self.reduce = nn.Conv2d(channels, width, 2 * stride - 1, stride, stride - 1, bias=False)
         self.norm = nn.LayerNorm(width, eps=EPS)
         config = MaxxVitTransformerCfg(
             dim_head=head, window_size=partition, rel_pos_type="none", init_values=LAYER_SCALE, norm_eps=EPS
         )
-        self.window = PartitionAttentionCl(width, "block", config, drop_path[0])
-        self.grid = PartitionAttentionCl(width, "grid", config, drop_path[1])
+        self.window = PartitionAttentionCl(width, "block", config, rates[0])
+        self.grid = PartitionAttentionCl(width, "grid", config, rates[1])
 
     def forward(self, maps: Tensor) -> Tensor:
         """Map (N, h, w, C) to (N, h / stride, w / stride, width)."""
         reduced = self.reduce(maps.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
-        return cast("Tensor", self.grid(self.window(self.norm(reduced))))
+        return self.grid(self.window(self.norm(reduced)))
 
 
 @BACKBONES.register_module()
@@ -51,8 +45,6 @@ class EventMaxViT(Backbone):
     One pair of window and grid attention per stage, without position biases. The size of partitions depends on the
     input: 1/32 of the image along each side, halved for large images. RVT-B has 18.5 M parameters with its detector;
     this backbone, with 20 input channels and ConvLSTMs of 1x1 convolutions, has 12,786,688 of them.
-
-    Arguments and errors as in `Backbone`.
     """
 
     architectures = tuple(ARCHITECTURES)
@@ -62,11 +54,13 @@ class EventMaxViT(Backbone):
         """Build RVT's four stages."""
         width, head = ARCHITECTURES[self.arch]
         self.channels = (width, 2 * width, 4 * width, 8 * width)
-        partition, widths = partition_of(self.img_size), (self.in_channels, *self.channels)
+        widths = (self.in_channels, *self.channels)
+        rows, columns = (side // STRIDE for side in self.img_size)
+        if rows * columns > LARGEST_PARTITION:
+            rows, columns = (side // 2 if side % 2 == 0 else side for side in (rows, columns))
         rates = [drop_path * branch / 7 for branch in range(8)]  # two branches per stage
         self.stages = nn.ModuleList(
-            Stage(widths[i], widths[i + 1], 2 if i else 4, partition, head, (rates[2 * i], rates[2 * i + 1]))
-            for i in range(4)
+            Stage(widths[i], widths[i + 1], 2 if i else 4, (rows, columns), head, rates[2 * i :]) for i in range(4)
         )
 
     def embed_patches(self, frames: Tensor) -> Tensor:
@@ -76,11 +70,3 @@ class EventMaxViT(Backbone):
     def stage_modules(self) -> list[nn.Module]:
         """RVT's stages."""
         return list(self.stages)
-
-
-def partition_of(img_size: Size) -> Size:
-    """Size of a partition as (rows, columns) in tokens, for an input of (H, W) px."""
-    rows, columns = img_size[0] // STRIDE, img_size[1] // STRIDE
-    if rows * columns > LARGEST_PARTITION:
-        rows, columns = (side // 2 if side % 2 == 0 else side for side in (rows, columns))
-    return rows, columns

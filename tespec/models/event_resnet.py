@@ -1,10 +1,6 @@
 """ResNet for event histograms, optionally with a ConvLSTM after each stage."""
 
-from __future__ import annotations
-
-from typing import Any, cast
-
-import tespec.core.compat  # noqa: F401  # before timm
+from typing import Any
 
 from timm.models.resnet import BasicBlock, Bottleneck, ResNet
 from torch import Tensor, nn
@@ -22,10 +18,7 @@ ARCHITECTURES: dict[str, tuple[Any, tuple[int, ...], int]] = {
 
 @BACKBONES.register_module()
 class EventResNet(Backbone):
-    """timm's ResNet on all bins as channels. Batch normalisation averages over the lanes and segments of a step.
-
-    Arguments and errors as in `Backbone`.
-    """
+    """timm's ResNet on all bins as channels. Batch normalisation averages over the lanes and segments of a step."""
 
     architectures = tuple(ARCHITECTURES)
     stem = "resnet.conv1.weight"
@@ -42,9 +35,9 @@ class EventResNet(Backbone):
 
     def embed_patches(self, frames: Tensor) -> Tensor:
         """Maps (N, h, w, C) of timm's stem, including its pooling."""
-        net = cast("Any", self.resnet)
-        maps: Tensor = net.maxpool(net.act1(net.bn1(net.conv1(frames.to(compute_dtype(net.conv1.weight))))))
-        return maps.permute(0, 2, 3, 1)
+        net: Any = self.resnet
+        frames = frames.to(compute_dtype(net.conv1.weight))
+        return net.maxpool(net.act1(net.bn1(net.conv1(frames)))).permute(0, 2, 3, 1)
 
     def stage_modules(self) -> list[nn.Module]:
         """The residual layers."""

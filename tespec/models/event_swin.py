@@ -1,13 +1,9 @@
 """Swin Transformer for event histograms, optionally with a ConvLSTM after each stage."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping
 from typing import cast
-
-import tespec.core.compat  # noqa: F401  # before timm
 
 import torch
 from timm.models.swin_transformer import SwinTransformer, SwinTransformerBlock
@@ -34,8 +30,6 @@ class EventSwin(Backbone):
 
     The input is counts without normalisation. Windows and their shifts depend on `img_size`: a network built for
     another size computes another function with the same parameters.
-
-    Arguments and errors as in `Backbone`.
     """
 
     architectures = tuple(ARCHITECTURES)
@@ -88,10 +82,11 @@ class EventSwin(Backbone):
             if found is None or table.ndim != 2 or not table.is_floating_point():
                 continue
             old, new = (window_of(size, int(found[1])) for size in (built_for, self.img_size))
-            if _rows(old) != len(table):
-                old = ((math.isqrt(len(table)) + 1) // 2,) * 2
-            if old[0] <= WINDOW and _rows(old) == len(table):
-                resized[name] = resize_table(table, old, new)
+            side = (math.isqrt(len(table)) + 1) // 2
+            for rows, columns in (old, (side, side)):
+                if rows <= WINDOW and (2 * rows - 1) * (2 * columns - 1) == len(table):
+                    resized[name] = resize_table(table, (rows, columns), new)
+                    break
         return resized
 
 
@@ -100,10 +95,6 @@ def window_of(img_size: tuple[int, int], stage: int) -> tuple[int, int]:
     # Not timm's `always_partition`: padding maps of 3x5 tokens to 7x7 makes steps at 160 px 12 to 31 % slower.
     rows, columns = (min(WINDOW, side // (PATCH << stage)) for side in img_size)
     return rows, columns
-
-
-def _rows(window: tuple[int, int]) -> int:
-    return (2 * window[0] - 1) * (2 * window[1] - 1)
 
 
 def resize_table(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:

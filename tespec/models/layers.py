@@ -1,18 +1,14 @@
 """Shared parts of networks: padding, losses in float32, deterministic pooling, and stochastic depth across ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-import tespec.core.compat  # noqa: F401  # before timm
-
 import torch
 from timm.layers import DropPath as TimmDropPath
 from torch import Tensor, nn
-from torch.nn.functional import pad
+from torch.nn.functional import adaptive_avg_pool2d, pad
 from torch.utils._pytree import tree_map_only
 
 from tespec.core.distributed import shard_slice
@@ -26,11 +22,7 @@ def padded_size(height: int, width: int, multiple: int = STRIDE) -> tuple[int, i
 
 
 def pad_to(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Pad (..., H, W) with zeros at the right and the bottom to `size`; return it unchanged if it has this size.
-
-    Raises:
-        ValueError: the maps are larger than `size`.
-    """
+    """Pad (..., H, W) with zeros at the right and the bottom to `size`; return it unchanged if it has this size."""
     height, width = maps.shape[-2:]
     if height > size[0] or width > size[1]:
         raise ValueError(f"{height}x{width} px do not fit the {size[0]}x{size[1]} px this network was built for")
@@ -46,20 +38,18 @@ def crop(maps: Tensor, size: Sequence[int]) -> Tensor:
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-HALVES = (torch.float16, torch.bfloat16)
 AUTOCAST_ON_META = "cpu"  # torch has no autocast for `meta`; this device's settings are used instead
 
 
 def in_fp32(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Run `function` outside of autocast, on float32 copies of its half-precision arguments.
+    """Run `function` without autocast and TF32, on float32 copies of the half-precision tensors in its arguments.
 
     Every loss uses it: under autocast, matrix products and convolutions round even float32 inputs to 8 bits, which is
-    too coarse for cosines divided by 0.04 or for the slopes of a smooth residual. On a GPU, it disables TF32 as well.
-    Tensors are converted in the arguments and in lists, tuples and dicts among them.
+    too coarse for cosines divided by 0.04 or for the slopes of a smooth residual.
     """
 
     def single(tensor: Tensor) -> Tensor:
-        return tensor.float() if tensor.dtype in HALVES else tensor
+        return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
     @wraps(function)
     def computed(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -105,28 +95,19 @@ class MatrixPool(nn.Module):
 
     def __init__(self, size: int | tuple[int | None, int | None] | None) -> None:
         super().__init__()
-        self.size = size if isinstance(size, tuple) else (size, size)
+        self.rows, self.columns = size if isinstance(size, tuple) else (size, size)
 
     def forward(self, maps: Tensor) -> Tensor:
         """Pooled maps."""
-        rows = pooling_matrix(maps.shape[-2], self.size[0] or maps.shape[-2], maps)
-        columns = pooling_matrix(maps.shape[-1], self.size[1] or maps.shape[-1], maps)
-        return rows @ maps @ columns.T
-
-
-def pooling_matrix(length: int, bins: int, like: Tensor) -> Tensor:
-    """Weights (bins, length) of each position in each bin, with the boundaries of torch's adaptive pooling."""
-    number = torch.arange(bins, device=like.device)
-    first = number * length // bins
-    end = ((number + 1) * length + bins - 1) // bins
-    place = torch.arange(length, device=like.device)
-    inside = (place >= first.unsqueeze(1)) & (place < end.unsqueeze(1))
-    return inside.to(like.dtype) / (end - first).unsqueeze(1)
+        # A pooled identity holds the weights of each position in each bin; its backward pass is never needed.
+        rows, columns = (torch.eye(side, dtype=maps.dtype, device=maps.device)[None] for side in maps.shape[-2:])
+        rows, columns = adaptive_avg_pool2d(rows, (self.rows, None)), adaptive_avg_pool2d(columns, (None, self.columns))
+        return rows[0] @ maps @ columns[0]
 
 
 def with_exact_pools(model: nn.Module) -> None:
     """Replace every adaptive average pooling by `MatrixPool`."""
-    _replace(model, nn.AdaptiveAvgPool2d, lambda pool: MatrixPool(pool.output_size))
+    replace_modules(model, nn.AdaptiveAvgPool2d, lambda pool: MatrixPool(pool.output_size))
 
 
 class DropPath(TimmDropPath):
@@ -144,14 +125,10 @@ class DropPath(TimmDropPath):
         return branch * (kept.to(branch.dtype) / (1 - self.drop_prob)).view(-1, *[1] * (branch.dim() - 1))
 
 
-def with_shared_draws(model: nn.Module) -> None:
-    """Replace timm's stochastic depth by `DropPath`."""
-    _replace(model, TimmDropPath, lambda drop: DropPath(drop.drop_prob))
-
-
-def _replace(model: nn.Module, kind: type[nn.Module], make: Callable[[Any], nn.Module]) -> None:
+def replace_modules(model: nn.Module, kind: type[nn.Module], make: Callable[[Any], nn.Module]) -> None:
+    """Replace every module of a kind inside `model` by what `make` returns for it."""
     for name, child in model.named_children():
         if isinstance(child, kind):
             setattr(model, name, make(child))
         else:
-            _replace(child, kind, make)
+            replace_modules(child, kind, make)

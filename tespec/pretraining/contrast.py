@@ -1,7 +1,5 @@
 """Parts of contrastive and self-distillation methods: momentum teacher, heads, InfoNCE, Sinkhorn assignments."""
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import TypeVar, cast
@@ -44,13 +42,9 @@ def ema_update_(teacher: nn.Module, student: nn.Module, momentum: float, share: 
 def info_nce(
     queries: Tensor, keys: Tensor, temperature: float | Tensor, negatives: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """InfoNCE: cross-entropy of matching each query with its own key, and the share of correct matches.
+    """InfoNCE of queries (N, D) and their keys (N, D): cross-entropy over cosines, and the share of correct matches.
 
-    Args:
-        queries: (N, D).
-        keys: (N, D); key n belongs to query n.
-        temperature: of the softmax over cosine similarities.
-        negatives: (K, D) of unit length; None: the other queries' keys.
+    The negatives (K, D) have unit length; None: the other queries' keys.
     """
     queries, keys = normalize(queries, dim=1), normalize(keys, dim=1)
     if negatives is None:
@@ -66,14 +60,10 @@ def info_nce(
 @torch.no_grad()
 @in_fp32
 def sinkhorn(logits: Tensor, temperature: float | Tensor) -> Tensor:
-    """Soft assignments (N, K) of samples to prototypes that use all prototypes equally (SwAV, Alg. 1; three rounds).
+    """Assign this rank's samples softly to prototypes so that all are used equally (SwAV, Alg. 1; three rounds).
 
-    They are balanced over the samples of all ranks; ranks may hold different numbers of samples. The ranks exchange
-    only the largest logit and, in each round, K sums.
-
-    Args:
-        logits: (N, K) cosine similarities from the teacher, for the samples of this rank.
-        temperature: divides the logits.
+    The assignments (N, K), from the teacher's cosines `logits` (N, K), are balanced over the samples of all ranks,
+    of which each may hold another number. The ranks exchange only the largest logit and, in each round, K sums.
     """
     sharp = logits / temperature
     shares = sharp.sub_(global_max(sharp)).exp_()
@@ -118,12 +108,6 @@ class PrototypeHead(nn.Module):
     """DINO's head: MLP, normalisation to unit length, and a weight-normalised linear layer of prototypes.
 
     Prototypes are initialised as torch's `Linear`, with a norm of about 0.577; AdamW rotates such short vectors fast.
-
-    Args:
-        channels: width of the features.
-        hidden: width of the MLP.
-        bottleneck: dimension of the prototypes.
-        prototypes: number of prototypes.
     """
 
     def __init__(self, channels: int, hidden: int, bottleneck: int, prototypes: int) -> None:
@@ -131,10 +115,9 @@ class PrototypeHead(nn.Module):
         self.perceptron = nn.Sequential(
             nn.Linear(channels, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, bottleneck)
         )
-        for layer in self.perceptron:
-            if isinstance(layer, nn.Linear):
-                nn.init.trunc_normal_(layer.weight, std=0.02)
-                nn.init.zeros_(cast("Tensor", layer.bias))
+        for layer in self.perceptron[::2]:
+            nn.init.trunc_normal_(cast("Tensor", layer.weight), std=0.02)
+            nn.init.zeros_(cast("Tensor", layer.bias))
         self.directions = nn.Parameter(nn.Linear(bottleneck, prototypes, bias=False).weight.detach())
         self.lengths = nn.Parameter(torch.ones(prototypes, 1))
 

@@ -1,7 +1,5 @@
 """Pre-training data, split into training and validation: events, images, or pairs of both."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -17,20 +15,10 @@ from torch import Tensor
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining, Size
+from tespec.datasets import images
 from tespec.datasets.batches import WHOLE, Shard, StepBatches, draw_mask
 from tespec.datasets.ddd17 import IMAGES
 from tespec.datasets.folder import TrainValSplit, divide, find_recordings
-from tespec.datasets.images import (
-    ImageBatches,
-    ImageFolder,
-    PairBatches,
-    Paired,
-    as_input,
-    held_out_batch,
-    open_images,
-    paired,
-    subsample,
-)
 from tespec.datasets.recording import Recording, fingerprint
 from tespec.models import Backbone
 from tespec.models.backbone import reset
@@ -43,16 +31,9 @@ Batch = dict[str, Tensor]
 
 
 class _Data:
-    """Base class of pre-training data.
+    """Base class of pre-training data for a method, a subclass of `PretrainMethod`, and its `own` settings.
 
-    Args:
-        settings: settings of the pre-training.
-        method: class that learns from the data, see `tespec.pretraining.method.PretrainMethod`.
-        own: the method's own settings.
-        size: (H, W) in px of the backbone's input; None: set by `open`. Before `open`, only `blank_batch` works.
-
-    Raises:
-        UserError: the settings do not fit the data or the method.
+    `size` is (H, W) in px of the backbone's input; None: set by `open`. Before `open`, only `blank_batch` works.
     """
 
     unordered: ClassVar[str] = ""  # description of samples that have no order in time and so no recurrent state
@@ -91,7 +72,7 @@ class EventData(_Data):
         split, segments = self.split(root, skip_damaged), self.settings.segments
         self.train, self.held_out = split.train, split.held_out
         least = min(self.method.min_batch_size, self.method.val_batch_size(self.settings))
-        if (found := sum(1 for _ in islice(self._val_places(), least))) < least:
+        if (found := sum(1 for _ in islice(self.val_chunks(), least))) < least:
             longest = max(map(len, self.held_out))
             what = f"the validation recordings contain {found} sequences of {segments} windows, fewer than {least}"
             what += f"; the longest has {longest} windows of {self.settings.window_ms:g} ms"
@@ -104,13 +85,11 @@ class EventData(_Data):
         split = divide(root, settings.window_ms, settings.downsample, settings.sensor, skip_damaged)
         region, self.damaged = split.train[0].region, tuple(split.damaged)
         self.size = region.height, region.width
+        clamped = "event timestamps went backwards and were clamped to the latest time before them"
         self.notes = (
             *_unused(split),
             *(f"skipped (damaged): {error}" for error in split.damaged.values()),
-            *(
-                f"{path}: {count:,} event timestamps went backwards and were clamped to the latest time before them"
-                for path, count in split.clamped.items()
-            ),
+            *(f"{path}: {count:,} {clamped}" for path, count in split.clamped.items()),
         )
         return split
 
@@ -137,31 +116,26 @@ class EventData(_Data):
             batch["mask"] = zeros(*(-(-side // mask.unit) for side in self.size), dtype=torch.bool)
         return batch
 
-    def _val_places(self, frames: int | None = None) -> Iterator[tuple[int, Recording, int]]:
-        """Yield index, recording and first window of each chunk of the validation recordings, in order."""
-        segments, windows = self.settings.segments, VAL_WINDOWS
-        played = [recording for recording in self.held_out if len(recording) >= segments][:VAL_RECORDINGS]
-        if frames is not None:
-            played = played[:4]
-            windows = max(segments, frames // len(played))
-        for number, recording in enumerate(played):
-            for first in range(0, min(windows, len(recording)) // segments * segments, segments):
-                yield number, recording, first
-
     def val_chunks(self, frames: int | None = None) -> Iterator[Batch]:
         """Yield the chunks of each validation recording in turn as batches of one lane, without augmentation.
 
         Masks are the same in every run, so that losses of different seeds and methods are comparable.
         """
         settings, mask = self.settings, self.method.mask(self.own)
-        for number, recording, first in self._val_places(frames):
-            histograms = recording.histograms(first, settings.segments, settings.bins, settings.rule)
-            batch = {"histograms": torch.from_numpy(histograms)[None], "fresh": torch.tensor([first == 0])}
-            if mask is not None:
-                rows, columns = (-(-side // mask.unit) for side in histograms.shape[-2:])
-                drawn = np.random.default_rng((number, first // settings.segments))
-                batch["mask"] = draw_mask(drawn, rows, columns, mask.ratio)[None]
-            yield batch
+        segments, windows = settings.segments, VAL_WINDOWS
+        played = [recording for recording in self.held_out if len(recording) >= segments][:VAL_RECORDINGS]
+        if frames is not None:
+            played = played[:4]
+            windows = max(segments, frames // len(played))
+        for number, recording in enumerate(played):
+            for first in range(0, min(windows, len(recording)) // segments * segments, segments):
+                histograms = recording.histograms(first, segments, settings.bins, settings.rule)
+                batch = {"histograms": torch.from_numpy(histograms)[None], "fresh": torch.tensor([first == 0])}
+                if mask is not None:
+                    rows, columns = (-(-side // mask.unit) for side in histograms.shape[-2:])
+                    drawn = np.random.default_rng((number, first // segments))
+                    batch["mask"] = draw_mask(drawn, rows, columns, mask.ratio)[None]
+                yield batch
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
         """Yield batches of `val_batch_size` validation chunks; a last batch below `min_batch_size` is dropped.
@@ -192,7 +166,7 @@ class ImageData(_Data):
 
     def open(self, root: Path, skip_damaged: bool = False) -> None:
         """Find the images in `root`; too few are refused."""
-        self.root, self.images = root, open_images(root)
+        self.root, self.images = root, images.open_images(root)
         if len(self.images.held_out) < self.method.min_batch_size:
             what = f"fewer than {self.method.min_batch_size} images are left for validation"
             raise UserError(root, what, "add images")
@@ -206,9 +180,9 @@ class ImageData(_Data):
         """Number of images in each folder."""
         return self.images.counts()
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> ImageBatches:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> images.ImageBatches:
         """Training batches by step."""
-        return ImageBatches(self.images, self.method.views(self.own), self.settings.batch_size, seed, shard)
+        return images.ImageBatches(self.images, self.method.views(self.own), self.settings.batch_size, seed, shard)
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Batch of `lanes` images of zeros, for estimating the cost of a step."""
@@ -217,10 +191,7 @@ class ImageData(_Data):
         return {"views": views, "labels": labels}
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
-        """Yield batches of validation images, balanced over the classes, in the method's validation views.
-
-        The loss of an image does not depend on the others in its batch.
-        """
+        """Yield batches of validation images, balanced over the classes, in the method's validation views."""
         numbers: defaultdict[int, count[int]] = defaultdict(count)  # of the images of each class
         labelled = [(self.images.label(path), path) for path in self.images.held_out]
         turns = sorted((next(numbers[label]), label, path) for label, path in labelled)
@@ -228,12 +199,12 @@ class ImageData(_Data):
         views, least = self.method.views(self.own, training=False), self.method.min_batch_size
         size = min(max(self.settings.batch_size, least), VAL_BATCH)
         for first in range(0, len(paths) - least + 1, size):
-            batch = held_out_batch(self.images, paths[first : first + size], views)
+            batch = images.held_out_batch(self.images, paths[first : first + size], views)
             yield {name: value.to(device) for name, value in batch.items()}
 
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
         """Features of the first view."""
-        return backbone(as_input(batch["views"][:, :1]))
+        return backbone(images.as_input(batch["views"][:, :1]))
 
 
 class PairData(EventData):
@@ -244,16 +215,16 @@ class PairData(EventData):
     """
 
     unordered = "pairs of events and image"
-    train: Sequence[Paired]
-    held_out: Sequence[Paired]
+    train: Sequence[images.Paired]
+    held_out: Sequence[images.Paired]
 
     def open(self, root: Path, skip_damaged: bool = False) -> None:
         """Split the recordings and find the image at the end of each window; too few pairs are refused."""
         if not any((path / IMAGES).is_dir() for path in find_recordings(root)):  # before the recordings are packed
             raise UserError(root, f"no recording has images in {IMAGES}/", "give recordings of the DDD17 archive")
         split, window_ms = self.split(root, skip_damaged), self.settings.window_ms
-        self.train = paired(split.train, window_ms)
-        self.held_out = subsample(paired(split.held_out, window_ms), VAL_PAIRS)
+        self.train = images.paired(split.train, window_ms)
+        self.held_out = images.subsample(images.paired(split.held_out, window_ms), VAL_PAIRS)
         if sum(map(len, self.held_out)) < self.method.min_batch_size:
             what = f"fewer than {self.method.min_batch_size} pairs are left for validation"
             raise UserError(root, what, "use longer recordings, or more of them")
@@ -265,9 +236,9 @@ class PairData(EventData):
             digest.update(f"{path.name}|{path.stat().st_size}\n".encode())
         return digest.hexdigest()[:12]
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> PairBatches:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> images.PairBatches:
         """Training batches by step."""
-        return PairBatches(self.train, self.settings, seed, shard, partial(self.method.augment, self.own))
+        return images.PairBatches(self.train, self.settings, seed, shard, partial(self.method.augment, self.own))
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Batch of `lanes` pairs of zeros, for estimating the cost of a step."""
@@ -279,7 +250,7 @@ class PairData(EventData):
         still = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
         pairs, least = sum(map(len, self.held_out)), self.method.min_batch_size
         size = max(least, pairs // -(-pairs // min(self.settings.batch_size, VAL_BATCH)))
-        steps = PairBatches(self.held_out, replace(self.settings, augmentation=still, batch_size=size), 0)
+        steps = images.PairBatches(self.held_out, replace(self.settings, augmentation=still, batch_size=size), 0)
         for step in range(min(pairs, frames or pairs) // size):
             yield {name: value.to(device) for name, value in steps[step].items()}
 
@@ -287,7 +258,7 @@ class PairData(EventData):
 PretrainData = EventData | ImageData
 
 
-def _unused(found: TrainValSplit | ImageFolder) -> Iterator[str]:
+def _unused(found: TrainValSplit | images.ImageFolder) -> Iterator[str]:
     """Yield lines for the user about recordings, or folders of images, of a test split or of no split."""
     for why, names in (
         ("skipped (test split)", found.excluded_test),

@@ -1,7 +1,5 @@
 """Masked modelling: random masks, the learnable mask patch, and decoders that reconstruct an image."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -17,9 +15,10 @@ from torch.nn.functional import avg_pool2d, gelu, interpolate, pixel_shuffle
 
 from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
+from tespec.core.settings import Size
 from tespec.models.backbone import Backbone, BackboneState
-from tespec.models.event_swin import WINDOW, EventSwin
-from tespec.models.layers import STRIDE, crop
+from tespec.models.event_swin import WINDOW
+from tespec.models.layers import STRIDE, crop, pad_to
 from tespec.registry import MODELS, find_registered
 
 INITIAL_DEVIATION = 0.02
@@ -28,12 +27,7 @@ ATTEMPTS = 10  # at placing a block; same sources
 
 
 class MaskPatch(nn.Module):
-    """The learnable patch that replaces every masked unit.
-
-    Args:
-        unit: side of the patch in px.
-        channels: channels of the histograms, which all share one plane (the paper has a 32x32 parameter).
-    """
+    """The learnable patch of `unit` px that replaces every masked unit; all channels share it (the paper has 32x32)."""
 
     def __init__(self, unit: int, channels: int) -> None:
         super().__init__()
@@ -45,42 +39,33 @@ class MaskPatch(nn.Module):
         return self.pixels.expand(self.channels, -1, -1).unsqueeze(0)
 
     def encode(
-        self, backbone: Backbone, frames: Tensor, mask: Tensor, state: BackboneState | None = None
-    ) -> tuple[list[Tensor], BackboneState | None]:
+        self, backbone: Backbone, frames: Tensor, mask: Tensor, state: BackboneState = None
+    ) -> tuple[list[Tensor], BackboneState]:
         """Encode frames (B, T, C, H, W), with the patch at masked units, by `backbone`; return features and state."""
         tokens = replace_masked(backbone.embed(frames), mask, backbone.embed_patches(self()))
         return backbone.encode(tokens, state)
 
 
 def replace_masked(tokens: Tensor, mask: Tensor, patch: Tensor) -> Tensor:
-    """Replace the tokens of masked units by those of `patch`.
+    """Replace the tokens (B, T, h, w, C) of units masked in `mask` (B, rows, cols) by those of `patch` (1, n, n, C).
 
     Each token depends only on its own pixels and each unit is a block of complete tokens, so this equals replacing the
-    pixels before the embedding, but never stores (or differentiates) the pixels of masked frames.
-
-    Args:
-        tokens: (B, T, h, w, C) of the unmasked frames.
-        mask: (B, rows, cols) bool, True where masked, the same for all T; may be smaller than the padded frame.
-        patch: (1, n, n, C) tokens of one masked unit.
+    pixels before the embedding, but never stores (or differentiates) the pixels of masked frames. All segments have the
+    same mask, which may be smaller than the padded frame.
     """
     (height, width), side = tokens.shape[2:4], patch.shape[1]
-    masked = mask.repeat_interleave(side, dim=1).repeat_interleave(side, dim=2)
-    masked = nn.functional.pad(masked, (0, width - masked.shape[2], 0, height - masked.shape[1]))
+    masked = pad_to(pixel_maps(mask, side, (height, width)), (height, width))
     stand_ins = patch.repeat(1, -(-height // side), -(-width // side), 1)[:, :height, :width]
     return torch.where(masked[:, None, :, :, None], stand_ins.unsqueeze(1), tokens)
 
 
-def pixel_maps(patches: Tensor, unit: int, size: tuple[int, int]) -> Tensor:
+def pixel_maps(patches: Tensor, unit: int, size: Size) -> Tensor:
     """Expand patches (..., rows, cols) of `unit` px to maps (..., *size) with the patch's value at each pixel."""
     return crop(patches.repeat_interleave(unit, dim=-2).repeat_interleave(unit, dim=-1), size)
 
 
 def draw_blocks(lanes: int, rows: int, columns: int, ratio: float, smallest: int) -> Tensor:
-    """Draw block masks (lanes, rows, columns) bool for the global batch on the CPU, and return this micro-batch's.
-
-    See `block_mask`. Each lane has its own generator, seeded from torch's. A ratio that masks nothing and a grid with a
-    single row or column of patches are refused.
-    """
+    """Draw this micro-batch's `block_mask`s (lanes, rows, columns) on the CPU, each with a generator of its own."""
     most = round(ratio * rows * columns)
     if not most or min(rows, columns) < 2:
         raise UserError("masks", f"{rows} x {columns} patches are too few for blocks", "mask more or smaller patches")
@@ -113,39 +98,26 @@ def block_mask(generator: np.random.Generator, rows: int, columns: int, most: in
     return mask
 
 
-def build_decoder(settings: Mapping[str, Any], backbone: EventSwin, planes: int) -> nn.Module:
-    """Build a decoder, given its `type` and arguments, from a backbone's features to an image of `planes` planes.
-
-    It is dropped after pre-training. An unknown type and invalid arguments are refused.
-    """
+def build_decoder(settings: Mapping[str, Any], backbone: Backbone, planes: int) -> nn.Module:
+    """Build a decoder, given its `type` and arguments, from a backbone's features to an image of `planes` planes."""
     kind = find_registered(MODELS, str(settings.get("type", "")), "objective.decoder.type")
     made_for = {"channels": backbone.channels, "img_size": backbone.img_size, "planes": planes}
     try:
-        decoder: nn.Module = kind(**{name: value for name, value in settings.items() if name != "type"} | made_for)
+        return kind(**{name: value for name, value in settings.items() if name != "type"} | made_for)
     except (TypeError, ValueError, AssertionError) as error:
-        raise UserError(
-            "objective.decoder", f"{kind.__name__} cannot be built ({error})", "correct its settings"
-        ) from error
-    return decoder
+        what = f"{kind.__name__} cannot be built ({error})"
+        raise UserError("objective.decoder", what, "correct its settings") from error
 
 
 @MODELS.register_module()
 class LastStageDecoder(nn.Module):
     """One Swin block and a 1x1 convolution: each token of the last stage predicts its 32x32 px.
 
-    The paper specifies a Swin block, a 1x1 convolution and 3.7 M parameters, but no width; multiple widths fit. This
-    one has 3.74 M for Swin-T.
-
-    Args:
-        channels: widths of the backbone's features.
-        img_size: (H, W) in px of the padded input.
-        planes: number of planes of the image.
-        width: width of the block.
-        heads: number of attention heads.
+    The paper specifies a Swin block, a 1x1 convolution and 3.7 M parameters, but no width; this has 3.74 M for Swin-T.
     """
 
     def __init__(
-        self, channels: tuple[int, ...], img_size: tuple[int, int], planes: int = 1, width: int = 488, heads: int = 8
+        self, channels: tuple[int, ...], img_size: Size, planes: int = 1, width: int = 488, heads: int = 8
     ) -> None:
         super().__init__()
         self.project = nn.Linear(channels[-1], width)
@@ -164,13 +136,12 @@ class LastStageDecoder(nn.Module):
 class AllStagesDecoder(nn.Module):
     """All four stages, projected to one width and summed at stride 8, then two convolutions.
 
-    Small backbones need it: with the last stage alone, they do not leave the plateau of predicting zero. Arguments as
-    in `LastStageDecoder`; `width` is that of the sum.
+    Small backbones need it: with the last stage alone, they do not leave the plateau of predicting zero.
     """
 
     STRIDE = 8
 
-    def __init__(self, channels: tuple[int, ...], img_size: tuple[int, int], planes: int = 1, width: int = 64) -> None:
+    def __init__(self, channels: tuple[int, ...], img_size: Size, planes: int = 1, width: int = 64) -> None:
         super().__init__()
         self.size = (img_size[0] // self.STRIDE, img_size[1] // self.STRIDE)
         self.laterals = nn.ModuleList(nn.Conv2d(each, width, kernel_size=1) for each in channels)

@@ -1,9 +1,4 @@
-"""Base classes of the compared methods: metadata for tables, initialisation of a backbone, and pre-training.
-
-An SSL method is one class that inherits from `EventMethod`, `ImageMethod` or `PairMethod`, depending on its data.
-"""
-
-from __future__ import annotations
+"""Base classes of the compared methods: metadata for tables, initialisation of a backbone, and pre-training."""
 
 from abc import abstractmethod
 from collections import defaultdict
@@ -57,13 +52,7 @@ class Method:
     def initialise(cls, backbone: Backbone, checkpoint: Path | None, seed: int) -> WeightsReport:
         """Load `checkpoint` into `backbone`, in place; without one, the backbone keeps its random initialisation.
 
-        Args:
-            backbone: built with the run's seed.
-            checkpoint: weights file, or None.
-            seed: the run's seed, for methods that draw random numbers.
-
-        Raises:
-            UserError: the file cannot be read or does not cover the complete backbone.
+        A file that does not cover the complete backbone is refused. `seed` is for methods that draw random numbers.
         """
         if checkpoint is None:
             return WeightsReport("random initialisation", "", 0, len(backbone.state_dict()))
@@ -106,9 +95,7 @@ class PretrainMethod(Method, nn.Module):
     def loss(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
         """Losses of a step by name, of which "loss" is minimised, and the detached state for the next step.
 
-        Args:
-            batch: see `EventData`, `ImageData` and `PairData`.
-            state: state returned by the previous step, None at the start.
+        For batches, see `EventData`, `ImageData` and `PairData`; the first step's state is None.
         """
         raise NotImplementedError(f"{type(self).__name__} has no loss")
 
@@ -137,7 +124,10 @@ class PretrainMethod(Method, nn.Module):
 
     @classmethod
     def upstream(cls, own: Any) -> tuple[str, str]:
-        """Method that pre-trains a network which the training needs, "" for none, and that network's file if given."""
+        """Method that pre-trains a network which the training needs, "" for none, and that network's file if given.
+
+        Before the first step, `load_upstream(path)` loads that network.
+        """
         return "", ""
 
     @classmethod
@@ -147,10 +137,6 @@ class PretrainMethod(Method, nn.Module):
         share, how = settings.optimisation.steps / usual.optimisation.steps, first.optimisation
         steps, warmup = max(1, round(share * how.steps)), int(share * how.warmup_steps)
         return replace(first, optimisation=replace(how, steps=steps, warmup_steps=min(warmup, steps - 1)))
-
-    def load_upstream(self, path: Path) -> None:
-        """Load the network named by `upstream`, before the first step; one that does not fit is refused."""
-        raise NotImplementedError(f"{type(self).__name__} needs no other network")
 
     def val_losses(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
         """Validation losses of a batch by name, and the state for the next batch."""
@@ -174,10 +160,8 @@ class PretrainMethod(Method, nn.Module):
                 samples += len(features[0])
                 advance(number + 1, None, "")
         std, rank = feature_std_and_rank(last.features())
-        return {name: total / samples for name, total in sums.items()} | {
-            "last_stage_std": std,
-            "last_stage_rank": rank,
-        }
+        means = {name: total / samples for name, total in sums.items()}
+        return means | {"last_stage_std": std, "last_stage_rank": rank}
 
     @torch.no_grad()
     def stage_spreads(self, data: PretrainData, device: torch.device) -> dict[str, dict[str, float]]:
@@ -264,11 +248,7 @@ def find_method(name: str) -> type[Method]:
 def open_pretraining(
     settings: Pretraining, root: Path | None, size: Size | None = None, skip_damaged: bool = False
 ) -> PretrainData:
-    """Open the data in `root` for the method of the settings; None prepares blank batches of `size` instead.
-
-    Raises:
-        UserError: the settings do not fit, or the data cannot be read.
-    """
+    """Open the data in `root` for the method of the settings; None prepares blank batches of `size` instead."""
     method = pretrain_method(settings)
     data = method.data_type(settings, method, own_settings(settings.objective), size)
     if root is not None:
@@ -284,8 +264,7 @@ def new_network(settings: Pretraining, data: PretrainData) -> PretrainMethod:
 def pretrain_method(settings: Pretraining) -> type[PretrainMethod]:
     """Class of the method whose loss is trained: the recipe's, or another (`--set objective=NAME`)."""
     register_methods()
-    method: type[PretrainMethod] = METHODS.module_dict[settings.objective["type"]]
-    return method
+    return METHODS.module_dict[settings.objective["type"]]
 
 
 def own_settings(objective: Mapping[str, Any]) -> Any:

@@ -1,18 +1,11 @@
-"""TESPEC: masked reconstruction of an intensity video by a recurrent backbone.
-
-Patches of the event histograms are masked over a complete sequence. The backbone, which carries its state from step to
-step, reconstructs the video of all events in these patches (Mohammadi, Wu, Gilitschenski: TESPEC, ICCV 2025).
-"""
-
-from __future__ import annotations
+"""TESPEC: masked reconstruction of an intensity video by a recurrent backbone (Mohammadi et al., ICCV 2025)."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import field
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from pydantic.dataclasses import dataclass
@@ -23,8 +16,7 @@ from tespec.core import settings as cfg
 from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
-from tespec.models.backbone import BackboneState, detach, reset
-from tespec.models.event_swin import EventSwin
+from tespec.models.backbone import Backbone, BackboneState, detach, reset
 from tespec.models.layers import crop, in_fp32
 from tespec.pretraining.masking import MaskPatch, build_decoder, pixel_maps
 from tespec.pretraining.method import EventMethod
@@ -60,25 +52,13 @@ class TespecSettings:
     counts_eps: cfg.NonNegativeFloat = 1.0e-6  # the same for histogram targets, in squared counts
     visible_weight: cfg.NonNegativeFloat = 0.0  # weight of the error on visible pixels
 
-    @property
-    def autoencoding(self) -> bool:
-        """Whether nothing is masked."""
-        return self.mask.ratio == 0
-
 
 def normalise_patches(video: Tensor, unit: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Normalise each patch to mean 0 and variance 1: (x - mean) / sqrt(variance + eps), with the unbiased variance.
 
-    As in the reference code of masked autoencoders, facebookresearch/mae, where eps is 1e-6. Patches at the right and
-    the bottom may be smaller.
-
-    Args:
-        video: (B, T, planes, H, W) float32; a patch spans all planes.
-        unit: side of a patch in px.
-        eps: added to the variance, in squared units of `video`; keeps the noise of nearly constant patches small.
-
-    Returns:
-        the normalised video, and mean and standard deviation (B, T, 1, H, W) of each pixel's patch.
+    As in the reference code of masked autoencoders, facebookresearch/mae, where eps is 1e-6; it keeps the noise of
+    nearly constant patches small. A patch of `unit` px spans all planes of the video (B, T, planes, H, W); patches at
+    the right and the bottom may be smaller. Returns also mean and deviation (B, T, 1, H, W) of each pixel's patch.
     """
     size, planes = (video.shape[-2], video.shape[-1]), video.shape[2]
 
@@ -93,7 +73,7 @@ def normalise_patches(video: Tensor, unit: int, eps: float) -> tuple[Tensor, Ten
     return centred / deviation, mean, deviation
 
 
-State = tuple[BackboneState | None, Tensor]
+State = tuple[BackboneState, Tensor]
 
 
 class Reconstruction(NamedTuple):
@@ -109,16 +89,11 @@ class Reconstruction(NamedTuple):
 
 @METHODS.register_module(name="tespec")
 class Tespec(EventMethod):
-    """Mean squared error between the decoder's image and the patch-normalised target video.
+    """Mean squared error between the decoder's image and the patch-normalised target video, in masked patches.
 
-    The target is the intensity video by Eq. 7 or Eq. 6, or the input histograms (paper, table "Reconstruction Target").
-    A lane's state consists of the backbone's state and the target's state, which `estimate_intensity` or
-    `estimate_high_pass` returns (empty for histograms). Both are carried from step to step.
-
-    Args:
-        own: the method's settings.
-        backbone: backbone to pre-train.
-        bin_seconds: duration of a bin in s.
+    Patches are masked over a complete sequence. The target is the intensity video of all events by Eq. 7 or Eq. 6, or
+    the input histograms (paper, table "Reconstruction Target"). A lane's state consists of the backbone's state and the
+    target's state (empty for histograms), both carried from step to step.
     """
 
     title = "TESPEC"
@@ -157,7 +132,7 @@ class Tespec(EventMethod):
         ),
         augmentation=cfg.Augmentation(flip=0.5, zoom=0.8),
     )
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    profiles = {
         "sample": {
             "objective": {
                 "mask": {"unit": 16},
@@ -171,7 +146,7 @@ class Tespec(EventMethod):
         "study": {"optimisation": {"peak_lr": 2.5e-4}},
     }
 
-    def __init__(self, own: TespecSettings, backbone: EventSwin, bin_seconds: float = 0.005) -> None:
+    def __init__(self, own: TespecSettings, backbone: Backbone, bin_seconds: float = 0.005) -> None:
         super().__init__()
         self.own, self.backbone, self.bin_seconds = own, backbone, bin_seconds
         planes = 2 * backbone.bins if own.target.kind == "histograms" else 1
@@ -179,20 +154,14 @@ class Tespec(EventMethod):
         self.mask_patch = MaskPatch(own.mask.unit, 2 * backbone.bins)
 
     def loss(self, batch: dict[str, Tensor], state: State | None) -> tuple[dict[str, Tensor], State]:
-        """Losses of a step.
+        """Losses of a step, and the detached state.
 
-        Args:
-            batch: histograms (B, T, 2 * bins, H, W), fresh (B,) bool, mask (B, ceil(H / unit), ceil(W / unit)) bool.
-            state: state returned by the previous step, None at the start.
-
-        Returns:
-            the losses: "loss", which is "loss_masked" + visible_weight * "loss_visible", and "loss_zero", the error of
-            predicting zero on the masked pixels; for an autoencoder "loss", which is "loss_all", and "loss_zero" on all
-            pixels; and the detached state.
+        "loss" is "loss_masked" + visible_weight * "loss_visible"; "loss_zero" is the error of predicting zero on the
+        masked pixels. For an autoencoder, "loss" is "loss_all", and "loss_zero" is on all pixels.
         """
         step, state = self.reconstruct(batch, state)
         error, zero = (step.prediction - step.target).square(), step.target.square()
-        if self.own.autoencoding:
+        if self.own.mask.ratio == 0:
             loss = _mean(error, ~step.masked)
             return {"loss": loss, "loss_all": loss, "loss_zero": _mean(zero, ~step.masked)}, detach(state)
         masked, visible = _mean(error, step.masked), _mean(error, ~step.masked)
@@ -201,7 +170,7 @@ class Tespec(EventMethod):
         return {"loss": loss, **named}, detach(state)
 
     def reconstruct(self, batch: dict[str, Tensor], state: State | None) -> tuple[Reconstruction, State]:
-        """Compute target and prediction of a step, and the state after it; arguments as for `loss`."""
+        """Compute target and prediction of a step, and the state after it."""
         own, histograms, mask = self.own, batch["histograms"], batch["mask"]
         backbone_state, target_state = (None, None) if state is None else reset(state, batch["fresh"])
         size = (histograms.shape[-2], histograms.shape[-1])
@@ -216,13 +185,13 @@ class Tespec(EventMethod):
         step = Reconstruction(video, target, mean, deviation, prediction, masked)
         return step, (backbone_state, target_state)
 
-    def target(self, histograms: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def target(self, histograms: Tensor, state: Tensor | None, kind: str = "") -> tuple[Tensor, Tensor]:
         """Target (B, T, planes, H, W) of histograms (B, T, 2 * bins, H, W), before normalisation, and its state."""
-        own = self.own.target
-        if own.kind == "histograms":
+        own, kind = self.own.target, kind or self.own.target.kind
+        if kind == "histograms":
             return histograms.float(), histograms.new_zeros(len(histograms), 0, dtype=torch.float32)
         intensity = partial(estimate_intensity, norm_events=own.norm_events)
-        estimate = in_fp32(intensity if own.kind == "intensity" else estimate_high_pass)  # counts exceed half precision
+        estimate = in_fp32(intensity if kind == "intensity" else estimate_high_pass)  # counts exceed half precision
         video, state = estimate(histograms, state, alpha=own.alpha, contrast=own.contrast, bin_seconds=self.bin_seconds)
         return video.unsqueeze(2), state
 
@@ -235,15 +204,10 @@ class Tespec(EventMethod):
     def from_settings(cls, own: TespecSettings, settings: cfg.Pretraining, data: Any) -> Self:
         """Build the method with a randomly initialised backbone; a ratio above 0 that masks no patch is refused."""
         units = math.prod(-(-side // own.mask.unit) for side in data.size)
-        if not own.autoencoding and round(own.mask.ratio * units) == 0:
+        if own.mask.ratio and round(own.mask.ratio * units) == 0:
             what = f"{own.mask.ratio:g} masks none of {units} patches"
             raise UserError("objective.mask.ratio", what, f"set it to {1 / units:.3g} or more, or 0 for an autoencoder")
-        backbone: Any = cls.new_backbone(settings, data)
-        return cls(own, backbone, settings.window_ms / 1000 / settings.bins)
-
-    @property
-    def _scored(self) -> str:
-        return "loss_all" if self.own.autoencoding else "loss_masked"
+        return cls(own, cls.new_backbone(settings, data), settings.window_ms / 1000 / settings.bins)
 
     def val_losses(self, batch: dict[str, Tensor], state: State | None) -> tuple[dict[str, Tensor], State]:
         """Losses with the backbone's state carried along a recording or reset at each chunk, and of predicting zero.
@@ -253,7 +217,7 @@ class Tespec(EventMethod):
         """
         zeroed, _ = self.loss(batch, None if state is None else (None, state[1]))
         carried, state = self.loss(batch, state)
-        name, zero = self._scored, carried["loss_zero"]
+        name, zero = "loss_masked" if self.own.mask.ratio else "loss_all", carried["loss_zero"]
         return {f"{name}_carried": carried[name], f"{name}_zeroed": zeroed[name], "loss_zero": zero}, state
 
     @torch.no_grad()
@@ -262,15 +226,14 @@ class Tespec(EventMethod):
         from tespec.pictures import ReconstructedSegment, draw_segments  # importing matplotlib takes half a second
 
         self.eval()
-        own, moments = self.own.target, self._moments(data, device)
-        constants = {"alpha": own.alpha, "contrast": own.contrast, "bin_seconds": self.bin_seconds}
+        moments = self._moments(data, device)
         rows: dict[str, ReconstructedSegment] = {}
         state: Any = None
         filtered: Tensor | None = None
         for number, batch in enumerate(data.val_batches(device)):
             step, state = self.reconstruct(batch, state)
-            high_pass, filtered = estimate_high_pass(batch["histograms"], reset(filtered, batch["fresh"]), **constants)
-            videos = (high_pass.unsqueeze(2), step.video, step.prediction * step.deviation + step.mean)
+            high_pass, filtered = self.target(batch["histograms"], reset(filtered, batch["fresh"]), "high_pass")
+            videos = (high_pass, step.video, step.prediction * step.deviation + step.mean)
             for title, (events, _, place, segment) in moments.items():
                 if place == number:
                     filtered_image, target, reconstruction = (_grey(each[0, segment]).cpu().numpy() for each in videos)
@@ -282,7 +245,7 @@ class Tespec(EventMethod):
                         mask=step.masked[0, 0, 0].cpu().numpy(),
                         reconstruction=reconstruction,
                     )
-        draw_segments([rows[title] for title in moments], path, own.kind)
+        draw_segments([rows[title] for title in moments], path, self.own.target.kind)
 
     def _moments(self, data: Any, device: torch.device) -> dict[str, tuple[int, float, int, int]]:
         """Number of events, contrast of the target, batch and segment of a "busy" and a "quiet" moment.

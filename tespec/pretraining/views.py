@@ -1,10 +1,4 @@
-"""Random views of a sequence: crops of random size, resized to one size and randomly mirrored.
-
-Positions are drawn from torch's generator on the CPU, for the global batch, so they do not depend on the device. Pixels
-are sampled on the device, for all lanes together.
-"""
-
-from __future__ import annotations
+"""Random views of sequences; positions are drawn on the CPU for the global batch and do not depend on the device."""
 
 import math
 
@@ -13,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import grid_sample, pad
 
 from tespec.core.distributed import shard_slice
+from tespec.core.settings import Size
 from tespec.models.layers import sent
 
 ASPECT = (3 / 4, 4 / 3)  # width over height of a crop, relative to the image's
@@ -22,12 +17,8 @@ TRIES = 10  # at a crop that fits into the image; if none does, the crop is the 
 def draw_boxes(draws: Tensor, size: tuple[int, int], scale: tuple[float, float]) -> Tensor:
     """Random crops (..., 4) as first and last row, first and last column in px; mirrored ones swap the two columns.
 
-    As `RandomResizedCrop` of torchvision and kornia, followed by `RandomHorizontalFlip`.
-
-    Args:
-        draws: (..., 2 * TRIES + 3) numbers from 0 to 1: area and aspect ratio of each try, top, left, and mirroring.
-        size: (H, W) of the image in px.
-        scale: minimum and maximum share of the image's area.
+    As `RandomResizedCrop` of torchvision and kornia, followed by `RandomHorizontalFlip`. `draws` holds 2 * TRIES + 3
+    numbers from 0 to 1 per crop: area and aspect ratio of each try, top, left, and mirroring.
     """
     height, width = size
     share, shape = draws[..., : 2 * TRIES].double().chunk(2, dim=-1)
@@ -48,12 +39,9 @@ def draw_boxes(draws: Tensor, size: tuple[int, int], scale: tuple[float, float])
 
 
 def seen_in(maps: Tensor, boxes: Tensor, wanted: tuple[int, int]) -> Tensor:
-    """Crop maps (N, C, H, W) and resample them bilinearly, with aligned corners, to (N, C, h, w) float32.
+    """Crop maps (N, C, H, W) and resample them bilinearly, with aligned corners, to `wanted` (h, w) in float32.
 
-    Args:
-        maps: maps of any size and dtype.
-        boxes: (N, 4) as from `draw_boxes`, scaled to 0 at the first and 1 at the last row or column of the image.
-        wanted: (h, w) of the result in px.
+    `boxes` (N, 4) are those of `draw_boxes`, scaled to 0 at the first and 1 at the last row or column of the image.
     """
     ends = (2 * boxes.float() - 1).unflatten(1, (2, 2))
     rows, columns = (
@@ -72,24 +60,14 @@ def random_crops(frames: Tensor, side: int) -> Tensor:
     height, width = (min(side, whole) for whole in frames.shape[-2:])
     room = torch.tensor([frames.shape[-2] - height + 1, frames.shape[-1] - width + 1])
     whole, own = shard_slice(len(frames))
-    top, left = (torch.rand(whole, 2)[own].double() * room).long().unsqueeze(-1).unbind(1)
-    rows, columns = (sent(each, frames.device) for each in (top + torch.arange(height), left + torch.arange(width)))
-    return picked(frames, rows, columns)
+    return _parts(frames, (torch.rand(whole, 2)[own].double() * room).long(), height, width)
 
 
-def random_views(
-    frames: Tensor, count: int, wanted: tuple[int, int], scale: tuple[float, float]
-) -> tuple[Tensor, Tensor]:
-    """Draw views (count, B, T, C, h, w) float32 of each lane of frames (B, T, C, H, W), the same for all segments.
-
-    Args:
-        frames: frames of any dtype.
-        count: number of views per lane.
-        wanted: (h, w) of a view in px.
-        scale: minimum and maximum share of the image's area in a view.
+def random_views(frames: Tensor, count: int, wanted: Size, scale: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """Draw views (count, B, T, C, *wanted) float32 of each lane of frames (B, T, C, H, W), the same for all segments.
 
     Returns:
-        the views, and their boxes (count, B, 4) as for `seen_in`.
+        the views, each with a share of the image's area within `scale`, and their boxes (count, B, 4) for `seen_in`.
     """
     whole, own = shard_slice(len(frames))
     height, width = frames.shape[-2:]
@@ -107,19 +85,15 @@ def random_time_flips(histograms: Tensor) -> Tensor:
     return torch.where(flips, histograms.flip(1, 2), histograms)
 
 
-def random_shifts(frames: Tensor, most: int) -> Tensor:
-    """Shift each lane of frames (B, T, C, H, W) by up to `most` px along both axes, padding with zeros."""
+def random_shifts(frames: Tensor, share: float) -> Tensor:
+    """Shift each lane of frames (B, T, C, H, W) along both axes by up to a share of the shorter, padding with zeros."""
     whole, own = shard_slice(len(frames))
-    starts = most - torch.randint(-most, most + 1, (whole, 2))[own]
-    rows, columns = (
-        sent(torch.arange(frames.shape[axis - 2]) + starts[:, axis : axis + 1], frames.device) for axis in (0, 1)
-    )
-    return picked(pad(frames, (most,) * 4), rows, columns)
+    most = round(share * min(frames.shape[-2:]))
+    corners = most - torch.randint(-most, most + 1, (whole, 2))[own]
+    return _parts(pad(frames, (most,) * 4), corners, *frames.shape[-2:])
 
 
-def picked(frames: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Gather the pixels (B, T, C, h, w) of frames (B, T, C, H, W) at rows (B, h) and columns (B, w)."""
-    places = rows.unsqueeze(-1) * frames.shape[-1] + columns.unsqueeze(-2)
-    shape = (*frames.shape[:-2], *places.shape[-2:])
-    places = places.flatten(-2).unsqueeze(-2).unsqueeze(-2).expand(*frames.shape[:-2], -1)
-    return frames.flatten(-2).gather(-1, places).view(shape)
+def _parts(frames: Tensor, corners: Tensor, height: int, width: int) -> Tensor:
+    """Crop each lane of frames (B, T, C, H, W) at its top and left of corners (B, 2), which are on the CPU."""
+    lanes = zip(frames, corners.tolist(), strict=True)
+    return torch.stack([lane[..., top : top + height, left : left + width] for lane, (top, left) in lanes])

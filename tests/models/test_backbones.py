@@ -10,7 +10,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tespec.core.errors import UserError
 from tespec.models import EventMaxViT, EventResNet, EventSwin, build_backbone
 from tespec.models.backbone import ConvLstm, detach, reset, resized
-from tespec.models.event_maxvit import partition_of
 from tespec.models.event_swin import resize_table
 from tespec.models.layers import MatrixPool, crop, pad_to, padded_size, with_exact_pools
 from tespec.registry import BACKBONES
@@ -168,8 +167,9 @@ def test_crop_undoes_pad_and_maps_that_do_not_fit_are_refused():
 
 
 def test_partitions_of_maxvit_are_rvts():
-    found = [partition_of(size) for size in ((256, 320), (384, 640), (224, 352))]  # Gen1, 1Mpx halved, DDD17
-    assert found == [(8, 10), (6, 10), (7, 11)]
+    for size, partition in (((256, 320), (8, 10)), ((384, 640), (6, 10)), ((224, 352), (7, 11))):  # Gen1, 1Mpx, DDD17
+        stages = EventMaxViT("maxvit-micro", img_size=size).stages
+        assert {each.partition_size for stage in stages for each in (stage.window, stage.grid)} == {partition}
 
 
 def test_windows_of_swin_follow_the_true_padded_size():

@@ -61,7 +61,7 @@ def test_noise_is_gumbels_and_processes_draw_what_one_draws():
         lambda n: gumbel_noise(torch.zeros(n, 5, 2)),
         lambda n: draw_blocks(n, 6, 10, 0.5, 4),
         lambda n: random_time_flips(histograms(1).expand(n, -1, -1, -1, -1)),
-        lambda n: random_shifts(histograms(1).expand(n, -1, -1, -1, -1), 8),
+        lambda n: random_shifts(histograms(1).expand(n, -1, -1, -1, -1), 8 / 64),
     ):
         torch.manual_seed(0)
         every = draw(4)
@@ -90,10 +90,10 @@ def test_half_of_the_windows_are_played_backwards_and_all_are_shifted():
     backwards = flipped[:, 1, 4, 10, 15] == 1  # last segment, positive, second bin from the end
     assert backwards.float().mean().item() == pytest.approx(0.5, abs=0.08)
     assert torch.equal(flipped[~backwards], counts[~backwards])
-    moves = random_shifts(counts, 3).nonzero()
+    moves = random_shifts(counts, 3 / 20).nonzero()
     assert len(moves) == 400
     assert {*(moves[:, 3] - 10).tolist()} == {*(moves[:, 4] - 15).tolist()} == set(range(-3, 4))
-    assert random_shifts(counts, 20).sum() < 400  # events shifted out of the frame are lost
+    assert random_shifts(counts, 1.0).sum() < 400  # events shifted out of the frame are lost
 
 
 @pytest.mark.parametrize("recurrent", [True, False])
