@@ -182,9 +182,9 @@ def guide(
     for file in plugins:
         import_file(file)
     import tespec.datasets  # noqa: F401  # registers the data sets
-    from tespec.core.config import dataset_of_task, names
+    from tespec.core.config import dataset_and_splits, names
 
     if dataset not in names("tasks"):
         raise UserError(dataset, "no such dataset", f"choose from {', '.join(names('tasks'))}")
-    print(inspect.getdoc(find_registered(DATASETS, dataset_of_task(dataset), "dataset")))
+    print(inspect.getdoc(find_registered(DATASETS, dataset_and_splits(dataset)[0], "dataset")))
     print("\nNothing is downloaded: the archives are gated or large, and their owners' pages explain how to get them.")

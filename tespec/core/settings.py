@@ -6,8 +6,9 @@ import difflib
 import math
 import re
 import typing
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, fields, is_dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import field, is_dataclass, replace
+from functools import reduce
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, StrictBool, TypeAdapter, ValidationError
@@ -15,6 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from tespec.core.errors import UserError
 
+Layer = tuple[str, Mapping[str, Any]]  # source and nested settings
 Size = tuple[int, int]  # rows and columns in px
 
 LARGEST = 1 << 14  # px; event coordinates have at most 14 bits
@@ -41,30 +43,22 @@ def parse_size(text: str) -> Size:
 T = TypeVar("T")
 
 
-def merge(
-    base: Mapping[str, Any],
-    changes: Mapping[str, Any],
-    source: str,
-    replaced: Sequence[str] = (),
-    *,
-    strict: bool = True,
-) -> dict[str, Any]:
-    """Merge nested `changes` into a copy of `base`; if `strict`, refuse keys that `base` lacks.
+def merge(base: Mapping[str, Any], layer: Layer, *, strict: bool = True) -> dict[str, Any]:
+    """Merge the nested settings of `layer` into a copy of `base`; if `strict`, refuse keys that `base` lacks.
 
-    Mappings with a `type` are replaced instead of merged, since another type may have other keys; so are the keys in
-    `replaced`.
+    Mappings with a `type` are replaced instead of merged, since another type may have other keys; so are splits, except
+    by the user.
     """
-    if not isinstance(base, Mapping) or not isinstance(changes, Mapping):
-        raise UserError(source, "is not a mapping of settings", "write nested keys")
+    source, changes = layer
     merged = dict(base)
     for key, value in changes.items():
         if strict and key not in base:
             nested = [f"{group}.{key}" for group, held in base.items() if isinstance(held, Mapping) and key in held]
             remedy = f"did you mean {nested[0]!r}?" if nested else suggest(key, base)
             raise UserError(source, f"unknown setting {key!r}", remedy)
-        whole = key in replaced or (isinstance(value, Mapping) and "type" in value)
-        if isinstance(value, Mapping) and isinstance(base.get(key), Mapping) and not whole:
-            merged[key] = merge(base[key], value, source, strict=strict)
+        mergeable = isinstance(value, Mapping) and isinstance(base.get(key), Mapping) and "type" not in value
+        if mergeable and (key != "splits" or source.startswith("--set")):
+            merged[key] = merge(base[key], (source, value), strict=strict)
         else:
             merged[key] = value
     return merged
@@ -76,6 +70,47 @@ def suggest(key: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(key, names, n=1)
     shown = ", ".join(names[:20]) + ", ..." * (len(names) > 20)
     return f"did you mean {close[0]!r}?" if close else f"choose from {shown or 'none'}"
+
+
+def build(kind: type[T], facts: Mapping[str, Any], source: str) -> T:
+    """Build and validate a settings dataclass from nested mappings.
+
+    Args:
+        kind: the dataclass, such as `Finetuning`.
+        facts: values by name, as in YAML.
+        source: origin of the values, for messages; or the name of their group, such as "head" of "head.channels".
+
+    Raises:
+        UserError: a setting is missing, unknown, of the wrong type or out of range; the message names the first one.
+    """
+    try:
+        return TypeAdapter(kind).validate_python(dict(facts), extra="forbid")
+    except ValidationError as invalid:
+        errors = invalid.errors(include_url=False)
+        error = next((each for each in errors if each["type"] == "unexpected_keyword_argument"), errors[0])
+        unknown, (*place, last) = error["type"] == "unexpected_keyword_argument", error["loc"] or (0,)
+        # Pydantic's path includes the members of unions, and a trailing list index, which helps less than the value.
+        steps = place if unknown or isinstance(last, int) else [*place, last]
+        path = ".".join(str(step) for step in steps if isinstance(step, int) or step.isidentifier())
+        where = source + (f".{path}" if source.isidentifier() else f", {path}") * bool(path)
+        if unknown:
+            known = reduce(lambda names, step: names.get(step, names), place, known_settings(kind))
+            raise UserError(where, f"unknown setting {last!r}", suggest(str(last), known)) from invalid
+        if error["type"] == "missing" and isinstance(last, str):
+            raise UserError(source, f"setting {path!r} is missing", "add it to the config") from invalid
+        said = "it should be a list of two values" if error["type"] in ("missing", "too_long") else error["msg"]
+        text = repr(error["input"])
+        shown = text if len(text) <= 60 else f"{text[:20]}..."
+        remedy = re.sub(r"^(Input|Tuple|List|Value) should", "it should", said)
+        raise UserError(where, f"{shown} is not allowed", remedy) from invalid
+
+
+def known_settings(kind: Any) -> Any:
+    """Names of the settings of a dataclass, or of the entries of a list, nested as in YAML; None for other types."""
+    entry, *_ = *typing.get_args(kind), kind
+    if not is_dataclass(entry):
+        return None
+    return {name: known_settings(hint) for name, hint in typing.get_type_hints(entry).items()}
 
 
 PositiveInt = Annotated[int, Field(strict=True, gt=0)]
@@ -90,61 +125,6 @@ Flag = StrictBool
 # Generous upper limits: networks are built from the settings in weights files, which may be untrusted.
 Width = Annotated[int, Field(strict=True, ge=1, le=4096)]
 Depth = Annotated[int, Field(strict=True, ge=0, le=64)]
-
-
-def build(kind: type[T], facts: Mapping[str, Any], source: str) -> T:
-    """Build and validate a settings dataclass from nested mappings.
-
-    Args:
-        kind: the dataclass, such as `Finetuning`.
-        facts: values by name, as in YAML.
-        source: origin of the values, for messages; or the name of their group, such as "head" of "head.channels".
-
-    Raises:
-        UserError: a setting is missing, unknown, of the wrong type or out of range; the message names the first one.
-    """
-    refuse_unknown(kind, facts, source)
-    try:
-        return TypeAdapter(kind).validate_python(dict(facts))
-    except ValidationError as errors:
-        error = errors.errors(include_url=False)[0]
-        # Pydantic's path includes the members of unions, and a trailing list index, which helps less than the value.
-        place = error["loc"][:-1] if isinstance((0, *error["loc"])[-1], int) else error["loc"]
-        path = ".".join(str(part) for part in place if isinstance(part, int) or part.isidentifier())
-        if error["type"] == "missing" and isinstance(error["loc"][-1], str):
-            raise UserError(source, f"setting {path!r} is missing", "add it to the config") from errors
-        said = "it should be a list of two values" if error["type"] in ("missing", "too_long") else error["msg"]
-        text = repr(error["input"])
-        shown = text if len(text) <= 60 else f"{text[:20]}..."
-        remedy = re.sub(r"^(Input|Tuple|List|Value) should", "it should", said)
-        where = _inside(source, path) if path else source
-        raise UserError(where, f"{shown} is not allowed", remedy) from errors
-
-
-def refuse_unknown(kind: Any, facts: Mapping[str, Any], source: str) -> None:
-    """Refuse settings that `kind` does not have.
-
-    Raises:
-        UserError: a setting is unknown; the message suggests the closest one.
-    """
-    hints = typing.get_type_hints(kind)
-    known = [field.name for field in fields(kind)]
-    for key, value in facts.items():
-        if key not in known:
-            raise UserError(source, f"unknown setting {key!r}", suggest(str(key), known))
-        entry, *_ = typing.get_args(hints[key]) or (None,)
-        if is_dataclass(hints[key]) and isinstance(value, Mapping):
-            refuse_unknown(hints[key], value, _inside(source, key))
-        elif is_dataclass(entry) and isinstance(value, list):
-            for number, each in enumerate(value):
-                if isinstance(each, Mapping):
-                    refuse_unknown(entry, each, _inside(source, f"{key}.{number}"))
-
-
-def _inside(source: str, path: str) -> str:
-    return f"{source}.{path}" if source.isidentifier() else f"{source}, {path}"
-
-
 ARCHITECTURES = ("recurrent", "feedforward")
 # Fraction of the lanes that sample random clips, each with a reset state; the others stream recordings and carry state.
 SAMPLING = {"streams": 0.0, "mixed": 0.5, "clips": 1.0}
@@ -193,13 +173,21 @@ class Optimisation:
     optimizer: Literal["Adam", "AdamW"] = "AdamW"
     betas: tuple[Momentum, Momentum] = (0.9, 0.999)
     schedule: Literal["linear", "cosine"] = "cosine"
-    start_divisor: PositiveFloat = 25.0
-    end_divisor: PositiveFloat = 1000.0
+    start_divisor: PositiveFloat = 25.0  # c1 in the paper
+    end_divisor: PositiveFloat = 1000.0  # c2 in the paper
     warmup_steps: Annotated[int, Field(strict=True, ge=0)] = 0
     clip: Clip = Clip("none", None)
     weight_decay: Decay = Decay(0.0, 0.0, ())
     patch_embed_lr: PositiveFloat = 1.0
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # RVT: fp16; the paper does not specify it
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptimisation(Optimisation):
+    """`Optimisation` with the defaults of fine-tuning, without weight decay as in RVT."""
+
+    optimizer: Literal["Adam", "AdamW"] = "Adam"  # RVT: AdamW without weight decay, which is the same update
+    clip: Clip = Clip("value", 1.0)  # as in RVT; the paper does not specify it
 
 
 @dataclass(frozen=True)
@@ -285,45 +273,50 @@ class OfRecordings:
         return SAMPLING[self.sampling]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Finetuning(OfRecordings):
     """Settings of one cell of the tables: a task, an architecture and a profile; windows in ms.
 
     `sampling` is one of `SAMPLING`; networks trained only on clips are evaluated on clips. `drop_path` is the rate of
-    stochastic depth in the last block, `label_share` the fraction of the training labels that is used. `peak_lr_after`
-    maps pre-training data sets to the peak learning rates of backbones pre-trained on them. `sensor_px` is the sensor
-    size, such as "640x480", for recordings that do not store it.
+    stochastic depth in the last block. `peak_lr_after` maps pre-training data sets to the peak learning rates of
+    backbones pre-trained on them. `sensor_px` is the sensor size, such as "640x480", for recordings that do not store
+    it.
     """
 
-    task: str
+    task: str = ""
     version: PositiveInt
     kind: str
     title: str
     dataset: str
-    splits: dict[str, tuple[str, ...] | None]
+    # None: the recordings listed by the data set's class
+    splits: dict[str, tuple[str, ...] | None] = field(default_factory=lambda: dict.fromkeys(("train", "val", "test")))
     classes: tuple[str, ...]
     protocol: dict[str, Any]
-    downsample: Downsample
-    bins: PositiveInt
-    rule: Rule
-    head: dict[str, Any]
-    optimisation: Optimisation
-    augmentation: Augmentation
+    downsample: Downsample = Downsample(1, "nearest")
+    bins: PositiveInt = 10
+    rule: Rule = "edges"  # bins divide the window (Eq. 3); rvt: bins as in RVT's archives
+    head: dict[str, Any] = field(default_factory=dict)
+    optimisation: TaskOptimisation
+    augmentation: Augmentation = Augmentation()
     batch_size: PositiveInt
     segments: PositiveInt
     window_ms: PositiveFloat | None
-    sampling: Sampling
-    drop_path: DropRate
-    labels_per_chunk: PositiveInt | None
-    evaluation_lanes: PositiveInt
-    test_time_augmentation: str
-    peak_lr_after: dict[str, PositiveFloat]
-    arch: str
-    profile: str
-    width: str
-    deviations: tuple[str, ...]
-    sensor_px: str | None
-    label_share: SomeShare
+    # RVT's mixed sampling (data/genx_utils, modules/detection.py). The paper uses RVT's data loading for pre-training
+    # and detection; it does not specify the sampling of the other tasks.
+    sampling: Sampling = "mixed"
+    drop_path: DropRate = 0.0  # RVT uses none; the paper does not specify it
+    labels_per_chunk: PositiveInt | None = None  # labelled segments per lane and step that reach the head; None: all
+    evaluation_lanes: PositiveInt = 1  # recordings evaluated in parallel; affects speed and memory, not predictions
+    # "flip": average the logits with those of the mirrored image; "ecddp": also at scales 1.5 and 2, as in ECDDP's
+    # published numbers (eval_seg.py). The paper uses none.
+    test_time_augmentation: str = "none"
+    peak_lr_after: dict[str, PositiveFloat] = field(default_factory=dict)
+    arch: str = ""
+    profile: str = ""
+    width: str = ""
+    deviations: tuple[str, ...] = ()
+    sensor_px: str | None = None
+    label_share: SomeShare = 1.0  # fraction of the training labels, spread evenly over each recording
 
     def check(self) -> None:
         """Refuse inconsistent settings."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tespec.core.config import splits_of_tasks
+from tespec.core.config import dataset_and_splits, names
 from tespec.core.description import LEVELS, descriptions_above, read_description
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample, Size
@@ -226,7 +226,8 @@ def _split_of_folders(path: Path, root: Path, splits_in: Callable[[Path], list[s
 def _archives() -> list[tuple[type[LabelledDataset], Mapping[str, Sequence[str]]]]:
     """Data sets with their official splits, and data sets with the splits of task configs."""
     official = [(kind, kind.splits) for kind in DATASETS.module_dict.values()]
-    return official + [(find_registered(DATASETS, name, "dataset"), splits) for name, splits in splits_of_tasks()]
+    of_tasks = map(dataset_and_splits, names("tasks"))
+    return official + [(find_registered(DATASETS, dataset, "dataset"), splits) for dataset, splits in of_tasks]
 
 
 def _split_of_archive(path: Path, archives: list[tuple[Any, Mapping[str, Sequence[str]]]]) -> str | None:

@@ -21,7 +21,7 @@ from tespec.comparison.records import Record, plugin_sha256
 from tespec.core.config import (
     UPSTREAM,
     as_facts,
-    changed_finetuning,
+    changed_settings,
     files,
     finetuning_settings,
     flattened,
@@ -350,7 +350,7 @@ def _cell(
         network = find_method(method).network
     of_data = read_description(Path(data)).overrides()
     settings = finetuning_settings(task, arch, profile, changes, of_data, backbone or network)
-    changed = changed_finetuning(settings, of_data, network) if changes or backbone else {}
+    changed = changed_settings(settings, network, of_data) if changes or backbone else {}
     return canonical(changed, accumulate), settings.version
 
 
