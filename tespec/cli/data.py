@@ -15,7 +15,7 @@ from tespec.cli.main import new_app, refuse
 from tespec.cli.options import Changed, Plugins, read_config
 from tespec.core.errors import UserError
 from tespec.core.settings import parse_size
-from tespec.registry import DATASETS, find_registered, import_file
+from tespec.registry import DATASETS, find_registered, import_files
 from tespec.runs.setup import PositiveInt
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ class Reading:
 
     def dataset(self, name: str, path: Path) -> tuple[LabelledDataset, str]:
         """Open the data set, or the recordings, in `path`; return it with its histogram rule."""
-        for file in self.plugins:
-            import_file(file)
+        import_files(self.plugins)
         if name == RECORDINGS:
             from tespec.datasets.folder import EventFolder
 
@@ -179,8 +178,7 @@ def guide(
     dataset: Annotated[str, Parameter(help="gen1, 1mpx, dsec, ddd17 or mvsec")], /, *, plugins: Plugins = ()
 ) -> None:
     """Print where to get a data set, its licence, size and layout."""
-    for file in plugins:
-        import_file(file)
+    import_files(plugins)
     import tespec.datasets  # noqa: F401  # registers the data sets
     from tespec.core.config import dataset_and_splits, names
 

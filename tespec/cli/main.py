@@ -42,13 +42,11 @@ def new_app(name: str, text: str = "", **more: Any) -> App:
         help_format="plaintext",
         help_formatter="plain",
         group_parameters=Group("Options", sort_key=0),
-        default_parameter=Parameter(negative=(), show_default=_shown_default),
+        default_parameter=Parameter(
+            negative=(), show_default=lambda value: None if value is False or value in ((), "") else value
+        ),
         **more,
     )
-
-
-def _shown_default(value: Any) -> Any:
-    return None if value is False or value in ((), "") else value
 
 
 def call(app: App, given: Sequence[str]) -> int | None:
@@ -113,7 +111,7 @@ def refuse(wrong: bool, what: str) -> None:
 lines = [f"  {name:9} {what}" for name, what in VERBS.items()]
 app = new_app("tespec", f"{tespec.__doc__}\n\n" + "\n".join(lines), usage="tespec VERB ...  (see tespec VERB --help)")
 for name in VERBS:
-    place = "tables:report_app" if name == "report" else f"{name}:app"
+    place = {"pretrain": "run:pretrain_app", "report": "tables:report_app"}.get(name, f"{name}:app")
     app.command(f"tespec.cli.{place}", name=name, show=False)  # imported lazily
 
 

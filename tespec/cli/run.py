@@ -1,4 +1,4 @@
-"""Fine-tune and evaluate one cell of the tables."""
+"""Fine-tune and evaluate one cell of the tables; pre-train a backbone without labels."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from cyclopts.types import PositiveFloat
 # Modules that need torch are imported inside functions: mistakes on the command line are reported immediately, and
 # import errors of a broken installation in one line.
 from tespec.cli.main import new_app, refuse
-from tespec.cli.options import Choices, Given, Plugins, prepared, read_config, require_known
+from tespec.cli.options import Advanced, Choices, Given, Plugins, prepared, read_config, require_known
 from tespec.core import config
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.registry import METHODS, register_methods
-from tespec.runs.setup import ADVANCED, NonNegativeInt, Setup
+from tespec.runs.setup import NonNegativeInt, Setup
 
 if TYPE_CHECKING:
     from tespec.comparison.records import Numbers, Record
     from tespec.core.settings import Finetuning, Pretraining
 
 PICTURES = Group("Pictures of predictions", sort_key=1)
-app = new_app("run", usage="")
+app, pretrain_app = new_app("run", usage=""), new_app("pretrain", usage="")
 
 
 @Parameter(name="*", group=PICTURES)
@@ -72,9 +72,7 @@ def run(
     describe: Annotated[str | None, Parameter(help="print settings of a task or method, each with its source")] = None,
     setup: Setup = Setup(),
     drawing: Drawing = Drawing(),
-    reference: Annotated[
-        Literal["prior"] | None, Parameter(group=ADVANCED, help="score the label prior instead of a method")
-    ] = None,
+    reference: Annotated[Literal["prior"] | None, Advanced(help="score the label prior instead of a method")] = None,
     pretraining_seed: Annotated[
         NonNegativeInt | None,
         Parameter(show=False, help="of the pre-training on the sample world that it starts from; plans set it"),
@@ -174,6 +172,64 @@ def run(
                     print(f"weights: {weights}")
 
 
+@pretrain_app.default
+def pretrain(
+    *,
+    method: Annotated[str, Parameter(help="method with a pre-training recipe; see `run --list`")],
+    data: Annotated[Path | None, Parameter(help="recording, folder of recordings, or sample: the sample world")] = None,
+    seed: Annotated[NonNegativeInt, Parameter(help="seed of all randomness")] = 0,
+    choices: Choices = Choices(),
+    skip_damaged: Annotated[bool, Advanced(help="skip recordings that cannot be read; the record lists them")] = False,
+    setup: Setup = Setup(),
+    plugins: Plugins = (),
+    given: Given,
+) -> None:
+    """Pre-train a backbone without labels.
+    Settings: the method's recipe, then --profile, then --set; the later one wins (`run --describe METHOD` shows them).
+    """
+    profile = read_config("profiles", choices.profile)
+    require_known(plugins, method=method, profile=profile)
+    config.refuse_unknown_changes(None, "", None, (), choices.all_changes)
+    register_methods(plugins)
+    from tespec.pretraining.method import find_method, own_settings, pretrain_method
+    from tespec.runs.data import find_unlabelled
+
+    kind = find_method(method)
+    if kind.recipe is None:
+        raise UserError(f"--method {method}", "has no pre-training recipe", "choose a method that has one")
+    network, changes = choices.network(kind), choices.all_changes
+    dataset = config.pretraining_settings(method, profile or "paper", changes, network).dataset
+    found = find_unlabelled(dataset, data, profile, planned=choices.dry_run)
+    settings = config.pretraining_settings(method, profile or found.profile, changes, network)
+    first, file = pretrain_method(settings).upstream(own_settings(settings.objective))
+    if choices.dry_run:
+        from tespec.runs.cost import estimate_pretraining, input_of
+        from tespec.runs.pretrain import identity_of
+
+        identity_of(settings)  # refuses settings without effect
+        estimate = estimate_pretraining(settings, input_of(settings, dataset, found.sensor(settings.sensor)))
+        print(estimate.report(found.title, setup, choices.gpus))
+        if first and not file:
+            print(f"First, {first} is pre-trained: see --method {first} --dry-run.")
+        return
+    from tespec.core.distributed import is_first
+    from tespec.runs.pretrain import pretrain
+    from tespec.runs.train import require_trainable
+    from tespec.training.device import denormals_flushed, launched
+
+    with launched(setup.launcher, setup.device), denormals_flushed():
+        setup = prepared(setup, given, profile)
+        require_trainable(settings, setup)  # before data is generated
+        if found.notice:
+            say(found.notice)
+        result = pretrain(method, settings, found.made(), seed, setup, skip_damaged=skip_damaged)
+        if is_first():
+            print("validation: " + ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items()))
+            print(f"weights: {result.weights}")
+            if (picture := setup.results / "pictures" / f"{result.record.name}.png").is_file():
+                print(f"picture: {picture}")
+
+
 def draw(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) -> None:
     """Draw a trained model's predictions on a recording, given by its name in the task's data or by path."""
     from tespec.inference import predict, read_settings
@@ -227,11 +283,13 @@ def print_settings(
         print(f"\npre-training, profile {profile}")
         settings = config.pretraining_settings(name, profile, changes, choices.network(method))
         layers = config.pretraining_layers(name, profile, changes)
-    layers += [("--backbone", {"width": choices.backbone})] if choices.backbone else []
-    for key, (value, origin) in config.origins(settings, layers).items():
+    layers.append(("--backbone" if choices.backbone else f"profile {profile}", {"width": settings.width}))
+    origins = {key: source for source, layer in layers for key in config.flattened(layer)}
+    for key, value in config.flattened(config.as_facts(settings)).items():
         if key not in ("task", "name", "arch", "profile", "deviations"):  # above; the last is long, and in every record
             shown = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").rstrip()
-            print(f"  {f'{key}: {shown}':60} # {origin}")
+            origin = origins.get(key, "default")
+            print(f"  {f'{key}: {shown}':60} # {'--set' if origin.startswith('--set') else origin}")
 
 
 def print_result(record: Record) -> None:

@@ -21,11 +21,7 @@ _added: dict[str, dict[str, Path]] = {}  # the user's config files by kind ("tas
 
 
 def add_file(kind: str, path: Path) -> str:
-    """Add a config file of the user and return its name, the file's stem.
-
-    Raises:
-        UserError: the file does not exist, or another config has the same name.
-    """
+    """Add a config file of the user and return its name, the file's stem, which no other config may have."""
     path = path.absolute()
     if path.suffix != ".yaml" or not path.is_file():
         raise UserError(path, "not an existing .yaml file", "check the path")
@@ -108,11 +104,7 @@ def dataset_and_splits(task: str) -> tuple[str, dict[str, list[str]]]:
 
 
 def read_profiles(name: str) -> list[Profile]:
-    """Read the base of a profile, if it has one, and the profile itself, which takes precedence.
-
-    Raises:
-        UserError: the profile does not exist, or has an unknown setting.
-    """
+    """Read the base of a profile, if it has one, and the profile itself, which takes precedence."""
     return [build(Profile, each, f"profile {each['name']}") for each in _with_base("profiles", name)]
 
 
@@ -198,14 +190,6 @@ def parse_change(change: str) -> Layer:
     return f"--set {change}", reduce(lambda nested, key: {key: nested}, reversed(path.split(".")), value)
 
 
-def origins(settings: Finetuning | Pretraining, layers: Sequence[Layer]) -> dict[str, tuple[Any, str]]:
-    """Return the value of each setting by dotted name, with the last layer that sets it."""
-    stated: dict[str, str] = {}
-    for source, layer in [(f"profile {settings.profile}", {"width": settings.width}), *layers]:
-        stated |= dict.fromkeys(flattened(layer), "--set" if source.startswith("--set") else source)
-    return {key: (value, stated.get(key, "default")) for key, value in flattened(as_facts(settings)).items()}
-
-
 def _cell_facts(
     task: str, arch: str, profile: str, changes: Sequence[str], of_data: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -232,9 +216,6 @@ def finetuning_settings(
         changes: the user's `KEY=VALUE` changes.
         of_data: overrides from the data, see `Description.overrides`.
         network: kind of network, whose architecture the profile chooses, or an architecture.
-
-    Raises:
-        UserError: the task or a setting is unknown, or a value is invalid.
     """
     facts = _cell_facts(task, arch, profile, changes, of_data)
     settings = build(Finetuning, facts | {"task": task, "arch": arch} | _scale(profile, network), f"task {task}")
@@ -249,9 +230,6 @@ def pretraining_settings(
 
     The change `objective=NAME` trains the loss of another method, with that method's own settings. `network` is as in
     `finetuning_settings`, by default the method's.
-
-    Raises:
-        UserError: the method or a setting is unknown, or a value is invalid.
     """
     kind, (usual, *layers) = recipe_of(method), pretraining_layers(method, profile, changes)
     facts, scale = reduce(merge, layers, dict(usual[1])), _scale(profile, network or kind.network)

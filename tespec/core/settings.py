@@ -28,11 +28,7 @@ def is_size(size: Size) -> bool:
 
 
 def parse_size(text: str) -> Size:
-    """Parse "WIDTHxHEIGHT", such as "640x480", into (height, width) in px.
-
-    Raises:
-        UserError: the text is not a valid sensor size.
-    """
+    """Parse "WIDTHxHEIGHT", such as "640x480", into (height, width) in px."""
     sides = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     size = (int(sides[2]), int(sides[1])) if sides else (0, 0)
     if not is_size(size):
@@ -75,13 +71,8 @@ def suggest(key: str, known: Iterable[str]) -> str:
 def build(kind: type[T], facts: Mapping[str, Any], source: str) -> T:
     """Build and validate a settings dataclass from nested mappings.
 
-    Args:
-        kind: the dataclass, such as `Finetuning`.
-        facts: values by name, as in YAML.
-        source: origin of the values, for messages; or the name of their group, such as "head" of "head.channels".
-
-    Raises:
-        UserError: a setting is missing, unknown, of the wrong type or out of range; the message names the first one.
+    The first setting that is missing, unknown, of the wrong type or out of range is refused. `source` is the origin of
+    the values, for messages; or the name of their group, such as "head" of "head.channels".
     """
     try:
         return TypeAdapter(kind).validate_python(dict(facts), extra="forbid")
@@ -134,11 +125,7 @@ Rule = Literal["edges", "rvt"]
 
 @dataclass(frozen=True)
 class Clip:
-    """Gradient clipping: by "value", by total "norm", by the norm of each "parameter", or "none".
-
-    Raises:
-        UserError: the limit `at` is missing.
-    """
+    """Gradient clipping: by "value", by total "norm", by the norm of each "parameter", or "none"; `at` is the limit."""
 
     by: Literal["value", "norm", "parameter", "none"]
     at: PositiveFloat | None
@@ -203,11 +190,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Downsample:
-    """Spatial downsampling of events; "auto" reduces the width to at most `to_width` px, for `keep` see `Region`.
-
-    Raises:
-        UserError: `factor` is "auto" without `to_width`, or a number with it.
-    """
+    """Spatial downsampling of events; "auto" reduces the width to at most `to_width` px, for `keep` see `Region`."""
 
     factor: PositiveInt | Literal["auto"]
     keep: Literal["nearest", "all"]
@@ -236,20 +219,30 @@ class Profile:
     pretraining: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
 class OfRecordings:
-    """Base of settings of runs that learn from recordings."""
+    """Settings of every run that learns from recordings.
 
-    batch_size: int
+    `sampling` is one of `SAMPLING`, `drop_path` the rate of stochastic depth in the last block, and `sensor_px` the
+    sensor size, such as "640x480", for recordings that do not store it.
+    """
+
+    dataset: str
+    batch_size: PositiveInt
     optimisation: Optimisation
-    sampling: str
-    sensor_px: str | None
+    sampling: Sampling
+    bins: PositiveInt = 10
+    rule: Rule = "edges"  # bins divide the window (Eq. 3); rvt: bins as in RVT's archives
+    downsample: Downsample = Downsample(1, "nearest")
+    drop_path: DropRate = 0.0
+    augmentation: Augmentation = Augmentation()
+    profile: str = "paper"
+    width: str = ""
+    deviations: tuple[str, ...] = ()
+    sensor_px: str | None = None
 
     def check(self) -> None:
-        """Refuse inconsistent settings.
-
-        Raises:
-            UserError: two settings contradict each other.
-        """
+        """Refuse inconsistent settings."""
         steps, warmup = self.optimisation.steps, self.optimisation.warmup_steps
         if warmup and warmup >= steps:
             what = f"{warmup} is not less than optimisation.steps, which is {steps}"
@@ -260,11 +253,7 @@ class OfRecordings:
 
     @property
     def sensor(self) -> Size | None:
-        """Sensor size (height, width) in px by `sensor_px`, or None.
-
-        Raises:
-            UserError: `sensor_px` is not a valid size.
-        """
+        """Sensor size (height, width) in px by `sensor_px`, or None."""
         return parse_size(self.sensor_px) if self.sensor_px else None
 
     @property
@@ -277,34 +266,25 @@ class OfRecordings:
 class Finetuning(OfRecordings):
     """Settings of one cell of the tables: a task, an architecture and a profile; windows in ms.
 
-    `sampling` is one of `SAMPLING`; networks trained only on clips are evaluated on clips. `drop_path` is the rate of
-    stochastic depth in the last block. `peak_lr_after` maps pre-training data sets to the peak learning rates of
-    backbones pre-trained on them. `sensor_px` is the sensor size, such as "640x480", for recordings that do not store
-    it.
+    Networks trained only on clips are evaluated on clips. `peak_lr_after` maps pre-training data sets to the peak
+    learning rates of backbones pre-trained on them. RVT has no `drop_path`; the paper does not specify it.
     """
 
     task: str = ""
     version: PositiveInt
     kind: str
     title: str
-    dataset: str
     # None: the recordings listed by the data set's class
     splits: dict[str, tuple[str, ...] | None] = field(default_factory=lambda: dict.fromkeys(("train", "val", "test")))
     classes: tuple[str, ...]
     protocol: dict[str, Any]
-    downsample: Downsample = Downsample(1, "nearest")
-    bins: PositiveInt = 10
-    rule: Rule = "edges"  # bins divide the window (Eq. 3); rvt: bins as in RVT's archives
     head: dict[str, Any] = field(default_factory=dict)
     optimisation: TaskOptimisation
-    augmentation: Augmentation = Augmentation()
-    batch_size: PositiveInt
     segments: PositiveInt
     window_ms: PositiveFloat | None
     # RVT's mixed sampling (data/genx_utils, modules/detection.py). The paper uses RVT's data loading for pre-training
     # and detection; it does not specify the sampling of the other tasks.
     sampling: Sampling = "mixed"
-    drop_path: DropRate = 0.0  # RVT uses none; the paper does not specify it
     labels_per_chunk: PositiveInt | None = None  # labelled segments per lane and step that reach the head; None: all
     evaluation_lanes: PositiveInt = 1  # recordings evaluated in parallel; affects speed and memory, not predictions
     # "flip": average the logits with those of the mirrored image; "ecddp": also at scales 1.5 and 2, as in ECDDP's
@@ -312,10 +292,6 @@ class Finetuning(OfRecordings):
     test_time_augmentation: str = "none"
     peak_lr_after: dict[str, PositiveFloat] = field(default_factory=dict)
     arch: str = ""
-    profile: str = ""
-    width: str = ""
-    deviations: tuple[str, ...] = ()
-    sensor_px: str | None = None
     label_share: SomeShare = 1.0  # fraction of the training labels, spread evenly over each recording
 
     def check(self) -> None:
@@ -362,39 +338,16 @@ class Mask:
 
 @dataclass(frozen=True, kw_only=True)
 class Pretraining(OfRecordings):
-    """Settings of one pre-training; a method's recipe holds its published settings.
+    """Settings of one pre-training; a method's recipe holds its published settings."""
 
-    Attributes:
-        name: the method that the recipe belongs to.
-        objective: the method's own settings; in a recipe an instance of their type, elsewhere a mapping whose "type" is
-            the method whose loss is trained.
-        dataset: data set for training.
-        recurrent: whether the backbone has ConvLSTMs.
-        window_ms: length of a time window in ms.
-        segments: number of windows per chunk.
-        drop_path: as in `Finetuning`.
-        deviations: deviations of data and optimisation from the publication.
-        sensor_px: sensor size, such as "640x480", for recordings that do not store it.
-    """
-
+    # The method's own settings; in a recipe an instance of their type, elsewhere a mapping whose "type" is the method
+    # whose loss is trained.
     objective: Any
-    dataset: str
-    batch_size: PositiveInt
-    optimisation: Optimisation
-    name: str = ""
-    recurrent: Flag = False
-    bins: PositiveInt = 10
-    rule: Rule = "edges"
-    window_ms: PositiveFloat = 50.0
-    segments: PositiveInt = 1
-    downsample: Downsample = Downsample(1, "nearest")
+    name: str = ""  # of the method that the recipe belongs to
+    recurrent: Flag = False  # whether the backbone has ConvLSTMs
+    window_ms: PositiveFloat = 50.0  # length of a time window
+    segments: PositiveInt = 1  # number of windows per chunk
     sampling: Sampling = "clips"
-    drop_path: DropRate = 0.0
-    augmentation: Augmentation = Augmentation()
-    profile: str = "paper"
-    width: str = ""
-    deviations: tuple[str, ...] = ()
-    sensor_px: str | None = None
 
     @property
     def arch(self) -> str:

@@ -46,19 +46,16 @@ class Running(NamedTuple):
 def run_all(
     tasks: Sequence[Pending], logs: Path, slots: Sequence[str], executor: AutoExecutor | None = None
 ) -> dict[str, str]:
-    """Run all tasks, earlier ones first.
+    """Run all tasks, earlier ones first, and return the reasons of failures by task name.
+
+    Tasks that need a failed one are not run, and fail too. On SIGINT or SIGTERM, the running tasks write their
+    checkpoints first.
 
     Args:
         tasks: the tasks.
         logs: folder for one log per task.
         slots: one entry per concurrent task: the index of its GPU, "" for none.
         executor: submits cluster jobs; default: run local processes.
-
-    Returns:
-        Reasons of failures by task name; tasks that need a failed one are not run, and fail too.
-
-    Raises:
-        KeyboardInterrupt: on SIGINT or SIGTERM, once the running tasks have written their checkpoints.
     """
     waiting, running, free = list(tasks), list[Running](), list(slots)
     failed: dict[str, str] = {}
@@ -118,8 +115,8 @@ def _start(task: Pending, log: Path, slot: str, at_once: int, executor: AutoExec
         return Running(task, ClusterProcess(executor, called, log), log, slot, time.monotonic())
     # Divide the CPU cores among the tasks, which would slow each other down otherwise.
     share = str(max(1, (os.cpu_count() or 1) // at_once))
-    device = {"CUDA_VISIBLE_DEVICES": slot} if slot else {}
-    environment = {"OMP_NUM_THREADS": share, "NUMBA_NUM_THREADS": share, **os.environ, **device}
+    environment = {"OMP_NUM_THREADS": share, "NUMBA_NUM_THREADS": share, **os.environ}
+    environment |= {"CUDA_VISIBLE_DEVICES": slot} if slot else {}
     with log.open("ab") as file:
         # In a new session, Ctrl-C reaches only the parent, which then stops its tasks.
         process = subprocess.Popen(
@@ -188,16 +185,7 @@ class ClusterProcess:
 
 
 def make_executor(cluster: str, given: Sequence[str], folder: Path) -> AutoExecutor:
-    """Create submitit's executor.
-
-    Args:
-        cluster: "slurm", or "local" for local processes.
-        given: `KEY=VALUE` parameters of submitit or sbatch.
-        folder: folder for submitit's files.
-
-    Raises:
-        UserError: submitit or the cluster is not available, or a parameter is invalid.
-    """
+    """Create submitit's executor for "slurm" or "local" jobs, with `KEY=VALUE` parameters of submitit or sbatch."""
     try:
         from submitit import AutoExecutor
 

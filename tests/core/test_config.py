@@ -147,8 +147,9 @@ def test_a_task_wins_over_its_base_in_all_that_it_states(own):
     own("base: ddd17\nbatch_size: 5\narchitectures: {feedforward: {segments: 2}}", "tasks")
     recurrent, alone = (finetuning_settings("own", arch, "paper") for arch in ARCHITECTURES)
     assert (recurrent.batch_size, recurrent.segments, alone.batch_size, alone.segments) == (5, 15, 5, 2)
-    origins = config.origins(alone, config.cell_layers("own", "feedforward", "paper"))
-    assert (origins["window_ms"][1], origins["segments"][1]) == ("task ddd17", "task own")
+    layers = config.cell_layers("own", "feedforward", "paper")
+    origins = {key: source for source, layer in layers for key in config.flattened(layer)}
+    assert (origins["window_ms"], origins["segments"]) == ("task ddd17", "task own")
 
 
 @pytest.mark.parametrize(
