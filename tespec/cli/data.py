@@ -23,11 +23,8 @@ if TYPE_CHECKING:
 
 RECORDINGS = "recordings"  # instead of a data set: recordings in any supported format, without labels
 WRONG = 2  # exit code if a recording has a problem or is skipped
-RULE = "edges"  # histogram rule of recordings outside a data set
-TEXT = """Check, pack and preview data sets.
-
-data check dsec /data/dsec; data prepare 1mpx /data/1mpx; data preview recordings drive.raw --at 1.1 2 --high-pass"""
-app = new_app("data", TEXT)
+EXAMPLES = "data check dsec /data/dsec; data prepare 1mpx /data/1mpx; data preview recordings drive.raw --at 1.1 2"
+app = new_app("data", f"Check, pack and preview data sets.\n\n{EXAMPLES} --high-pass")
 Dataset = Annotated[str, Parameter(help="gen1, 1mpx, dsec, ddd17, mvsec, FILE.yaml; or recordings: any event files")]
 Place = Annotated[Path, Parameter(help="folder of the data set, or a recording")]
 Processes = Annotated[PositiveInt, Parameter(help="recordings processed in parallel")]
@@ -48,7 +45,7 @@ class Reading:
             from tespec.datasets.folder import EventFolder
 
             refuse(bool(self.changed.changes), f"--set changes settings of a data set, but {RECORDINGS} have none")
-            return EventFolder(path, parse_size(self.changed.sensor) if self.changed.sensor else None), RULE
+            return EventFolder(path, parse_size(self.changed.sensor) if self.changed.sensor else None), "edges"
         from tespec.runs.data import find_data, settings_of
         from tespec.tasks import import_tasks
         from tespec.tasks.base import open_dataset
@@ -157,20 +154,13 @@ def preview(
     from tespec.datasets.folder import ALL
 
     recordings = opened.recordings(ALL if dataset == RECORDINGS else split)
-    if at:
-        chosen = [(recordings[0], window) for window in windows_at(recordings[0], at)]
-    else:
-        chosen = choose(recordings, count, rule)
+    first = recordings[0]
+    chosen = [(first, window) for window in windows_at(first, at)] if at else choose(recordings, count, rule)
     shown = [moment(recording, window, rule, norm_events) for recording, window in chosen]
-    out = out or _unused(f"preview-{dataset}")
+    unused = (Path(f"preview-{dataset}{end}.png") for end in ("", *(f"-{number}" for number in range(2, 10_000))))
+    out = out or next(path for path in unused if not path.exists())
     draw(shown, opened.classes, out, norm_events, high_pass)
     print(f"written: {out}")
-
-
-def _unused(name: str) -> Path:
-    """Return an unused PNG path: `name`, with a number if it exists."""
-    paths = (Path(f"{name}{number}.png") for number in ("", *(f"-{each}" for each in range(2, 10_000))))
-    return next(path for path in paths if not path.exists())
 
 
 @app.command(name="download-guide")

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from tespec.comparison.records import Numbers, Record
     from tespec.core.settings import Finetuning, Pretraining
 
+Seeds = Parameter(
+    name=("--seed", "--seeds"), consume_multiple=True, show_default=False, help="random seeds, run in turn (default: 0)"
+)
 PICTURES = Group("Pictures of predictions", sort_key=1)
 app, pretrain_app = new_app("run", usage=""), new_app("pretrain", usage="")
 
@@ -36,10 +39,7 @@ class Drawing:
     model: Annotated[Path | None, Parameter(help="model.safetensors of a run")] = None
     predict: Annotated[str | None, Parameter(help="recording in the task's data, or a path")] = None
     out: Annotated[Path | None, Parameter(help="folder for the figure (PNG)")] = None
-    clip: Annotated[tuple[float, float], Parameter(show_default=False, help="FROM TO in seconds (default: 0 10)")] = (
-        0.0,
-        10.0,
-    )
+    clip: Annotated[tuple[float, float], Parameter(show_default=False, help="FROM TO in s (default: 0 10)")] = (0, 10)
 
     def __post_init__(self) -> None:
         given = (self.model, self.predict, self.out)
@@ -54,15 +54,7 @@ def run(
     arch: Annotated[Literal["recurrent", "feedforward"], Parameter(help="architecture of the backbone")] = "recurrent",
     data: Annotated[Path | None, Parameter(help="DIR or sample (default: $TESPEC_DATA/<task>, ./data/<task>)")] = None,
     split: Annotated[Literal["test", "val"], Parameter(help="split to score; choose settings on val")] = "test",
-    seeds: Annotated[
-        tuple[NonNegativeInt, ...],
-        Parameter(
-            name=("--seed", "--seeds"),
-            consume_multiple=True,
-            show_default=False,
-            help="seeds of all randomness, run one after another (default: 0)",
-        ),
-    ] = (0,),
+    seeds: Annotated[tuple[NonNegativeInt, ...], Seeds] = (0,),
     checkpoint: Annotated[Path | None, Parameter(help="initial weights: a file, or timm:NAME")] = None,
     choices: Choices = Choices(),
     freeze: Annotated[bool, Parameter(help="train only the head, on a frozen backbone")] = False,
@@ -73,10 +65,7 @@ def run(
     setup: Setup = Setup(),
     drawing: Drawing = Drawing(),
     reference: Annotated[Literal["prior"] | None, Advanced(help="score the label prior instead of a method")] = None,
-    pretraining_seed: Annotated[
-        NonNegativeInt | None,
-        Parameter(show=False, help="of the pre-training on the sample world that it starts from; plans set it"),
-    ] = None,
+    pretraining_seed: Annotated[NonNegativeInt | None, Parameter(show=False)] = None,  # of its pre-training, by a plan
     plugins: Plugins = (),
     given: Given,
 ) -> None:
@@ -98,10 +87,16 @@ def run(
     recipe = tuple(each.removeprefix("pretraining.") for each in choices.changes if each.startswith("pretraining."))
     require_known(plugins, method=method, task=task, profile=profile)
     arch = "feedforward" if reference else arch
-    config.refuse_unknown_changes(task, arch, profile, changes, recipe)
+    if task in config.names("tasks") and (profile or "paper") in config.names("profiles"):  # else of a plug-in
+        config.cell_facts(task, arch, profile or "paper", changes)  # refuses unknown settings before torch is imported
+    config.refuse_unknown_changes(recipe)
     register_methods(plugins)
     if list_:
-        print_list()
+        print("methods")
+        for known, listed in sorted(METHODS.module_dict.items()):
+            print(f"  {known:13} {listed.title}: {listed.summary}")
+        for part in ("tasks", "profiles"):
+            print(f"{part}\n  " + "\n  ".join(config.names(part)))
     elif describe:
         changes = [*choices.all_changes, *(few if describe in config.names("tasks") else ())]
         print_settings(describe, arch, profile, changes, data, choices)
@@ -167,8 +162,7 @@ def run(
             record = measure(replace(spec, seed=seed, setup=setup))
             if is_first():
                 print_result(record)
-                weights = setup.runs / record.name / WEIGHTS
-                if weights.is_file():
+                if (weights := setup.runs / record.name / WEIGHTS).is_file():
                     print(f"weights: {weights}")
 
 
@@ -189,15 +183,12 @@ def pretrain(
     """
     profile = read_config("profiles", choices.profile)
     require_known(plugins, method=method, profile=profile)
-    config.refuse_unknown_changes(None, "", None, (), choices.all_changes)
+    config.refuse_unknown_changes(choices.all_changes)
     register_methods(plugins)
     from tespec.pretraining.method import find_method, own_settings, pretrain_method
     from tespec.runs.data import find_unlabelled
 
-    kind = find_method(method)
-    if kind.recipe is None:
-        raise UserError(f"--method {method}", "has no pre-training recipe", "choose a method that has one")
-    network, changes = choices.network(kind), choices.all_changes
+    network, changes = choices.network(find_method(method)), choices.all_changes
     dataset = config.pretraining_settings(method, profile or "paper", changes, network).dataset
     found = find_unlabelled(dataset, data, profile, planned=choices.dry_run)
     settings = config.pretraining_settings(method, profile or found.profile, changes, network)
@@ -247,15 +238,6 @@ def draw(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) 
         root = find_data(trained.task, data, trained.profile).made().root
     drawn = predict(drawing.model, drawing.predict, drawing.out, device, root=root, clip=drawing.clip, sensor_px=sensor)
     print(f"{drawn.windows} windows, {drawn.labelled} of them labelled: {drawn.figure}")
-
-
-def print_list() -> None:
-    """Print methods, tasks and profiles, one per line."""
-    print("methods")
-    for name, method in sorted(METHODS.module_dict.items()):
-        print(f"  {name:13} {method.title}: {method.summary}")
-    for kind in ("tasks", "profiles"):
-        print(f"{kind}\n  " + "\n  ".join(config.names(kind)))
 
 
 def print_settings(

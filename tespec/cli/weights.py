@@ -67,8 +67,7 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
         print(f"  repeated {name} to {converted.tensors[name].shape[1]} input channels")
     if converted.unused:
         more = len(converted.unused) - LISTED
-        rest = f" and {more} more" if more > 0 else ""
-        print(f"  unused   {', '.join(converted.unused[:LISTED])}{rest}")
+        print(f"  unused   {', '.join(converted.unused[:LISTED])}" + (f" and {more} more" if more > 0 else ""))
     print("  fills")
     for name, match in contents.matches.items():
         share = f"{len(match.tensors)} of {match.total} tensors"

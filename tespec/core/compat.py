@@ -5,8 +5,6 @@ Importing this module changes nothing if the installed wheels are compatible. Ot
 * torchvision can be imported with a CPU-only torch (the operators of torchvision's wheel link against libtorch_cuda
   and cannot load, so its import fails at `torchvision::nms`);
 * mmcv-lite gets a module `mmcv._ext` with a working `nms`; every other operator raises when it is called.
-
-`torch.load(weights_only=True)` works unpatched: the harness saves only tensors, numbers, strings and plain containers.
 """
 
 from __future__ import annotations

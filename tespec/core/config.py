@@ -54,7 +54,8 @@ def _parsed(path: Path, changed: int) -> Any:
     return read_yaml(path)
 
 
-def _read(kind: str, name: str) -> dict[str, Any]:
+def _read(kind: str, name: str, *, is_base: bool = False) -> list[dict[str, Any]]:
+    """Read the base of a config, if it has one, and the config itself, which takes precedence."""
     path = files(kind).get(name)
     if path is None:
         raise UserError(name[:100], f"no such file in configs/{kind}", f"choose from {', '.join(names(kind))}")
@@ -64,18 +65,10 @@ def _read(kind: str, name: str) -> dict[str, Any]:
         raise UserError(path, f"not a readable YAML file ({error})", "fix or restore it") from error
     if not isinstance(facts, dict) or not all(isinstance(key, str) for key in facts):
         raise UserError(path, "is not a mapping of settings", "fix or restore it")
-    return facts | {"name": name}
-
-
-def _with_base(kind: str, name: str) -> list[dict[str, Any]]:
-    """Return the base of a config, if it has one, and the config itself, which takes precedence."""
-    own = _read(kind, name)
-    if "base" not in own:
-        return [own]
-    base = _read(kind, str(own["base"]))
-    if "base" in base:
-        raise UserError(f"base: {own['base']}", "has a base itself", "choose a base that has none")
-    return [base, own]
+    if is_base and "base" in facts:
+        raise UserError(f"base: {name}", "has a base itself", "choose a base that has none")
+    bases = _read(kind, str(facts["base"]), is_base=True) if "base" in facts else []
+    return [*bases, facts | {"name": name}]
 
 
 def _group(facts: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:
@@ -88,7 +81,7 @@ def _group(facts: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]
 
 def _task_layers(name: str) -> list[Layer]:
     """Return a task's config after that of its base; protocol and splits are not inherited from another data set."""
-    *bases, own = _with_base("tasks", name)
+    *bases, own = _read("tasks", name)
     for base in bases:
         if own.get("dataset", base.get("dataset")) != base.get("dataset"):
             base["protocol"] = own.get("protocol", {})
@@ -105,7 +98,7 @@ def dataset_and_splits(task: str) -> tuple[str, dict[str, list[str]]]:
 
 def read_profiles(name: str) -> list[Profile]:
     """Read the base of a profile, if it has one, and the profile itself, which takes precedence."""
-    return [build(Profile, each, f"profile {each['name']}") for each in _with_base("profiles", name)]
+    return [build(Profile, each, f"profile {each['name']}") for each in _read("profiles", name)]
 
 
 def _scale(profile: str, network: str) -> dict[str, Any]:
@@ -190,7 +183,7 @@ def parse_change(change: str) -> Layer:
     return f"--set {change}", reduce(lambda nested, key: {key: nested}, reversed(path.split(".")), value)
 
 
-def _cell_facts(
+def cell_facts(
     task: str, arch: str, profile: str, changes: Sequence[str], of_data: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Merge the layers of a cell; only its task's config may have settings for which there is no default."""
@@ -209,15 +202,10 @@ def finetuning_settings(
 ) -> Finetuning:
     """Resolve the settings of one cell: task config, profile, overrides of the data, and the user's changes.
 
-    Args:
-        task: name of the task.
-        arch: "recurrent" or "feedforward".
-        profile: name of the profile.
-        changes: the user's `KEY=VALUE` changes.
-        of_data: overrides from the data, see `Description.overrides`.
-        network: kind of network, whose architecture the profile chooses, or an architecture.
+    `of_data` are the overrides of the data, see `Description.overrides`; `network` is a kind of network, whose
+    architecture the profile chooses, or an architecture.
     """
-    facts = _cell_facts(task, arch, profile, changes, of_data)
+    facts = cell_facts(task, arch, profile, changes, of_data)
     settings = build(Finetuning, facts | {"task": task, "arch": arch} | _scale(profile, network), f"task {task}")
     settings.check()
     return settings
@@ -239,15 +227,10 @@ def pretraining_settings(
     return settings
 
 
-def refuse_unknown_changes(
-    task: str | None, arch: str, profile: str | None, changes: Sequence[str], of_pretraining: Sequence[str] = ()
-) -> None:
-    """Refuse changes of settings that a cell, or a pre-training by any method, does not have; needs no torch."""
-    profile = profile or "paper"
-    if task in names("tasks") and profile in names("profiles"):  # unknown ones may come from a plug-in, imported later
-        _cell_facts(task, arch, profile, changes)
-    for layer in map(parse_change, of_pretraining):
-        merge(known_settings(Pretraining), layer)
+def refuse_unknown_changes(changes: Sequence[str]) -> None:
+    """Refuse changes of settings that a pre-training by any method does not have; needs no torch."""
+    for change in changes:
+        merge(known_settings(Pretraining), parse_change(change))
 
 
 def changed_settings(

@@ -16,12 +16,9 @@ def one_line(text: str) -> str:
 
 
 class UserError(Exception):
-    """A mistake in files, settings or arguments; commands print it in one line and exit with code 2.
+    """A mistake in files, settings or arguments: its place, the problem and how to fix it.
 
-    Args:
-        where: file, folder or setting that the message is about; stored as text.
-        what: the problem.
-        remedy: how to fix it.
+    Commands print it in one line and exit with code 2.
     """
 
     def __init__(self, where: object, what: str, remedy: str) -> None:

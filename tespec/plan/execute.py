@@ -79,7 +79,8 @@ def run_all(
                 free.append(each.slot)
                 ended = f"done: {each.task.name}, {(time.monotonic() - each.began) / 60:.1f} min"
                 if each.process.returncode:
-                    failed[each.task.name] = f"{_last_line(each.log)} ({each.log})"
+                    last = (each.log.read_text(errors="replace").strip() or "no output").splitlines()[-1]
+                    failed[each.task.name] = f"{last.strip()} ({each.log})"
                     ended = f"failed: {each.task.name}: {failed[each.task.name]}"
                 say(f"[{len(tasks) - len(waiting) - len(running)}/{len(tasks)}] {ended}")
             time.sleep(POLL)
@@ -130,11 +131,6 @@ def _end_with_parent() -> None:
     """Make Linux send SIGTERM to this process when its parent dies, for example because a terminal is closed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def _last_line(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "no output"
 
 
 class Command:
