@@ -118,18 +118,9 @@ def run(
     found = find_data(task, data, profile, planned=choices.dry_run)
     settings = settings_of(found, task, arch, profile, changes, choices.network(kind))
     spec = CellSpec(
-        name=name,
-        method=kind,
-        settings=settings,
-        data=found,
-        checkpoint=fetch(checkpoint),
-        seed=seeds[0],
-        setup=setup,
-        pretraining_changes=recipe,
-        split=split,
-        pretraining_seed=pretraining_seed,
-        freeze=freeze,
-    )
+        name=name, method=kind, settings=settings, data=found, checkpoint=fetch(checkpoint), seed=seeds[0], setup=setup,
+        pretraining_changes=recipe, split=split, pretraining_seed=pretraining_seed, freeze=freeze,
+    )  # fmt: skip
     measure = label_prior if reference else probe_cell if probe else finetune
     if probe:
         require_masks(settings)
