@@ -83,7 +83,12 @@ def plan(
     first = len(missing) - len(jobs) + done
     print(f"{plan.title}: {done} of {len(jobs)} runs done" + (f", {first} pre-trainings come first" if first else ""))
     if options.status:
-        print(status_table(jobs, set(missing)))
+        import pandas as pd
+
+        rows = [(job.method, job.task, job not in missing) for job in jobs]
+        groups = pd.DataFrame(rows, columns=["method", "task", "done"]).groupby(["method", "task"], sort=False)
+        cells = groups["done"].agg(lambda each: f"{each.sum()}/{len(each)}").unstack(fill_value="-")
+        print(cells.rename_axis(index=None, columns=None).to_string())
     elif options.dry_run:
         for job in missing:
             print(shlex.join(["tespec", *arguments_of(plan, job, records, options)]))
@@ -132,16 +137,6 @@ def read_current(results: Path) -> tuple[list[Record], list[str]]:
     """Read the records that are up to date, and describe unreadable files."""
     records, problems = read_records(results) if results.exists() else ([], [])
     return plans.up_to_date(records), problems
-
-
-def status_table(jobs: Sequence[Job], missing: set[Job]) -> str:
-    """Format the number of finished runs and of all runs for each method and task."""
-    import pandas as pd
-
-    rows = [(job.method, job.task, job not in missing) for job in jobs]
-    groups = pd.DataFrame(rows, columns=["method", "task", "done"]).groupby(["method", "task"], sort=False)
-    cells = groups["done"].agg(lambda each: f"{each.sum()}/{len(each)}").unstack(fill_value="-")
-    return cells.rename_axis(index=None, columns=None).to_string()
 
 
 def arguments_of(plan: Plan, job: Job, records: Sequence[Record], options: Options) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 from cyclopts.types import PositiveFloat
@@ -14,15 +14,12 @@ from cyclopts.types import PositiveFloat
 # import errors of a broken installation in one line.
 from tespec.cli.main import new_app, refuse
 from tespec.cli.options import Advanced, Choices, Given, Plugins, prepared, read_config, require_known
+from tespec.comparison.records import Numbers, Record
 from tespec.core import config
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.registry import METHODS, register_methods
 from tespec.runs.setup import NonNegativeInt, Setup
-
-if TYPE_CHECKING:
-    from tespec.comparison.records import Numbers, Record
-    from tespec.core.settings import Finetuning, Pretraining
 
 Seeds = Parameter(
     name=("--seed", "--seeds"), consume_multiple=True, show_default=False, help="random seeds, run in turn (default: 0)"
@@ -240,7 +237,7 @@ def print_settings(
     from tespec.pretraining.method import Method, find_method
     from tespec.runs.data import find_data
 
-    settings: Finetuning | Pretraining
+    settings: config.Settings
     found = find_data(name, data) if data else None
     profile = profile or (found.profile if found else "paper")
     if name in config.names("tasks"):

@@ -12,9 +12,10 @@ from pydantic_core import to_jsonable_python
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, parse_yaml, read_yaml
 from tespec.core.paths import CONFIGS
-from tespec.core.settings import Finetuning, Layer, Pretraining, Profile, build, known_settings, merge, suggest
+from tespec.core.settings import Facts, Finetuning, Layer, Pretraining, Profile, build, known_settings, merge, suggest
 from tespec.registry import METHODS, pretrained_methods
 
+Settings = Finetuning | Pretraining
 UPSTREAM = "upstream_sha256"  # in records and recipes of pre-trainings: hash of the user's file of another network
 CHOSEN = ("task", "name", "arch", "profile", "width", "deviations")  # settings that --set does not change
 _added: dict[str, dict[str, Path]] = {}  # the user's config files by kind ("tasks", "profiles") and name
@@ -71,7 +72,7 @@ def _read(kind: str, name: str, *, is_base: bool = False) -> list[dict[str, Any]
     return [*bases, facts | {"name": name}]
 
 
-def _group(facts: Mapping[str, Any], key: str, source: str) -> Mapping[str, Any]:
+def _group(facts: Facts, key: str, source: str) -> Facts:
     """Return the group of settings `key`, empty if it is missing."""
     group = facts.get(key) or {}
     if not isinstance(group, Mapping):
@@ -110,7 +111,7 @@ def _scale(profile: str, network: str) -> dict[str, Any]:
 
 
 def cell_layers(
-    task: str, arch: str, profile: str, changes: Sequence[str] = (), of_data: Mapping[str, Any] | None = None
+    task: str, arch: str, profile: str, changes: Sequence[str] = (), of_data: Facts | None = None
 ) -> list[Layer]:
     """Settings of a cell by task, profile, data and user, in this order; arguments as in `finetuning_settings`.
 
@@ -183,9 +184,7 @@ def parse_change(change: str) -> Layer:
     return f"--set {change}", reduce(lambda nested, key: {key: nested}, reversed(path.split(".")), value)
 
 
-def cell_facts(
-    task: str, arch: str, profile: str, changes: Sequence[str], of_data: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def cell_facts(task: str, arch: str, profile: str, changes: Sequence[str], of_data: Facts | None = None) -> Facts:
     """Merge the layers of a cell; only its task's config may have settings for which there is no default."""
     (source, of_all), of_arch, *layers = cell_layers(task, arch, profile, changes, of_data)
     usual = build(Finetuning, merge(of_all, of_arch, strict=False), source)
@@ -193,20 +192,15 @@ def cell_facts(
 
 
 def finetuning_settings(
-    task: str,
-    arch: str,
-    profile: str,
-    changes: Sequence[str] = (),
-    of_data: Mapping[str, Any] | None = None,
-    network: str = "swin",
+    task: str, arch: str, profile: str, changes: Sequence[str] = (), of_data: Facts | None = None, network: str = "swin"
 ) -> Finetuning:
     """Resolve the settings of one cell: task config, profile, overrides of the data, and the user's changes.
 
     `of_data` are the overrides of the data, see `Description.overrides`; `network` is a kind of network, whose
     architecture the profile chooses, or an architecture.
     """
-    facts = cell_facts(task, arch, profile, changes, of_data)
-    settings = build(Finetuning, facts | {"task": task, "arch": arch} | _scale(profile, network), f"task {task}")
+    facts, scale = cell_facts(task, arch, profile, changes, of_data), _scale(profile, network)
+    settings = build(Finetuning, {**facts, "task": task, "arch": arch, **scale}, f"task {task}")
     settings.check()
     return settings
 
@@ -233,9 +227,7 @@ def refuse_unknown_changes(changes: Sequence[str]) -> None:
         merge(known_settings(Pretraining), parse_change(change))
 
 
-def changed_settings(
-    settings: Finetuning | Pretraining, network: str, of_data: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def changed_settings(settings: Settings, network: str, of_data: Facts | None = None) -> dict[str, Any]:
     """Settings that differ from the defaults by task, architecture, profile and data, or by recipe, by dotted name.
 
     For a pre-training, "objective" is the name of another method whose loss is trained, "objective_version" that
@@ -254,7 +246,7 @@ def changed_settings(
     return changed | {key: ours.get(key) for key in sorted({*ours, *usual}) if ours.get(key) != usual.get(key)}
 
 
-def flattened(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flattened(facts: Facts, prefix: str = "") -> dict[str, Any]:
     """Flatten nested dicts to values by dotted name."""
     found: dict[str, Any] = {}
     for key, value in facts.items():
@@ -263,12 +255,11 @@ def flattened(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def as_facts(settings: Finetuning | Pretraining) -> dict[str, Any]:
+def as_facts(settings: Settings) -> dict[str, Any]:
     """Convert settings to nested dicts of lists, numbers and strings, as hashed and written into records."""
     facts: dict[str, Any] = to_jsonable_python(settings)
     return facts
 
 
-def _changeable(settings: Finetuning | Pretraining) -> dict[str, Any]:
-    """Convert settings to nested dicts, without those that are `CHOSEN`."""
+def _changeable(settings: Settings) -> dict[str, Any]:
     return {key: value for key, value in as_facts(settings).items() if key not in CHOSEN}

@@ -26,16 +26,15 @@ rank, world_size = dist.get_rank, dist.get_world_size
 is_first = dist.is_main_process  # rank 0 writes files and logs
 
 
-def open_group() -> None:
-    """Create the process group for Python objects; every rank calls it once, after `init_process_group`."""
+@contextmanager
+def object_group() -> Iterator[None]:
+    """Context with a process group for Python objects; every rank enters it once, after `init_process_group`."""
     global _group
     _group = distributed.new_group(backend="gloo", timeout=PATIENCE)
-
-
-def close_group() -> None:
-    """Discard the process group for Python objects."""
-    global _group
-    _group = None
+    try:
+        yield
+    finally:
+        _group = None
 
 
 def barrier() -> None:

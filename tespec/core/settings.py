@@ -16,7 +16,8 @@ from pydantic.dataclasses import dataclass
 
 from tespec.core.errors import UserError
 
-Layer = tuple[str, Mapping[str, Any]]  # source and nested settings
+Facts = Mapping[str, Any]  # settings by name, nested
+Layer = tuple[str, Facts]  # source and settings
 Size = tuple[int, int]  # rows and columns in px
 
 LARGEST = 1 << 14  # px; event coordinates have at most 14 bits
@@ -39,7 +40,7 @@ def parse_size(text: str) -> Size:
 T = TypeVar("T")
 
 
-def merge(base: Mapping[str, Any], layer: Layer, *, strict: bool = True) -> dict[str, Any]:
+def merge(base: Facts, layer: Layer, *, strict: bool = True) -> dict[str, Any]:
     """Merge the nested settings of `layer` into a copy of `base`; if `strict`, refuse keys that `base` lacks.
 
     Mappings with a `type` are replaced instead of merged, since another type may have other keys; so are splits, except
@@ -68,7 +69,7 @@ def suggest(key: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"choose from {shown or 'none'}"
 
 
-def build(kind: type[T], facts: Mapping[str, Any], source: str) -> T:
+def build(kind: type[T], facts: Facts, source: str) -> T:
     """Build and validate a settings dataclass from nested mappings.
 
     The first setting that is missing, unknown, of the wrong type or out of range is refused. `source` is the origin of
@@ -255,11 +256,6 @@ class OfRecordings:
     def sensor(self) -> Size | None:
         """Sensor size (height, width) in px by `sensor_px`, or None."""
         return parse_size(self.sensor_px) if self.sensor_px else None
-
-    @property
-    def random_share(self) -> float:
-        """Fraction of the lanes that sample random clips."""
-        return SAMPLING[self.sampling]
 
 
 @dataclass(frozen=True, kw_only=True)

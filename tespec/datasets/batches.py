@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
-from tespec.core.settings import Finetuning, Mask, Pretraining
+from tespec.core.settings import SAMPLING, Finetuning, Mask, Pretraining
 from tespec.datasets.augment import sample_flip_zoom, transform_boxes
 from tespec.datasets.labels import IGNORE
 from tespec.datasets.recording import LabelledRecording, Recording
@@ -213,7 +213,7 @@ class StepBatches(Dataset[dict[str, Tensor]]):
         ends: tuple[NDArray[np.int64], ...] | None = None,
     ) -> None:
         lengths, segments = tuple(map(len, recordings)), settings.segments
-        self._lanes = Lanes(lengths, segments, settings.batch_size, seed, settings.random_share, ends)
+        self._lanes = Lanes(lengths, segments, settings.batch_size, seed, SAMPLING[settings.sampling], ends)
         if not self._lanes.playable:
             where, longest = recordings[0].path.parent if recordings else "recordings", max(lengths, default=0)
             what = f"no recording has the {segments} windows of a chunk, the longest has {longest}"

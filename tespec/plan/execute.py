@@ -48,14 +48,9 @@ def run_all(
 ) -> dict[str, str]:
     """Run all tasks, earlier ones first, and return the reasons of failures by task name.
 
-    Tasks that need a failed one are not run, and fail too. On SIGINT or SIGTERM, the running tasks write their
-    checkpoints first.
-
-    Args:
-        tasks: the tasks.
-        logs: folder for one log per task.
-        slots: one entry per concurrent task: the index of its GPU, "" for none.
-        executor: submits cluster jobs; default: run local processes.
+    Tasks that need a failed one are not run, and fail too. `slots` has one entry per concurrent task: the index of its
+    GPU, "" for none. The executor submits cluster jobs; without one, tasks are local processes. On SIGINT or SIGTERM,
+    the running tasks write their checkpoints first.
     """
     waiting, running, free = list(tasks), list[Running](), list(slots)
     failed: dict[str, str] = {}

@@ -32,6 +32,7 @@ WEIGHTS = "backbone.safetensors"
 Some = Field(min_length=1)
 Seeds = Annotated[tuple[NonNegativeInt, ...], Some]
 Names = Annotated[tuple[str, ...], Some]
+Changes = tuple[str, ...]  # `KEY=VALUE`
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -259,7 +260,7 @@ def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
 
 
 def _jobs(
-    plan: Plan, kind: str, method: str, task: str, arch: str, seed: int, changes: Iterable[str], backbone: str = ""
+    plan: Plan, kind: str, method: str, task: str, arch: str, seed: int, changes: Changes, backbone: str = ""
 ) -> Iterator[Job]:
     """Yield one job per pre-training that the method starts from, or a single job without pre-training."""
     if task not in config.names("tasks"):
@@ -285,7 +286,7 @@ def _jobs(
 
 @cache
 def _cell(
-    method: str, task: str, arch: str, profile: str, changes: tuple[str, ...], data: str, accumulate: int, backbone: str
+    method: str, task: str, arch: str, profile: str, changes: Changes, data: str, accumulate: int, backbone: str
 ) -> tuple[str, int]:
     """Return the settings of a cell that differ from the profile's, and the task's version."""
     from tespec.pretraining.method import find_method  # imports torch
@@ -298,9 +299,7 @@ def _cell(
 
 
 @cache
-def _pretraining(
-    recipe: str, profile: str, changes: tuple[str, ...], accumulate: int, backbone: str
-) -> tuple[str, str]:
+def _pretraining(recipe: str, profile: str, changes: Changes, accumulate: int, backbone: str) -> tuple[str, str]:
     """Return the data set of a pre-training, and its settings that differ from the profile's."""
     from tespec.runs.pretrain import identity_of
 
@@ -325,11 +324,10 @@ def _profile(plan: Plan, task: str) -> str:
     return plan.profile or (SAMPLE if _place(plan, task)[1] == SAMPLE else "paper")
 
 
-def _split(changes: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _split(changes: Changes) -> tuple[Changes, Changes]:
     """Split changed settings into those of a cell and those of its pre-training."""
-    given = tuple(changes)
-    own = tuple(change for change in given if not change.startswith(PREFIX))
-    return own, tuple(change.removeprefix(PREFIX) for change in given if change.startswith(PREFIX))
+    own = tuple(change for change in changes if not change.startswith(PREFIX))
+    return own, tuple(change.removeprefix(PREFIX) for change in changes if change.startswith(PREFIX))
 
 
 def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:

@@ -9,7 +9,7 @@ from tespec.core import config
 from tespec.core.config import changed_settings, finetuning_settings, names, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
-from tespec.core.settings import ARCHITECTURES, build, merge
+from tespec.core.settings import ARCHITECTURES, SAMPLING, build, merge
 from tespec.pretraining.method import own_settings
 from tespec.registry import METHODS, pretrained_methods
 
@@ -21,7 +21,7 @@ def test_every_profile_resolves_every_task_and_recipe():
             assert recurrent.profile == alone.profile == profile
             # Recurrent networks train on streams and clips, others on single windows.
             assert (recurrent.sampling, recurrent.carries_state) == ("mixed", True)
-            assert 0 < round(recurrent.random_share * recurrent.batch_size) < recurrent.batch_size
+            assert 0 < round(SAMPLING[recurrent.sampling] * recurrent.batch_size) < recurrent.batch_size
             assert (alone.sampling, alone.segments, alone.carries_state) == ("clips", 1, False)
         for recipe in pretrained_methods():
             settings = pretraining_settings(recipe, profile)
