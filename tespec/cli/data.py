@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.types import PositiveFloat
 
-from tespec.cli.main import new_app, refuse
-from tespec.cli.options import Changed, Plugins, read_config
+from tespec.cli.main import MISTAKE, new_app, refuse
+from tespec.cli.options import Changed, Plugins, Words, read_config
 from tespec.core.errors import UserError
 from tespec.core.settings import parse_size
 from tespec.registry import DATASETS, find_registered, import_files
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tespec.datasets.base import LabelledDataset
 
 RECORDINGS = "recordings"  # instead of a data set: recordings in any supported format, without labels
-WRONG = 2  # exit code if a recording has a problem or is skipped
 EXAMPLES = "data check dsec /data/dsec; data prepare 1mpx /data/1mpx; data preview recordings drive.raw --at 1.1 2"
 app = new_app("data", f"Check, pack and preview data sets.\n\n{EXAMPLES} --high-pass")
 Dataset = Annotated[str, Parameter(help="gen1, 1mpx, dsec, ddd17, mvsec, FILE.yaml; or recordings: any event files")]
@@ -98,7 +97,7 @@ def check(
         print(f"error: {problem}")
     if problems:
         print(f"{_counted(len(problems), 'problem')} in {_counted(len(found), 'recording')}")
-        return WRONG
+        return MISTAKE
     labels = sum(each.facts["labels_count"] for each in found)
     print(f"no problems: {_counted(len(found), 'recording')}, {_counted(labels, 'label')}")
     return 0
@@ -129,7 +128,7 @@ def prepare(
     for problem in left_out:
         print(f"skipped: {problem}")
     print(f"packed: {_counted(len(sources) - len(left_out), 'recording')}")
-    return WRONG if left_out else 0
+    return MISTAKE if left_out else 0
 
 
 @app.command
@@ -141,9 +140,7 @@ def preview(
     out: Annotated[Path | None, Parameter(help="PNG (default: preview-<dataset>.png, numbered if it exists)")] = None,
     split: Annotated[str, Parameter(help="split of the recordings")] = "test",
     count: Annotated[PositiveInt, Parameter(help="number of moments to show")] = 3,
-    at: Annotated[
-        tuple[float, ...], Parameter(consume_multiple=True, help="moments of the first recording, in s since its start")
-    ] = (),
+    at: Annotated[tuple[float, ...], Words, Parameter(help="moments of the first recording in s since its start")] = (),
     high_pass: Annotated[bool, Parameter(help="show the intensity of Eq. 6 next to that of Eq. 7")] = False,
     norm_events: Annotated[PositiveFloat, Parameter(help="N of Eq. 7; lower it for bins with fewer events")] = 5000.0,
     reading: Reading = Reading(),

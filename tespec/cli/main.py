@@ -80,25 +80,22 @@ def run(main: Callable[[], int | None]) -> int:
         return 0
     except CycloptsError as error:
         what = one_line(str(error)).rstrip(".")
-        return _mistake(what if "?" in what else f"{what}; see --help")
+        mistake = what if "?" in what else f"{what}; see --help"
     except UserError as error:
-        return _mistake(str(error))
+        mistake = str(error)
     except OSError as error:
         if error.filename is None and error.errno not in OF_THE_MACHINE:
             raise
-        return _mistake(f"{error.filename or 'writing'}: {error.strerror}; choose another path or fix this one")
+        mistake = f"{error.filename or 'writing'}: {error.strerror}; choose another path or fix this one"
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in HARNESS:
             raise
-        return _mistake(f"{sys.executable}: the package {error.name} is not installed; run `make setup`")
+        mistake = f"{sys.executable}: the package {error.name} is not installed; run `make setup`"
     except KeyboardInterrupt as interruption:
         if message := one_line(str(interruption)):
             say(message)
         return PREEMPTED if isinstance(interruption, Preempted) else INTERRUPTED
-
-
-def _mistake(text: Any) -> int:
-    say(f"error: {one_line(text)}")
+    say(f"error: {one_line(mistake)}")
     return MISTAKE
 
 

@@ -27,6 +27,7 @@ PROFILES = ", ".join(names("profiles"))
 PLACES = {"--results", "--runs", "--workers"}  # options with a value that do not affect results
 Given = Annotated[Sequence[str], Parameter(parse=False)]  # unparsed arguments of the command line
 Advanced = partial(Parameter, group=ADVANCED)
+Words = Parameter(consume_multiple=True)  # several words behind one option
 Import = Advanced(name="--import", help="Python file that registers a method, ...; repeatable")
 Plugins = Annotated[tuple[Path, ...], Import]
 Changes = Annotated[tuple[str, ...], Parameter(name="--set", help="KEY=VALUE: change a setting; repeatable")]

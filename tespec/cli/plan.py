@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from tespec.cli.main import new_app, refuse
-from tespec.cli.options import PROFILES, Advanced, Changes, Plugins, read_config
+from tespec.cli.options import PROFILES, Advanced, Changes, Plugins, Words, read_config
 from tespec.comparison.records import Record, read_records
 from tespec.core.config import names
 from tespec.core.errors import UserError
@@ -26,7 +26,6 @@ from tespec.plan.jobs import PRETRAINING, SAMPLE, Job, Plan
 from tespec.registry import register_methods
 from tespec.runs.setup import NonNegativeInt, PositiveInt
 
-Words = Parameter(consume_multiple=True)
 app = new_app("plan")
 
 

@@ -34,7 +34,7 @@ class Drawing:
     """Options of drawing a trained network's predictions, instead of a run."""
 
     model: Annotated[Path | None, Parameter(help="model.safetensors of a run")] = None
-    predict: Annotated[str | None, Parameter(help="recording in the task's data, or a path")] = None
+    predict: Annotated[str, Parameter(help="recording in the task's data, or a path")] = ""
     out: Annotated[Path | None, Parameter(help="folder for the figure (PNG)")] = None
     clip: Annotated[tuple[float, float], Parameter(show_default=False, help="FROM TO in s (default: 0 10)")] = (0, 10)
 
@@ -216,7 +216,6 @@ def draw(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) 
     from tespec.training.device import choose_device
 
     assert drawing.model
-    assert drawing.predict
     assert drawing.out
     if not drawing.model.is_file():
         raise UserError(drawing.model, "no such file", "give the model.safetensors of a run")

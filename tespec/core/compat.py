@@ -46,7 +46,6 @@ def nms(bboxes: Tensor, scores: Tensor, iou_threshold: float, offset: int = 0) -
 
 
 def _absent_operator(name: str) -> Callable[..., NoReturn]:
-    """Return a placeholder for `mmcv._ext.<name>`, which raises when it is called."""
     if name.startswith("__"):  # `inspect` looks up __file__ and similar names in every module
         raise AttributeError(name)
 

@@ -205,9 +205,7 @@ def finetuning_settings(
     return settings
 
 
-def pretraining_settings(
-    method: str, profile: str, changes: Sequence[str] = (), network: str | None = None
-) -> Pretraining:
+def pretraining_settings(method: str, profile: str, changes: Sequence[str] = (), network: str = "") -> Pretraining:
     """Resolve the settings of one pre-training: the method's recipe, then the profile, then the user's changes.
 
     The change `objective=NAME` trains the loss of another method, with that method's own settings. `network` is as in

@@ -20,7 +20,6 @@ Side = Annotated[int, Field(ge=1, le=LARGEST)]  # px
 
 
 def _within_folder(name: str) -> str:
-    """Refuse the name of a recording that could lead out of its folder."""
     if not name or not name.isprintable() or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
         raise ValueError(f"{name!r} is not a valid recording name")
     return name

@@ -105,10 +105,7 @@ def ranks_per_batch() -> int:
 
 
 def global_mean(total: Tensor, elements: Tensor | int) -> Tensor:
-    """Scale this rank's sum over `elements` elements so that its mean over the ranks is the mean of all elements.
-
-    Zero elements on all ranks give 0.
-    """
+    """Scale this rank's sum of `elements` elements, so that the mean over the ranks is that of all; 0 without any."""
     ranks = ranks_per_batch()
     if ranks == 1:
         return total / (max(elements, 1) if isinstance(elements, int) else elements.clamp(min=1))

@@ -138,23 +138,17 @@ class Clip:
 
 @dataclass(frozen=True)
 class Decay:
-    """Weight decay with a cosine schedule from `start` to `end` over the training.
-
-    `exempt` lists groups of parameters without weight decay: "vectors" are one-dimensional parameters and biases,
-    "positions" are the position tables listed by a backbone.
-    """
+    """Weight decay with a cosine schedule from `start` to `end` over the training."""
 
     start: NonNegativeFloat
     end: NonNegativeFloat
+    # Parameters without decay: one-dimensional ones and biases ("vectors"); the position tables listed by a backbone
     exempt: tuple[Literal["vectors", "positions"], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimisation:
-    """Optimizer and schedule: the warm-up starts at peak_lr / start_divisor, the decay ends at peak_lr / end_divisor.
-
-    `betas` are Adam's. `patch_embed_lr` multiplies the learning rate of the patch embedding.
-    """
+    """Optimizer and schedule: warm-up from peak_lr / start_divisor, then decay to peak_lr / end_divisor."""
 
     peak_lr: PositiveFloat
     steps: PositiveInt
@@ -166,7 +160,7 @@ class Optimisation:
     warmup_steps: Annotated[int, Field(strict=True, ge=0)] = 0
     clip: Clip = Clip("none", None)
     weight_decay: Decay = Decay(0.0, 0.0, ())
-    patch_embed_lr: PositiveFloat = 1.0
+    patch_embed_lr: PositiveFloat = 1.0  # factor of the learning rate of the patch embedding
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # RVT: fp16; the paper does not specify it
 
 
@@ -205,28 +199,21 @@ class Downsample:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Changes of a profile to task configs and recipes; `base` is the profile that it extends.
-
-    `networks` maps kinds of network to architectures; `finetuning` applies to all tasks, `tasks` to single ones.
-    """
+    """Changes of a profile to task configs and recipes."""
 
     name: str
-    base: str = ""
-    networks: dict[str, str] = field(default_factory=dict)
+    base: str = ""  # profile that it extends
+    networks: dict[str, str] = field(default_factory=dict)  # architectures by kind of network
     deviations: tuple[str, ...] = ()
     threads: PositiveInt | None = None
-    finetuning: dict[str, Any] = field(default_factory=dict)
-    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    finetuning: dict[str, Any] = field(default_factory=dict)  # of all tasks
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)  # of single ones
     pretraining: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfRecordings:
-    """Settings of every run that learns from recordings.
-
-    `sampling` is one of `SAMPLING`, `drop_path` the rate of stochastic depth in the last block, and `sensor_px` the
-    sensor size, such as "640x480", for recordings that do not store it.
-    """
+    """Settings of every run that learns from recordings."""
 
     dataset: str
     batch_size: PositiveInt
@@ -235,12 +222,12 @@ class OfRecordings:
     bins: PositiveInt = 10
     rule: Rule = "edges"  # bins divide the window (Eq. 3); rvt: bins as in RVT's archives
     downsample: Downsample = Downsample(1, "nearest")
-    drop_path: DropRate = 0.0
+    drop_path: DropRate = 0.0  # of stochastic depth in the last block; RVT uses none, the paper does not specify it
     augmentation: Augmentation = Augmentation()
     profile: str = "paper"
     width: str = ""
     deviations: tuple[str, ...] = ()
-    sensor_px: str | None = None
+    sensor_px: str | None = None  # such as "640x480", for recordings that do not store it
 
     def check(self) -> None:
         """Refuse inconsistent settings."""
@@ -260,11 +247,7 @@ class OfRecordings:
 
 @dataclass(frozen=True, kw_only=True)
 class Finetuning(OfRecordings):
-    """Settings of one cell of the tables: a task, an architecture and a profile; windows in ms.
-
-    Networks trained only on clips are evaluated on clips. `peak_lr_after` maps pre-training data sets to the peak
-    learning rates of backbones pre-trained on them. RVT has no `drop_path`; the paper does not specify it.
-    """
+    """Settings of one cell of the tables: a task, an architecture and a profile."""
 
     task: str = ""
     version: PositiveInt
@@ -286,7 +269,7 @@ class Finetuning(OfRecordings):
     # "flip": average the logits with those of the mirrored image; "ecddp": also at scales 1.5 and 2, as in ECDDP's
     # published numbers (eval_seg.py). The paper uses none.
     test_time_augmentation: str = "none"
-    peak_lr_after: dict[str, PositiveFloat] = field(default_factory=dict)
+    peak_lr_after: dict[str, PositiveFloat] = field(default_factory=dict)  # peak_lr by data set of the pre-training
     arch: str = ""
     label_share: SomeShare = 1.0  # fraction of the training labels, spread evenly over each recording
 

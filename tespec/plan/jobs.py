@@ -157,7 +157,7 @@ def canonical(overrides: Mapping[str, Any], accumulate: int = 1) -> str:
 
 
 def _upstream(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Hash of the user's file of another network that a pre-training needed, from its settings in a record."""
+    """Hash of the user's file of another network, from a pre-training's settings in a record."""
     return {config.UPSTREAM: facts[config.UPSTREAM]} if config.UPSTREAM in facts else {}
 
 
@@ -303,7 +303,7 @@ def _pretraining(recipe: str, profile: str, changes: Changes, accumulate: int, b
     """Return the data set of a pre-training, and its settings that differ from the profile's."""
     from tespec.runs.pretrain import identity_of
 
-    settings = config.pretraining_settings(recipe, profile, changes, backbone or None)
+    settings = config.pretraining_settings(recipe, profile, changes, backbone)
     overrides, given = identity_of(settings)
     return settings.dataset, canonical(overrides | given, accumulate)
 
