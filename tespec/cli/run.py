@@ -84,7 +84,7 @@ def run(
     recipe = tuple(each.removeprefix("pretraining.") for each in choices.changes if each.startswith("pretraining."))
     require_known(plugins, method=method, task=task, profile=profile)
     arch = "feedforward" if reference else arch
-    if task in config.names("tasks") and (profile or "paper") in config.names("profiles"):  # else of a plug-in
+    if task in config.names("tasks") and (profile or "paper") in config.names("profiles"):  # not a plug-in's
         config.cell_facts(task, arch, profile or "paper", changes)  # refuses unknown settings before torch is imported
     config.refuse_unknown_changes(recipe)
     register_methods(plugins)

@@ -86,7 +86,7 @@ def build(kind: type[T], facts: Facts, source: str) -> T:
         path = ".".join(str(step) for step in steps if isinstance(step, int) or step.isidentifier())
         where = source + (f".{path}" if source.isidentifier() else f", {path}") * bool(path)
         if unknown:
-            known = reduce(lambda names, step: names.get(step, names), place, known_settings(kind))
+            known = reduce(lambda names, step: names.get(step) or names, place, known_settings(kind))
             raise UserError(where, f"unknown setting {last!r}", suggest(str(last), known)) from invalid
         if error["type"] == "missing" and isinstance(last, str):
             raise UserError(source, f"setting {path!r} is missing", "add it to the config") from invalid

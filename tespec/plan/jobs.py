@@ -227,8 +227,8 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
     tables: dict[Job, tuple[str, ...]] = {}
     for job in _all_jobs(plan, seeds):
         tables[job] = tables.get(job, ()) + job.ablations
-    methods = {job.method for job in tables}
-    for name in sorted({*plan.checkpoints} - methods):
+    methods = sorted({job.method for job in tables if job.kind == EVALUATION})
+    for name in sorted({*plan.checkpoints} - {*methods}):
         raise UserError(f"plan {plan.name}, checkpoints {name}", "no cell has this method", suggest(name, methods))
     return sorted((replace(job, ablations=rows) for job, rows in tables.items()), key=lambda job: job.seed)
 
