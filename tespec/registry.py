@@ -38,30 +38,18 @@ def import_modules(package: str) -> None:
 
 
 def find_registered(registry: Registry, name: str, setting: str) -> Any:
-    """Return the class registered under `name`, the value of `setting`.
-
-    Raises:
-        UserError: the name is unknown; the message lists the registered names.
-    """
+    """Return the class registered under `name`, the value of `setting`; an unknown name is refused."""
     # Registry.get imports modules named by dotted names, and `name` may come from an untrusted file.
-    kind = registry.module_dict.get(name)
-    if kind is None:
+    if name not in registry.module_dict:
         there = ", ".join(sorted(registry.module_dict))
         raise UserError(setting, f"unknown {registry.name} {name!r}", f"choose from {there}")
-    return kind
+    return registry.module_dict[name]
 
 
 def register_methods(files: Sequence[Path] = ()) -> None:
-    """Register every method: TESPEC, `baselines/`, entry points of group `tespec.methods`, then the given Python files.
-
-    Importing a file runs its code.
-
-    Raises:
-        UserError: a file is missing or cannot be imported.
-    """
+    """Register every method: TESPEC, `baselines/`, entry points of group `tespec.methods`, then the given files."""
     _register_shipped()
-    for file in files:
-        import_file(file)
+    import_files(files)
 
 
 def pretrained_methods() -> list[str]:
@@ -90,18 +78,15 @@ def _register_shipped() -> None:
         entry.load()
 
 
-def import_file(file: Path) -> None:
-    """Import a Python file outside any package, as module `PLUGIN` + the file's stem.
-
-    Raises:
-        UserError: the file is missing or cannot be imported.
-    """
-    if file.suffix != ".py" or not file.is_file():
-        raise UserError(file, "not an existing .py file", "check the path given to --import")
-    try:
-        _import(f"{PLUGIN}{file.stem}", file)
-    except (ImportError, SyntaxError, NameError, KeyError, AttributeError, TypeError) as error:
-        raise UserError(file, f"cannot be imported ({error})", "fix the file") from error
+def import_files(files: Sequence[Path]) -> None:
+    """Import Python files outside any package, which runs their code, as modules `PLUGIN` + the file's stem."""
+    for file in files:
+        if file.suffix != ".py" or not file.is_file():
+            raise UserError(file, "not an existing .py file", "check the path given to --import")
+        try:
+            _import(f"{PLUGIN}{file.stem}", file)
+        except (ImportError, SyntaxError, NameError, KeyError, AttributeError, TypeError) as error:
+            raise UserError(file, f"cannot be imported ({error})", "fix the file") from error
 
 
 def _import(name: str, file: Path, folders: list[str] | None = None) -> None:

@@ -11,23 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.types import PositiveFloat
 
-from tespec.cli.main import new_app, refuse
-from tespec.cli.options import Changed, Plugins, read_config
+from tespec.cli.main import MISTAKE, new_app, refuse
+from tespec.cli.options import Changed, Plugins, Words, read_config
 from tespec.core.errors import UserError
 from tespec.core.settings import parse_size
-from tespec.registry import DATASETS, find_registered, import_file
+from tespec.registry import DATASETS, find_registered, import_files
 from tespec.runs.setup import PositiveInt
 
 if TYPE_CHECKING:
     from tespec.datasets.base import LabelledDataset
 
 RECORDINGS = "recordings"  # instead of a data set: recordings in any supported format, without labels
-WRONG = 2  # exit code if a recording has a problem or is skipped
-RULE = "edges"  # histogram rule of recordings outside a data set
-TEXT = """Check, pack and preview data sets.
-
-data check dsec /data/dsec; data prepare 1mpx /data/1mpx; data preview recordings drive.raw --at 1.1 2 --high-pass"""
-app = new_app("data", TEXT)
+EXAMPLES = "data check dsec /data/dsec; data prepare 1mpx /data/1mpx; data preview recordings drive.raw --at 1.1 2"
+app = new_app("data", f"Check, pack and preview data sets.\n\n{EXAMPLES} --high-pass")
 Dataset = Annotated[str, Parameter(help="gen1, 1mpx, dsec, ddd17, mvsec, FILE.yaml; or recordings: any event files")]
 Place = Annotated[Path, Parameter(help="folder of the data set, or a recording")]
 Processes = Annotated[PositiveInt, Parameter(help="recordings processed in parallel")]
@@ -43,13 +39,12 @@ class Reading:
 
     def dataset(self, name: str, path: Path) -> tuple[LabelledDataset, str]:
         """Open the data set, or the recordings, in `path`; return it with its histogram rule."""
-        for file in self.plugins:
-            import_file(file)
+        import_files(self.plugins)
         if name == RECORDINGS:
             from tespec.datasets.folder import EventFolder
 
             refuse(bool(self.changed.changes), f"--set changes settings of a data set, but {RECORDINGS} have none")
-            return EventFolder(path, parse_size(self.changed.sensor) if self.changed.sensor else None), RULE
+            return EventFolder(path, parse_size(self.changed.sensor) if self.changed.sensor else None), "edges"
         from tespec.runs.data import find_data, settings_of
         from tespec.tasks import import_tasks
         from tespec.tasks.base import open_dataset
@@ -102,7 +97,7 @@ def check(
         print(f"error: {problem}")
     if problems:
         print(f"{_counted(len(problems), 'problem')} in {_counted(len(found), 'recording')}")
-        return WRONG
+        return MISTAKE
     labels = sum(each.facts["labels_count"] for each in found)
     print(f"no problems: {_counted(len(found), 'recording')}, {_counted(labels, 'label')}")
     return 0
@@ -133,7 +128,7 @@ def prepare(
     for problem in left_out:
         print(f"skipped: {problem}")
     print(f"packed: {_counted(len(sources) - len(left_out), 'recording')}")
-    return WRONG if left_out else 0
+    return MISTAKE if left_out else 0
 
 
 @app.command
@@ -145,9 +140,7 @@ def preview(
     out: Annotated[Path | None, Parameter(help="PNG (default: preview-<dataset>.png, numbered if it exists)")] = None,
     split: Annotated[str, Parameter(help="split of the recordings")] = "test",
     count: Annotated[PositiveInt, Parameter(help="number of moments to show")] = 3,
-    at: Annotated[
-        tuple[float, ...], Parameter(consume_multiple=True, help="moments of the first recording, in s since its start")
-    ] = (),
+    at: Annotated[tuple[float, ...], Words, Parameter(help="moments of the first recording in s since its start")] = (),
     high_pass: Annotated[bool, Parameter(help="show the intensity of Eq. 6 next to that of Eq. 7")] = False,
     norm_events: Annotated[PositiveFloat, Parameter(help="N of Eq. 7; lower it for bins with fewer events")] = 5000.0,
     reading: Reading = Reading(),
@@ -158,20 +151,13 @@ def preview(
     from tespec.datasets.folder import ALL
 
     recordings = opened.recordings(ALL if dataset == RECORDINGS else split)
-    if at:
-        chosen = [(recordings[0], window) for window in windows_at(recordings[0], at)]
-    else:
-        chosen = choose(recordings, count, rule)
+    first = recordings[0]
+    chosen = [(first, window) for window in windows_at(first, at)] if at else choose(recordings, count, rule)
     shown = [moment(recording, window, rule, norm_events) for recording, window in chosen]
-    out = out or _unused(f"preview-{dataset}")
+    unused = (Path(f"preview-{dataset}{end}.png") for end in ("", *(f"-{number}" for number in range(2, 10_000))))
+    out = out or next(path for path in unused if not path.exists())
     draw(shown, opened.classes, out, norm_events, high_pass)
     print(f"written: {out}")
-
-
-def _unused(name: str) -> Path:
-    """Return an unused PNG path: `name`, with a number if it exists."""
-    paths = (Path(f"{name}{number}.png") for number in ("", *(f"-{each}" for each in range(2, 10_000))))
-    return next(path for path in paths if not path.exists())
 
 
 @app.command(name="download-guide")
@@ -179,12 +165,9 @@ def guide(
     dataset: Annotated[str, Parameter(help="gen1, 1mpx, dsec, ddd17 or mvsec")], /, *, plugins: Plugins = ()
 ) -> None:
     """Print where to get a data set, its licence, size and layout."""
-    for file in plugins:
-        import_file(file)
+    import_files(plugins)
     import tespec.datasets  # noqa: F401  # registers the data sets
-    from tespec.core.config import dataset_of_task, names
+    from tespec.core.config import dataset_and_splits
 
-    if dataset not in names("tasks"):
-        raise UserError(dataset, "no such dataset", f"choose from {', '.join(names('tasks'))}")
-    print(inspect.getdoc(find_registered(DATASETS, dataset_of_task(dataset), "dataset")))
+    print(inspect.getdoc(find_registered(DATASETS, dataset_and_splits(dataset)[0], "dataset")))
     print("\nNothing is downloaded: the archives are gated or large, and their owners' pages explain how to get them.")

@@ -42,13 +42,11 @@ def new_app(name: str, text: str = "", **more: Any) -> App:
         help_format="plaintext",
         help_formatter="plain",
         group_parameters=Group("Options", sort_key=0),
-        default_parameter=Parameter(negative=(), show_default=_shown_default),
+        default_parameter=Parameter(
+            negative=(), show_default=lambda value: None if value is False or value in ((), "") else value
+        ),
         **more,
     )
-
-
-def _shown_default(value: Any) -> Any:
-    return None if value is False or value in ((), "") else value
 
 
 def call(app: App, given: Sequence[str]) -> int | None:
@@ -82,25 +80,22 @@ def run(main: Callable[[], int | None]) -> int:
         return 0
     except CycloptsError as error:
         what = one_line(str(error)).rstrip(".")
-        return _mistake(what if "?" in what else f"{what}; see --help")
+        mistake = what if "?" in what else f"{what}; see --help"
     except UserError as error:
-        return _mistake(str(error))
+        mistake = str(error)
     except OSError as error:
         if error.filename is None and error.errno not in OF_THE_MACHINE:
             raise
-        return _mistake(f"{error.filename or 'writing'}: {error.strerror}; choose another path or fix this one")
+        mistake = f"{error.filename or 'writing'}: {error.strerror}; choose another path or fix this one"
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in HARNESS:
             raise
-        return _mistake(f"{sys.executable}: the package {error.name} is not installed; run `make setup`")
+        mistake = f"{sys.executable}: the package {error.name} is not installed; run `make setup`"
     except KeyboardInterrupt as interruption:
         if message := one_line(str(interruption)):
             say(message)
         return PREEMPTED if isinstance(interruption, Preempted) else INTERRUPTED
-
-
-def _mistake(text: Any) -> int:
-    say(f"error: {one_line(text)}")
+    say(f"error: {one_line(mistake)}")
     return MISTAKE
 
 
@@ -113,7 +108,7 @@ def refuse(wrong: bool, what: str) -> None:
 lines = [f"  {name:9} {what}" for name, what in VERBS.items()]
 app = new_app("tespec", f"{tespec.__doc__}\n\n" + "\n".join(lines), usage="tespec VERB ...  (see tespec VERB --help)")
 for name in VERBS:
-    place = "tables:report_app" if name == "report" else f"{name}:app"
+    place = {"pretrain": "run:pretrain_app", "report": "tables:report_app"}.get(name, f"{name}:app")
     app.command(f"tespec.cli.{place}", name=name, show=False)  # imported lazily
 
 

@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 PROFILES = ", ".join(names("profiles"))
 PLACES = {"--results", "--runs", "--workers"}  # options with a value that do not affect results
 Given = Annotated[Sequence[str], Parameter(parse=False)]  # unparsed arguments of the command line
-Plugins = Annotated[
-    tuple[Path, ...],
-    Parameter(name="--import", group=ADVANCED, help="Python file that registers a method, ...; repeatable"),
-]
+Advanced = partial(Parameter, group=ADVANCED)
+Words = Parameter(consume_multiple=True)  # several words behind one option
+Import = Advanced(name="--import", help="Python file that registers a method, ...; repeatable")
+Plugins = Annotated[tuple[Path, ...], Import]
 Changes = Annotated[tuple[str, ...], Parameter(name="--set", help="KEY=VALUE: change a setting; repeatable")]
 
 
@@ -59,8 +60,7 @@ class Changed:
 
     changes: Changes = ()
     sensor: Annotated[
-        str | None,
-        Parameter(group=ADVANCED, converter=_size, help="WIDTHxHEIGHT in px of recordings that do not store it"),
+        str | None, Advanced(converter=_size, help="WIDTHxHEIGHT in px of recordings that do not store it")
     ] = None
 
     @property
@@ -79,7 +79,7 @@ class Choices(Changed):
     ] = None
     backbone: Annotated[str | None, Parameter(help="tiny, micro, resnet50, maxvit-base (default: the method's)")] = None
     dry_run: Annotated[bool, Parameter(help="print settings, FLOPs, memory and GPU hours; train nothing")] = False
-    gpus: Annotated[PositiveInt, Parameter(group=ADVANCED, help="GPUs that share the batch, for --dry-run")] = 1
+    gpus: Annotated[PositiveInt, Advanced(help="GPUs that share the batch, for --dry-run")] = 1
 
     def __post_init__(self) -> None:
         refuse(self.gpus > 1 and not self.dry_run, "--gpus requires --dry-run; use --launcher for multiple processes")

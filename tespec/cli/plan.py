@@ -14,31 +14,18 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from tespec.cli.main import new_app, refuse
-from tespec.cli.options import PROFILES, Changes, Plugins, read_config
+from tespec.cli.options import PROFILES, Advanced, Changes, Plugins, Words, read_config
 from tespec.comparison.records import Record, read_records
 from tespec.core.config import names
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
 from tespec.core.progress import say
+from tespec.plan import jobs as plans
 from tespec.plan.execute import Pending, make_executor, run_all
-from tespec.plan.jobs import (
-    PRETRAINING,
-    SAMPLE,
-    Job,
-    Plan,
-    choices_of,
-    command,
-    expand,
-    missing_jobs,
-    read_plan,
-    select,
-    up_to_date,
-    weights_of,
-)
+from tespec.plan.jobs import PRETRAINING, SAMPLE, Job, Plan
 from tespec.registry import register_methods
-from tespec.runs.setup import ADVANCED, NonNegativeInt, PositiveInt
+from tespec.runs.setup import NonNegativeInt, PositiveInt
 
-Words = Parameter(consume_multiple=True)
 app = new_app("plan")
 
 
@@ -59,14 +46,10 @@ class Options:
     runs: Annotated[Path, Parameter(help="folder of checkpoints, weights and logs", show_default=False)] = RUNS
     status: Annotated[bool, Parameter(help="print the number of finished runs; run nothing")] = False
     dry_run: Annotated[bool, Parameter(help="print the missing commands; run nothing")] = False
-    cluster: Annotated[
-        Literal["slurm", "local"] | None, Parameter(group=ADVANCED, help="submit jobs (needs submitit)")
-    ] = None
-    slurm: Annotated[tuple[str, ...], Parameter(group=ADVANCED, help="submitit or sbatch KEY=VALUE; repeatable")] = ()
-    accumulate: Annotated[PositiveInt | None, Parameter(group=ADVANCED, help="gradient accumulation steps")] = None
-    run_args: Annotated[
-        str, Parameter(group=ADVANCED, allow_leading_hyphen=True, help="more options for each run, in quotes")
-    ] = ""
+    cluster: Annotated[Literal["slurm", "local"] | None, Advanced(help="submit jobs (needs submitit)")] = None
+    slurm: Annotated[tuple[str, ...], Advanced(help="submitit or sbatch KEY=VALUE; repeatable")] = ()
+    accumulate: Annotated[PositiveInt | None, Advanced(help="gradient accumulation steps")] = None
+    run_args: Annotated[str, Advanced(allow_leading_hyphen=True, help="more options for each run, in quotes")] = ""
     plugins: Plugins = ()
 
     def __post_init__(self) -> None:
@@ -85,25 +68,26 @@ def plan(
 
     A run is done if --results has a record with the same choices. Ctrl-C saves checkpoints and stops; the same command
     resumes. `plan demo` takes a few minutes. docs/running.md describes plan files.
-
-    Returns:
-        The exit code: 1 if a run failed.
     """
-    read = read_plan(name)  # first, since importing the methods, and with them torch, takes seconds
+    read = plans.read_plan(name)  # first, since importing the methods, and with them torch, takes seconds
     register_methods(options.plugins)
     plan = changed(read, options)
-    jobs = select(expand(plan, options.seeds), options.only)
+    jobs = plans.select(plans.expand(plan, options.seeds), options.only)
     check_methods(plan, jobs)
     results, (records, problems) = options.results, read_current(options.results)
     for problem in problems:
         say(f"skipped: {problem}")
-    missing = missing_jobs(jobs, records, options.runs)
-    left = set(missing)
-    done = sum(job not in left for job in jobs)
+    missing = plans.missing_jobs(jobs, records, options.runs)
+    done = len(set(jobs) - set(missing))
     first = len(missing) - len(jobs) + done
     print(f"{plan.title}: {done} of {len(jobs)} runs done" + (f", {first} pre-trainings come first" if first else ""))
     if options.status:
-        print(status_table(jobs, left))
+        import pandas as pd
+
+        rows = [(job.method, job.task, job not in missing) for job in jobs]
+        groups = pd.DataFrame(rows, columns=["method", "task", "done"]).groupby(["method", "task"], sort=False)
+        cells = groups["done"].agg(lambda each: f"{each.sum()}/{len(each)}").unstack(fill_value="-")
+        print(cells.rename_axis(index=None, columns=None).to_string())
     elif options.dry_run:
         for job in missing:
             print(shlex.join(["tespec", *arguments_of(plan, job, records, options)]))
@@ -151,25 +135,15 @@ def check_methods(plan: Plan, jobs: Sequence[Job]) -> None:
 def read_current(results: Path) -> tuple[list[Record], list[str]]:
     """Read the records that are up to date, and describe unreadable files."""
     records, problems = read_records(results) if results.exists() else ([], [])
-    return up_to_date(records), problems
-
-
-def status_table(jobs: Sequence[Job], missing: set[Job]) -> str:
-    """Format the number of finished runs and of all runs for each method and task."""
-    import pandas as pd
-
-    rows = [(job.method, job.task, job not in missing) for job in jobs]
-    groups = pd.DataFrame(rows, columns=["method", "task", "done"]).groupby(["method", "task"], sort=False)
-    cells = groups["done"].agg(lambda each: f"{each.sum()}/{len(each)}").unstack(fill_value="-")
-    return cells.rename_axis(index=None, columns=None).to_string()
+    return plans.up_to_date(records), problems
 
 
 def arguments_of(plan: Plan, job: Job, records: Sequence[Record], options: Options) -> list[str]:
     """Arguments of `tespec` for a job, without its folders."""
     checkpoint: Path | str | None = None
     if job.upstream and job.upstream.label != SAMPLE:
-        checkpoint = weights_of(job.upstream, records, options.runs) or f"WEIGHTS_OF_{job.upstream.name}"
-    words = [*command(job, checkpoint), *(["--accumulate", str(plan.accumulate)] if plan.accumulate > 1 else [])]
+        checkpoint = plans.weights_of(job.upstream, records, options.runs) or f"WEIGHTS_OF_{job.upstream.name}"
+    words = plans.command(job, checkpoint) + (["--accumulate", str(plan.accumulate)] if plan.accumulate > 1 else [])
     words += [word for file in options.plugins for word in ("--import", str(file))]
     return [*words, *shlex.split(options.run_args)]
 
@@ -196,7 +170,7 @@ def print_pretrainings(jobs: Sequence[Job], results: Path) -> None:
     """Print the validation losses of pre-trainings and the paths of their pictures."""
     made = {job.choices for job in jobs}
     for record in read_current(results)[0] if jobs else ():
-        if made.intersection(choices_of(record)):
+        if made.intersection(plans.choices_of(record)):
             losses = {name: value for name, value in record.metrics.items() if name.startswith("loss")}
             picture = results / "pictures" / f"{record.name}.png"
             said = ", ".join(f"{name} {'nan' if value is None else f'{value:.3f}'}" for name, value in losses.items())

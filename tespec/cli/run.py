@@ -1,11 +1,11 @@
-"""Fine-tune and evaluate one cell of the tables."""
+"""Fine-tune and evaluate one cell of the tables; pre-train a backbone without labels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 from cyclopts.types import PositiveFloat
@@ -13,19 +13,19 @@ from cyclopts.types import PositiveFloat
 # Modules that need torch are imported inside functions: mistakes on the command line are reported immediately, and
 # import errors of a broken installation in one line.
 from tespec.cli.main import new_app, refuse
-from tespec.cli.options import Choices, Given, Plugins, prepared, read_config, require_known
+from tespec.cli.options import Advanced, Choices, Given, Plugins, prepared, read_config, require_known
+from tespec.comparison.records import Numbers, Record
 from tespec.core import config
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.registry import METHODS, register_methods
-from tespec.runs.setup import ADVANCED, NonNegativeInt, Setup
+from tespec.runs.setup import NonNegativeInt, Setup
 
-if TYPE_CHECKING:
-    from tespec.comparison.records import Numbers, Record
-    from tespec.core.settings import Finetuning, Pretraining
-
+Seeds = Parameter(
+    name=("--seed", "--seeds"), consume_multiple=True, show_default=False, help="random seeds, run in turn (default: 0)"
+)
 PICTURES = Group("Pictures of predictions", sort_key=1)
-app = new_app("run", usage="")
+app, pretrain_app = new_app("run", usage=""), new_app("pretrain", usage="")
 
 
 @Parameter(name="*", group=PICTURES)
@@ -34,12 +34,9 @@ class Drawing:
     """Options of drawing a trained network's predictions, instead of a run."""
 
     model: Annotated[Path | None, Parameter(help="model.safetensors of a run")] = None
-    predict: Annotated[str | None, Parameter(help="recording in the task's data, or a path")] = None
+    predict: Annotated[str, Parameter(help="recording in the task's data, or a path")] = ""
     out: Annotated[Path | None, Parameter(help="folder for the figure (PNG)")] = None
-    clip: Annotated[tuple[float, float], Parameter(show_default=False, help="FROM TO in seconds (default: 0 10)")] = (
-        0.0,
-        10.0,
-    )
+    clip: Annotated[tuple[float, float], Parameter(show_default=False, help="FROM TO in s (default: 0 10)")] = (0, 10)
 
     def __post_init__(self) -> None:
         given = (self.model, self.predict, self.out)
@@ -54,15 +51,7 @@ def run(
     arch: Annotated[Literal["recurrent", "feedforward"], Parameter(help="architecture of the backbone")] = "recurrent",
     data: Annotated[Path | None, Parameter(help="DIR or sample (default: $TESPEC_DATA/<task>, ./data/<task>)")] = None,
     split: Annotated[Literal["test", "val"], Parameter(help="split to score; choose settings on val")] = "test",
-    seeds: Annotated[
-        tuple[NonNegativeInt, ...],
-        Parameter(
-            name=("--seed", "--seeds"),
-            consume_multiple=True,
-            show_default=False,
-            help="seeds of all randomness, run one after another (default: 0)",
-        ),
-    ] = (0,),
+    seeds: Annotated[tuple[NonNegativeInt, ...], Seeds] = (0,),
     checkpoint: Annotated[Path | None, Parameter(help="initial weights: a file, or timm:NAME")] = None,
     choices: Choices = Choices(),
     freeze: Annotated[bool, Parameter(help="train only the head, on a frozen backbone")] = False,
@@ -72,13 +61,8 @@ def run(
     describe: Annotated[str | None, Parameter(help="print settings of a task or method, each with its source")] = None,
     setup: Setup = Setup(),
     drawing: Drawing = Drawing(),
-    reference: Annotated[
-        Literal["prior"] | None, Parameter(group=ADVANCED, help="score the label prior instead of a method")
-    ] = None,
-    pretraining_seed: Annotated[
-        NonNegativeInt | None,
-        Parameter(show=False, help="of the pre-training on the sample world that it starts from; plans set it"),
-    ] = None,
+    reference: Annotated[Literal["prior"] | None, Advanced(help="score the label prior instead of a method")] = None,
+    pretraining_seed: Annotated[NonNegativeInt | None, Parameter(show=False)] = None,  # of its pre-training, by a plan
     plugins: Plugins = (),
     given: Given,
 ) -> None:
@@ -100,10 +84,16 @@ def run(
     recipe = tuple(each.removeprefix("pretraining.") for each in choices.changes if each.startswith("pretraining."))
     require_known(plugins, method=method, task=task, profile=profile)
     arch = "feedforward" if reference else arch
-    config.refuse_unknown_changes(task, arch, profile, changes, recipe)
+    if task in config.names("tasks") and (profile or "paper") in config.names("profiles"):  # not a plug-in's
+        config.cell_facts(task, arch, profile or "paper", changes)  # refuses unknown settings before torch is imported
+    config.refuse_unknown_changes(recipe)
     register_methods(plugins)
     if list_:
-        print_list()
+        print("methods")
+        for known, listed in sorted(METHODS.module_dict.items()):
+            print(f"  {known:13} {listed.title}: {listed.summary}")
+        for part in ("tasks", "profiles"):
+            print(f"{part}\n  " + "\n  ".join(config.names(part)))
     elif describe:
         changes = [*choices.all_changes, *(few if describe in config.names("tasks") else ())]
         print_settings(describe, arch, profile, changes, data, choices)
@@ -125,18 +115,9 @@ def run(
     found = find_data(task, data, profile, planned=choices.dry_run)
     settings = settings_of(found, task, arch, profile, changes, choices.network(kind))
     spec = CellSpec(
-        name=name,
-        method=kind,
-        settings=settings,
-        data=found,
-        checkpoint=fetch(checkpoint),
-        seed=seeds[0],
-        setup=setup,
-        pretraining_changes=recipe,
-        split=split,
-        pretraining_seed=pretraining_seed,
-        freeze=freeze,
-    )
+        name=name, method=kind, settings=settings, data=found, checkpoint=fetch(checkpoint), seed=seeds[0], setup=setup,
+        pretraining_changes=recipe, split=split, pretraining_seed=pretraining_seed, freeze=freeze,
+    )  # fmt: skip
     measure = label_prior if reference else probe_cell if probe else finetune
     if probe:
         require_masks(settings)
@@ -169,9 +150,63 @@ def run(
             record = measure(replace(spec, seed=seed, setup=setup))
             if is_first():
                 print_result(record)
-                weights = setup.runs / record.name / WEIGHTS
-                if weights.is_file():
+                if (weights := setup.runs / record.name / WEIGHTS).is_file():
                     print(f"weights: {weights}")
+
+
+@pretrain_app.default
+def pretrain(
+    *,
+    method: Annotated[str, Parameter(help="method with a pre-training recipe; see `run --list`")],
+    data: Annotated[Path | None, Parameter(help="recording, folder of recordings, or sample: the sample world")] = None,
+    seed: Annotated[NonNegativeInt, Parameter(help="seed of all randomness")] = 0,
+    choices: Choices = Choices(),
+    skip_damaged: Annotated[bool, Advanced(help="skip recordings that cannot be read; the record lists them")] = False,
+    setup: Setup = Setup(),
+    plugins: Plugins = (),
+    given: Given,
+) -> None:
+    """Pre-train a backbone without labels.
+    Settings: the method's recipe, then --profile, then --set; the later one wins (`run --describe METHOD` shows them).
+    """
+    profile = read_config("profiles", choices.profile)
+    require_known(plugins, method=method, profile=profile)
+    config.refuse_unknown_changes(choices.all_changes)
+    register_methods(plugins)
+    from tespec.pretraining.method import find_method, own_settings, pretrain_method
+    from tespec.runs.data import find_unlabelled
+
+    network, changes = choices.network(find_method(method)), choices.all_changes
+    dataset = config.pretraining_settings(method, profile or "paper", changes, network).dataset
+    found = find_unlabelled(dataset, data, profile, planned=choices.dry_run)
+    settings = config.pretraining_settings(method, profile or found.profile, changes, network)
+    first, file = pretrain_method(settings).upstream(own_settings(settings.objective))
+    if choices.dry_run:
+        from tespec.runs.cost import estimate_pretraining, input_of
+        from tespec.runs.pretrain import identity_of
+
+        identity_of(settings)  # refuses settings without effect
+        estimate = estimate_pretraining(settings, input_of(settings, dataset, found.sensor(settings.sensor)))
+        print(estimate.report(found.title, setup, choices.gpus))
+        if first and not file:
+            print(f"First, {first} is pre-trained: see --method {first} --dry-run.")
+        return
+    from tespec.core.distributed import is_first
+    from tespec.runs.pretrain import pretrain
+    from tespec.runs.train import require_trainable
+    from tespec.training.device import denormals_flushed, launched
+
+    with launched(setup.launcher, setup.device), denormals_flushed():
+        setup = prepared(setup, given, profile)
+        require_trainable(settings, setup)  # before data is generated
+        if found.notice:
+            say(found.notice)
+        result = pretrain(method, settings, found.made(), seed, setup, skip_damaged=skip_damaged)
+        if is_first():
+            print("validation: " + ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items()))
+            print(f"weights: {result.weights}")
+            if (picture := setup.results / "pictures" / f"{result.record.name}.png").is_file():
+                print(f"picture: {picture}")
 
 
 def draw(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) -> None:
@@ -181,7 +216,6 @@ def draw(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) 
     from tespec.training.device import choose_device
 
     assert drawing.model
-    assert drawing.predict
     assert drawing.out
     if not drawing.model.is_file():
         raise UserError(drawing.model, "no such file", "give the model.safetensors of a run")
@@ -193,15 +227,6 @@ def draw(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) 
     print(f"{drawn.windows} windows, {drawn.labelled} of them labelled: {drawn.figure}")
 
 
-def print_list() -> None:
-    """Print methods, tasks and profiles, one per line."""
-    print("methods")
-    for name, method in sorted(METHODS.module_dict.items()):
-        print(f"  {name:13} {method.title}: {method.summary}")
-    for kind in ("tasks", "profiles"):
-        print(f"{kind}\n  " + "\n  ".join(config.names(kind)))
-
-
 def print_settings(
     name: str, arch: str, profile: str | None, changes: Sequence[str], data: Path | None, choices: Choices
 ) -> None:
@@ -211,7 +236,7 @@ def print_settings(
     from tespec.pretraining.method import Method, find_method
     from tespec.runs.data import find_data
 
-    settings: Finetuning | Pretraining
+    settings: config.Settings
     found = find_data(name, data) if data else None
     profile = profile or (found.profile if found else "paper")
     if name in config.names("tasks"):
@@ -227,11 +252,13 @@ def print_settings(
         print(f"\npre-training, profile {profile}")
         settings = config.pretraining_settings(name, profile, changes, choices.network(method))
         layers = config.pretraining_layers(name, profile, changes)
-    layers += [("--backbone", {"width": choices.backbone})] if choices.backbone else []
-    for key, (value, origin) in config.origins(settings, layers).items():
+    layers.append(("--backbone" if choices.backbone else f"profile {profile}", {"width": settings.width}))
+    origins = {key: source for source, layer in layers for key in config.flattened(layer)}
+    for key, value in config.flattened(config.as_facts(settings)).items():
         if key not in ("task", "name", "arch", "profile", "deviations"):  # above; the last is long, and in every record
             shown = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").rstrip()
-            print(f"  {f'{key}: {shown}':60} # {origin}")
+            origin = origins.get(key, "default")
+            print(f"  {f'{key}: {shown}':60} # {'--set' if origin.startswith('--set') else origin}")
 
 
 def print_result(record: Record) -> None:

@@ -80,11 +80,7 @@ def report(
     results: Annotated[Path, Parameter(help="folder of runs/ and pictures/", show_default=False)] = RESULTS,
     out: Annotated[Path | None, Parameter(help="HTML file (default: report.html in --results)")] = None,
 ) -> int:
-    """Write all results as one HTML page: runs, tables, score figures and reconstructions.
-
-    Returns:
-        The exit code: 1 if files of the folder were skipped.
-    """
+    """Write all results as one HTML page: runs, tables, score figures and reconstructions."""
     out = out or results / "report.html"
     if out.is_dir():
         raise UserError(f"--out {out}", "is a folder", "give the path of a file")

@@ -13,7 +13,7 @@ from tespec.cli.main import new_app
 from tespec.cli.options import Plugins
 from tespec.core.errors import UserError
 from tespec.core.settings import parse_size
-from tespec.registry import import_file
+from tespec.registry import import_files
 from tespec.runs.setup import PositiveInt
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ class NetworkOptions:
     def inspect(self, file: Path) -> Contents:
         """Read a weights file and match it with the known networks."""
         size = parse_size(self.sensor) if self.sensor else None
-        for plugin in self.plugins:
-            import_file(plugin)
+        import_files(self.plugins)
         from tespec.weights.load import inspect
 
         return inspect(file, self.bins, size)
@@ -68,8 +67,7 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
         print(f"  repeated {name} to {converted.tensors[name].shape[1]} input channels")
     if converted.unused:
         more = len(converted.unused) - LISTED
-        rest = f" and {more} more" if more > 0 else ""
-        print(f"  unused   {', '.join(converted.unused[:LISTED])}{rest}")
+        print(f"  unused   {', '.join(converted.unused[:LISTED])}" + (f" and {more} more" if more > 0 else ""))
     print("  fills")
     for name, match in contents.matches.items():
         share = f"{len(match.tensors)} of {match.total} tensors"

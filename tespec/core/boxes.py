@@ -9,18 +9,12 @@ from numpy.typing import NDArray
 
 
 class Boxes(NamedTuple):
-    """Bounding boxes of one frame.
+    """Bounding boxes of one frame."""
 
-    Attributes:
-        corners: (N, 4) float32 left, top, right, bottom in px of the histogram; edges of pixels, so a box of width w
-            has right - left == w.
-        label: (N,) int64 class index.
-        score: (N,) float32 confidence in [0, 1]; 1 for ground truth.
-    """
-
+    # (N, 4) left, top, right, bottom in px of the histogram; edges of pixels, so a box of width w has right - left == w
     corners: NDArray[np.float32]
-    label: NDArray[np.int64]
-    score: NDArray[np.float32]
+    label: NDArray[np.int64]  # (N,) class index
+    score: NDArray[np.float32]  # (N,) confidence in [0, 1]; 1 for ground truth
 
     def keep(self, kept: NDArray[np.generic]) -> Boxes:
         """Select boxes by a boolean mask (N,) or by indices, in their order."""
@@ -35,11 +29,7 @@ class Boxes(NamedTuple):
 def make_boxes(
     corners: NDArray[np.floating], label: NDArray[np.integer], score: NDArray[np.floating] | None = None
 ) -> Boxes:
-    """Build `Boxes` from arrays of any dtype; without scores they are ground truth, with score 1.
-
-    Raises:
-        ValueError: the lengths differ, or `corners` cannot be reshaped to (N, 4).
-    """
+    """Build `Boxes` from arrays of any dtype and equal lengths; without scores they are ground truth, with score 1."""
     given = np.ones(len(label), np.float32) if score is None else np.asarray(score, np.float32)
     boxes = Boxes(np.asarray(corners, np.float32).reshape(-1, 4), np.asarray(label, np.int64), given)
     if not len(boxes.corners) == len(boxes.label) == len(boxes.score):

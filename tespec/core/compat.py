@@ -5,8 +5,6 @@ Importing this module changes nothing if the installed wheels are compatible. Ot
 * torchvision can be imported with a CPU-only torch (the operators of torchvision's wheel link against libtorch_cuda
   and cannot load, so its import fails at `torchvision::nms`);
 * mmcv-lite gets a module `mmcv._ext` with a working `nms`; every other operator raises when it is called.
-
-`torch.load(weights_only=True)` works unpatched: the harness saves only tensors, numbers, strings and plain containers.
 """
 
 from __future__ import annotations
@@ -25,16 +23,10 @@ from torch import Tensor
 
 
 def nms(bboxes: Tensor, scores: Tensor, iou_threshold: float, offset: int = 0) -> Tensor:
-    """Greedy non-maximum suppression with the signature of `mmcv._ext.nms`.
+    """Greedy non-maximum suppression with the signature of `mmcv._ext.nms`: (kept,) int64 indices by descending score.
 
-    Args:
-        bboxes: (N, 4) float, x1 y1 x2 y2 in px.
-        scores: (N,) float; ties keep the order of `bboxes`.
-        iou_threshold: boxes whose IoU with a kept box is larger are dropped.
-        offset: 0, or 1 if x2 and y2 are the last pixel inside the box.
-
-    Returns:
-        (kept,) int64 indices into `bboxes` by descending score, on the device of `scores`.
+    `bboxes` are (N, 4), x1 y1 x2 y2 in px; ties of the (N,) `scores` keep their order. `offset` is 1 if x2 and y2 are
+    the last pixel inside the box, else 0.
     """
     order = scores.argsort(descending=True, stable=True)
     x1, y1, x2, y2 = bboxes.detach()[order].float().cpu().numpy().T
@@ -54,7 +46,6 @@ def nms(bboxes: Tensor, scores: Tensor, iou_threshold: float, offset: int = 0) -
 
 
 def _absent_operator(name: str) -> Callable[..., NoReturn]:
-    """Return a placeholder for `mmcv._ext.<name>`, which raises when it is called."""
     if name.startswith("__"):  # `inspect` looks up __file__ and similar names in every module
         raise AttributeError(name)
 

@@ -1,7 +1,4 @@
-"""`dataset.json`, a description of a data set next to its recordings or above them. Official archives have none.
-
-A file of this name with other content raises `UserError`.
-"""
+"""`dataset.json`, a description of a data set next to its recordings or above them. Official archives have none."""
 
 from __future__ import annotations
 
@@ -23,7 +20,6 @@ Side = Annotated[int, Field(ge=1, le=LARGEST)]  # px
 
 
 def _within_folder(name: str) -> str:
-    """Refuse the name of a recording that could lead out of its folder."""
     if not name or not name.isprintable() or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
         raise ValueError(f"{name!r} is not a valid recording name")
     return name
@@ -32,36 +28,25 @@ def _within_folder(name: str) -> str:
 class Sensor(BaseModel):
     """Size of a sensor in px."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     height: Side
     width: Side
 
 
 class Description(BaseModel):
-    """Content of a `dataset.json`; every field is optional.
+    """Content of a `dataset.json`; every field is optional."""
 
-    Attributes:
-        sensor: sensor size, for recordings that do not store it.
-        splits: names of the recordings of each split.
-        classes: names of the classes in order of their indices; a task with other classes is refused.
-        label_rows: number of rows with labels, from the top of the sensor.
-        data: name of the data set in records.
-        world: size and seed of the sample world that the data set belongs to.
-        dataset: layout of the data set in the sample world; not used.
-        frame_rate: images per second in the sample world; not used.
-    """
+    model_config = Sensor.model_config
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    sensor: Sensor | None = None
-    splits: dict[str, tuple[Annotated[str, AfterValidator(_within_folder)], ...]] = {}
-    classes: tuple[str, ...] = ()
-    label_rows: int | None = None
-    data: str = ""
-    world: dict[str, int | str] = {}
-    dataset: str = ""
-    frame_rate: float | None = None
+    sensor: Sensor | None = None  # for recordings that do not store their size
+    splits: dict[str, tuple[Annotated[str, AfterValidator(_within_folder)], ...]] = {}  # names of the recordings
+    classes: tuple[str, ...] = ()  # in order of their indices; a task with other classes is refused
+    label_rows: int | None = None  # number of rows with labels, from the top of the sensor
+    data: str = ""  # name of the data set in records
+    world: dict[str, int | str] = {}  # size and seed of the sample world that the data set belongs to
+    dataset: str = ""  # layout of the data set in the sample world; not used
+    frame_rate: float | None = None  # images per second in the sample world; not used
 
     def overrides(self) -> dict[str, Any]:
         """Task settings derived from the data: they override the task's config, and are overridden by the user."""

@@ -7,9 +7,9 @@ complete batch.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import tespec.core.compat  # noqa: F401  # before mmengine
@@ -26,16 +26,15 @@ rank, world_size = dist.get_rank, dist.get_world_size
 is_first = dist.is_main_process  # rank 0 writes files and logs
 
 
-def open_group() -> None:
-    """Create the process group for Python objects; every rank calls it once, after `init_process_group`."""
+@contextmanager
+def object_group() -> Iterator[None]:
+    """Context with a process group for Python objects; every rank enters it once, after `init_process_group`."""
     global _group
     _group = distributed.new_group(backend="gloo", timeout=PATIENCE)
-
-
-def close_group() -> None:
-    """Discard the process group for Python objects."""
-    global _group
-    _group = None
+    try:
+        yield
+    finally:
+        _group = None
 
 
 def barrier() -> None:
@@ -66,33 +65,24 @@ def all_gather(value: Value) -> list[Value]:
     return values
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """The part of a batch that this rank computes: micro-batch `part` of `parts`, alone or not, labelled or not."""
-
-    part: int = 0
-    parts: int = 1
-    single: bool = False
-    labelled: bool = True
-
-
+# What this rank computes of a batch: micro-batch part[0] of part[1], alone or not, without labels or not.
 # Not a context variable: activation checkpointing reads it from autograd's threads.
-_batch = _Batch()
+_batch: dict[str, Any] = {"part": (0, 1), "alone": False, "unlabelled": False}
 
 
 @contextmanager
-def _within(**changes: Any) -> Iterator[None]:
-    global _batch
-    before, _batch = _batch, replace(_batch, **changes)
+def _within(fact: str, value: Any) -> Iterator[None]:
+    before, _batch[fact] = _batch[fact], value
     try:
         yield
     finally:
-        _batch = before
+        _batch[fact] = before
 
 
-def batch_part(part: tuple[int, int]) -> AbstractContextManager[None]:
-    """Context in which micro-batch part[0] of part[1] is computed; see `shard_slice`."""
-    return _within(part=part[0], parts=part[1])
+# Contexts: `batch_part(part)` computes micro-batch part[0] of part[1], see `shard_slice`; `single_rank()` computes
+# alone, without collectives; in `rank_without_labels(True)`, a rank joins all collectives, but must not affect results.
+batch_part, single_rank = partial(_within, "part"), partial(_within, "alone", True)
+rank_without_labels = partial(_within, "unlabelled")
 
 
 def shard_slice(here: int) -> tuple[int, slice]:
@@ -100,34 +90,22 @@ def shard_slice(here: int) -> tuple[int, slice]:
 
     Random numbers per row are drawn for the complete batch; each micro-batch uses its slice.
     """
-    return here * _batch.parts, slice(_batch.part * here, (_batch.part + 1) * here)
-
-
-def single_rank() -> AbstractContextManager[None]:
-    """Context in which this rank computes alone, without collectives."""
-    return _within(single=True)
-
-
-def rank_without_labels(wanted: bool) -> AbstractContextManager[None]:
-    """Context in which, if `wanted`, this rank has no labels: it joins all collectives, but must not affect results."""
-    return _within(labelled=not wanted)
+    part, parts = _batch["part"]
+    return here * parts, slice(part * here, (part + 1) * here)
 
 
 def has_no_labels() -> bool:
     """Whether this rank's results must be ignored, as it has no labels in the batch."""
-    return not _batch.labelled
+    return bool(_batch["unlabelled"])
 
 
 def ranks_per_batch() -> int:
     """Number of ranks that share a batch; 1 inside `single_rank`."""
-    return 1 if _batch.single else world_size()
+    return 1 if _batch["alone"] else world_size()
 
 
 def global_mean(total: Tensor, elements: Tensor | int) -> Tensor:
-    """Scale this rank's sum over `elements` elements so that its mean over the ranks is the mean of all elements.
-
-    Zero elements on all ranks give 0.
-    """
+    """Scale this rank's sum of `elements` elements, so that the mean over the ranks is that of all; 0 without any."""
     ranks = ranks_per_batch()
     if ranks == 1:
         return total / (max(elements, 1) if isinstance(elements, int) else elements.clamp(min=1))

@@ -6,22 +6,15 @@ import re
 
 
 def one_line(text: str) -> str:
-    """Return `text` on one line, safe to print in a terminal.
-
-    Line breaks and the whitespace around them become single spaces; control characters and marks that change the
-    writing direction become replacement characters.
-    """
+    """Put `text` on one line, safe to print: control characters and marks of the writing direction are replaced."""
     folded = re.sub(r"\s*[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]\s*", " ", text).strip()
     return re.sub(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", "\ufffd", folded)
 
 
 class UserError(Exception):
-    """A mistake in files, settings or arguments; commands print it in one line and exit with code 2.
+    """A mistake in files, settings or arguments: its place, the problem and how to fix it.
 
-    Args:
-        where: file, folder or setting that the message is about; stored as text.
-        what: the problem.
-        remedy: how to fix it.
+    Commands print it in one line and exit with code 2.
     """
 
     def __init__(self, where: object, what: str, remedy: str) -> None:

@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from tespec.core.progress import say
 
-UNREADABLE = (OSError, ValueError, RecursionError)
+UNREADABLE = (OSError, ValueError, RecursionError)  # the last one by values that are nested too deeply
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # no locks, as on some NFS
 
 
@@ -32,32 +32,17 @@ _Loader.add_implicit_resolver(
 
 
 def read_json(path: Path) -> Any:
-    """Parse a JSON file in UTF-8.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: the file is not valid JSON.
-        RecursionError: the values are nested too deeply.
-    """
+    """Parse a JSON file in UTF-8; one that cannot be read raises an error of `UNREADABLE`."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def read_yaml(path: Path) -> Any:
-    """Parse a YAML file in UTF-8; see `parse_yaml`.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Parse a YAML file in UTF-8; one that cannot be read raises an error of `UNREADABLE`."""
     return parse_yaml(path.read_text(encoding="utf-8"))
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse YAML text into plain Python types.
-
-    Raises:
-        ValueError: the text is not valid YAML, or has other types.
-        RecursionError: the values are nested too deeply.
-    """
+    """Parse YAML text into plain Python types; invalid text or other types raise an error of `UNREADABLE`."""
     try:
         return yaml.load(text, _Loader)
     # Values that do not match their standard tag, such as !!int, raise these other exceptions.
@@ -118,7 +103,10 @@ def one_at_a_time(path: Path, waiting: Callable[[str], None] | None = None) -> I
             lock.acquire(blocking=False)
         except Timeout:
             if waiting is not None:
-                waiting(_holder(file))
+                holder = ""
+                with suppress(FileNotFoundError):  # just released
+                    holder = file.read_text(encoding="utf-8")
+                waiting(holder or "another process")
             lock.acquire()
         file.write_text(f"process {os.getpid()} on {os.uname().nodename}", encoding="utf-8")
     except OSError as error:
@@ -131,10 +119,3 @@ def one_at_a_time(path: Path, waiting: Callable[[str], None] | None = None) -> I
         if lock.is_locked:
             file.unlink(missing_ok=True)
             lock.release()
-
-
-def _holder(lock: Path) -> str:
-    try:
-        return lock.read_text(encoding="utf-8") or "another process"
-    except FileNotFoundError:  # just released
-        return "another process"

@@ -18,5 +18,4 @@ RUNS = Path("runs") if INSTALLED else REPOSITORY / "runs"
 
 def cache_root() -> Path:
     """Cache folder, `$TESPEC_CACHE` or `~/.cache/tespec`; it may not exist yet."""
-    named = os.environ.get("TESPEC_CACHE")
-    return Path(named) if named else Path.home() / ".cache" / "tespec"
+    return Path(os.environ.get("TESPEC_CACHE") or Path.home() / ".cache" / "tespec")

@@ -6,8 +6,9 @@ import difflib
 import math
 import re
 import typing
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, fields, is_dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import field, is_dataclass, replace
+from functools import reduce
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, StrictBool, TypeAdapter, ValidationError
@@ -15,6 +16,8 @@ from pydantic.dataclasses import dataclass
 
 from tespec.core.errors import UserError
 
+Facts = Mapping[str, Any]  # settings by name, nested
+Layer = tuple[str, Facts]  # source and settings
 Size = tuple[int, int]  # rows and columns in px
 
 LARGEST = 1 << 14  # px; event coordinates have at most 14 bits
@@ -26,11 +29,7 @@ def is_size(size: Size) -> bool:
 
 
 def parse_size(text: str) -> Size:
-    """Parse "WIDTHxHEIGHT", such as "640x480", into (height, width) in px.
-
-    Raises:
-        UserError: the text is not a valid sensor size.
-    """
+    """Parse "WIDTHxHEIGHT", such as "640x480", into (height, width) in px."""
     sides = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     size = (int(sides[2]), int(sides[1])) if sides else (0, 0)
     if not is_size(size):
@@ -41,30 +40,22 @@ def parse_size(text: str) -> Size:
 T = TypeVar("T")
 
 
-def merge(
-    base: Mapping[str, Any],
-    changes: Mapping[str, Any],
-    source: str,
-    replaced: Sequence[str] = (),
-    *,
-    strict: bool = True,
-) -> dict[str, Any]:
-    """Merge nested `changes` into a copy of `base`; if `strict`, refuse keys that `base` lacks.
+def merge(base: Facts, layer: Layer, *, strict: bool = True) -> dict[str, Any]:
+    """Merge the nested settings of `layer` into a copy of `base`; if `strict`, refuse keys that `base` lacks.
 
-    Mappings with a `type` are replaced instead of merged, since another type may have other keys; so are the keys in
-    `replaced`.
+    Mappings with a `type` are replaced instead of merged, since another type may have other keys; so are splits, except
+    by the user.
     """
-    if not isinstance(base, Mapping) or not isinstance(changes, Mapping):
-        raise UserError(source, "is not a mapping of settings", "write nested keys")
+    source, changes = layer
     merged = dict(base)
     for key, value in changes.items():
         if strict and key not in base:
             nested = [f"{group}.{key}" for group, held in base.items() if isinstance(held, Mapping) and key in held]
             remedy = f"did you mean {nested[0]!r}?" if nested else suggest(key, base)
             raise UserError(source, f"unknown setting {key!r}", remedy)
-        whole = key in replaced or (isinstance(value, Mapping) and "type" in value)
-        if isinstance(value, Mapping) and isinstance(base.get(key), Mapping) and not whole:
-            merged[key] = merge(base[key], value, source, strict=strict)
+        mergeable = isinstance(value, Mapping) and isinstance(base.get(key), Mapping) and "type" not in value
+        if mergeable and (key != "splits" or source.startswith("--set")):
+            merged[key] = merge(base[key], (source, value), strict=strict)
         else:
             merged[key] = value
     return merged
@@ -76,6 +67,42 @@ def suggest(key: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(key, names, n=1)
     shown = ", ".join(names[:20]) + ", ..." * (len(names) > 20)
     return f"did you mean {close[0]!r}?" if close else f"choose from {shown or 'none'}"
+
+
+def build(kind: type[T], facts: Facts, source: str) -> T:
+    """Build and validate a settings dataclass from nested mappings.
+
+    The first setting that is missing, unknown, of the wrong type or out of range is refused. `source` is the origin of
+    the values, for messages; or the name of their group, such as "head" of "head.channels".
+    """
+    try:
+        return TypeAdapter(kind).validate_python(dict(facts), extra="forbid")
+    except ValidationError as invalid:
+        errors = invalid.errors(include_url=False)
+        error = next((each for each in errors if each["type"] == "unexpected_keyword_argument"), errors[0])
+        unknown, (*place, last) = error["type"] == "unexpected_keyword_argument", error["loc"] or (0,)
+        # Pydantic's path includes the members of unions, and a trailing list index, which helps less than the value.
+        steps = place if unknown or isinstance(last, int) else [*place, last]
+        path = ".".join(str(step) for step in steps if isinstance(step, int) or step.isidentifier())
+        where = source + (f".{path}" if source.isidentifier() else f", {path}") * bool(path)
+        if unknown:
+            known = reduce(lambda names, step: names.get(step) or names, place, known_settings(kind))
+            raise UserError(where, f"unknown setting {last!r}", suggest(str(last), known)) from invalid
+        if error["type"] == "missing" and isinstance(last, str):
+            raise UserError(source, f"setting {path!r} is missing", "add it to the config") from invalid
+        said = "it should be a list of two values" if error["type"] in ("missing", "too_long") else error["msg"]
+        text = repr(error["input"])
+        shown = text if len(text) <= 60 else f"{text[:20]}..."
+        remedy = re.sub(r"^(Input|Tuple|List|Value) should", "it should", said)
+        raise UserError(where, f"{shown} is not allowed", remedy) from invalid
+
+
+def known_settings(kind: Any) -> Any:
+    """Names of the settings of a dataclass, or of the entries of a list, nested as in YAML; None for other types."""
+    entry, *_ = *typing.get_args(kind), kind
+    if not is_dataclass(entry):
+        return None
+    return {name: known_settings(hint) for name, hint in typing.get_type_hints(entry).items()}
 
 
 PositiveInt = Annotated[int, Field(strict=True, gt=0)]
@@ -90,61 +117,6 @@ Flag = StrictBool
 # Generous upper limits: networks are built from the settings in weights files, which may be untrusted.
 Width = Annotated[int, Field(strict=True, ge=1, le=4096)]
 Depth = Annotated[int, Field(strict=True, ge=0, le=64)]
-
-
-def build(kind: type[T], facts: Mapping[str, Any], source: str) -> T:
-    """Build and validate a settings dataclass from nested mappings.
-
-    Args:
-        kind: the dataclass, such as `Finetuning`.
-        facts: values by name, as in YAML.
-        source: origin of the values, for messages; or the name of their group, such as "head" of "head.channels".
-
-    Raises:
-        UserError: a setting is missing, unknown, of the wrong type or out of range; the message names the first one.
-    """
-    refuse_unknown(kind, facts, source)
-    try:
-        return TypeAdapter(kind).validate_python(dict(facts))
-    except ValidationError as errors:
-        error = errors.errors(include_url=False)[0]
-        # Pydantic's path includes the members of unions, and a trailing list index, which helps less than the value.
-        place = error["loc"][:-1] if isinstance((0, *error["loc"])[-1], int) else error["loc"]
-        path = ".".join(str(part) for part in place if isinstance(part, int) or part.isidentifier())
-        if error["type"] == "missing" and isinstance(error["loc"][-1], str):
-            raise UserError(source, f"setting {path!r} is missing", "add it to the config") from errors
-        said = "it should be a list of two values" if error["type"] in ("missing", "too_long") else error["msg"]
-        text = repr(error["input"])
-        shown = text if len(text) <= 60 else f"{text[:20]}..."
-        remedy = re.sub(r"^(Input|Tuple|List|Value) should", "it should", said)
-        where = _inside(source, path) if path else source
-        raise UserError(where, f"{shown} is not allowed", remedy) from errors
-
-
-def refuse_unknown(kind: Any, facts: Mapping[str, Any], source: str) -> None:
-    """Refuse settings that `kind` does not have.
-
-    Raises:
-        UserError: a setting is unknown; the message suggests the closest one.
-    """
-    hints = typing.get_type_hints(kind)
-    known = [field.name for field in fields(kind)]
-    for key, value in facts.items():
-        if key not in known:
-            raise UserError(source, f"unknown setting {key!r}", suggest(str(key), known))
-        entry, *_ = typing.get_args(hints[key]) or (None,)
-        if is_dataclass(hints[key]) and isinstance(value, Mapping):
-            refuse_unknown(hints[key], value, _inside(source, key))
-        elif is_dataclass(entry) and isinstance(value, list):
-            for number, each in enumerate(value):
-                if isinstance(each, Mapping):
-                    refuse_unknown(entry, each, _inside(source, f"{key}.{number}"))
-
-
-def _inside(source: str, path: str) -> str:
-    return f"{source}.{path}" if source.isidentifier() else f"{source}, {path}"
-
-
 ARCHITECTURES = ("recurrent", "feedforward")
 # Fraction of the lanes that sample random clips, each with a reset state; the others stream recordings and carry state.
 SAMPLING = {"streams": 0.0, "mixed": 0.5, "clips": 1.0}
@@ -154,11 +126,7 @@ Rule = Literal["edges", "rvt"]
 
 @dataclass(frozen=True)
 class Clip:
-    """Gradient clipping: by "value", by total "norm", by the norm of each "parameter", or "none".
-
-    Raises:
-        UserError: the limit `at` is missing.
-    """
+    """Gradient clipping: by "value", by total "norm", by the norm of each "parameter", or "none"; `at` is the limit."""
 
     by: Literal["value", "norm", "parameter", "none"]
     at: PositiveFloat | None
@@ -170,36 +138,38 @@ class Clip:
 
 @dataclass(frozen=True)
 class Decay:
-    """Weight decay with a cosine schedule from `start` to `end` over the training.
-
-    `exempt` lists groups of parameters without weight decay: "vectors" are one-dimensional parameters and biases,
-    "positions" are the position tables listed by a backbone.
-    """
+    """Weight decay with a cosine schedule from `start` to `end` over the training."""
 
     start: NonNegativeFloat
     end: NonNegativeFloat
+    # Parameters without decay: one-dimensional ones and biases ("vectors"); the position tables listed by a backbone
     exempt: tuple[Literal["vectors", "positions"], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimisation:
-    """Optimizer and schedule: the warm-up starts at peak_lr / start_divisor, the decay ends at peak_lr / end_divisor.
-
-    `betas` are Adam's. `patch_embed_lr` multiplies the learning rate of the patch embedding.
-    """
+    """Optimizer and schedule: warm-up from peak_lr / start_divisor, then decay to peak_lr / end_divisor."""
 
     peak_lr: PositiveFloat
     steps: PositiveInt
     optimizer: Literal["Adam", "AdamW"] = "AdamW"
     betas: tuple[Momentum, Momentum] = (0.9, 0.999)
     schedule: Literal["linear", "cosine"] = "cosine"
-    start_divisor: PositiveFloat = 25.0
-    end_divisor: PositiveFloat = 1000.0
+    start_divisor: PositiveFloat = 25.0  # c1 in the paper
+    end_divisor: PositiveFloat = 1000.0  # c2 in the paper
     warmup_steps: Annotated[int, Field(strict=True, ge=0)] = 0
     clip: Clip = Clip("none", None)
     weight_decay: Decay = Decay(0.0, 0.0, ())
-    patch_embed_lr: PositiveFloat = 1.0
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    patch_embed_lr: PositiveFloat = 1.0  # factor of the learning rate of the patch embedding
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # RVT: fp16; the paper does not specify it
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptimisation(Optimisation):
+    """`Optimisation` with the defaults of fine-tuning, without weight decay as in RVT."""
+
+    optimizer: Literal["Adam", "AdamW"] = "Adam"  # RVT: AdamW without weight decay, which is the same update
+    clip: Clip = Clip("value", 1.0)  # as in RVT; the paper does not specify it
 
 
 @dataclass(frozen=True)
@@ -215,11 +185,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Downsample:
-    """Spatial downsampling of events; "auto" reduces the width to at most `to_width` px, for `keep` see `Region`.
-
-    Raises:
-        UserError: `factor` is "auto" without `to_width`, or a number with it.
-    """
+    """Spatial downsampling of events; "auto" reduces the width to at most `to_width` px, for `keep` see `Region`."""
 
     factor: PositiveInt | Literal["auto"]
     keep: Literal["nearest", "all"]
@@ -233,35 +199,38 @@ class Downsample:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Changes of a profile to task configs and recipes; `base` is the profile that it extends.
-
-    `networks` maps kinds of network to architectures; `finetuning` applies to all tasks, `tasks` to single ones.
-    """
+    """Changes of a profile to task configs and recipes."""
 
     name: str
-    base: str = ""
-    networks: dict[str, str] = field(default_factory=dict)
+    base: str = ""  # profile that it extends
+    networks: dict[str, str] = field(default_factory=dict)  # architectures by kind of network
     deviations: tuple[str, ...] = ()
     threads: PositiveInt | None = None
-    finetuning: dict[str, Any] = field(default_factory=dict)
-    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    finetuning: dict[str, Any] = field(default_factory=dict)  # of all tasks
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)  # of single ones
     pretraining: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
 class OfRecordings:
-    """Base of settings of runs that learn from recordings."""
+    """Settings of every run that learns from recordings."""
 
-    batch_size: int
+    dataset: str
+    batch_size: PositiveInt
     optimisation: Optimisation
-    sampling: str
-    sensor_px: str | None
+    sampling: Sampling
+    bins: PositiveInt = 10
+    rule: Rule = "edges"  # bins divide the window (Eq. 3); rvt: bins as in RVT's archives
+    downsample: Downsample = Downsample(1, "nearest")
+    drop_path: DropRate = 0.0  # of stochastic depth in the last block; RVT uses none, the paper does not specify it
+    augmentation: Augmentation = Augmentation()
+    profile: str = "paper"
+    width: str = ""
+    deviations: tuple[str, ...] = ()
+    sensor_px: str | None = None  # such as "640x480", for recordings that do not store it
 
     def check(self) -> None:
-        """Refuse inconsistent settings.
-
-        Raises:
-            UserError: two settings contradict each other.
-        """
+        """Refuse inconsistent settings."""
         steps, warmup = self.optimisation.steps, self.optimisation.warmup_steps
         if warmup and warmup >= steps:
             what = f"{warmup} is not less than optimisation.steps, which is {steps}"
@@ -272,58 +241,37 @@ class OfRecordings:
 
     @property
     def sensor(self) -> Size | None:
-        """Sensor size (height, width) in px by `sensor_px`, or None.
-
-        Raises:
-            UserError: `sensor_px` is not a valid size.
-        """
+        """Sensor size (height, width) in px by `sensor_px`, or None."""
         return parse_size(self.sensor_px) if self.sensor_px else None
 
-    @property
-    def random_share(self) -> float:
-        """Fraction of the lanes that sample random clips."""
-        return SAMPLING[self.sampling]
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Finetuning(OfRecordings):
-    """Settings of one cell of the tables: a task, an architecture and a profile; windows in ms.
+    """Settings of one cell of the tables: a task, an architecture and a profile."""
 
-    `sampling` is one of `SAMPLING`; networks trained only on clips are evaluated on clips. `drop_path` is the rate of
-    stochastic depth in the last block, `label_share` the fraction of the training labels that is used. `peak_lr_after`
-    maps pre-training data sets to the peak learning rates of backbones pre-trained on them. `sensor_px` is the sensor
-    size, such as "640x480", for recordings that do not store it.
-    """
-
-    task: str
+    task: str = ""
     version: PositiveInt
     kind: str
     title: str
-    dataset: str
-    splits: dict[str, tuple[str, ...] | None]
+    # None: the recordings listed by the data set's class
+    splits: dict[str, tuple[str, ...] | None] = field(default_factory=lambda: dict.fromkeys(("train", "val", "test")))
     classes: tuple[str, ...]
     protocol: dict[str, Any]
-    downsample: Downsample
-    bins: PositiveInt
-    rule: Rule
-    head: dict[str, Any]
-    optimisation: Optimisation
-    augmentation: Augmentation
-    batch_size: PositiveInt
+    head: dict[str, Any] = field(default_factory=dict)
+    optimisation: TaskOptimisation
     segments: PositiveInt
     window_ms: PositiveFloat | None
-    sampling: Sampling
-    drop_path: DropRate
-    labels_per_chunk: PositiveInt | None
-    evaluation_lanes: PositiveInt
-    test_time_augmentation: str
-    peak_lr_after: dict[str, PositiveFloat]
-    arch: str
-    profile: str
-    width: str
-    deviations: tuple[str, ...]
-    sensor_px: str | None
-    label_share: SomeShare
+    # RVT's mixed sampling (data/genx_utils, modules/detection.py). The paper uses RVT's data loading for pre-training
+    # and detection; it does not specify the sampling of the other tasks.
+    sampling: Sampling = "mixed"
+    labels_per_chunk: PositiveInt | None = None  # labelled segments per lane and step that reach the head; None: all
+    evaluation_lanes: PositiveInt = 1  # recordings evaluated in parallel; affects speed and memory, not predictions
+    # "flip": average the logits with those of the mirrored image; "ecddp": also at scales 1.5 and 2, as in ECDDP's
+    # published numbers (eval_seg.py). The paper uses none.
+    test_time_augmentation: str = "none"
+    peak_lr_after: dict[str, PositiveFloat] = field(default_factory=dict)  # peak_lr by data set of the pre-training
+    arch: str = ""
+    label_share: SomeShare = 1.0  # fraction of the training labels, spread evenly over each recording
 
     def check(self) -> None:
         """Refuse inconsistent settings."""
@@ -369,39 +317,16 @@ class Mask:
 
 @dataclass(frozen=True, kw_only=True)
 class Pretraining(OfRecordings):
-    """Settings of one pre-training; a method's recipe holds its published settings.
+    """Settings of one pre-training; a method's recipe holds its published settings."""
 
-    Attributes:
-        name: the method that the recipe belongs to.
-        objective: the method's own settings; in a recipe an instance of their type, elsewhere a mapping whose "type" is
-            the method whose loss is trained.
-        dataset: data set for training.
-        recurrent: whether the backbone has ConvLSTMs.
-        window_ms: length of a time window in ms.
-        segments: number of windows per chunk.
-        drop_path: as in `Finetuning`.
-        deviations: deviations of data and optimisation from the publication.
-        sensor_px: sensor size, such as "640x480", for recordings that do not store it.
-    """
-
+    # The method's own settings; in a recipe an instance of their type, elsewhere a mapping whose "type" is the method
+    # whose loss is trained.
     objective: Any
-    dataset: str
-    batch_size: PositiveInt
-    optimisation: Optimisation
-    name: str = ""
-    recurrent: Flag = False
-    bins: PositiveInt = 10
-    rule: Rule = "edges"
-    window_ms: PositiveFloat = 50.0
-    segments: PositiveInt = 1
-    downsample: Downsample = Downsample(1, "nearest")
+    name: str = ""  # of the method that the recipe belongs to
+    recurrent: Flag = False  # whether the backbone has ConvLSTMs
+    window_ms: PositiveFloat = 50.0  # length of a time window
+    segments: PositiveInt = 1  # number of windows per chunk
     sampling: Sampling = "clips"
-    drop_path: DropRate = 0.0
-    augmentation: Augmentation = Augmentation()
-    profile: str = "paper"
-    width: str = ""
-    deviations: tuple[str, ...] = ()
-    sensor_px: str | None = None
 
     @property
     def arch(self) -> str:

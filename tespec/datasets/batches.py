@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
-from tespec.core.settings import Augmentation, Finetuning, Mask, Pretraining
+from tespec.core.settings import SAMPLING, Augmentation, Finetuning, Mask, Pretraining
 from tespec.datasets.labels import IGNORE
 from tespec.datasets.recording import LabelledRecording, Recording
 from tespec.events.histogram import DROPPED, FlipZoom, apply_maps
@@ -231,7 +231,7 @@ class StepBatches(Dataset[dict[str, Tensor]]):
         ends: tuple[Indices, ...] | None = None,
     ) -> None:
         lengths, segments = tuple(map(len, recordings)), settings.segments
-        self._lanes = Lanes(lengths, segments, settings.batch_size, seed, settings.random_share, ends)
+        self._lanes = Lanes(lengths, segments, settings.batch_size, seed, SAMPLING[settings.sampling], ends)
         if not self._lanes.playable:
             where, longest = recordings[0].path.parent if recordings else "recordings", max(lengths, default=0)
             what = f"no recording has the {segments} windows of a chunk, the longest has {longest}"

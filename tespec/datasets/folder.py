@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tespec.core.config import splits_of_tasks
+from tespec.core.config import dataset_and_splits, names
 from tespec.core.description import LEVELS, descriptions_above, read_description
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample, Size
@@ -134,7 +134,8 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
     found: dict[str, list[Path]] = {name: [] for name in (*SPLITS, LEFT_OUT)}
     base, splits_in = Path(os.path.abspath(root)), cache(_splits_in)
     archives = [(kind, kind.splits) for kind in DATASETS.module_dict.values()]
-    archives += [(find_registered(DATASETS, name, "dataset"), splits) for name, splits in splits_of_tasks()]
+    of_tasks = map(dataset_and_splits, names("tasks"))
+    archives += [(find_registered(DATASETS, dataset, "dataset"), splits) for dataset, splits in of_tasks]
     whole = {path: Path(os.path.abspath(path)) for path in paths}
     described = {path: _described_split(whole[path], base) for path in paths}
     selective = {folder for folder, split in described.values() if split is not None}

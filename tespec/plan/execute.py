@@ -46,19 +46,11 @@ class Running(NamedTuple):
 def run_all(
     tasks: Sequence[Pending], logs: Path, slots: Sequence[str], executor: AutoExecutor | None = None
 ) -> dict[str, str]:
-    """Run all tasks, earlier ones first.
+    """Run all tasks, earlier ones first, and return the reasons of failures by task name.
 
-    Args:
-        tasks: the tasks.
-        logs: folder for one log per task.
-        slots: one entry per concurrent task: the index of its GPU, "" for none.
-        executor: submits cluster jobs; default: run local processes.
-
-    Returns:
-        Reasons of failures by task name; tasks that need a failed one are not run, and fail too.
-
-    Raises:
-        KeyboardInterrupt: on SIGINT or SIGTERM, once the running tasks have written their checkpoints.
+    Tasks that need a failed one are not run, and fail too. `slots` has one entry per concurrent task: the index of its
+    GPU, "" for none. The executor submits cluster jobs; without one, tasks are local processes. On SIGINT or SIGTERM,
+    the running tasks write their checkpoints first.
     """
     waiting, running, free = list(tasks), list[Running](), list(slots)
     failed: dict[str, str] = {}
@@ -82,7 +74,8 @@ def run_all(
                 free.append(each.slot)
                 ended = f"done: {each.task.name}, {(time.monotonic() - each.began) / 60:.1f} min"
                 if each.process.returncode:
-                    failed[each.task.name] = f"{_last_line(each.log)} ({each.log})"
+                    last = (each.log.read_text(errors="replace").strip() or "no output").splitlines()[-1]
+                    failed[each.task.name] = f"{last.strip()} ({each.log})"
                     ended = f"failed: {each.task.name}: {failed[each.task.name]}"
                 say(f"[{len(tasks) - len(waiting) - len(running)}/{len(tasks)}] {ended}")
             time.sleep(POLL)
@@ -118,8 +111,8 @@ def _start(task: Pending, log: Path, slot: str, at_once: int, executor: AutoExec
         return Running(task, ClusterProcess(executor, called, log), log, slot, time.monotonic())
     # Divide the CPU cores among the tasks, which would slow each other down otherwise.
     share = str(max(1, (os.cpu_count() or 1) // at_once))
-    device = {"CUDA_VISIBLE_DEVICES": slot} if slot else {}
-    environment = {"OMP_NUM_THREADS": share, "NUMBA_NUM_THREADS": share, **os.environ, **device}
+    environment = {"OMP_NUM_THREADS": share, "NUMBA_NUM_THREADS": share, **os.environ}
+    environment |= {"CUDA_VISIBLE_DEVICES": slot} if slot else {}
     with log.open("ab") as file:
         # In a new session, Ctrl-C reaches only the parent, which then stops its tasks.
         process = subprocess.Popen(
@@ -133,11 +126,6 @@ def _end_with_parent() -> None:
     """Make Linux send SIGTERM to this process when its parent dies, for example because a terminal is closed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def _last_line(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "no output"
 
 
 class Command:
@@ -188,16 +176,7 @@ class ClusterProcess:
 
 
 def make_executor(cluster: str, given: Sequence[str], folder: Path) -> AutoExecutor:
-    """Create submitit's executor.
-
-    Args:
-        cluster: "slurm", or "local" for local processes.
-        given: `KEY=VALUE` parameters of submitit or sbatch.
-        folder: folder for submitit's files.
-
-    Raises:
-        UserError: submitit or the cluster is not available, or a parameter is invalid.
-    """
+    """Create submitit's executor for "slurm" or "local" jobs, with `KEY=VALUE` parameters of submitit or sbatch."""
     try:
         from submitit import AutoExecutor
 

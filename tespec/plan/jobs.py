@@ -18,17 +18,7 @@ from pydantic import BeforeValidator, Field, NonNegativeInt
 
 from tespec.comparison.published import ABLATED, read_ablations
 from tespec.comparison.records import Record, plugin_sha256
-from tespec.core.config import (
-    UPSTREAM,
-    as_facts,
-    changed_finetuning,
-    files,
-    finetuning_settings,
-    flattened,
-    names,
-    own_files,
-    pretraining_settings,
-)
+from tespec.core import config
 from tespec.core.description import read_description
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, read_yaml, sha256_of
@@ -42,14 +32,12 @@ WEIGHTS = "backbone.safetensors"
 Some = Field(min_length=1)
 Seeds = Annotated[tuple[NonNegativeInt, ...], Some]
 Names = Annotated[tuple[str, ...], Some]
+Changes = tuple[str, ...]  # `KEY=VALUE`
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
 class Cells:
-    """Cells of the tables: all combinations of method, architecture, task, fraction of training labels and seed.
-
-    By default `tasks` are all tasks, `seeds` are the plan's, and `backbone` is the method's.
-    """
+    """Cells of the tables: all combinations of method, architecture, task, fraction of training labels and seed."""
 
     methods: Names
     architectures: Annotated[tuple[Literal["recurrent", "feedforward"], ...], Some] = ("recurrent", "feedforward")
@@ -71,20 +59,7 @@ class Ablations:
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A set of runs.
-
-    Attributes:
-        data: "sample", or a folder with one subfolder per data set; default: `$TESPEC_DATA` and ./data.
-        profile: name of the profile; default: "sample" on the sample world, else "paper".
-        pretraining_seeds: seeds of the pre-trainings that every seed starts from; default: only the seed itself.
-        references: tasks whose label prior is scored.
-        set: `KEY=VALUE` changes of all cells and, with prefix "pretraining.", of all pre-trainings.
-        checkpoints: weights by method; these methods are not pre-trained.
-        accumulate: gradient accumulation steps of all runs.
-        threads: CPU threads of a run; default: the profile's.
-        at_once: number of concurrent runs.
-        show: name of a table to print at the end.
-    """
+    """A set of runs; docs/running.md explains the fields and their defaults."""
 
     name: str
     title: str
@@ -108,14 +83,10 @@ class Plan:
 
 
 def read_plan(name: str) -> Plan:
-    """Read a plan by its name in configs/plans, or from a path that ends in .yaml.
-
-    Raises:
-        UserError: the plan does not exist, the YAML is unreadable, or a setting is unknown or invalid.
-    """
-    path = Path(name) if name.endswith(".yaml") else files("plans").get(name)
+    """Read a plan by its name in configs/plans, or from a path that ends in .yaml."""
+    path = Path(name) if name.endswith(".yaml") else config.files("plans").get(name)
     if path is None:
-        raise UserError(f"plan {name}", "no such plan", suggest(name, [*names("plans"), "FILE.yaml"]))
+        raise UserError(f"plan {name}", "no such plan", suggest(name, [*config.names("plans"), "FILE.yaml"]))
     try:
         facts = {"title": path.stem} | dict(name=path.stem, **read_yaml(path))  # TypeError if the file has a `name`
     except (*UNREADABLE, TypeError) as error:
@@ -125,41 +96,25 @@ def read_plan(name: str) -> Plan:
 
 @dataclass(frozen=True)
 class Job:
-    """One run.
+    """One run."""
 
-    Attributes:
-        kind: kind of the record.
-        method: registered name of the method; "prior" for a reference.
-        task: name of the task, or of a pre-training's data set.
-        arch: architecture, "" for a pre-training.
-        data: value of `--data`.
-        label: name of the data in records.
-        set: `KEY=VALUE` changes of settings.
-        overrides: settings that differ from the profile's, see `canonical`.
-        checkpoint: weights given by the plan.
-        upstream: pre-training that the run starts from.
-        backbone: value of `--backbone`; "": the method's.
-        variant: name of a row of an ablation.
-        ablations: names of the ablations that contain the run.
-    """
-
-    kind: str
-    method: str
-    task: str
+    kind: str  # of the record
+    method: str  # registered name; "prior" for a reference
+    task: str  # name of the task, or of a pre-training's data set
     arch: str
     seed: int
     profile: str
     split: str
-    data: str
-    label: str
+    data: str  # value of `--data`
+    label: str  # name of the data in records
     set: tuple[str, ...]
-    overrides: str
+    overrides: str  # settings that differ from the profile's, see `canonical`
     task_version: int = 1
-    checkpoint: Path | None = None
-    upstream: Job | None = None
+    checkpoint: Path | None = None  # weights given by the plan
+    upstream: Job | None = None  # pre-training that the run starts from
     backbone: str = ""
-    variant: str = field(default="", compare=False)
-    ablations: tuple[str, ...] = field(default=(), compare=False)
+    variant: str = field(default="", compare=False)  # name of a row of an ablation
+    ablations: tuple[str, ...] = field(default=(), compare=False)  # those that contain the run
 
     @property
     def name(self) -> str:
@@ -202,8 +157,8 @@ def canonical(overrides: Mapping[str, Any], accumulate: int = 1) -> str:
 
 
 def _upstream(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Hash of the user's file of another network that a pre-training needed, from its settings in a record."""
-    return {UPSTREAM: facts[UPSTREAM]} if UPSTREAM in facts else {}
+    """Hash of the user's file of another network, from a pre-training's settings in a record."""
+    return {config.UPSTREAM: facts[config.UPSTREAM]} if config.UPSTREAM in facts else {}
 
 
 def up_to_date(records: Iterable[Record]) -> list[Record]:
@@ -214,13 +169,13 @@ def up_to_date(records: Iterable[Record]) -> list[Record]:
     import_tasks()
     found, networks = [], architectures()
     for record in records:
-        config, method = flattened(record.config), METHODS.module_dict.get(record.method)
-        used = [method, TASKS.module_dict.get(config.get("kind")), DATASETS.module_dict.get(config.get("dataset"))]
-        types = [str(value) for key, value in config.items() if key.rpartition(".")[2] == "type"]
+        settings, method = config.flattened(record.config), METHODS.module_dict.get(record.method)
+        used = [method, TASKS.module_dict.get(settings.get("kind")), DATASETS.module_dict.get(settings.get("dataset"))]
+        types = [str(value) for key, value in settings.items() if key.rpartition(".")[2] == "type"]
         parts = [registry.module_dict.get(name) for registry in (METHODS, MODELS) for name in types]
         parts = [part for part in parts if part and part.__module__.startswith(PLUGIN)]
-        kinds = {each for each in (*used, *parts, networks.get(config.get("width", ""))) if each}
-        plugin = plugin_sha256(kinds, own_files(tasks=config.get("task", ""), profiles=record.profile))
+        kinds = {each for each in (*used, *parts, networks.get(settings.get("width", ""))) if each}
+        plugin = plugin_sha256(kinds, config.own_files(tasks=settings.get("task", ""), profiles=record.profile))
         if (record.plugin, record.method_version) == (plugin, method.version if method else 1):
             found.append(record)
     return found
@@ -260,7 +215,7 @@ def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
     words += [word for change in changes for word in ("--set", change)]
     words += ["--variant", job.variant] if job.variant else []
     words += ["--split", job.split] if job.split != "test" else []
-    profile = next(map(str, own_files(profiles=job.profile)), job.profile)
+    profile = next(map(str, config.own_files(profiles=job.profile)), job.profile)
     return [*words, "--profile", profile, "--seed", str(job.seed), "--data", job.data]
 
 
@@ -268,40 +223,31 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
     """Return all unique jobs of a plan, lower seeds first; the pre-trainings that they need are in `upstream`.
 
     `seeds` replace those of the plan and its groups.
-
-    Raises:
-        UserError: a task, ablation or setting is unknown, or weights are of a method without cells.
     """
-    known = dict.fromkeys(
-        [method for cells in plan.cells for method in cells.methods] + [ABLATED] * bool(plan.ablations)
-    )
-    for name in plan.checkpoints:
-        if name not in known:
-            raise UserError(f"plan {plan.name}, checkpoints {name}", "no cell has this method", suggest(name, known))
     tables: dict[Job, tuple[str, ...]] = {}
     for job in _all_jobs(plan, seeds):
         tables[job] = tables.get(job, ()) + job.ablations
+    methods = sorted({job.method for job in tables if job.kind == EVALUATION})
+    for name in sorted({*plan.checkpoints} - {*methods}):
+        raise UserError(f"plan {plan.name}, checkpoints {name}", "no cell has this method", suggest(name, methods))
     return sorted((replace(job, ablations=rows) for job, rows in tables.items()), key=lambda job: job.seed)
 
 
 def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
     for cells in plan.cells:
-        tasks, of = cells.tasks or names("tasks"), seeds or cells.seeds or plan.seeds
-        for share, method, task, arch, seed in product(
-            cells.label_share, cells.methods, tasks, cells.architectures, of
-        ):
-            few = () if share == 1 else (f"label_share={share}",)
-            changes = (*plan.set, *cells.set, *few)
+        tasks, of = cells.tasks or config.names("tasks"), seeds or cells.seeds or plan.seeds
+        few = [() if share == 1 else (f"label_share={share}",) for share in cells.label_share]
+        for share, method, task, arch, seed in product(few, cells.methods, tasks, cells.architectures, of):
+            changes = (*plan.set, *cells.set, *share)
             yield from _jobs(plan, EVALUATION, method, task, arch, seed, changes, cells.backbone)
     known = read_ablations()
     for group in plan.ablations:
         for name in group.tables:
             if name not in known:
-                raise UserError(
-                    f"plan {plan.name}, ablation {name}", "no such table", f"choose from {', '.join(known)}"
-                )
+                where = f"plan {plan.name}, ablation {name}"
+                raise UserError(where, "no such table", f"choose from {', '.join(known)}")
             task = group.task or known[name].task
-            default = as_facts(pretraining_settings(ABLATED, _profile(plan, task), _split(plan.set)[1]))
+            default = config.as_facts(config.pretraining_settings(ABLATED, _profile(plan, task), _split(plan.set)[1]))
             for row, variant in zip(known[name].rows, known[name].variants, strict=True):
                 changes = (*plan.set, *(PREFIX + change for change in row.changes(default)))
                 of_row = plan if row.default else replace(plan, checkpoints={})  # weights are the default row's
@@ -314,11 +260,11 @@ def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
 
 
 def _jobs(
-    plan: Plan, kind: str, method: str, task: str, arch: str, seed: int, changes: Iterable[str], backbone: str = ""
+    plan: Plan, kind: str, method: str, task: str, arch: str, seed: int, changes: Changes, backbone: str = ""
 ) -> Iterator[Job]:
     """Yield one job per pre-training that the method starts from, or a single job without pre-training."""
-    if task not in names("tasks"):
-        raise UserError(f"plan {plan.name}, task {task}", "no such task", f"choose from {', '.join(names('tasks'))}")
+    if task not in config.names("tasks"):
+        raise UserError(f"plan {plan.name}, task {task}", "no such task", suggest(task, config.names("tasks")))
     profile, (own, pretraining) = _profile(plan, task), _split(changes)
     checkpoint = plan.checkpoints.get(method) if kind == EVALUATION else None
     if checkpoint and pretraining:
@@ -340,28 +286,24 @@ def _jobs(
 
 @cache
 def _cell(
-    method: str, task: str, arch: str, profile: str, changes: tuple[str, ...], data: str, accumulate: int, backbone: str
+    method: str, task: str, arch: str, profile: str, changes: Changes, data: str, accumulate: int, backbone: str
 ) -> tuple[str, int]:
     """Return the settings of a cell that differ from the profile's, and the task's version."""
-    network = "swin"
-    if backbone:
-        from tespec.pretraining.method import find_method  # imports torch
+    from tespec.pretraining.method import find_method  # imports torch
 
-        network = find_method(method).network
+    network = find_method(method).network if backbone else "swin"
     of_data = read_description(Path(data)).overrides()
-    settings = finetuning_settings(task, arch, profile, changes, of_data, backbone or network)
-    changed = changed_finetuning(settings, of_data, network) if changes or backbone else {}
+    settings = config.finetuning_settings(task, arch, profile, changes, of_data, backbone or network)
+    changed = config.changed_settings(settings, network, of_data) if changes or backbone else {}
     return canonical(changed, accumulate), settings.version
 
 
 @cache
-def _pretraining(
-    recipe: str, profile: str, changes: tuple[str, ...], accumulate: int, backbone: str
-) -> tuple[str, str]:
+def _pretraining(recipe: str, profile: str, changes: Changes, accumulate: int, backbone: str) -> tuple[str, str]:
     """Return the data set of a pre-training, and its settings that differ from the profile's."""
     from tespec.runs.pretrain import identity_of
 
-    settings = pretraining_settings(recipe, profile, changes, backbone or None)
+    settings = config.pretraining_settings(recipe, profile, changes, backbone)
     overrides, given = identity_of(settings)
     return settings.dataset, canonical(overrides | given, accumulate)
 
@@ -382,26 +324,20 @@ def _profile(plan: Plan, task: str) -> str:
     return plan.profile or (SAMPLE if _place(plan, task)[1] == SAMPLE else "paper")
 
 
-def _split(changes: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _split(changes: Changes) -> tuple[Changes, Changes]:
     """Split changed settings into those of a cell and those of its pre-training."""
-    given = tuple(changes)
-    own = tuple(change for change in given if not change.startswith(PREFIX))
-    return own, tuple(change.removeprefix(PREFIX) for change in given if change.startswith(PREFIX))
+    own = tuple(change for change in changes if not change.startswith(PREFIX))
+    return own, tuple(change.removeprefix(PREFIX) for change in changes if change.startswith(PREFIX))
 
 
 def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
-    """Select jobs by tasks, methods, kinds and ablations; a category without a given name is not filtered.
-
-    Raises:
-        UserError: a name matches no job, or no job is left.
-    """
+    """Select jobs by tasks, methods, kinds and ablations; a category without a given name is not filtered."""
     labels = [({job.task}, {job.method}, {job.kind}, set(job.ablations)) for job in jobs]
-    known = [set[str]().union(*column) for column in zip(*labels, strict=True)]
-    for name in only:
-        if not any(name in column for column in known):
-            remedy = f"choose from {', '.join(sorted(set[str]().union(*known)))}"
-            raise UserError(f"--only {name}", "not in this plan", remedy)
-    wanted = [set(only) & column for column in known]
+    columns = [set[str]().union(*column) for column in zip(*labels, strict=True)]
+    known = set[str]().union(*columns)
+    for name in sorted({*only} - known):
+        raise UserError(f"--only {name}", "not in this plan", f"choose from {', '.join(sorted(known))}")
+    wanted = [column & {*only} for column in columns]
     fits = [all(not names or names & own for names, own in zip(wanted, each, strict=True)) for each in labels]
     if not any(fits):
         raise UserError(f"--only {' '.join(only)}", "matches no run of this plan", "give fewer names")

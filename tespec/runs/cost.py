@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
-from tespec.core.config import as_facts, dataset_of_task, names
+from tespec.core.config import as_facts, dataset_and_splits, names
 from tespec.core.errors import UserError, one_line
 from tespec.core.settings import Finetuning, Pretraining, Size
 from tespec.datasets.recording import reduced
@@ -275,7 +275,7 @@ def input_of(settings: Finetuning | Pretraining, dataset: str, sensor: Size | No
             return data.size
     official: Size | None = None
     if dataset in names("tasks"):
-        official = DATASETS.module_dict[dataset_of_task(dataset)].sensor
+        official = DATASETS.module_dict[dataset_and_splits(dataset)[0]].sensor
     stated = settings.sensor or sensor or official
     if stated is None:
         raise UserError(f"data set {dataset}", "no config specifies its sensor size", "give --sensor WIDTHxHEIGHT")

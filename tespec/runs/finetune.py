@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tespec.comparison.records import Record
-from tespec.core.config import as_facts, changed_finetuning, pretraining_settings
+from tespec.core.config import as_facts, changed_settings, pretraining_settings
 from tespec.core.distributed import is_first, rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.progress import say
@@ -204,7 +204,7 @@ def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}) -> Pre
         dataset = open_dataset(settings, data.root)
         pack_missing(files.source for each in (spec.split, TRAIN) for files in dataset.files(each))
         task = build_task(settings, data.root, spec.split)
-    overrides = changed_finetuning(spec.settings, data.description.overrides(), method.network)
+    overrides = changed_settings(spec.settings, method.network, data.description.overrides())
     require_stored((*task.train, *task.scored), settings.downsample, overrides)
     checkpoint = spec.checkpoint
     if spec.pretrains:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tespec.comparison.records import Record
-from tespec.core.config import UPSTREAM, as_facts, changed_pretraining
+from tespec.core.config import UPSTREAM, as_facts, changed_settings
 from tespec.core.distributed import broadcast, is_first, rank_zero_first, single_rank
 from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
@@ -123,7 +123,7 @@ def identity_of(settings: Pretraining) -> tuple[dict[str, Any], dict[str, str]]:
     Raises:
         UserError: a changed setting has no effect on this method, or the file is missing.
     """
-    changed, method = changed_pretraining(settings, find_method(settings.name).network), pretrain_method(settings)
+    changed, method = changed_settings(settings, find_method(settings.name).network), pretrain_method(settings)
     method.refuse_unused(changed)
     _, file = method.upstream(own_settings(settings.objective))
     if not file:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import distributed
 
-from tespec.core.distributed import close_group, open_group
+from tespec.core.distributed import object_group
 from tespec.core.errors import UserError
 from tespec.core.settings import Optimisation
 from tespec.models.layers import allow_tf32
@@ -172,11 +172,10 @@ def launched(launcher: str, device: str | None) -> Iterator[None]:
         # A process sees all GPUs of its machine, or only its own (--gpus-per-task).
         torch.cuda.set_device(int(meeting["LOCAL_RANK"]) % torch.cuda.device_count())
     distributed.init_process_group("nccl" if on_gpu else "gloo")
-    open_group()
     try:
-        yield
+        with object_group():
+            yield
     finally:
-        close_group()
         distributed.destroy_process_group()
 
 

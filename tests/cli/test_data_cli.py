@@ -138,7 +138,7 @@ MISTAKES = [
     ([*PREVIEW, "--set", "bins=5"], "--set changes settings of a data set, but recordings have none; see --help"),
     (["check", "dsex", "."], "dsex: no such file in configs/tasks; choose from"),
     (["check", "dsec", "gone"], "gone: no such file or folder; check the path"),
-    (["download-guide", "kitti"], "kitti: no such dataset; choose from 1mpx, ddd17, dsec, gen1, mvsec"),
+    (["download-guide", "kitti"], "kitti: no such file in configs/tasks; choose from 1mpx, ddd17, dsec, gen1, mvsec"),
     (["check", "gen1", ".", "--processes", "0"], 'Invalid value "0" for --processes. Must be > 0'),
 ]
 

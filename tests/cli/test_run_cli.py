@@ -85,7 +85,7 @@ MISTAKES = [
     (CELL + "--dry-run --gpus 3", "batch_size: 4 lanes do not divide evenly into 3 parts"),
     (ON_DATA + "--set dataset=Foo", "dataset: unknown dataset 'Foo'; choose from Ddd17, Dsec, Gen1, Mvsec"),
     (ON_DATA + "--split val --set splits.val=[]", "DDD17 has no validation split: no recordings are listed"),
-    ("pretrain --method scratch", "--method scratch: has no pre-training recipe; choose a method"),
+    ("pretrain --method scratch", "method scratch: has no pre-training recipe; choose from cm3ae, cpc"),
 ]
 
 

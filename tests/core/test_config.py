@@ -6,10 +6,10 @@ import pytest
 from baselines.ecddp import Ecddp
 from baselines.ecdp import Ecdp
 from tespec.core import config
-from tespec.core.config import changed_finetuning, changed_pretraining, finetuning_settings, names, pretraining_settings
+from tespec.core.config import changed_settings, finetuning_settings, names, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
-from tespec.core.settings import ARCHITECTURES, build, merge
+from tespec.core.settings import ARCHITECTURES, SAMPLING, build, merge
 from tespec.pretraining.method import own_settings
 from tespec.registry import METHODS, pretrained_methods
 
@@ -21,7 +21,7 @@ def test_every_profile_resolves_every_task_and_recipe():
             assert recurrent.profile == alone.profile == profile
             # Recurrent networks train on streams and clips, others on single windows.
             assert (recurrent.sampling, recurrent.carries_state) == ("mixed", True)
-            assert 0 < round(recurrent.random_share * recurrent.batch_size) < recurrent.batch_size
+            assert 0 < round(SAMPLING[recurrent.sampling] * recurrent.batch_size) < recurrent.batch_size
             assert (alone.sampling, alone.segments, alone.carries_state) == ("clips", 1, False)
         for recipe in pretrained_methods():
             settings = pretraining_settings(recipe, profile)
@@ -43,16 +43,16 @@ def test_what_a_user_changed_is_what_differs_from_the_defaults():
     of_data = {"protocol": {"rows": 64}}
     given = ["optimisation.steps=70", "batch_size=4", "label_share=0.5"]
     settings = finetuning_settings("ddd17", "recurrent", "sample", given, of_data)
-    assert changed_finetuning(settings, of_data, "swin") == {"optimisation.steps": 70, "label_share": 0.5}
+    assert changed_settings(settings, "swin", of_data) == {"optimisation.steps": 70, "label_share": 0.5}
     usual = pretraining_settings("tespec", "sample", ["objective.mask.ratio=0.5"])
-    assert changed_pretraining(usual, "swin") == {}
+    assert changed_settings(usual, "swin") == {}
     mask = usual.objective["mask"] | {"ratio": 0.0}
     changed = dataclasses.replace(usual, segments=3, objective=usual.objective | {"mask": mask})
-    assert changed_pretraining(changed, "swin") == {"objective.mask.ratio": 0.0, "segments": 3}
+    assert changed_settings(changed, "swin") == {"objective.mask.ratio": 0.0, "segments": 3}
     other = pretraining_settings("tespec", "sample", ["objective=cpc", "objective.ahead=1"])
-    assert changed_pretraining(other, "swin") == {"objective": "cpc", "objective.ahead": 1}
+    assert changed_settings(other, "swin") == {"objective": "cpc", "objective.ahead": 1}
     raised = {"objective": "ecddp", "objective_version": Ecddp.version}
-    assert changed_pretraining(pretraining_settings("tespec", "sample", ["objective=ecddp"]), "swin") == raised
+    assert changed_settings(pretraining_settings("tespec", "sample", ["objective=ecddp"]), "swin") == raised
 
 
 def test_the_user_s_peak_rate_also_holds_after_pretraining():
@@ -65,13 +65,13 @@ def test_the_user_s_peak_rate_also_holds_after_pretraining():
     assert after("optimisation.peak_lr=5e-5") == after("optimisation={peak_lr: 5e-5}") == 5e-5
     assert after("peak_lr_after.1Mpx=2e-4", "optimisation.peak_lr=5e-5") == 2e-4
     others = finetuning_settings("ddd17", "recurrent", "paper", ["optimisation.peak_lr=5e-5"])
-    assert changed_finetuning(others, {}, "swin") == {"optimisation.peak_lr": 5e-5}
+    assert changed_settings(others, "swin") == {"optimisation.peak_lr": 5e-5}
 
 
 def test_a_number_counts_by_its_value_however_it_is_written():
     settings = finetuning_settings("gen1", "recurrent", "paper", ["head.score_threshold=1e-3", "protocol.min_side=1e1"])
     assert (settings.head["score_threshold"], settings.protocol["min_side"]) == (0.001, 10)
-    assert changed_finetuning(settings, {}, "swin") == {}
+    assert changed_settings(settings, "swin") == {}
 
 
 WRONG = [
@@ -111,7 +111,7 @@ def test_an_unknown_task_or_architecture_is_named():
 def test_a_mapping_of_another_type_is_replaced_whole():
     base = {"decoder": {"type": "A", "width": 3}, "mask": {"unit": 32, "ratio": 0.5}}
     changes = {"decoder": {"type": "B"}, "mask": {"unit": 16}}
-    assert merge(base, changes, "x") == {"decoder": {"type": "B"}, "mask": {"unit": 16, "ratio": 0.5}}
+    assert merge(base, ("x", changes)) == {"decoder": {"type": "B"}, "mask": {"unit": 16, "ratio": 0.5}}
 
 
 @pytest.fixture
@@ -147,8 +147,9 @@ def test_a_task_wins_over_its_base_in_all_that_it_states(own):
     own("base: ddd17\nbatch_size: 5\narchitectures: {feedforward: {segments: 2}}", "tasks")
     recurrent, alone = (finetuning_settings("own", arch, "paper") for arch in ARCHITECTURES)
     assert (recurrent.batch_size, recurrent.segments, alone.batch_size, alone.segments) == (5, 15, 5, 2)
-    origins = config.origins(alone, config.cell_layers("own", "feedforward", "paper"))
-    assert (origins["window_ms"][1], origins["segments"][1]) == ("task ddd17", "task own")
+    layers = config.cell_layers("own", "feedforward", "paper")
+    origins = {key: source for source, layer in layers for key in config.flattened(layer)}
+    assert (origins["window_ms"], origins["segments"]) == ("task ddd17", "task own")
 
 
 @pytest.mark.parametrize(

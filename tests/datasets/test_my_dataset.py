@@ -21,7 +21,7 @@ from tespec.datasets.labels import IGNORE
 from tespec.events import Events, load_events
 from tespec.events.readers import Reader
 from tespec.events.readers.prophesee import write_dat
-from tespec.registry import DATASETS, import_file
+from tespec.registry import DATASETS, import_files
 from tespec.tasks import build_task, import_tasks
 from tespec.tasks.base import open_dataset
 
@@ -51,7 +51,7 @@ def settings():
     """Settings of the example's config, with its class registered until the end of the test."""
     import_tasks()
     with forgotten_afterwards():
-        import_file(PROGRAM)
+        import_files([PROGRAM])
         yield config.finetuning_settings("drives", "recurrent", "tiny")
 
 

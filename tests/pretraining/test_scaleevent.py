@@ -9,7 +9,7 @@ from loss_cases import CASES
 from torch.nn.functional import cosine_similarity
 
 from baselines.scaleevent import ScaleEvent, active_tokens, build_teacher, distances
-from tespec.core.config import changed_pretraining, pretraining_settings
+from tespec.core.config import changed_settings, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.pretraining.method import new_network, open_pretraining
 
@@ -69,7 +69,7 @@ def test_a_teacher_that_is_pre_trained_first_has_the_backbone_that_is_built(netw
     first = ScaleEvent.upstream_settings(settings, "imagenet")
     trained, built = new_network(first, open_pretraining(first, None)), build_teacher("imagenet", settings, (64, 64))
     built.network.load_state_dict(trained.backbone.state_dict())
-    assert changed_pretraining(first, "swin") == ({} if network == "swin" else {"width": settings.width})
+    assert changed_settings(first, "swin") == ({} if network == "swin" else {"width": settings.width})
 
 
 @pytest.mark.parametrize(

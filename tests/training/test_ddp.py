@@ -14,7 +14,7 @@ from torch import distributed, multiprocessing, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tespec.core.config import finetuning_settings
-from tespec.core.distributed import close_group, open_group, rank_without_labels
+from tespec.core.distributed import object_group, rank_without_labels
 from tespec.core.errors import UserError
 from tespec.training import ddp
 from tespec.training.ddp import SyncedBatchNorm, synced
@@ -218,10 +218,9 @@ def work(rank, folder):
     """Entry point of a rank: join the process group, run all parts, and save the results."""
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", f"file://{folder}/meet", timedelta(seconds=120), rank=rank, world_size=RANKS)
-    open_group()
-    found = {"normalised": normalise(rank), "trained": train(rank), "forgotten": forget(rank)}
+    with object_group():
+        found = {"normalised": normalise(rank), "trained": train(rank), "forgotten": forget(rank)}
     torch.save(found, f"{folder}/{rank}.pt")
-    close_group()
     distributed.destroy_process_group()
 
 
