@@ -75,27 +75,16 @@ SEVERAL = (
 
 
 class Table(NamedTuple):
-    """Table to display.
+    """Table to display."""
 
-    Attributes:
-        title: caption.
-        cells: texts; the index contains the row labels, the columns have levels task, metric and source.
-        bold: whether each cell is bold.
-        notes: lines below the table.
-        data: numbers behind the table, one per row.
-        main: title of the main metric.
-        rules: positions of rows that have a rule above them.
-        name: name of the files.
-    """
-
-    title: str
-    cells: pd.DataFrame
-    bold: pd.DataFrame
-    notes: tuple[str, ...]
-    data: pd.DataFrame
-    main: str = ""
-    rules: tuple[int, ...] = ()
-    name: str = ""
+    title: str  # caption
+    cells: pd.DataFrame  # texts; the index contains the row labels, the columns have levels task, metric and source
+    bold: pd.DataFrame  # whether each cell is bold
+    notes: tuple[str, ...]  # lines below the table
+    data: pd.DataFrame  # numbers behind the table, one per row
+    main: str = ""  # title of the main metric
+    rules: tuple[int, ...] = ()  # positions of rows that have a rule above them
+    name: str = ""  # of the files
 
     def measured(self, *, alone: bool = True) -> Table | None:
         """Keep the measured rows and columns, and the published columns unless `alone`; None if nothing is measured."""
@@ -119,7 +108,7 @@ def make_tables(
     *,
     only: Sequence[str] = (),
     measured: bool = False,
-    where: Mapping[str, str] | None = None,
+    where: Mapping[str, str] = {},
     by: str = "",
 ) -> list[Table]:
     """Make tables of measured and published numbers.
@@ -134,18 +123,18 @@ def make_tables(
     Raises:
         UserError: a table, column or value does not exist, a requested table is empty, or all tables are.
     """
-    chosen, left_out = select(frame, where or {}, by)
-    varied, _ = select(frame, where or {}, by, ("variant", "pretraining_overrides"))
+    chosen, left_out = select(frame, where, by)
+    varied, _ = select(frame, where, by, ("variant", "pretraining_overrides"))
     varied = varied[(varied["method"] == ABLATED) & varied["metric"].isin(METRICS)]
-    scores, ablated, published = _scores(chosen, by), _scores(varied, by), published_frame()
+    published, levels = published_frame(), [by] if by else []
     for key in PROTOCOL:
         if key != by:
-            published = published[matches(published[key], (where or {}).get(key, as_text(DEFAULTS[key])))]
+            published = published[matches(published[key], where.get(key, as_text(DEFAULTS[key])))]
     own = sorted(task for task in chosen.loc[chosen["kind"] == "evaluation", "task"].unique() if not table_of(task))
     makers: dict[str, Callable[[], Table | None]] = {
-        **{name: partial(_comparison, name, published, chosen, scores, by) for name in TABLES},
-        **{f"ablation_{name}": partial(_ablation, one, varied, ablated, by) for name, one in read_ablations().items()},
-        **{OWN + re.sub(r"[^\w-]+", "_", task): partial(_own_table, task, chosen, scores, by) for task in own},
+        **{name: partial(_comparison, name, published, chosen, levels) for name in TABLES},
+        **{f"ablation_{name}": partial(_ablation, one, varied, levels) for name, one in read_ablations().items()},
+        **{OWN + re.sub(r"[^\w-]+", "_", task): partial(_own_table, task, chosen, levels) for task in own},
     }
     for name in set(only) - set(makers):
         raise UserError(f"--only {name}", "no such table", suggest(name, makers))
@@ -164,17 +153,13 @@ def make_tables(
     return found
 
 
-def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | None = None) -> Table:
+def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {}) -> Table:
     """Compare all methods with a baseline on the main metric of each task; gains above 0 are better.
 
     Differences are paired by seed within architecture, network and column of the comparison tables. P-values are
     Holm-corrected over the table. Multiple pre-trainings of a method are averaged, and their variance is included.
     Each version of a method that `where` admits has its own row, compared with the newest version of the baseline.
-
-    Raises:
-        UserError: the baseline, or any other method, has no evaluation, or `where` has an unknown column or value.
     """
-    where = where or {}
     chosen, left_out = select(frame, where)
     chosen = chosen[(chosen["kind"] == "evaluation") & chosen["main"]]
     if chosen.empty:
@@ -191,21 +176,19 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
     pair = [*setting, "arch", "width", "tta"]
     cells_of = dict(list(chosen.groupby([*pair, "method", *change, *versions], sort=False)))
     scores = {key: scores_by_pretraining(members) for key, members in cells_of.items()}
-    spreads = {
-        place: spread_of(each for key, each in scores.items() if key[: len(setting)] == place)
-        for place in {key[: len(setting)] for key in scores}
-    }
     # Each is compared with the newest version of the baseline, by its default pre-training if there is one.
     order = sorted(cells_of, key=lambda key: (key[len(pair) + 2] == "", cells_of[key]["written"].max()))
     bases = {key[: len(pair)]: key for key in order if key[len(pair) :][:2] == (baseline, "")}
-    rows, has_single = [], False
+    rows, has_single, has_several = [], False, False
     for key, members in cells_of.items():
+        spread = spread_of(each for other, each in scores.items() if other[: len(setting)] == key[: len(setting)])
+        has_several |= spread is not None
         base, first = bases.get(key[: len(pair)]), members.iloc[0]
         if key == base:
             continue
         gain = UNKNOWN._replace(note=f"no {baseline} with {first['backbone']}")
         if base:
-            gain = gain_over(scores[key], scores[base], spreads[key[: len(setting)]])
+            gain = gain_over(scores[key], scores[base], spread)
             has_single |= any(scores[each].shape[1] == 1 and NO_PRETRAINING not in scores[each] for each in (key, base))
             if set(members["machine"]) != set(cells_of[base]["machine"]):
                 gain = gain._replace(note=", ".join(filter(None, [gain.note, "another machine"])))
@@ -236,13 +219,11 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
     bold = pd.DataFrame(False, cells.index, cells.columns).assign(gain=data["p_holm"] < ALPHA)
     cells.index = bold.index = pd.MultiIndex.from_frame(pd.DataFrame(index))
     title = f"Gains over {chosen.loc[chosen['method'] == baseline, 'title'].iloc[0]}"
-    notes = [*GAINS, *([SINGLE] * has_single), *([SEVERAL] * any(spreads.values())), *left_out]
+    notes = [*GAINS, *([SINGLE] * has_single), *([SEVERAL] * has_several), *left_out]
     return Table(title, cells, bold, tuple(notes), data, rules=_rules(data["task"]), name=f"gains_{baseline}")
 
 
-def _comparison(
-    name: str, published: pd.DataFrame, chosen: pd.DataFrame, scores: pd.DataFrame, by: str
-) -> Table | None:
+def _comparison(name: str, published: pd.DataFrame, chosen: pd.DataFrame, by: Sequence[str]) -> Table | None:
     """Comparison table of the paper; None if the selection has neither published nor measured numbers."""
     paper, published = read_published(name), published[published["table"] == name]
     # Other publications report percentages with at most two decimals.
@@ -251,7 +232,7 @@ def _comparison(
         _texts(published["value"], f".{digits}f") for digits in (paper["decimals"], min(2, paper["decimals"]))
     )
     published = published.assign(text=texts.mask(fewer, cut))
-    table = _methods(paper["title"], *titles_of(name), published, chosen, scores, by)
+    table = _methods(paper["title"], *titles_of(name), published, chosen, by)
     if table is None:
         return None
     used = "".join(table.cells.index.get_level_values("Method"))
@@ -259,13 +240,13 @@ def _comparison(
     return table._replace(notes=(*(f"{sign} {said}." for sign, said in marks.items()), *table.notes))
 
 
-def _own_table(task: str, chosen: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table | None:
+def _own_table(task: str, chosen: pd.DataFrame, by: Sequence[str]) -> Table | None:
     """Table of a task that is not in the paper, with the task's own metrics."""
     measured = chosen[chosen["task"] == task]
     scored = measured[measured["better"] != ""]
     titles = _metric_titles(scored if len(scored) else measured)
     nothing = published_frame().iloc[:0].assign(text="")
-    return _methods(f"Task {task}", {task: task}, titles, nothing, chosen, scores, by)
+    return _methods(f"Task {task}", {task: task}, titles, nothing, chosen, by)
 
 
 def _methods(
@@ -274,17 +255,16 @@ def _methods(
     titles: Mapping[str, str],
     published: pd.DataFrame,
     chosen: pd.DataFrame,
-    scores: pd.DataFrame,
-    by: str,
+    by: Sequence[str],
 ) -> Table | None:
     """Table with one row per method, architecture and backbone; None without rows."""
     measured = chosen[chosen["task"].isin(tasks) & chosen["metric"].isin(titles)]
     # Rows of other publications without a number appear only in the long CSV.
     numbers = published[(published["source"] == PAPER) | published["value"].notna()]
-    names = map(setting_name, numbers[[key for key in PROTOCOL if key != by]].to_dict("records"))
+    names = map(setting_name, numbers[[key for key in PROTOCOL if key not in by]].to_dict("records"))
     sources = [f"{PUBLISHED} ({name})" if name else PUBLISHED for name in names]
     numbers = numbers.assign(row=numbers["order"], source=sources, title=numbers["title"] + numbers["mark"])
-    scores, notes = _ranked(scores[scores["task"].isin(tasks) & scores["metric"].isin(titles)], by)
+    scores, notes = _scores(measured, by)
     if numbers.empty and scores.empty:
         return None
     long = _stacked(numbers, _placed(scores, numbers), by)
@@ -317,27 +297,26 @@ def _placed(scores: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
     return scores.drop(columns=["group", "title"]).merge(methods, how="left")
 
 
-def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table | None:
+def _ablation(ablation: Ablation, varied: pd.DataFrame, by: Sequence[str]) -> Table | None:
     """Ablation table: published rows, and measured ones by variant; None without either."""
     variants = {variant: position for position, variant in enumerate(ablation.variants)}
-    scores = scores[scores["variant"].isin(variants)]
-    scores = scores[(scores["variant"] != "") | (scores["pretraining_overrides"] == "")]
+    measured = varied[varied["variant"].isin(variants)]
+    measured = measured[(measured["variant"] != "") | (measured["pretraining_overrides"] == "")]
     # Show the default row if another row was measured, and other tasks if the ablation's own task was not.
-    places = scores.loc[scores["variant"] != "", ["task", "arch", "backbone", "column"]].drop_duplicates()
+    places = measured.loc[measured["variant"] != "", ["task", "arch", "backbone", "column"]].drop_duplicates()
     places = places[places["task"] == ablation.task] if ablation.task in set(places["task"]) else places
     is_published = any(value is not None for row in ablation.rows for value in row.paper)
     if places.empty and not is_published:
         return None
-    measured = varied[varied["variant"].isin(variants)].merge(places)
-    scores = scores.merge(places)
-    if not scores.empty:  # empty columns cannot be added to the strings that pandas uses if pyarrow is installed
+    measured = measured.merge(places)
+    if not measured.empty:  # empty columns cannot be added to the strings that pandas uses if pyarrow is installed
         # A row names only the variant, so the column names the rest.
-        scores["column"] += scores["arch"].map({"recurrent": "", "feedforward": ", feed-forward"})
-        several = scores.groupby(["task", "column"])["backbone"].transform("nunique") > 1
-        scores["column"] += (", " + scores["backbone"]).where(several, "")
-        alike = scores.groupby(["variant", "task", "column", *([by] if by else [])])
-        scores["column"] += alike["pretraining_overrides"].transform(_differing)
-    scores, notes = _ranked(scores, by)
+        measured["column"] += measured["arch"].map({"recurrent": "", "feedforward": ", feed-forward"})
+        several = measured.groupby(["task", "column"])["backbone"].transform("nunique") > 1
+        measured["column"] += (", " + measured["backbone"]).where(several, "")
+        alike = measured.groupby(["variant", "task", "column", *by])
+        measured["column"] += alike["pretraining_overrides"].transform(_differing)
+    scores, notes = _scores(measured, by)
     published = [
         {"row": position, "variant": variant, "task": ablation.task, "metric": metric, "value": value}
         for (variant, position), row in zip(variants.items(), ablation.rows, strict=True)
@@ -365,10 +344,10 @@ def _differing(overrides: pd.Series[str]) -> pd.Series[str]:
     return settings.map(lambda each: "".join(f", {setting}" for setting in each if setting not in common))
 
 
-def _scores(measured: pd.DataFrame, by: str) -> pd.DataFrame:
-    """One row per measured cell: mean, std, n, number of finite values, machines and facts of the method."""
-    keys = [*ROW, "variant", "pretraining_overrides", "task", "metric", "column", by]
-    groups = measured.groupby([key for key in dict.fromkeys(keys) if key], sort=False, dropna=False)
+def _scores(measured: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
+    """One row per measured cell of a table, with its text and whether it is bold, and notes that explain them."""
+    keys = dict.fromkeys([*ROW, "variant", "pretraining_overrides", "task", "metric", "column", *by])
+    groups = measured.groupby([*keys], sort=False, dropna=False)
     firsts = {name: (name, "first") for name in ("unit", "better", "title", "group", "pretraining_data")}
     scores = groups.agg(
         mean=("value", "mean"),
@@ -378,15 +357,11 @@ def _scores(measured: pd.DataFrame, by: str) -> pd.DataFrame:
         pretrainings=("pretraining_seed", "nunique"),
         finite=("value", "count"),
         partial=("partial", "max"),
+        machines=("machine", "unique"),
         **firsts,
-    )
-    return scores.assign(machines=groups["machine"].unique()).reset_index()
-
-
-def _ranked(scores: pd.DataFrame, by: str) -> tuple[pd.DataFrame, list[str]]:
-    """Add `source`, `text` and `bold` of the cells to the scores of one table, and return notes that explain them."""
+    ).reset_index()
     is_ranked = scores["kind"] == "evaluation"
-    columns = [scores[name] for name in ("task", "metric", "column", *([by] if by else []))]
+    columns = [scores[name] for name in ("task", "metric", "column", *by)]
     # Methods without pre-training have one run per seed, others one per seed and pre-training.
     kinds = [*columns, scores["pretrainings"] > 0]
     most = scores["n"].where(is_ranked).groupby(kinds).transform("max")
@@ -418,17 +393,17 @@ def _cell(score: Any) -> str:
     return f"{score.mean:{digits}}{f' ± {score.std:{digits}}' if score.n > 1 else ''} ({count})"
 
 
-def _stacked(published: pd.DataFrame, measured: pd.DataFrame, by: str = "") -> pd.DataFrame:
+def _stacked(published: pd.DataFrame, measured: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     """Concatenate published and measured numbers; missing values of `by` are empty strings."""
-    published = published if by in ("", *published) else published.assign(**{by: ""})
+    published = published.assign(**{name: "" for name in by if name not in published})
     return pd.concat([part for part in (published, measured) if len(part)], ignore_index=True)
 
 
 def _pivot(
-    tasks: Mapping[str, str], titles: Mapping[str, str], rows: Iterable[float], long: pd.DataFrame, by: str
+    tasks: Mapping[str, str], titles: Mapping[str, str], rows: Iterable[float], long: pd.DataFrame, by: Sequence[str]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Pivot cells to wide frames of texts and bold flags, with rows by position and columns in order."""
-    names = ["task", "metric", "source", *([by] if by else [])]
+    names = ["task", "metric", "source", *by]
     columns, metrics = list(tasks), list(titles)
     keys = sorted(
         set(long[names].itertuples(index=False, name=None)),
