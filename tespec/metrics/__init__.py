@@ -12,32 +12,20 @@ F = TypeVar("F", bound=Any)  # a frame, with `recording` and `groups`
 
 @dataclass(frozen=True)
 class Score:
-    """Description of one metric of a kind of task, for tables.
+    """Description of one metric of a kind of task, for tables."""
 
-    Attributes:
-        title: column heading.
-        better: whether higher or lower values are better.
-        unit: such as "%" or "m"; empty for ratios.
-    """
-
-    title: str
+    title: str  # column heading
     better: Literal["higher", "lower"]
-    unit: str = ""
+    unit: str = ""  # such as "%" or "m"; empty for ratios
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of a set of frames.
+    """Scores of a set of frames."""
 
-    Attributes:
-        values: score of each metric.
-        partial: metrics averaged over fewer members than exist, with their count; see `fewer`.
-        classes: main metric of each class.
-    """
-
-    values: dict[str, float]
-    partial: dict[str, str]
-    classes: dict[str, float] = field(default_factory=dict)
+    values: dict[str, float]  # by metric
+    partial: dict[str, str]  # metrics averaged over fewer members than exist, with their count; see `fewer`
+    classes: dict[str, float] = field(default_factory=dict)  # main metric of each class
 
     def metrics(self) -> dict[str, float]:
         """Score of each metric."""
