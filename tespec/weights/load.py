@@ -46,7 +46,7 @@ class WeightsReport:
     @property
     def coverage(self) -> float:
         """Share of the backbone's tensors that came from the file, 0 to 1."""
-        return self.loaded / self.total if self.total else 0.0
+        return self.loaded / self.total
 
     def summary(self) -> str:
         """Describe the initial weights in one line."""
@@ -111,11 +111,7 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
 
 
 def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
-    """Load all tensors of `backbone` in place from a file of any known format; see `match_state`.
-
-    Raises:
-        UserError: unreadable file, unknown format, or tensors that do not match; the backbone is then unchanged.
-    """
+    """Load all tensors of `backbone` in place from a file of any known format, or none; see `match_state`."""
     tensors, recipe = read_tensors(path)
     converted = convert(tensors, backbone.in_channels, where=path, recipe=recipe)
     matched = match_state(converted, backbone, recipe)
@@ -187,9 +183,6 @@ def inspect(path: Path, bins: int | None = None, sensor: tuple[int, int] | None 
         path: the file.
         bins: time bins of the networks; default: the recipe's, else 10.
         sensor: (rows, columns) in px of the networks' input; default: the recipe's, else the format's.
-
-    Raises:
-        UserError: unreadable file, or unknown or unsupported format.
     """
     tensors, recipe = read_tensors(path)
     channels = 2 * bins if bins else recipe.get("in_channels") or 2 * recipe.get("bins", DEFAULT_BINS)
@@ -223,11 +216,7 @@ def _empty(arch: str, recurrent: bool, channels: int = 2 * DEFAULT_BINS, size: t
 
 
 def rewrite(contents: Contents) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return all tensors under this harness's names, and a recipe from which `tespec.load` builds the network.
-
-    Raises:
-        UserError: the tensors do not fill a network of this harness, or hold values that are not finite.
-    """
+    """Return all tensors under this harness's names, and a recipe from which `tespec.load` builds the network."""
     path, recipe, found = contents.path, contents.recipe, contents.converted.format
     if contents.arch is None:
         raise UserError(path, "the width of its first layer matches no architecture here", "use Swin-T or ResNet-50")
