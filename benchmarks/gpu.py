@@ -204,10 +204,5 @@ def run_stage(name: str, device: torch.device, small: bool) -> list[Row]:
     return rows
 
 
-def main() -> int | None:
-    """Run the command line."""
-    return call(app, sys.argv[1:])
-
-
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(run(lambda: call(app, sys.argv[1:])))
