@@ -62,8 +62,6 @@ ROOM = Path("/dev/shm")  # in memory if available, because hundreds of thousands
 DATA = REPOSITORY / "tests" / "data"
 Rng = np.random.Generator
 
-# Damage to bytes, and to the contents of files that stay well-formed.
-
 HOSTILE: tuple[Any, ...] = (
     None, True, -1, 0, 2**63, 10**400, -1e308, "", "x" * 5000, "../../../etc/passwd", "/etc/passwd", "\x00", "NaN",
     [], {}, {"": None}, [None] * 50, "<script>alert(1)</script>", "1e999", math.nan, math.inf, [[[[[[[[[[]]]]]]]]]],
@@ -183,16 +181,13 @@ def harm(path: Path, rng: Rng) -> None:
     (CONTENTS.get(victim.suffix, damage) if rng.random() < 0.6 else damage)(victim, rng)
 
 
-# Targets: an intact file or folder, and its reader.
-
-
 EVENTS = [np.sort(np.random.default_rng(0).integers(0, end, 60)) for end in (346, 260, 150_000, 2)]
 
 
-def words_evt2() -> bytes:
+def write_evt2(path: Path) -> None:
     rows = zip(*(column.tolist() for column in EVENTS), strict=True)
     words = [word for x, y, t, p in rows for word in (8 << 28 | t >> 6, p << 28 | (t & 63) << 22 | x << 11 | y)]
-    return b"% evt 2.0\n% geometry 640x480\n% end\n" + np.array(words, "<u4").tobytes()
+    path.write_bytes(b"% evt 2.0\n% geometry 640x480\n% end\n" + np.array(words, "<u4").tobytes())
 
 
 def write_hdf5(path: Path) -> None:
@@ -205,18 +200,6 @@ def write_hdf5(path: Path) -> None:
 def write_store(path: Path) -> None:
     write_dat(path.with_name("a.dat"), *EVENTS, 260, 346)
     packing.pack(open_reader(path.with_name("a.dat")), path)
-
-
-EVENT_FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    "dat": ("a.dat", lambda path: write_dat(path, *EVENTS, 260, 346)),
-    "evt2": ("a.raw", lambda path: path.write_bytes(words_evt2())),
-    "evt3": ("a.raw", lambda path: path.write_bytes((DATA / "evt3_640x480_2.08s.raw").read_bytes()[:5000])),
-    "aedat4": ("a.aedat4", partial(shutil.copyfile, DATA / "davis.aedat4")),
-    "npy": ("a.npy", lambda path: np.save(path, np.stack(EVENTS, axis=1))),
-    "npz": ("a.npz", lambda path: np.savez_compressed(path, **dict(zip("xytp", EVENTS, strict=True)))),
-    "hdf5": ("a.h5", write_hdf5),
-    "store": ("a", write_store),
-}
 
 
 def read_events(path: Path) -> None:
@@ -288,12 +271,19 @@ class Target(NamedTuple):
 
     name: str
     write: Callable[[Path], Any] | None
-    read: Callable[[Path], Any]
+    read: Callable[[Path], Any] = read_events
     weight: float = 1.0
 
 
 TARGETS: dict[str, Target] = {
-    **{name: Target(file, write, read_events) for name, (file, write) in EVENT_FILES.items()},
+    "dat": Target("a.dat", lambda path: write_dat(path, *EVENTS, 260, 346)),
+    "evt2": Target("a.raw", write_evt2),
+    "evt3": Target("a.raw", lambda path: path.write_bytes((DATA / "evt3_640x480_2.08s.raw").read_bytes()[:5000])),
+    "aedat4": Target("a.aedat4", partial(shutil.copyfile, DATA / "davis.aedat4")),
+    "npy": Target("a.npy", lambda path: np.save(path, np.stack(EVENTS, axis=1))),
+    "npz": Target("a.npz", lambda path: np.savez_compressed(path, **dict(zip("xytp", EVENTS, strict=True)))),
+    "hdf5": Target("a.h5", write_hdf5),
+    "store": Target("a", write_store),
     **{name: Target(name, None, partial(read_dataset, name), 0.1) for name in DATASETS if name != "objects"},
     "images": Target("objects", None, read_images, 0.1),
     "backbone": Target("a.safetensors", write_backbone, read_backbone, 0.1),
@@ -354,7 +344,7 @@ def main() -> int:
     options = parser.parse_args()
     world = make_world("tiny", processes=1, datasets=DATASETS)
     names = [options.only] if options.only else list(TARGETS)
-    whole, failed = sum(TARGETS[name].weight for name in names), 0
+    whole, failed = sum(TARGETS[name].weight for name in names), False
     for name in names:
         share = math.ceil(options.cases * TARGETS[name].weight / whole)
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
@@ -365,8 +355,8 @@ def main() -> int:
         print(f"{name}: {counts['refused']} refused, {counts['accepted']} accepted", flush=True)
         for each in [each for each in counts if each.startswith("failed: ")][:SHOWN]:
             print(f"  {each}\n    python tools/fuzz.py --only {name} --seed {options.seed} --first N --cases 1")
-            failed += 1
-    return 1 if failed else 0
+            failed = True
+    return int(failed)
 
 
 import_tasks()

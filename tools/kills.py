@@ -8,7 +8,6 @@ so a run takes a second. Processes are forked from one that has already imported
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -26,6 +25,7 @@ from typing import Any
 
 import tespec.core.compat  # noqa: F401  # before mmengine
 
+import cyclopts
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -165,16 +165,11 @@ def soak(kills: int, minutes: float, seed: int) -> Counter[str]:
     return counts
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+def main(*, kills: int = 200, minutes: float = 10.0, seed: int = 0) -> None:
     torch.set_num_threads(1)  # a process that has started threads cannot be forked safely
-    for name, count in soak(options.kills, options.minutes, options.seed).items():
+    for name, count in soak(kills, minutes, seed).items():
         print(f"{name}: {count}")
 
 
 if __name__ == "__main__":
-    main()
+    cyclopts.run(main)
