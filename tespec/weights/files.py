@@ -104,8 +104,10 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, recipe
 
 
-def problem_of(tensor: Tensor, target: Tensor) -> str:
-    """Describe why a tensor cannot be loaded into `target` (dtype, shape, or values not finite), "" if it can."""
+def problem_of(tensor: Tensor | None, target: Tensor) -> str:
+    """Describe why a tensor cannot be loaded into `target` (missing, dtype, shape, or values), "" if it can."""
+    if tensor is None:
+        return "is missing"
     if target.is_floating_point() and tensor.dtype not in FLOATS:
         return f"has dtype {tensor.dtype}, which is not supported for weights"
     if tensor.shape != target.shape:

@@ -1,9 +1,8 @@
 """Formats of published checkpoints: how to recognise them and to rename their tensors.
 
-Layouts: microsoft/Swin-Transformer, SwinTransformer/Transformer-SSL,
-Yan98/Event-Camera-Data-Pre-training, Yan98/Event-Camera-Data-Dense-Pre-training,
-huggingface/pytorch-image-models; TESPEC's release as pabloseijo/event-penguins-optimization
-loads it; not supported: Lqm26/STP, BIT-Vision/EventPretrain.
+Layouts: microsoft/Swin-Transformer, SwinTransformer/Transformer-SSL, Yan98/Event-Camera-Data-Pre-training and -Dense-,
+huggingface/pytorch-image-models; TESPEC's as pabloseijo/event-penguins-optimization loads it; unsupported: Lqm26/STP,
+BIT-Vision/EventPretrain.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from tespec.models import Backbone, build_backbone
 from tespec.models.layers import padded_size
 from tespec.registry import BACKBONES
 from tespec.weights.files import problem_of, read_recipe, read_tensors, write_weights
-from tespec.weights.formats import FORMATS, IMAGENET, Converted, convert, recognise
+from tespec.weights.formats import FORMATS, IMAGENET, OWN, Converted, convert, recognise
 
 LSTMS = "lstms."
 SAMPLE = "sample"
@@ -87,22 +87,12 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
     """
     given, wanted = converted.tensors, network.state_dict()
     resized = network.resize(given, padded_size(*(recipe.get("sensor") or converted.format.sensor or IMAGENET)))
-    has_lstms = converted.format.has_lstms
-    if has_lstms is None:
-        has_lstms = recipe.get("recurrent") is not False
-    no_lstms = not has_lstms and not any(name.startswith(LSTMS) for name in given)
+    may_hold = converted.format.has_lstms or (converted.format is OWN and recipe.get("recurrent") is not False)
+    no_lstms = not may_hold and not any(name.startswith(LSTMS) for name in given)
     random = tuple(name for name in wanted if no_lstms and name.startswith(LSTMS))
-    chosen, problems = {}, []
-    for name, target in wanted.items():
-        tensor = resized.get(name)
-        if name in random:
-            continue
-        if tensor is None:
-            problems.append(f"{name} is missing")
-        elif problem := problem_of(tensor, target):
-            problems.append(f"{name} {problem}")
-        else:
-            chosen[name] = tensor
+    found = {name: problem_of(resized.get(name), target) for name, target in wanted.items() if name not in random}
+    chosen = {name: resized[name] for name, problem in found.items() if not problem}
+    problems = [f"{name} {problem}" for name, problem in found.items() if problem]
     left = sorted(name for name in given if name not in wanted)
     may_stay = () if any(name.startswith(LSTMS) for name in wanted) else (LSTMS,)
     problems += [f"{name} has no counterpart in this model" for name in left if not name.startswith(may_stay)]
@@ -192,10 +182,10 @@ def inspect(path: Path, bins: int | None = None, sensor: tuple[int, int] | None 
     recurrent = converted.format.has_lstms
     if recurrent is None:
         recurrent = recipe.get("recurrent", any(name.startswith(LSTMS) for name in converted.tensors))
-    matches = {}
-    for name in ("recurrent", "feed-forward"):
-        network = _empty(arch or FALLBACK, name == "recurrent", channels, padded_size(*sensor))
-        matches[name] = match_state(converted, network, recipe)
+    matches = {
+        name: match_state(converted, _empty(arch or FALLBACK, has_lstms, channels, padded_size(*sensor)), recipe)
+        for name, has_lstms in (("recurrent", True), ("feed-forward", False))
+    }
     settings = {"width": arch, "sensor": list(sensor), "recurrent": recurrent}
     settings |= {"bins": bins or recipe.get("bins", DEFAULT_BINS), "in_channels": channels}
     return Contents(path, sha256_of(path), tensors, recipe, converted, arch, settings, matches)
