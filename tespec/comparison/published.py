@@ -20,7 +20,6 @@ TABLES = ("detection", "segmentation", "depth")
 PAPER, BEYOND = "paper", "beyond"  # sources of published numbers
 ABLATED = "tespec"  # method of the ablations
 METRICS = ("miou", "mean_class_acc")  # metrics of the published ablations
-DECIMALS = 3
 
 
 class AblationRow(BaseModel):

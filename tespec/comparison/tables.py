@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from tespec.comparison import statistics
 from tespec.comparison.frame import (
     COLUMNS,
     DEFAULTS,
@@ -27,7 +28,6 @@ from tespec.comparison.frame import (
 from tespec.comparison.published import (
     ABLATED,
     BEYOND,
-    DECIMALS,
     METRICS,
     PAPER,
     TABLES,
@@ -38,20 +38,10 @@ from tespec.comparison.published import (
     table_of,
     titles_of,
 )
-from tespec.comparison.statistics import (
-    ALPHA,
-    NO_PRETRAINING,
-    UNKNOWN,
-    gain_over,
-    holm,
-    scores_by_pretraining,
-    spread_of,
-)
 from tespec.core.errors import UserError
 from tespec.core.settings import suggest
 
 PROTOCOL = ("label_fraction", "frozen")  # settings of which the published numbers have several
-OWN = "task_"  # name prefix of tables of tasks that are not in the paper
 PUBLISHED = "published"
 NONE = "-"
 LABELS = {"group": "Group", "title": "Method", "backbone": "Backbone", "arch": "Recurrent",
@@ -134,7 +124,7 @@ def make_tables(
     makers: dict[str, Callable[[], Table | None]] = {
         **{name: partial(_comparison, name, published, chosen, levels) for name in TABLES},
         **{f"ablation_{name}": partial(_ablation, one, varied, levels) for name, one in read_ablations().items()},
-        **{OWN + re.sub(r"[^\w-]+", "_", task): partial(_own_table, task, chosen, levels) for task in own},
+        **{"task_" + re.sub(r"[^\w-]+", "_", task): partial(_own_table, task, chosen, levels) for task in own},
     }
     for name in set(only) - set(makers):
         raise UserError(f"--only {name}", "no such table", suggest(name, makers))
@@ -175,21 +165,23 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
     setting = ["task", *(name for name in SETTING if name not in change)]
     pair = [*setting, "arch", "width", "tta"]
     cells_of = dict(list(chosen.groupby([*pair, "method", *change, *versions], sort=False)))
-    scores = {key: scores_by_pretraining(members) for key, members in cells_of.items()}
+    scores = {key: statistics.scores_by_pretraining(members) for key, members in cells_of.items()}
     # Each is compared with the newest version of the baseline, by its default pre-training if there is one.
     order = sorted(cells_of, key=lambda key: (key[len(pair) + 2] == "", cells_of[key]["written"].max()))
     bases = {key[: len(pair)]: key for key in order if key[len(pair) :][:2] == (baseline, "")}
     rows, has_single, has_several = [], False, False
     for key, members in cells_of.items():
-        spread = spread_of(each for other, each in scores.items() if other[: len(setting)] == key[: len(setting)])
+        alike = [each for other, each in scores.items() if other[: len(setting)] == key[: len(setting)]]
+        spread = statistics.spread_of(alike)
         has_several |= spread is not None
         base, first = bases.get(key[: len(pair)]), members.iloc[0]
         if key == base:
             continue
-        gain = UNKNOWN._replace(note=f"no {baseline} with {first['backbone']}")
+        gain = statistics.UNKNOWN._replace(note=f"no {baseline} with {first['backbone']}")
         if base:
-            gain = gain_over(scores[key], scores[base], spread)
-            has_single |= any(scores[each].shape[1] == 1 and NO_PRETRAINING not in scores[each] for each in (key, base))
+            both = scores[key], scores[base]
+            gain = statistics.gain_over(*both, spread)
+            has_single |= any(each.shape[1] == 1 and statistics.NO_PRETRAINING not in each for each in both)
             if set(members["machine"]) != set(cells_of[base]["machine"]):
                 gain = gain._replace(note=", ".join(filter(None, [gain.note, "another machine"])))
         facts = {name: first[name] for name in ("task", "column", "method", *change, "title", "arch", "backbone")}
@@ -197,27 +189,24 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
     if not rows:
         raise UserError(f"--gains {baseline}", "no other method to compare with it", "evaluate one with `tespec run`")
     data = pd.DataFrame(rows)
-    data["p_holm"] = holm(data["p"])
-    index = {
-        "Task": data["task"].map(_task_title),
-        "Data": data["column"].str.removeprefix(f"{MEASURED} ").str.strip("()"),
-        "Method": [", ".join(filter(None, texts)) for texts in data[["title", *change]].to_numpy()],
-        "Recurrent": data["arch"].map(RECURRENT),
-        "Backbone": data["backbone"],
-        "Metric": data["metric"].map(_metric_titles(chosen)),
-    }
+    data["p_holm"] = statistics.holm(data["p"])
     low, high = (_texts(data[name], "+.3f") for name in ("low", "high"))
     cells = pd.DataFrame(
         {
+            "Task": data["task"].map(_task_title),
+            "Data": data["column"].str.removeprefix(f"{MEASURED} ").str.strip("()"),
+            "Method": [", ".join(filter(None, texts)) for texts in data[["title", *change]].to_numpy()],
+            "Recurrent": data["arch"].map(RECURRENT),
+            "Backbone": data["backbone"],
+            "Metric": data["metric"].map(_metric_titles(chosen)),
             "gain": _texts(data["mean"], "+.3f"),
             "95 % interval": ("[" + low + ", " + high + "]").where(low != NONE, NONE),
             "p": _texts(data["p"], ".2g"),
             "p (Holm)": _texts(data["p_holm"], ".2g"),
             "n": data["n"].astype(str) + data["note"].map(lambda why: f" ({why})" if why else ""),
         }
-    )
-    bold = pd.DataFrame(False, cells.index, cells.columns).assign(gain=data["p_holm"] < ALPHA)
-    cells.index = bold.index = pd.MultiIndex.from_frame(pd.DataFrame(index))
+    ).set_index(["Task", "Data", "Method", "Recurrent", "Backbone", "Metric"])
+    bold = pd.DataFrame(False, cells.index, cells.columns).assign(gain=(data["p_holm"] < statistics.ALPHA).to_numpy())
     title = f"Gains over {chosen.loc[chosen['method'] == baseline, 'title'].iloc[0]}"
     notes = [*GAINS, *([SINGLE] * has_single), *([SEVERAL] * has_several), *left_out]
     return Table(title, cells, bold, tuple(notes), data, rules=_rules(data["task"]), name=f"gains_{baseline}")
@@ -325,7 +314,7 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, by: Sequence[str]) -> Ta
     ]
     numbers = pd.DataFrame(published, columns=["row", "variant", "task", "metric", "value"])
     numbers = numbers.assign(
-        method=ABLATED, source=PUBLISHED, bold=numbers["variant"] == "", text=_texts(numbers["value"], f".{DECIMALS}f")
+        method=ABLATED, source=PUBLISHED, bold=numbers["variant"] == "", text=_texts(numbers["value"], ".3f")
     )
     long = _stacked(numbers, scores.assign(row=scores["variant"].map(variants)), by)
     titles = titles_of("segmentation")[1]
