@@ -65,7 +65,7 @@ SENSOR_1MPX, SENSOR_DSEC = (720, 1280), (480, 640)
 class Case(NamedTuple):
     """Work that `tespec` and a plain implementation do."""
 
-    size: str  # of the input, in words
+    case: str  # the input, in words
     ours: Callable[[], Any]
     plain: Callable[[], Any]
     plain_is: str  # in words
@@ -255,9 +255,16 @@ def metric(quick: bool, folder: Path) -> list[Case]:
     """AP of a test set with the many detections of a low score threshold, from boxes to scores."""
     frames = make_frames(20 if quick else 500)
     number = sum(len(predicted.label) for predicted, _ in frames)
+
+    def by_scorer() -> list[float]:
+        scorer = DetectionScorer(CLASSES, BoxFilter(0, 0, 0), "class score")
+        for time_us, (predicted, truth) in enumerate(frames, 1):
+            scorer.update(predicted, truth, "recording", time_us)
+        return list(scorer.overall().metrics().values())
+
     return [Case(
         f"AP of {len(frames)} frames with {number:,} detections of {len(CLASSES)} classes",
-        lambda: by_scorer(frames), lambda: by_pycocotools(frames), "pycocotools, all areas alone",
+        by_scorer, lambda: by_pycocotools(frames), "pycocotools, all areas alone",
         lambda ours, plain: np.allclose(ours, plain, atol=1e-6), number, "detections",
     )]  # fmt: skip
 
@@ -280,14 +287,6 @@ def make_frames(number: int) -> list[tuple[Boxes, Boxes]]:
         scores = generator.random(len(found))
         frames.append((make_boxes(found, np.concatenate([label[near], guessed]), scores), make_boxes(truth, label)))
     return frames
-
-
-def by_scorer(frames: Sequence[tuple[Boxes, Boxes]]) -> list[float]:
-    """AP, AP50 and AP75 in percent by `DetectionScorer`."""
-    scorer = DetectionScorer(CLASSES, BoxFilter(0, 0, 0), "class score")
-    for time_us, (predicted, truth) in enumerate(frames, 1):
-        scorer.update(predicted, truth, "recording", time_us)
-    return list(scorer.overall().metrics().values())
 
 
 def by_pycocotools(frames: Sequence[tuple[Boxes, Boxes]]) -> list[float]:
@@ -334,12 +333,11 @@ def measure_stages(
     """Measure the stages, print their rows and write them to a file."""
     torch.set_num_threads(1)
     load, rows = os.getloadavg()[0], []
-    print(f"{'stage':10} {'ours, median +-IQR':>20} {'plain':>20} {'ratio':>6} {'rate':>7}")
     for name in [only] if only else STAGES:
         with TemporaryDirectory() as folder:
             for case in STAGES[name](quick, Path(folder)):
                 rows.append({"stage": name} | measure(case, quick))
-                print(line(rows[-1]), flush=True)
+                show(rows[-1])
     default = None if only or quick else RESULTS / "speed" / f"{machine_name()}.json"
     if path := json or default:
         print(f"written: {save(path, 'cpu', rows, load)}")
@@ -348,7 +346,7 @@ def measure_stages(
 
 def measure(case: Case, quick: bool) -> dict[str, Any]:
     """Check that both implementations agree, then time them; median and interquartile range in seconds."""
-    row = {"size": case.size, "plain": case.plain_is, "failed": not case.same(case.ours(), case.plain())}
+    row = {"case": case.case, "failed": not case.same(case.ours(), case.plain()), "plain": case.plain_is}
     if row["failed"]:
         return row | {"note": "the two implementations give different results"}
     timers = [Timer("way()", globals={"way": way}) for way in (case.ours, case.plain)]
@@ -361,14 +359,11 @@ def measure(case: Case, quick: bool) -> dict[str, Any]:
     return row | {"plain_seconds": plain.median, "plain_iqr": plain.iqr, "ratio": plain.median / ours.median}
 
 
-def line(row: dict[str, Any]) -> str:
-    """Format a row of the table."""
-    if row["failed"]:
-        return f"{row['stage']:10} FAILED: {row['note']}: {row['size']}"
-    times = (row["seconds"], row["iqr"]), (row["plain_seconds"], row["plain_iqr"])
-    ours, plain = (f"{1e3 * median:,.2f} ms +-{iqr / median:.0%}" for median, iqr in times)
-    what = f"{row['size']}; plain: {row['plain']}"
-    return f"{row['stage']:10} {ours:>20} {plain:>20} {row['ratio']:>6.2f} {row['rate']:>7.2g} {row['unit']:12} {what}"
+def show(row: dict[str, Any]) -> None:
+    """Print a row of results."""
+    stage, case, failed, *values = row.items()
+    facts = ", ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values)
+    print(f"{stage[1]} ({case[1]}): {'FAILED' if failed[1] else 'ok'}; {facts}", flush=True)
 
 
 def machine_name(gpu: str = "") -> str:
