@@ -42,6 +42,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import suggest
 
 PROTOCOL = ("label_fraction", "frozen")  # settings of which the published numbers have several
+OWN = "task_"  # name prefix of tables of tasks that are not in the paper
 PUBLISHED = "published"
 NONE = "-"
 LABELS = {"group": "Group", "title": "Method", "backbone": "Backbone", "arch": "Recurrent",
@@ -120,11 +121,12 @@ def make_tables(
     for key in PROTOCOL:
         if key != by:
             published = published[matches(published[key], where.get(key, as_text(DEFAULTS[key])))]
-    own = sorted(task for task in chosen.loc[chosen["kind"] == "evaluation", "task"].unique() if not table_of(task))
+    tasks = chosen.loc[chosen["kind"] == "evaluation", "task"].unique()
+    own = sorted(OWN + task for task in tasks if not table_of(task))
     makers: dict[str, Callable[[], Table | None]] = {
         **{name: partial(_comparison, name, published, chosen, levels) for name in TABLES},
         **{f"ablation_{name}": partial(_ablation, one, varied, levels) for name, one in read_ablations().items()},
-        **{"task_" + re.sub(r"[^\w-]+", "_", task): partial(_own_table, task, chosen, levels) for task in own},
+        **{re.sub(r"[^\w-]+", "_", name): partial(_comparison, name, published, chosen, levels) for name in own},
     }
     for name in set(only) - set(makers):
         raise UserError(f"--only {name}", "no such table", suggest(name, makers))
@@ -213,46 +215,26 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
 
 
 def _comparison(name: str, published: pd.DataFrame, chosen: pd.DataFrame, by: Sequence[str]) -> Table | None:
-    """Comparison table of the paper; None if the selection has neither published nor measured numbers."""
-    paper, published = read_published(name), published[published["table"] == name]
-    # Other publications report percentages with at most two decimals.
-    fewer = (published["source"] != PAPER) & (published["unit"] == "%")
-    texts, cut = (
-        _texts(published["value"], f".{digits}f") for digits in (paper["decimals"], min(2, paper["decimals"]))
-    )
-    published = published.assign(text=texts.mask(fewer, cut))
-    table = _methods(paper["title"], *titles_of(name), published, chosen, by)
-    if table is None:
-        return None
-    used = "".join(table.cells.index.get_level_values("Method"))
-    marks = paper["marks"] | {sign: said for sign, said in read_published(BEYOND)["marks"].items() if sign in used}
-    return table._replace(notes=(*(f"{sign} {said}." for sign, said in marks.items()), *table.notes))
-
-
-def _own_table(task: str, chosen: pd.DataFrame, by: Sequence[str]) -> Table | None:
-    """Table of a task that is not in the paper, with the task's own metrics."""
-    measured = chosen[chosen["task"] == task]
-    scored = measured[measured["better"] != ""]
-    titles = _metric_titles(scored if len(scored) else measured)
-    nothing = published_frame().iloc[:0].assign(text="")
-    return _methods(f"Task {task}", {task: task}, titles, nothing, chosen, by)
-
-
-def _methods(
-    title: str,
-    tasks: Mapping[str, str],
-    titles: Mapping[str, str],
-    published: pd.DataFrame,
-    chosen: pd.DataFrame,
-    by: Sequence[str],
-) -> Table | None:
-    """Table with one row per method, architecture and backbone; None without rows."""
+    """Comparison table of the paper, or "task_NAME" of another task with its own metrics; None without any numbers."""
+    if name in TABLES:
+        paper, (tasks, titles) = read_published(name), titles_of(name)
+    else:
+        task = name.removeprefix(OWN)
+        measured = chosen[chosen["task"] == task]
+        scored = measured[measured["better"] != ""]
+        paper, tasks = {"title": f"Task {task}", "decimals": 3, "marks": {}}, {task: task}
+        titles = _metric_titles(scored if len(scored) else measured)
     measured = chosen[chosen["task"].isin(tasks) & chosen["metric"].isin(titles)]
+    published = published[published["table"] == name]
     # Rows of other publications without a number appear only in the long CSV.
     numbers = published[(published["source"] == PAPER) | published["value"].notna()]
+    # Other publications report percentages with at most two decimals.
+    fewer = (numbers["source"] != PAPER) & (numbers["unit"] == "%")
+    texts, cut = (_texts(numbers["value"], f".{digits}f") for digits in (paper["decimals"], min(2, paper["decimals"])))
     names = map(setting_name, numbers[[key for key in PROTOCOL if key not in by]].to_dict("records"))
-    sources = [f"{PUBLISHED} ({name})" if name else PUBLISHED for name in names]
-    numbers = numbers.assign(row=numbers["order"], source=sources, title=numbers["title"] + numbers["mark"])
+    sources = [f"{PUBLISHED} ({setting})" if setting else PUBLISHED for setting in names]
+    title = numbers["title"] + numbers["mark"]
+    numbers = numbers.assign(row=numbers["order"], source=sources, title=title, text=texts.mask(fewer, cut))
     scores, notes = _scores(measured, by)
     if numbers.empty and scores.empty:
         return None
@@ -261,7 +243,10 @@ def _methods(
     cells, bold = _pivot(tasks, titles, rows["row"], long, by)
     cells.index = bold.index = pd.MultiIndex.from_frame(rows[list(LABELS)].rename(columns=LABELS))
     main = next((titles[each] for each in measured.loc[measured["main"], "metric"]), "")
-    return Table(title, cells, bold, tuple(notes), _data(published, measured), main, _rules(rows["block"]))
+    used = "".join(rows["title"])
+    marks = paper["marks"] | {sign: said for sign, said in read_published(BEYOND)["marks"].items() if sign in used}
+    notes = [*(f"{sign} {said}." for sign, said in marks.items()), *notes]
+    return Table(paper["title"], cells, bold, tuple(notes), _data(published, measured), main, _rules(rows["block"]))
 
 
 def _placed(scores: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
