@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 # Text that a spreadsheet would evaluate as a formula; numbers and lone signs are harmless.
 FORMULA = re.compile(r"(?=[=+\-@|%].)(?![+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$)", re.IGNORECASE)
 WIDEST, HIGHEST = 165, 60  # characters and rows of a LaTeX table; larger ones are split to stay legible
-PREAMBLE = r"% \usepackage{booktabs,adjustbox}"
 # LaTeX code by letter.
 ESCAPED = dict(zip(r"{}$&#%_[]*", [r"\{", r"\}", r"\$", r"\&", r"\#", r"\%", r"\_", "{[}", "{]}", "{*}"], strict=True))
 ESCAPED |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", '"': "''"}
@@ -71,7 +70,7 @@ def to_latex(table: Table) -> str:
     """
     shown = _shown(table)
     label = re.sub(r"[^A-Za-z0-9_.:-]", "-", table.name)
-    texts = [PREAMBLE]
+    texts = [r"% \usepackage{booktabs,adjustbox}"]
     parts = product(range(0, max(1, len(shown.cells)), HIGHEST), _parts(shown, WIDEST))
     for number, (first, columns) in enumerate(parts, start=1):
         cells = shown.cells.iloc[first : first + HIGHEST, columns]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
-Kind = Literal["recording", "group"]
 F = TypeVar("F", bound=Any)  # a frame, with `recording` and `groups`
 
 
@@ -47,23 +47,18 @@ class FrameScorer(Generic[F]):
         for state in states:
             self._frames.extend(state)
 
-    def by(self, kind: Kind) -> dict[str, Scores]:
-        """Scores of each "recording" or "group" that has any, by name."""
-        scores = {name: self._scores(frames) for name, frames in members(self._frames, kind).items()}
+    def by(self, kind: Literal["recording", "group"]) -> dict[str, Scores]:
+        """Scores of each recording or group that has any, by name."""
+        members = defaultdict[str, list[F]](list)
+        for frame in self._frames:
+            for name in (frame.recording,) if kind == "recording" else frame.groups:
+                members[name].append(frame)
+        scores = {name: self._scores(frames) for name, frames in sorted(members.items())}
         return {name: each for name, each in scores.items() if each is not None}
 
     def _scores(self, frames: Sequence[F]) -> Scores | None:
         """Scores of the given frames; None if none is valid."""
         raise NotImplementedError
-
-
-def members(frames: Iterable[F], kind: Kind) -> dict[str, list[F]]:
-    """Group frames by name of recording or group, in alphabetical order."""
-    found: dict[str, list[F]] = {}
-    for frame in frames:
-        for name in (frame.recording,) if kind == "recording" else frame.groups:
-            found.setdefault(name, []).append(frame)
-    return dict(sorted(found.items()))
 
 
 def partial_means(scorer: Any) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.metrics import FrameScorer, Score, Scores, fewer, members
+from tespec.metrics import FrameScorer, Score, Scores, fewer
 
 CUT_OFFS = (10, 20, 30)  # m
 SCORES = {
@@ -100,7 +100,7 @@ class DepthScorer(FrameScorer[DepthFrame]):
                 f"none of {len(self._frames)} frames has depth from {self.min_depth:g} to {self.max_depth:g} m",
                 "evaluate recordings with depth in this range, or change min_depth and max_depth",
             )
-        return _mean(np.array(recordings), len(members(self._frames, "recording")), "recordings")
+        return _mean(np.array(recordings), len({frame.recording for frame in self._frames}), "recordings")
 
     def _scores(self, frames: Sequence[DepthFrame]) -> Scores | None:
         errors = np.array([frame.errors for frame in frames])

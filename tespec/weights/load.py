@@ -20,7 +20,6 @@ from tespec.weights.files import problem_of, read_recipe, read_tensors, write_we
 from tespec.weights.formats import FORMATS, IMAGENET, OWN, Converted, convert, recognise
 
 LSTMS = "lstms."
-SAMPLE = "sample"
 FALLBACK = "tiny"  # architecture that files of unknown width are compared with
 DEFAULT_BINS = 10
 PREFIX = "timm:"
@@ -138,7 +137,7 @@ def origin_of(path: Path) -> Origin:
     """Find the data that weights were pre-trained on, from the file's recipe or its original format."""
     recipe = read_recipe(path)
     if recipe.get("data"):
-        sample = recipe["data"] == SAMPLE
+        sample = recipe["data"] == "sample"
         return Origin(str(recipe.get("dataset", "") if sample else recipe["data"]), sample)
     source = recipe.get("source")
     name = source.get("format") if isinstance(source, dict) else None
