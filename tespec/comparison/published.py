@@ -96,9 +96,9 @@ def titles_of(table: str) -> tuple[dict[str, str], dict[str, str]]:
     return tasks, metrics
 
 
-def table_of(task: str) -> str:
-    """Name of the comparison table that contains a task; "" for a task that is not in the paper."""
-    return next((name for name in TABLES if task in titles_of(name)[0]), "")
+def task_titles() -> dict[str, str]:
+    """Titles of all tasks of the paper, by name."""
+    return {task: title for table in TABLES for task, title in titles_of(table)[0].items()}
 
 
 def published_frame() -> pd.DataFrame:

@@ -35,7 +35,7 @@ from tespec.comparison.published import (
     published_frame,
     read_ablations,
     read_published,
-    table_of,
+    task_titles,
     titles_of,
 )
 from tespec.core.errors import UserError
@@ -122,7 +122,7 @@ def make_tables(
         if key != by:
             published = published[matches(published[key], where.get(key, as_text(DEFAULTS[key])))]
     tasks = chosen.loc[chosen["kind"] == "evaluation", "task"].unique()
-    own = sorted(OWN + task for task in tasks if not table_of(task))
+    own = sorted(OWN + task for task in tasks if task not in task_titles())
     makers: dict[str, Callable[[], Table | None]] = {
         **{name: partial(_comparison, name, published, chosen, levels) for name in TABLES},
         **{f"ablation_{name}": partial(_ablation, one, varied, levels) for name, one in read_ablations().items()},
@@ -195,7 +195,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
     low, high = (_texts(data[name], "+.3f") for name in ("low", "high"))
     cells = pd.DataFrame(
         {
-            "Task": data["task"].map(_task_title),
+            "Task": data["task"].replace(task_titles()),
             "Data": data["column"].str.removeprefix(f"{MEASURED} ").str.strip("()"),
             "Method": [", ".join(filter(None, texts)) for texts in data[["title", *change]].to_numpy()],
             "Recurrent": data["arch"].map(RECURRENT),
@@ -303,7 +303,7 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, by: Sequence[str]) -> Ta
     )
     long = _stacked(numbers, scores.assign(row=scores["variant"].map(variants)), by)
     titles = titles_of("segmentation")[1]
-    tasks = {task: _task_title(task) for task in long["task"]}
+    tasks = {task: task_titles().get(task, task) for task in long["task"]}
     cells, bold = _pivot(tasks, titles, range(len(ablation.rows)), long, by)
     names = [f"{row.name} (default)" if row.default else row.name for row in ablation.rows]
     cells.index = bold.index = pd.Index(names, name=ablation.variable)
@@ -404,11 +404,6 @@ def _metric_titles(frame: pd.DataFrame) -> dict[str, str]:
     units = ordered["unit"].map(lambda unit: f" ({unit})" if unit not in ("", "%") else "")
     titles = ordered["metric_title"].astype(str).str.rstrip(" ↑↓") + units + ordered["better"].map(ARROWS)
     return dict(zip(ordered["metric"], titles, strict=True))
-
-
-def _task_title(task: str) -> str:
-    name = table_of(task)
-    return titles_of(name)[0][task] if name else task
 
 
 def _rules(groups: pd.Series[Any]) -> tuple[int, ...]:
