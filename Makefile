@@ -9,7 +9,7 @@ BIN := .venv/bin
 SETUP_FILES := pyproject.toml setup.py constraints.txt tools/setup.sh tools/opencv-python/pyproject.toml
 # One thread per test process: more threads than cores make tests ten times slower. Tests of one file mostly run in one
 # process, which shares their fixtures.
-PYTEST := OMP_NUM_THREADS=$(THREADS) NUMBA_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+PYTEST = OMP_NUM_THREADS=$(THREADS) NUMBA_NUM_THREADS=$(THREADS) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 export PYTHON PIP_ARGS
 unexport PYTHONPATH
@@ -40,7 +40,18 @@ test-real: .venv/dev.stamp  ## check the archives in $TESPEC_DATA against the pu
 	$(PYTEST) tests/real -n 0 -rs
 
 test-anywhere: .venv/dev.stamp  ## run the tests with other vector instructions, threads and orders (half an hour)
-	WORKERS=$(WORKERS) ONLY="$(ONLY)" tools/test_anywhere.sh
+	$(MAKE) -k $(addprefix test-on-,$(or $(ONLY),sse avx2 avx512))
+
+# Vector instructions of torch, oneDNN, MKL and numba. Processes of several threads compete for cores: run one of them.
+sse := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE NUMBA_CPU_NAME=generic
+avx2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=AVX2 NUMBA_CPU_NAME=x86-64-v3
+avx512 := ATEN_CPU_CAPABILITY=avx512
+test-on-avx2: THREADS := 2
+test-on-avx512: THREADS := 4
+test-on-avx%: WORKERS := 1
+test-on-%: .venv/dev.stamp
+	@grep -qw $(*:avx512=avx512f) /proc/cpuinfo || { echo "$*: skipped, this CPU does not support it"; exit 0; }; \
+	$($*) OMP_WAIT_POLICY=PASSIVE $(PYTEST) -p randomly --randomly-seed=$(THREADS)
 
 golden: .venv/dev.stamp  ## recompute the values of tests/golden; ONLY=metrics: only one family or case
 	GOLDEN=write $(PYTEST) tests/golden -n 0 -k "$(ONLY)"

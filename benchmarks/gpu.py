@@ -29,7 +29,7 @@ from cyclopts import Parameter
 from torch import Tensor
 from torch.utils.benchmark import Timer
 
-from benchmarks.speed import machine_name, save
+from benchmarks.speed import machine_name, save, show
 from tespec.cli.main import call, new_app, run
 from tespec.core.config import finetuning_settings, names, pretraining_settings
 from tespec.core.errors import UserError, one_line
@@ -199,15 +199,9 @@ def run_stage(name: str, device: torch.device, small: bool) -> list[Row]:
         except Exception as error:
             row |= {"failed": True, "note": f"{type(error).__name__}: {one_line(str(error))[:300]}"}
         rows.append(row)
-        shown = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()]
-        print(f"{name} ({row['case']}): {'FAILED' if row['failed'] else 'ok'}; {', '.join(shown[3:])}", flush=True)
+        show(row)
     return rows
 
 
-def main() -> int | None:
-    """Run the command line."""
-    return call(app, sys.argv[1:])
-
-
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(run(lambda: call(app, sys.argv[1:])))

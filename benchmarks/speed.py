@@ -14,9 +14,8 @@ import contextlib
 import io
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
 from json import dumps
@@ -43,9 +42,8 @@ from tespec.cli.main import call, new_app, run
 from tespec.comparison.records import environment
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.config import pretraining_settings
-from tespec.core.errors import UserError
 from tespec.core.files import write_whole
-from tespec.core.paths import REPOSITORY, RESULTS
+from tespec.core.paths import RESULTS
 from tespec.datasets.recording import Recording
 from tespec.datasets.sources import EventSource
 from tespec.events import Events, event_histogram, window_histograms
@@ -65,12 +63,11 @@ SENSOR_1MPX, SENSOR_DSEC = (720, 1280), (480, 640)
 
 
 class Case(NamedTuple):
-    """Benchmark of `tespec` against a plain implementation; `plain` is None if there is none to compare with."""
+    """Work that `tespec` and a plain implementation do."""
 
-    stage: str
-    size: str  # of the input, in words
+    case: str  # the input, in words
     ours: Callable[[], Any]
-    plain: Callable[[], Any] | None
+    plain: Callable[[], Any]
     plain_is: str  # in words
     same: Callable[[Any, Any], bool]  # whether the results of `ours` and `plain`, in this order, are correct
     work: float  # of one call, in `unit`
@@ -98,39 +95,38 @@ def put_histogram(events: Events, height: int, width: int) -> Tensor:
     return counts.clamp_(max=10).to(torch.uint8).view(2 * BINS, height, width)
 
 
-def histogram(quick: bool) -> Iterator[Case]:
+def histogram(quick: bool, folder: Path) -> list[Case]:
     """Histogram of one window of a busy recording, with argument checks."""
     number, (height, width) = (2_000, (24, 32)) if quick else (BUSY * WINDOW_US // 1_000_000, (360, 640))
     events = make_events(number, WINDOW_US, height, width)
     sizes: dict[str, Any] = {"t_start": 0, "t_end": WINDOW_US, "bins": BINS, "height": height, "width": width}
-    yield Case(
-        "histogram", f"{number:,} events on {height}x{width} px",
+    return [Case(
+        f"{number:,} events on {height}x{width} px",
         lambda: event_histogram(*events, **sizes),
         lambda: put_histogram(events, height, width).numpy(), "put_ of ones (RVT)",
         np.array_equal, number, "events",
-    )  # fmt: skip
+    )]  # fmt: skip
 
 
 DAT_RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])  # word: x in 14 bits, y in 14, polarity
 
 
-def store(quick: bool) -> Iterator[Case]:
+def store(quick: bool, folder: Path) -> list[Case]:
     """Packing of a `.dat` file with its SHA-256, against compressed columns in HDF5."""
     rate, (height, width) = (20_000, (24, 32)) if quick else (BUSY, SENSOR_1MPX)
-    with TemporaryDirectory() as name:
-        source, numbers = Path(name) / "recording.dat", count()
-        write_dat(source, *make_events(rate, 1_000_000, height, width), height, width)
+    source, numbers = folder / "recording.dat", count()
+    write_dat(source, *make_events(rate, 1_000_000, height, width), height, width)
 
-        def same(packed: Path, columns: Path) -> bool:
-            events = open_store(packed).slice(0, 1_000_000)
-            with h5py.File(columns) as file:
-                return all(np.array_equal(getattr(events, name), file[name]) for name in Events._fields)
+    def same(packed: Path, columns: Path) -> bool:
+        events = open_store(packed).slice(0, 1_000_000)
+        with h5py.File(columns) as file:
+            return all(np.array_equal(getattr(events, name), file[name]) for name in Events._fields)
 
-        yield Case(
-            "store", f"{rate:,} events on {height}x{width} px from .dat, hashes included",
-            lambda: pack(open_reader(source), Path(name) / f"{next(numbers)}.store"),
-            lambda: write_columns(source, rate), "Blosc columns in HDF5 (DSEC)", same, rate, "events",
-        )  # fmt: skip
+    return [Case(
+        f"{rate:,} events on {height}x{width} px from .dat, hashes included",
+        lambda: pack(open_reader(source), folder / f"{next(numbers)}.store"),
+        lambda: write_columns(source, rate), "Blosc columns in HDF5 (DSEC)", same, rate, "events",
+    )]  # fmt: skip
 
 
 def write_columns(source: Path, number: int) -> Path:
@@ -145,28 +141,21 @@ def write_columns(source: Path, number: int) -> Path:
     return source.with_suffix(".h5")
 
 
-def write_packed(path: Path, events: Events, height: int, width: int) -> Path:
-    """Write a `.dat` recording with its packed store next to it, and return its path."""
-    write_dat(path, *events, height, width)
-    pack(open_reader(path), store_of(path))
-    return path
-
-
-def batch(quick: bool) -> Iterator[Case]:
-    """Augmented frames of the paper's pre-training, then rectified windows of DSEC."""
+def batch(quick: bool, folder: Path) -> list[Case]:
+    """Augmented frames of the paper's pre-training."""
     rate, sensor = (20_000, (64, 64)) if quick else (BUSY, SENSOR_1MPX)
-    with TemporaryDirectory() as name:
-        write_packed(Path(name) / "recording.dat", make_events(2 * rate, 2_000_000, *sensor), *sensor)
-        profile, frames = ("sample", 2) if quick else ("paper", 8)
-        settings = pretraining_settings("tespec", profile, ["batch_size=1", f"segments={frames}"])
-        steps = open_pretraining(settings, Path(name)).steps(0)
-        height, width = steps[0]["histograms"].shape[-2:]
-        yield Case(
-            "batch", f"{frames} frames of {height}x{width} px with flip and zoom",
-            lambda: steps[0]["histograms"], lambda: counted_then_mapped(steps), "counted, then flipped and zoomed",
-            torch.equal, frames, "frames",
-        )  # fmt: skip
-    yield from rectified(quick)
+    path = folder / "recording.dat"
+    write_dat(path, *make_events(2 * rate, 2_000_000, *sensor), *sensor)
+    pack(open_reader(path), store_of(path))
+    profile, frames = ("sample", 2) if quick else ("paper", 8)
+    settings = pretraining_settings("tespec", profile, ["batch_size=1", f"segments={frames}"])
+    steps = open_pretraining(settings, folder).steps(0)
+    height, width = steps[0]["histograms"].shape[-2:]
+    return [Case(
+        f"{frames} frames of {height}x{width} px with flip and zoom",
+        lambda: steps[0]["histograms"], lambda: counted_then_mapped(steps), "counted, then flipped and zoomed",
+        torch.equal, frames, "frames",
+    )]  # fmt: skip
 
 
 def counted_then_mapped(steps: Any) -> Tensor:
@@ -182,59 +171,51 @@ def counted_then_mapped(steps: Any) -> Tensor:
     return histograms
 
 
-def rectified(quick: bool) -> Iterator[Case]:
+def rectified(quick: bool, folder: Path) -> list[Case]:
     """A DSEC window with its rectification map, against the same window without it."""
     number, (height, width) = (2_000, (24, 32)) if quick else (BUSY * WINDOW_US // 1_000_000, SENSOR_DSEC)
-    with TemporaryDirectory() as name:
-        events, maps = make_events(number, WINDOW_US, height, width), Path(name) / "rectify_map.h5"
-        path = write_packed(Path(name) / "recording.dat", events, height, width)
-        rows, columns = np.mgrid[:height, :width].astype(np.float32)
-        places = np.stack([1.05 * columns - 0.025 * width, 0.95 * rows + 0.025 * height], axis=-1)
-        with h5py.File(maps, "w") as file:
-            file["rectify_map"] = places
-        window, region = np.array([[0, WINDOW_US]]), Region(height, width)
-        ours, plain = (
-            partial(window_histograms, EventSource(path, None, each).stream, window, BINS, region=region)
-            for each in (maps, None)
-        )
-        x, y = np.floor(places[events.y, events.x] + 0.5).astype(int).T
-        inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-        moved = put_histogram(Events(*(each[inside] for each in (x, y, events.t, events.p))), height, width)
-        yield Case(
-            "rectified", f"a rectified window of DSEC, {number:,} events on {height}x{width} px", ours, plain,
-            "the same window, not rectified", lambda ours, plain: np.array_equal(ours[0], moved), number, "events",
-        )  # fmt: skip
+    path, maps = folder / "recording.dat", folder / "rectify_map.h5"
+    events = make_events(number, WINDOW_US, height, width)
+    write_dat(path, *events, height, width)
+    pack(open_reader(path), store_of(path))
+    rows, columns = np.mgrid[:height, :width].astype(np.float32)
+    places = np.stack([1.05 * columns - 0.025 * width, 0.95 * rows + 0.025 * height], axis=-1)
+    with h5py.File(maps, "w") as file:
+        file["rectify_map"] = places
+    window, region = np.array([[0, WINDOW_US]]), Region(height, width)
+    ours, plain = (
+        partial(window_histograms, EventSource(path, None, each).stream, window, BINS, region=region)
+        for each in (maps, None)
+    )
+    x, y = np.floor(places[events.y, events.x] + 0.5).astype(int).T
+    inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    moved = put_histogram(Events(*(each[inside] for each in (x, y, events.t, events.p))), height, width)
+    return [Case(
+        f"a rectified window of DSEC, {number:,} events on {height}x{width} px", ours, plain,
+        "the same window, not rectified", lambda ours, plain: np.array_equal(ours[0], moved), number, "events",
+    )]  # fmt: skip
 
 
-def recurrent(quick: bool) -> Iterator[Case]:
-    """Forward and backward pass of a recurrent Swin in fp32; with a GPU, also with the paper's batch in bf16."""
-    small, paper = ("micro", 1, 2, (32, 32)), ("tiny", 8, 15, (384, 640))
-    yield stage_major(torch.device("cpu"), *(small if quick else ("micro", 4, 6, (96, 160))))
-    if torch.cuda.is_available():
-        yield stage_major(torch.device("cuda"), *(small if quick else paper))
-
-
-def stage_major(device: torch.device, arch: str, lanes: int, frames: int, size: tuple[int, int]) -> Case:
-    """A backbone run stage by stage, against frame by frame."""
+def recurrent(quick: bool, folder: Path) -> list[Case]:
+    """Forward and backward pass of a recurrent Swin, stage by stage, against frame by frame."""
+    lanes, frames, size = (1, 2, (32, 32)) if quick else (4, 6, (96, 160))
     torch.manual_seed(0)
-    backbone = EventSwin(arch=arch, img_size=size).to(device)
-    histograms = torch.poisson(torch.full((lanes, frames, 2 * BINS, *size), 0.05)).to(device, torch.uint8)
-    gpu = device.type == "cuda"
+    backbone = EventSwin(arch="micro", img_size=size)
+    histograms = torch.poisson(torch.full((lanes, frames, 2 * BINS, *size), 0.05)).to(torch.uint8)
 
     def step(forward: Callable[[Tensor], Sequence[Tensor]]) -> Tensor:
         backbone.zero_grad()
-        with torch.autocast("cuda", torch.bfloat16, enabled=gpu):
-            features = forward(histograms)
-        torch.stack([feature.float().square().mean() for feature in features]).sum().backward()
-        return features[-1].detach().float()
+        features = forward(histograms)
+        torch.stack([feature.square().mean() for feature in features]).sum().backward()
+        return features[-1].detach()
 
-    return Case(
-        "recurrent", f"{lanes} x {frames} frames of {size[0]}x{size[1]} px, Swin {arch}, {device.type}",
+    return [Case(
+        f"{lanes} x {frames} frames of {size[0]}x{size[1]} px, Swin micro",
         lambda: step(lambda frames: backbone(frames)[0]),
         lambda: step(partial(frame_by_frame, backbone)), "frame by frame (RVT)",
         # Sums in a different order differ by rounding.
-        partial(torch.allclose, atol=5e-2 if gpu else 1e-5), lanes * frames, "frames",
-    )  # fmt: skip
+        partial(torch.allclose, atol=1e-5), lanes * frames, "frames",
+    )]  # fmt: skip
 
 
 def frame_by_frame(backbone: Any, histograms: Tensor) -> list[Tensor]:
@@ -257,15 +238,22 @@ def frame_by_frame(backbone: Any, histograms: Tensor) -> list[Tensor]:
 CLASSES = ("pedestrian", "two-wheeler", "car")
 
 
-def metric(quick: bool) -> Iterator[Case]:
+def metric(quick: bool, folder: Path) -> list[Case]:
     """AP of a test set with the many detections of a low score threshold, from boxes to scores."""
     frames = make_frames(20 if quick else 500)
     number = sum(len(predicted.label) for predicted, _ in frames)
-    yield Case(
-        "metric", f"AP of {len(frames)} frames with {number:,} detections of {len(CLASSES)} classes",
-        lambda: by_scorer(frames), lambda: by_pycocotools(frames), "pycocotools, all areas alone",
+
+    def by_scorer() -> list[float]:
+        scorer = DetectionScorer(CLASSES, BoxFilter(0, 0, 0), "class score")
+        for time_us, (predicted, truth) in enumerate(frames, 1):
+            scorer.update(predicted, truth, "recording", time_us)
+        return list(scorer.overall().metrics().values())
+
+    return [Case(
+        f"AP of {len(frames)} frames with {number:,} detections of {len(CLASSES)} classes",
+        by_scorer, lambda: by_pycocotools(frames), "pycocotools, all areas alone",
         lambda ours, plain: np.allclose(ours, plain, atol=1e-6), number, "detections",
-    )  # fmt: skip
+    )]  # fmt: skip
 
 
 def make_frames(number: int) -> list[tuple[Boxes, Boxes]]:
@@ -286,14 +274,6 @@ def make_frames(number: int) -> list[tuple[Boxes, Boxes]]:
         scores = generator.random(len(found))
         frames.append((make_boxes(found, np.concatenate([label[near], guessed]), scores), make_boxes(truth, label)))
     return frames
-
-
-def by_scorer(frames: Sequence[tuple[Boxes, Boxes]]) -> list[float]:
-    """AP, AP50 and AP75 in percent by `DetectionScorer`."""
-    scorer = DetectionScorer(CLASSES, BoxFilter(0, 0, 0), "class score")
-    for time_us, (predicted, truth) in enumerate(frames, 1):
-        scorer.update(predicted, truth, "recording", time_us)
-    return list(scorer.overall().metrics().values())
 
 
 def by_pycocotools(frames: Sequence[tuple[Boxes, Boxes]]) -> list[float]:
@@ -325,26 +305,8 @@ def by_pycocotools(frames: Sequence[tuple[Boxes, Boxes]]) -> list[float]:
     return [100 * float(score) for score in evaluation.stats[:3]]
 
 
-def tables(quick: bool) -> Iterator[Case]:
-    """All tables of the committed records (of none if `quick`), from the start of a process to its end."""
-    with TemporaryDirectory() as name:
-        (Path(name) / "none").mkdir()
-        results = Path(name) / "none" if quick else next(iter(sorted(RESULTS.glob("sample*"))), RESULTS)
-        command = [sys.executable, str(REPOSITORY / "benchmarks" / "tables.py"), "--results", str(results)]
-
-        def run() -> None:
-            done = subprocess.run([*command, "--out", name], capture_output=True, text=True, check=False)
-            if done.returncode not in (0, 1):  # 1: records were left out
-                raise UserError(" ".join(command), f"exit code {done.returncode}", f"see {done.stderr[-300:]}")
-
-        yield Case("tables", f"all tables of {results.name}", run, None, "", lambda ours, plain: True, 1, "runs")
-
-
-Stage = Literal["histogram", "store", "batch", "recurrent", "metric", "tables"]
-STAGES: dict[Stage, Callable[[bool], Iterator[Case]]] = {
-    "histogram": histogram, "store": store, "batch": batch, "recurrent": recurrent, "metric": metric, "tables": tables
-}  # fmt: skip
-
+Stage = Literal["histogram", "store", "batch", "rectified", "recurrent", "metric"]
+STAGES = {each.__name__: each for each in (histogram, store, batch, rectified, recurrent, metric)}
 app = new_app("speed.py", __doc__)
 
 
@@ -358,11 +320,11 @@ def measure_stages(
     """Measure the stages, print their rows and write them to a file."""
     torch.set_num_threads(1)
     load, rows = os.getloadavg()[0], []
-    print(f"{'stage':10} {'ours, median +-IQR':>20} {'plain':>20} {'ratio':>6} {'rate':>7}")
     for name in [only] if only else STAGES:
-        for case in STAGES[name](quick):
-            rows.append(measure(case, quick))
-            print(line(rows[-1]), flush=True)
+        with TemporaryDirectory() as folder:
+            for case in STAGES[name](quick, Path(folder)):
+                rows.append({"stage": name} | measure(case, quick))
+                show(rows[-1])
     default = None if only or quick else RESULTS / "speed" / f"{machine_name()}.json"
     if path := json or default:
         print(f"written: {save(path, 'cpu', rows, load)}")
@@ -371,30 +333,24 @@ def measure_stages(
 
 def measure(case: Case, quick: bool) -> dict[str, Any]:
     """Check that both implementations agree, then time them; median and interquartile range in seconds."""
-    row = {"stage": case.stage, "size": case.size, "plain": case.plain_is, "failed": False}
-    if case.plain and not case.same(case.ours(), case.plain()):
-        return row | {"failed": True, "note": "the two implementations give different results"}
-    timers = [Timer("way()", globals={"way": way}) for way in (case.ours, case.plain) if way]
+    row = {"case": case.case, "failed": not case.same(case.ours(), case.plain()), "plain": case.plain_is}
+    if row["failed"]:
+        return row | {"note": "the two implementations give different results"}
+    timers = [Timer("way()", globals={"way": way}) for way in (case.ours, case.plain)]
     rounds, seconds = (1, 0.0) if quick else (ROUNDS, SECONDS)
     # Alternate, so that a slow phase of the machine affects both.
     taken = [[timer.blocked_autorange(min_run_time=seconds) for timer in timers] for _ in range(rounds)]
-    ours, *plain = (Measurement.merge(each)[0] for each in zip(*taken, strict=True))
+    ours, plain = (Measurement.merge(each)[0] for each in zip(*taken, strict=True))
     row |= {"seconds": ours.median, "iqr": ours.iqr, "runs": len(ours.times)}
     row |= {"rate": case.work / ours.median, "unit": f"{case.unit}/s"}
-    for each in plain:
-        row |= {"plain_seconds": each.median, "plain_iqr": each.iqr, "ratio": each.median / ours.median}
-    return row
+    return row | {"plain_seconds": plain.median, "plain_iqr": plain.iqr, "ratio": plain.median / ours.median}
 
 
-def line(row: dict[str, Any]) -> str:
-    """Format a row of the table."""
-    if row["failed"]:
-        return f"{row['stage']:10} FAILED: {row['note']}: {row['size']}"
-    times = [(row["seconds"], row["iqr"]), (row.get("plain_seconds"), row.get("plain_iqr"))]
-    ours, plain = (f"{1e3 * median:,.2f} ms +-{iqr / median:.0%}" if median else "" for median, iqr in times)
-    ratio = f"{row['ratio']:.2f}" if plain else ""
-    what = f"{row['size']}; plain: {row['plain'] or 'none'}"
-    return f"{row['stage']:10} {ours:>20} {plain:>20} {ratio:>6} {row['rate']:>7.2g} {row['unit']:12} {what}"
+def show(row: dict[str, Any]) -> None:
+    """Print a row of results."""
+    stage, case, failed, *values = row.items()
+    facts = ", ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values)
+    print(f"{stage[1]} ({case[1]}): {'FAILED' if failed[1] else 'ok'}; {facts}", flush=True)
 
 
 def machine_name(gpu: str = "") -> str:
@@ -403,16 +359,11 @@ def machine_name(gpu: str = "") -> str:
     return re.sub(r"[^a-z0-9]+", "-", f"{gpu or facts['cpu']} {facts['cores']} cores".lower()).strip("-")
 
 
-def save(path: Path, device: str, rows: Iterable[dict[str, Any]], load: float) -> Path:
+def save(path: Path, device: str, rows: Sequence[dict[str, Any]], load: float) -> Path:
     """Write rows with machine, versions, git revision and the load average before the run; return the path."""
-    facts = {"threads": 1, "load_before": load, "environment": environment(device), "rows": list(rows)}
+    facts = {"threads": 1, "load_before": load, "environment": environment(device), "rows": rows}
     return write_whole(path, dumps(facts, indent=1) + "\n")
 
 
-def main() -> int | None:
-    """Run the command line."""
-    return call(app, sys.argv[1:])
-
-
 if __name__ == "__main__":
-    sys.exit(run(main))
+    sys.exit(run(lambda: call(app, sys.argv[1:])))

@@ -96,7 +96,7 @@ def load_trained(path: Path) -> TrainedNetwork:
     model = task.network(settings, fresh_backbone(settings, tuple(recipe[SENSOR])))
     wanted = model.state_dict()
     for name, target in wanted.items():
-        if problem := problem_of(tensors[name], target) if name in tensors else "is missing":
+        if problem := problem_of(tensors.get(name), target):
             raise UserError(path, f"{name} {problem}", "use the unmodified file of `tespec run`")
     model.load_state_dict({name: tensors[name] for name in wanted})
     return TrainedNetwork(model.eval(), task, settings)

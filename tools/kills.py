@@ -8,7 +8,7 @@ so a run takes a second. Processes are forked from one that has already imported
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import json
 import os
 import random
@@ -26,6 +26,7 @@ from typing import Any
 
 import tespec.core.compat  # noqa: F401  # before mmengine
 
+import cyclopts
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -106,12 +107,11 @@ def in_child(work: Callable[[], None]) -> int:
 
 def die_at_call(number: int) -> None:
     """Arrange to die at the `number`-th call that changes files: before it, after it, or after half of a write."""
-    left = [number]
+    calls = itertools.count(1)
 
     def wrap(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **more: Any) -> Any:
-            left[0] -= 1
-            if left[0] == 0:
+            if next(calls) == number:
                 if name == "fsync":  # truncates what torch and safetensors have written
                     os.ftruncate(arguments[0], os.fstat(arguments[0]).st_size * (number % 5) // 4)
                 elif name == "write" and number % 3 == 0:
@@ -133,11 +133,7 @@ def die_after(seconds: float) -> None:
 
 
 def soak(kills: int, minutes: float, seed: int) -> Counter[str]:
-    """Kill and resume runs until `kills` kills or the end of the time; return counts.
-
-    Raises:
-        AssertionError: a resumed run differs from the uninterrupted one, or a child failed.
-    """
+    """Kill and resume runs until `kills` kills or the end of the time, compare their outcomes, and return counts."""
     rng, ends, counts = random.Random(seed), time.monotonic() + 60 * minutes, Counter[str]()
     with tempfile.TemporaryDirectory(prefix="kills-") as place:
         straight, began = Path(place) / "straight", time.monotonic()
@@ -165,16 +161,11 @@ def soak(kills: int, minutes: float, seed: int) -> Counter[str]:
     return counts
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+def main(*, kills: int = 200, minutes: float = 10.0, seed: int = 0) -> None:
     torch.set_num_threads(1)  # a process that has started threads cannot be forked safely
-    for name, count in soak(options.kills, options.minutes, options.seed).items():
+    for name, count in soak(kills, minutes, seed).items():
         print(f"{name}: {count}")
 
 
 if __name__ == "__main__":
-    main()
+    cyclopts.run(main)

@@ -16,50 +16,30 @@ fail() {
     exit 2
 }
 
-# A name on PATH can be a shim that fails when run, so run every candidate.
-supported() {
-    "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null
-}
+works() { "$@" >/dev/null 2>&1; }
 
-has_ensurepip() { "$1" -c 'import ensurepip' 2>/dev/null; }
-
-has_pip() { "$1" -m pip --version >/dev/null 2>&1; }
-
-find_python() {
-    local candidates=(python3.11 python3.12 python3.13 python3.10 python3) candidate bare=
+if ! works "$venv/bin/python" -m pip --version; then
+    candidates=(python3.11 python3.12 python3.13 python3.10 python3) python= bare=
     [[ -z ${PYTHON:-} ]] || candidates=("$PYTHON")
     for candidate in "${candidates[@]}"; do
-        supported "$candidate" || continue
-        if has_ensurepip "$candidate" || has_pip "$candidate"; then
-            echo "$candidate"
-            return
+        # A name on PATH can be a shim that fails when run, so run every candidate.
+        works "$candidate" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || continue
+        if works "$candidate" -c 'import ensurepip' || works "$candidate" -m pip --version; then
+            python=$candidate
+            break
         fi
         bare=${bare:-$candidate}
     done
-    [[ -z $bare ]] || fail "$bare: has neither the venv module nor pip;" \
+    [[ -n $python || -z $bare ]] || fail "$bare: has neither the venv module nor pip;" \
         "install one of them (Debian, Ubuntu: apt install python3-venv), then run the command again"
-    fail "no Python 3.10 to 3.13 among: ${candidates[*]} (the last is: $("${candidates[-1]}" --version 2>&1 | tail -n 1));" \
-        "mmengine does not support 3.14; install one of them, or select it: make PYTHON=/path/to/python3.12 ..."
-}
-
-# Debian ships Python without ensurepip; its own pip then installs one into the new environment.
-make_venv() {
-    local python=$1
-    if has_ensurepip "$python"; then
-        "$python" -m venv --clear "$venv"
-    else
-        "$python" -m venv --clear --without-pip "$venv"
-        "$python" -m pip install -qq --target \
-            "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" pip
-    fi
-}
-
-if ! has_pip "$venv/bin/python"; then
-    python=$(find_python)
-    make_venv "$python"
+    [[ -n $python ]] || fail "no Python 3.10 to 3.13 among: ${candidates[*]}" \
+        "(the last is: $("${candidates[-1]}" --version 2>&1 | tail -n 1)); mmengine does not support 3.14;" \
+        "install one of them, or select it: make PYTHON=/path/to/python3.12 ..."
+    "$python" -m venv --clear --without-pip "$venv"
+    # Debian ships Python without ensurepip; its own pip then installs one into the new environment.
+    works "$venv/bin/python" -m ensurepip ||
+        "$python" -m pip install -qq --target "$(echo "$venv"/lib/python3.*/site-packages)" pip
 fi
-supported "$venv/bin/python" ||
-    fail "$venv: made with $("$venv/bin/python" --version), not with 3.10 to 3.13; run make clean, then the command again"
 
 # pip shows progress on a terminal; elsewhere, print only errors.
 quiet=()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from functools import cache
 from html import escape
 from itertools import groupby, product
 from pathlib import Path
@@ -23,13 +22,18 @@ if TYPE_CHECKING:
 # Text that a spreadsheet would evaluate as a formula; numbers and lone signs are harmless.
 FORMULA = re.compile(r"(?=[=+\-@|%].)(?![+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$)", re.IGNORECASE)
 WIDEST, HIGHEST = 165, 60  # characters and rows of a LaTeX table; larger ones are split to stay legible
-PREAMBLE = r"% \usepackage{booktabs,adjustbox}"
+# LaTeX code by letter.
 ESCAPED = dict(zip(r"{}$&#%_[]*", [r"\{", r"\}", r"\$", r"\&", r"\#", r"\%", r"\_", "{[}", "{]}", "{*}"], strict=True))
 ESCAPED |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", '"': "''"}
 ESCAPED |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-MATHS = dict(zip("±×≤≥≈→−↑↓", [r"\pm", r"\times", r"\leq", r"\geq", r"\approx", r"\rightarrow", "-", r"\uparrow",
-                               r"\downarrow"], strict=True))  # fmt: skip
-MATHS |= dict(zip("†‡§¶‖◇", [r"^\dagger", r"^\ddagger", r"^\S", r"^\P", r"^\|", r"^\diamond"], strict=True))
+MATHS = {"±": r"\pm", "×": r"\times", "≤": r"\leq", "≥": r"\geq", "≈": r"\approx", "→": r"\rightarrow", "−": "-"}
+MATHS |= {"↑": r"\uparrow", "↓": r"\downarrow", "†": r"^\dagger", "‡": r"^\ddagger", "§": r"^\S", "¶": r"^\P"}
+MATHS |= {"‖": r"^\|", "◇": r"^\diamond", "λ": r"\lambda", "Λ": r"\Lambda"}  # Unicode spells it LAMDA
+MATHS |= {each: rf"\{unicodedata.name(each).split()[-1].lower()}" for each in "αβγδεζηθικμνξπρστυφχψω"}
+MATHS |= {each: rf"\{unicodedata.name(each).split()[-1].capitalize()}" for each in "ΓΔΘΞΠΣΥΦΨΩ"}
+MATHS |= {each: f"^{{{unicodedata.normalize('NFKC', each)}}}" for each in "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁼⁽⁾ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ™"}
+MATHS |= {each: f"_{{{unicodedata.normalize('NFKC', each)}}}" for each in "₀₁₂₃₄₅₆₇₈₉₊₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ"}
+LETTERS = str.maketrans(ESCAPED | {letter: rf"\ensuremath{{{code}}}" for letter, code in MATHS.items()})
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <style>body {{font-family: sans-serif}} table {{border-collapse: collapse}} th, td {{padding: .2em .6em}}</style>
@@ -66,7 +70,7 @@ def to_latex(table: Table) -> str:
     """
     shown = _shown(table)
     label = re.sub(r"[^A-Za-z0-9_.:-]", "-", table.name)
-    texts = [PREAMBLE]
+    texts = [r"% \usepackage{booktabs,adjustbox}"]
     parts = product(range(0, max(1, len(shown.cells)), HIGHEST), _parts(shown, WIDEST))
     for number, (first, columns) in enumerate(parts, start=1):
         cells = shown.cells.iloc[first : first + HIGHEST, columns]
@@ -156,26 +160,21 @@ class _Shown(NamedTuple):
 
 
 def _shown(table: Table) -> _Shown:
-    names = [name for name in table.cells.index.names if name != "Group"]
-    levels = table.cells.columns.nlevels
-    columns = [*((*[""] * (levels - 1), name) for name in names), *map(_levels, table.cells.columns)]
-    rows: list[list[str]] = []
-    bold: list[list[bool]] = []
-    rules, headings, heading = set[int](), set[int](), ""
-    for position, (label, texts, strong) in enumerate(
-        zip(table.cells.index, table.cells.to_numpy().tolist(), table.bold.to_numpy().tolist(), strict=True)
-    ):
-        facts = dict(zip(table.cells.index.names, _levels(label), strict=True))
-        rules |= {len(rows)} if position in table.rules else set()
-        if facts.get("Group", "") not in ("", heading):
-            headings.add(len(rows))
-            rows.append([facts["Group"], *[""] * (len(columns) - 1)])
-            bold.append([False] * len(columns))
-        heading = facts.get("Group", "")
-        rows.append([*(facts[name] for name in names), *texts])
-        bold.append([*[False] * len(names), *strong])
-    index = pd.MultiIndex.from_tuples(columns) if levels > 1 else pd.Index([name for (name,) in columns])
-    return _Shown(pd.DataFrame(rows, columns=index), pd.DataFrame(bold, columns=index), rules, headings, len(names))
+    labels, above = table.cells.index.to_frame(index=False), [""] * (table.cells.columns.nlevels - 1)
+    groups = labels.pop("Group") if "Group" in labels else pd.Series("", labels.index)
+    if above:
+        labels.columns = pd.MultiIndex.from_tuples([(*above, name) for name in labels])
+    cells = pd.concat([labels, table.cells.reset_index(drop=True)], axis=1)
+    bold = pd.concat([labels.map(lambda _: False), table.bold.reset_index(drop=True)], axis=1)
+    # Headings sort directly before the first row of their group.
+    first = groups.index[groups.ne(groups.shift()) & groups.ne("")]
+    headings = pd.DataFrame("", first - 0.5, cells.columns)
+    headings.iloc[:, 0] = groups[first].to_list()
+    cells = pd.concat([cells, headings]).sort_index()
+    rules = {int((cells.index < rule - 0.5).sum()) for rule in table.rules}
+    places = {place for place, row in enumerate(cells.index) if row % 1}
+    bold = bold.reindex(cells.index, fill_value=False).reset_index(drop=True)
+    return _Shown(cells.reset_index(drop=True), bold, rules, places, labels.shape[1])
 
 
 def _levels(label: Any) -> tuple[str, ...]:
@@ -234,23 +233,7 @@ def _markdown(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-    return "".join(map(_latex_letter, one_line(text)))
+    def code_point(found: re.Match[str]) -> str:
+        return rf"{{\ifdefined\Umathchar {found[0]}\else\texttt{{U+{ord(found[0]):04X}}}\fi}}"
 
-
-@cache
-def _latex_letter(letter: str) -> str:
-    if letter in ESCAPED:
-        return ESCAPED[letter]
-    if letter.isascii() or letter in "ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÑÒÓÔÕÖØÙÚÛÜÝßàáâãäåæçèéêëìíîïñòóôõöøùúûüýÿ":
-        return letter
-    script = unicodedata.decomposition(letter).partition(" ")[0]
-    alphabet, _, name = unicodedata.name(letter, "").replace("LAMDA", "LAMBDA").partition(" LETTER ")
-    if letter in MATHS:
-        maths = MATHS[letter]
-    elif script in ("<sub>", "<super>"):
-        maths = f"{'_' if script == '<sub>' else '^'}{{{_latex(unicodedata.normalize('NFKC', letter))}}}"
-    elif letter in "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΥΦΨΩ":
-        maths = "\\" + (name.lower() if alphabet.endswith("SMALL") else name.capitalize())
-    else:
-        return rf"{{\ifdefined\Umathchar {letter}\else\texttt{{U+{ord(letter):04X}}}\fi}}"
-    return rf"\ensuremath{{{maths}}}"
+    return re.sub("[^\0-\x7fÀ-ÏÑ-ÖØ-Ýß-ïñ-öø-ýÿ]", code_point, one_line(text).translate(LETTERS))

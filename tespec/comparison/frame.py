@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tespec.comparison.published import read_ablations
-from tespec.comparison.records import RESULTS_VERSION, TEST, Record, read_records
+from tespec.comparison.records import RESULTS_VERSION, Record, read_records
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS
 from tespec.core.settings import suggest
@@ -31,7 +31,7 @@ COLUMNS = [
 ALL_FRAMES = "all"
 # Values that tables show unless a filter or `by` names the column.
 DEFAULTS = {
-    "split": TEST,
+    "split": "test",
     "label_fraction": 1.0,
     "frozen": False,
     "overrides": "",
@@ -60,11 +60,7 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
         that are not finite, and `main` marks the task's main metric. `weights` is the origin of the initial weights:
         data set, data, profile and data fingerprint of the pre-training, or the hash of an external file. `classes` and
         `recordings` count those with a score. `partial` is "2 of 3 classes" (or recordings or frames) for a mean that
-        leaves some out, else "".
-        `attrs["left_out"]` lists files that are not records.
-
-    Raises:
-        UserError: the folder does not exist, or is not a results folder.
+        leaves some out, else "". `attrs["left_out"]` lists files that are not records.
     """
     records, problems = read_records(RESULTS if folder is None else Path(folder))
     frame = to_frame(records)
@@ -76,16 +72,9 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
     """Convert records to the DataFrame that `results` returns."""
     import pandas as pd  # takes half a second, too long before a usage error
 
-    records = list(records)
-    scores = [score for number, record in enumerate(records) for score in _scores(number, record)]
-    numbers = pd.DataFrame(
-        scores, columns=["record", "metric", "frames", "value", "unit", "better", "main", "metric_title", "partial"]
-    )
-    facts = pd.DataFrame(
-        [_facts(record) for record in records], columns=[name for name in COLUMNS if name not in numbers]
-    )
-    facts["written"] = pd.to_datetime(facts["written"], utc=True)
-    return numbers.astype({"value": "float64", "main": "bool"}).join(facts, on="record")[COLUMNS]
+    rows = [facts | number for record in records for facts in [_facts(record)] for number in _numbers(record)]
+    frame = pd.DataFrame(rows, columns=COLUMNS).astype({"value": "float64", "main": "bool"})
+    return frame.assign(written=pd.to_datetime(frame["written"], utc=True))
 
 
 def _facts(record: Record) -> dict[str, Any]:
@@ -107,24 +96,25 @@ def _facts(record: Record) -> dict[str, Any]:
     }
 
 
-def _scores(number: int, record: Record) -> Iterable[tuple[Any, ...]]:
+def _numbers(record: Record) -> Iterable[dict[str, Any]]:
     main = next(iter(record.scores), next(iter(record.metrics), ""))
     means = [each.rpartition(": ") for each in record.protocol.get("partial means", "").split("; ")]
     partial = {mean: count for mean, _, count in means}  # see `tespec.metrics.partial_means`
     for frames, numbers in {ALL_FRAMES: record.metrics, **record.groups}.items():
         for metric, value in numbers.items():
-            score = record.scores.get(metric) or {"title": metric, "better": "", "unit": ""}
-            is_main = metric == main and frames == ALL_FRAMES
-            of = score["unit"], score["better"], is_main, score["title"], partial.get(f"{frames} {metric}", "")
-            yield number, metric, frames, value, *of
+            score = record.scores.get(metric)
+            unit, better, title = (score.unit, score.better, score.title) if score else ("", "", metric)
+            number = {"metric": metric, "frames": frames, "value": value, "unit": unit, "better": better}
+            number |= {"main": metric == main and frames == ALL_FRAMES, "metric_title": title}
+            yield number | {"partial": partial.get(f"{frames} {metric}", "")}
 
 
 def machine(record: Record) -> str:
     """GPU of a record, or its CPU and number of threads."""
-    environment = record.environment
-    if environment.get("device") not in ("", "cpu", None):
-        return str(environment["device"])
-    return f"{' '.join(str(environment.get('cpu', '')).split())}, {environment.get('threads', '?')} threads"
+    made = record.environment
+    if made.get("device") not in ("", "cpu", None):
+        return str(made["device"])
+    return f"{made.get('cpu', '')}, {made.get('threads', '?')} threads"
 
 
 def _weights(record: Record) -> str:
@@ -136,8 +126,8 @@ def _weights(record: Record) -> str:
 
 def _settings(overrides: Mapping[str, Any], prefix: str = "") -> str:
     """Format changed settings as one line sorted by name, without those that have their own column."""
-    own = ("label_share", "freeze", "width")
-    return ", ".join(f"{prefix}{key}={overrides[key]}" for key in sorted(overrides) if key not in own)
+    keys = sorted({*overrides} - {"label_share", "freeze", "width"})
+    return ", ".join(f"{prefix}{key}={overrides[key]}" for key in keys)
 
 
 def select(
@@ -150,9 +140,6 @@ def select(
 
     Returns:
         The rows with additional columns `tta` and `column`, and notes on the results that were left out.
-
-    Raises:
-        UserError: a column or value does not exist, or `by` is not in `LEVELS`.
     """
     for key in where:
         if key not in COLUMNS:

@@ -20,27 +20,19 @@ TABLES = ("detection", "segmentation", "depth")
 PAPER, BEYOND = "paper", "beyond"  # sources of published numbers
 ABLATED = "tespec"  # method of the ablations
 METRICS = ("miou", "mean_class_acc")  # metrics of the published ablations
-DECIMALS = 3
 
 
 class AblationRow(BaseModel):
-    """Row of an ablation.
-
-    Attributes:
-        name: label in the paper's table.
-        paper: published mIoU and mAcc in percent; None: not published.
-        set: settings that differ from the default pre-training.
-        scale: factors applied to settings of the profile.
-        default: whether the row is the default pre-training.
-    """
+    """Row of an ablation."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    name: str
+    name: str  # label in the paper's table
+    # Published mIoU and mAcc in percent; None: not published.
     paper: list[float | None] = Field(default=[None, None], min_length=len(METRICS), max_length=len(METRICS))
-    set: dict[str, Any] = {}
-    scale: dict[str, float] = {}
-    default: bool = False
+    set: dict[str, Any] = {}  # settings that differ from the default pre-training
+    scale: dict[str, float] = {}  # factors applied to settings of the profile
+    default: bool = False  # whether the row is the default pre-training
 
     def changes(self, facts: Mapping[str, Any]) -> list[str]:
         """Return the row's changes to a recipe with the resolved settings `facts`, as `KEY=VALUE`.
@@ -104,9 +96,9 @@ def titles_of(table: str) -> tuple[dict[str, str], dict[str, str]]:
     return tasks, metrics
 
 
-def table_of(task: str) -> str:
-    """Name of the comparison table that contains a task; "" for a task that is not in the paper."""
-    return next((name for name in TABLES if task in titles_of(name)[0]), "")
+def task_titles() -> dict[str, str]:
+    """Titles of all tasks of the paper, by name."""
+    return {task: title for table in TABLES for task, title in titles_of(table)[0].items()}
 
 
 def published_frame() -> pd.DataFrame:
@@ -119,9 +111,6 @@ def published_frame() -> pd.DataFrame:
         mark: footnote mark of the method's title.
         tta: whether the result uses test-time augmentation.
         bold: whether the paper sets the number in bold.
-
-    Raises:
-        KeyError, ValueError: a row lacks a key or the value of a metric, or has scores of another table's task.
     """
     import pandas as pd
 
@@ -160,6 +149,5 @@ def _numbers(row: Mapping[str, Any], metrics: list[dict[str, str]]) -> Iterator[
     ]
     for task, metric, share, value in cells:
         bold, frozen = metric in row.get("bold", {}).get(task, ()), share == "frozen"
-        number = None if value is None else float(value)
-        of_cell = {"task": task, "metric": metric, "value": number, "bold": bold, "frozen": frozen}
+        of_cell = {"task": task, "metric": metric, "value": value, "bold": bold, "frozen": frozen}
         yield facts | known[metric] | of_cell | {"label_fraction": 1.0 if frozen else float(share)}

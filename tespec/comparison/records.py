@@ -11,7 +11,7 @@ import platform
 import re
 import subprocess
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -19,93 +19,60 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 import tespec
 from tespec.core.errors import UserError
 from tespec.core.files import whole_file, write_whole
 from tespec.core.paths import REPOSITORY, RESULTS
+from tespec.metrics import Score
 
-FORMAT: Literal[4] = 4  # version of the file format
 # Incremented by hand when the same choices yield different numbers, as golden tests (tests/golden) detect. Results of
 # different versions never share a column of a table.
 RESULTS_VERSION = 2
 ARCHIVE = "records.jsonl.gz"  # finished records in one file, one per line
 
-Kind = Literal["evaluation", "pretraining", "probe", "reference"]
-Split = Literal["test", "val"]
-TEST: Split = "test"
-LIBRARIES = ("torch", "timm", "mmengine", "numpy", "numba")
 PACKAGES = ("tespec", "baselines")
 Numbers = dict[str, float | None]  # None: the number was not finite
 
 
-class ScoreFacts(TypedDict):
-    """Title, direction and unit of a metric."""
-
-    title: str
-    better: Literal["higher", "lower"]
-    unit: str
-
-
 class Record(BaseModel):
-    """Finished run.
-
-    Attributes:
-        name: name of the file and of the run's folder.
-        id: hash of `choices`, see `identity`.
-        facts: title, group, backbone, pretraining_data, citation and others, for the method's table row.
-        plugin: hash of the files outside the package that the run uses; "" for none.
-        variant: ablation row of the run, such as "masking: 25%"; "" for none.
-        overrides: settings changed by the user, by dotted name.
-        config: all settings.
-        start_sha256: hash of the initial backbone weights; of a pre-training, hash of its upstream checkpoint, or "".
-        weights: origin of the weights; `recipe` holds the settings of their pre-training.
-        protocol: description of how the scores are computed.
-        scores: facts of each metric; the first is the main one.
-        metrics: overall numbers.
-        groups: numbers per group of frames; of a pre-training, feature statistics of "stage 1" to "stage 4".
-        recordings, classes: main numbers per recording, score per class.
-        environment: versions, git revision, CPU, device, threads.
-        time: durations in s.
-        curve: mean losses over intervals of steps.
-    """
+    """Finished run."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False, extra="forbid")
 
-    format: Literal[4] = FORMAT
+    format: Literal[4] = 4  # version of the file format
     results_version: int = Field(ge=1)
-    name: str
-    id: str
-    kind: Kind
+    name: str  # of the file and of the run's folder
+    id: str  # hash of `CHOICES`, see `identity`
+    kind: Literal["evaluation", "pretraining", "probe", "reference"]
     method: str
     method_version: int = 1
-    plugin: str = ""
-    facts: dict[str, Any]
+    plugin: str = ""  # hash of the files outside the package that the run uses; "" for none
+    facts: dict[str, Any]  # title, group, backbone, pretraining_data, citation and others, for the method's table row
     task: str
     task_version: int = 1
     arch: Literal["recurrent", "feedforward"]
     profile: str
-    split: Split = TEST
+    split: Literal["test", "val"] = "test"
     seed: int
-    variant: str = ""
-    overrides: dict[str, Any] = {}
-    config: dict[str, Any]
+    variant: str = ""  # ablation row of the run, such as "masking: 25%"; "" for none
+    overrides: dict[str, Any] = {}  # settings changed by the user, by dotted name
+    config: dict[str, Any]  # all settings
     data: str
     data_fingerprint: str
-    start_sha256: str = ""
-    weights: dict[str, Any] = {}
-    protocol: dict[str, str] = {}
-    scores: dict[str, ScoreFacts] = {}
-    metrics: Numbers
-    groups: dict[str, Numbers] = {}
-    recordings: dict[str, Numbers] = {}
-    classes: Numbers = {}
+    start_sha256: str = ""  # of the initial backbone weights; of a pre-training, of its upstream checkpoint, or ""
+    weights: dict[str, Any] = {}  # origin of the weights; `recipe` holds the settings of their pre-training
+    protocol: dict[str, str] = {}  # how the scores are computed
+    scores: dict[str, Score] = {}  # the first is the main one
+    metrics: Numbers  # overall numbers
+    groups: dict[str, Numbers] = {}  # per group of frames; of a pre-training, feature statistics of each stage
+    recordings: dict[str, Numbers] = {}  # main numbers per recording
+    classes: Numbers = {}  # score per class
     command: str
     written: datetime
-    environment: dict[str, Any]
-    time: dict[str, float]
-    curve: list[dict[str, float]] = []
+    environment: dict[str, Any]  # versions, git revision, CPU, device, threads
+    time: dict[str, float]  # durations in s
+    curve: list[dict[str, float]] = []  # mean losses over intervals of steps
 
 
 # Choices of the user, which determine the id. Code, machine and library versions are provenance.
@@ -128,11 +95,7 @@ def record_name(choices: Mapping[str, Any]) -> str:
 
 
 def new_record(choices: Mapping[str, Any], **fields: Any) -> Record:
-    """Create the record of a run that has just finished.
-
-    Raises:
-        UserError: a field has the wrong type.
-    """
+    """Create the record of a run that has just finished."""
     name, written = record_name(choices), datetime.now(timezone.utc).replace(microsecond=0)
     made = {"name": name, "id": identity(choices), "results_version": RESULTS_VERSION, "written": written}
     return _validated(json.dumps({**made, **choices, **fields}, default=str), name)
@@ -144,11 +107,7 @@ def write_record(record: Record, results: Path) -> Path:
 
 
 def find_record(results: Path, name: str) -> Record | None:
-    """Return the record of this name in a results folder, or None if it does not exist.
-
-    Raises:
-        UserError: the file cannot be read or is not a record.
-    """
+    """Return the record of this name in a results folder, or None if it does not exist."""
     path = results / "runs" / f"{name}.json"
     if path.is_file():
         found = _texts(path)
@@ -168,18 +127,15 @@ def read_records(results: Path) -> tuple[list[Record], list[str]]:
     require_results_folder(results)
     found: dict[str, tuple[Record, Path]] = {}
     problems: list[str] = []
-    for path in (*sorted((results / "runs").glob("*.json")), results / ARCHIVE):
+
+    def attempt(read: Callable[..., Any], *given: Any) -> Any:
         try:
-            texts = _texts(path)
+            return read(*given)
         except UserError as error:
             problems.append(str(error))
-            continue
-        for text, where in texts:
-            try:
-                record = _validated(text, where)
-            except UserError as error:
-                problems.append(str(error))
-                continue
+
+    for path in (*sorted((results / "runs").glob("*.json")), results / ARCHIVE):
+        for record in filter(None, (attempt(_validated, *each) for each in attempt(_texts, path) or ())):
             _, first = found.setdefault(record.id, (record, path))
             if first != path and path.name != ARCHIVE:
                 raise UserError(path, f"holds the same result as {first}", "remove one of them")
@@ -187,10 +143,10 @@ def read_records(results: Path) -> tuple[list[Record], list[str]]:
 
 
 def similar_records(results: Path, choices: Mapping[str, Any]) -> list[Record]:
-    """Records in `runs/` with the same kind, method, task and architecture, fewest differing choices first."""
-    pattern = "-".join(choices[name] for name in ("kind", "method", "task", "arch"))
+    """Records in `runs/` with the same kind, method, task, architecture and seed, fewest differing choices first."""
+    pattern = f"{record_name(choices).removesuffix(identity(choices))}*.json"
     found = []
-    for path in sorted((results / "runs").glob(f"{pattern}-s*.json")):
+    for path in sorted((results / "runs").glob(pattern)):
         with suppress(UserError):
             found.append(_validated(*_texts(path)[0]))
     return sorted(found, key=lambda record: len(differing(record, choices)))
@@ -228,9 +184,9 @@ def environment(device: str = "") -> dict[str, Any]:
     """Return the versions and machine for a record; `device` is the name of the device that the run used."""
     return {
         "tespec": tespec.__version__,
-        **_revision(REPOSITORY),
+        **_revision(),
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in LIBRARIES},
+        "packages": {name: version(name) for name in ("torch", "timm", "mmengine", "numpy", "numba")},
         "device": device,
         "cpu": _cpu(),
         "cores": os.cpu_count() or 1,
@@ -239,12 +195,7 @@ def environment(device: str = "") -> dict[str, Any]:
 
 
 def plugin_sha256(kinds: Iterable[type], files: Iterable[Path] = ()) -> str:
-    """Hash the files outside the package that a run uses; "" for none.
-
-    Args:
-        kinds: classes that the run uses; those of the package are ignored.
-        files: the user's settings files.
-    """
+    """Hash the user's settings files, and those files of a run's classes that are outside the package; "" for none."""
     sources = {Path(inspect.getfile(kind)) for kind in kinds if kind.__module__.partition(".")[0] not in PACKAGES}
     contents = sorted(path.read_bytes() for path in {*sources, *files})
     return hashlib.sha256(b"\0".join(contents)).hexdigest()[:12] if contents else ""
@@ -276,19 +227,19 @@ def _validated(text: str, where: object) -> Record:
         raise UserError(where, f"not a record: {place}: {first['msg']}", remedy) from error
 
 
-def _revision(repository: Path) -> dict[str, Any]:
+def _revision() -> dict[str, Any]:
     """Git revision, and whether sources differ from it; "" and None if git cannot tell."""
-    revision = _git(repository, "rev-parse", "HEAD") if (repository / ".git").exists() else None
-    changes = None if revision is None else _git(repository, "status", "--porcelain", "--", *PACKAGES, "configs")
-    return {"revision": revision or "", "modified": None if changes is None else bool(changes)}
 
-
-def _git(repository: Path, *arguments: str) -> str | None:
-    command = ["git", "-C", str(repository), *arguments]
-    try:
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(REPOSITORY), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
+
+    found: dict[str, Any] = {"revision": "", "modified": None}
+    with suppress(OSError, subprocess.SubprocessError):
+        if (REPOSITORY / ".git").exists():  # not a checkout of something else above it
+            found["revision"] = git("rev-parse", "HEAD")
+            found["modified"] = bool(git("status", "--porcelain", "--", *PACKAGES, "configs"))
+    return found
 
 
 def _cpu() -> str:

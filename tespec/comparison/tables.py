@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from tespec.comparison import statistics
 from tespec.comparison.frame import (
     COLUMNS,
     DEFAULTS,
@@ -27,7 +28,6 @@ from tespec.comparison.frame import (
 from tespec.comparison.published import (
     ABLATED,
     BEYOND,
-    DECIMALS,
     METRICS,
     PAPER,
     TABLES,
@@ -35,17 +35,8 @@ from tespec.comparison.published import (
     published_frame,
     read_ablations,
     read_published,
-    table_of,
+    task_titles,
     titles_of,
-)
-from tespec.comparison.statistics import (
-    ALPHA,
-    NO_PRETRAINING,
-    UNKNOWN,
-    gain_over,
-    holm,
-    scores_by_pretraining,
-    spread_of,
 )
 from tespec.core.errors import UserError
 from tespec.core.settings import suggest
@@ -75,27 +66,16 @@ SEVERAL = (
 
 
 class Table(NamedTuple):
-    """Table to display.
+    """Table to display."""
 
-    Attributes:
-        title: caption.
-        cells: texts; the index contains the row labels, the columns have levels task, metric and source.
-        bold: whether each cell is bold.
-        notes: lines below the table.
-        data: numbers behind the table, one per row.
-        main: title of the main metric.
-        rules: positions of rows that have a rule above them.
-        name: name of the files.
-    """
-
-    title: str
-    cells: pd.DataFrame
-    bold: pd.DataFrame
-    notes: tuple[str, ...]
-    data: pd.DataFrame
-    main: str = ""
-    rules: tuple[int, ...] = ()
-    name: str = ""
+    title: str  # caption
+    cells: pd.DataFrame  # texts; the index contains the row labels, the columns have levels task, metric and source
+    bold: pd.DataFrame  # whether each cell is bold
+    notes: tuple[str, ...]  # lines below the table
+    data: pd.DataFrame  # numbers behind the table, one per row
+    main: str = ""  # title of the main metric
+    rules: tuple[int, ...] = ()  # positions of rows that have a rule above them
+    name: str = ""  # of the files
 
     def measured(self, *, alone: bool = True) -> Table | None:
         """Keep the measured rows and columns, and the published columns unless `alone`; None if nothing is measured."""
@@ -119,7 +99,7 @@ def make_tables(
     *,
     only: Sequence[str] = (),
     measured: bool = False,
-    where: Mapping[str, str] | None = None,
+    where: Mapping[str, str] = {},
     by: str = "",
 ) -> list[Table]:
     """Make tables of measured and published numbers.
@@ -134,18 +114,19 @@ def make_tables(
     Raises:
         UserError: a table, column or value does not exist, a requested table is empty, or all tables are.
     """
-    chosen, left_out = select(frame, where or {}, by)
-    varied, _ = select(frame, where or {}, by, ("variant", "pretraining_overrides"))
+    chosen, left_out = select(frame, where, by)
+    varied, _ = select(frame, where, by, ("variant", "pretraining_overrides"))
     varied = varied[(varied["method"] == ABLATED) & varied["metric"].isin(METRICS)]
-    scores, ablated, published = _scores(chosen, by), _scores(varied, by), published_frame()
+    published, levels = published_frame(), [by] if by else []
     for key in PROTOCOL:
         if key != by:
-            published = published[matches(published[key], (where or {}).get(key, as_text(DEFAULTS[key])))]
-    own = sorted(task for task in chosen.loc[chosen["kind"] == "evaluation", "task"].unique() if not table_of(task))
+            published = published[matches(published[key], where.get(key, as_text(DEFAULTS[key])))]
+    tasks = chosen.loc[chosen["kind"] == "evaluation", "task"].unique()
+    own = sorted(OWN + task for task in tasks if task not in task_titles())
     makers: dict[str, Callable[[], Table | None]] = {
-        **{name: partial(_comparison, name, published, chosen, scores, by) for name in TABLES},
-        **{f"ablation_{name}": partial(_ablation, one, varied, ablated, by) for name, one in read_ablations().items()},
-        **{OWN + re.sub(r"[^\w-]+", "_", task): partial(_own_table, task, chosen, scores, by) for task in own},
+        **{name: partial(_comparison, name, published, chosen, levels) for name in TABLES},
+        **{f"ablation_{name}": partial(_ablation, one, varied, levels) for name, one in read_ablations().items()},
+        **{re.sub(r"[^\w-]+", "_", name): partial(_comparison, name, published, chosen, levels) for name in own},
     }
     for name in set(only) - set(makers):
         raise UserError(f"--only {name}", "no such table", suggest(name, makers))
@@ -164,17 +145,13 @@ def make_tables(
     return found
 
 
-def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | None = None) -> Table:
+def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {}) -> Table:
     """Compare all methods with a baseline on the main metric of each task; gains above 0 are better.
 
     Differences are paired by seed within architecture, network and column of the comparison tables. P-values are
     Holm-corrected over the table. Multiple pre-trainings of a method are averaged, and their variance is included.
     Each version of a method that `where` admits has its own row, compared with the newest version of the baseline.
-
-    Raises:
-        UserError: the baseline, or any other method, has no evaluation, or `where` has an unknown column or value.
     """
-    where = where or {}
     chosen, left_out = select(frame, where)
     chosen = chosen[(chosen["kind"] == "evaluation") & chosen["main"]]
     if chosen.empty:
@@ -190,23 +167,23 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
     setting = ["task", *(name for name in SETTING if name not in change)]
     pair = [*setting, "arch", "width", "tta"]
     cells_of = dict(list(chosen.groupby([*pair, "method", *change, *versions], sort=False)))
-    scores = {key: scores_by_pretraining(members) for key, members in cells_of.items()}
-    spreads = {
-        place: spread_of(each for key, each in scores.items() if key[: len(setting)] == place)
-        for place in {key[: len(setting)] for key in scores}
-    }
+    scores = {key: statistics.scores_by_pretraining(members) for key, members in cells_of.items()}
     # Each is compared with the newest version of the baseline, by its default pre-training if there is one.
     order = sorted(cells_of, key=lambda key: (key[len(pair) + 2] == "", cells_of[key]["written"].max()))
     bases = {key[: len(pair)]: key for key in order if key[len(pair) :][:2] == (baseline, "")}
-    rows, has_single = [], False
+    rows, has_single, has_several = [], False, False
     for key, members in cells_of.items():
+        alike = [each for other, each in scores.items() if other[: len(setting)] == key[: len(setting)]]
+        spread = statistics.spread_of(alike)
+        has_several |= spread is not None
         base, first = bases.get(key[: len(pair)]), members.iloc[0]
         if key == base:
             continue
-        gain = UNKNOWN._replace(note=f"no {baseline} with {first['backbone']}")
+        gain = statistics.UNKNOWN._replace(note=f"no {baseline} with {first['backbone']}")
         if base:
-            gain = gain_over(scores[key], scores[base], spreads[key[: len(setting)]])
-            has_single |= any(scores[each].shape[1] == 1 and NO_PRETRAINING not in scores[each] for each in (key, base))
+            both = scores[key], scores[base]
+            gain = statistics.gain_over(*both, spread)
+            has_single |= any(each.shape[1] == 1 and statistics.NO_PRETRAINING not in each for each in both)
             if set(members["machine"]) != set(cells_of[base]["machine"]):
                 gain = gain._replace(note=", ".join(filter(None, [gain.note, "another machine"])))
         facts = {name: first[name] for name in ("task", "column", "method", *change, "title", "arch", "backbone")}
@@ -214,77 +191,51 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] | N
     if not rows:
         raise UserError(f"--gains {baseline}", "no other method to compare with it", "evaluate one with `tespec run`")
     data = pd.DataFrame(rows)
-    data["p_holm"] = holm(data["p"])
-    index = {
-        "Task": data["task"].map(_task_title),
-        "Data": data["column"].str.removeprefix(f"{MEASURED} ").str.strip("()"),
-        "Method": [", ".join(filter(None, texts)) for texts in data[["title", *change]].to_numpy()],
-        "Recurrent": data["arch"].map(RECURRENT),
-        "Backbone": data["backbone"],
-        "Metric": data["metric"].map(_metric_titles(chosen)),
-    }
+    data["p_holm"] = statistics.holm(data["p"])
     low, high = (_texts(data[name], "+.3f") for name in ("low", "high"))
     cells = pd.DataFrame(
         {
+            "Task": data["task"].replace(task_titles()),
+            "Data": data["column"].str.removeprefix(f"{MEASURED} ").str.strip("()"),
+            "Method": [", ".join(filter(None, texts)) for texts in data[["title", *change]].to_numpy()],
+            "Recurrent": data["arch"].map(RECURRENT),
+            "Backbone": data["backbone"],
+            "Metric": data["metric"].map(_metric_titles(chosen)),
             "gain": _texts(data["mean"], "+.3f"),
             "95 % interval": ("[" + low + ", " + high + "]").where(low != NONE, NONE),
             "p": _texts(data["p"], ".2g"),
             "p (Holm)": _texts(data["p_holm"], ".2g"),
             "n": data["n"].astype(str) + data["note"].map(lambda why: f" ({why})" if why else ""),
         }
-    )
-    bold = pd.DataFrame(False, cells.index, cells.columns).assign(gain=data["p_holm"] < ALPHA)
-    cells.index = bold.index = pd.MultiIndex.from_frame(pd.DataFrame(index))
+    ).set_index(["Task", "Data", "Method", "Recurrent", "Backbone", "Metric"])
+    bold = pd.DataFrame(False, cells.index, cells.columns).assign(gain=(data["p_holm"] < statistics.ALPHA).to_numpy())
     title = f"Gains over {chosen.loc[chosen['method'] == baseline, 'title'].iloc[0]}"
-    notes = [*GAINS, *([SINGLE] * has_single), *([SEVERAL] * any(spreads.values())), *left_out]
+    notes = [*GAINS, *([SINGLE] * has_single), *([SEVERAL] * has_several), *left_out]
     return Table(title, cells, bold, tuple(notes), data, rules=_rules(data["task"]), name=f"gains_{baseline}")
 
 
-def _comparison(
-    name: str, published: pd.DataFrame, chosen: pd.DataFrame, scores: pd.DataFrame, by: str
-) -> Table | None:
-    """Comparison table of the paper; None if the selection has neither published nor measured numbers."""
-    paper, published = read_published(name), published[published["table"] == name]
-    # Other publications report percentages with at most two decimals.
-    fewer = (published["source"] != PAPER) & (published["unit"] == "%")
-    texts, cut = (
-        _texts(published["value"], f".{digits}f") for digits in (paper["decimals"], min(2, paper["decimals"]))
-    )
-    published = published.assign(text=texts.mask(fewer, cut))
-    table = _methods(paper["title"], *titles_of(name), published, chosen, scores, by)
-    if table is None:
-        return None
-    used = "".join(table.cells.index.get_level_values("Method"))
-    marks = paper["marks"] | {sign: said for sign, said in read_published(BEYOND)["marks"].items() if sign in used}
-    return table._replace(notes=(*(f"{sign} {said}." for sign, said in marks.items()), *table.notes))
-
-
-def _own_table(task: str, chosen: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table | None:
-    """Table of a task that is not in the paper, with the task's own metrics."""
-    measured = chosen[chosen["task"] == task]
-    scored = measured[measured["better"] != ""]
-    titles = _metric_titles(scored if len(scored) else measured)
-    nothing = published_frame().iloc[:0].assign(text="")
-    return _methods(f"Task {task}", {task: task}, titles, nothing, chosen, scores, by)
-
-
-def _methods(
-    title: str,
-    tasks: Mapping[str, str],
-    titles: Mapping[str, str],
-    published: pd.DataFrame,
-    chosen: pd.DataFrame,
-    scores: pd.DataFrame,
-    by: str,
-) -> Table | None:
-    """Table with one row per method, architecture and backbone; None without rows."""
+def _comparison(name: str, published: pd.DataFrame, chosen: pd.DataFrame, by: Sequence[str]) -> Table | None:
+    """Comparison table of the paper, or "task_NAME" of another task with its own metrics; None without any numbers."""
+    if name in TABLES:
+        paper, (tasks, titles) = read_published(name), titles_of(name)
+    else:
+        task = name.removeprefix(OWN)
+        measured = chosen[chosen["task"] == task]
+        scored = measured[measured["better"] != ""]
+        paper, tasks = {"title": f"Task {task}", "decimals": 3, "marks": {}}, {task: task}
+        titles = _metric_titles(scored if len(scored) else measured)
     measured = chosen[chosen["task"].isin(tasks) & chosen["metric"].isin(titles)]
+    published = published[published["table"] == name]
     # Rows of other publications without a number appear only in the long CSV.
     numbers = published[(published["source"] == PAPER) | published["value"].notna()]
-    names = map(setting_name, numbers[[key for key in PROTOCOL if key != by]].to_dict("records"))
-    sources = [f"{PUBLISHED} ({name})" if name else PUBLISHED for name in names]
-    numbers = numbers.assign(row=numbers["order"], source=sources, title=numbers["title"] + numbers["mark"])
-    scores, notes = _ranked(scores[scores["task"].isin(tasks) & scores["metric"].isin(titles)], by)
+    # Other publications report percentages with at most two decimals.
+    fewer = (numbers["source"] != PAPER) & (numbers["unit"] == "%")
+    texts, cut = (_texts(numbers["value"], f".{digits}f") for digits in (paper["decimals"], min(2, paper["decimals"])))
+    names = map(setting_name, numbers[[key for key in PROTOCOL if key not in by]].to_dict("records"))
+    sources = [f"{PUBLISHED} ({setting})" if setting else PUBLISHED for setting in names]
+    title = numbers["title"] + numbers["mark"]
+    numbers = numbers.assign(row=numbers["order"], source=sources, title=title, text=texts.mask(fewer, cut))
+    scores, notes = _scores(measured, by)
     if numbers.empty and scores.empty:
         return None
     long = _stacked(numbers, _placed(scores, numbers), by)
@@ -292,7 +243,10 @@ def _methods(
     cells, bold = _pivot(tasks, titles, rows["row"], long, by)
     cells.index = bold.index = pd.MultiIndex.from_frame(rows[list(LABELS)].rename(columns=LABELS))
     main = next((titles[each] for each in measured.loc[measured["main"], "metric"]), "")
-    return Table(title, cells, bold, tuple(notes), _data(published, measured), main, _rules(rows["block"]))
+    used = "".join(rows["title"])
+    marks = paper["marks"] | {sign: said for sign, said in read_published(BEYOND)["marks"].items() if sign in used}
+    notes = [*(f"{sign} {said}." for sign, said in marks.items()), *notes]
+    return Table(paper["title"], cells, bold, tuple(notes), _data(published, measured), main, _rules(rows["block"]))
 
 
 def _placed(scores: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
@@ -317,27 +271,26 @@ def _placed(scores: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
     return scores.drop(columns=["group", "title"]).merge(methods, how="left")
 
 
-def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by: str) -> Table | None:
+def _ablation(ablation: Ablation, varied: pd.DataFrame, by: Sequence[str]) -> Table | None:
     """Ablation table: published rows, and measured ones by variant; None without either."""
     variants = {variant: position for position, variant in enumerate(ablation.variants)}
-    scores = scores[scores["variant"].isin(variants)]
-    scores = scores[(scores["variant"] != "") | (scores["pretraining_overrides"] == "")]
+    measured = varied[varied["variant"].isin(variants)]
+    measured = measured[(measured["variant"] != "") | (measured["pretraining_overrides"] == "")]
     # Show the default row if another row was measured, and other tasks if the ablation's own task was not.
-    places = scores.loc[scores["variant"] != "", ["task", "arch", "backbone", "column"]].drop_duplicates()
+    places = measured.loc[measured["variant"] != "", ["task", "arch", "backbone", "column"]].drop_duplicates()
     places = places[places["task"] == ablation.task] if ablation.task in set(places["task"]) else places
     is_published = any(value is not None for row in ablation.rows for value in row.paper)
     if places.empty and not is_published:
         return None
-    measured = varied[varied["variant"].isin(variants)].merge(places)
-    scores = scores.merge(places)
-    if not scores.empty:  # empty columns cannot be added to the strings that pandas uses if pyarrow is installed
+    measured = measured.merge(places)
+    if not measured.empty:  # empty columns cannot be added to the strings that pandas uses if pyarrow is installed
         # A row names only the variant, so the column names the rest.
-        scores["column"] += scores["arch"].map({"recurrent": "", "feedforward": ", feed-forward"})
-        several = scores.groupby(["task", "column"])["backbone"].transform("nunique") > 1
-        scores["column"] += (", " + scores["backbone"]).where(several, "")
-        alike = scores.groupby(["variant", "task", "column", *([by] if by else [])])
-        scores["column"] += alike["pretraining_overrides"].transform(_differing)
-    scores, notes = _ranked(scores, by)
+        measured["column"] += measured["arch"].map({"recurrent": "", "feedforward": ", feed-forward"})
+        several = measured.groupby(["task", "column"])["backbone"].transform("nunique") > 1
+        measured["column"] += (", " + measured["backbone"]).where(several, "")
+        alike = measured.groupby(["variant", "task", "column", *by])
+        measured["column"] += alike["pretraining_overrides"].transform(_differing)
+    scores, notes = _scores(measured, by)
     published = [
         {"row": position, "variant": variant, "task": ablation.task, "metric": metric, "value": value}
         for (variant, position), row in zip(variants.items(), ablation.rows, strict=True)
@@ -346,11 +299,11 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, scores: pd.DataFrame, by
     ]
     numbers = pd.DataFrame(published, columns=["row", "variant", "task", "metric", "value"])
     numbers = numbers.assign(
-        method=ABLATED, source=PUBLISHED, bold=numbers["variant"] == "", text=_texts(numbers["value"], f".{DECIMALS}f")
+        method=ABLATED, source=PUBLISHED, bold=numbers["variant"] == "", text=_texts(numbers["value"], ".3f")
     )
     long = _stacked(numbers, scores.assign(row=scores["variant"].map(variants)), by)
     titles = titles_of("segmentation")[1]
-    tasks = {task: _task_title(task) for task in long["task"]}
+    tasks = {task: task_titles().get(task, task) for task in long["task"]}
     cells, bold = _pivot(tasks, titles, range(len(ablation.rows)), long, by)
     names = [f"{row.name} (default)" if row.default else row.name for row in ablation.rows]
     cells.index = bold.index = pd.Index(names, name=ablation.variable)
@@ -365,10 +318,10 @@ def _differing(overrides: pd.Series[str]) -> pd.Series[str]:
     return settings.map(lambda each: "".join(f", {setting}" for setting in each if setting not in common))
 
 
-def _scores(measured: pd.DataFrame, by: str) -> pd.DataFrame:
-    """One row per measured cell: mean, std, n, number of finite values, machines and facts of the method."""
-    keys = [*ROW, "variant", "pretraining_overrides", "task", "metric", "column", by]
-    groups = measured.groupby([key for key in dict.fromkeys(keys) if key], sort=False, dropna=False)
+def _scores(measured: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
+    """One row per measured cell of a table, with its text and whether it is bold, and notes that explain them."""
+    keys = dict.fromkeys([*ROW, "variant", "pretraining_overrides", "task", "metric", "column", *by])
+    groups = measured.groupby([*keys], sort=False, dropna=False)
     firsts = {name: (name, "first") for name in ("unit", "better", "title", "group", "pretraining_data")}
     scores = groups.agg(
         mean=("value", "mean"),
@@ -378,15 +331,11 @@ def _scores(measured: pd.DataFrame, by: str) -> pd.DataFrame:
         pretrainings=("pretraining_seed", "nunique"),
         finite=("value", "count"),
         partial=("partial", "max"),
+        machines=("machine", "unique"),
         **firsts,
-    )
-    return scores.assign(machines=groups["machine"].unique()).reset_index()
-
-
-def _ranked(scores: pd.DataFrame, by: str) -> tuple[pd.DataFrame, list[str]]:
-    """Add `source`, `text` and `bold` of the cells to the scores of one table, and return notes that explain them."""
+    ).reset_index()
     is_ranked = scores["kind"] == "evaluation"
-    columns = [scores[name] for name in ("task", "metric", "column", *([by] if by else []))]
+    columns = [scores[name] for name in ("task", "metric", "column", *by)]
     # Methods without pre-training have one run per seed, others one per seed and pre-training.
     kinds = [*columns, scores["pretrainings"] > 0]
     most = scores["n"].where(is_ranked).groupby(kinds).transform("max")
@@ -418,17 +367,17 @@ def _cell(score: Any) -> str:
     return f"{score.mean:{digits}}{f' ± {score.std:{digits}}' if score.n > 1 else ''} ({count})"
 
 
-def _stacked(published: pd.DataFrame, measured: pd.DataFrame, by: str = "") -> pd.DataFrame:
+def _stacked(published: pd.DataFrame, measured: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     """Concatenate published and measured numbers; missing values of `by` are empty strings."""
-    published = published if by in ("", *published) else published.assign(**{by: ""})
+    published = published.assign(**{name: "" for name in by if name not in published})
     return pd.concat([part for part in (published, measured) if len(part)], ignore_index=True)
 
 
 def _pivot(
-    tasks: Mapping[str, str], titles: Mapping[str, str], rows: Iterable[float], long: pd.DataFrame, by: str
+    tasks: Mapping[str, str], titles: Mapping[str, str], rows: Iterable[float], long: pd.DataFrame, by: Sequence[str]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Pivot cells to wide frames of texts and bold flags, with rows by position and columns in order."""
-    names = ["task", "metric", "source", *([by] if by else [])]
+    names = ["task", "metric", "source", *by]
     columns, metrics = list(tasks), list(titles)
     keys = sorted(
         set(long[names].itertuples(index=False, name=None)),
@@ -455,11 +404,6 @@ def _metric_titles(frame: pd.DataFrame) -> dict[str, str]:
     units = ordered["unit"].map(lambda unit: f" ({unit})" if unit not in ("", "%") else "")
     titles = ordered["metric_title"].astype(str).str.rstrip(" ↑↓") + units + ordered["better"].map(ARROWS)
     return dict(zip(ordered["metric"], titles, strict=True))
-
-
-def _task_title(task: str) -> str:
-    name = table_of(task)
-    return titles_of(name)[0][task] if name else task
 
 
 def _rules(groups: pd.Series[Any]) -> tuple[int, ...]:

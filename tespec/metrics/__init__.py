@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
-Kind = Literal["recording", "group"]
 F = TypeVar("F", bound=Any)  # a frame, with `recording` and `groups`
 
 
 @dataclass(frozen=True)
 class Score:
-    """Description of one metric of a kind of task, for tables.
+    """Description of one metric of a kind of task, for tables."""
 
-    Attributes:
-        title: column heading.
-        better: whether higher or lower values are better.
-        unit: such as "%" or "m"; empty for ratios.
-    """
-
-    title: str
+    title: str  # column heading
     better: Literal["higher", "lower"]
-    unit: str = ""
+    unit: str = ""  # such as "%" or "m"; empty for ratios
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores of a set of frames.
+    """Scores of a set of frames."""
 
-    Attributes:
-        values: score of each metric.
-        partial: metrics averaged over fewer members than exist, with their count; see `fewer`.
-        classes: main metric of each class.
-    """
-
-    values: dict[str, float]
-    partial: dict[str, str]
-    classes: dict[str, float] = field(default_factory=dict)
+    values: dict[str, float]  # by metric
+    partial: dict[str, str]  # metrics averaged over fewer members than exist, with their count; see `fewer`
+    classes: dict[str, float] = field(default_factory=dict)  # main metric of each class
 
     def metrics(self) -> dict[str, float]:
         """Score of each metric."""
@@ -59,23 +47,18 @@ class FrameScorer(Generic[F]):
         for state in states:
             self._frames.extend(state)
 
-    def by(self, kind: Kind) -> dict[str, Scores]:
-        """Scores of each "recording" or "group" that has any, by name."""
-        scores = {name: self._scores(frames) for name, frames in members(self._frames, kind).items()}
+    def by(self, kind: Literal["recording", "group"]) -> dict[str, Scores]:
+        """Scores of each recording or group that has any, by name."""
+        members = defaultdict[str, list[F]](list)
+        for frame in self._frames:
+            for name in (frame.recording,) if kind == "recording" else frame.groups:
+                members[name].append(frame)
+        scores = {name: self._scores(frames) for name, frames in sorted(members.items())}
         return {name: each for name, each in scores.items() if each is not None}
 
     def _scores(self, frames: Sequence[F]) -> Scores | None:
         """Scores of the given frames; None if none is valid."""
         raise NotImplementedError
-
-
-def members(frames: Iterable[F], kind: Kind) -> dict[str, list[F]]:
-    """Group frames by name of recording or group, in alphabetical order."""
-    found: dict[str, list[F]] = {}
-    for frame in frames:
-        for name in (frame.recording,) if kind == "recording" else frame.groups:
-            found.setdefault(name, []).append(frame)
-    return dict(sorted(found.items()))
 
 
 def partial_means(scorer: Any) -> str:

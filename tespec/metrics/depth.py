@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.metrics import FrameScorer, Score, Scores, fewer, members
+from tespec.metrics import FrameScorer, Score, Scores, fewer
 
 CUT_OFFS = (10, 20, 30)  # m
 SCORES = {
@@ -39,9 +39,6 @@ def frame_errors(
     """Errors (10,), in the order of `NAMES`, of a frame (H, W) in m, over pixels whose true depth is in the range.
 
     All are NaN without such a pixel. Source: hamarh/HMNet_pth, experiments/depth/scripts/eval_depth.py.
-
-    Raises:
-        ValueError: shapes differ or are not (H, W), or a prediction is not finite and positive.
     """
     if predicted.ndim != 2 or predicted.shape != truth.shape:
         raise ValueError(f"predictions {predicted.shape} and depths {truth.shape} are not (H, W) images of equal size")
@@ -73,9 +70,6 @@ class DepthScorer(FrameScorer[DepthFrame]):
     Args:
         min_depth: m; nearer ground truth is ignored. 1.978 m is a normalised log depth of 0.
         max_depth: m; farther ground truth is ignored.
-
-    Raises:
-        ValueError: not 0 < min_depth < max_depth.
     """
 
     def __init__(self, min_depth: float = 1.978, max_depth: float = 80.0) -> None:
@@ -98,11 +92,7 @@ class DepthScorer(FrameScorer[DepthFrame]):
         return text + (f"; {len(self._frames) - skipped} frames scored, {skipped} skipped" if self._frames else "")
 
     def overall(self) -> Scores:
-        """Mean over recordings of their mean errors; recordings without valid depth are ignored.
-
-        Raises:
-            UserError: no frame has valid depth.
-        """
+        """Mean over recordings of their mean errors; recordings without valid depth are ignored."""
         recordings = [[each.values.get(name, np.nan) for name in NAMES] for each in self.by("recording").values()]
         if not recordings:
             raise UserError(
@@ -110,7 +100,7 @@ class DepthScorer(FrameScorer[DepthFrame]):
                 f"none of {len(self._frames)} frames has depth from {self.min_depth:g} to {self.max_depth:g} m",
                 "evaluate recordings with depth in this range, or change min_depth and max_depth",
             )
-        return _mean(np.array(recordings), len(members(self._frames, "recording")), "recordings")
+        return _mean(np.array(recordings), len({frame.recording for frame in self._frames}), "recordings")
 
     def _scores(self, frames: Sequence[DepthFrame]) -> Scores | None:
         errors = np.array([frame.errors for frame in frames])

@@ -88,37 +88,28 @@ def read_precision(hits, truths):  # type: ignore[no-untyped-def]
     return read
 
 
-class Grouped:
-    """Boxes of all frames in one array, sorted by class, then frame, then decreasing score.
+class Grouped(NamedTuple):
+    """Boxes of all frames in one array, sorted by class, then frame, then decreasing score."""
 
-    Args:
-        boxes: boxes of all frames.
-        frame: (N,) index of each box's frame.
-        frames: number of frames.
-        classes: number of classes; labels are 0 to classes - 1.
-        most: maximum number of boxes per class and frame, those with the highest scores.
+    boxes: NDArray[np.float64]  # (N, 4) left, top, width, height
+    score: NDArray[np.float32]  # (N,)
+    ends: NDArray[np.int64]  # (classes * frames + 1,) boundaries of the boxes of each class and frame
+    of_class: NDArray[np.int64]  # (classes + 1,) boundaries of the boxes of each class
 
-    Attributes:
-        boxes: (N, 4) float64 left, top, width, height.
-        rank: (N,) rank of each box by decreasing score among all, ties in the given order.
-        ends: (classes * frames + 1,) boundaries of the boxes of each class and frame.
-        of_class: (classes + 1,) boundaries of the boxes of each class.
+
+def grouped(boxes: Boxes, frame: NDArray[np.int64], frames: int, classes: int, most: float = np.inf) -> Grouped:
+    """Group the boxes of all frames; `frame` (N,) is the index of each box's frame.
+
+    At most `most` boxes remain per class and frame, those with the highest scores.
     """
-
-    def __init__(
-        self, boxes: Boxes, frame: NDArray[np.int64], frames: int, classes: int, most: int | None = None
-    ) -> None:
-        group = boxes.label * frames + frame
-        falling = np.argsort(-boxes.score, kind="stable")
-        rank = np.argsort(group[falling], kind="stable")
-        group = group[falling][rank]
-        if most is not None:
-            inside = np.arange(len(group)) - np.searchsorted(group, group) < most
-            rank, group = rank[inside], group[inside]
-        self.boxes, self.rank = boxes.corners[falling[rank]].astype(np.float64), rank
-        self.boxes[:, 2:] -= self.boxes[:, :2]
-        self.ends = np.searchsorted(group, np.arange(classes * frames + 1))
-        self.of_class = self.ends[::frames]
+    group = boxes.label * frames + frame
+    order = np.lexsort((-boxes.score, group))
+    group = group[order]
+    inside = np.arange(len(group)) - np.searchsorted(group, group) < most
+    kept, ends = boxes.keep(order[inside]), np.searchsorted(group[inside], np.arange(classes * frames + 1))
+    corners = kept.corners.astype(np.float64)
+    corners[:, 2:] -= corners[:, :2]
+    return Grouped(corners, kept.score, ends, ends[::frames])
 
 
 def average_precision(truth: Grouped, predicted: Grouped) -> NDArray[np.float64]:
@@ -134,7 +125,7 @@ def average_precision(truth: Grouped, predicted: Grouped) -> NDArray[np.float64]
     shares = np.full((len(counts), len(THRESHOLDS)), np.nan)
     for label in np.flatnonzero(counts):
         found = slice(*predicted.of_class[label : label + 2])
-        order = np.argsort(predicted.rank[found])
+        order = np.argsort(-predicted.score[found], kind="stable")  # equal scores by frame
         shares[label] = read_precision(hits[:, found][:, order], counts[label]).mean(axis=1)
     return shares
 
@@ -148,16 +139,11 @@ class BoxFilter:
     its position is rounded.
 
     Source: uzh-rpg/RVT, utils/evaluation/prophesee/io/box_filtering.py; data/genx_utils/labels.py, clamp_to_frame_.
-
-    Attributes:
-        min_diagonal: in px of the histograms.
-        min_side: minimum width and height in px of the histograms; boxes without an area are always dropped.
-        skip_us: frames up to this time after a recording's start are ignored, in us.
     """
 
-    min_diagonal: float
-    min_side: float
-    skip_us: int = 500_000
+    min_diagonal: float  # px of the histograms
+    min_side: float  # minimum width and height in px of the histograms; boxes without an area are always dropped
+    skip_us: int = 500_000  # frames up to this time after a recording's start are ignored
 
     def keeps(self, boxes: Boxes) -> NDArray[np.bool_]:
         """Mask (N,) of boxes that are large enough."""
@@ -224,12 +210,7 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
         return text + (f"; without ground truth, so not in the means: {', '.join(absent)}" if absent else "")
 
     def overall(self) -> Scores:
-        """Scores over all frames.
-
-        Raises:
-            UserError: no frame holds ground truth after the filters.
-            ValueError: a frame was added twice, a label is no class, a value is not finite, or a score is negative.
-        """
+        """Scores over all frames; `ValueError` if a frame was added twice, or a box, label or score is invalid."""
         scores = self._scores(self._frames)
         if scores is None:
             raise UserError(
@@ -259,17 +240,16 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
         inside, count = np.bincount(of_truth, minlength=len(ordered))[of_predicted] > 0, len(self.classes)
         predicted, of_predicted = predicted.keep(inside), of_predicted[inside]
         shares = average_precision(
-            Grouped(truth, of_truth, len(ordered), count),
-            Grouped(predicted, of_predicted, len(ordered), count, MAX_DETECTIONS),
+            grouped(truth, of_truth, len(ordered), count),
+            grouped(predicted, of_predicted, len(ordered), count, MAX_DETECTIONS),
         )
-        present = ~np.isnan(shares[:, 0])
-        percent = 100 * shares[present]
-        names = [name for name, there in zip(self.classes, present, strict=True) if there]
+        of_class = {name: 100 * each for name, each in zip(self.classes, shares, strict=True) if not np.isnan(each[0])}
+        percent = np.array([*of_class.values()])
         values = {"map": percent.mean(), "ap50": percent[:, AT_50].mean(), "ap75": percent[:, AT_75].mean()}
         return Scores(
             {name: float(value) for name, value in values.items()},
-            fewer(dict.fromkeys(values, len(names)), count, "classes"),
-            dict(zip(names, percent.mean(axis=1).tolist(), strict=True)),
+            fewer(dict.fromkeys(values, len(of_class)), count, "classes"),
+            dict(zip(of_class, percent.mean(axis=1).tolist(), strict=True)),
         )
 
     def _kept(self, frames: Sequence[DetectionFrame], name: str) -> tuple[Boxes, NDArray[np.int64]]:

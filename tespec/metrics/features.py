@@ -12,16 +12,12 @@ from torch.nn.functional import cross_entropy, normalize, one_hot
 
 
 class FeatureStatistics(NamedTuple):
-    """Spread of features.
+    """Spread of features."""
 
-    Attributes:
-        std: mean over channels of the standard deviation of unit-length features, times the root of their number: about
-            1 for uniform directions, 0 for equal ones (after "Exploring Simple Siamese Representation Learning", CVPR
-            2021, Sec. 4.1).
-        rank: exponential of the entropy of their singular values, from 1 to the number of channels (RankMe, ICML 2023).
-    """
-
+    # Mean over channels of the standard deviation of unit-length features, times the root of their number: about 1 for
+    # uniform directions, 0 for equal ones ("Exploring Simple Siamese Representation Learning", CVPR 2021, Sec. 4.1).
     std: float
+    # Exponential of the entropy of their singular values, from 1 to the number of channels (RankMe, ICML 2023).
     rank: float
 
 

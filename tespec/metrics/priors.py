@@ -35,9 +35,6 @@ def depth_prior(maps: Sequence[Depths], nearest: float, farthest: float) -> Dept
     """Median depth (H, W) float32 of each pixel in m, over depths from `nearest` to `farthest`.
 
     A pixel without any gets the median of all depths. The maps are read once per block of rows that fits in memory.
-
-    Raises:
-        UserError: no depth is in this range.
     """
     height, width = maps[0].shape if len(maps) else (0, 0)
     rows = max(1, BLOCK // max(len(maps) * width, 1))
@@ -71,9 +68,6 @@ def box_prior(labels: Iterable[Boxes]) -> Boxes:
     """Most frequent boxes, each the mean of boxes of the same class, centre and size, scored by their share of frames.
 
     Centres are grouped in cells of 8 px, widths and heights by factors of the square root of two.
-
-    Raises:
-        UserError: there is no box.
     """
     frames = list(labels)
     corners = np.concatenate([each.corners for each in frames] or [np.empty((0, 4), np.float32)])

@@ -21,11 +21,7 @@ DEFINITION = (
 
 
 def confusion(predicted: NDArray[np.integer], labels: NDArray[np.integer], classes: int) -> NDArray[np.int64]:
-    """Confusion matrix (classes, classes) int64 of labels (rows) and predictions (columns), ignoring label 255.
-
-    Raises:
-        ValueError: shapes differ, or a class of a labelled pixel is outside 0 to classes - 1.
-    """
+    """Confusion matrix (classes, classes) int64 of labels (rows) and predictions (columns), ignoring label 255."""
     if predicted.shape != labels.shape:
         raise ValueError(f"predictions {predicted.shape} and labels {labels.shape} have different shapes")
     kept = labels != IGNORE

@@ -44,8 +44,7 @@ LOOK: dict[Any, Any] = {
 }
 # Scores that share all of these are drawn in one figure.
 FIGURE = ["task", "data", "data_fingerprint", "profile", "split", "results_version", "task_version"]
-RECONSTRUCTIONS = "Reconstructions"  # title of the section of wide pictures
-MOST = 8  # wide pictures at most, to keep the page small
+MOST = 8  # reconstructions at most, to keep the page small
 WIDEST = 1000  # px, maximum width of a picture
 QUALITY = 75  # WebP quality
 
@@ -59,45 +58,35 @@ class Picture(NamedTuple):
 
 
 def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
-    """Write the report of a results folder, a page without external resources or scripts.
+    """Write the report of a results folder to `out`, a page without external resources or scripts.
 
-    Args:
-        results: contains `runs/*.json` or `records.jsonl.gz`, and optionally `pictures/<record name>.png`.
-        out: path of the HTML file.
-
-    Returns:
-        Number of records, and one line for each file that is not a record.
-
-    Raises:
-        UserError: the folder contains no record.
+    Pictures of reconstructions are in `results/pictures/<record name>.png`. Returns the number of records, and one line
+    for each file that is not a record.
     """
     records, problems = read_records(results)
     if not records:
         raise UserError(f"--results {results}", "holds no records", "give the --results folder of your runs")
     frame = to_frame(records)
-    left_out = list(problems)
     is_sample = bool((frame.data == "sample").all())  # then published and measured numbers are not comparable
+    left_out = [*problems]
     try:
         tables = [(table.title, Markup(to_html(table))) for table in make_tables(frame, measured=is_sample)]
     except UserError as error:  # for instance only pre-trainings, or no results on the test split
         tables = []
         left_out.append(str(error))
-    figures = {"Scores": score_figures(frame)}
-    figures[RECONSTRUCTIONS] = reconstructions(frame, results / "pictures", left_out)
-    loader = PackageLoader("tespec.report", "")
-    template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template("report.html")
+    figures = {"Reconstructions": reconstructions(frame, results / "pictures", left_out)}
+    environment = Environment(loader=PackageLoader("tespec.report", ""), autoescape=True, undefined=StrictUndefined)
     shown = {"facts": facts(records), "left_out": left_out, "is_sample": is_sample, "tables": tables}
-    page = template.render(shown, figures=figures, wide=RECONSTRUCTIONS)
+    page = environment.get_template("report.html").render(shown, figures={"Scores": score_figures(frame)} | figures)
     write_whole(out, page)
     return len(records), problems
 
 
 def facts(records: Sequence[Record]) -> dict[str, str]:
     """Summarise the runs: kinds, data, seeds, versions and machines, each with its number of records."""
-    made: list[dict[str, Any]] = [record.environment for record in records]
+    made = [record.environment for record in records]
     packages = [{**each.get("packages", {}), "python": each.get("python")} for each in made]
-    names = dict.fromkeys(name for each in packages for name in each)
-    versions = {name: counted(each.get(name) for each in packages) for name in names}
+    versions = {name: counted(other.get(name) for other in packages) for each in packages for name in each}
     written = sorted(record.written for record in records)
     return {
         "records": counted(record.kind for record in records),
@@ -124,10 +113,7 @@ def counted(values: Iterable[object]) -> str:
 def reconstructions(frame: pd.DataFrame, folder: Path, left_out: list[str]) -> list[Picture]:
     """Load the picture of the first seed of each pre-training as downscaled WebP, at most `MOST`.
 
-    Args:
-        frame: DataFrame from `tespec.results`.
-        folder: folder of the pictures.
-        left_out: extended by one line per unreadable picture.
+    `left_out` is extended by one line per unreadable picture.
     """
     shown = with_labels(frame[frame.kind == "pretraining"]).sort_values(["variant", "label", "seed"])
     shown = shown[[(folder / f"{name}.png").is_file() for name in shown.name]]
@@ -160,17 +146,14 @@ def with_labels(frame: pd.DataFrame) -> pd.DataFrame:
 def score_points(frame: pd.DataFrame) -> pd.DataFrame:
     """Compute mean main scores with 95 % Student-t intervals that account for pre-trainings (`paired_gain`).
 
-    Args:
-        frame: DataFrame from `tespec.results`.
-
     Returns:
         One row per label prior, and per row of a table and changed settings in each `FIGURE`, as the tables select them
-        (`select`). Columns: `FIGURE`, `ROW`, `SETTING`, label, metric, unit, better, mean (NaN if a score is not
+        (`select`). Columns: `FIGURE`, `ROW`, `SETTING`, label, metric_title, unit, better, mean (NaN if a score is not
         finite), low, high (NaN also for one seed or a missing run) and n, the number of seeds.
     """
     shown, _ = select(frame, {}, free=("split", "overrides", "pretraining_overrides", "results_version"))
     shown = with_labels(shown[shown.main & ((shown.kind == "evaluation") | (shown.method == "prior"))])
-    keys = [*dict.fromkeys([*FIGURE, *ROW, *SETTING]), "label", "metric", "unit", "better"]
+    keys = [*dict.fromkeys([*FIGURE, *ROW, *SETTING]), "label", "metric_title", "unit", "better"]
     groups = dict(list(shown.groupby(keys)))
     cells = {key: scores_by_pretraining(runs) for key, runs in groups.items()}
     rows = []
@@ -197,7 +180,7 @@ def score_figures(frame: pd.DataFrame) -> list[Picture]:
 
 
 def _scores(points: pd.DataFrame, prior: pd.DataFrame) -> str:
-    metric, unit, better = points.iloc[0][["metric", "unit", "better"]]
+    metric, unit, better = points.iloc[0][["metric_title", "unit", "better"]]
     best = points.groupby("label")["mean"].agg("min" if better == "lower" else "max")
     order = best.sort_values(ascending=better == "lower").index.tolist()
     with rc_context(LOOK):
@@ -217,7 +200,8 @@ def _scores(points: pd.DataFrame, prior: pd.DataFrame) -> str:
             panel.axvline(value, color="black", ls=":", lw=1, label="label prior")
         panel.set_yticks(range(len(order)), [fill(label, 24) for label in order])
         panel.set_ylim(len(order) - 0.5, -0.5)
-        panel.set_xlabel(f"{metric}{f' ({unit})' if unit else ''}{f', {better} is better' if better else ''}")
+        name = metric.rstrip(" ↑↓")
+        panel.set_xlabel(f"{name}{f' ({unit})' if unit else ''}{f', {better} is better' if better else ''}")
         panel.grid(axis="x", alpha=0.25)
         figure.legend(loc="outside lower center", ncols=3, frameon=False)
         file = io.BytesIO()

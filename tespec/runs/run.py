@@ -25,9 +25,7 @@ from torch import nn
 
 from tespec.comparison.records import (
     RESULTS_VERSION,
-    TEST,
     Record,
-    ScoreFacts,
     differing,
     environment,
     find_record,
@@ -43,6 +41,7 @@ from tespec.core.errors import Preempted, UserError
 from tespec.core.files import one_at_a_time
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning, Pretraining
+from tespec.datasets.base import TEST
 from tespec.pretraining.method import Method
 from tespec.registry import PLUGIN
 from tespec.runs.setup import Setup
@@ -156,7 +155,7 @@ class Outcome(TypedDict, total=False):
     recordings: Mapping[str, Mapping[str, float]]
     classes: Mapping[str, float]
     weights: Mapping[str, Any]
-    scores: Mapping[str, ScoreFacts]
+    scores: Mapping[str, Any]
 
 
 def plugin_of(model: nn.Module, kinds: set[type], **configs: str) -> str:
@@ -313,8 +312,7 @@ def _say_why(run: Run, missing_files: Callable[[Record], str]) -> None:
     if own is not None:
         say(f"{own.name}: {missing_files(own)}; recomputing")
         return
-    same_seed = [each for each in similar_records(run.setup.results, run.choices) if each.seed == run.seed]
-    for nearest in same_seed[:1]:
+    for nearest in similar_records(run.setup.results, run.choices)[:1]:
         say(f"{run.name}: running, since {nearest.name} differs in {_both_values(differing(nearest, run.choices))}")
 
 

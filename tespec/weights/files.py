@@ -83,11 +83,7 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
 
 
 def write_weights(path: Path, tensors: Mapping[str, Tensor], recipe: Mapping[str, Any]) -> str:
-    """Atomically write tensors and the recipe that made them to a safetensors file, and return its SHA-256.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
+    """Atomically write tensors and the recipe that made them to a safetensors file, and return its SHA-256."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     # A single entry: safetensors writes multiple ones in random order, so equal weights would get different hashes.
     metadata = {RECIPE_KEY: json.dumps(recipe, sort_keys=True)}
@@ -108,8 +104,10 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, recipe
 
 
-def problem_of(tensor: Tensor, target: Tensor) -> str:
-    """Describe why a tensor cannot be loaded into `target` (dtype, shape, or values not finite), "" if it can."""
+def problem_of(tensor: Tensor | None, target: Tensor) -> str:
+    """Describe why a tensor cannot be loaded into `target` (missing, dtype, shape, or values), "" if it can."""
+    if tensor is None:
+        return "is missing"
     if target.is_floating_point() and tensor.dtype not in FLOATS:
         return f"has dtype {tensor.dtype}, which is not supported for weights"
     if tensor.shape != target.shape:
@@ -121,9 +119,6 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read the tensors of a weights file to the CPU, and its recipe, {} if it was not written by this harness.
 
     Suffix and first bytes determine the file type; tensors of a torch file may be nested under keys of `WRAPPERS`.
-
-    Raises:
-        UserError: missing, unreadable, unsafe or empty file.
     """
     tensors, recipe = _open_safetensors(path, with_tensors=True) if _is_safetensors(path) else (_read_torch(path), {})
     if not tensors:

@@ -1,9 +1,8 @@
 """Formats of published checkpoints: how to recognise them and to rename their tensors.
 
-Layouts: microsoft/Swin-Transformer, SwinTransformer/Transformer-SSL,
-Yan98/Event-Camera-Data-Pre-training, Yan98/Event-Camera-Data-Dense-Pre-training,
-huggingface/pytorch-image-models; TESPEC's release as pabloseijo/event-penguins-optimization
-loads it; not supported: Lqm26/STP, BIT-Vision/EventPretrain.
+Layouts: microsoft/Swin-Transformer, SwinTransformer/Transformer-SSL, Yan98/Event-Camera-Data-Pre-training and -Dense-,
+huggingface/pytorch-image-models; TESPEC's as pabloseijo/event-penguins-optimization loads it; unsupported: Lqm26/STP,
+BIT-Vision/EventPretrain.
 """
 
 from __future__ import annotations
@@ -102,13 +101,6 @@ UNSUPPORTED = (
     (r".*\.attn\.w_msa\..*", "is OpenMMLab's Swin Transformer, whose channel order differs"),
     (r"(swin\.)?encoder\.layers\..*", "is a Swin Transformer of Hugging Face's transformers"),
 )
-# Variants that would load but compute something else, by converted names.
-VARIANTS = (
-    (r"swin\..*\.(cpb_mlp\..*|logit_scale)", "is a Swin Transformer V2"),
-    (r"swin\..*\.norm2\.running_mean", "has batch normalisation before its MLPs (a variant of MoBY)"),
-    (r"swin\.absolute_pos_embed", "adds absolute position embeddings to its patches"),
-)
-KNOWN = "use a checkpoint in a format listed in docs/weights.md"
 
 
 class Converted(NamedTuple):
@@ -121,7 +113,7 @@ class Converted(NamedTuple):
 
 
 def convert(
-    tensors: Mapping[str, Tensor], channels: int, *, where: object, recipe: Mapping[str, Any] | None = None
+    tensors: Mapping[str, Tensor], channels: int, *, where: object, recipe: Mapping[str, Any] = {}
 ) -> Converted:
     """Rename the tensors of a checkpoint, and repeat its first convolution if it was trained on images.
 
@@ -130,11 +122,7 @@ def convert(
         channels: input channels of the target network, 2 * bins.
         where: the file, for errors.
         recipe: the file's; if it names a backbone of this harness, tensor names are kept.
-
-    Raises:
-        UserError: unknown or unsupported format, or a network with a head.
     """
-    recipe = recipe or {}
     if "kind" in recipe:
         what = f"holds a fine-tuned network with a {str(recipe['kind'])[:40]} head"
         raise UserError(where, what, "give the backbone.safetensors of a pre-training")
@@ -144,11 +132,10 @@ def convert(
     else:
         tensors, found = recognise(tensors)
         if found is None:
-            _refuse(UNSUPPORTED, tensors, where)
-            what = f"has an unknown format (the first tensor is {next(iter(tensors))!r})"
-            raise UserError(where, what, KNOWN)
+            unknown = f"has an unknown format (the first tensor is {next(iter(tensors))!r})"
+            what = next((what for pattern, what in UNSUPPORTED if _has(tensors, pattern)), unknown)
+            raise UserError(where, what, "use a checkpoint in a format listed in docs/weights.md")
         converted, stem = _rename(tensors, found, where), found.stem
-        _refuse(VARIANTS, converted.tensors, where)
     kernel = converted.tensors.get(stem or "")
     if stem is None or kernel is None or kernel.ndim != 4 or kernel.shape[1] >= channels:
         return converted
@@ -161,11 +148,11 @@ def recognise(tensors: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], Chec
     """Strip the prefix of torch's data parallelism from tensor names; return tensors and format, None if unknown."""
     if all(name.startswith("module.") for name in tensors):
         tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
+    return tensors, next((each for each in FORMATS if all(_has(tensors, mark) for mark in each.marks)), None)
 
-    def has(pattern: str) -> bool:
-        return any(re.fullmatch(pattern, name, re.DOTALL) for name in tensors)
 
-    return tensors, next((each for each in FORMATS if all(map(has, each.marks))), None)
+def _has(names: Iterable[str], pattern: str) -> bool:
+    return any(re.fullmatch(pattern, name, re.DOTALL) for name in names)
 
 
 def _rename(tensors: Mapping[str, Tensor], found: CheckpointFormat, where: object) -> Converted:
@@ -205,9 +192,3 @@ def _downsample_at_start(tensors: dict[str, Tensor], where: object) -> dict[str,
     if "3" in stages:
         return tensors
     return {pattern.sub(lambda found: str(int(found[0]) + 1), name): each for name, each in tensors.items()}
-
-
-def _refuse(known: Iterable[tuple[str, str]], names: Iterable[str], where: object) -> None:
-    for pattern, what in known:
-        if any(re.fullmatch(pattern, name) for name in names):
-            raise UserError(where, what, KNOWN)

@@ -17,10 +17,9 @@ from tespec.models import Backbone, build_backbone
 from tespec.models.layers import padded_size
 from tespec.registry import BACKBONES
 from tespec.weights.files import problem_of, read_recipe, read_tensors, write_weights
-from tespec.weights.formats import FORMATS, IMAGENET, Converted, convert, recognise
+from tespec.weights.formats import FORMATS, IMAGENET, OWN, Converted, convert, recognise
 
 LSTMS = "lstms."
-SAMPLE = "sample"
 FALLBACK = "tiny"  # architecture that files of unknown width are compared with
 DEFAULT_BINS = 10
 PREFIX = "timm:"
@@ -46,7 +45,7 @@ class WeightsReport:
     @property
     def coverage(self) -> float:
         """Share of the backbone's tensors that came from the file, 0 to 1."""
-        return self.loaded / self.total if self.total else 0.0
+        return self.loaded / self.total
 
     def summary(self) -> str:
         """Describe the initial weights in one line."""
@@ -87,22 +86,12 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
     """
     given, wanted = converted.tensors, network.state_dict()
     resized = network.resize(given, padded_size(*(recipe.get("sensor") or converted.format.sensor or IMAGENET)))
-    has_lstms = converted.format.has_lstms
-    if has_lstms is None:
-        has_lstms = recipe.get("recurrent") is not False
-    no_lstms = not has_lstms and not any(name.startswith(LSTMS) for name in given)
+    may_hold = converted.format.has_lstms or (converted.format is OWN and recipe.get("recurrent") is not False)
+    no_lstms = not may_hold and not any(name.startswith(LSTMS) for name in given)
     random = tuple(name for name in wanted if no_lstms and name.startswith(LSTMS))
-    chosen, problems = {}, []
-    for name, target in wanted.items():
-        tensor = resized.get(name)
-        if name in random:
-            continue
-        if tensor is None:
-            problems.append(f"{name} is missing")
-        elif problem := problem_of(tensor, target):
-            problems.append(f"{name} {problem}")
-        else:
-            chosen[name] = tensor
+    found = {name: problem_of(resized.get(name), target) for name, target in wanted.items() if name not in random}
+    chosen = {name: resized[name] for name, problem in found.items() if not problem}
+    problems = [f"{name} {problem}" for name, problem in found.items() if problem]
     left = sorted(name for name in given if name not in wanted)
     may_stay = () if any(name.startswith(LSTMS) for name in wanted) else (LSTMS,)
     problems += [f"{name} has no counterpart in this model" for name in left if not name.startswith(may_stay)]
@@ -111,11 +100,7 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
 
 
 def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
-    """Load all tensors of `backbone` in place from a file of any known format; see `match_state`.
-
-    Raises:
-        UserError: unreadable file, unknown format, or tensors that do not match; the backbone is then unchanged.
-    """
+    """Load all tensors of `backbone` in place from a file of any known format, or none; see `match_state`."""
     tensors, recipe = read_tensors(path)
     converted = convert(tensors, backbone.in_channels, where=path, recipe=recipe)
     matched = match_state(converted, backbone, recipe)
@@ -152,7 +137,7 @@ def origin_of(path: Path) -> Origin:
     """Find the data that weights were pre-trained on, from the file's recipe or its original format."""
     recipe = read_recipe(path)
     if recipe.get("data"):
-        sample = recipe["data"] == SAMPLE
+        sample = recipe["data"] == "sample"
         return Origin(str(recipe.get("dataset", "") if sample else recipe["data"]), sample)
     source = recipe.get("source")
     name = source.get("format") if isinstance(source, dict) else None
@@ -187,9 +172,6 @@ def inspect(path: Path, bins: int | None = None, sensor: tuple[int, int] | None 
         path: the file.
         bins: time bins of the networks; default: the recipe's, else 10.
         sensor: (rows, columns) in px of the networks' input; default: the recipe's, else the format's.
-
-    Raises:
-        UserError: unreadable file, or unknown or unsupported format.
     """
     tensors, recipe = read_tensors(path)
     channels = 2 * bins if bins else recipe.get("in_channels") or 2 * recipe.get("bins", DEFAULT_BINS)
@@ -199,10 +181,10 @@ def inspect(path: Path, bins: int | None = None, sensor: tuple[int, int] | None 
     recurrent = converted.format.has_lstms
     if recurrent is None:
         recurrent = recipe.get("recurrent", any(name.startswith(LSTMS) for name in converted.tensors))
-    matches = {}
-    for name in ("recurrent", "feed-forward"):
-        network = _empty(arch or FALLBACK, name == "recurrent", channels, padded_size(*sensor))
-        matches[name] = match_state(converted, network, recipe)
+    matches = {
+        name: match_state(converted, _empty(arch or FALLBACK, has_lstms, channels, padded_size(*sensor)), recipe)
+        for name, has_lstms in (("recurrent", True), ("feed-forward", False))
+    }
     settings = {"width": arch, "sensor": list(sensor), "recurrent": recurrent}
     settings |= {"bins": bins or recipe.get("bins", DEFAULT_BINS), "in_channels": channels}
     return Contents(path, sha256_of(path), tensors, recipe, converted, arch, settings, matches)
@@ -223,11 +205,7 @@ def _empty(arch: str, recurrent: bool, channels: int = 2 * DEFAULT_BINS, size: t
 
 
 def rewrite(contents: Contents) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return all tensors under this harness's names, and a recipe from which `tespec.load` builds the network.
-
-    Raises:
-        UserError: the tensors do not fill a network of this harness, or hold values that are not finite.
-    """
+    """Return all tensors under this harness's names, and a recipe from which `tespec.load` builds the network."""
     path, recipe, found = contents.path, contents.recipe, contents.converted.format
     if contents.arch is None:
         raise UserError(path, "the width of its first layer matches no architecture here", "use Swin-T or ResNet-50")

@@ -138,7 +138,7 @@ def test_figures_are_of_one_setting_and_name_their_axes():
     titles = [f"ddd17: data sample, profile {profile}, test split" for profile in ("paper", "sample")]
     assert [each.title for each in figures] == titles
     paper, sample = (svg_of(each.source) for each in figures)
-    assert all(each in sample for each in ("miou (%), higher is better", "label prior", "recurrent", "feed-forward"))
+    assert all(each in sample for each in ("mIoU (%), higher is better", "label prior", "recurrent", "feed-forward"))
     assert "label prior" not in paper
     assert "&lt;b&gt;a&amp;b" in paper
     assert score_figures(frame) == figures

@@ -35,7 +35,7 @@ def test_the_record_says_what_was_done(straight):
     assert (record.data, record.weights["source"]) == ("sample", "random initialisation")
     assert set(record.groups) <= {"moving", "standing"}
     assert set(record.metrics) == set(record.scores) == {"miou", "mean_class_acc", "pixel_acc"}
-    assert (record.scores["miou"]["better"], record.scores["miou"]["unit"]) == ("higher", "%")
+    assert (record.scores["miou"].better, record.scores["miou"].unit) == ("higher", "%")
     assert set(record.classes) == set(record.config["classes"])
     assert set(record.overrides) == {name.partition("=")[0] for name in FEW}
     assert record.protocol["test"].startswith("dir2 (")

@@ -146,11 +146,6 @@ UNSUPPORTED = [
     (["swin.encoder.layers.0.blocks.0.attention.self.query.weight"], "is a Swin Transformer of Hugging Face"),
     (["conv.weight"], r"has an unknown format \(the first tensor is 'conv\.weight'\)"),
 ]
-OF_MICROSOFT = [
-    ("layers.0.blocks.0.attn.logit_scale", "is a Swin Transformer V2"),
-    ("layers.0.blocks.0.norm2.running_mean", "has batch normalisation"),
-    ("absolute_pos_embed", "adds absolute position embeddings"),
-]
 BARE = {name: each for name, each in published.timm_new().items() if "downsample" not in name}
 BOTH_NAMINGS = {f"layers.{stage}.downsample.norm.weight": torch.zeros(1) for stage in (0, 3)}
 NAMING = r"of layers\.0\.downsample and layers\.3\.downsample"
@@ -162,7 +157,6 @@ TWICE = {name.removeprefix("model."): tensor for name, tensor in RELEASE.items()
     ("state", "message"),
     [
         *((dict.fromkeys(names, torch.zeros(1)), message) for names, message in UNSUPPORTED),
-        *((published.microsoft() | {name: torch.zeros(1)}, message) for name, message in OF_MICROSOFT),
         *((state, NAMING) for state in (BARE, BARE | BOTH_NAMINGS)),
         (RELEASE | TWICE, r"holds swin\..* twice, under two names"),
     ],
