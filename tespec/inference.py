@@ -50,9 +50,6 @@ def load(path: str | Path, *, height: int | None = None, width: int | None = Non
     Returns:
         The backbone, whose `step` returns four features; or a task's network, whose `step` returns a mask (B, H, W), a
         depth map (B, H, W) in m, or `Boxes` of each lane.
-
-    Raises:
-        UserError: unreadable file, a file without a recipe, or an invalid size.
     """
     size, path = _given_size(height, width), Path(path)
     recipe = read_recipe(path)
@@ -133,10 +130,6 @@ def stream(
     Yields:
         the output of `network.step` for each window: four features (1, C, h, w) of a backbone, or the prediction of a
         task's network; and the state after the window.
-
-    Raises:
-        UserError: the recording cannot be read or is shorter than a window, or the network has no recipe of its
-            training, or was trained on images.
     """
     where, sensor = "network", _given_size(height, width)
     if isinstance(network, str | Path):
@@ -197,14 +190,6 @@ class Prediction(NamedTuple):
     truth: Any  # last label of the window in the same format, or None
 
 
-class Drawn(NamedTuple):
-    """Path of the figure, number of windows in the clip, and number of these with a label."""
-
-    figure: Path
-    windows: int
-    labelled: int
-
-
 def predict(
     weights: Path,
     wanted: str,
@@ -214,20 +199,13 @@ def predict(
     root: Path | None = None,
     clip: tuple[float, float] = (0.0, 10.0),
     sensor_px: str | None = None,
-) -> Drawn:
+) -> tuple[int, int, Path]:
     """Run the network of `weights` on a recording and draw `ROWS` of its predictions.
 
-    Args:
-        weights: `model.safetensors` of a fine-tuning.
-        wanted: name of a recording of the data set, which is shown with its labels, or path of any other recording.
-        out: folder for the figure.
-        device: device on which the network runs.
-        root: folder of the task's data, in which names are looked up; None if there is none.
-        clip: start and end in s.
-        sensor_px: size of the sensor, as "640x480", if the recording does not specify it.
-
-    Raises:
-        UserError: weights or recording cannot be read, or no window ends in the clip.
+    `wanted` is the name of a recording of the task's data in `root`, which is shown with its labels, or the path of any
+    other recording. `clip` is start and end in s; `sensor_px`, such as "640x480", is the size of the sensor if the
+    recording does not specify it. Returns the number of windows in the clip, the number of these with a label, and the
+    path of the figure in the folder `out`.
     """
     recording = find(read_settings(weights), wanted, root, sensor_px)
     if not len(recording):
@@ -248,7 +226,7 @@ def predict(
 
     figure = out / (re.sub(r"[^\w.-]+", "_", recording.name) + ".png")
     save_figure(draw(predictions, network, bool(labelled)), figure, DPI)
-    return Drawn(figure, len(windows), len(labelled))
+    return len(windows), len(labelled), figure
 
 
 @torch.no_grad()
@@ -285,7 +263,7 @@ def draw(shown: Sequence[Prediction], network: TrainedNetwork, has_truth: bool) 
 
     _, task, settings = network
     limits = (settings.head["min_depth"], settings.head["max_depth"]) if "max_depth" in settings.head else None
-    columns = COLUMNS if has_truth else COLUMNS[:2]
+    columns = COLUMNS[: 2 + has_truth]
     labels = [label for each in shown for label in (each.predicted, each.truth) if label is not None]
     colours = POLARITIES | colours_of(labels, settings.classes)
     bars = int(limits is not None)

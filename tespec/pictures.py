@@ -51,13 +51,8 @@ def make_panels(
 ) -> tuple[Figure, NDArray[np.object_]]:
     """Return a figure and its axes (rows, columns), without ticks, for pictures of one size.
 
-    Args:
-        rows: number of panel rows.
-        columns: titles of the panel columns.
-        size: (H, W) of the pictures in px.
-        width: width of the figure in inches.
-        bars: number of panel columns with a colour bar.
-        colours: legend entries below the panels.
+    `columns` are titles, `size` is (H, W) in px, `width` that of the figure in inches, `bars` the number of columns
+    with a colour bar, and `colours` the legend below the panels.
     """
     panel = (width - 0.35 - 0.45 * bars) / len(columns)
     across = min(len(colours), max(1, int(width / LEGEND_WIDTH)))
@@ -110,10 +105,7 @@ def show_counts(axis: Axes, histogram: NDArray[np.uint8]) -> None:
 
 
 def show_grey(axis: Axes, image: Image, unit: str = "log intensity", reach: float | None = None) -> None:
-    """Show an image (H, W) in grey, zero as mid-grey, with a colour bar in `unit`.
-
-    `reach` is shown as white and its negative as black; the default is `reach_of(image)`.
-    """
+    """Show an image (H, W) in grey from -`reach`, black, to `reach`, white, with a colour bar in `unit`."""
     reach = reach_of(image) if reach is None else reach
     add_bar(axis, axis.imshow(image, "gray", vmin=-reach, vmax=reach, interpolation="nearest"), unit)
 
@@ -145,8 +137,7 @@ def known(depth: Image) -> NDArray[np.bool_]:
 def draw_label(axis: Axes, label: Any) -> AxesImage | None:
     """Draw `Boxes` on top of `axis`, or cover it with a mask (H, W) uint8 or a depth map (H, W) float32 in m.
 
-    Returns:
-        Image of a depth map, whose label is the title of its colour bar; None for other labels.
+    Returns the image of a depth map, whose label is the title of its colour bar; None for other labels.
     """
     if isinstance(label, Boxes):
         for (left, top, right, bottom), number, score in zip(*(each.tolist() for each in label), strict=True):
@@ -192,13 +183,7 @@ class ReconstructedSegment(NamedTuple):
 
 
 def draw_segments(segments: Sequence[ReconstructedSegment], path: Path, target: str = "intensity") -> None:
-    """Write one row of five pictures per segment as a PNG; target and reconstruction share a scale.
-
-    Args:
-        segments: at least one.
-        path: path of the PNG.
-        target: target of the reconstruction, a key of `TARGETS`.
-    """
+    """Write a PNG with five pictures per segment; `target`, a key of `TARGETS`, is the target of the reconstruction."""
     is_masked = bool(segments[0].mask.any())
     colours = POLARITIES | ({"masked": MASKED} if is_masked else {})
     columns = (

@@ -224,7 +224,7 @@ def draw(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) 
         trained = read_settings(drawing.model)
         root = find_data(trained.task, data, trained.profile).made().root
     drawn = predict(drawing.model, drawing.predict, drawing.out, device, root=root, clip=drawing.clip, sensor_px=sensor)
-    print(f"{drawn.windows} windows, {drawn.labelled} of them labelled: {drawn.figure}")
+    print("{} windows, {} of them labelled: {}".format(*drawn))
 
 
 def print_settings(

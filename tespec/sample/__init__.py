@@ -1,7 +1,4 @@
-"""A small synthetic driving world in the layouts of the real data sets, for use without them.
-
-It is rendered once, in parallel; its bytes do not depend on the number of processes.
-"""
+"""A small synthetic driving world in the layouts of the real data sets, for use without them."""
 
 from __future__ import annotations
 
@@ -84,11 +81,7 @@ CLOCKS = {"gen1": 0, "1mpx": 0, "dsec": layouts.DSEC_OFFSET_US, "mvsec": layouts
 
 
 def recordings_of(size: str, seed: int, dataset: str) -> list[SampleRecording]:
-    """List all recordings of one data set of a world, in a fixed order.
-
-    Raises:
-        UserError: the size or data set is unknown, or the seed is negative.
-    """
+    """List all recordings of one data set of a world, in a fixed order."""
     if seed < 0:
         raise UserError(f"seed {seed} of the sample world", "is negative", "give 0 or more")
     for kind, name, known in (("size", size, CONTENTS), ("dataset", dataset, DATASETS)):
@@ -120,18 +113,10 @@ def make_world(
 ) -> Path:
     """Make the requested data sets of a sample world that are missing, and return the world's folder.
 
-    Each data set has a subfolder. If multiple processes request the same world concurrently, one makes it and the
-    others wait. Each worker process imports the caller's main module: a script needs `if __name__ == "__main__"`.
-
-    Args:
-        size: a key of `CONTENTS`.
-        seed: 0 or more; streets of different seeds differ.
-        root: folder that contains the worlds; None: the harness's cache.
-        processes: number of worker processes; None: one per CPU core.
-        datasets: keys of `WRITERS`.
-
-    Raises:
-        UserError: the size or data set is unknown, the seed is negative, or a worker process calls this on import.
+    Each data set, a key of `WRITERS`, has a subfolder. Streets of different seeds differ. Worlds lie in `root`, by
+    default the cache. If multiple processes request the same world concurrently, one makes it and the others wait. It
+    uses `processes` workers, by default one per CPU core, which import the caller's main module: a script needs
+    `if __name__ == "__main__"`.
     """
     wanted = {dataset: recordings_of(size, seed, dataset) for dataset in datasets}
     folder = world_folder(size, seed, root)
@@ -140,48 +125,42 @@ def make_world(
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # would wait for its parent forever
         remedy = 'move its code under `if __name__ == "__main__":`'
         raise UserError(sys.argv[0], "is imported by each worker process that makes the sample world", remedy)
+    processes = processes or os.cpu_count() or 1
     with one_at_a_time(folder):
         for dataset, recordings in wanted.items():
-            if not (folder / dataset).is_dir():
-                unfinished = folder / f".{dataset}.unfinished"
-                shutil.rmtree(unfinished, ignore_errors=True)
-                unfinished.mkdir(parents=True)
-                (unfinished / "dataset.json").write_text(json.dumps(facts(size, seed, dataset), indent=1) + "\n")
-                _make(recordings, unfinished, processes or os.cpu_count() or 1)
-                unfinished.replace(folder / dataset)
+            if (folder / dataset).is_dir():
+                continue
+            unfinished = folder / f".{dataset}.unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir(parents=True)
+            (unfinished / "dataset.json").write_text(json.dumps(facts(size, seed, dataset), indent=1) + "\n")
+            recordings.sort(key=lambda recording: -recording.seconds)  # the longest first
+            pool = ProcessPoolExecutor(min(processes, len(recordings)), multiprocessing.get_context("spawn"))
+            with pool, progress(f"making the sample world's {dataset}", "recordings") as advance:
+                run: Any = pool.map if processes > 1 else map
+                for done, _ in enumerate(run(partial(_write, unfinished), recordings), start=1):
+                    advance(done, len(recordings), "")
+            unfinished.replace(folder / dataset)
     return folder
 
 
 def facts(size: str, seed: int, dataset: str) -> dict[str, Any]:
-    """Return the content of a data set's `dataset.json`, whether or not it exists; raises like `recordings_of`."""
+    """Return the content of a data set's `dataset.json`, whether or not it exists."""
     recordings = recordings_of(size, seed, dataset)
     height, width, label_rows = recordings[0].sensor
-    splits: dict[str, list[str]] = {}
-    for recording in recordings:
-        splits.setdefault(recording.split, []).append(recording.name)
+    splits = CONTENTS[size][dataset][1]
     found: dict[str, Any] = {
         "dataset": dataset,
         "data": "sample",
         "world": {"version": VERSION, "seed": seed, "size": size},
         "sensor": {"height": height, "width": width},
-        "splits": splits,
+        "splits": {split: [each.name for each in recordings if each.split == split] for split in splits},
     }
     if dataset in ("ddd17", "dsec"):
         found["label_rows"] = label_rows
     if dataset == "ddd17":
         found |= {"frame_rate": FRAME_RATE / layouts.DDD17_STRIDE, "classes": list(layouts.DDD17_CLASSES)}
     return found
-
-
-def _make(recordings: Sequence[SampleRecording], root: Path, processes: int) -> None:
-    """Make the recordings of one data set in its folder, longest first."""
-    planned = sorted(recordings, key=lambda recording: -recording.seconds)
-    label = f"making the sample world's {planned[0].dataset}"
-    pool = ProcessPoolExecutor(min(processes, len(planned)), multiprocessing.get_context("spawn"))
-    with pool, progress(label, "recordings") as advance:
-        run: Any = pool.map if processes > 1 else map
-        for done, _ in enumerate(run(partial(_write, root), planned), start=1):
-            advance(done, len(planned), "")
 
 
 def _write(root: Path, recording: SampleRecording) -> None:

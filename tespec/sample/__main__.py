@@ -25,24 +25,21 @@ def make(
     datasets: Annotated[tuple[str, ...], Parameter(help="layouts to make", consume_multiple=True)] = DEFAULT,
 ) -> None:
     """Make a sample world; print the label prior of each data set, a baseline to beat, and the world's folder."""
-    made = make_world(size, seed, root, processes, datasets)
-    for dataset in datasets:
-        if dataset != "objects":
-            sys.stdout.write(f"label prior, {dataset}: {prior_scores(made / dataset, dataset)}\n")
-    sys.stdout.write(f"{made}\n")
-
-
-def prior_scores(root: Path, dataset: str) -> str:
-    """Evaluate the label prior on the test split: the most frequent training labels, ignoring the input."""
     import torch  # imported here because every worker process imports this file
 
     from tespec.runs.data import SAMPLE, Data, settings_of
     from tespec.runs.references import Constant, prior_of
     from tespec.tasks import build_task
 
-    task = build_task(settings_of(Data(root, SAMPLE), dataset, "feedforward", SAMPLE), root)
-    metrics = task.evaluate(Constant(prior_of(task)), torch.device("cpu")).overall().metrics()
-    return ", ".join(f"{name} {value:.2f}" for name, value in metrics.items())
+    made = make_world(size, seed, root, processes, datasets)
+    for dataset in datasets:
+        if dataset != "objects":
+            data = Data(made / dataset, SAMPLE)
+            task = build_task(settings_of(data, dataset, "feedforward", SAMPLE), data.root)
+            scores = task.evaluate(Constant(prior_of(task)), torch.device("cpu")).overall().metrics()
+            shown = ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
+            sys.stdout.write(f"label prior, {dataset}: {shown}\n")
+    sys.stdout.write(f"{made}\n")
 
 
 if __name__ == "__main__":

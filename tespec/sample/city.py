@@ -36,7 +36,7 @@ class Variation:
 def box(
     centre: Point, half: Point, label: int, albedo: float, texture: int = PLAIN, seed: float = 0.0, swing: float = 0.0
 ) -> Row:
-    """Return a row of a box table, with instance 0, from the centre and half extents of a box."""
+    """Row of a box table, with instance 0."""
     return (*centre, *half, 1.0, 0.0, label, 0, albedo, texture, seed, swing)
 
 
@@ -115,7 +115,7 @@ def cyclist(rng: np.random.Generator, instance: int) -> Array:
 def city(seed: int, varied: Variation, first: float, last: float) -> Array:
     """Build a box table (M, 14) of all blocks visible on a drive along y = 0 from x = `first` to `last`.
 
-    A block's shape depends only on the street and its grid position: a longer drive does not change the first blocks.
+    A longer drive does not change the first blocks.
     """
     tables, instances = [], count(PARKED)
     reach, half = FAR + BLOCK / 2, BLOCK / 2 - varied.road - SIDEWALK_WIDTH

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,13 +84,9 @@ class SampleRecording(NamedTuple):
     night: bool
 
 
-def gather(film: Film, see: Callable[[Frame], object]) -> Events:
-    """Collect all events of a film, and call `see` on each of its frames."""
-    columns = []
-    for frame, events in film:
-        see(frame)
-        columns.append(events)
-    return Events(*map(np.concatenate, zip(*columns, strict=True)))
+def concatenate(parts: list[Events]) -> Events:
+    """Concatenate the events of a film."""
+    return Events(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def write_ddd17(film: Film, root: Path, recording: SampleRecording) -> None:
@@ -102,13 +97,12 @@ def write_ddd17(film: Film, root: Path, recording: SampleRecording) -> None:
     folder = root / recording.name
     (folder / "index").mkdir(parents=True)
     (folder / "imgs").mkdir()
-    times: list[int] = []
-    speeds: list[float] = []
+    parts, times, speeds = list[Events](), list[int](), list[float]()
     with zipfile.ZipFile(folder / "segmentation_masks.zip", "w") as masks:
-
-        def see(frame: Frame) -> None:
+        for frame, events in film:
+            parts.append(events)
             if frame.index % DDD17_STRIDE:
-                return
+                continue
             times.append(frame.time_us)
             speeds.append(frame.ego_speed)
             Image.fromarray(frame.grey).save(folder / "imgs" / f"img_{len(times):08d}.png", compress_level=1)
@@ -118,8 +112,7 @@ def write_ddd17(film: Film, root: Path, recording: SampleRecording) -> None:
                 member = zipfile.ZipInfo(f"segmentation_masks/mask_{len(times):08d}.png", (2000, 1, 1, 0, 0, 0))
                 with masks.open(member, "w") as file:
                     mask.save(file, "PNG", compress_level=1)
-
-        x, y, t, p = gather(film, see)
+    x, y, t, p = concatenate(parts)
     (1000 * t).astype("<i8").tofile(folder / "events.dat.t")
     np.stack([x, y, p], axis=1).astype("<i2").tofile(folder / "events.dat.xyp")
     np.save(folder / "ego_speed.npy", np.array(speeds, np.float32))
@@ -133,36 +126,36 @@ def write_ddd17(film: Film, root: Path, recording: SampleRecording) -> None:
 def write_dsec(film: Film, root: Path, recording: SampleRecording) -> None:
     """Write `<split>/<name>/` as in DSEC-Semantic's README: events, rectification map, 11- and 19-class masks at 20 Hz.
 
-    The film shows the rectified view. Its events are moved to raw pixels by inverting the rectification map, so only
-    rectified events align with the labels.
+    The film shows the rectified view: its events are moved to raw pixels by inverting the rectification map.
     """
     height, width, label_rows = recording.sensor
     folder = root / recording.split / recording.name
     left, masks = folder / "events" / "left", [folder / "semantic" / "left" / classes for classes in DSEC_MASKS]
     for each in (left, *masks):
         each.mkdir(parents=True)
-    stamps: list[int] = []
-
-    def see(frame: Frame) -> None:
+    parts, stamps = list[Events](), list[int]()
+    for frame, chunk in film:
+        parts.append(chunk)
         if frame.index % DSEC_STRIDE:
-            return
+            continue
         for place, numbers in zip(masks, DSEC_NUMBERS, strict=True):
             mask = numbers[frame.label[:label_rows]]
             mask[:, :1] = IGNORE
             Image.fromarray(mask).save(place / f"{len(stamps):06d}.png")
         stamps.append(DSEC_OFFSET_US + frame.time_us)
-
-    events = gather(film, see)
+    events = concatenate(parts)
     (folder / "semantic" / "timestamps.txt").write_text("".join(f"{stamp}\n" for stamp in stamps))
-    rectified = _rectify_map(height, width)
+    # Sub-pixel rectified x and y (H, W, 2) of each raw pixel, some outside of the image.
+    centre = (np.array([width, height]) - 1) / 2
+    places = np.mgrid[:height, :width][::-1].transpose(1, 2, 0) - centre
+    stretch = 1 + DISTORTION * np.sum(places**2, axis=-1) / ((width / 2) ** 2 + (height / 2) ** 2)
+    rectified = (places * stretch[..., None] + centre).astype(np.float32)
     nearest = KDTree(rectified.reshape(-1, 2)).query(np.mgrid[:height, :width][::-1].reshape(2, -1).T)[1]
     y, x = np.divmod(nearest.reshape(height, width)[events.y, events.x], width)
     packed = {"track_times": False, "chunks": True, **BLOSC}
     with h5py.File(left / "events.h5", "w") as file:
-        file.create_dataset("events/x", data=x.astype("<u2"), **packed)
-        file.create_dataset("events/y", data=y.astype("<u2"), **packed)
-        file.create_dataset("events/t", data=events.t.astype("<u4"), **packed)
-        file.create_dataset("events/p", data=events.p, **packed)
+        for name, values, kind in (("x", x, "<u2"), ("y", y, "<u2"), ("t", events.t, "<u4"), ("p", events.p, "u1")):
+            file.create_dataset(f"events/{name}", data=values.astype(kind), **packed)
         index = np.searchsorted(events.t, 1000 * np.arange(int(events.t[-1]) // 1000 + 1))
         file.create_dataset("ms_to_idx", data=index.astype("<u8"), **packed)
         file.create_dataset("t_offset", data=np.int64(DSEC_OFFSET_US), track_times=False)
@@ -170,25 +163,19 @@ def write_dsec(film: Film, root: Path, recording: SampleRecording) -> None:
         file.create_dataset("rectify_map", data=rectified, **packed)
 
 
-def _rectify_map(height: int, width: int) -> npt.NDArray[np.float32]:
-    """Rectification map (H, W, 2) float32: sub-pixel rectified x and y of each raw pixel, some outside the image."""
-    centre = (np.array([width, height]) - 1) / 2
-    places = np.mgrid[:height, :width][::-1].transpose(1, 2, 0) - centre
-    stretch = 1 + DISTORTION * np.sum(places**2, axis=-1) / ((width / 2) ** 2 + (height / 2) ** 2)
-    return (places * stretch[..., None] + centre).astype(np.float32)
-
-
 def write_mvsec(film: Film, root: Path, recording: SampleRecording) -> None:
     """Write `<name>_data.hdf5` with events and images, and `<name>_gt.hdf5` with sparse depth maps of a lidar."""
-    rng = np.random.default_rng(recording.seed)
-    images: list[npt.NDArray[np.uint8]] = []
-    depths: list[npt.NDArray[np.float32]] = []
-
-    def see(frame: Frame) -> None:
+    rng, height = np.random.default_rng(recording.seed), recording.sensor.height
+    parts, images, depths = list[Events](), list[npt.NDArray[np.uint8]](), list[npt.NDArray[np.float32]]()
+    for frame, events in film:
+        parts.append(events)
         if frame.index % IMAGE_STRIDE == 0:
             images.append(frame.grey)
         if frame.index % DEPTH_STRIDE == 0:
-            depths.append(_lidar(frame.depth, rng, empty=len(depths) == EMPTY))
+            seen = (frame.depth < RANGE) & (rng.random(frame.depth.shape) >= GAPS) & (len(depths) != EMPTY)
+            seen[: round(HIGHEST_BEAM * height)] = False
+            seen[round(LOWEST_BEAM * height) :] = False
+            depths.append(np.where(seen, frame.depth, np.float32(np.nan)))
 
     def put(name: str, values: npt.NDArray[np.generic], **options: object) -> None:
         file.create_dataset(f"davis/left/{name}", data=values, track_times=False, **options)
@@ -196,7 +183,7 @@ def write_mvsec(film: Film, root: Path, recording: SampleRecording) -> None:
     def seconds(times_us: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         return (MVSEC_EPOCH_US + times_us) / 1e6
 
-    x, y, t, p = gather(film, see)
+    x, y, t, p = concatenate(parts)
     image_times = IMAGE_STRIDE * PERIOD_US * np.arange(1, len(images) + 1)
     with h5py.File(root / f"{recording.name}_data.hdf5", "w") as file:
         put("events", np.stack([x, y, seconds(t), 2.0 * p - 1], axis=1), chunks=(min(1 << 14, len(t)), 4))
@@ -209,15 +196,6 @@ def write_mvsec(film: Film, root: Path, recording: SampleRecording) -> None:
         for name, values in (("depth_image_raw", raw), ("depth_image_rect", np.roll(raw, (SHIFT, SHIFT), (1, 2)))):
             put(name, values, chunks=(1, *raw.shape[1:]))
             put(f"{name}_ts", seconds(depth_times))
-
-
-def _lidar(depth: npt.NDArray[np.float32], rng: np.random.Generator, empty: bool) -> npt.NDArray[np.float32]:
-    """Keep depth (H, W) in m where a lidar of limited field of view and range has a return; NaN elsewhere."""
-    height = len(depth)
-    seen = (depth < RANGE) & (rng.random(depth.shape) >= GAPS) & (not empty)
-    seen[: round(HIGHEST_BEAM * height)] = False
-    seen[round(LOWEST_BEAM * height) :] = False
-    return np.where(seen, depth, np.float32(np.nan))
 
 
 def frame_boxes(frame: Frame, dataset: str) -> npt.NDArray[np.void]:
@@ -239,20 +217,16 @@ def frame_boxes(frame: Frame, dataset: str) -> npt.NDArray[np.void]:
 
 
 def write_prophesee(film: Film, root: Path, recording: SampleRecording) -> None:
-    """Write `<split>/<name>_td.dat` and `<split>/<name>_bbox.npy` of Gen1 or 1Mpx.
-
-    Labels have the official rate, each at the frame that is nearest in time.
-    """
+    """Write `<split>/<name>_td.dat` and `_bbox.npy` of Gen1 or 1Mpx; labels are at the frames nearest in time."""
     rate = LABEL_RATES[recording.dataset]
     labelled = {round(number * FRAME_RATE / rate) for number in range(1, int(recording.seconds * rate) + 1)}
-    boxes = [np.empty(0, BOX)]
-
-    def see(frame: Frame) -> None:
+    parts, boxes = list[Events](), [np.empty(0, BOX)]
+    for frame, events in film:
+        parts.append(events)
         if frame.index in labelled:
             boxes.append(frame_boxes(frame, recording.dataset))
-
     path = root / recording.split / recording.name
-    write_dat(path.with_name(f"{path.name}_td.dat"), *gather(film, see), *recording.sensor[:2])
+    write_dat(path.with_name(f"{path.name}_td.dat"), *concatenate(parts), *recording.sensor[:2])
     # Zero the padding between fields, so that equal boxes have equal bytes.
     stored = np.zeros(sum(map(len, boxes)), BOX)
     for name in FIELDS:

@@ -81,10 +81,8 @@ class Surroundings(NamedTuple):
 def render(boxes: Array, camera: Camera, view: View, around: Surroundings) -> tuple[Image, Image, Hit, Label]:
     """Render a box table (N, 14) in world coordinates.
 
-    Returns:
-        Linear intensity (H, W) float32 behind the lens, about 1 for a white wall on a medium day; depth (H, W) float32
-        along the optical axis, infinite for the sky, 1 for the bonnet; row of the visible box (H, W) int32, or -1;
-        classes (H, W) uint8.
+    Returns images (H, W): linear intensity behind the lens, about 1 for a white wall on a medium day; depth along the
+    optical axis, infinite for the sky, 1 for the bonnet; row of the visible box, or -1; classes.
     """
     shape, free = (camera.height, camera.width), slice(0, camera.bonnet_row)
     bright, depth = np.full(shape, 0.1 * around.light, np.float32), np.full(shape, 1.0, np.float32)

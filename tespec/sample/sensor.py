@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
 from tespec.events.readers import Events
 from tespec.sample.render import Array, Image
-
-Memory = tuple[Array, npt.NDArray[np.int64], Array, Array]
-Found = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.uint8]]
 
 
 class Flaws(NamedTuple):
@@ -33,13 +29,7 @@ NIGHT = Flaws(mismatch=0.04, leak=0.05, noise=0.4, hot_share=0.001)
 
 
 class EventSensor:
-    """Convert intensity images to events, keeping the state of each pixel.
-
-    Args:
-        image: linear intensity (H, W) at time 0.
-        flaws: deviations from an ideal sensor.
-        seed: of thresholds, hot pixels and noise.
-    """
+    """Convert images (H, W) of linear intensity, the first at time 0, to events, keeping the state of each pixel."""
 
     def __init__(self, image: Image, flaws: Flaws, seed: int) -> None:
         rng = np.random.default_rng([seed, 1])
@@ -63,8 +53,8 @@ class EventSensor:
         Log intensity is interpolated linearly. Event times include that of the last image and exclude `time_us`.
         """
         level, span = self._log(image), time_us - self.time_us
-        memory = (self.reference, self.last_event, self.thresholds, self.noise_rate)
-        pixel, offset, p = _cross((self.level, level), memory, (self.time_us, span), self.flaws, self.seed)
+        pixels = self.thresholds, self.noise_rate, self.reference, self.last_event
+        pixel, offset, p = _cross(self.level, level, pixels, self.time_us, span, self.flaws, self.seed)
         # A stable sort keeps events of the same microsecond in pixel order.
         order = np.argsort(offset, kind="stable")
         y, x = (place.astype(np.uint16) for place in np.divmod(pixel[order], image.shape[1]))
@@ -85,11 +75,9 @@ def _random(seed: int, time: int, pixel: int, draw: int) -> float:
 
 
 @njit(cache=True)
-def _cross(levels: tuple[Array, Array], memory: Memory, time: tuple[int, int], flaws: Flaws, seed: int) -> Found:
-    """Return pixel, time since the start in us and polarity of the events, pixel by pixel, and update `memory`."""
-    before, after = levels
-    reference, last_event, thresholds, noise_rate = memory
-    start, span = time
+def _cross(before, after, pixels, start, span, flaws, seed):  # type: ignore[no-untyped-def]
+    """Return pixel, us since `start` and polarity of the events, pixel by pixel, and update the state of `pixels`."""
+    thresholds, noise_rate, reference, last_event = pixels
     height, width = before.shape
     seconds = 1e-6 * span
     # A pixel fires at most once per refractory period, plus once at the start of the interval.
@@ -111,8 +99,7 @@ def _cross(levels: tuple[Array, Array], memory: Memory, time: tuple[int, int], f
             crossed = 0.0
             while True:
                 crossing = span
-                beyond = high - crossed >= threshold if rising else high - crossed <= threshold
-                if beyond:
+                if (high - crossed >= threshold) if rising else (high - crossed <= threshold):
                     share = (crossed + threshold - low) / (high - low)
                     crossing = min(max(int(span * share), 0), span - 1)
                 at = min(crossing, noise_at)

@@ -118,10 +118,10 @@ class Street:
         moving[:, CX] += moving[:, SWING] * np.sin(phase)
         return np.concatenate([place(moving, x, y, heading), self.static])
 
-    def camera(self, height: int, width: int, free_rows: int | None = None) -> Camera:
-        """Return the camera for an image size in px; rows from `free_rows` on, if given, show the ego car's bonnet."""
-        rows, variation = height if free_rows is None else free_rows, self.variation
-        return Camera(height, width, variation.focal * width, width / 2, variation.horizon * rows, rows)
+    def camera(self, height: int, width: int, free_rows: int) -> Camera:
+        """Return the camera for an image size in px; rows from `free_rows` on show the ego car's bonnet."""
+        focal, horizon = self.variation.focal * width, self.variation.horizon * free_rows
+        return Camera(height, width, focal, width / 2, horizon, free_rows)
 
     def view(self, frame: int) -> View:
         """Pose of the camera at a frame."""

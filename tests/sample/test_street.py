@@ -42,7 +42,7 @@ def first_hit(boxes, origin, rays):
 
 @pytest.mark.parametrize("frame", [0, 150, 300])
 def test_depth_is_that_of_the_nearest_surface_along_each_ray(street, frame):
-    camera, view = street.camera(96, 128), street.view(frame)
+    camera, view = street.camera(96, 128, 96), street.view(frame)
     depth = street.render(camera, frame).depth[::5, ::5]
     rows, columns = np.mgrid[:96:5, :128:5] + 0.5
     u, v = (columns - camera.column) / camera.focal, (rows - camera.row) / camera.focal
@@ -68,7 +68,7 @@ def test_labels_instances_depth_and_bonnet_agree(street):
 def test_what_stops_stays_labelled_without_an_event_of_its_own():
     """For a standing camera, a standing car keeps the same box."""
     street = next(s for s in (Street(seed, 1.0) for seed in range(3000, 3100)) if not s.ego_speed[:51].any())
-    camera = street.camera(96, 160)
+    camera = street.camera(96, 160, 96)
     before, after = (street.render(camera, frame) for frame in (0, 50))
     still = (before.instance == 0) & (after.instance == 0) & (before.label != render.VEGETATION)
     assert np.mean(before.image[still] == after.image[still]) > 0.8
