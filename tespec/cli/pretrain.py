@@ -73,7 +73,8 @@ def pretrain(
             say(found.notice)
         result = pretrain(method, settings, found.made(), seed, setup, skip_damaged=skip_damaged)
         if is_first():
-            print("validation: " + ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items()))
+            finite = {name: value for name, value in result.record.metrics.items() if value is not None}
+            print("validation: " + ", ".join(f"{name} {value:.4f}" for name, value in finite.items()))
             print(f"weights: {result.weights}")
             if (picture := setup.results / "pictures" / f"{result.record.name}.png").is_file():
                 print(f"picture: {picture}")

@@ -115,7 +115,7 @@ def run(
     from tespec.pretraining.method import find_method
     from tespec.runs.data import find_data, settings_of
     from tespec.runs.finetune import CellSpec, finetune
-    from tespec.runs.references import PRIOR, Prior, label_prior, require_masks, require_one_view
+    from tespec.runs.references import PRIOR, Prior, label_prior, require_supported
     from tespec.runs.references import probe as probe_cell
     from tespec.weights.load import fetch
 
@@ -138,10 +138,8 @@ def run(
         freeze=freeze,
     )
     measure = label_prior if reference else probe_cell if probe else finetune
-    if probe:
-        require_masks(settings)
     if probe or reference:
-        require_one_view(settings)
+        require_supported(settings, is_probe=probe)
     if choices.dry_run:
         from tespec.runs.cost import estimate_cell, input_of
 
