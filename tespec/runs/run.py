@@ -133,25 +133,11 @@ def run_or_load(
         missing_files: describes the problem with the files of a record, "" if there is none.
     """
     setup, opened = run.setup, time.monotonic() - run.began
-
-    def existing() -> Record | None:
-        found: Record | UserError | None = None
-        if is_first():
-            try:
-                found = records.find_record(setup.results, run.name)
-                found = None if found is None or missing_files(found) else found
-            except UserError as error:
-                found = None if setup.overwrite else error
-        found = broadcast(found)
-        if isinstance(found, UserError):
-            raise found
-        return found
-
-    before = existing()
+    before = _existing(run, missing_files)
     if before is not None and not setup.overwrite:
         return _taken(run, before)
     with locked(setup.runs, run.name) as holder:
-        found = existing()
+        found = _existing(run, missing_files)
         if found is not None and (not setup.overwrite or found != before):
             return _taken(run, found)
         if holder:
@@ -231,6 +217,21 @@ def _finite(value: Any) -> Any:
         return {name: _finite(each) for name, each in value.items()}
     # np.float32 is not a subclass of float.
     return None if isinstance(value, (float, np.floating)) and not math.isfinite(value) else value
+
+
+def _existing(run: Run, missing_files: Callable[[Record], str]) -> Record | None:
+    """Find the run's record, if its files are complete, on rank 0; all ranks return it, or raise the same error."""
+    found: Record | UserError | None = None
+    if is_first():
+        try:
+            found = records.find_record(run.setup.results, run.name)
+            found = None if found is None or missing_files(found) else found
+        except UserError as error:
+            found = None if run.setup.overwrite else error
+    found = broadcast(found)
+    if isinstance(found, UserError):
+        raise found
+    return found
 
 
 def _taken(run: Run, record: Record) -> Record:

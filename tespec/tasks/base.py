@@ -193,7 +193,7 @@ class Task(ABC):
 
     @classmethod
     def blank_labels(cls, settings: Finetuning, size: Size, count: int, device: torch.device) -> dict[str, Tensor]:
-        """`count` labels as `collate` returns them; a task with its own `collate` must override this method."""
+        """`count` labels as `collate` returns them, for `blank_batch`; a task with its own `collate` overrides this."""
         box = [0.0, size[1] / 4, size[0] / 4, 3 * size[1] / 4, 3 * size[0] / 4]
         labels = {
             stack_masks: {"labels": torch.zeros(1, *size, dtype=torch.uint8)},
@@ -257,7 +257,7 @@ class Task(ABC):
     def evaluate(self, model: Any, device: torch.device, workers: int = 0) -> Any:
         """Score every label of the scored recordings once, divided among the ranks; return the scorer of all.
 
-        Predictions have the precision of the training. `workers` processes load the data, or this one if 0.
+        The model is on `device`, and predicts in the precision of its training. `workers` processes load the data.
         """
         total = sum(len(recording.labelled) for recording in self.scored)
         scorer, player, state, done = self.scorer(), self.player(model.eval()), None, 0
@@ -296,14 +296,9 @@ def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
 def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
     """Open the dataset named by the settings in `root`; its labels must be of the kind that the task expects."""
     kind = find_registered(DATASETS, settings.dataset, "dataset")
+    rule = WindowRule(settings.recurrent, settings.window_ms)
     dataset: LabelledDataset = kind(
-        root,
-        settings.splits,
-        settings.classes,
-        WindowRule(settings.recurrent, settings.window_ms),
-        settings.downsample,
-        settings.protocol,
-        sensor=settings.sensor,
+        root, settings.splits, settings.classes, rule, settings.downsample, settings.protocol, sensor=settings.sensor
     )
     dataset.label_kind = LABEL_KINDS.get(getattr(TASKS.module_dict.get(settings.kind), "collate", None))
     return dataset
