@@ -48,8 +48,8 @@ def stopped_after(step: int, by: int = signal.SIGINT, trained: float = 0.0) -> I
 
     def stopping(hook: CheckpointHook, loop: Any, *arguments: Any) -> None:
         if loop.step == step:
-            hook._began -= trained
-            hook._request_stop(by, None)
+            hook.began -= trained
+            hook.request_stop(by, None)
         original(hook, loop, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:

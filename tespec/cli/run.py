@@ -105,7 +105,7 @@ def run(
     from tespec.pretraining.method import find_method
     from tespec.runs.data import find_data, settings_of
     from tespec.runs.finetune import CellSpec, finetune
-    from tespec.runs.references import PRIOR, Prior, label_prior, require_masks, require_one_view
+    from tespec.runs.references import PRIOR, Prior, label_prior, require_supported
     from tespec.runs.references import probe as probe_cell
     from tespec.weights.load import fetch
 
@@ -119,10 +119,8 @@ def run(
         pretraining_changes=recipe, split=split, pretraining_seed=pretraining_seed, freeze=freeze,
     )  # fmt: skip
     measure = label_prior if reference else probe_cell if probe else finetune
-    if probe:
-        require_masks(settings)
     if probe or reference:
-        require_one_view(settings)
+        require_supported(settings, is_probe=probe)
     if choices.dry_run:
         from tespec.runs.cost import estimate_cell, input_of
 
@@ -203,7 +201,8 @@ def pretrain(
             say(found.notice)
         result = pretrain(method, settings, found.made(), seed, setup, skip_damaged=skip_damaged)
         if is_first():
-            print("validation: " + ", ".join(f"{name} {value:.4f}" for name, value in result.metrics.items()))
+            finite = {name: value for name, value in result.record.metrics.items() if value is not None}
+            print("validation: " + ", ".join(f"{name} {value:.4f}" for name, value in finite.items()))
             print(f"weights: {result.weights}")
             if (picture := setup.results / "pictures" / f"{result.record.name}.png").is_file():
                 print(f"picture: {picture}")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import tespec.core.compat  # noqa: F401  # before timm
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 from tespec.core.config import as_facts, dataset_and_splits, names
@@ -47,25 +46,18 @@ GPUS = (
 MFU = 0.1
 # torch's autocast on CUDA (https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior): functions computed
 # in half precision and in float32.
-IN_HALF = frozenset(
-    {
-        *("conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "matmul", "__matmul__", "__rmatmul__", "mm"),
-        *("bmm", "addmm", "baddbmm", "einsum", "scaled_dot_product_attention"),
-    }
-)
-IN_FP32 = frozenset({"layer_norm", "group_norm", "normalize", "softmax", "exp", "log", "pow", "softplus", "sum"})
+IN_HALF = {
+    *("conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "matmul", "__matmul__", "__rmatmul__", "mm"),
+    *("bmm", "addmm", "baddbmm", "einsum", "scaled_dot_product_attention"),
+}
+IN_FP32 = {"layer_norm", "group_norm", "normalize", "softmax", "exp", "log", "pow", "softplus", "sum"}
 
 
 class Counter(TorchDispatchMode):
     """Count the FLOPs of a step by torch's formulas, and its memory, including recomputed activations.
 
-    Args:
-        before: existing tensors that stay in use.
-
-    Attributes:
-        flops: FLOPs of matrix products and convolutions; a multiply-add counts as two.
-        alive: bytes of all storages in use, including `before`.
-        peak: maximum of `alive`.
+    `flops` are those of matrix products and convolutions, where a multiply-add counts as two; `alive` the bytes of all
+    storages in use, including those of the tensors `before`; `peak` its maximum.
     """
 
     def __init__(self, before: Iterable[Tensor]) -> None:
@@ -88,15 +80,11 @@ class Counter(TorchDispatchMode):
         self.alive -= size
         del self._storages[key]
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if formula := flop_registry.get(func._overloadpacket):
             self.flops += formula(*args, **(kwargs or {}), out_val=out)
-        for each in tree_leaves(out):
-            if isinstance(each, Tensor):
-                self._see(each)
+        tree_map_only(Tensor, self._see, out)
         return out
 
 
@@ -110,17 +98,15 @@ class AsOnCuda(TorchFunctionMode):
         super().__init__()
         self._weights: dict[int, Tensor] = {}  # like autocast, cast each weight once per step
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
         if torch.is_autocast_enabled(AUTOCAST_ON_META) and name in IN_HALF | IN_FP32:
             dtype = torch.bfloat16 if name in IN_HALF else torch.float32
-            args, kwargs = tree_map(lambda each: self._cast(each, dtype), (args, kwargs))
+            args, kwargs = tree_map_only(Tensor, lambda each: self._cast(each, dtype), (args, kwargs))
         return (_attention if func is scaled_dot_product_attention else func)(*args, **kwargs)
 
-    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
-        if not isinstance(value, Tensor) or value.dtype not in (torch.float32, torch.bfloat16):
+    def _cast(self, value: Tensor, dtype: torch.dtype) -> Tensor:
+        if value.dtype not in (torch.float32, torch.bfloat16):
             return value
         if not isinstance(value, nn.Parameter) or value.dtype == dtype:
             return value.to(dtype)
@@ -142,38 +128,22 @@ def backward(loss: Tensor) -> None:
     run_backward((loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Cost of a training on each GPU.
+class Cost(NamedTuple):
+    """Cost of a training on each GPU."""
 
-    Attributes:
-        flops: FLOPs of an optimizer step; a multiply-add counts as two.
-        kept: bytes of activations kept for the backward pass, without weights and batch.
-        fixed: bytes of weights, gradients and the optimizer's two moments.
-        memory: peak memory in bytes.
-    """
-
-    flops: int
-    kept: int
-    fixed: int
-    memory: int
+    flops: int  # of an optimizer step; a multiply-add counts as two
+    kept: int  # bytes of activations kept for the backward pass, without weights and batch
+    fixed: int  # bytes of weights, gradients and the optimizer's two moments
+    memory: int  # peak memory in bytes
 
 
-@dataclass(frozen=True)
-class TrainingEstimate:
-    """A training on the `meta` device, to estimate its cost.
-
-    Attributes:
-        settings: settings of the fine-tuning or pre-training.
-        model: network with a `loss`.
-        size: (H, W) of the backbone's input in px.
-        batch: function that makes an empty batch of a number of lanes.
-    """
+class TrainingEstimate(NamedTuple):
+    """A training on the `meta` device, to estimate its cost."""
 
     settings: Finetuning | Pretraining
-    model: Any
-    size: Size
-    batch: Callable[[int], Batch]
+    model: Any  # network with a `loss`
+    size: Size  # (H, W) of the backbone's input in px
+    batch: Callable[[int], Batch]  # makes an empty batch of a number of lanes
 
     @property
     def half(self) -> bool:
@@ -181,11 +151,7 @@ class TrainingEstimate:
         return self.settings.optimisation.precision != "fp32"
 
     def cost(self, setup: Setup, gpus: int = 1) -> Cost:
-        """Estimate the cost on each of `gpus` GPUs.
-
-        Raises:
-            UserError: the batch does not divide evenly, the network cannot be recomputed, or shapes depend on data.
-        """
+        """Estimate the cost on each of `gpus` GPUs."""
         lanes, parts = self.settings.batch_size, gpus * setup.accumulate
         if lanes % parts:
             what = f"{lanes} lanes do not divide evenly into {parts} parts (GPUs x accumulation steps)"
@@ -259,24 +225,14 @@ def estimate_pretraining(settings: Pretraining, size: Size) -> TrainingEstimate:
 
 
 def input_of(settings: Finetuning | Pretraining, dataset: str, sensor: Size | None = None) -> Size:
-    """Size (H, W) of the backbone's input in px.
+    """Size (H, W) of the backbone's input in px, from the sensor size (height, width) in px.
 
-    Args:
-        settings: settings of the run; `sensor_px` takes precedence, if set.
-        dataset: name of the data set; by default, a task's data set has the sensor of its official recordings.
-        sensor: sensor size (height, width) in px by the data, if known.
-
-    Raises:
-        UserError: the sensor size is unknown.
+    That is `sensor_px` if set, else `sensor`, which the data state, else that of the task's official recordings.
     """
-    if isinstance(settings, Pretraining):
-        data = open_pretraining(settings, None)
-        if isinstance(data, ImageData):
-            return data.size
-    official: Size | None = None
-    if dataset in names("tasks"):
-        official = DATASETS.module_dict[dataset_and_splits(dataset)[0]].sensor
-    stated = settings.sensor or sensor or official
+    if isinstance(settings, Pretraining) and isinstance(data := open_pretraining(settings, None), ImageData):
+        return data.size
+    official = DATASETS.module_dict[dataset_and_splits(dataset)[0]].sensor if dataset in names("tasks") else None
+    stated: Size | None = settings.sensor or sensor or official
     if stated is None:
         raise UserError(f"data set {dataset}", "no config specifies its sensor size", "give --sensor WIDTHxHEIGHT")
     region = reduced(*stated, settings.downsample)

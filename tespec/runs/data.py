@@ -27,17 +27,11 @@ ANSWER = f"give --data FOLDER, or --data {SAMPLE} for the synthetic sample world
 
 @dataclass(frozen=True)
 class Data:
-    """A data set on disk, or one of the sample world, which `made` generates if it is missing.
+    """A data set on disk, or one of the sample world, which `made` generates if it is missing."""
 
-    Attributes:
-        root: folder or file of the data.
-        label: name in records: "sample", or the name of the data set.
-        notice: one line for the user if the sample world replaces real data or a run would be refused, else "".
-    """
-
-    root: Path
-    label: str
-    notice: str = ""
+    root: Path  # folder or file
+    label: str  # name in records: "sample", or the name of the data set
+    notice: str = ""  # one line for the user if the sample world replaces real data or a run would be refused
 
     @property
     def is_sample(self) -> bool:
@@ -82,11 +76,7 @@ class Data:
 
 
 def find_unlabelled(dataset: str, given: Path | None, profile: str | None = None, *, planned: bool = False) -> Data:
-    """Find recordings for pre-training as in `find_data`, with the label of `label_of`.
-
-    Raises:
-        UserError: as in `find_data`.
-    """
+    """Find recordings for pre-training as in `find_data`, with the label of `label_of`."""
     data = find_data(dataset, given, profile, planned=planned)
     return data if data.is_sample else replace(data, label=label_of(data.root, dataset, labelled=False))
 
@@ -95,17 +85,7 @@ def find_data(dataset: str, given: Path | None, profile: str | None = None, *, p
     """Find a data set: `given`, else `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else the sample world.
 
     The sample world is a default only if neither `$TESPEC_DATA` nor a profile for real data is given. It is not
-    generated yet.
-
-    Args:
-        dataset: name of the data set, such as a task's.
-        given: folder or file given by the user, or "sample" for the sample world.
-        profile: profile given by the user, if any.
-        planned: whether to return a placeholder for missing data, which is not read, as in a dry run.
-
-    Raises:
-        UserError: `given` or the folder `$TESPEC_DATA` does not exist; or no data is found, and the sample world is
-            not a default here.
+    generated yet. If `planned`, as in a dry run, missing data yields a placeholder, which is not read.
     """
     sample, named = world_folder() / dataset, os.environ.get("TESPEC_DATA", "")
     if given == Path(SAMPLE):
@@ -137,11 +117,7 @@ def find_data(dataset: str, given: Path | None, profile: str | None = None, *, p
 def settings_of(
     data: Data, task: str, arch: str, profile: str | None = None, changes: Sequence[str] = (), network: str = "swin"
 ) -> Finetuning:
-    """Resolve the settings of a cell on this data, which may override splits; default profile: `data.profile`.
-
-    Raises:
-        UserError: the task or a setting is unknown, or a value is invalid.
-    """
+    """Resolve the settings of a cell on this data, which may override splits; default profile: `data.profile`."""
     return finetuning_settings(task, arch, profile or data.profile, changes, data.description.overrides(), network)
 
 
@@ -160,9 +136,6 @@ def label_of(root: Path, dataset: str, *, labelled: bool = True) -> str:
 
     Without labels, any recordings may be given for a `dataset`: instead of its name, the name is that of the data set
     that all of them are official recordings of, else that of the file or folder.
-
-    Raises:
-        UserError: without another name, the data would be called like the sample world.
     """
     described = next((each.data for _, each in descriptions_above(root) if each.data), "")
     if labelled:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from tespec.datasets.base import TEST, TRAIN
 from tespec.datasets.recording import fingerprint, require_stored
 from tespec.datasets.sources import pack_missing
 from tespec.metrics import partial_means
-from tespec.models.layers import with_exact_pools
 from tespec.pretraining.method import Method
 from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import identity_of, pretrain
@@ -35,33 +33,19 @@ from tespec.weights.load import SEED, SENSOR, TRAINED_ON, Origin, origin_of, req
 
 @dataclass(frozen=True)
 class CellSpec:
-    """A method's backbone, a task, and everything else that defines one cell.
+    """A method's backbone, a task, and everything else that defines one cell."""
 
-    Attributes:
-        name: registered name of the method.
-        method: class that initialises the backbone.
-        settings: settings of the task, for one architecture.
-        data: the task's data.
-        checkpoint: initial weights; None: a method with a recipe is pre-trained first, on the sample world.
-        seed: seed of all randomness.
-        setup: options of how and where to run.
-        pretraining_changes: `KEY=VALUE` settings of that pre-training.
-        split: split for evaluation, "test" or "val".
-        pretraining_seed: seed of that pre-training; None: `seed`.
-        freeze: whether to train only the head, on a frozen backbone.
-    """
-
-    name: str
-    method: type[Method]
+    name: str  # of the method
+    method: type[Method]  # initialises the backbone
     settings: Finetuning
     data: Data
-    checkpoint: Path | None
+    checkpoint: Path | None  # initial weights; None: a method with a recipe is pre-trained first, on the sample world
     seed: int
     setup: Setup
-    pretraining_changes: tuple[str, ...] = ()
-    split: str = TEST
-    pretraining_seed: int | None = None
-    freeze: bool = False
+    pretraining_changes: tuple[str, ...] = ()  # `KEY=VALUE` settings of that pre-training
+    split: str = TEST  # split that is evaluated
+    pretraining_seed: int | None = None  # seed of that pre-training; None: `seed`
+    freeze: bool = False  # whether to train only the head
 
     @property
     def pretrains(self) -> bool:
@@ -71,18 +55,10 @@ class CellSpec:
     @property
     def recipe(self) -> Pretraining:
         """Settings of that pre-training."""
-        profile, width = self.settings.profile, self.settings.width
-        return pretraining_settings(self.name, profile, self.pretraining_changes, width)
+        return pretraining_settings(self.name, self.settings.profile, self.pretraining_changes, self.settings.width)
 
     def require_start(self, *, planned: bool = False) -> None:
-        """Check, without data, that the run and its pre-training can start.
-
-        Args:
-            planned: whether required weights may still be missing.
-
-        Raises:
-            UserError: weights are missing, options do not fit, or settings of the pre-training are invalid or unused.
-        """
+        """Check, without data, that the run and its pre-training can start; if `planned`, weights may be missing."""
         require_trainable(self.settings, self.setup)
         option = f"--method {self.name}"
         unused = [f"--set pretraining.{each}" for each in self.pretraining_changes]
@@ -100,11 +76,7 @@ class CellSpec:
             raise UserError(option, f"is pre-trained on {self.method.pretraining_data}", "give --checkpoint FILE")
 
     def started(self) -> Finetuning:
-        """Return the settings with the peak learning rate for the data that the initial weights were pre-trained on.
-
-        Raises:
-            UserError: the weights are unusable.
-        """
+        """Return the settings with the peak learning rate for the data that the initial weights were pre-trained on."""
         origin, rates = Origin(), self.settings.peak_lr_after
         if self.pretrains:
             origin = Origin(self.recipe.dataset, True) if self.data.is_sample else origin
@@ -125,55 +97,18 @@ class CellSpec:
         return settings
 
     def try_weights(self) -> None:
-        """Check that the weights fit the network, without data.
-
-        Raises:
-            UserError: some tensors do not match; the message names the first ones.
-        """
+        """Check that the weights fit the network, without data."""
         if self.checkpoint is not None:
             self.method.initialise(fresh_backbone(self.settings, SIZE), self.checkpoint, self.seed)
 
 
-@dataclass(frozen=True)
-class PreparedRun:
-    """A run with its data and initialised model, before training.
-
-    Attributes:
-        run: everything that determines the result, including the settings.
-        task: data and scores.
-        model: backbone and head.
-    """
-
-    run: Run
-    task: Any
-    model: Any
-
-    def outcome(self, scorer: Any, said: Mapping[str, str] = {}) -> Outcome:
-        """Convert a scorer's results to fields of the record; `said` extends the protocol."""
-        overall, scores = scorer.overall(), getattr(self.task, "scores", {})
-        partial = {"partial means": means} if (means := partial_means(scorer)) else {}
-        return {
-            "protocol": self.task.protocol() | {"scores": scorer.definition()} | partial | dict(said),
-            "metrics": overall.metrics(),
-            "groups": {name: each.metrics() for name, each in scorer.by("group").items()},
-            "recordings": {name: each.metrics() for name, each in scorer.by("recording").items()},
-            "classes": dict(overall.classes),
-            "scores": {name: {"title": s.title, "better": s.better, "unit": s.unit} for name, s in scores.items()},
-        }
-
-
 def finetune(spec: CellSpec) -> Record:
-    """Fine-tune and evaluate, or load the record if the run is complete.
-
-    Raises:
-        UserError: data or weights are unusable.
-    """
-    prepared = prepare_run("evaluation", spec)
-    run, task, model = prepared.run, prepared.task, prepared.model
-    batches = deal(task.steps, run.seed, run.settings.batch_size, run.setup.accumulate)
+    """Fine-tune and evaluate, or load the record if the run is complete."""
+    run, task, model = prepare_run("evaluation", spec)
+    batches = deal(task.steps, run.seed, run.setup.accumulate)
 
     def evaluate() -> Outcome:
-        outcome = prepared.outcome(task.evaluate(model, run.device, run.setup.workers))
+        outcome = outcome_of(task, task.evaluate(model, run.device, run.setup.workers))
         if is_first():
             beside = {SENSOR: list(task.size), SEED: run.seed, TRAINED_ON: fingerprint(task.train)}
             write_weights(run.folder / WEIGHTS, model.state_dict(), as_facts(run.settings) | beside)
@@ -182,23 +117,29 @@ def finetune(spec: CellSpec) -> Record:
     return run_or_load(run, evaluate, lambda: train(run, model, batches))
 
 
-def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}) -> PreparedRun:
+def outcome_of(task: Any, scorer: Any, **said: str) -> Outcome:
+    """Convert a scorer's results to fields of the record; `said` extends the protocol."""
+    overall, scores = scorer.overall(), getattr(task, "scores", {})
+    partial = {"partial means": means} if (means := partial_means(scorer)) else {}
+    return {
+        "protocol": task.protocol() | {"scores": scorer.definition()} | partial | said,
+        "metrics": overall.metrics(),
+        "groups": {name: each.metrics() for name, each in scorer.by("group").items()},
+        "recordings": {name: each.metrics() for name, each in scorer.by("recording").items()},
+        "classes": dict(overall.classes),
+        "scores": {name: {"title": s.title, "better": s.better, "unit": s.unit} for name, s in scores.items()},
+    }
+
+
+def prepare_run(kind: str, spec: CellSpec, **extra: str) -> tuple[Run, Any, Any]:
     """Open the data, build the model and initialise its backbone, which is pre-trained first if necessary.
 
-    Args:
-        kind: kind of the record.
-        spec: the cell.
-        extra: further settings that determine the result, for the record.
-
-    Raises:
-        UserError: data or weights are unusable.
+    `extra` are further settings that determine the result, for the record. Returns the run, its task and its model.
     """
-    began = time.monotonic()
-    method, data, setup, seed = spec.method, spec.data, spec.setup, spec.seed
+    began, method, data, setup, seed = time.monotonic(), spec.method, spec.data, spec.setup, spec.seed
     spec.require_start()
     settings = spec.started()
-    device = choose_device(setup.device)
-    settings = replace(settings, optimisation=with_precision(settings.optimisation, device))
+    settings = replace(settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device)))
     import_tasks()
     with rank_zero_first():
         dataset = open_dataset(settings, data.root)
@@ -212,8 +153,6 @@ def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}) -> Pre
         checkpoint = pretrain(spec.name, spec.recipe, sibling(data, spec.recipe.dataset), of_recipe, setup).weights
     seed_everything(derive(seed, "model"))
     model = task.model()
-    if setup.deterministic:
-        with_exact_pools(model)
     weights = method.initialise(model.backbone, checkpoint, seed)
     require_other_labels(weights, fingerprint(task.train), checkpoint)
     if weights.loaded:
@@ -223,27 +162,23 @@ def prepare_run(kind: str, spec: CellSpec, extra: Mapping[str, Any] = {}) -> Pre
         model.freeze_backbone()
     # Only the splits that affect the result.
     splits = {"splits": {name: list(task.dataset.splits.get(name, ())) for name in (TRAIN, spec.split)}}
+    kinds = {method, type(task), type(task.dataset), type(model.backbone)}
     run = Run(
         kind=kind,
         method_name=spec.name,
         method=method,
         task=settings.task,
         settings=settings,
-        config=as_facts(settings) | splits | dict(extra) | frozen,
+        config=as_facts(settings) | splits | extra | frozen,
         overrides=overrides | frozen,
         data=data.label,
         data_fingerprint=fingerprint(task.train, task.scored),
         seed=seed,
         setup=setup,
-        plugin=plugin_of(
-            model,
-            {method, type(task), type(task.dataset), type(model.backbone)},
-            tasks=settings.task,
-            profiles=settings.profile,
-        ),
+        plugin=plugin_of(model, kinds, tasks=settings.task, profiles=settings.profile),
         # The identity of the result includes the initial backbone, however the method initialised it.
         start=weights.facts() | {"start_sha256": state_sha256(model.backbone.state_dict())},
         began=began,
         split=spec.split,
     )
-    return PreparedRun(run, task, model)
+    return run, task, model

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tespec.comparison.records import Record
 from tespec.core.config import UPSTREAM, as_facts, changed_settings
@@ -17,7 +17,6 @@ from tespec.core.progress import say
 from tespec.core.settings import Pretraining
 from tespec.datasets.recording import require_stored
 from tespec.models.backbone import Backbone
-from tespec.models.layers import with_exact_pools
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import (
     PretrainMethod,
@@ -38,36 +37,19 @@ from tespec.weights.files import write_weights
 WEIGHTS = "backbone.safetensors"
 
 
-@dataclass(frozen=True)
-class Pretrained:
+class Pretrained(NamedTuple):
     """Result of a pre-training: the weights file and the record."""
 
     weights: Path
     record: Record
 
-    @property
-    def metrics(self) -> dict[str, float]:
-        """Finite metrics of the record."""
-        return {name: value for name, value in self.record.metrics.items() if value is not None}
-
 
 def pretrain(
     name: str, settings: Pretraining, data: Data, seed: int, setup: Setup, *, skip_damaged: bool = False
 ) -> Pretrained:
-    """Pre-train a method on `data`, or load the result if the run is complete.
+    """Pre-train the method `name` on `data`, or load the result if the run is complete.
 
     If the method needs the network of another one, that is pre-trained first, in a separate run.
-
-    Args:
-        name: registered name of the method.
-        settings: the resolved recipe.
-        data: recordings.
-        seed: seed of all randomness.
-        setup: options of how and where to run.
-        skip_damaged: whether to skip unreadable recordings.
-
-    Raises:
-        UserError: data cannot be read, there are too few windows, or settings do not fit the data.
     """
     began, method = time.monotonic(), find_method(name)
     overrides, given = identity_of(settings)
@@ -102,26 +84,21 @@ def pretrain(
         plugin=plugin_of(model, {method, type(model.backbone)}, profiles=settings.profile),
         began=began,
     )
-    if setup.deterministic:
-        with_exact_pools(model)
-    batches = deal(learned.steps, seed, settings.batch_size, setup.accumulate)
-
-    weights = run.folder / WEIGHTS
+    batches, weights = deal(learned.steps, seed, setup.accumulate), run.folder / WEIGHTS
 
     def missing_files(record: Record) -> str:
         if not weights.is_file():
             return f"weights {weights} are missing"
         return "" if sha256_of(weights) == record.weights["sha256"] else f"{weights} does not match its recorded hash"
 
-    evaluate, trained = partial(_validated, run, learned, model), partial(train, run, model, batches)
-    return Pretrained(weights, run_or_load(run, evaluate, trained, missing_files))
+    evaluate = partial(_validated, run, learned, model)
+    return Pretrained(weights, run_or_load(run, evaluate, partial(train, run, model, batches), missing_files))
 
 
 def identity_of(settings: Pretraining) -> tuple[dict[str, Any], dict[str, str]]:
     """Settings that differ from the recipe's, without the file of another network, and that file's hash, if given.
 
-    Raises:
-        UserError: a changed setting has no effect on this method, or the file is missing.
+    A changed setting without effect on the method is refused.
     """
     changed, method = changed_settings(settings, find_method(settings.name).network), pretrain_method(settings)
     method.refuse_unused(changed)

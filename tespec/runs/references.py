@@ -7,6 +7,7 @@ boxes, of the training set. A linear and a k-NN probe classify patches by their 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,11 @@ from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.features import linear_probe, nearest_neighbours
 from tespec.metrics.priors import box_prior, class_prior, depth_prior
 from tespec.metrics.segmentation import IGNORE, confusion, scores
+from tespec.models import Backbone
 from tespec.models.backbone import reset
 from tespec.pretraining.method import Method
-from tespec.runs.finetune import CellSpec, PreparedRun, prepare_run
-from tespec.runs.run import Outcome, run_or_load
+from tespec.runs.finetune import CellSpec, outcome_of, prepare_run
+from tespec.runs.run import Outcome, Run, run_or_load
 from tespec.tasks.base import select_labelled
 
 PRIOR = "prior"  # name in records
@@ -73,100 +75,71 @@ class Constant:
         return [self._answer] * count, None
 
 
-def label_prior(spec: CellSpec) -> Record:
-    """Score the label prior of a task's feed-forward cell, or load its record.
+def require_supported(settings: Finetuning, *, is_probe: bool) -> None:
+    """Refuse test-time augmentation, which references do not have, and probes of tasks other than segmentation."""
+    if is_probe and settings.kind != "segmentation":
+        where = f"--probe --task {settings.task}"
+        raise UserError(where, "probes support only segmentation", "choose ddd17 or dsec")
+    if settings.test_time_augmentation != "none":
+        what = f"{settings.test_time_augmentation!r} is only for trained networks, not for probes and the label prior"
+        raise UserError("test_time_augmentation", what, "set it to none")
 
-    Raises:
-        UserError: this kind of task has no label prior, or data are unusable.
-    """
-    require_one_view(spec.settings)
-    prepared = prepare_run("reference", spec)
+
+def label_prior(spec: CellSpec) -> Record:
+    """Score the label prior of a task's feed-forward cell, or load its record."""
+    run, task, _ = prepare_run("reference", spec)
 
     def evaluate() -> Outcome:
-        scorer = prepared.task.evaluate(Constant(prior_of(prepared.task)), prepared.run.device)
-        return prepared.outcome(scorer, {"input": "none: the most frequent labels of the training set"})
+        scorer = task.evaluate(Constant(prior_of(task)), run.device)
+        return outcome_of(task, scorer, input="none: the most frequent labels of the training set")
 
-    return run_or_load(prepared.run, evaluate)
+    return run_or_load(run, evaluate)
 
 
 def prior_of(task: Any) -> Tensor | Boxes:
-    """Compute the label prior of a task from its training labels.
-
-    Raises:
-        UserError: this kind of task has no label prior, or there are no labels.
-    """
+    """Compute the label prior of a task from its training labels; other kinds of task are refused."""
     settings: Finetuning = task.settings
     labels: Any = ConcatDataset([recording.labels for recording in task.learned])  # read lazily
     if settings.kind == "segmentation":
         return torch.from_numpy(class_prior(labels, len(settings.classes)))
     if settings.kind == "depth":
-        head = settings.head
-        return torch.from_numpy(depth_prior(labels, head["min_depth"], head["max_depth"]))
+        return torch.from_numpy(depth_prior(labels, settings.head["min_depth"], settings.head["max_depth"]))
     if settings.kind == "detection":
         return box_prior(labels)
     raise UserError(f"reference prior, {settings.task}", f"is not defined for {settings.kind}", "choose another task")
 
 
 def probe(spec: CellSpec) -> Record:
-    """Probe a method's backbone, or load the record if the run is complete.
-
-    Raises:
-        UserError: the task is not segmentation, there are multiple processes, or data or weights are unusable.
-    """
-    require_masks(spec.settings)
-    require_one_view(spec.settings)
+    """Probe a method's backbone, or load the record if the run is complete; multiple processes are refused."""
     if world_size() > 1:
         raise UserError("--probe", "does not support multiple processes", "start a single one")
-    prepared = prepare_run("probe", spec, {"probe": DEFINITION})
-    return run_or_load(prepared.run, lambda: _measured(prepared))
+    run, task, model = prepare_run("probe", spec, probe=DEFINITION)
+    return run_or_load(run, partial(_measured, run, task, model.backbone))
 
 
-def require_masks(settings: Finetuning) -> None:
-    """Refuse tasks other than segmentation.
-
-    Raises:
-        UserError: the task is not segmentation.
-    """
-    if settings.kind != "segmentation":
-        where = f"--probe --task {settings.task}"
-        raise UserError(where, "probes support only segmentation", "choose ddd17 or dsec")
-
-
-def require_one_view(settings: Finetuning) -> None:
-    """Refuse test-time augmentation, which neither probes nor the label prior have.
-
-    Raises:
-        UserError: the settings have test-time augmentation.
-    """
-    if settings.test_time_augmentation != "none":
-        what = f"{settings.test_time_augmentation!r} is only for trained networks, not for probes and the label prior"
-        raise UserError("test_time_augmentation", what, "set it to none")
-
-
-def _measured(prepared: PreparedRun) -> Outcome:
-    settings, task = prepared.task.settings, prepared.task
-    features, labels = patches(prepared, task.learned, TRAIN)
-    queries, wanted = patches(prepared, task.scored, task.split)
-    classes = len(settings.classes)
+def _measured(run: Run, task: Any, backbone: Backbone) -> Outcome:
+    features, labels = patches(run, backbone, task.learned, TRAIN)
+    queries, wanted = patches(run, backbone, task.scored, task.split)
+    names: Sequence[str] = task.settings.classes
     metrics: dict[str, float] = {}
     of_classes: dict[str, float] = {}
     for kind, classify in PROBES.items():
-        found = scores(
-            confusion(classify(features, labels, queries, classes).numpy(), wanted.numpy(), classes), settings.classes
-        )
+        predicted = classify(features, labels, queries, len(names))
+        found = scores(confusion(predicted.numpy(), wanted.numpy(), len(names)), names)
         metrics |= {f"{kind}_{metric}": value for metric, value in found.metrics().items()}
         of_classes |= {f"{kind}_{each}": iou for each, iou in found.classes.items()}
     return {"protocol": task.protocol() | {"scores": DEFINITION}, "metrics": metrics, "classes": of_classes}
 
 
 @torch.no_grad()
-def patches(prepared: PreparedRun, recordings: Sequence[LabelledRecording], split: str) -> tuple[Tensor, Tensor]:
+def patches(run: Run, backbone: Backbone, recordings: Sequence[LabelledRecording], split: str) -> tuple[Tensor, Tensor]:
     """Sample features (N, C) and classes (N,) of patches of a split, on the CPU; the run's seed chooses the patches."""
-    settings, device = prepared.task.settings, prepared.run.device
-    backbone = prepared.model.backbone.to(device).eval()
+    settings: Any = run.settings
+    device = run.device
+    backbone.to(device).eval()
     total = sum(len(recording.labelled) for recording in recordings)
     share = max(1, -(-PATCHES // max(total, 1)))
-    rng = np.random.default_rng([prepared.run.seed, *split.encode()])
+    rng = np.random.default_rng([run.seed, *split.encode()])
     features, labels, state, done = [], [], None, 0
     with progress(f"features of the {split} recordings", "labels") as advance:
         for batch in EvaluationBatches(settings, recordings):

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TypedDict
+from typing import Any, NamedTuple, NoReturn
 
 import tespec.core.compat  # before mmengine
 
@@ -23,25 +23,14 @@ import torch
 from mmengine.visualization import BaseVisBackend
 from torch import nn
 
-from tespec.comparison.records import (
-    RESULTS_VERSION,
-    Record,
-    differing,
-    environment,
-    find_record,
-    new_record,
-    plugin_sha256,
-    record_name,
-    similar_records,
-    write_record,
-)
+from tespec.comparison import records
+from tespec.comparison.records import TEST, Record
 from tespec.core.config import flattened, own_files
 from tespec.core.distributed import barrier, broadcast, is_first
 from tespec.core.errors import Preempted, UserError
 from tespec.core.files import one_at_a_time
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning, Pretraining
-from tespec.datasets.base import TEST
 from tespec.pretraining.method import Method
 from tespec.registry import PLUGIN
 from tespec.runs.setup import Setup
@@ -49,46 +38,30 @@ from tespec.training.checkpoint import clear
 from tespec.training.device import choose_device, describe, out_of_memory_named
 
 WEIGHTS = "model.safetensors"  # of a fine-tuning, in the run's folder
+# Fields of a record that an evaluation fills in; `weights` defaults to the initial weights, non-finite numbers to None.
+Outcome = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that determines the result of a run.
+    """Everything that determines the result of a run."""
 
-    Attributes:
-        kind: kind of the record: "evaluation", "pretraining", "probe" or "reference".
-        method_name: registered name of the method.
-        method: class of the method; its facts go into the record.
-        task: name of the task; for a pre-training, the name of its data in records.
-        settings: resolved settings, including the precision.
-        config: the settings, and whatever else determines the result, as stored in records.
-        overrides: settings changed by the user, by dotted name.
-        data: name of the data in records: "sample", or the name of the data set.
-        data_fingerprint: hash of the recordings.
-        seed: seed of all randomness.
-        setup: options of how and where to run.
-        plugin: see `plugin_of`.
-        start: facts about the initial weights for the record, including their hash; for a pre-training, the hash of
-            the other network that it needs.
-        began: start time by `time.monotonic`.
-        split: split for evaluation, "test" or "val".
-    """
-
-    kind: str
+    kind: str  # of the record: "evaluation", "pretraining", "probe" or "reference"
     method_name: str
-    method: type[Method]
-    task: str
-    settings: Finetuning | Pretraining
-    config: dict[str, Any]
-    overrides: Mapping[str, Any]
-    data: str
+    method: type[Method]  # its facts go into the record
+    task: str  # for a pre-training, the name of its data in records
+    settings: Finetuning | Pretraining  # resolved, including the precision
+    config: dict[str, Any]  # the settings, and whatever else determines the result, as stored in records
+    overrides: Mapping[str, Any]  # settings changed by the user, by dotted name
+    data: str  # name in records: "sample", or the name of the data set
     data_fingerprint: str
     seed: int
     setup: Setup
-    plugin: str = ""
+    plugin: str = ""  # see `plugin_of`
+    # Facts about the initial weights, with their hash; for a pre-training, the hash of the other network that it needs.
     start: Mapping[str, Any] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
-    split: str = TEST
+    split: str = TEST  # that is evaluated
 
     @property
     def device(self) -> torch.device:
@@ -105,7 +78,7 @@ class Run:
             "method_version": self.method.version,
             "plugin": self.plugin,
             "task": self.task,
-            "task_version": self.settings.version if isinstance(self.settings, Finetuning) else 1,
+            "task_version": getattr(self.settings, "version", 1),
             "arch": self.settings.arch,
             "profile": self.settings.profile,
             "split": self.split,
@@ -118,7 +91,7 @@ class Run:
     @cached_property
     def name(self) -> str:
         """Name of the record and of the run's folder, unique to the `choices`."""
-        return record_name(self.choices)
+        return records.record_name(self.choices)
 
     @property
     def folder(self) -> Path:
@@ -126,42 +99,19 @@ class Run:
         return self.setup.runs / self.name
 
 
-@dataclass(frozen=True)
-class Trained:
-    """Result of a training; the defaults are those of a run without training.
+class Trained(NamedTuple):
+    """Result of a training; the defaults are those of a run without training."""
 
-    Attributes:
-        curve: mean losses over intervals of steps.
-        seconds: duration of the training, including the time before it was resumed.
-        before: seconds of training up to the checkpoint that it was resumed from.
-        tracker: tracker for the final metrics, if any.
-    """
-
-    curve: Sequence[Mapping[str, float]] = ()
-    seconds: float = 0.0
-    before: float = 0.0
-    tracker: BaseVisBackend | None = None
-
-
-class Outcome(TypedDict, total=False):
-    """Fields of a record that an evaluation fills in; `weights` defaults to the run's initial weights.
-
-    Non-finite numbers are recorded as missing.
-    """
-
-    protocol: Mapping[str, str]
-    metrics: Mapping[str, float]
-    groups: Mapping[str, Mapping[str, float]]
-    recordings: Mapping[str, Mapping[str, float]]
-    classes: Mapping[str, float]
-    weights: Mapping[str, Any]
-    scores: Mapping[str, Any]
+    curve: Sequence[Mapping[str, float]] = ()  # mean losses over intervals of steps
+    seconds: float = 0.0  # duration of the training, including the time before it was resumed
+    before: float = 0.0  # seconds of training up to the checkpoint that it was resumed from
+    tracker: BaseVisBackend | None = None  # receives the final metrics
 
 
 def plugin_of(model: nn.Module, kinds: set[type], **configs: str) -> str:
     """Hash the files outside the package that a run uses: of `kinds`, the network's modules, and configs by kind."""
     parts = {type(each) for each in model.modules() if type(each).__module__.startswith(PLUGIN)}
-    return plugin_sha256(kinds | parts, own_files(**configs))
+    return records.plugin_sha256(kinds | parts, own_files(**configs))
 
 
 def run_or_load(
@@ -181,30 +131,13 @@ def run_or_load(
         evaluate: scores the trained model, and saves its weights in the run's folder.
         train: trains the model, resuming from a checkpoint if there is one; default: no training.
         missing_files: describes the problem with the files of a record, "" if there is none.
-
-    Raises:
-        UserError: the record cannot be read, and `overwrite` is not given.
     """
     setup, opened = run.setup, time.monotonic() - run.began
-
-    def existing() -> Record | None:
-        found: Record | UserError | None = None
-        if is_first():
-            try:
-                found = find_record(setup.results, run.name)
-                found = None if found is None or missing_files(found) else found
-            except UserError as error:
-                found = None if setup.overwrite else error
-        found = broadcast(found)
-        if isinstance(found, UserError):
-            raise found
-        return found
-
-    before = existing()
+    before = _existing(run, missing_files)
     if before is not None and not setup.overwrite:
         return _taken(run, before)
     with locked(setup.runs, run.name) as holder:
-        found = existing()
+        found = _existing(run, missing_files)
         if found is not None and (not setup.overwrite or found != before):
             return _taken(run, found)
         if holder:
@@ -217,14 +150,31 @@ def run_or_load(
         with out_of_memory_named():
             trained = train()
         ended = time.monotonic()
-        with _evaluating(run, trained), out_of_memory_named():
-            outcome = evaluate()
+        try:
+            with on_signals((signal.SIGTERM, signal.SIGUSR1), _preempted), out_of_memory_named():
+                outcome = evaluate()
+        except BaseException:
+            if trained.curve:
+                say(f"{run.name}: the training is complete and saved; run the same command to evaluate again")
+            raise
         now = time.monotonic()
         times = {"open": opened} | ({"train": trained.seconds} if trained.curve else {})
         times |= {"evaluate": now - ended, "total": trained.before + opened + now - began}
-        record = _record(run, trained, outcome, times)
+        record = records.new_record(
+            run.choices,
+            facts=run.method.facts() | ({"backbone": run.settings.width} if "width" in run.overrides else {}),
+            variant=setup.variant,
+            config=run.config,
+            data=run.data,
+            command=setup.command,
+            environment={**records.environment(describe(run.device)), **setup.facts()},
+            time=times,
+            # Only the loss is checked during training; other values may be NaN.
+            curve=[point for point in trained.curve if all(map(math.isfinite, point.values()))],
+            **_finite({"weights": run.start, **outcome}),
+        )
         if is_first():
-            write_record(record, setup.results)
+            records.write_record(record, setup.results)
             clear(run.folder)
         if trained.tracker is not None:
             scores = {f"result/{name}": value for name, value in outcome["metrics"].items()}
@@ -248,38 +198,18 @@ def locked(runs: Path, run: str) -> Iterator[str]:
 
 
 @contextmanager
-def _evaluating(run: Run, trained: Trained) -> Iterator[None]:
-    """Context in which a scheduler's signal raises `Preempted`; on any failure, log that the training is kept."""
-
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
-        raise Preempted(f"stopped by {signal.Signals(number).name}; run the same command to evaluate again")
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGUSR1)}
+def on_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle signals by `handler` inside the block."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
-    except BaseException:
-        if trained.curve and is_first():
-            say(f"{run.name}: the training is complete and saved; run the same command to evaluate again")
-        raise
     finally:
         for number, previous in before.items():
             signal.signal(number, previous)
 
 
-def _record(run: Run, trained: Trained, outcome: Outcome, times: Mapping[str, float]) -> Record:
-    return new_record(
-        run.choices,
-        facts=run.method.facts() | ({"backbone": run.settings.width} if "width" in run.overrides else {}),
-        variant=run.setup.variant,
-        config=run.config,
-        data=run.data,
-        command=run.setup.command,
-        environment={**environment(describe(run.device)), **run.setup.facts()},
-        time=times,
-        # Only the loss is checked during training; other values may be NaN.
-        curve=[point for point in trained.curve if all(map(math.isfinite, point.values()))],
-        **_finite({"weights": run.start, **outcome}),
-    )
+def _preempted(number: int, frame: FrameType | None) -> NoReturn:
+    raise Preempted(f"stopped by {signal.Signals(number).name}; run the same command to evaluate again")
 
 
 def _finite(value: Any) -> Any:
@@ -289,11 +219,26 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, (float, np.floating)) and not math.isfinite(value) else value
 
 
+def _existing(run: Run, missing_files: Callable[[Record], str]) -> Record | None:
+    """Find the run's record, if its files are complete, on rank 0; all ranks return it, or raise the same error."""
+    found: Record | UserError | None = None
+    if is_first():
+        try:
+            found = records.find_record(run.setup.results, run.name)
+            found = None if found is None or missing_files(found) else found
+        except UserError as error:
+            found = None if run.setup.overwrite else error
+    found = broadcast(found)
+    if isinstance(found, UserError):
+        raise found
+    return found
+
+
 def _taken(run: Run, record: Record) -> Record:
     """Use an existing record: log it, and set its variant to this run's."""
-    version = record.environment.get("tespec", "")
-    older = record.results_version != RESULTS_VERSION or version != tespec.__version__
-    made = f" (made by {version}, results version {record.results_version})" if older else ""
+    version, results_version = record.environment.get("tespec", ""), record.results_version
+    older = (version, results_version) != (tespec.__version__, records.RESULTS_VERSION)
+    made = f" (made by {version}, results version {results_version})" if older else ""
     say(f"{record.name} is already complete{made}; --overwrite recomputes it")
     theirs, ours = flattened(record.config), flattened(run.config)
     ours["deviations"] = theirs.get("deviations")  # prose, which may be reworded
@@ -302,18 +247,18 @@ def _taken(run: Run, record: Record) -> Record:
     if run.setup.variant and run.setup.variant != record.variant:
         record = record.model_copy(update={"variant": run.setup.variant})
         if is_first():
-            write_record(record, run.setup.results)
+            records.write_record(record, run.setup.results)
     return record
 
 
 def _say_why(run: Run, missing_files: Callable[[Record], str]) -> None:
     """Log why a run is computed although it, or a similar run, has a record."""
-    own = find_record(run.setup.results, run.name)
-    if own is not None:
+    if own := records.find_record(run.setup.results, run.name):
         say(f"{own.name}: {missing_files(own)}; recomputing")
         return
-    for nearest in similar_records(run.setup.results, run.choices)[:1]:
-        say(f"{run.name}: running, since {nearest.name} differs in {_both_values(differing(nearest, run.choices))}")
+    for nearest in records.similar_records(run.setup.results, run.choices)[:1]:
+        changed = _both_values(records.differing(nearest, run.choices))
+        say(f"{run.name}: running, since {nearest.name} differs in {changed}")
 
 
 def _both_values(changed: Mapping[str, tuple[Any, Any]]) -> str:

@@ -1,7 +1,4 @@
-"""Options of how and where to run, shared by `run` and `pretrain`.
-
-The command line imports this module before torch.
-"""
+"""Options of how and where to run, shared by `run` and `pretrain`; the command line imports this before torch."""
 
 from __future__ import annotations
 
@@ -25,6 +22,10 @@ def _whole(kind: type, tokens: Any) -> int:
     return int(tokens[0].value)  # cyclopts would round 1.5 instead of refusing it
 
 
+def _advanced(text: str, **options: Any) -> Parameter:
+    return Parameter(group=ADVANCED, help=text, **options)
+
+
 NonNegativeInt = Annotated[int, Parameter(converter=_whole, validator=Number(gte=0))]
 PositiveInt = Annotated[int, Parameter(converter=_whole, validator=Number(gt=0))]
 
@@ -38,31 +39,15 @@ class Setup:
     results: Annotated[Path, Parameter(help="folder of records, tables and pictures", show_default=False)] = RESULTS
     runs: Annotated[Path, Parameter(help="folder of checkpoints and weights", show_default=False)] = RUNS
     overwrite: Annotated[bool, Parameter(help="start again, even if a result or checkpoint exists")] = False
-    workers: Annotated[
-        NonNegativeInt | None,
-        Parameter(group=ADVANCED, help="data loading processes (default: automatic; CPU: 0)"),
-    ] = None
-    threads: Annotated[
-        PositiveInt | None, Parameter(group=ADVANCED, help="CPU threads (default: the profile's, else torch's)")
-    ] = None
-    accumulate: Annotated[
-        PositiveInt, Parameter(group=ADVANCED, help="gradient accumulation steps: less memory for the same batch")
-    ] = 1
-    recompute: Annotated[
-        bool, Parameter(group=ADVANCED, help="activation checkpointing: less memory, a third more time")
-    ] = False
-    deterministic: Annotated[
-        bool, Parameter(group=ADVANCED, help="use deterministic algorithms on a GPU as well; slower")
-    ] = False
-    compiled: Annotated[
-        bool, Parameter(name="--compile", group=ADVANCED, help="compile the backbone; needs a C++ compiler")
-    ] = False
-    launcher: Annotated[
-        Literal["none", "pytorch", "slurm"], Parameter(group=ADVANCED, help="launcher of the processes of this run")
-    ] = "none"
+    workers: Annotated[NonNegativeInt | None, _advanced("data loading processes (default: automatic; CPU: 0)")] = None
+    threads: Annotated[PositiveInt | None, _advanced("CPU threads (default: the profile's, else torch's)")] = None
+    accumulate: Annotated[PositiveInt, _advanced("gradient accumulation steps: less memory for the same batch")] = 1
+    recompute: Annotated[bool, _advanced("activation checkpointing: less memory, a third more time")] = False
+    deterministic: Annotated[bool, _advanced("use deterministic algorithms on a GPU as well; slower")] = False
+    compiled: Annotated[bool, _advanced("compile the backbone; needs a C++ compiler", name="--compile")] = False
+    launcher: Annotated[Literal["none", "pytorch", "slurm"], _advanced("launcher of this run's processes")] = "none"
     track: Annotated[
-        Literal["files", "tensorboard", "wandb", "mlflow"] | None,
-        Parameter(group=ADVANCED, help="also log to this tracker"),
+        Literal["files", "tensorboard", "wandb", "mlflow"] | None, _advanced("also log to this tracker")
     ] = None
     variant: Annotated[str, Parameter(show=False, help="row of an ablation, for the record; plans set it")] = ""
     command: Annotated[str, Parameter(parse=False)] = ""
@@ -81,23 +66,17 @@ class Setup:
         from tespec.core.distributed import world_size
 
         fast = self.fast
-        chosen = {
-            "recompute": self.recompute, "fused_attention": fast, "compiled": self.compiled, "channels_last": fast
-        }  # fmt: skip
+        on = {"recompute": self.recompute, "fused_attention": fast, "compiled": self.compiled, "channels_last": fast}
         return {
             "deterministic": self.deterministic,
             "processes": world_size(),
             "accumulate": self.accumulate,
             "threads": torch.get_num_threads(),
-            **{name: True for name, on in chosen.items() if on},
+            **{name: True for name, value in on.items() if value},
         }
 
     def prepare(self) -> None:
-        """Check device, tracker and folders, and set threads and determinism.
-
-        Raises:
-            UserError: the device or tracker is not available, or a folder cannot be used.
-        """
+        """Check device, tracker and folders, and set threads and determinism."""
         import torch
 
         from tespec.training.device import be_deterministic, choose_device

@@ -24,11 +24,12 @@ from tespec.core.progress import say
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.models import build_backbone
 from tespec.models.backbone import execute
+from tespec.models.layers import with_exact_pools
 from tespec.pretraining.method import pretrain_method
-from tespec.runs.run import Run, Trained
+from tespec.runs.run import Run, Trained, on_signals
 from tespec.runs.setup import Setup
 from tespec.training.checkpoint import newest_whole, read_checkpoint, save_checkpoint, tidy
-from tespec.training.loading import MicroBatches, micro_batches
+from tespec.training.loading import MicroBatches
 from tespec.training.trainer import Trainer
 
 SIZE = (256, 320)  # px; input size of networks that only check options or weights
@@ -44,15 +45,13 @@ TRACKERS = {
 
 
 def require_trainable(settings: Finetuning | Pretraining, setup: Setup, setting: str = "batch_size") -> None:
-    """Refuse options that do not fit the batch or the backbone, before data is read or another network is trained.
-
-    `setting` is what messages call the batch size.
-
-    Raises:
-        UserError: the batch does not divide evenly, a pre-training's loss would compare or normalise too few samples,
-            or the backbone's activations cannot be recomputed.
-    """
-    micro_batches(settings.batch_size, setup.accumulate, setting)
+    """Refuse options that do not fit the batch, which messages call `setting`, or the backbone, before data is read."""
+    parts = world_size() * setup.accumulate
+    if settings.batch_size % parts:
+        shared = f"among {world_size()} processes with {setup.accumulate} gradient accumulation steps each"
+        larger = -(-settings.batch_size // parts) * parts
+        what = f"{settings.batch_size} does not divide evenly {shared}"
+        raise UserError(setting, what, f"use --set {setting}={larger}, or another --accumulate")
     least = pretrain_method(settings).min_batch_size if isinstance(settings, Pretraining) else 1
     if (size := settings.batch_size // setup.accumulate) < least:
         what = f"{size} per micro-batch is too small: samples are compared or normalised over it"
@@ -66,48 +65,39 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
     """Train `model` in place, saving checkpoints to the run's folder and resuming from the newest one.
 
     The checkpoint of the last step remains, so a failure after the training does not lose it.
-
-    Args:
-        run: the run with its settings.
-        model: network with `.loss(batch, state)`.
-        batches: micro-batches of this rank.
-
-    Raises:
-        UserError: the checkpoint belongs to another run, a loss is not finite, or a worker died.
     """
     setup, settings, folder = run.setup, run.settings.optimisation, run.folder
     if is_first():
         folder.mkdir(parents=True, exist_ok=True)
         tidy(folder)
-    if batches.left_out:
-        say(f"skipped, shorter than {batches.segments} windows: {', '.join(batches.left_out)}")
-    if batches.has_no_continuation:
-        what = f"no recording or labelled part has two chunks of {batches.segments} windows in a row"
+    part = batches.parts[0]
+    if left_out := getattr(part, "left_out", ()):
+        say(f"skipped, shorter than {part.segments} windows: {', '.join(left_out)}")
+    if getattr(part, "has_no_continuation", False):
+        what = f"no recording or labelled part has two chunks of {part.segments} windows in a row"
         say(f"{what}, so training carries no state; set fewer segments (more for sparse labels), or sampling: clips")
     tracker = _open_tracker(setup.track, run) if setup.track and is_first() else None
     curve = CurveHook(max(1, settings.steps // POINTS_ON_CURVE), tracker)
-    save = CheckpointHook(folder, curve, SECONDS_BETWEEN_CHECKPOINTS)
+    save = CheckpointHook(folder, curve)
+    if setup.deterministic:
+        with_exact_pools(model)
     execute(model, recompute=setup.recompute, compiled=setup.compiled, fast=setup.fast)
     hooks = [curve, save]
     trainer = Trainer(model, batches, settings, seed=run.seed, device=run.device, hooks=hooks, workers=setup.workers)
     _resume(trainer, curve, save, folder)
-    began = time.monotonic()
+    save.began = time.monotonic()
     try:
-        trainer.run()
-    except (KeyboardInterrupt, Exception):
+        with on_signals(STOPS, save.request_stop):
+            trainer.run()
+    except BaseException:
         if tracker is not None:
             tracker.close()
         raise
-    seconds = save.before + time.monotonic() - began
-    return Trained(curve.curve, seconds, save.before, tracker)
+    return Trained(curve.curve, save.seconds, save.before, tracker)
 
 
 def _resume(trainer: Trainer, curve: CurveHook, save: CheckpointHook, folder: Path) -> None:
-    """Resume from the run's newest complete checkpoint, if there is one; each rank reads it.
-
-    Raises:
-        UserError: the checkpoint has another network or optimizer, from another run or version of the harness.
-    """
+    """Resume from the run's newest complete checkpoint, if there is one; each rank reads it."""
     path, damaged = broadcast(newest_whole(folder) if is_first() else (None, []))
     for name in damaged:
         say(f"{folder / name}: incomplete checkpoint, skipped")
@@ -136,34 +126,24 @@ def _open_tracker(name: str, run: Run) -> visualization.BaseVisBackend:
     logging.getLogger("mmengine").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tracker: visualization.BaseVisBackend = getattr(visualization, TRACKERS[name])(
-            str(folder), **options.get(name, {})
-        )
+        kind: type[visualization.BaseVisBackend] = getattr(visualization, TRACKERS[name])
+        tracker = kind(str(folder), **options.get(name, {}))
     tracker.add_config(Config(dict(run.config)))
     return tracker
 
 
 class CurveHook(Hook):
-    """Record the mean of every loss over intervals of steps.
-
-    Args:
-        interval: length of an interval in steps.
-        tracker: receives each new point of the curve.
-
-    Attributes:
-        curve: {"step", name: mean} for each interval.
-    """
+    """Record the mean of every loss over intervals of steps, and send it to the tracker."""
 
     def __init__(self, interval: int, tracker: visualization.BaseVisBackend | None = None) -> None:
-        self.curve: list[dict[str, float]] = []
+        self.curve: list[dict[str, float]] = []  # {"step", name: mean} for each interval
         self._interval, self._tracker = interval, tracker
         self._sums: dict[str, Tensor] = {}
         self._count = 0
 
     def after_train_iter(self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None) -> None:
         """Add the losses of one step."""
-        for name, value in outputs.items():
-            self._sums[name] = self._sums[name] + value if name in self._sums else value.clone()
+        self._sums = {name: self._sums.get(name, 0) + value for name, value in outputs.items()}
         self._count += 1
         if trainer.step % self._interval == 0 or trainer.step == trainer.settings.steps:
             means = {name: (total / self._count).item() for name, total in self._sums.items()}
@@ -183,33 +163,29 @@ class CurveHook(Hook):
 
 
 class CheckpointHook(Hook):
-    """Save a checkpoint every `seconds`, at the last step, and when a stop is requested.
+    """Save a checkpoint at intervals, at the last step, and when a stop is requested.
 
     A stop is requested by Ctrl-C, SIGTERM, or SIGUSR1, which SLURM can send before it ends a job; the current step is
     completed first.
-
-    Attributes:
-        before: seconds of training up to the checkpoint that the run was resumed from.
     """
 
-    def __init__(self, folder: Path, curve: CurveHook, seconds: float) -> None:
-        self._folder, self._curve, self._seconds = folder, curve, seconds
-        self.before = 0.0
-        self._began = self._last = time.monotonic()
-        self._signals: dict[int, Any] = {}
+    def __init__(self, folder: Path, curve: CurveHook) -> None:
+        self._folder, self._curve = folder, curve
+        self.before = 0.0  # seconds of training up to the checkpoint that the run was resumed from
+        self.began = self._last = time.monotonic()
         self._stop: int | None = None
 
-    def before_run(self, trainer: Trainer) -> None:
-        """Install the signal handlers."""
-        self._began = time.monotonic()
-        self._signals = {number: signal.signal(number, self._request_stop) for number in STOPS}
+    @property
+    def seconds(self) -> float:
+        """Duration of the training so far."""
+        return self.before + time.monotonic() - self.began
 
     def after_train_iter(self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None) -> None:
         """Save if the last checkpoint is older than the interval, a stop was requested, or this step is the last."""
         # Ranks synchronise only at some steps, so that all save the same step, whichever of them was asked to stop.
         if world_size() > 1 and not trainer.is_sync_step:
             return
-        due = time.monotonic() - self._last >= self._seconds
+        due = time.monotonic() - self._last >= SECONDS_BETWEEN_CHECKPOINTS
         save, stop = map(max, zip(*all_gather((due and is_first(), self._stop or 0)), strict=True))
         if not (save or stop or trainer.step == trainer.settings.steps):
             return
@@ -219,7 +195,7 @@ class CheckpointHook(Hook):
             "run": self._folder.name,
             "trainer": trainer.state_dict(),
             "curve": self._curve.state_dict(),
-            "seconds": self.before + self._last - self._began,
+            "seconds": self.seconds,
         }
         if is_first():
             path = save_checkpoint(self._folder, trainer.step, content)
@@ -228,12 +204,8 @@ class CheckpointHook(Hook):
             said = f"stopped after step {trainer.step}, saved as {path}; the same command resumes" if is_first() else ""
             raise KeyboardInterrupt(said) if stop == signal.SIGINT else Preempted(said)
 
-    def after_run(self, trainer: Trainer) -> None:
-        """Restore the previous signal handlers."""
-        for number, previous in self._signals.items():
-            signal.signal(number, previous)
-
-    def _request_stop(self, number: int, frame: FrameType | None) -> None:
+    def request_stop(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal; a second Ctrl-C stops immediately."""
         if self._stop is not None and number == signal.SIGINT:
             raise KeyboardInterrupt("stopped immediately; earlier checkpoints are complete")
         self._stop = number

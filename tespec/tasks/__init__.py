@@ -18,20 +18,12 @@ def import_tasks() -> None:
 
 
 def build_task(settings: Finetuning, root: Path, split: str = TEST) -> Task:
-    """Build the task named by the settings on the data in `root`, scored on its split "test" or "val".
-
-    Raises:
-        UserError: the data cannot be read, or has no such split.
-    """
+    """Build the task named by the settings on the data in `root`, scored on its split "test" or "val"."""
     task: Task = find_task(settings)(settings, root, split)
     return task
 
 
 def find_task(settings: Finetuning) -> Any:
-    """Class of the task named by the settings.
-
-    Raises:
-        UserError: unknown kind of task.
-    """
+    """Class of the task named by the settings."""
     import_tasks()
     return find_registered(TASKS, settings.kind, "kind")

@@ -46,11 +46,7 @@ State = BackboneState | None
 
 
 class Network(nn.Module, ABC):
-    """A backbone; subclasses add a head, its losses and its predictions.
-
-    Args:
-        backbone: returns the features of four stages.
-    """
+    """A backbone, which returns the features of four stages; subclasses add a head, its losses and its predictions."""
 
     recipe: Mapping[str, Any] | None = None  # settings of the training, if the file it was loaded from contains them
     frozen: bool = False  # whether only the head is trained
@@ -74,9 +70,7 @@ class Network(nn.Module, ABC):
     def losses(self, features: list[Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Losses of a step by name; "loss" is minimised.
 
-        Args:
-            features: (B, T, C, h, w) of the four stages for all segments; the head uses only the labelled ones.
-            batch: as in `loss`.
+        Features (B, T, C, h, w) of the four stages are of all segments; the head uses only the labelled ones.
         """
 
     @abstractmethod
@@ -88,23 +82,18 @@ class Network(nn.Module, ABC):
         return outputs
 
     def loss(self, batch: dict[str, Tensor], state: State) -> tuple[dict[str, Tensor], State]:
-        """Losses of a step, and the detached state.
+        """Losses of a step, and the detached state, which is None before the first step.
 
-        Args:
-            batch: histograms (B, T, 2 * bins, H, W), fresh (B,) bool, label_place (L, 2) int64 lane and segment of
-                each label, and the labels as the task collates them.
-            state: state returned by the previous step, None at the start.
+        The batch holds histograms (B, T, 2 * bins, H, W), fresh (B,) bool, label_place (L, 2) int64 lane and segment of
+        each label, and the labels as the task collates them.
         """
         features, state = self.backbone(batch["histograms"], reset(state, batch["fresh"]))
         return self.losses(features, batch), detach(state)
 
     def predict(self, histograms: Tensor, state: State, label_place: Tensor) -> tuple[Any, State]:
-        """Outputs for selected segments of histograms (B, T, 2 * bins, H, W), None if none is selected, and the state.
+        """Outputs for segments of histograms (B, T, 2 * bins, H, W), None if none is selected, and the state.
 
-        Args:
-            histograms: histograms of all segments.
-            state: state returned by the previous call, None at the start.
-            label_place: (L, 2) int64 lane and segment of the selected ones.
+        `label_place` holds (L, 2) int64 lane and segment of the selected ones.
         """
         features, state = self.backbone(histograms, state)
         if not len(label_place):
@@ -127,12 +116,7 @@ def dummy_labels(place: Tensor, labels: Tensor, no_label: float) -> tuple[Tensor
     """Return places and labels for the head, and whether they are a dummy because this rank has none.
 
     The head also runs without labels, since it may communicate between ranks and its gradients must be zero, not None:
-    optimizers skip parameters without a gradient.
-
-    Args:
-        place: (L, 2) int64 lane and segment of each label.
-        labels: (L, ...).
-        no_label: value of a pixel, or of all numbers of a box, without a label.
+    optimizers skip parameters without a gradient. `no_label` is the value of pixels or boxes without a label.
     """
     if len(place):
         return place, labels, False
@@ -148,15 +132,7 @@ BOXES_PER_FRAME = 16  # for estimating the cost of a step
 class Task(ABC):
     """A kind of task: labelled data, a head on the backbone, scores, and figures; registered in `TASKS`.
 
-    docs/extending.md explains how to add one.
-
-    Args:
-        settings: settings of the cell.
-        root: folder of the data set.
-        split: split that is scored, "test" or "val".
-
-    Raises:
-        UserError: the data cannot be read, or has no such split.
+    Its data are in `root`; it is scored on the split "test" or "val". docs/extending.md explains how to add one.
     """
 
     collate: ClassVar[Collate]  # function from a step's labels, each with its lane's augmentation, to tensors
@@ -197,11 +173,7 @@ class Task(ABC):
     @classmethod
     @abstractmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> Any:
-        """Add a randomly initialised head to `backbone`; needs no data.
-
-        Raises:
-            UserError: incompatible settings of the head.
-        """
+        """Add a randomly initialised head to `backbone`; needs no data."""
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> StepBatches:
         """Training batches by step."""
@@ -209,10 +181,7 @@ class Task(ABC):
 
     @classmethod
     def blank_batch(cls, settings: Finetuning, size: Size, lanes: int, device: torch.device) -> dict[str, Tensor]:
-        """Batch of `lanes` without events and with the maximum number of labels, for estimating the cost of a step.
-
-        `size` is (H, W) of the histograms in px.
-        """
+        """Batch of `lanes` without events and with the maximum number of labels, for estimating the cost of a step."""
         segments, most = settings.segments, settings.most_labels
         place = [(lane, segment) for lane in range(lanes) for segment in range(segments - most, segments)]
         shape = (lanes, segments, 2 * settings.bins, *size)
@@ -224,11 +193,7 @@ class Task(ABC):
 
     @classmethod
     def blank_labels(cls, settings: Finetuning, size: Size, count: int, device: torch.device) -> dict[str, Tensor]:
-        """`count` labels as `collate` returns them, for estimating the cost of a step; `size` is (H, W) in px.
-
-        Raises:
-            UserError: `collate` is not one of the harness's, and the task does not override this method.
-        """
+        """`count` labels as `collate` returns them, for `blank_batch`; a task with its own `collate` overrides this."""
         box = [0.0, size[1] / 4, size[0] / 4, 3 * size[1] / 4, 3 * size[0] / 4]
         labels = {
             stack_masks: {"labels": torch.zeros(1, *size, dtype=torch.uint8)},
@@ -264,11 +229,7 @@ class Task(ABC):
 
     @staticmethod
     def read(predictions: Any) -> Sequence[Any]:
-        """Convert a model's predictions to one value per labelled segment for the scorer; tensors become arrays.
-
-        Raises:
-            UserError: a prediction is infinite or NaN.
-        """
+        """Convert a model's predictions to one value per labelled segment for the scorer; tensors become arrays."""
         if not isinstance(predictions, Tensor):
             return list(predictions)
         require_finite(predictions)
@@ -278,8 +239,7 @@ class Task(ABC):
     def draw(axis: Axes, label: Any) -> AxesImage | None:
         """Draw a label, or a prediction converted by `read`, over the events that `axis` shows.
 
-        Returns:
-            the image that needs a colour bar, whose title is the image's label (`set_label`); None if no bar is needed.
+        Returns the image that needs a colour bar, whose title is the image's label, or None.
         """
         from tespec.pictures import draw_label
 
@@ -295,18 +255,9 @@ class Task(ABC):
 
     @torch.no_grad()
     def evaluate(self, model: Any, device: torch.device, workers: int = 0) -> Any:
-        """Score every label of the scored recordings once; ranks divide the labels among them.
+        """Score every label of the scored recordings once, divided among the ranks; return the scorer of all.
 
-        Args:
-            model: model on `device`.
-            device: device of the predictions, which have the precision of the training.
-            workers: processes that load events and labels; 0: this process loads them.
-
-        Returns:
-            the scorer, updated with the labels of all ranks.
-
-        Raises:
-            UserError: data cannot be read, or a prediction is infinite or NaN.
+        The model is on `device`, and predicts in the precision of its training. `workers` processes load the data.
         """
         total = sum(len(recording.labelled) for recording in self.scored)
         scorer, player, state, done = self.scorer(), self.player(model.eval()), None, 0
@@ -343,11 +294,7 @@ def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
 
 
 def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
-    """Open the dataset named by the settings in `root`; its labels must be of the kind that the task expects.
-
-    Raises:
-        UserError: the dataset is unknown, or not in `root`.
-    """
+    """Open the dataset named by the settings in `root`; its labels must be of the kind that the task expects."""
     kind = find_registered(DATASETS, settings.dataset, "dataset")
     dataset: LabelledDataset = kind(root, settings)
     dataset.label_kind = LABEL_KINDS.get(getattr(TASKS.module_dict.get(settings.kind), "collate", None))
@@ -357,9 +304,8 @@ def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
 def named(recordings: Sequence[LabelledRecording]) -> str:
     """List recordings with their number of labels; at most the first `NAMED`, since texts of records are bounded."""
     words = [
-        f"{recording.name} ({len(recording.labelled)} labels"
-        + (f", {recording.left_out} left out)" if recording.left_out else ")")
-        for recording in recordings[:NAMED]
+        f"{each.name} ({len(each.labelled)} labels{f', {each.left_out} left out' if each.left_out else ''})"
+        for each in recordings[:NAMED]
     ]
     labels = sum(len(recording.labelled) for recording in recordings)
     more = f" and {len(recordings) - NAMED:,} more ({labels:,} labels in all)" if len(recordings) > NAMED else ""

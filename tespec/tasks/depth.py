@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pydantic
 import torch
@@ -25,12 +25,9 @@ SOBEL = ((1.0, 0.0, -1.0), (2.0, 0.0, -2.0), (1.0, 0.0, -1.0))
 
 
 def scale_invariant_loss(difference: Tensor, valid: Tensor, share: float) -> Tensor:
-    """Mean over the maps of mean(d^2) - share * mean(d)^2.
+    """Mean over the maps of mean(d^2) - share * mean(d)^2; the share is 0.5 in HMNet, 1 (the variance) in RAMNet.
 
-    Args:
-        difference: (L, H, W) prediction minus truth, finite everywhere.
-        valid: (L, H, W) bool, valid pixels; the loss of a map without any is 0.
-        share: share of the squared mean that is subtracted: 0.5 in HMNet, 1 (the variance) in RAMNet.
+    The difference d (L, H, W) is prediction minus truth, finite everywhere. A map without valid pixels has the loss 0.
     """
     count = valid.flatten(1).sum(1).clamp(min=1)
     kept = torch.where(valid, difference, 0.0).flatten(1)
@@ -40,12 +37,9 @@ def scale_invariant_loss(difference: Tensor, valid: Tensor, share: float) -> Ten
 
 
 def gradient_loss(difference: Tensor, valid: Tensor, scales: int) -> Tensor:
-    """Mean absolute Sobel gradient of the difference at 1, 1/2, 1/4 ... of its size.
+    """Mean absolute Sobel gradient of the difference (L, H, W), 0 at invalid pixels, at 1, 1/2, 1/4 ... of its size.
 
-    Args:
-        difference: (L, H, W) prediction minus truth, finite everywhere; invalid pixels are set to 0.
-        valid: (L, H, W) bool, valid pixels.
-        scales: number of sizes; those with fewer than 3 rows or columns are skipped.
+    Sizes with fewer than 3 rows or columns are skipped.
     """
     image = torch.where(valid, difference, 0.0).unsqueeze(1)
     kernel = torch.tensor(SOBEL, dtype=image.dtype)
@@ -90,10 +84,6 @@ class MidasHead(nn.Module):
     """MiDaS decoder of four stages to one full-resolution map; 4,112,513 parameters for Swin-T and 128 features.
 
     The first unit of the deepest fusion is never used, but the published parameter count includes it.
-
-    Args:
-        in_channels: channels of the four stages, the finest first.
-        features: width of the decoder.
     """
 
     def __init__(self, in_channels: Sequence[int], features: int = 128) -> None:
@@ -110,10 +100,6 @@ class MidasHead(nn.Module):
         for project, fuse, stage in reversed(list(zip(self.project, self.fuse, features, strict=True))):
             maps = fuse(maps, project(stage))
         return self.predict(relu(self.refine(_doubled(self.narrow(maps))))).squeeze(1)
-
-    def unused(self) -> list[nn.Parameter]:
-        """Parameters that no output depends on."""
-        return list(self.fuse[-1].get_submodule("skip").parameters())
 
 
 def _doubled(maps: Tensor) -> Tensor:
@@ -152,13 +138,11 @@ class DepthModel(Network):
         Labels are (L, H, W) float32 in m, NaN where the depth is unknown.
         """
         place, labels, empty = dummy_labels(batch["label_place"], batch["labels"], math.nan)
-        # Unused parameters get gradients of zero, which distributed training requires.
-        zero = sum((parameter.sum() * 0.0 for parameter in self.head.unused()), features[-1].float().sum() * 0.0)
         with rank_without_labels(empty):
-            return self._losses(select_labelled(features, place), labels, zero)
+            return self._losses(select_labelled(features, place), labels)
 
     @in_fp32
-    def _losses(self, features: list[Tensor], labels: Tensor, zero: Tensor) -> dict[str, Tensor]:
+    def _losses(self, features: list[Tensor], labels: Tensor) -> dict[str, Tensor]:
         # The head is in float32 too: rounded to 8 bits, depth would have steps that dominate the gradient loss.
         own = self.settings
         predicted = crop(self.head(features), labels.shape[-2:])
@@ -167,11 +151,10 @@ class DepthModel(Network):
         difference = predicted - truth
         si = scale_invariant_loss(difference, valid, own.si_lambda)
         gradient = gradient_loss(difference, valid, own.gradient_scales)
-        return {
-            "loss": own.si_weight * si + own.gradient_weight * gradient + zero,
-            "loss_si": si,
-            "loss_gradient": gradient,
-        }
+        # Unused parameters get gradients of zero, which distributed training requires.
+        zero: Any = sum(each.sum() * 0.0 for each in self.head.fuse[-1].get_submodule("skip").parameters())
+        total = own.si_weight * si + own.gradient_weight * gradient + zero
+        return {"loss": total, "loss_si": si, "loss_gradient": gradient}
 
     @in_fp32
     def outputs(self, features: list[Tensor], size: Sequence[int]) -> Tensor:

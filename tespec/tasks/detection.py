@@ -57,36 +57,15 @@ class DetectionHead:
 
 
 class DetectionModel(Network):
-    """Backbone, `mmdet.YOLOXPAFPN` and `mmdet.YOLOXHead` with SimOTA; 5 IoU + objectness + class losses, as in RVT.
-
-    Args:
-        backbone: returns the features.
-        classes: number of classes.
-        settings: settings of neck and head.
-    """
+    """Backbone, `mmdet.YOLOXPAFPN` and `mmdet.YOLOXHead` with SimOTA; 5 IoU + objectness + class losses, as in RVT."""
 
     def __init__(self, backbone: Backbone, classes: int, settings: DetectionHead) -> None:
         super().__init__(backbone)
         self.settings, width = settings, settings.channels or 2 * backbone.channels[0]
-        self.neck = MODELS.build(
-            {
-                "type": "mmdet.YOLOXPAFPN",
-                "in_channels": [backbone.channels[stage] for stage in STAGES],
-                "out_channels": width,
-                "num_csp_blocks": settings.neck_blocks,
-                "norm_cfg": NORM,
-            }
-        )
-        self.head = MODELS.build(
-            {
-                "type": "mmdet.YOLOXHead",
-                "num_classes": classes,
-                "in_channels": width,
-                "feat_channels": width,
-                "strides": STRIDES,
-                "norm_cfg": NORM,
-            }
-        )
+        neck = {"in_channels": [backbone.channels[stage] for stage in STAGES], "num_csp_blocks": settings.neck_blocks}
+        self.neck = MODELS.build({"type": "mmdet.YOLOXPAFPN", "out_channels": width, "norm_cfg": NORM} | neck)
+        head = {"num_classes": classes, "in_channels": width, "feat_channels": width, "strides": STRIDES}
+        self.head = MODELS.build({"type": "mmdet.YOLOXHead", "norm_cfg": NORM} | head)
         # YOLOX's initialisation: PyTorch's default for convolutions, and a prior probability for objects.
         for module in (*self.neck.modules(), *self.head.modules()):
             if isinstance(module, nn.Conv2d):
@@ -134,9 +113,8 @@ class DetectionModel(Network):
     def _decoded(self, outputs: Sequence[Sequence[Tensor]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Decode the head's outputs at all locations of all levels, in float32.
 
-        Returns:
-            class logits (L, P, C), boxes (L, P, 4) in px, objectness logits (L, P), and locations (P, 3): left and top
-            in px, and stride.
+        Returns class logits (L, P, C), boxes (L, P, 4) in px, objectness logits (L, P), and locations (P, 3): left and
+        top in px, and stride.
         """
         classes, offsets, objectness = (
             torch.cat([level.float().flatten(2).transpose(1, 2) for level in kind], dim=1) for kind in outputs
@@ -193,7 +171,7 @@ def assign(
         predicted: (L, P, 4) float32, left, top, right and bottom of the predicted boxes in px.
         scores: (L, P, C) float32 class scores from 0 to 1.
         boxes: (L, M, 4) float32 ground truth boxes, M at least 1.
-        label: (L, M) int64 classes of the boxes; -1 marks padding, whose `boxes` are ignored.
+        label: (L, M) int64 classes of the boxes; -1 marks padding.
 
     Returns:
         whether each location learns a box (L, P) bool, the index of that box in its frame (L, P) int64, and the IoU
@@ -266,13 +244,11 @@ class DetectionTask(Task):
         """Create an empty scorer."""
         head = build(DetectionHead, self.settings.head, "head")
         ranked = "class score" if head.score == "class" else "objectness times class score"
-        described = (
-            f"{ranked}; of each frame, the {CANDIDATES} boxes with the highest objectness times class score, from "
-            f"{head.score_threshold:g} on, reach non-maximum suppression"
-        )
+        ranked += f"; of each frame, the {CANDIDATES} boxes with the highest objectness times class score, from "
+        ranked += f"{head.score_threshold:g} on, reach non-maximum suppression"
         factor = self.scored[0].region.factor
         filters = BoxFilter(head.min_diagonal / factor, head.min_side / factor, round(head.skip_ms * 1000))
-        return DetectionScorer(self.settings.classes, filters, described)
+        return DetectionScorer(self.settings.classes, filters, ranked)
 
     def score(self, scorer: Any, predicted: Boxes, truth: Boxes, recording: LabelledRecording, label: int) -> None:
         """Update the scorer with the boxes of one frame and its time since the recording's start."""

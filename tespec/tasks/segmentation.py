@@ -32,14 +32,8 @@ def dice_losses(logits: Tensor, labels: Tensor) -> Tensor:
     """One minus the Dice coefficient of each sample and class, absent classes included.
 
     Per sample and class it is 1 - (2 sum(p t) + 1) / (sum(p^2 + t^2) + 1) with softmax probabilities p and one-hot
-    labels t, as in uzh-rpg/ess, utils/loss_functions.py.
-
-    Args:
-        logits: (N, classes, H, W).
-        labels: (N, H, W) integers; pixels labelled 255 are ignored.
-
-    Returns:
-        (N, classes) float32 between 0 and 1.
+    labels t, as in uzh-rpg/ess, utils/loss_functions.py. Logits are (N, classes, H, W), labels (N, H, W) integers, 255
+    for ignored pixels, and the losses (N, classes) float32.
     """
     classes = logits.shape[1]
     labels = labels.unsqueeze(1)
@@ -63,28 +57,14 @@ class SegmentationHead:
 
 
 class SegmentationModel(Network):
-    """Backbone and `mmseg.UPerHead`, trained with the unweighted sum of cross-entropy and Dice loss.
-
-    Args:
-        backbone: returns the features of four stages.
-        classes: number of classes; label 255 is ignored.
-        settings: settings of the head.
-    """
+    """Backbone and `mmseg.UPerHead`, trained with the unweighted sum of cross-entropy and Dice loss."""
 
     def __init__(self, backbone: Backbone, classes: int, settings: SegmentationHead) -> None:
         super().__init__(backbone)
-        self.head = MODELS.build(
-            {
-                "type": "mmseg.UPerHead",
-                "in_channels": list(backbone.channels),
-                "in_index": list(range(len(backbone.channels))),
-                "channels": settings.channels,
-                "num_classes": classes,
-                "dropout_ratio": settings.dropout,
-                "norm_cfg": {"type": "mmengine.BN"},
-                "loss_decode": [],
-            }
-        )
+        stages = {"in_channels": list(backbone.channels), "in_index": list(range(len(backbone.channels)))}
+        head = {"channels": settings.channels, "num_classes": classes, "dropout_ratio": settings.dropout}
+        norm = {"norm_cfg": {"type": "mmengine.BN"}}
+        self.head = MODELS.build({"type": "mmseg.UPerHead", "loss_decode": []} | stages | head | norm)
         # The rest of the head's init_weights(), without logging every tensor.
         nn.init.normal_(self.head.conv_seg.weight, std=0.01)
         nn.init.zeros_(self.head.conv_seg.bias)
@@ -132,13 +112,8 @@ VIEWS: Mapping[str, tuple[float, ...]] = {
 class AveragedViews:
     """Test-time augmentation: average the logits of a segmentation network over scaled and mirrored views.
 
-    Histograms are scaled bilinearly. Each view has its own recurrent state; each size has its own backbone with the
-    same weights, and all share the head.
-
-    Args:
-        model: trained network.
-        scales: one of the values of `VIEWS`.
-        size: (H, W) of the histograms in px.
+    Histograms of `size` (H, W) px are scaled bilinearly. Each view has its own recurrent state; each size has its own
+    backbone with the same weights, and all share the head.
     """
 
     def __init__(self, model: SegmentationModel, scales: Sequence[float], size: Size) -> None:

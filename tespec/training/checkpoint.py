@@ -24,13 +24,8 @@ KEEP = 2
 def save_checkpoint(folder: Path, step: int, content: dict[str, Any]) -> Path:
     """Write the checkpoint of `step`; keep it and the one before it, and delete all others.
 
-    Args:
-        folder: folder of the run.
-        step: number of steps done.
-        content: tensors, numbers, strings, and dicts, lists and tuples of them.
-
-    Raises:
-        OSError: the disk is full, or the folder is not writable; older checkpoints are kept.
+    The content are tensors, numbers, strings, and dicts, lists and tuples of them. If writing fails, older checkpoints
+    are kept.
     """
     path = folder / f"step-{step:09d}.pt"
     buffer = io.BytesIO()
@@ -64,11 +59,7 @@ def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def read_checkpoint(path: Path, run: str) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU.
-
-    Raises:
-        UserError: the file is not a checkpoint, or belongs to another run.
-    """
+    """Read a checkpoint of a run onto the CPU."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
         owner = content["run"]

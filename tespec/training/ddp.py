@@ -50,11 +50,7 @@ def wrap_ddp(network: nn.Module) -> nn.Module:
 
 
 def require_gradients(network: nn.Module) -> None:
-    """Check that every trained parameter has a gradient, for which the other ranks would otherwise wait.
-
-    Raises:
-        UserError: a trained parameter has none.
-    """
+    """Check that every trained parameter has a gradient, for which the other ranks would otherwise wait."""
     if world_size() == 1 or getattr(network, "unused_parameters", False):
         return
     without = [name for name, each in network.named_parameters() if each.requires_grad and each.grad is None]
@@ -64,11 +60,7 @@ def require_gradients(network: nn.Module) -> None:
 
 
 def synced(model: nn.Module) -> nn.Module:
-    """Turn torch's batch normalisations in `model` into `SyncedBatchNorm`, in place; optimizers stay valid.
-
-    Raises:
-        UserError: multiple ranks train a batch normalisation of another class.
-    """
+    """Turn torch's batch normalisations in `model` into `SyncedBatchNorm`, in place; optimizers stay valid."""
     for each in model.modules():
         trained = any(parameter.requires_grad for parameter in each.parameters(recurse=False))
         if type(each) in BATCH_NORMS:  # subclasses, such as timm's with an activation, do more

@@ -68,11 +68,7 @@ def denormals_flushed() -> Iterator[None]:
 
 @contextmanager
 def out_of_memory_named() -> Iterator[None]:
-    """Report a GPU that runs out of memory inside the block as a user error with a remedy.
-
-    Raises:
-        UserError: the GPU ran out of memory.
-    """
+    """Report a GPU that runs out of memory inside the block as a user error with a remedy."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -94,11 +90,7 @@ def seed_everything(seed: int) -> None:
 
 
 def choose_device(name: str | None) -> torch.device:
-    """Return the named device, or by default a GPU if there is one, else the CPU.
-
-    Raises:
-        UserError: the name is unknown, or the machine does not have this device.
-    """
+    """Return the named device, or by default a GPU if there is one, else the CPU."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -117,11 +109,7 @@ def describe(device: torch.device) -> str:
 
 
 def with_precision(settings: Optimisation, device: torch.device) -> Optimisation:
-    """Resolve the precision in the settings: `auto` becomes bf16 on a GPU and fp32 on a CPU.
-
-    Raises:
-        UserError: the device does not support the precision.
-    """
+    """Resolve the precision in the settings: `auto` becomes bf16 on a GPU and fp32 on a CPU."""
     precision = settings.precision
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" else "fp32"
@@ -143,14 +131,7 @@ def starting(launcher: str, environment: Mapping[str, str]) -> list[str]:
 def launched(launcher: str, device: str | None) -> Iterator[None]:
     """Join the processes that `launcher` started into one group inside the block; each takes a GPU, or all the CPU.
 
-    NCCL refuses to start if two processes take the same GPU.
-
-    Args:
-        launcher: "none", "pytorch" (torchrun) or "slurm".
-        device: as in `choose_device`; "cpu" for no GPU.
-
-    Raises:
-        UserError: the launcher does not match the environment, processes cannot meet, a GPU was named or is missing.
+    NCCL refuses to start if two processes take the same GPU. `launcher` is "none", "pytorch" (torchrun) or "slurm".
     """
     if launcher == "none":
         if os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ:
@@ -184,9 +165,6 @@ def torch_environment(launcher: str, environment: Mapping[str, str]) -> dict[str
 
     Address and port are kept if the environment sets them. Otherwise SLURM processes meet on the first machine of their
     step, at a port derived from the job id so that jobs on the same machine do not collide.
-
-    Raises:
-        UserError: a variable is missing.
     """
     found, how = {}, "start with srun" if launcher == "slurm" else "start with torchrun --nproc-per-node N"
     for name, others in zip(("RANK", "WORLD_SIZE", "LOCAL_RANK"), LAUNCHERS[launcher], strict=True):

@@ -1,7 +1,4 @@
-"""Loading of batches: divided among ranks, built by worker processes, copied to the device.
-
-Data that disappear and workers that die are reported as one clear error.
-"""
+"""Loading of batches: divided among ranks and built by worker processes."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -28,58 +24,26 @@ MOST_WORKERS = 8
 class MicroBatches(Dataset[Batch]):
     """Micro-batches of a rank: item k * accumulate + i belongs to step k, gradient accumulation step i.
 
-    Args:
-        parts: one data set per gradient accumulation step; its item k is that part of the batch of step k.
-
-    Attributes:
-        accumulate: number of gradient accumulation steps.
-        segments: windows per chunk.
-        left_out: names of recordings that are too short for a chunk.
-        has_no_continuation: whether lanes play streams, but no recording has a second chunk.
+    `parts` holds one data set per gradient accumulation step; its item k is that part of the batch of step k.
     """
 
     def __init__(self, parts: Sequence[Any]) -> None:
-        self._parts = parts
-        self.accumulate = len(parts)
-        self.segments: int = getattr(parts[0], "segments", 1)
-        self.left_out: tuple[str, ...] = getattr(parts[0], "left_out", ())
-        self.has_no_continuation: bool = getattr(parts[0], "has_no_continuation", False)
+        self.parts, self.accumulate = parts, len(parts)
 
     def __getitem__(self, index: int) -> Batch:
         step, part = divmod(index, self.accumulate)
-        batch: Batch = self._parts[part][step]
+        batch: Batch = self.parts[part][step]
         return batch
 
     def names(self, step: int) -> list[str]:
         """Names of the recordings used at a step, for parts that know them."""
-        known = [part.names(step) for part in self._parts if hasattr(part, "names")]
-        return sorted({name for names in known for name in names})
+        return sorted({name for part in self.parts if hasattr(part, "names") for name in part.names(step)})
 
 
-def deal(steps: Callable[..., Any], seed: int, batch_size: int, accumulate: int) -> MicroBatches:
-    """Build this rank's micro-batches of every batch.
-
-    Args:
-        steps: function of a seed and a shard (index, count) that returns the batches by step.
-        seed: seed of the run.
-        batch_size: global batch size, over all ranks.
-        accumulate: number of gradient accumulation steps.
-
-    Raises:
-        UserError: the batch does not divide evenly, or the data is too short.
-    """
-    parts = micro_batches(batch_size, accumulate)
-    return MicroBatches([steps(seed, (rank() * accumulate + step, parts)) for step in range(accumulate)])
-
-
-def micro_batches(batch_size: int, accumulate: int, setting: str = "batch_size") -> int:
-    """Number of micro-batches of a batch over all ranks; a batch that does not divide evenly is refused."""
+def deal(steps: Callable[..., Any], seed: int, accumulate: int) -> MicroBatches:
+    """Build this rank's micro-batches; `steps(seed, (index, count))` returns one of `count` parts of the batches."""
     parts = world_size() * accumulate
-    if batch_size % parts:
-        shared = f"among {world_size()} processes with {accumulate} gradient accumulation steps each"
-        what, larger = f"{batch_size} does not divide evenly {shared}", -(-batch_size // parts) * parts
-        raise UserError(setting, what, f"use --set {setting}={larger}, or another --accumulate")
-    return parts
+    return MicroBatches([steps(seed, (rank() * accumulate + step, parts)) for step in range(accumulate)])
 
 
 class _Answers(Dataset[Batch | UserError]):
@@ -101,8 +65,7 @@ class _Answers(Dataset[Batch | UserError]):
 def load_batches(steps: Dataset[Any], first: int, last: int, workers: int | None, *, pin: bool) -> Iterator[Any]:
     """Yield batches of steps `first` to `last` - 1, prepared by `workers` processes (None: chosen for a GPU, else 0).
 
-    Raises:
-        UserError: data can no longer be read, or a worker process died.
+    Data that disappear and workers that die raise a `UserError`.
     """
     answers = _Answers(steps)
     if pin and workers == 0:
@@ -127,9 +90,7 @@ def load_batches(steps: Dataset[Any], first: int, last: int, workers: int | None
         try:
             batch = next(batches)
         except (RuntimeError, OSError, EOFError) as error:
-            # The pipe may break before torch notices the dead worker.
-            broken = not isinstance(error, RuntimeError) and "in DataLoader worker process" not in str(error)
-            if not workers or not (broken or "DataLoader worker (pid" in str(error)):
+            if not workers or str(error).startswith(("Caught ", "Too many")):  # a worker's exception, open files
                 raise
             what = f"a worker process died at step {step}, possibly out of memory"
             raise UserError(f"--workers {workers}", what, "run the same command with fewer workers") from error
@@ -143,13 +104,10 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def choose_workers(batch: Any) -> int:
-    """Choose and log the number of workers for a GPU, from this process's CPU cores and the free shared memory.
+    """Choose and log the number of workers for a GPU, from its CPU cores, the free shared memory and the first batch.
 
     Prefetched batches take at most half of the free shared memory. One core is left to the training. With two cores,
     workers would cost as much time as they save, so there are none.
-
-    Args:
-        batch: the first batch, for its size.
     """
     if isinstance(batch, UserError):
         raise batch
@@ -165,8 +123,3 @@ def choose_workers(batch: Any) -> int:
     facts = f"{cores} cores, batches of {size / 1e6:.3g} MB, {free / 1e9:.3g} GB of free shared memory"
     say(f"workers: {workers} ({facts}; --workers sets another number)")
     return workers
-
-
-def on_device(batch: Batch, device: torch.device) -> Batch:
-    """Copy a batch to the device; copies from pinned memory overlap with computation."""
-    return {key: value.to(device, non_blocking=True) for key, value in batch.items()}

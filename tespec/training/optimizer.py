@@ -56,25 +56,19 @@ def parameter_groups(model: nn.Module, settings: Optimisation) -> list[dict[str,
     Each group has `lr_share`, its factor on the learning rate, and `decays`, whether weight decay applies. Exempt can
     be "vectors", as in microsoft/Swin-Transformer, optimizer.py (one dimension, or a name ending in ".bias"), and
     "positions" (a name containing one of a backbone's `position_tables`).
-
-    Raises:
-        UserError: the patch embedding has its own learning rate, but the model has no patch embedding.
     """
     tables = {name for module in model.modules() for name in getattr(module, "position_tables", ())}
+    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    if settings.patch_embed_lr != 1 and not any(PATCH_EMBED in name for name in trained):
+        raise UserError("optimisation.patch_embed_lr", "the network has no patch embedding", "set it to 1")
+    exempt = settings.weight_decay.exempt
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
-    embedded = False
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
+    for name, parameter in trained.items():
         vector = parameter.dim() <= 1 or name.endswith(".bias")
         position = any(table in name for table in tables)
-        exempt = settings.weight_decay.exempt
         decays = not ((vector and "vectors" in exempt) or (position and "positions" in exempt))
-        embeds = PATCH_EMBED in name
-        embedded |= embeds
-        groups.setdefault((decays, settings.patch_embed_lr if embeds else 1.0), []).append(parameter)
-    if settings.patch_embed_lr != 1 and not embedded:
-        raise UserError("optimisation.patch_embed_lr", "the network has no patch embedding", "set it to 1")
+        share = settings.patch_embed_lr if PATCH_EMBED in name else 1.0
+        groups.setdefault((decays, share), []).append(parameter)
     return [{"params": each, "decays": decays, "lr_share": share} for (decays, share), each in groups.items()]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -23,7 +24,7 @@ from tespec.core.settings import Optimisation
 from tespec.models.layers import without_tf32
 from tespec.training.ddp import require_gradients, wrap_ddp
 from tespec.training.device import derive, seed_everything, with_precision
-from tespec.training.loading import Batch, MicroBatches, load_batches, on_device
+from tespec.training.loading import Batch, MicroBatches, load_batches
 from tespec.training.optimizer import build_optimizer, clip, learning_rate, weight_decay
 
 NONE_YET = -1
@@ -45,20 +46,9 @@ class Trainer:
     last backward pass of a step. All randomness comes from generators seeded by (seed, step), so a run resumed at step
     k draws the same numbers as an uninterrupted one. A step with a non-finite loss or gradient changes no weight.
 
-    Args:
-        model: has `loss(batch, state)`, which returns the losses by name ("loss" is minimised) and the detached state;
-            `after_step(progress)`, if defined, is called after each optimizer step, for example for an EMA.
-        steps: batches by step, or this rank's micro-batches.
-        settings: optimizer and schedule.
-        seed: seed of the run.
-        device: device to train on.
-        hooks: mmengine's `before_run(trainer)`, `after_train_iter(trainer, step, batch, losses)` and
-            `after_run(trainer)`, the last one even if the training fails.
-        workers: processes that prepare batches; None: see `tespec.training.loading.choose_workers`.
-
-    Attributes:
-        step: number of optimizer steps done.
-        states: recurrent state of each micro-batch after these steps.
+    The model has `loss(batch, state)`, which returns the losses by name ("loss" is minimised) and the detached state.
+    Its `after_step(progress)`, if defined, is called after each optimizer step, for example for an EMA; then, of each
+    hook, `after_train_iter(trainer, step, batch, losses)`. `workers` is as in `load_batches`.
     """
 
     def __init__(
@@ -75,10 +65,10 @@ class Trainer:
         self.model = model.to(device)
         self.settings = with_precision(settings, device)
         self.device = device
-        self.step = 0
+        self.step = 0  # number of optimizer steps done
         self._steps = steps if isinstance(steps, MicroBatches) else MicroBatches([steps])
         self.accumulate = self._steps.accumulate
-        self.states: list[Any] = [None] * self.accumulate
+        self.states: list[Any] = [None] * self.accumulate  # of each micro-batch after these steps
         self.optimizer = build_optimizer(model, self.settings)
         self.scaler = torch.amp.GradScaler("cuda", enabled=self.settings.precision == "fp16")
         # The first non-finite step, on the device so that no step has to wait for it.
@@ -88,29 +78,23 @@ class Trainer:
         self._replica: Any = wrap_ddp(model)
 
     def run(self) -> None:
-        """Train until the last step of the settings.
-
-        Raises:
-            UserError: a loss or a gradient is not finite, data can no longer be read, or a worker process died.
-        """
+        """Train until the last step of the settings."""
         self.model.train()
-        self._call("before_run")
         first, last = (step * self.accumulate for step in (self.step, self.settings.steps))
         batches = load_batches(self._steps, first, last, self._workers, pin=self.device.type == "cuda")
+        send = partial(Tensor.to, device=self.device, non_blocking=True)  # overlaps with computation
         note = ""
-        try:
-            with progress("training", "steps", self.step) as advance:
-                while waiting := list(islice(batches, self.accumulate)):
-                    micro_batches = [on_device(batch, self.device) for batch in waiting]
-                    losses = self.train_step(*micro_batches)
-                    self.step += 1
-                    if self.is_sync_step:
-                        self.require_finite()
-                        note = f"loss {losses['loss'].item():.4f}"
-                    advance(self.step, self.settings.steps, note)
-                    self._call("after_train_iter", self.step - 1, micro_batches[0], losses)
-        finally:
-            self._call("after_run")
+        with progress("training", "steps", self.step) as advance:
+            while waiting := list(islice(batches, self.accumulate)):
+                micro_batches = [tree_map(send, batch) for batch in waiting]
+                losses = self.train_step(*micro_batches)
+                self.step += 1
+                if self.is_sync_step:
+                    self.require_finite()
+                    note = f"loss {losses['loss'].item():.4f}"
+                advance(self.step, self.settings.steps, note)
+                for hook in self._hooks:
+                    hook.after_train_iter(self, self.step - 1, micro_batches[0], losses)
 
     def train_step(self, *batches: Batch) -> dict[str, Tensor]:
         """Do one optimizer step on this rank's micro-batches, which are on the device, and return the losses."""
@@ -167,11 +151,7 @@ class Trainer:
         return self.device.type == "cpu" or self.step % every == 0 or self.step == self.settings.steps
 
     def require_finite(self) -> None:
-        """Check that no step so far was non-finite.
-
-        Raises:
-            UserError: a step was.
-        """
+        """Raise a `UserError` if a step so far was non-finite."""
         step = int(self._first_wrong.item())
         if step == NONE_YET:
             return
@@ -179,10 +159,6 @@ class Trainer:
         on = f" on {', '.join(recordings)}" if recordings else ""
         what = f"the loss or a gradient is not finite{on}; the weights are unchanged, and older checkpoints are kept"
         raise UserError(f"step {step}", what, "lower optimisation.peak_lr")
-
-    def _call(self, point: str, *arguments: Any) -> None:
-        for hook in self._hooks:
-            getattr(hook, point)(self, *arguments)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that determines the next steps; all ranks must call it, since each holds a part of the state."""
@@ -214,10 +190,8 @@ class Trainer:
 @torch.no_grad()
 def mean_losses(found: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Mean of each loss over the micro-batches of all ranks."""
-    if len(found) == 1 and world_size() == 1:
-        return {name: value.detach() for name, value in found[0].items()}
     names = list(found[0])
-    table = torch.stack([torch.stack([losses[name].detach().float() for name in names]) for losses in found]).mean(0)
+    table = torch.stack([torch.stack([losses[name].float() for name in names]) for losses in found]).mean(0)
     if world_size() > 1:
         distributed.all_reduce(table)
         table /= world_size()

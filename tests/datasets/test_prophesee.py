@@ -244,9 +244,9 @@ def test_a_protocol_that_an_archive_is_not_stored_with_is_refused(tiny_world, tm
 
     def prepared(*changes):
         data = Data(root, "sample")
-        return prepare_run("a", cell_spec(tmp_path, tmp_path, "gen1", changes=("rule=rvt", *changes), data=data))
+        return prepare_run("a", cell_spec(tmp_path, tmp_path, "gen1", changes=("rule=rvt", *changes), data=data))[0]
 
-    assert prepared("protocol.skip=[a]").run.overrides["protocol.skip"] == ["a"]
+    assert prepared("protocol.skip=[a]").overrides["protocol.skip"] == ["a"]
     what = r"labels that RVT's protocol selected, so protocol\.min_side has no effect; leave it at its default"
     with pytest.raises(UserError, match=what):
         prepared("protocol.skip=[a]", "protocol.min_side=3")

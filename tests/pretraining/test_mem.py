@@ -166,7 +166,7 @@ def test_the_tokenizer_is_pre_trained_first_and_stays_as_it_is(tiny_world, tmp_p
         assert f"{first.record.name} is already complete" in capsys.readouterr().err
         assert (required.optimisation.steps, required.batch_size, len(first.record.curve)) == (2, 2, 2)
         assert record.start_sha256 == first.record.weights["sha256"]
-        assert set(first.metrics) == {"loss", "perplexity", "drawn_error"}
+        assert set(first.record.metrics) == {"loss", "perplexity", "drawn_error"}
         names.add(record.name)
     assert len(names) == 2
     model = network(tokenizer=own("mem-tokenizer", "sample", tokens=16))

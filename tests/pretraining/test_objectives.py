@@ -95,7 +95,7 @@ def test_a_task_starts_from_them(tiny_world, made, tmp_path, case, arch):
     data = Data(tiny_world / "mvsec", "sample")
     settings = settings_of(data, "mvsec", arch, None, [], method.network)
     weights = made(case).weights
-    start = prepare_run("evaluation", CellSpec(case, method, settings, data, weights, 0, setup_in(tmp_path))).run.start
+    start = prepare_run("evaluation", CellSpec(case, method, settings, data, weights, 0, setup_in(tmp_path)))[0].start
     assert not [name for name in start["fresh"] if not name.startswith("lstms.")]
     assert bool(start["fresh"]) == (arch == "recurrent") == (start["coverage"] < 1)
     assert start["loaded"] + len(start["fresh"]) > 100 or case == "ecdp"

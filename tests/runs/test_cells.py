@@ -10,8 +10,9 @@ from short_runs import cell_spec
 from tespec.comparison.records import read_records
 from tespec.core.errors import UserError
 from tespec.models import EventSwin
+from tespec.runs import references
 from tespec.runs.data import Data
-from tespec.runs.finetune import PreparedRun, finetune, prepare_run
+from tespec.runs.finetune import finetune, outcome_of, prepare_run
 from tespec.runs.references import label_prior, prior_of, probe
 from tespec.tasks import build_task
 from tespec.weights.files import write_weights
@@ -66,8 +67,8 @@ def test_the_prior_is_right_where_training_and_test_are_the_same(tiny_world, tmp
 
 
 def test_a_number_that_is_not_finite_is_recorded_as_missing(tiny_world, tmp_path, monkeypatch):
-    outcome, nan = PreparedRun.outcome, {"metrics": {"miou": np.float32("nan")}}
-    monkeypatch.setattr(PreparedRun, "outcome", lambda *arguments: outcome(*arguments) | nan)
+    nan = {"metrics": {"miou": np.float32("nan")}}
+    monkeypatch.setattr(references, "outcome_of", lambda *given, **said: outcome_of(*given, **said) | nan)
     assert prior(tiny_world, tmp_path).metrics == {"miou": None}
 
 
@@ -82,7 +83,7 @@ def test_a_run_takes_the_rate_that_its_weights_ask_for(tiny_world, tmp_path, cap
     where = "1mpx of the sample world" if data == "sample" else data
     said = f"peak learning rate {peak} after pre-training on {where} (peak_lr_after: 1Mpx: 0.00025)\n"
     assert capsys.readouterr().err == said
-    run = prepare_run("evaluation", spec).run
+    run, _, _ = prepare_run("evaluation", spec)
     assert run.settings.optimisation.peak_lr == run.config["optimisation"]["peak_lr"] == peak
 
 

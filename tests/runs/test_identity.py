@@ -8,13 +8,14 @@ from guides import forgotten_afterwards
 from short_runs import cell_spec, setup_in
 
 import tespec
+from tespec.comparison import records
 from tespec.comparison.records import RESULTS_VERSION, read_records, write_record
 from tespec.core import config
 from tespec.core.config import pretraining_settings
 from tespec.core.paths import CONFIGS
 from tespec.pretraining.method import find_method
 from tespec.registry import register_methods
-from tespec.runs import pretrain, run
+from tespec.runs import pretrain
 from tespec.runs.data import Data
 from tespec.runs.finetune import prepare_run
 from tespec.runs.references import label_prior
@@ -64,7 +65,7 @@ def cell(tiny_world, methods):
 
 
 def name_of(wanted):
-    return prepare_run("evaluation", wanted).run.name
+    return prepare_run("evaluation", wanted)[0].name
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +167,7 @@ def test_an_old_record_is_taken_and_named_and_gets_the_variant(cell, tmp_path, m
     assert [record.variant for record in read_records(tmp_path / "results")[0]] == ["target: Eq. 6"]
     assert prior(cell, tmp_path).variant == "target: Eq. 6"
     write_record(first, tmp_path / "results")
-    monkeypatch.setattr(run, "RESULTS_VERSION", RESULTS_VERSION + 1)
+    monkeypatch.setattr(records, "RESULTS_VERSION", RESULTS_VERSION + 1)
     assert prior(cell, tmp_path) == first
     assert f"(made by {tespec.__version__}, results version {RESULTS_VERSION})" in capsys.readouterr().err
     # As if a profile of the repository had been edited, which is not a choice of the run.

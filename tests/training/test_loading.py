@@ -5,16 +5,18 @@ import pytest
 import torch
 
 from tespec.core.errors import UserError
+from tespec.runs import train
 from tespec.training import loading
 from tespec.training.loading import choose_workers, deal, load_batches
 
 
 def test_more_ranks_than_lanes_are_refused(monkeypatch):
-    monkeypatch.setattr(loading, "world_size", lambda: 16)
+    for module in (loading, train):
+        monkeypatch.setattr(module, "world_size", lambda: 16)
     monkeypatch.setattr(loading, "rank", lambda: 5)
     with pytest.raises(UserError, match=r"8 does not divide evenly .*; use --set batch_size=16"):
-        deal(lambda seed, part: part, 0, 8, 1)
-    assert deal(lambda seed, part: [part], 0, 32, 2)[1] == (11, 32)
+        train.require_trainable(SimpleNamespace(batch_size=8), SimpleNamespace(accumulate=1))
+    assert deal(lambda seed, part: [part], 0, 2)[1] == (11, 32)
 
 
 BATCH = {"x": torch.zeros(250_000)}  # 1 MB
