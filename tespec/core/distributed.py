@@ -65,7 +65,7 @@ def all_gather(value: Value) -> list[Value]:
     return values
 
 
-# What this rank computes of a batch: micro-batch part[0] of part[1], alone or not, without labels or not.
+# What this rank computes of a batch.
 # Not a context variable: activation checkpointing reads it from autograd's threads.
 _batch: dict[str, Any] = {"part": (0, 1), "alone": False, "unlabelled": False}
 
@@ -79,10 +79,19 @@ def _within(fact: str, value: Any) -> Iterator[None]:
         _batch[fact] = before
 
 
-# Contexts: `batch_part(part)` computes micro-batch part[0] of part[1], see `shard_slice`; `single_rank()` computes
-# alone, without collectives; in `rank_without_labels(True)`, a rank joins all collectives, but must not affect results.
-batch_part, single_rank = partial(_within, "part"), partial(_within, "alone", True)
-rank_without_labels = partial(_within, "unlabelled")
+def batch_part(part: tuple[int, int]) -> AbstractContextManager[None]:
+    """Context in which micro-batch part[0] of part[1] is computed; see `shard_slice`."""
+    return _within("part", part)
+
+
+def single_rank() -> AbstractContextManager[None]:
+    """Context in which this rank computes alone, without collectives."""
+    return _within("alone", True)
+
+
+def rank_without_labels(wanted: bool) -> AbstractContextManager[None]:
+    """Context in which, if `wanted`, this rank has no labels: it joins all collectives, but must not affect results."""
+    return _within("unlabelled", wanted)
 
 
 def shard_slice(here: int) -> tuple[int, slice]:
