@@ -343,8 +343,8 @@ def _scores(measured: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, li
     most = most.where(is_ranked, scores["n"])
     means = scores["mean"].where(is_ranked & (scores["finite"] == scores["n"]))
     means = means.where(scores["better"] != "lower", -means).where(scores["better"] != "")
-    groups = means.groupby(columns)
-    bold = means.eq(groups.transform("max")) & (groups.transform("count") > 1)
+    best, count = (means.groupby(columns).transform(name) for name in ("max", "count"))
+    bold = means.eq(best) & (count > 1)
     names = [name for name, _ in Counter(scores["machines"].explode().dropna()).most_common()]
     signs = {name: SIGNS[n] if n < len(SIGNS) else f" [{n + 1}]" for n, name in enumerate(names[1:])}
     rows: Any = scores.assign(most=most).itertuples()

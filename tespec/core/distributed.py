@@ -7,9 +7,8 @@ complete batch.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
-from functools import partial
 from typing import Any, TypeVar
 
 import tespec.core.compat  # noqa: F401  # before mmengine

@@ -24,13 +24,14 @@ from mmengine.visualization import BaseVisBackend
 from torch import nn
 
 from tespec.comparison import records
-from tespec.comparison.records import TEST, Record
+from tespec.comparison.records import Record
 from tespec.core.config import flattened, own_files
 from tespec.core.distributed import barrier, broadcast, is_first
 from tespec.core.errors import Preempted, UserError
 from tespec.core.files import one_at_a_time
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning, Pretraining
+from tespec.datasets.base import TEST
 from tespec.pretraining.method import Method
 from tespec.registry import PLUGIN
 from tespec.runs.setup import Setup
