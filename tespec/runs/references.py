@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from torch.utils.data import ConcatDataset
 
@@ -57,15 +57,12 @@ class Prior(Method):
     summary = "Most frequent class or median depth per pixel, or most common boxes, of the training set; no network."
 
 
-class Constant:
+class Constant(nn.Module):
     """Stand-in for a model that ignores its input; `answer` is its prediction for every label."""
 
     def __init__(self, answer: Tensor | Boxes) -> None:
+        super().__init__()
         self._answer = answer
-
-    def eval(self) -> Constant:
-        """Do nothing, as there is no training mode."""
-        return self
 
     def predict(self, histograms: Tensor, state: None, label_place: Tensor) -> tuple[Tensor | Sequence[Boxes], None]:
         """Return the answer for each label, in the format of the task's model."""
