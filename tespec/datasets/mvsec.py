@@ -79,8 +79,6 @@ class Mvsec(LabelledDataset):
         if shape[1] != 4:
             raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", AGAIN)
         count, size = shape[0], resolve_size(path, height, width, default=default or cls.sensor)
-        if not count:
-            raise UserError(path, "holds no events", "give a recording with events")
 
         def chunks() -> Iterator[Events]:
             for begin in range(0, count, AT_ONCE):
