@@ -5,11 +5,4 @@ from tespec.events.packing import load_events, open_events
 from tespec.events.readers import Events
 from tespec.events.store import PackedEvents
 
-__all__ = [
-    "Events",
-    "PackedEvents",
-    "event_histogram",
-    "load_events",
-    "open_events",
-    "window_histograms",
-]
+__all__ = ["Events", "PackedEvents", "event_histogram", "load_events", "open_events", "window_histograms"]

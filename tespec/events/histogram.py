@@ -7,53 +7,36 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from tespec.events.readers import Column, check_events
-from tespec.events.store import CLIP, MAX_WIDTH, PackedEvents, Seen
+from tespec.events.store import MAX_WIDTH, PackedEvents, Seen, count_events
 
 RULES = ("edges", "rvt")
-BLOCK = 1 << 12  # events counted per block, whose histogram indices stay in the L1 cache
-COORDINATES = MAX_WIDTH + 1  # those of packed events, and one outside of every region
 DROPPED = -1
 
 
 class FlipZoom(NamedTuple):
-    """Flip and zoom of an image, as index maps for pixels and as scale and shift for boxes.
+    """Flip and zoom of an image, as index maps for pixels and as scale and shift for boxes."""
 
-    Attributes:
-        rows: (H,) source row of each output row; `DROPPED` outside of the image.
-        columns: (W,) source column of each output column; `DROPPED` outside of the image.
-        scale: factors along rows and columns; negative if flipped.
-        shift: output position of the source's upper and left edges in px.
-    """
-
-    rows: NDArray[np.int64]
-    columns: NDArray[np.int64]
-    scale: tuple[float, float] = (1.0, 1.0)
-    shift: tuple[float, float] = (0.0, 0.0)
+    rows: NDArray[np.int64]  # (H,) source row of each output row; `DROPPED` outside of the image
+    columns: NDArray[np.int64]  # (W,) source column of each output column; `DROPPED` outside of the image
+    scale: tuple[float, float] = (1.0, 1.0)  # factors along rows and columns; negative if flipped
+    shift: tuple[float, float] = (0.0, 0.0)  # output position of the source's upper and left edges in px
 
 
 @dataclass(frozen=True)
 class Region:
     """The upper rows and left columns of a sensor, downsampled.
 
-    Counting only the events that nearest-exact subsampling keeps is bit-identical to subsampling the full histogram,
-    and takes a quarter of the events and memory at factor 2.
-
-    Attributes:
-        height: rows of the histogram in px.
-        width: columns of the histogram in px.
-        factor: sensor pixels per histogram pixel, along each side.
-        keep: "nearest" keeps the events of one of factor x factor sensor pixels, the one that nearest-exact subsampling
-            picks: coordinates c with c % factor == factor // 2 (odd ones at factor 2, as in RVT's 1Mpx archive);
-            "all" sums the events of all of them.
+    `keep` is "nearest" for the events of one of factor x factor sensor pixels, the one that nearest-exact subsampling
+    picks: coordinates c with c % factor == factor // 2 (odd ones at factor 2, as in RVT's 1Mpx archive). This is
+    bit-identical to subsampling the full histogram. "all" sums the events of all these pixels.
     """
 
-    height: int
-    width: int
-    factor: int = 1
+    height: int  # rows of the histogram in px
+    width: int  # columns of the histogram in px
+    factor: int = 1  # sensor pixels per histogram pixel, along each side
     keep: str = "nearest"
 
     def seen(self, view: FlipZoom | None = None) -> Seen:
@@ -70,7 +53,7 @@ class Region:
 @lru_cache(maxsize=64)
 def _places(region: Region) -> Seen:
     """Row (1, 2049) and column (1, 2049) of the region for each sensor coordinate, or `DROPPED`."""
-    coordinates = np.arange(COORDINATES, dtype=np.int32)
+    coordinates = np.arange(MAX_WIDTH + 1, dtype=np.int32)  # those of packed events, and one outside of every region
     places = coordinates // region.factor
     if region.keep == "nearest":
         places[coordinates % region.factor != region.factor // 2] = DROPPED
@@ -108,14 +91,10 @@ def apply_maps(image: NDArray[Any], view: FlipZoom, outside: float) -> NDArray[A
 
 
 def bin_times(t_start: int, t_end: int, bins: int) -> NDArray[np.int64]:
-    """Compute bin borders by the rule "edges" (Eq. 3), which divides the window from its start to its end.
+    """Compute bin borders (bins + 1,) in us by the rule "edges" (Eq. 3), from the start of the window to its end.
 
-    Returns:
-        (bins + 1,) times in us: bin k holds the events with times[k] <= t < times[k + 1]. In exact arithmetic, these
-        are the events with floor((t - t_start) / (t_end - t_start) * bins) == k.
-
-    Raises:
-        ValueError: the window is empty, or `bins` is below 1.
+    Bin k holds the events with times[k] <= t < times[k + 1]. In exact arithmetic, these are the events with
+    floor((t - t_start) / (t_end - t_start) * bins) == k.
     """
     if t_end <= t_start:
         raise ValueError(f"the window [{t_start}, {t_end}) us is empty")
@@ -126,13 +105,10 @@ def bin_times(t_start: int, t_end: int, bins: int) -> NDArray[np.int64]:
 
 
 def rvt_bin_times(first: int, last: int, bins: int) -> NDArray[np.int64]:
-    """Compute bin borders by the rule "rvt", which divides the window from its first to its last event (us).
+    """Compute bin borders (bins + 1,) in us by the rule "rvt", from the first event of the window to its last.
 
     Events fall into the same bins as in uzh-rpg/RVT, data/utils/representations.py, including the rounding: division
     and product in float32, the last event in the last bin, and all events in bin 0 if they have the same time.
-
-    Returns:
-        (bins + 1,) times in us: bin k holds the events with times[k] <= t < times[k + 1].
     """
     span = max(last - first, 1)
     k = np.arange(1, bins)
@@ -168,16 +144,13 @@ def event_histogram(
         t_start: start of the window in us.
         t_end: end of the window in us; "edges" excludes and "rvt" includes an event at this time.
         bins: time bins per window.
-        height: rows of the sensor.
-        width: columns of the sensor.
+        height: rows of the sensor in px.
+        width: columns of the sensor in px.
         rule: "edges" divides the window from its start to its end (Eq. 3); "rvt" from its first to its last event,
             bit-identical to uzh-rpg/RVT, data/utils/representations.py.
 
     Returns:
         (2*bins, height, width) uint8, clipped to 10: bins 0 to bins - 1 of the negative events, then of the positive.
-
-    Raises:
-        ValueError: an argument does not match its description.
     """
     if rule not in RULES:
         raise ValueError(f"unknown binning rule {rule!r}; choose from {', '.join(RULES)}")
@@ -191,27 +164,8 @@ def event_histogram(
             times = rvt_bin_times(int(t[begin]), int(t[end - 1]), bins)
     columns, rows, on = (np.ascontiguousarray(each, kind) for each, kind in ((x, "u2"), (y, "u2"), (p, "u1")))
     histogram = np.empty((2 * bins, height, width), np.uint8)
-    _count(columns, rows, on, np.searchsorted(t, times), np.uint8(CLIP), histogram)
+    count_events(columns, rows, on, np.searchsorted(t, times), histogram)
     return histogram
-
-
-@njit(cache=True, nogil=True)
-def _count(x, y, p, borders, clip, histogram):  # type: ignore[no-untyped-def]
-    bins, width = len(borders) - 1, np.uint32(histogram.shape[2])
-    area, counts, cells = histogram.shape[1] * histogram.shape[2], histogram.reshape(-1), np.empty(BLOCK, np.uint32)
-    for k in range(bins):
-        first, positive = np.uint32(k * area), np.uint32(bins * area)
-        # Zero one bin at a time, so that its zeros are still in the cache when its events are counted.
-        counts[k * area : (k + 1) * area] = 0
-        counts[(bins + k) * area : (bins + k + 1) * area] = 0
-        for begin in range(borders[k], borders[k + 1], BLOCK):
-            some = slice(begin, min(begin + BLOCK, borders[k + 1]))
-            xs, ys, ps = x[some], y[some], p[some]
-            # Indices first, counts after, so that stores do not stall the loop. Adding a comparison avoids a branch.
-            for i in range(len(xs)):
-                cells[i] = first + np.uint32(ps[i]) * positive + np.uint32(ys[i]) * width + np.uint32(xs[i])
-            for i in range(len(xs)):
-                counts[cells[i]] += np.uint8(counts[cells[i]] < clip)
 
 
 def window_histograms(
@@ -232,14 +186,10 @@ def window_histograms(
         stream: an open recording.
         windows: (T, 2) start and end of each window in us.
         bins: time bins per window.
-        rule: "edges" or "rvt"; others raise a `ValueError`.
+        rule: "edges" or "rvt".
         region: part of the sensor to use, and its downsampling; default: the full sensor.
         view: flip and zoom of the region; pixels from outside of the region are zero; default: none.
         out: C-contiguous uint8 array (T, 2*bins, H, W) to overwrite with the result; default: a new array.
-
-    Raises:
-        ValueError: `windows` or `out` has the wrong shape or type, a window is empty, or `bins` is below 1.
-        UserError: the packed events are damaged.
     """
     limits, region = np.asarray(windows, np.int64), region or Region(stream.height, stream.width)
     if limits.ndim != 2 or limits.shape[1] != 2:

@@ -1,8 +1,4 @@
-"""Open recordings of any format, recognised by content or suffix; pack them into memory or a store in one pass.
-
-Opening writes nothing: a recording that is not packed is loaded into memory or refused. Recordings that cannot be read
-or packed, and folders that cannot be written to, raise a `UserError`.
-"""
+"""Open recordings of any format, recognised by content or suffix; pack them into memory or a store in one pass."""
 
 from __future__ import annotations
 
@@ -72,13 +68,8 @@ def open_events(
 ) -> PackedEvents:
     """Open the packed store of a recording: next to it, inside it, or in the cache (`$TESPEC_CACHE/stores`).
 
-    Give height and width of the sensor in px together, for recordings that do not name them. Otherwise they are taken
-    from the nearest `dataset.json` above, and then from `default`, (height, width) of data sets with one camera.
-
-    Raises:
-        UserError: the recording is missing, in an unknown format, empty, inconsistent, not packed (`NotPacked`), of
-            another size, or of another version than the store next to it.
-        ValueError: only one of height and width is given.
+    Nothing is written: a recording without a store raises `NotPacked`. Give height and width of the sensor in px
+    together, for recordings that do not name them; for `default`, (height, width), see `resolve_size`.
     """
     path = Path(path)
     folder = store_of(path)
@@ -101,10 +92,7 @@ def open_events(
 def load_events(
     path: str | Path, height: int | None = None, width: int | None = None, default: Size | None = None
 ) -> PackedEvents:
-    """Load all events of an original recording into memory, 4 bytes each; open `path` if it is a packed store.
-
-    See `open_events` for arguments and errors.
-    """
+    """Load all events of an original recording into memory, 4 bytes each; open a packed store. See `open_events`."""
     path = Path(path)
     if store_of(path) == path:
         return open_events(path, height, width)
@@ -137,10 +125,7 @@ def require_same(folder: Path, path: Path, same: bool) -> None:
 
 
 def cache_path(reader: Reader) -> Path:
-    """Path of a recording's store in the cache, independent of the recording's folder.
-
-    The name depends on the sensor size, and on name, size, modification time and sampled content of each file.
-    """
+    """Path of a recording's store in the cache; it depends on sensor size and files, not on the recording's folder."""
     state = [[file.stat().st_mtime_ns, quick_hash(file)] for file in files_of(reader.path)]
     digest = hashlib.sha256(json.dumps([reader.width, reader.height, state]).encode()).hexdigest()
     return cache_root() / "stores" / f"{reader.path.name[:NAME_LETTERS]}-{digest[:24]}"
@@ -159,28 +144,23 @@ def pack(
     progress: Callable[[int, int], None] = lambda done, total: None,
     waiting: Callable[[str], None] | None = None,
 ) -> Path:
-    """Write a recording as a packed store; its folder appears only when it is complete.
+    """Write a recording as a packed store; its folder appears only when it is complete, and is returned.
 
     A complete store of the same recording is kept, any other store is replaced. If multiple processes pack into the
-    same folder, one does the work and the others wait.
-
-    Args:
-        reader: reader of the recording, whose size and SHA-256 go into the header.
-        folder: folder of the store, which is also returned.
-        progress: called with the number of events packed so far and the total.
-        waiting: called with the description of another process that is packing into the folder.
+    same folder, one does the work and the others wait. `progress` is called with the number of events packed so far and
+    the total, `waiting` with the description of another process that is packing.
     """
     unfinished, replaced = (folder.with_name(f".{folder.name}.{name}") for name in ("unfinished", "replaced"))
     try:
         with one_at_a_time(folder, waiting):
-            if _is_packed(folder, reader):
+            if folder.exists() and not (folder / HEADER).is_file():
+                raise NotWritable(folder, "exists but is not a packed store", "remove it, or choose another place")
+            if store.is_complete(folder) and is_of(folder, reader):
                 return folder
             shutil.rmtree(unfinished, ignore_errors=True)  # left by a killed process
             try:
-                source = SourceHash(reader.path)
                 unfinished.mkdir()
-                header = _write(reader, unfinished, source, progress)
-                (unfinished / HEADER).write_text(json.dumps(header, indent=1) + "\n")
+                _write(reader, unfinished, progress)
                 shutil.rmtree(replaced, ignore_errors=True)  # left by a killed process
                 if folder.exists():
                     folder.rename(replaced)  # deleting it in place, if killed, would leave a folder without a header
@@ -201,18 +181,10 @@ def disk_needed(events: int, milliseconds: int = 0) -> int:
     return 4 * events + 8 * milliseconds
 
 
-def _is_packed(folder: Path, reader: Reader) -> bool:
-    """Whether a folder already holds this recording, packed; False if it is missing or holds another store."""
-    if not folder.exists():
-        return False
-    if not (folder / HEADER).is_file():
-        raise NotWritable(folder, "exists but is not a packed store", "remove it, or choose another place")
-    return store.is_complete(folder) and is_of(folder, reader)
-
-
-def _write(reader: Reader, folder: Path, source: SourceHash, progress: Callable[[int, int], None]) -> dict[str, Any]:
-    """Write packed events and index; return the header."""
-    digests = hashlib.sha256(), hashlib.sha256()
+def _write(reader: Reader, folder: Path, progress: Callable[[int, int], None]) -> None:
+    """Write packed events, index and header."""
+    source = SourceHash(reader.path)
+    digests = {store.WORDS: hashlib.sha256(), store.INDEX: hashlib.sha256()}
     header: dict[str, Any] = {"format": store.FORMAT, "version": store.VERSION}
     header |= {"height": reader.height, "width": reader.width, "count": 0, "clamped": 0}
     with (
@@ -222,7 +194,7 @@ def _write(reader: Reader, folder: Path, source: SourceHash, progress: Callable[
     ):
 
         def take_hashes(parts: tuple[NDArray[Any], ...], share: float) -> None:
-            for digest, part in zip(digests, parts, strict=True):
+            for digest, part in zip(digests.values(), parts, strict=True):
                 digest.update(part.data)
             source.advance(share)
 
@@ -240,10 +212,9 @@ def _write(reader: Reader, folder: Path, source: SourceHash, progress: Callable[
         for file in (words, index):
             file.flush()
             os.fsync(file.fileno())
-    return header | {
-        "source": source.describe(),
-        "sha256": {store.WORDS: digests[0].hexdigest(), store.INDEX: digests[1].hexdigest()},
-    }
+    header["source"] = source.describe()
+    header["sha256"] = {name: digest.hexdigest() for name, digest in digests.items()}
+    (folder / HEADER).write_text(json.dumps(header, indent=1) + "\n")
 
 
 def _packed(reader: Reader) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64], int, int]]:
@@ -338,10 +309,7 @@ def is_of(folder: Path, reader: Reader) -> bool:
 
 
 class SourceHash:
-    """SHA-256 of a recording's concatenated files, updated block by block while they are decoded.
-
-    A block that was just decoded is still in the page cache, so the disk is read only once.
-    """
+    """SHA-256 of a recording's concatenated files, updated while they are decoded: the disk is read only once."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._files = path, files_of(path)

@@ -3,7 +3,6 @@
 A store is a folder of three files. `events.u32` holds one little-endian word per event: x in 11 bits, y in 10, polarity
 in 1, the microsecond within its millisecond in 10. `index.i64` holds the index of the first event of every millisecond,
 from the millisecond of the first event to the one after the last. `header.json` describes both and their source.
-Stores that are incomplete, truncated, damaged or of another version raise a `UserError`.
 """
 
 from __future__ import annotations
@@ -48,16 +47,10 @@ Seen = tuple[NDArray[np.int32], NDArray[np.int32]]  # rows and columns, see `tes
 
 
 class PackedEvents:
-    """An open recording of packed events.
+    """An open recording: `height` and `width` of the sensor in px, `count` of events from `t_first` to `t_last` in us.
 
-    Attributes:
-        path: store or recording, for messages.
-        height: rows of the sensor in px.
-        width: columns of the sensor in px.
-        count: number of events.
-        t_first: time of the first event in us.
-        t_last: time of the last event in us.
-        clamped: number of events whose time stepped back and was raised to the latest time before it.
+    `path` is the store or recording, for messages; `clamped` is the number of events whose time stepped back and was
+    raised to the latest time before it.
     """
 
     def __init__(
@@ -75,8 +68,8 @@ class PackedEvents:
     def rectified(self, pixels: NDArray[np.int16]) -> PackedEvents:
         """Return the same events at other pixels, without those that leave the sensor.
 
-        `pixels` (H, W, 2) holds the new x and y of each pixel, negative if outside of the sensor. `count`, `t_first`,
-        `t_last` and `clamped` still describe all events.
+        `pixels` (H, W, 2) holds the new x and y of each pixel, negative if outside of the sensor. The attributes still
+        describe all events.
         """
         x, y = pixels[..., 0].astype(np.int64), pixels[..., 1].astype(np.int64)
         other = copy(self)
@@ -96,10 +89,9 @@ class PackedEvents:
         return Events(x[inside].astype(np.uint16), y[inside].astype(np.uint16), events.t[inside], events.p[inside])
 
     def count_bins(self, times: NDArray[np.int64], seen: Seen, out: NDArray[np.uint8]) -> None:
-        """Count the events of a window into bins with the borders `times` (bins + 1,) in us.
+        """Count the events between `times` (bins + 1,) in us into the histogram `out` (2 * bins, H, W).
 
-        `seen` maps sensor coordinates to rows and columns of the histogram, see `Region.seen`. The histogram overwrites
-        `out` (2 * bins, H, W), negative polarity first.
+        `seen` maps sensor coordinates to rows and columns of the histogram, see `Region.seen`.
         """
         words, borders, first_ms = self._between(int(times[0]), int(times[-1]))
         table, cells = self._table, None
@@ -243,13 +235,7 @@ def _ends_of_bins(words, borders, first_ms, times):  # type: ignore[no-untyped-d
         millisecond = min(max(times[k] // MILLISECOND - first_ms, 0), len(borders) - 1)
         low, high = borders[millisecond], borders[min(millisecond + 1, len(borders) - 1)]
         us = times[k] - (first_ms + millisecond) * MILLISECOND
-        while low < high:
-            middle = (low + high) // 2
-            if np.int64(words[middle] >> np.uint32(US_SHIFT)) < us:
-                low = middle + 1
-            else:
-                high = middle
-        ends[k] = low
+        ends[k] = low + np.searchsorted(words[low:high] >> np.uint32(US_SHIFT), us)
     return ends
 
 
@@ -285,6 +271,23 @@ def _count_words(words, ends, table, cells, rows, columns, histogram):  # type: 
 
 
 @njit(cache=True, nogil=True)
+def count_events(x, y, p, ends, histogram):  # type: ignore[no-untyped-def]
+    """Count events as `_count_words` does, from columns (N,) of a sensor with the histogram's size."""
+    bins, width = len(ends) - 1, np.uint32(histogram.shape[2])
+    area, counts, places = histogram.shape[1] * histogram.shape[2], histogram.reshape(-1), np.empty(BLOCK, np.uint32)
+    for k in range(bins):
+        first, positive = np.uint32(k * area), np.uint32(bins * area)
+        counts[k * area : (k + 1) * area] = 0
+        counts[(bins + k) * area : (bins + k + 1) * area] = 0
+        for begin in range(ends[k], ends[k + 1], BLOCK):
+            some = slice(begin, min(begin + BLOCK, ends[k + 1]))
+            xs, ys, ps = x[some], y[some], p[some]
+            for i in range(len(xs)):
+                places[i] = first + np.uint32(ps[i]) * positive + np.uint32(ys[i]) * width + np.uint32(xs[i])
+            _add(counts, places, len(xs))
+
+
+@njit(cache=True, nogil=True)
 def _rectify(words, table, moved):  # type: ignore[no-untyped-def]
     """Write words, moved to their pixels in the table, into the array `moved`; drop those outside of the sensor."""
     kept = np.int64(0)
@@ -317,5 +320,5 @@ def _place(words, cells, rows, columns, first, positive, wide, places, shown):  
 
 @njit(cache=True, nogil=True)
 def _add(counts, places, number):  # type: ignore[no-untyped-def]
-    for i in range(number):
+    for i in range(number):  # adding a comparison avoids a branch
         counts[places[i]] += np.uint8(counts[places[i]] < np.uint8(CLIP))

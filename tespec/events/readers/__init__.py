@@ -1,7 +1,7 @@
 """Readers of event files, one module per format, and the types and helpers that they share.
 
 The function that opens a format takes a path and, for files that do not name their sensor, its height and width in px
-or a default size; see `resolve_size`. Empty, truncated or damaged files and other formats raise a `UserError`.
+or a default size; see `resolve_size`.
 """
 
 from __future__ import annotations
@@ -39,19 +39,13 @@ class Events(NamedTuple):
 class Reader:
     """A recording in any format, read sequentially.
 
-    Attributes:
-        path: file or folder, for messages.
-        height: rows of the sensor in px.
-        width: columns of the sensor in px.
-        events: number of events, estimated from the file size if the format does not store it.
-        chunks: iterates over chunks of events in file order: x and y (N,) uint16, possibly outside of the sensor;
-            t (N,) int64 in us, possibly stepping back; p (N,) uint8 in {0, 1}.
+    `chunks` iterates over the events in file order. They may be outside of the sensor, and their times may step back.
     """
 
     path: Path
-    height: int
-    width: int
-    events: int
+    height: int  # rows of the sensor in px
+    width: int  # columns of the sensor in px
+    events: int  # number, estimated from the file size if the format does not store it
     chunks: Callable[[], Iterator[Events]]
 
 

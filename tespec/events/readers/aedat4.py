@@ -5,7 +5,6 @@ The package `aedat` is not used because damaged headers make it abort the proces
 
 from __future__ import annotations
 
-import struct
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ MAGIC = b"#!AER-DAT4.0\r\n"
 NONE, LZ4, ZSTD = 0, (1, 2), (3, 4)  # compression methods, the second of each pair at a higher level
 EVENT = np.dtype([("t", "<i8"), ("x", "<i2"), ("y", "<i2"), ("on", "u1"), ("padding", "V3")])
 AGAIN = "copy it again"
-DAMAGED = (struct.error, ValueError, RuntimeError, MemoryError, ElementTree.ParseError, zstandard.ZstdError)
+DAMAGED = (ValueError, RuntimeError, MemoryError, ElementTree.ParseError, zstandard.ZstdError)
 
 
 def open_aedat4(path: Path, height: int | None = None, width: int | None = None, default: Size | None = None) -> Reader:
@@ -35,8 +34,8 @@ def open_aedat4(path: Path, height: int | None = None, width: int | None = None,
         raise UserError(path, "does not start with the AEDAT 4.0 signature", "give an AEDAT 4.0 file")
     try:
         compression, end, start = (_field(header, number) for number in range(3))
-        compression = _unpack("<i", header, compression) if compression else 0
-        end = _unpack("<q", header, end) if end else whole  # end of the packets
+        compression = _number("<i4", header, compression) if compression else 0
+        end = _number("<i8", header, end) if end else whole  # end of the packets
         start, count = _vector(header, start)
         stream, named = _first_events(header[start : start + count].decode())
     except DAMAGED as error:
@@ -79,7 +78,7 @@ def _find_packets(path: Path, wanted: int, begin: int, end: int) -> list[tuple[i
     with path.open("rb") as file:
         while place < end:
             file.seek(place)
-            stream, length = struct.unpack("<ii", file.read(8).ljust(8, b"\xff"))
+            stream, length = np.frombuffer(file.read(8).ljust(8, b"\xff"), "<i4").tolist()
             if length < 0 or place + 8 + length > end:
                 raise UserError(path, f"truncated or damaged: a packet of {length} bytes at byte {place}", AGAIN)
             if stream == wanted:
@@ -97,7 +96,7 @@ def _decode(packed: bytes, compression: int) -> Events:
         packet = decompressor.decompress(packed)
         if not decompressor.eof:
             raise ValueError("its compressed data is incomplete")
-    if _unpack("<I", packet, 0) + 4 > len(packet):
+    if _number("<u4", packet, 0) + 4 > len(packet):
         raise ValueError("shorter than its size field")
     start, count = _vector(packet[4:], _field(packet[4:], 0))
     events = np.frombuffer(packet, EVENT, count, 4 + start)
@@ -110,19 +109,17 @@ def _decode(packed: bytes, compression: int) -> Events:
 # A FlatBuffer is little-endian, starts with the offset of its root table, and locates fields by a table of offsets.
 
 
-def _unpack(kind: str, buffer: bytes, place: int) -> int:
-    """Unpack a number in a `struct` format; an offset outside of the buffer raises `ValueError` or `struct.error`."""
-    if place < 0:
-        raise ValueError("offset outside of the buffer")
-    return int(struct.unpack_from(kind, buffer, place)[0])
+def _number(kind: str, buffer: bytes, place: int) -> int:
+    """Number of a dtype at an offset, which raises `ValueError` outside of the buffer."""
+    return int(np.frombuffer(buffer, kind, 1, place)[0])
 
 
 def _field(buffer: bytes, number: int) -> int:
     """Offset of a field of the root table, 0 if the field is missing."""
-    table = _unpack("<I", buffer, 0)
-    offsets = table - _unpack("<i", buffer, table)
-    known = 6 + 2 * number <= _unpack("<H", buffer, offsets)
-    offset = _unpack("<H", buffer, offsets + 4 + 2 * number) if known else 0
+    table = _number("<u4", buffer, 0)
+    offsets = table - _number("<i4", buffer, table)
+    known = 6 + 2 * number <= _number("<u2", buffer, offsets)
+    offset = _number("<u2", buffer, offsets + 4 + 2 * number) if known else 0
     return table + offset if offset else 0
 
 
@@ -130,5 +127,5 @@ def _vector(buffer: bytes, place: int) -> tuple[int, int]:
     """Offset and number of a vector's elements, (0, 0) for a missing field."""
     if not place:
         return 0, 0
-    start = place + _unpack("<I", buffer, place)
-    return start + 4, _unpack("<I", buffer, start)
+    start = place + _number("<u4", buffer, place)
+    return start + 4, _number("<u4", buffer, start)

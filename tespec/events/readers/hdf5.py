@@ -65,11 +65,7 @@ def holds(path: Path, *names: str) -> bool:
 
 
 def part(path: Path, name: str) -> h5py.Dataset:
-    """Return a dataset of a file, to be read in slices.
-
-    Raises:
-        UserError: the dataset is missing, stored in another file, or was not completely written.
-    """
+    """Return a dataset of a file, to be read in slices; one in another file, or not completely written, is refused."""
     open_file(path)
     return _part(path, name, _state(path))
 
@@ -95,7 +91,7 @@ def _part(path: Path, name: str, state: tuple[int, int, int]) -> h5py.Dataset:
 
 
 def dataset(path: Path, name: str, kinds: str, dimensions: int = 1) -> h5py.Dataset:
-    """Return a dataset; other `numpy.dtype.kind`s or numbers of dimensions raise a `UserError`. See `part`."""
+    """Return a dataset with one of these `numpy.dtype.kind`s and this number of dimensions; see `part`."""
     found = part(path, name)
     if found.dtype.kind not in kinds or found.ndim != dimensions:
         wanted = {"f": "float", "u": "unsigned integer"}.get(kinds, "integer")
@@ -108,8 +104,6 @@ def number_of_events(path: Path) -> int:
     lengths = [len(dataset(path, name, "iub")) for name in COLUMNS]
     if len(set(lengths)) > 1:
         raise UserError(path, f"its columns x, y, t, p have different lengths {lengths}", AGAIN)
-    if not lengths[0]:
-        raise UserError(path, "holds no events", "give a recording with events")
     return lengths[0]
 
 

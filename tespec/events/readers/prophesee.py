@@ -32,7 +32,6 @@ EVT3_ADDR_Y, EVT3_ADDR_X, EVT3_BASE_X, EVT3_VECT_12, EVT3_VECT_8, EVT3_TIME_LOW,
 EVT2_TIME_HIGH = 8
 EVT3_HIGHS, EVT2_HIGHS = 1 << 12, 1 << 28  # range of the high time word, which then wraps around to 0
 OFF_SENSOR = 1 << 14  # px, beyond any column
-STATE = 6  # numbers in the decoder's state
 
 
 class Header(NamedTuple):
@@ -60,18 +59,13 @@ def read_header(path: Path) -> Header:
         name, _, value = line.partition(" ")
         fields[name.lower()] = value.strip()
         offset = end + 1
-    return Header(fields, _sensor(fields), offset)
-
-
-def _sensor(fields: dict[str, str]) -> tuple[int, int] | None:
-    """Sensor (height, width) in px, in any of the three notations of recorders, or None."""
+    # Recorders write the size in three notations.
     sides = dict(re.findall(r"\b(height|width)=(\d+)\b", fields.get("format", "")))
     if geometry := re.fullmatch(r"(\d+)x(\d+)", fields.get("geometry", "")):
         sides |= {"width": geometry[1], "height": geometry[2]}
     sides |= {side: fields[side] for side in ("height", "width") if side in fields}
-    if len(sides) == 2 and all(re.fullmatch(r"[0-9]{1,9}", text) for text in sides.values()):
-        return int(sides["height"]), int(sides["width"])
-    return None
+    named = len(sides) == 2 and all(re.fullmatch(r"[0-9]{1,9}", text) for text in sides.values())
+    return Header(fields, (int(sides["height"]), int(sides["width"])) if named else None, offset)
 
 
 def _number_of(path: Path, begin: int, size: int) -> int:
@@ -109,7 +103,6 @@ def open_dat(path: Path, height: int | None = None, width: int | None = None, de
 
 @njit(cache=True, nogil=True)
 def _empty(count):  # type: ignore[no-untyped-def]
-    """Allocate x, y, t and p of `count` events."""
     return np.empty(count, np.uint16), np.empty(count, np.uint16), np.empty(count, np.int64), np.empty(count, np.uint8)
 
 
@@ -159,7 +152,7 @@ def open_raw(path: Path, height: int | None = None, width: int | None = None, de
     count = _number_of(path, header.size, dtype.itemsize)
 
     def chunks() -> Iterator[Events]:
-        state = np.zeros(STATE, np.int64)
+        state = np.zeros(6, np.int64)  # of the decoder
         for words in read_rows(path, dtype, header.size, count, BLOCK):
             yield Events(*decode(words, state))
 
