@@ -59,7 +59,7 @@ class EventSource:
 
     def reader(self) -> Reader:
         """Reader of the original recording."""
-        return packing.open_reader(self.path, *(self.sensor or (None, None)), self.default)
+        return packing.open_reader(self.path, *(self.sensor or (None, None)), default=self.default)
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of each file that determines the histograms, independent of its location.
@@ -282,7 +282,8 @@ def _missing(source: EventSource, beside: bool) -> list[Packing]:
     """List the packing that a recording needs: none if it has a store."""
     store = store_of(source.path)
     try:
-        if open_events(source.path, *(source.sensor or (None, None)), source.default).path == store or not beside:
+        packed = open_events(source.path, *(source.sensor or (None, None)), default=source.default)
+        if packed.path == store or not beside:
             return []
     except packing.NotPacked:
         pass
