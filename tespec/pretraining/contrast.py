@@ -115,9 +115,10 @@ class PrototypeHead(nn.Module):
         self.perceptron = nn.Sequential(
             nn.Linear(channels, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, bottleneck)
         )
-        for layer in self.perceptron[::2]:
-            nn.init.trunc_normal_(cast("Tensor", layer.weight), std=0.02)
-            nn.init.zeros_(cast("Tensor", layer.bias))
+        for layer in self.perceptron:
+            if isinstance(layer, nn.Linear):
+                nn.init.trunc_normal_(layer.weight, std=0.02)
+                nn.init.zeros_(cast("Tensor", layer.bias))
         self.directions = nn.Parameter(nn.Linear(bottleneck, prototypes, bias=False).weight.detach())
         self.lengths = nn.Parameter(torch.ones(prototypes, 1))
 
