@@ -88,7 +88,7 @@ def check(dataset: LabelledDataset, *, quick: bool = False, processes: int = 1) 
     """
     tasks = [(split, name) for split in dataset.splits for name in dataset.names(split)]
     with ThreadPoolExecutor(processes) as pool:
-        yield from pool.map(lambda task: _check_recording(dataset, *task, quick), tasks)
+        yield from pool.map(lambda task: _check_recording(dataset, task[0], task[1], quick), tasks)
 
 
 def _check_recording(dataset: LabelledDataset, split: str, name: str, quick: bool) -> Checked:

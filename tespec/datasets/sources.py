@@ -59,7 +59,8 @@ class EventSource:
 
     def reader(self) -> Reader:
         """Reader of the original recording."""
-        return packing.open_reader(self.path, *(self.sensor or (None, None)), self.default)
+        height, width = self.sensor or (None, None)
+        return packing.open_reader(self.path, height, width, self.default)
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of each file that determines the histograms, independent of its location.
@@ -280,9 +281,9 @@ def raise_or_leave_out(error: UserError, skip_damaged: bool | None, recordings: 
 
 def _missing(source: EventSource, beside: bool) -> list[Packing]:
     """List the packing that a recording needs: none if it has a store."""
-    store = store_of(source.path)
+    store, (height, width) = store_of(source.path), source.sensor or (None, None)
     try:
-        if open_events(source.path, *(source.sensor or (None, None)), source.default).path == store or not beside:
+        if open_events(source.path, height, width, source.default).path == store or not beside:
             return []
     except packing.NotPacked:
         pass
