@@ -132,7 +132,8 @@ def cell_layers(
             raise UserError(source, f"unknown architecture {unknown[0]!r}", suggest(unknown[0], known))
         of_all = {key: value for key, value in layer.items() if key not in ("architectures", "base")}
         if "splits" in of_all:
-            of_all["splits"] = {"val": [], **_group(of_all, "splits", source)}
+            splits = _group(of_all, "splits", source)
+            of_all["splits"] = {**splits, "val": splits.get("val", [])}
         layers += [(source, of_all), (source, _group(groups, arch, source))]
     of_user = [parse_change(change) for change in changes]
     given = {key: value for _, layer in of_user for key, value in flattened(layer).items()}
