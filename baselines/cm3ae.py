@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import field
-from typing import Any, Self
+from typing import Any
 
 import torch
 from pydantic.dataclasses import dataclass
 from timm.layers import build_sincos2d_pos_embed
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from baselines import COUNTS, SAMPLE
 from tespec.core import settings as cfg

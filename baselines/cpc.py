@@ -1,11 +1,12 @@
 """Contrastive predictive coding (van den Oord et al., 2018), an objective of TESPEC's ablation (`objective=cpc`)."""
 
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError

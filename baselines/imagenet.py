@@ -1,6 +1,6 @@
 """Supervised ImageNet classification, the usual initialisation (Liu et al., "Swin Transformer", ICCV 2021)."""
 
-from typing import Any, Self
+from typing import Any
 
 import torch
 from PIL import Image, ImageOps
@@ -10,6 +10,7 @@ from timm.data.auto_augment import RandAugment
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torchvision.transforms import v2
+from typing_extensions import Self
 
 from baselines import SAMPLE
 from tespec.core.distributed import shard_slice

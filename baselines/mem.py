@@ -7,13 +7,14 @@ codebook tokens. `mem` masks blocks of patches, where the backbone predicts the 
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax, pad, softmax
+from typing_extensions import Self
 
 from baselines import COUNTS, SAMPLE
 from tespec.core import settings as cfg

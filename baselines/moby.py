@@ -1,12 +1,13 @@
 """MoBY: self-supervised Swin on images (Xie et al., "Self-Supervised Learning with Swin Transformers", 2021)."""
 
-from typing import Any, Self
+from typing import Any
 
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torchvision.transforms import v2
+from typing_extensions import Self
 
 from baselines import SAMPLE
 from tespec.core.distributed import all_gather_rows

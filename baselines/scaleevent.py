@@ -3,13 +3,14 @@
 from dataclasses import replace
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, Self
+from typing import Any
 
 import timm.models
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, interpolate, normalize
+from typing_extensions import Self
 
 from baselines import COUNTS, SAMPLE
 from tespec.core.config import pretraining_settings

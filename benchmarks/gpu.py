@@ -10,8 +10,6 @@ measures time and memory at the paper's size in bf16. If a stage fails, the othe
 results/gpu/MACHINE.json after each stage. Exit code 1: a check or a stage failed.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Exit with instructions if this Python lacks the harness; every script imports this module first."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 

@@ -8,8 +8,6 @@ Both must return the same result before they are timed, on one thread. Exit code
 follow uzh-rpg/RVT (data/utils/representations.py, models/layers/rnn.py), uzh-rpg/DSEC and pycocotools.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

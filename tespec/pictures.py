@@ -1,7 +1,5 @@
 """Panels of events, intensities and labels, with legends and colour bars."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Registries of methods, tasks, backbones, models and data sets, filled by this repository, packages and plug-ins."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import pkgutil

@@ -1,7 +1,5 @@
 """The command `tespec VERB ...` and features of all verbs: help on one screen, one-line errors, exit codes."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

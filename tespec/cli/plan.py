@@ -1,7 +1,5 @@
 """Run the missing cells of a plan in parallel, each after its pre-training."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import time

@@ -1,7 +1,5 @@
 """Fine-tune and evaluate one cell of the tables; pre-train a backbone without labels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

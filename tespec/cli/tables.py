@@ -1,7 +1,5 @@
 """Print and write the comparison tables; write all results as one HTML page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Records of results: one JSON file per run, named before the run and written atomically, with its provenance."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import inspect

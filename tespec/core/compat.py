@@ -7,8 +7,6 @@ Importing this module changes nothing if the installed wheels are compatible. Ot
 * mmcv-lite gets a module `mmcv._ext` with a working `nms`; every other operator raises when it is called.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.machinery
 import importlib.util

@@ -1,7 +1,5 @@
 """Resolve settings in layers: configs/ and recipes, then a profile's changes, then values set by the user."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, reduce
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`dataset.json`, a description of a data set next to its recordings or above them. Official archives have none."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from functools import lru_cache

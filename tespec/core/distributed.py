@@ -4,8 +4,6 @@ Gradients are averaged over the ranks. A rank's loss is therefore correct if its
 complete batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta

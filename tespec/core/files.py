@@ -1,7 +1,5 @@
 """File utilities: read JSON and YAML, write files atomically, lock files between processes."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Default paths of configs, results, runs and the cache."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

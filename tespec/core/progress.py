@@ -1,7 +1,5 @@
 """Progress bars, with rate and remaining time, for work that takes longer than two seconds."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Base class of labelled data sets: recordings by split, in any supported layout on disk."""
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

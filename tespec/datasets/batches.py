@@ -1,7 +1,5 @@
 """Training and evaluation batches by step: item k, a pure function of the arguments, is the batch of step k."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache

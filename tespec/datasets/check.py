@@ -1,7 +1,5 @@
 """Check a data set: contents and problems of each recording, and a preview of some windows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """DDD17 with segmentation masks, in the layout of the archive that uzh-rpg/ess offers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

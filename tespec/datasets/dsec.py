@@ -1,7 +1,5 @@
 """DSEC-Semantic: events, rectification maps and masks, in all layouts in which its labels are distributed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal

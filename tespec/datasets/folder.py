@@ -1,7 +1,5 @@
 """Find recordings of any kind in folders, and split them without training on test data."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

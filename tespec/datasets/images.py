@@ -1,7 +1,5 @@
 """Batches of random views of images in folders, and of DDD17's frames paired with their events."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Labels of recordings: masks, depth maps and their times, read and checked on access."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """MVSEC: events and depth maps, read from the official HDF5 files without conversion."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """Sources of a recording's histograms: its events, packed or not, or RVT's archive; each worker opens its own."""
 
-from __future__ import annotations
-
 import multiprocessing
 import shutil
 from collections.abc import Callable, Iterable

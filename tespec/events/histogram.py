@@ -1,7 +1,5 @@
 """Event histograms (Eq. 3): the number of events per polarity, time bin and pixel."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple

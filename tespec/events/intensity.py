@@ -1,7 +1,5 @@
 """Intensity from event histograms: TESPEC's estimate (Eq. 7), and the filter of prior work (Eq. 6)."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numba import njit

@@ -1,7 +1,5 @@
 """Open recordings of any format, recognised by content or suffix; pack them into memory or a store in one pass."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

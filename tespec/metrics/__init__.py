@@ -1,7 +1,5 @@
 """Metrics: their description, and the base of scorers, which score frames together, by recording or by group."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

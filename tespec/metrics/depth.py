@@ -1,7 +1,5 @@
 """Metrics of depth estimation: HMNet's errors per frame, averaged within recordings, then over recordings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

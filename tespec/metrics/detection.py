@@ -1,7 +1,5 @@
 """Metrics of object detection: the Prophesee protocol as in RVT's evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Metrics of features: their spread over sampled places, a linear probe and a nearest-neighbour probe."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

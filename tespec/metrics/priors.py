@@ -1,7 +1,5 @@
 """Label-prior baselines: the most frequent labels of the training set, ignoring the input."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np

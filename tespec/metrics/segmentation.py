@@ -1,7 +1,5 @@
 """Metrics of semantic segmentation from one confusion matrix over all pixels of a test set."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

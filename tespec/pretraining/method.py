@@ -5,13 +5,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
+from typing_extensions import Self
 
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError

@@ -5,12 +5,13 @@ from dataclasses import field
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
+from typing_extensions import Self
 
 from tespec.core import settings as cfg
 from tespec.core.distributed import global_mean

@@ -1,7 +1,5 @@
 """Report as a single HTML file: summary of the runs, tables, score figures and pictures of reconstructions."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections import Counter

@@ -1,7 +1,5 @@
 """`--dry-run`: estimate a training's FLOPs, memory and GPU hours from one step on the `meta` device, without data."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Fine-tune a method's backbone on a task, evaluate it and save the record: one cell of the tables."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path

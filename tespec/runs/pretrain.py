@@ -1,7 +1,5 @@
 """Pre-train a backbone on recordings, and save it with its recipe, a record and a picture."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from functools import partial

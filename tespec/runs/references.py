@@ -4,8 +4,6 @@ The label prior ignores the input: it predicts each pixel's most frequent class 
 boxes, of the training set. A linear and a k-NN probe classify patches by their features.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

@@ -3,8 +3,6 @@
 Pre-training, fine-tuning, probes and the label prior only define how to train and evaluate.
 """
 
-from __future__ import annotations
-
 import math
 import signal
 import time

@@ -1,7 +1,5 @@
 """Options of how and where to run, shared by `run` and `pretrain`; the command line imports this before torch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path

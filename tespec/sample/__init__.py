@@ -1,7 +1,5 @@
 """A small synthetic driving world in the layouts of the real data sets, for use without them."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

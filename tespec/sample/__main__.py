@@ -1,7 +1,5 @@
 """`python -m tespec.sample`: make a sample world, and print its label priors and its folder."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """Objects of a street, built from boxes: vehicles, people, houses, parks and everything at the kerb."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import count
 

@@ -1,7 +1,5 @@
 """Write recordings and their labels in the layouts of the data sets."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 from typing import NamedTuple

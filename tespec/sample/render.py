@@ -3,8 +3,6 @@
 Constants used by a kernel are defined in this file, because numba's cache only detects changes in the kernel's file.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Event sensor model: log intensity crosses per-pixel thresholds, with the flaws of a real sensor."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

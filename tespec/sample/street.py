@@ -1,7 +1,5 @@
 """Simulate a drive along a street: motion of road users, rendered frames, ground truth and events."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Downstream tasks, one module per kind."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

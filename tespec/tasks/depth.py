@@ -1,7 +1,5 @@
 """Monocular depth: MiDaS head on the backbone, scale-invariant and gradient losses, and errors in metres."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Object detection: YOLOX on the backbone, losses with SimOTA, and COCO AP by the Prophesee protocol."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal

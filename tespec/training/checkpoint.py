@@ -4,8 +4,6 @@ A checkpoint is a `torch.save` file: a zip archive whose members carry checksums
 loading it runs no code. It is written to a hidden file, flushed and then renamed; older ones are deleted afterwards.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import zipfile

@@ -1,7 +1,5 @@
 """Data parallelism: one replica per rank, with the gradients and batch statistics of the global batch."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any, cast
 

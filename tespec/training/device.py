@@ -1,7 +1,5 @@
 """Processes of a run, started by torchrun or SLURM, and the device, precision and seeds of each."""
 
-from __future__ import annotations
-
 import hashlib
 import multiprocessing
 import os

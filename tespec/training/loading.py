@@ -1,7 +1,5 @@
 """Loading of batches: divided among ranks and built by worker processes."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Optimizer, its parameter groups and schedules, and gradient clipping."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

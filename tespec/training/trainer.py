@@ -1,7 +1,5 @@
 """Training loop; start reading at `Trainer.run` and `Trainer.train_step`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial

@@ -1,7 +1,5 @@
 """Weights on disk: safetensors written atomically; torch files read only with `weights_only=True`."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import pickle

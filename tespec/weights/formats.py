@@ -5,8 +5,6 @@ huggingface/pytorch-image-models; TESPEC's as pabloseijo/event-penguins-optimiza
 BIT-Vision/EventPretrain.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Load a backbone from a checkpoint completely or not at all; inspect, convert and fetch checkpoints."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -4,8 +4,6 @@ The function that opens a format takes a path and, for files that do not name th
 or a default size; see `resolve_size`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 The package `aedat` is not used because damaged headers make it abort the process.
 """
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path

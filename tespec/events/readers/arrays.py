@@ -1,7 +1,5 @@
 """Arrays in `.npy` and `.npz` files, and recordings stored as such arrays."""
 
-from __future__ import annotations
-
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Open HDF5 files, and read datasets and columns of events from them."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator

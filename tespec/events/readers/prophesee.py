@@ -4,8 +4,6 @@ After the header, `.dat` has one byte each for event type and size, then two 32-
 the encoding EVT2 or EVT3 (Prophesee, "Data Encoding Formats").
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
