@@ -40,7 +40,7 @@ from tespec.cli.main import call, new_app, run
 from tespec.comparison.records import environment
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.config import pretraining_settings
-from tespec.core.files import write_whole
+from tespec.core.files import write_all
 from tespec.core.paths import RESULTS
 from tespec.datasets.recording import Recording
 from tespec.datasets.sources import EventSource
@@ -360,7 +360,8 @@ def machine_name(gpu: str = "") -> str:
 def save(path: Path, device: str, rows: Sequence[dict[str, Any]], load: float) -> Path:
     """Write rows with machine, versions, git revision and the load average before the run; return the path."""
     facts = {"threads": 1, "load_before": load, "environment": environment(device), "rows": rows}
-    return write_whole(path, dumps(facts, indent=1) + "\n")
+    write_all({path: dumps(facts, indent=1) + "\n"})
+    return path
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +17,7 @@ from tespec.core.config import add_file, names, read_profiles
 from tespec.core.errors import UserError
 from tespec.core.settings import parse_size, suggest
 from tespec.registry import shipped_methods
-from tespec.runs.setup import ADVANCED, PositiveInt, Setup
+from tespec.runs.setup import Advanced, PositiveInt, Setup
 
 if TYPE_CHECKING:
     from tespec.pretraining.method import Method
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 PROFILES = ", ".join(names("profiles"))
 PLACES = {"--results", "--runs", "--workers"}  # options with a value that do not affect results
 Given = Annotated[Sequence[str], Parameter(parse=False)]  # unparsed arguments of the command line
-Advanced = partial(Parameter, group=ADVANCED)
 Words = Parameter(consume_multiple=True)  # several words behind one option
 Import = Advanced(name="--import", help="Python file that registers a method, ...; repeatable")
 Plugins = Annotated[tuple[Path, ...], Import]

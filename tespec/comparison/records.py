@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import tespec
 from tespec.core.errors import UserError
-from tespec.core.files import whole_file, write_whole
+from tespec.core.files import whole_file, write_all
 from tespec.core.paths import REPOSITORY, RESULTS
 from tespec.metrics import Score
 
@@ -101,7 +101,9 @@ def new_record(choices: Mapping[str, Any], **fields: Any) -> Record:
 
 def write_record(record: Record, results: Path) -> Path:
     """Write `results/runs/<name>.json` in one step and return its path."""
-    return write_whole(results / "runs" / f"{record.name}.json", record.model_dump_json(indent=1) + "\n")
+    path = results / "runs" / f"{record.name}.json"
+    write_all({path: record.model_dump_json(indent=1) + "\n"})
+    return path
 
 
 def find_record(results: Path, name: str) -> Record | None:

@@ -80,12 +80,6 @@ def sha256_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def write_whole(path: Path, text: str) -> Path:
-    """Write a text file in UTF-8 atomically, and return its path."""
-    write_all({path: text})
-    return path
-
-
 @contextmanager
 def one_at_a_time(path: Path, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
     """Lock `path` against other processes; if one holds it, pass its description to `waiting`, and wait.

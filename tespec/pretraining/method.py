@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -114,14 +114,6 @@ class PretrainMethod(Method, nn.Module):
             what = f"{settings.width} has no patches to mask"
             raise UserError(f"objective {settings.objective['type']}", what, "choose a Swin with --backbone")
         return backbone
-
-    @classmethod
-    def refuse_unused(cls, changed: Iterable[str]) -> None:
-        """Refuse changed settings, given by dotted name, that have no effect on the training."""
-        for key in changed:
-            if key.partition(".")[0] in cls.unused:
-                where = "--backbone" if key == "width" else key
-                raise UserError(where, f"has no effect on the pre-training of {cls.title}", "leave it unchanged")
 
     @classmethod
     def upstream(cls, own: Any) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from tespec.comparison.records import Record, read_records
 from tespec.comparison.statistics import paired_gain, scores_by_pretraining, spread_of
 from tespec.comparison.tables import make_tables
 from tespec.core.errors import UserError
-from tespec.core.files import write_whole
+from tespec.core.files import write_all
 
 ARCHITECTURES: dict[Any, str] = {"recurrent": "recurrent", "feedforward": "feed-forward"}
 MARKERS: tuple[dict[str, Any], ...] = (  # Okabe and Ito's colours, which colour-blind readers can distinguish
@@ -76,7 +76,7 @@ def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
     environment = Environment(loader=PackageLoader("tespec.report", ""), autoescape=True, undefined=StrictUndefined)
     shown = {"facts": facts(records), "left_out": left_out, "is_sample": is_sample, "tables": tables}
     page = environment.get_template("report.html").render(shown, figures={"Scores": score_figures(frame)} | figures)
-    write_whole(out, page)
+    write_all({out: page})
     return len(records), problems
 
 

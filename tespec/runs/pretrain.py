@@ -99,7 +99,9 @@ def identity_of(settings: Pretraining) -> tuple[dict[str, Any], dict[str, str]]:
     A changed setting without effect on the method is refused.
     """
     changed, method = changed_settings(settings, find_method(settings.name).network), pretrain_method(settings)
-    method.refuse_unused(changed)
+    if unused := [key for key in changed if key.partition(".")[0] in method.unused]:
+        where = "--backbone" if unused[0] == "width" else unused[0]
+        raise UserError(where, f"has no effect on the pre-training of {method.title}", "leave it unchanged")
     _, file = method.upstream(own_settings(settings.objective))
     if not file:
         return changed, {}

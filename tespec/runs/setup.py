@@ -1,6 +1,7 @@
 """Options of how and where to run, shared by `run` and `pretrain`; the command line imports this before torch."""
 
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -14,14 +15,11 @@ from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
 
 ADVANCED = Group("Advanced", sort_key=2)
+Advanced = partial(Parameter, group=ADVANCED)
 
 
 def _whole(kind: type, tokens: Any) -> int:
     return int(tokens[0].value)  # cyclopts would round 1.5 instead of refusing it
-
-
-def _advanced(text: str, **options: Any) -> Parameter:
-    return Parameter(group=ADVANCED, help=text, **options)
 
 
 NonNegativeInt = Annotated[int, Parameter(converter=_whole, validator=Number(gte=0))]
@@ -37,15 +35,17 @@ class Setup:
     results: Annotated[Path, Parameter(help="folder of records, tables and pictures", show_default=False)] = RESULTS
     runs: Annotated[Path, Parameter(help="folder of checkpoints and weights", show_default=False)] = RUNS
     overwrite: Annotated[bool, Parameter(help="start again, even if a result or checkpoint exists")] = False
-    workers: Annotated[NonNegativeInt | None, _advanced("data loading processes (default: automatic; CPU: 0)")] = None
-    threads: Annotated[PositiveInt | None, _advanced("CPU threads (default: the profile's, else torch's)")] = None
-    accumulate: Annotated[PositiveInt, _advanced("gradient accumulation steps: less memory for the same batch")] = 1
-    recompute: Annotated[bool, _advanced("activation checkpointing: less memory, a third more time")] = False
-    deterministic: Annotated[bool, _advanced("use deterministic algorithms on a GPU as well; slower")] = False
-    compiled: Annotated[bool, _advanced("compile the backbone; needs a C++ compiler", name="--compile")] = False
-    launcher: Annotated[Literal["none", "pytorch", "slurm"], _advanced("launcher of this run's processes")] = "none"
+    workers: Annotated[NonNegativeInt | None, Advanced(help="data loading processes (default: automatic; CPU: 0)")] = (
+        None
+    )
+    threads: Annotated[PositiveInt | None, Advanced(help="CPU threads (default: the profile's, else torch's)")] = None
+    accumulate: Annotated[PositiveInt, Advanced(help="gradient accumulation steps: same batch, less memory")] = 1
+    recompute: Annotated[bool, Advanced(help="activation checkpointing: less memory, a third more time")] = False
+    deterministic: Annotated[bool, Advanced(help="use deterministic algorithms on a GPU as well; slower")] = False
+    compiled: Annotated[bool, Advanced(help="compile the backbone; needs a C++ compiler", name="--compile")] = False
+    launcher: Annotated[Literal["none", "pytorch", "slurm"], Advanced(help="launcher of this run's processes")] = "none"
     track: Annotated[
-        Literal["files", "tensorboard", "wandb", "mlflow"] | None, _advanced("also log to this tracker")
+        Literal["files", "tensorboard", "wandb", "mlflow"] | None, Advanced(help="also log to this tracker")
     ] = None
     variant: Annotated[str, Parameter(show=False, help="row of an ablation, for the record; plans set it")] = ""
     command: Annotated[str, Parameter(parse=False)] = ""

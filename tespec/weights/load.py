@@ -166,10 +166,7 @@ class Contents(NamedTuple):
 def inspect(path: Path, bins: int | None = None, sensor: tuple[int, int] | None = None) -> Contents:
     """Read a weights file and match it with the recurrent and the feed-forward network of its architecture.
 
-    Args:
-        path: the file.
-        bins: time bins of the networks; default: the recipe's, else 10.
-        sensor: (rows, columns) in px of the networks' input; default: the recipe's, else the format's.
+    `bins` and `sensor`, (rows, columns) in px, are those of the networks; default: the recipe's, else the format's.
     """
     tensors, recipe = read_tensors(path)
     channels = 2 * bins if bins else recipe.get("in_channels") or 2 * recipe.get("bins", DEFAULT_BINS)
