@@ -1,7 +1,5 @@
 """Bounding boxes of one frame, used for labels, predictions and scores."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +14,7 @@ class Boxes(NamedTuple):
     label: NDArray[np.int64]  # (N,) class index
     score: NDArray[np.float32]  # (N,) confidence in [0, 1]; 1 for ground truth
 
-    def keep(self, kept: NDArray[np.generic]) -> Boxes:
+    def keep(self, kept: NDArray[np.generic]) -> "Boxes":
         """Select boxes by a boolean mask (N,) or by indices, in their order."""
         return Boxes(self.corners[kept], self.label[kept], self.score[kept])
 

@@ -1,7 +1,5 @@
 """Exceptions other than bugs: mistakes that the user can fix, and preemption by a scheduler."""
 
-from __future__ import annotations
-
 import re
 
 
@@ -21,7 +19,7 @@ class UserError(Exception):
         super().__init__(one_line(f"{where}: {what}; {remedy}"))
         self.where, self.what, self.remedy = str(where), what, remedy
 
-    def __reduce__(self) -> tuple[type[UserError], tuple[str, str, str]]:
+    def __reduce__(self) -> tuple[type["UserError"], tuple[str, str, str]]:
         """Make the exception picklable, for worker processes."""
         return type(self), (self.where, self.what, self.remedy)
 

@@ -1,7 +1,5 @@
 """Typed settings of fine-tuning and pre-training, and tools to merge and validate them."""
 
-from __future__ import annotations
-
 import difflib
 import math
 import re
@@ -274,7 +272,6 @@ class Finetuning(OfRecordings):
     label_share: SomeShare = 1.0  # fraction of the training labels, spread evenly over each recording
 
     def check(self) -> None:
-        """Refuse inconsistent settings."""
         super().check()
         if not self.recurrent and self.sampling != "clips":
             what = f"{self.sampling!r} carries a state, but feed-forward networks have none"
@@ -282,7 +279,7 @@ class Finetuning(OfRecordings):
         if not self.recurrent and self.window_ms is None:
             raise UserError("window_ms", "is null, but windows of feed-forward networks need a length", "set it in ms")
 
-    def after_pretraining_on(self, data: str) -> Finetuning:
+    def after_pretraining_on(self, data: str) -> "Finetuning":
         """Return the settings for a backbone pre-trained on the data set `data`, whose case is ignored."""
         peaks = {name.casefold(): peak for name, peak in self.peak_lr_after.items()}
         peak = peaks.get(data.casefold(), self.optimisation.peak_lr)

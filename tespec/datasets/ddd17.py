@@ -108,7 +108,6 @@ class Ddd17(LabelledDataset):
         return Reader(path, *sensor, count, chunks)
 
     def find(self, split: str, name: str) -> RecordingFiles:
-        """Files of one recording."""
         folder = self.root / name
         if not folder.is_dir():
             raise UserError(folder, f"recording of the {split} split is missing", "copy it into the archive")
@@ -116,7 +115,6 @@ class Ddd17(LabelledDataset):
         return RecordingFiles(name, split, EventSource(folder, self.given_sensor), beside)
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        """Open one recording with its masks."""
         folder, stream = files.source.path, files.source.stream
         taken, following, _ = read_index(folder)
         place = next((folder / name for name in MASK_PLACES if (folder / name).exists()), None)

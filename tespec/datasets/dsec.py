@@ -115,7 +115,6 @@ class Dsec(LabelledDataset):
         return None
 
     def find(self, split: str, name: str) -> RecordingFiles:
-        """Files of one sequence."""
         if (folder := self._folder(name)) is None:
             what = f"recording of the {split} split is missing"
             raise UserError(self.root / name, what, "copy it there, or into a train, val or test folder")
@@ -127,7 +126,6 @@ class Dsec(LabelledDataset):
         return RecordingFiles(name, split, EventSource(folder / EVENTS, self.given_sensor, rectify), (masks, stamps))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        """Open one sequence with its masks."""
         masks, stamps = files.beside
         names = tuple(mask_names(masks).values())
         times = read_stamps(stamps)

@@ -109,7 +109,6 @@ class EventFolder(LabelledDataset):
         self.splits = {ALL: [path.relative_to(self.root).as_posix() for path in find_recordings(root)]}
 
     def find(self, split: str, name: str) -> RecordingFiles:
-        """Files of one recording."""
         return RecordingFiles(name, split, source_of(self.root / name, self.given_sensor), ())
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
@@ -118,7 +117,6 @@ class EventFolder(LabelledDataset):
         return LabelledRecording(**vars(cut), labels=MaskFiles(Path(), ()), labelled=np.empty(0, np.int64))
 
     def describe(self) -> dict[str, str]:
-        """Describe the layout."""
         return {"layout": self.layout}
 
 

@@ -84,7 +84,6 @@ class Mvsec(LabelledDataset):
         return Reader(path, *size, count, chunks)
 
     def find(self, split: str, name: str) -> RecordingFiles:
-        """Files of one sequence."""
         places = [folder / f"{name}{DATA}" for folder in (self.root, *sorted(self.root.iterdir()))]
         found = [path for path in places if is_there(path)]
         if len(found) != 1:
@@ -97,7 +96,6 @@ class Mvsec(LabelledDataset):
         return RecordingFiles(name, split, EventSource(data, self.given_sensor), (truth,))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        """Open one sequence with its depth maps."""
         stream, truth = files.source.stream, files.beside[0]
         count, name = len(dataset(truth, DEPTH_MAPS, "f", 3)), f"{DEPTH_MAPS}_ts"
         with translate_errors(truth, name):

@@ -1,7 +1,5 @@
 """Gen1 and 1Mpx: recordings with bounding boxes, from raw files or RVT's archives of histograms."""
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -45,11 +43,11 @@ class RawBoxes(NamedTuple):
     corners: NDArray[np.float32]
     label: NDArray[np.int64]
 
-    def keep(self, kept: NDArray[np.bool_]) -> RawBoxes:
+    def keep(self, kept: NDArray[np.bool_]) -> "RawBoxes":
         """Boxes selected by a mask (N,)."""
         return RawBoxes(self.t[kept], self.corners[kept], self.label[kept])
 
-    def downsampled(self, factor: int, sensor: Size) -> RawBoxes:
+    def downsampled(self, factor: int, sensor: Size) -> "RawBoxes":
         """Boxes on a sensor (height, width), in px of histograms downsampled by `factor`, without flat ones.
 
         They are cropped to the last pixel of the histograms, as in uzh-rpg/RVT (data/genx_utils/labels.py, `scale_`).
@@ -215,7 +213,6 @@ class PropheseeDataset(LabelledDataset):
         return tuple(name for name in names if name not in skipped)
 
     def find(self, split: str, name: str) -> RecordingFiles:
-        """Files of one recording."""
         if name not in self._found.get(split, {}):
             where = self.root / split / f"{name}_td.dat"
             raise UserError(where, f"recording of the {split} split is missing", "copy it into the folder")
@@ -230,7 +227,6 @@ class PropheseeDataset(LabelledDataset):
         return RecordingFiles(name, split, source, (boxes,))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        """Open one recording with its boxes."""
         count = len(self.classes) or self.known_classes
         if isinstance(files.source, ArchiveSource):
             return self._open_archive(files, files.source, count)

@@ -1,7 +1,5 @@
 """Recordings as sequences of windows, with or without labels, and the rule that assigns events to labels."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -143,12 +141,12 @@ class LabelledRecording(Recording):
         """Indices of the labels in `count` windows from `first` on."""
         return range(*np.searchsorted(self.labelled, (first, first + count)).tolist())
 
-    def part(self, first: int, end: int) -> LabelledRecording:
+    def part(self, first: int, end: int) -> "LabelledRecording":
         """Return the windows from `first` to `end` (exclusive), with their labels."""
         part = self.keep(np.array(self.labels_in(first, end - first), np.int64))
         return replace(part, windows=self.windows[first:end], labelled=part.labelled - first)
 
-    def keep(self, labels: NDArray[np.int64]) -> LabelledRecording:
+    def keep(self, labels: NDArray[np.int64]) -> "LabelledRecording":
         """Return the recording with only the labels of these indices."""
         speed = None if self.ego_speed is None else self.ego_speed[labels]
         kept = ChosenLabels(self.labels, labels, self.labels.__getitem__)

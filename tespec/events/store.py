@@ -5,8 +5,6 @@ in 1, the microsecond within its millisecond in 10. `index.i64` holds the index 
 from the millisecond of the first event to the one after the last. `header.json` describes both and their source.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from copy import copy
@@ -65,7 +63,7 @@ class PackedEvents:
         first, last = (int(word >> US_SHIFT) for word in words[[0, -1]])
         self.t_first, self.t_last = first_ms * MILLISECOND + first, last_ms * MILLISECOND + last
 
-    def rectified(self, pixels: NDArray[np.int16]) -> PackedEvents:
+    def rectified(self, pixels: NDArray[np.int16]) -> "PackedEvents":
         """Return the same events at other pixels, without those that leave the sensor.
 
         `pixels` (H, W, 2) holds the new x and y of each pixel, negative if outside of the sensor. The attributes still

@@ -51,7 +51,6 @@ class EventMaxViT(Backbone):
     stem = "stages.0.reduce.weight"
 
     def build(self, drop_path: float) -> None:
-        """Build RVT's four stages."""
         width, head = ARCHITECTURES[self.arch]
         self.channels = (width, 2 * width, 4 * width, 8 * width)
         widths = (self.in_channels, *self.channels)
@@ -68,5 +67,4 @@ class EventMaxViT(Backbone):
         return frames.to(compute_dtype(cast("Stage", self.stages[0]).reduce.weight)).permute(0, 2, 3, 1)
 
     def stage_modules(self) -> list[nn.Module]:
-        """RVT's stages."""
         return list(self.stages)

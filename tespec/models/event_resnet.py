@@ -25,7 +25,6 @@ class EventResNet(Backbone):
     channels_last = False
 
     def build(self, drop_path: float) -> None:
-        """Build timm's ResNet."""
         block, layers, width = ARCHITECTURES[self.arch]
         widths = tuple(width << stage for stage in range(4))
         self.resnet = ResNet(
@@ -40,5 +39,4 @@ class EventResNet(Backbone):
         return net.maxpool(net.act1(net.bn1(net.conv1(frames)))).permute(0, 2, 3, 1)
 
     def stage_modules(self) -> list[nn.Module]:
-        """The residual layers."""
         return [getattr(self.resnet, f"layer{number}") for number in (1, 2, 3, 4)]

@@ -37,7 +37,6 @@ class EventSwin(Backbone):
     position_tables = ("relative_position_bias_table",)
 
     def build(self, drop_path: float) -> None:
-        """Build timm's Swin."""
         width, depths, heads = ARCHITECTURES[self.arch]
         self.channels = (width, 2 * width, 4 * width, 8 * width)
         self.swin = SwinTransformer(
@@ -54,7 +53,6 @@ class EventSwin(Backbone):
         self.swin.norm = nn.Identity()  # belongs to the classifier, as its head does
 
     def stage_modules(self) -> list[nn.Module]:
-        """Swin's four layers."""
         return list(self.swin.layers)
 
     def take_any_size(self) -> None:

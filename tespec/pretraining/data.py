@@ -237,11 +237,9 @@ class PairData(EventData):
         return digest.hexdigest()[:12]
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> images.PairBatches:
-        """Training batches by step."""
         return images.PairBatches(self.train, self.settings, seed, shard, partial(self.method.augment, self.own))
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
-        """Batch of `lanes` pairs of zeros, for estimating the cost of a step."""
         shapes = {"histograms": (1, 2 * self.settings.bins, *self.size), "images": (1, 1, *self.size)}
         return {name: torch.zeros(lanes, *each, dtype=torch.uint8, device=device) for name, each in shapes.items()}
 

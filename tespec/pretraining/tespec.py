@@ -198,7 +198,6 @@ class Tespec(EventMethod):
 
     @classmethod
     def mask(cls, own: TespecSettings) -> cfg.Mask:
-        """Settings of the masks."""
         return own.mask
 
     @classmethod

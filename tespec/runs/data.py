@@ -1,7 +1,5 @@
 """Find a run's data: the path given by the user, a default folder or, with a notice, the sample world."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence
@@ -67,7 +65,7 @@ class Data:
         reader = open_reader(files[0], *(given or (None, None)))
         return reader.height, reader.width
 
-    def made(self) -> Data:
+    def made(self) -> "Data":
         """Generate missing data of the sample world, and return this object."""
         if self.root == world_folder() / self.root.name:
             with rank_zero_first():

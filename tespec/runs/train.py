@@ -1,7 +1,5 @@
 """Train the model of a run, with loss curves, checkpoints and resuming."""
 
-from __future__ import annotations
-
 import logging
 import signal
 import time
@@ -36,12 +34,7 @@ SIZE = (256, 320)  # px; input size of networks that only check options or weigh
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 POINTS_ON_CURVE = 200
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-TRACKERS = {
-    "files": "LocalVisBackend",
-    "tensorboard": "TensorboardVisBackend",
-    "wandb": "WandbVisBackend",
-    "mlflow": "MLflowVisBackend",
-}
+TRACKERS = {"files": "Local", "tensorboard": "Tensorboard", "wandb": "Wandb", "mlflow": "MLflow"}  # of mmengine
 
 
 def require_trainable(settings: Finetuning | Pretraining, setup: Setup, setting: str = "batch_size") -> None:
@@ -96,7 +89,7 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
     return Trained(curve.curve, save.seconds, save.before, tracker)
 
 
-def _resume(trainer: Trainer, curve: CurveHook, save: CheckpointHook, folder: Path) -> None:
+def _resume(trainer: Trainer, curve: "CurveHook", save: "CheckpointHook", folder: Path) -> None:
     """Resume from the run's newest complete checkpoint, if there is one; each rank reads it."""
     path, damaged = broadcast(newest_whole(folder) if is_first() else (None, []))
     for name in damaged:
@@ -126,7 +119,7 @@ def _open_tracker(name: str, run: Run) -> visualization.BaseVisBackend:
     logging.getLogger("mmengine").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        kind: type[visualization.BaseVisBackend] = getattr(visualization, TRACKERS[name])
+        kind: type[visualization.BaseVisBackend] = getattr(visualization, f"{TRACKERS[name]}VisBackend")
         tracker = kind(str(folder), **options.get(name, {}))
     tracker.add_config(Config(dict(run.config)))
     return tracker

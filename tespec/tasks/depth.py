@@ -176,10 +176,8 @@ class DepthTask(Task):
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> DepthModel:
-        """Add a randomly initialised MiDaS head to `backbone`."""
         return DepthModel(backbone, build(DepthHead, settings.head, "head"))
 
     def scorer(self) -> DepthScorer:
-        """Create an empty scorer."""
         head = build(DepthHead, self.settings.head, "head")
         return DepthScorer(head.min_depth, head.max_depth)

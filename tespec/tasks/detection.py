@@ -230,7 +230,6 @@ class DetectionTask(Task):
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> DetectionModel:
-        """Add a randomly initialised neck and head to `backbone`."""
         return DetectionModel(backbone, len(settings.classes), build(DetectionHead, settings.head, "head"))
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> StepBatches:
@@ -239,7 +238,6 @@ class DetectionTask(Task):
         return LabelledBatches(recordings, self.settings, seed, pad_boxes, shard)
 
     def scorer(self) -> DetectionScorer:
-        """Create an empty scorer."""
         head = build(DetectionHead, self.settings.head, "head")
         ranked = "class score" if head.score == "class" else "objectness times class score"
         ranked += f"; of each frame, the {CANDIDATES} boxes with the highest objectness times class score, from "

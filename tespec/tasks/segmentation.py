@@ -152,16 +152,13 @@ class SegmentationTask(Task):
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> SegmentationModel:
-        """Add a randomly initialised UperNet to `backbone`."""
         return SegmentationModel(backbone, len(settings.classes), build(SegmentationHead, settings.head, "head"))
 
     def player(self, model: SegmentationModel) -> SegmentationModel | AveragedViews:
-        """Return the model, or its wrapper for test-time augmentation."""
         scales = VIEWS[self.settings.test_time_augmentation]
         return AveragedViews(model, scales, self.size) if scales else model
 
     def scorer(self) -> SegmentationScorer:
-        """Create an empty scorer."""
         return SegmentationScorer(self.settings.classes)
 
     @staticmethod

@@ -1,8 +1,4 @@
-"""Checkpoints of a run: one file each, written atomically and verified before use.
-
-A checkpoint is a `torch.save` file: a zip archive whose members carry checksums, read with `weights_only=True` so that
-loading it runs no code. It is written to a hidden file, flushed and then renamed; older ones are deleted afterwards.
-"""
+"""Checkpoints of a run: `torch.save` files, written atomically, verified by checksums, read without their code."""
 
 import io
 import os
