@@ -31,7 +31,7 @@ def test_prints_and_writes_the_tables_of_the_committed_results_without_torch(tmp
     assert (done.returncode, done.stderr) == (0, "")
     assert "28.68 ± 0.68 (5)" in done.stdout
     assert "ESS" not in done.stdout  # not measured
-    assert done.stdout.splitlines()[-1] == "Written: 55 files in out"
+    assert done.stdout.splitlines()[-1] == "Written: 60 files in out"
     made = {path.name for path in (tmp_path / "out").iterdir()}
     assert {
         f"{name}{end}" for name in ("segmentation", "depth", "detection", "ablation_masking") for end in ENDS

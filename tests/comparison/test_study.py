@@ -85,11 +85,27 @@ def test_committed_tables_are_made_of_the_records(frame: pd.DataFrame, tmp_path:
     assert all(title in figure for title in {*frame[frame.kind == "evaluation"].title, "label prior"})
 
 
-def test_of_the_plan_only_the_ablations_are_missing(records: list[Record]) -> None:
-    jobs = expand(read_plan("sample"))
-    missing = missing_jobs(jobs, up_to_date(records), Path("no runs"))
-    assert {job.variant for job in jobs} - {job.variant for job in missing} == {""}
-    assert "" not in {job.variant for job in missing}
+def test_the_ablations_of_the_page_are_those_of_the_records(records: list[Record], frame: pd.DataFrame) -> None:
+    ablated = {"variant": "*", "method": "tespec", "arch": "recurrent"}
+    differences = gains_table(frame, "tespec", ablated).data.set_index("variant")
+    wanted = []
+    for variant, values in frame[frame.main & (frame.kind == "evaluation")].groupby("variant").value:
+        if not variant:
+            continue
+        made = [each for each in records if each.kind == "pretraining" and each.variant == variant]
+        made.sort(key=lambda record: record.seed)
+        zero = [f"{each.metrics['loss_zero']:.3f}" for each in made if "loss_zero" in each.metrics]
+        wanted.append([
+            variant, f"{values.mean():.2f} ± {values.std():.2f} ({len(values)})",
+            "{:+.2f} [{:+.2f}, {:+.2f}]".format(*differences.loc[variant, ["mean", "low", "high"]]),
+            ", ".join(f"{next(iter(each.metrics.values())):.3f}" for each in made), ", ".join(zero) or "-",
+        ])  # fmt: skip
+    assert sorted(rows("Ablations of TESPEC")) == sorted(wanted)
+    assert {f"{p:.2g}" for p in differences.p_holm} == {"1"}
+
+
+def test_nothing_of_the_plan_is_missing(records: list[Record]) -> None:
+    assert missing_jobs(expand(read_plan("sample")), up_to_date(records), Path("no runs")) == []
 
 
 def test_the_readme_has_the_scores_of_the_page() -> None:
