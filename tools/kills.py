@@ -32,7 +32,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tespec.core.config import finetuning_settings
-from tespec.core.files import write_whole
+from tespec.core.files import write_all
 from tespec.runs import train as training
 from tespec.runs.run import locked
 from tespec.runs.setup import Setup
@@ -79,7 +79,7 @@ def run_once(folder: Path, workers: int = 0) -> None:
         if not (folder / "curve.json").is_file():
             trained = training.train(run, model, MicroBatches([SmallSteps()]))
             write_weights(run.folder / "model.safetensors", model.state_dict(), {})
-            write_whole(folder / "curve.json", json.dumps(trained.curve))
+            write_all({folder / "curve.json": json.dumps(trained.curve)})
         clear(run.folder)
 
 
