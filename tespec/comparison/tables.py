@@ -263,8 +263,9 @@ def _placed(scores: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
     shared = methods.groupby("title")["method"].transform("nunique") > 1
     methods["title"] = methods["title"].mask(shared, methods["title"] + " (" + methods["method"] + ")")
     last = methods["method"].map(ranked.groupby("method")["row"].max())
+    known = last.notna()
     for name in ("block", "group"):
-        methods[name] = methods[name].mask(last.notna(), last.map(published.set_index("row")[name]))
+        methods.loc[known, name] = last[known].map(published.set_index("row")[name])
     number = pd.Series(range(len(methods)))
     same = methods.merge(ranked[[*ROW, "row"]], how="left")["row"]
     methods["row"] = same.fillna(last + (number + 1) / 1000).fillna(1000 * methods["block"] + number)
