@@ -170,7 +170,7 @@ def _shown(table: Table) -> _Shown:
     first = groups.index[groups.ne(groups.shift()) & groups.ne("")]
     headings = pd.DataFrame("", first - 0.5, cells.columns)
     headings.iloc[:, 0] = groups[first].to_list()
-    cells = pd.concat([cells, headings]).sort_index()
+    cells = pd.concat([cells, headings]).sort_index() if len(first) else cells
     rules = {int((cells.index < rule - 0.5).sum()) for rule in table.rules}
     places = {place for place, row in enumerate(cells.index) if row % 1}
     bold = bold.reindex(cells.index, fill_value=False).reset_index(drop=True)
