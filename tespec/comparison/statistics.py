@@ -47,7 +47,8 @@ def scores_by_pretraining(runs: pd.DataFrame) -> pd.DataFrame:
     Combinations that were not run and scores that are not finite are NaN. Without pre-trainings, or if each fine-tuning
     seed has a different one, the only column is `NO_PRETRAINING`.
     """
-    groups = runs.fillna({"pretraining_seed": NO_PRETRAINING}).groupby(["seed", "pretraining_seed"])["value"]
+    starts = runs["pretraining_seed"].astype("float64").fillna(NO_PRETRAINING)
+    groups = runs["value"].groupby([runs["seed"], starts])
     # Values that are not finite make a mean NaN, instead of being skipped.
     scores = groups.mean().where(groups.count() == groups.size())
     seeds, pretrainings = (scores.index.get_level_values(level) for level in ("seed", "pretraining_seed"))
