@@ -50,6 +50,9 @@ def load(path: str | Path, *, height: int | None = None, width: int | None = Non
     Returns:
         The backbone, whose `step` returns four features; or a task's network, whose `step` returns a mask (B, H, W), a
         depth map (B, H, W) in m, or `Boxes` of each lane.
+
+    Raises:
+        UserError: the file is unreadable, has no recipe, or does not fit it; or the size is invalid.
     """
     size, path = _given_size(height, width), Path(path)
     recipe = read_recipe(path)
@@ -130,6 +133,9 @@ def stream(
     Yields:
         the output of `network.step` for each window: four features (1, C, h, w) of a backbone, or the prediction of a
         task's network; and the state after the window.
+
+    Raises:
+        UserError: the recording is unreadable or shorter than a window, or the network was not trained on events.
     """
     where, sensor = "network", _given_size(height, width)
     if isinstance(network, str | Path):
@@ -263,7 +269,7 @@ def draw(shown: Sequence[Prediction], network: TrainedNetwork, has_truth: bool) 
 
     _, task, settings = network
     limits = (settings.head["min_depth"], settings.head["max_depth"]) if "max_depth" in settings.head else None
-    columns = COLUMNS[: 2 + has_truth]
+    columns = COLUMNS if has_truth else COLUMNS[:2]
     labels = [label for each in shown for label in (each.predicted, each.truth) if label is not None]
     colours = POLARITIES | colours_of(labels, settings.classes)
     bars = int(limits is not None)

@@ -103,7 +103,7 @@ def show_counts(axis: Axes, histogram: NDArray[np.uint8]) -> None:
 
 
 def show_grey(axis: Axes, image: Image, unit: str = "log intensity", reach: float | None = None) -> None:
-    """Show an image (H, W) in grey from -`reach`, black, to `reach`, white, with a colour bar in `unit`."""
+    """Show an image (H, W) in grey from -`reach`, black, to `reach`, white; None: `reach_of` the image."""
     reach = reach_of(image) if reach is None else reach
     add_bar(axis, axis.imshow(image, "gray", vmin=-reach, vmax=reach, interpolation="nearest"), unit)
 

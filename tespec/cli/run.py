@@ -220,8 +220,10 @@ def draw(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) 
     if not Path(drawing.predict).exists():
         trained = read_settings(drawing.model)
         root = find_data(trained.task, data, trained.profile).made().root
-    drawn = predict(drawing.model, drawing.predict, drawing.out, device, root=root, clip=drawing.clip, sensor_px=sensor)
-    print("{} windows, {} of them labelled: {}".format(*drawn))
+    windows, labelled, figure = predict(
+        drawing.model, drawing.predict, drawing.out, device, root=root, clip=drawing.clip, sensor_px=sensor
+    )
+    print(f"{windows} windows, {labelled} of them labelled: {figure}")
 
 
 def print_settings(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -74,8 +74,9 @@ class ScannedSource(EventSource):
         for events, raised in in_order(reader):
             first, last = first if count else int(events.t[0]), int(events.t[-1])
             count, clamped = count + len(events.t), clamped + raised
-        facts = (reader.height, reader.width, count, first, last, clamped)
-        return SimpleNamespace(**dict(zip(EVENTS, facts, strict=True)))
+        return SimpleNamespace(
+            height=reader.height, width=reader.width, count=count, t_first=first, t_last=last, clamped=clamped
+        )
 
 
 def check(dataset: LabelledDataset, *, quick: bool = False, processes: int = 1) -> Iterator[Checked]:
@@ -101,10 +102,9 @@ def _check_recording(dataset: LabelledDataset, split: str, name: str, quick: boo
     except UserError as error:
         return Checked(split, name, facts, (error,))
     facts["size_mb"] = (sum(size for size, _ in content) + sum(map(_size, files.beside))) / 1e6
-    reads: tuple[Any, ...] = (partial(_label_facts, dataset.label_kind), _event_facts)
-    for read in reads:
+    for read in (_label_facts, _event_facts):
         try:
-            facts |= read(recording, quick)
+            facts |= read(recording, dataset.label_kind, quick)
         except UserError as error:
             problems.append(error)
     if (number := facts.get("labels_read")) and facts["labels_empty"] == number:
@@ -113,7 +113,7 @@ def _check_recording(dataset: LabelledDataset, split: str, name: str, quick: boo
     return Checked(split, name, facts, tuple(problems), content, recording.region)
 
 
-def _event_facts(recording: LabelledRecording, quick: bool) -> dict[str, Any]:
+def _event_facts(recording: LabelledRecording, kind: str | None, quick: bool) -> dict[str, Any]:
     """Figures of the events, and bytes to pack them; `quick` skips checksums and most histograms of an archive."""
     if isinstance(recording.source, ArchiveSource):
         for first in (0, len(recording) - 1) if quick else range(len(recording)):
@@ -133,7 +133,7 @@ def _event_facts(recording: LabelledRecording, quick: bool) -> dict[str, Any]:
     }
 
 
-def _label_facts(kind: str | None, recording: LabelledRecording, quick: bool) -> dict[str, Any]:
+def _label_facts(recording: LabelledRecording, kind: str | None, quick: bool) -> dict[str, Any]:
     """Figures of the labels; all labels are read, or a few if `quick`."""
     count, times = len(recording.labelled), recording.label_times
     chosen = np.unique(np.linspace(0, count - 1, QUICK).astype(int)) if quick and count > QUICK else np.arange(count)

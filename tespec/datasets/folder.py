@@ -18,7 +18,7 @@ from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, Labelle
 from tespec.datasets.labels import MaskFiles
 from tespec.datasets.recording import LabelledRecording, Recording, fixed_windows, require_one_size
 from tespec.datasets.sources import WINDOW_US, EventSource, is_archive, pack_missing, raise_or_leave_out, source_of
-from tespec.events.packing import READERS, dataset_of, in_columns
+from tespec.events.packing import READERS, dataset_of, has_columns
 from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.store import HEADER, STORE, header_of
@@ -81,7 +81,7 @@ def _is_recording(path: Path) -> bool:
         return arrays.holds_events(path)
     try:
         known = suffix in READERS or (path / HEADER).is_file() or is_archive(path) or dataset_of(path) is not None
-        return known or in_columns(path)
+        return known or has_columns(path)
     except UserError:
         return True  # too damaged to tell
 
@@ -107,6 +107,7 @@ class EventFolder(LabelledDataset):
     def __init__(self, root: Path, sensor: Size | None = None) -> None:
         self.root, self.classes, self.given_sensor = root.parent if root.is_file() else root, (), sensor
         self.splits = {ALL: [path.relative_to(self.root).as_posix() for path in find_recordings(root)]}
+        read_description(self.root)  # refuses a damaged one
 
     def find(self, split: str, name: str) -> RecordingFiles:
         return RecordingFiles(name, split, source_of(self.root / name, self.given_sensor), ())

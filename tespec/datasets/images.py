@@ -108,7 +108,7 @@ def open_images(root: Path) -> ImageFolder:
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    """Whether a file is an image by its name: broken links are, as reading them reports it; pipes, which block, not."""
+    """Whether a file is named as an image; broken links count, since reading reports them; pipes, which block, do not."""
     named = entry.name.lower().endswith(ENDINGS)
     return named and ((entry.is_symlink() and not os.path.exists(entry.path)) or entry.is_file())
 
@@ -136,7 +136,7 @@ def as_input(pixels: Tensor) -> Tensor:
 
 @contextmanager
 def seeded(*seed: int) -> Iterator[None]:
-    """Seed the global generators of Python, NumPy and torch, from which library transforms draw, inside the block."""
+    """Seed the generators of Python, NumPy and torch, from which library transforms draw; restore them afterwards."""
     state = int(np.random.SeedSequence(seed).generate_state(1)[0])
     with torch.random.fork_rng(devices=[]):
         before = random.getstate(), np.random.get_state()  # noqa: NPY002

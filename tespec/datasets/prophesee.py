@@ -83,7 +83,8 @@ class PropheseeProtocol:
     """Rules of uzh-rpg/RVT that select recordings, frames and boxes; sizes in px of the sensor."""
 
     period_ms: PositiveFloat  # time between label frames
-    period_from_labels: Flag  # use the multiple of the labels' median spacing next to `period_ms`, if within 2 ms of it
+    # Use the multiple of the labels' median spacing closest to `period_ms`, if within 2 ms of it
+    period_from_labels: Flag
     min_diagonal: NonNegativeFloat  # of a box
     min_side: NonNegativeFloat  # of a box
     max_width_share: Share  # maximum width of a training box, as a share of the sensor's width

@@ -155,7 +155,7 @@ class LabelledRecording(Recording):
 
 @dataclass(frozen=True)
 class ChosenLabels:
-    """Labels of a recording with the indices `numbers`, read through `read`; the checksums are those of all labels."""
+    """Labels `numbers` of a recording, each returned by `read`, given its index; checksums are those of all labels."""
 
     every: Labels
     numbers: NDArray[np.int64]
@@ -254,12 +254,14 @@ def require_one_size(where: Path | str, recordings: Iterable[tuple[str, Region]]
 def require_stored(recordings: Iterable[Recording], downsample: Downsample, changed: Collection[str]) -> None:
     """Refuse archives of histograms if a changed setting, by dotted name, is not the one they are stored with."""
     selecting = [key for key in changed if key.startswith("protocol.") and key != "protocol.skip"]
+    downsampled = any(key.startswith("downsample.") for key in changed)
     for source in (each.source for each in recordings if isinstance(each.source, ArchiveSource)):
         if selecting:
             what = f"holds labels that RVT's protocol selected, so {selecting[0]} has no effect"
             raise UserError(source.path, what, "leave it at its default, or give raw recordings")
-        if any(key.startswith("downsample.") for key in changed):
-            region, stored = source.region, source.region.factor
+        if downsampled:
+            region = source.region
+            stored = region.factor
             if stored > 1 and downsample.keep != "nearest":
                 raise UserError(source.path, "was downsampled with keep=nearest", "set downsample.keep to nearest")
             if (asked := reduced(stored * region.height, stored * region.width, downsample).factor) != stored:

@@ -283,13 +283,12 @@ def _missing(source: EventSource, beside: bool) -> list[Packing]:
     try:
         if open_events(source.path, height, width, source.default).path == store or not beside:
             return []
-    except packing.NotPacked:
-        pass
+    except packing.NotPacked as missing:
+        return [Packing(source, store if beside else missing.store, missing.events)]
     except UserError:  # the store next to the recording is damaged, or of another version
         if not beside or not packing.is_recorded(source.path):
             raise
-    reader = source.reader()
-    return [Packing(source, store if beside else packing.cache_path(reader), reader.events)]
+    return [Packing(source, store, source.reader().events)]
 
 
 def _pack(wanted: Packing, packed: Callable[[int, str], None] = lambda events, name: None) -> UserError | None:

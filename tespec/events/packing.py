@@ -35,6 +35,7 @@ READERS: dict[str, Callable[[Path, int | None, int | None, Size | None], Reader]
 NAME_LETTERS = 40  # of a recording's name, in the name of its store in the cache
 LATEST = 10**17  # us since 1970: the year 5138; today's time in nanoseconds is a larger number
 NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+PROPHESEE = "CD/events"  # in HDF5 files of Prophesee's own codec
 EVENTS, TIMES = "events.dat.xyp", "events.dat.t"  # files of a DDD17 recording, which is a folder
 BLOCK = 1 << 20  # bytes hashed per block
 SAMPLED = 1 << 16  # bytes hashed at the start and at the end of a file
@@ -42,6 +43,9 @@ SAMPLED = 1 << 16  # bytes hashed at the start and at the end of a file
 
 class NotPacked(UserError):
     """Raised for a readable recording that has no packed store."""
+
+    store: Path  # its place in the cache
+    events: int  # number
 
 
 class NotWritable(UserError):
@@ -56,9 +60,9 @@ def dataset_of(path: Path) -> Any:
     return next((kind for kind in DATASETS.module_dict.values() if kind.reads(path)), None)
 
 
-def in_columns(path: Path) -> bool:
+def has_columns(path: Path) -> bool:
     """Whether an HDF5 file has columns of events, whose units are unknown, or events of Prophesee's own codec."""
-    return path.suffix.lower() in SUFFIXES and holds(path, *COLUMNS, "CD/events")
+    return path.suffix.lower() in SUFFIXES and holds(path, *COLUMNS, PROPHESEE)
 
 
 def open_events(
@@ -67,7 +71,8 @@ def open_events(
     """Open the packed store of a recording: next to it, inside it, or in the cache (`$TESPEC_CACHE/stores`).
 
     Nothing is written: a recording without a store raises `NotPacked`. Give height and width of the sensor in px
-    together, for recordings that do not name them; for `default`, (height, width), see `resolve_size`.
+    together, for recordings that do not name them; for `default`, (height, width), see `resolve_size`. A recording that
+    is missing or unreadable, or a store that does not match it, raises a `UserError`.
     """
     path = Path(path)
     folder = store_of(path)
@@ -79,12 +84,15 @@ def open_events(
         else:
             resolve_size(path, height, width, (stream.height, stream.width))
         return stream
-    cached = cache_path(open_reader(path, height, width, default))
+    reader = open_reader(path, height, width, default)
+    cached = cache_path(reader)
     try:
         return open_store(cached)
     except UserError as error:
         remedy = f"pack it (tespec data prepare recordings {path}), or load it into memory with load_events"
-        raise NotPacked(path, "is not packed", remedy) from error
+        missing = NotPacked(path, "is not packed", remedy)
+        missing.store, missing.events = cached, reader.events
+        raise missing from error
 
 
 def load_events(
@@ -108,9 +116,12 @@ def open_reader(path: Path, height: int | None = None, width: int | None = None,
         return READERS[suffix](path, height, width, default)
     if (dataset := dataset_of(path)) is not None:
         return dataset.reader(path, height, width, default)
-    if in_columns(path):
+    if has_columns(path):
+        if holds(path, PROPHESEE):
+            what = "is in Prophesee's own HDF5 format, whose codec is not available"
+            raise UserError(path, what, "convert it to .raw or .dat")
         what = "is an HDF5 file of events in an unsupported layout (supported: DSEC, MVSEC)"
-        raise UserError(path, what, "convert it to .raw or .dat, or save x, y, t, p as .npz")
+        raise UserError(path, what, "save x, y, t, p as .npz")
     remedy = f"give a {', '.join((*READERS, *SUFFIXES))} file, a packed store or a recording's folder"
     raise UserError(path, "holds no events in a supported format", remedy)
 

@@ -233,7 +233,8 @@ def _ends_of_bins(words, borders, first_ms, times):  # type: ignore[no-untyped-d
         millisecond = min(max(times[k] // MILLISECOND - first_ms, 0), len(borders) - 1)
         low, high = borders[millisecond], borders[min(millisecond + 1, len(borders) - 1)]
         us = times[k] - (first_ms + millisecond) * MILLISECOND
-        ends[k] = low + np.searchsorted(words[low:high] >> np.uint32(US_SHIFT), us)
+        # The us are the highest bits of a word.
+        ends[k] = low + np.searchsorted(words[low:high], np.uint64(max(us, 0)) << np.uint64(US_SHIFT))
     return ends
 
 

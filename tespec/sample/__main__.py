@@ -23,13 +23,13 @@ def make(
     datasets: Annotated[tuple[str, ...], Parameter(help="layouts to make", consume_multiple=True)] = DEFAULT,
 ) -> None:
     """Make a sample world; print the label prior of each data set, a baseline to beat, and the world's folder."""
+    made = make_world(size, seed, root, processes, datasets)
     import torch  # imported here because every worker process imports this file
 
     from tespec.runs.data import SAMPLE, Data, settings_of
     from tespec.runs.references import Constant, prior_of
     from tespec.tasks import build_task
 
-    made = make_world(size, seed, root, processes, datasets)
     for dataset in datasets:
         if dataset != "objects":
             data = Data(made / dataset, SAMPLE)

@@ -95,7 +95,9 @@ def write_ddd17(film: Film, root: Path, recording: SampleRecording) -> None:
     folder = root / recording.name
     (folder / "index").mkdir(parents=True)
     (folder / "imgs").mkdir()
-    parts, times, speeds = list[Events](), list[int](), list[float]()
+    parts: list[Events] = []
+    times: list[int] = []
+    speeds: list[float] = []
     with zipfile.ZipFile(folder / "segmentation_masks.zip", "w") as masks:
         for frame, events in film:
             parts.append(events)
@@ -131,7 +133,8 @@ def write_dsec(film: Film, root: Path, recording: SampleRecording) -> None:
     left, masks = folder / "events" / "left", [folder / "semantic" / "left" / classes for classes in DSEC_MASKS]
     for each in (left, *masks):
         each.mkdir(parents=True)
-    parts, stamps = list[Events](), list[int]()
+    parts: list[Events] = []
+    stamps: list[int] = []
     for frame, chunk in film:
         parts.append(chunk)
         if frame.index % DSEC_STRIDE:
@@ -164,7 +167,9 @@ def write_dsec(film: Film, root: Path, recording: SampleRecording) -> None:
 def write_mvsec(film: Film, root: Path, recording: SampleRecording) -> None:
     """Write `<name>_data.hdf5` with events and images, and `<name>_gt.hdf5` with sparse depth maps of a lidar."""
     rng, height = np.random.default_rng(recording.seed), recording.sensor.height
-    parts, images, depths = list[Events](), list[npt.NDArray[np.uint8]](), list[npt.NDArray[np.float32]]()
+    parts: list[Events] = []
+    images: list[npt.NDArray[np.uint8]] = []
+    depths: list[npt.NDArray[np.float32]] = []
     for frame, events in film:
         parts.append(events)
         if frame.index % IMAGE_STRIDE == 0:
@@ -218,7 +223,8 @@ def write_prophesee(film: Film, root: Path, recording: SampleRecording) -> None:
     """Write `<split>/<name>_td.dat` and `_bbox.npy` of Gen1 or 1Mpx; labels are at the frames nearest in time."""
     rate = LABEL_RATES[recording.dataset]
     labelled = {round(number * FRAME_RATE / rate) for number in range(1, int(recording.seconds * rate) + 1)}
-    parts, boxes = list[Events](), [np.empty(0, BOX)]
+    parts: list[Events] = []
+    boxes = [np.empty(0, BOX)]
     for frame, events in film:
         parts.append(events)
         if frame.index in labelled:

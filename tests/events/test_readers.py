@@ -9,6 +9,7 @@ import zlib
 from pathlib import Path
 
 import h5py
+import hdf5plugin
 import lz4.frame
 import numpy as np
 import pytest
@@ -216,6 +217,16 @@ def test_hdf5_of_dsec_and_mvsec(tmp_path, monkeypatch, block):
         assert_same_events(read(path), wanted)
 
 
+@pytest.mark.parametrize(
+    "codec",
+    [{"compression": "gzip"}, {"compression": "lzf"}, hdf5plugin.Zstd(), hdf5plugin.LZ4(), hdf5plugin.Bitshuffle()],
+    ids=["gzip", "lzf", "zstd", "lz4", "bitshuffle"],
+)
+def test_hdf5_of_every_codec(tmp_path, codec):
+    path = dsec(tmp_path / "a.h5", *EVENTS, codec=codec)
+    assert_same_events(read(path), EVENTS._replace(t=EVENTS.t + OFFSET))
+
+
 def test_a_forked_process_reads_by_itself_and_a_file_that_changed_is_opened_again(tmp_path):
     path = dsec(tmp_path / "a.h5", *EVENTS)
     part(path, "events/t")[:1_000]
@@ -374,7 +385,7 @@ BAD = {
     "unlike.npz": (lambda path: archive(path, EVENTS._asdict() | {"x": EVENTS.x[:9]}), r"uint16 \(9,\), uint16 \(3000"),
     "torn.h5": (lambda path: cut(dsec(path, *EVENTS), 0.4), "incomplete or unreadable HDF5 file"),
     "other.h5": (lambda path: write_h5(path, {"a": np.zeros(3)}), "holds no events in a supported format"),
-    "codec.h5": (lambda path: write_h5(path, {"CD/events": np.zeros(3)}), "unsupported layout.*; convert it to .raw"),
+    "codec.h5": (lambda path: write_h5(path, {"CD/events": np.zeros(3)}), "in Prophesee's own HDF5 format.*; convert"),
     "none.h5": (lambda path: dsec(path, *([[]] * 4)), "holds no events; give a recording"),
     "column.h5": (lambda path: dsec(path, *EVENTS, events__p=None), "has no dataset events/p"),
     "offset.h5": (lambda path: dsec(path, *EVENTS, t_offset=None), "has no dataset t_offset"),
@@ -382,7 +393,8 @@ BAD = {
     "floats.h5": (lambda path: dsec(path, *EVENTS, events__x=EVENTS.x / 2), "events/x is float64 of shape"),
     "axes.h5": (lambda path: dsec(path, *EVENTS, events__x=np.zeros((3000, 2), "u2")), r"shape \(3000, 2\)"),
     "beyond.h5": (lambda path: dsec(path, *EVENTS, t_offset=np.int64(2**62)), "t_offset is out of range: 46116860"),
-    "rvt.h5": (lambda path: write_h5(path, {"events/p": EVENTS.p}), "unsupported layout .supported: DSEC, MVSEC.; co"),
+    "rvt.h5": (lambda path: write_h5(path, {"events/p": EVENTS.p}), "unsupported layout .supported: DSEC, MVSEC.; sa"),
+    "nan.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.full((50, 4), np.nan)), "x from nan to nan on a"),
     "half.hdf5": (lambda path: mvsec(path, EVENTS.x + 0.5, *EVENTS[1:]), "are not whole numbers"),
     "five.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.zeros((50, 5))), r"shape \(50, 5\) instead of"),
     "filter.h5": (unknown_codec, "cannot be read; copy it again, or install the HDF5 plugin"),

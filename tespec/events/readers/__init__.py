@@ -37,7 +37,7 @@ class Events(NamedTuple):
 class Reader:
     """A recording in any format, read sequentially.
 
-    `chunks` iterates over the events in file order. They may be outside of the sensor, and their times may step back.
+    `chunks` iterates over `Events` in file order. They may be outside of the sensor, and their times may step back.
     """
 
     path: Path

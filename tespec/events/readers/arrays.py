@@ -87,9 +87,12 @@ def open_arrays(path: Path, height: int | None = None, width: int | None = None,
 def holds_events(path: Path) -> bool:
     """Whether a `.npy` or `.npz` file is a recording, or too damaged to tell."""
     try:
+        if path.suffix.lower() == ".npz":
+            with zipfile.ZipFile(path) as archive:
+                return {f"{name}.npy" for name in "xytp"} <= set(archive.namelist())
         return _columns(path) is not None
-    except UserError as error:
-        return not isinstance(error.__cause__, KeyError)  # which means that a .npz file has other arrays
+    except (UserError, *DAMAGED_ARCHIVE):
+        return True
 
 
 def _columns(path: Path) -> list[NDArray[Any]] | None:
