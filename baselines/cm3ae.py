@@ -129,7 +129,8 @@ class Cm3ae(PairMethod):
         of_frame, _ = self.frame_patch.encode(self.images, frame, frame_mask)
         of_both = [*of_frame[:-1], self.fusion(of_frame[-1], of_events[-1])]
         drawn = _error(self.draw_events(of_events), event_frame(histograms), events_mask, own.mask.unit)
-        alone, fused = (_error(self.draw_frame(each), frame, frame_mask, own.mask.unit) for each in (of_frame, of_both))
+        alone = _error(self.draw_frame(of_frame), frame, frame_mask, own.mask.unit)
+        fused = _error(self.draw_frame(of_both), frame, frame_mask, own.mask.unit)
         events = all_gather_rows(self.of_events(pooled(of_events[-1])))
         frames = all_gather_rows(self.of_frame(pooled(of_frame[-1])))
         forth, found = info_nce(events, frames, 1 / self.logit_scale)

@@ -3,7 +3,8 @@
 The teacher sees two large views of a square crop of each segment. The student sees them too, half of them masked, and
 multiple small views. It predicts the teacher's prototype for each masked patch (patch loss), for each cluster of the
 teacher's patches of the full square (context loss), and for the image, from another view (image loss). Sinkhorn's
-algorithm balances the teacher's assignments, and the teacher is a moving average of the student.
+algorithm balances the teacher's assignments, and the teacher is a moving average of the student. Files in parentheses
+are those of Yan98/Event-Camera-Data-Dense-Pre-training.
 """
 
 from typing import Annotated, ClassVar

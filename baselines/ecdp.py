@@ -159,8 +159,12 @@ def head(*widths: int) -> Projector:
 def view_contrast(queries: Tensor, keys: Tensor, images: Tensor, temperature: float) -> Tensor:
     """InfoNCE of queries and keys (N, D), each projected onto the direction of its own image."""
     directions = normalize(images, dim=1)
-    queries, keys = ((normalize(each, dim=1) * directions).sum(1)[:, None] * directions for each in (queries, keys))
-    return cross_entropy(queries @ keys.T / temperature, torch.arange(len(queries), device=queries.device))
+
+    def projected(vectors: Tensor) -> Tensor:
+        return (normalize(vectors, dim=1) * directions).sum(1, keepdim=True) * directions
+
+    logits = projected(queries) @ projected(keys).T / temperature
+    return cross_entropy(logits, torch.arange(len(queries), device=queries.device))
 
 
 @in_fp32

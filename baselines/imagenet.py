@@ -123,11 +123,15 @@ class Imagenet(ImageMethod):
         if self.training and (self.own.mixup or self.own.cutmix):
             views, wanted = self._mixed(views, wanted)
         features, _ = self.backbone(views.unsqueeze(1))
-        logits = in_fp32(self.classify.forward)(pooled(features[-1], self.norm))
-        is_mixed = wanted.dim() > 1  # shares (B, classes), smoothed already
+        return self._losses(features[-1], wanted), None
+
+    @in_fp32
+    def _losses(self, last: Tensor, wanted: Tensor) -> dict[str, Tensor]:
+        """Loss and accuracy for labels (B,), which get smoothed, or class shares (B, classes), which already are."""
+        logits, is_mixed = self.classify(pooled(last, self.norm)), wanted.dim() > 1
         loss = cross_entropy(logits, wanted, label_smoothing=0.0 if is_mixed else self.own.smoothing)
         right = logits.argmax(1) == (wanted.argmax(1) if is_mixed else wanted)
-        return {"loss": loss, "accuracy": right.float().mean()}, None
+        return {"loss": loss, "accuracy": right.float().mean()}
 
     def _mixed(self, views: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Mix neighbouring views and their labels by mixup or cutmix; raise `UserError` for an odd number."""

@@ -157,7 +157,10 @@ def perplexity(used: Tensor) -> Tensor:
 
 
 class TokenHead(nn.Module):
-    """Logits of tokens of `unit` px at selected patches, from features of the "last" stage or of the sum of "all"."""
+    """Logits of tokens of `unit` px at selected patches, from features of the "last" stage or of the sum of "all".
+
+    A place of a coarser stage yields the logits of all tokens inside it.
+    """
 
     def __init__(self, channels: tuple[int, ...], unit: int, tokens: int, of: str) -> None:
         super().__init__()

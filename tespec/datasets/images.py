@@ -108,7 +108,7 @@ def open_images(root: Path) -> ImageFolder:
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:
-    """Whether a file is named as an image; broken links count, since reading reports them; pipes, which block, do not."""
+    """Whether a file is named as an image; broken links count, since reading reports them; blocking pipes do not."""
     named = entry.name.lower().endswith(ENDINGS)
     return named and ((entry.is_symlink() and not os.path.exists(entry.path)) or entry.is_file())
 

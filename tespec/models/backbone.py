@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
+from timm.layers import DropPath as TimmDropPath
 from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -13,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
-from tespec.models.layers import STRIDE, DropPath, TimmDropPath, compute_dtype, pad_to, replace_modules
+from tespec.models.layers import STRIDE, DropPath, compute_dtype, pad_to, replace_modules
 from tespec.registry import BACKBONES
 
 State = TypeVar("State")
@@ -43,9 +44,10 @@ class Backbone(nn.Module, ABC):
         arch: one of `architectures`; "": the first.
         recurrent: whether it has ConvLSTMs; the state of a feed-forward network is always None.
         bins: time bins per segment; a histogram has 2 * bins channels.
-        img_size: (H, W) in px of the padded input.
+        img_size: (H, W) in px of the padded input, multiples of 32.
         in_channels: number of input channels; None: 2 * bins. Images have 1 or 3.
-        drop_path: rate of stochastic depth in the last block; it rises from 0 block by block.
+        drop_path: rate of stochastic depth in the last block; it rises from 0 block by block. A network without
+            `DropPath` refuses a rate above 0.
     """
 
     architectures: ClassVar[Sequence[str]] = ()  # names of its variants

@@ -59,7 +59,8 @@ class EventMaxViT(Backbone):
             rows, columns = (side // 2 if side % 2 == 0 else side for side in (rows, columns))
         rates = [drop_path * branch / 7 for branch in range(8)]  # two branches per stage
         self.stages = nn.ModuleList(
-            Stage(widths[i], widths[i + 1], 2 if i else 4, (rows, columns), head, rates[2 * i :]) for i in range(4)
+            Stage(widths[i], widths[i + 1], 2 if i else 4, (rows, columns), head, rates[2 * i : 2 * i + 2])
+            for i in range(4)
         )
 
     def embed_patches(self, frames: Tensor) -> Tensor:

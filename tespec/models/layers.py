@@ -99,10 +99,14 @@ class MatrixPool(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Pooled maps."""
-        # A pooled identity holds the weights of each position in each bin; its backward pass is never needed.
-        rows, columns = (torch.eye(side, dtype=maps.dtype, device=maps.device)[None] for side in maps.shape[-2:])
-        rows, columns = adaptive_avg_pool2d(rows, (self.rows, None)), adaptive_avg_pool2d(columns, (None, self.columns))
-        return rows[0] @ maps @ columns[0]
+        height, width = maps.shape[-2:]
+        return _pooled_identity(height, self.rows, maps) @ maps @ _pooled_identity(width, self.columns, maps).T
+
+
+def _pooled_identity(length: int, bins: int | None, like: Tensor) -> Tensor:
+    """Weights (bins, length) of each position in each bin of torch's adaptive pooling."""
+    identity = torch.eye(length, dtype=like.dtype, device=like.device)
+    return adaptive_avg_pool2d(identity[None], (bins, None))[0]
 
 
 def with_exact_pools(model: nn.Module) -> None:

@@ -62,8 +62,8 @@ def info_nce(
 def sinkhorn(logits: Tensor, temperature: float | Tensor) -> Tensor:
     """Assign this rank's samples softly to prototypes so that all are used equally (SwAV, Alg. 1; three rounds).
 
-    The assignments (N, K), from the teacher's cosines `logits` (N, K), are balanced over the samples of all ranks,
-    of which each may hold another number. The ranks exchange only the largest logit and, in each round, K sums.
+    The teacher's cosines `logits` (N, K) are divided by `temperature`. The assignments (N, K) are balanced over the
+    samples of all ranks, which may hold different numbers; they exchange the largest logit and, in each round, K sums.
     """
     sharp = logits / temperature
     shares = sharp.sub_(global_max(sharp)).exp_()

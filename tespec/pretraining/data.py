@@ -15,10 +15,20 @@ from torch import Tensor
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining, Size
-from tespec.datasets import images
 from tespec.datasets.batches import WHOLE, Shard, StepBatches, draw_mask
 from tespec.datasets.ddd17 import IMAGES
 from tespec.datasets.folder import TrainValSplit, divide, find_recordings
+from tespec.datasets.images import (
+    ImageBatches,
+    ImageFolder,
+    PairBatches,
+    Paired,
+    as_input,
+    held_out_batch,
+    open_images,
+    paired,
+    subsample,
+)
 from tespec.datasets.recording import Recording, fingerprint
 from tespec.models import Backbone
 from tespec.models.backbone import reset
@@ -72,7 +82,8 @@ class EventData(_Data):
         split, segments = self.split(root, skip_damaged), self.settings.segments
         self.train, self.held_out = split.train, split.held_out
         least = min(self.method.min_batch_size, self.method.val_batch_size(self.settings))
-        if (found := sum(1 for _ in islice(self.val_chunks(), least))) < least:
+        found = sum(min(VAL_WINDOWS, len(recording)) // segments for recording in self._played)
+        if found < least:
             longest = max(map(len, self.held_out))
             what = f"the validation recordings contain {found} sequences of {segments} windows, fewer than {least}"
             what += f"; the longest has {longest} windows of {self.settings.window_ms:g} ms"
@@ -83,7 +94,8 @@ class EventData(_Data):
         """Split the recordings in `root` into training and validation; sets `root`, `size`, `damaged` and `notes`."""
         settings, self.root = self.settings, root
         split = divide(root, settings.window_ms, settings.downsample, settings.sensor, skip_damaged)
-        region, self.damaged = split.train[0].region, tuple(split.damaged)
+        self.damaged = tuple(split.damaged)
+        region = split.train[0].region  # `divide` refuses recordings of different sizes
         self.size = region.height, region.width
         clamped = "event timestamps went backwards and were clamped to the latest time before them"
         self.notes = (
@@ -116,14 +128,18 @@ class EventData(_Data):
             batch["mask"] = zeros(*(-(-side // mask.unit) for side in self.size), dtype=torch.bool)
         return batch
 
+    @property
+    def _played(self) -> list[Recording]:
+        """Recordings of which validation plays the first windows."""
+        return [each for each in self.held_out if len(each) >= self.settings.segments][:VAL_RECORDINGS]
+
     def val_chunks(self, frames: int | None = None) -> Iterator[Batch]:
         """Yield the chunks of each validation recording in turn as batches of one lane, without augmentation.
 
         Masks are the same in every run, so that losses of different seeds and methods are comparable.
         """
         settings, mask = self.settings, self.method.mask(self.own)
-        segments, windows = settings.segments, VAL_WINDOWS
-        played = [recording for recording in self.held_out if len(recording) >= segments][:VAL_RECORDINGS]
+        segments, windows, played = settings.segments, VAL_WINDOWS, self._played
         if frames is not None:
             played = played[:4]
             windows = max(segments, frames // len(played))
@@ -166,7 +182,7 @@ class ImageData(_Data):
 
     def open(self, root: Path, skip_damaged: bool = False) -> None:
         """Find the images in `root`; too few are refused."""
-        self.root, self.images = root, images.open_images(root)
+        self.root, self.images = root, open_images(root)
         if len(self.images.held_out) < self.method.min_batch_size:
             what = f"fewer than {self.method.min_batch_size} images are left for validation"
             raise UserError(root, what, "add images")
@@ -180,9 +196,9 @@ class ImageData(_Data):
         """Number of images in each folder."""
         return self.images.counts()
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> images.ImageBatches:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> ImageBatches:
         """Training batches by step."""
-        return images.ImageBatches(self.images, self.method.views(self.own), self.settings.batch_size, seed, shard)
+        return ImageBatches(self.images, self.method.views(self.own), self.settings.batch_size, seed, shard)
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         """Batch of `lanes` images of zeros, for estimating the cost of a step."""
@@ -199,12 +215,12 @@ class ImageData(_Data):
         views, least = self.method.views(self.own, training=False), self.method.min_batch_size
         size = min(max(self.settings.batch_size, least), VAL_BATCH)
         for first in range(0, len(paths) - least + 1, size):
-            batch = images.held_out_batch(self.images, paths[first : first + size], views)
+            batch = held_out_batch(self.images, paths[first : first + size], views)
             yield {name: value.to(device) for name, value in batch.items()}
 
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
         """Features of the first view."""
-        return backbone(images.as_input(batch["views"][:, :1]))
+        return backbone(as_input(batch["views"][:, :1]))
 
 
 class PairData(EventData):
@@ -215,16 +231,16 @@ class PairData(EventData):
     """
 
     unordered = "pairs of events and image"
-    train: Sequence[images.Paired]
-    held_out: Sequence[images.Paired]
+    train: Sequence[Paired]
+    held_out: Sequence[Paired]
 
     def open(self, root: Path, skip_damaged: bool = False) -> None:
         """Split the recordings and find the image at the end of each window; too few pairs are refused."""
         if not any((path / IMAGES).is_dir() for path in find_recordings(root)):  # before the recordings are packed
             raise UserError(root, f"no recording has images in {IMAGES}/", "give recordings of the DDD17 archive")
         split, window_ms = self.split(root, skip_damaged), self.settings.window_ms
-        self.train = images.paired(split.train, window_ms)
-        self.held_out = images.subsample(images.paired(split.held_out, window_ms), VAL_PAIRS)
+        self.train = paired(split.train, window_ms)
+        self.held_out = subsample(paired(split.held_out, window_ms), VAL_PAIRS)
         if sum(map(len, self.held_out)) < self.method.min_batch_size:
             what = f"fewer than {self.method.min_batch_size} pairs are left for validation"
             raise UserError(root, what, "use longer recordings, or more of them")
@@ -236,8 +252,8 @@ class PairData(EventData):
             digest.update(f"{path.name}|{path.stat().st_size}\n".encode())
         return digest.hexdigest()[:12]
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> images.PairBatches:
-        return images.PairBatches(self.train, self.settings, seed, shard, partial(self.method.augment, self.own))
+    def steps(self, seed: int, shard: Shard = WHOLE) -> PairBatches:
+        return PairBatches(self.train, self.settings, seed, shard, partial(self.method.augment, self.own))
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         shapes = {"histograms": (1, 2 * self.settings.bins, *self.size), "images": (1, 1, *self.size)}
@@ -248,7 +264,7 @@ class PairData(EventData):
         still = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
         pairs, least = sum(map(len, self.held_out)), self.method.min_batch_size
         size = max(least, pairs // -(-pairs // min(self.settings.batch_size, VAL_BATCH)))
-        steps = images.PairBatches(self.held_out, replace(self.settings, augmentation=still, batch_size=size), 0)
+        steps = PairBatches(self.held_out, replace(self.settings, augmentation=still, batch_size=size), 0)
         for step in range(min(pairs, frames or pairs) // size):
             yield {name: value.to(device) for name, value in steps[step].items()}
 
@@ -256,7 +272,7 @@ class PairData(EventData):
 PretrainData = EventData | ImageData
 
 
-def _unused(found: TrainValSplit | images.ImageFolder) -> Iterator[str]:
+def _unused(found: TrainValSplit | ImageFolder) -> Iterator[str]:
     """Yield lines for the user about recordings, or folders of images, of a test split or of no split."""
     for why, names in (
         ("skipped (test split)", found.excluded_test),

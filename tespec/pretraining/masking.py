@@ -65,7 +65,10 @@ def pixel_maps(patches: Tensor, unit: int, size: Size) -> Tensor:
 
 
 def draw_blocks(lanes: int, rows: int, columns: int, ratio: float, smallest: int) -> Tensor:
-    """Draw this micro-batch's `block_mask`s (lanes, rows, columns) on the CPU, each with a generator of its own."""
+    """Draw this micro-batch's masks (lanes, rows, columns) bool on the CPU, see `block_mask`, seeded for each lane.
+
+    Shares without a masked patch, and grids with a single row or column, are refused.
+    """
     most = round(ratio * rows * columns)
     if not most or min(rows, columns) < 2:
         raise UserError("masks", f"{rows} x {columns} patches are too few for blocks", "mask more or smaller patches")

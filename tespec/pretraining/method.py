@@ -117,11 +117,12 @@ class PretrainMethod(Method, nn.Module):
 
     @classmethod
     def upstream(cls, own: Any) -> tuple[str, str]:
-        """Method that pre-trains a network which the training needs, "" for none, and that network's file if given.
-
-        Before the first step, `load_upstream(path)` loads that network.
-        """
+        """Method that pre-trains a network which the training needs, "" for none, and that network's file if given."""
         return "", ""
+
+    def load_upstream(self, path: Path) -> None:
+        """Load the network of `upstream` from its file, before the first step; one that does not fit is refused."""
+        raise NotImplementedError(f"{type(self).__name__} names an upstream, but has no load_upstream")
 
     @classmethod
     def upstream_settings(cls, settings: Pretraining, name: str) -> Pretraining:

@@ -57,8 +57,8 @@ class TespecSettings:
 def normalise_patches(video: Tensor, unit: int, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Normalise each patch to mean 0 and variance 1: (x - mean) / sqrt(variance + eps), with the unbiased variance.
 
-    As in the reference code of masked autoencoders, facebookresearch/mae, where eps is 1e-6; it keeps the noise of
-    nearly constant patches small. A patch of `unit` px spans all planes of the video (B, T, planes, H, W); patches at
+    As in facebookresearch/mae; `eps`, in squared units of `video` (1e-6 there), keeps the noise of nearly constant
+    patches small. A patch of `unit` px spans all planes of the video (B, T, planes, H, W); patches at
     the right and the bottom may be smaller. Returns also mean and deviation (B, T, 1, H, W) of each pixel's patch.
     """
     size, planes = (video.shape[-2], video.shape[-1]), video.shape[2]
@@ -186,9 +186,13 @@ class Tespec(EventMethod):
         step = Reconstruction(video, target, mean, deviation, prediction, masked)
         return step, (backbone_state, target_state)
 
-    def target(self, histograms: Tensor, state: Tensor | None, kind: str = "") -> tuple[Tensor, Tensor]:
-        """Target (B, T, planes, H, W) of histograms (B, T, 2 * bins, H, W), before normalisation, and its state."""
-        own, kind = self.own.target, kind or self.own.target.kind
+    def target(self, histograms: Tensor, state: Tensor | None, kind: str | None = None) -> tuple[Tensor, Tensor]:
+        """Target (B, T, planes, H, W) of histograms (B, T, 2 * bins, H, W), before normalisation, and its state.
+
+        `kind` overrides the setting.
+        """
+        own = self.own.target
+        kind = kind or own.kind
         if kind == "histograms":
             return histograms.float(), histograms.new_zeros(len(histograms), 0, dtype=torch.float32)
         intensity = partial(estimate_intensity, norm_events=own.norm_events)

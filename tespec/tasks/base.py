@@ -43,9 +43,6 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 
-State = BackboneState | None
-
-
 class Network(nn.Module, ABC):
     """A backbone, which returns the features of four stages; subclasses add a head, its losses and its predictions."""
 
@@ -82,7 +79,7 @@ class Network(nn.Module, ABC):
         """Convert the outputs to the prediction that `step` returns; by default they are the same."""
         return outputs
 
-    def loss(self, batch: dict[str, Tensor], state: State) -> tuple[dict[str, Tensor], State]:
+    def loss(self, batch: dict[str, Tensor], state: BackboneState) -> tuple[dict[str, Tensor], BackboneState]:
         """Losses of a step, and the detached state, which is None before the first step.
 
         The batch holds histograms (B, T, 2 * bins, H, W), fresh (B,) bool, label_place (L, 2) int64 lane and segment of
@@ -91,7 +88,7 @@ class Network(nn.Module, ABC):
         features, state = self.backbone(batch["histograms"], reset(state, batch["fresh"]))
         return self.losses(features, batch), detach(state)
 
-    def predict(self, histograms: Tensor, state: State, label_place: Tensor) -> tuple[Any, State]:
+    def predict(self, histograms: Tensor, state: BackboneState, label_place: Tensor) -> tuple[Any, BackboneState]:
         """Outputs for segments of histograms (B, T, 2 * bins, H, W), None if none is selected, and the state.
 
         `label_place` holds (L, 2) int64 lane and segment of the selected ones.
@@ -102,7 +99,7 @@ class Network(nn.Module, ABC):
         return self.outputs(select_labelled(features, label_place), histograms.shape[-2:]), state
 
     @torch.no_grad()
-    def step(self, histogram: Tensor, state: State = None) -> tuple[Any, State]:
+    def step(self, histogram: Tensor, state: BackboneState = None) -> tuple[Any, BackboneState]:
         """Predict one segment (B, 2 * bins, H, W) of each lane without gradients; return prediction and state."""
         features, state = self.backbone.step(histogram, state)
         return self.answer(self.outputs(features, histogram.shape[-2:])), state

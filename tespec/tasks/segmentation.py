@@ -98,7 +98,7 @@ class SegmentationModel(Network):
         return outputs.argmax(dim=1).to(torch.uint8)
 
 
-States = tuple[BackboneState | None, ...]
+States = tuple[BackboneState, ...]
 # Scales of the views of an image; each scale is used with and without mirroring.
 VIEWS: Mapping[str, tuple[float, ...]] = {
     "none": (),
