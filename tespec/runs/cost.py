@@ -82,7 +82,9 @@ class Counter(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         if formula := flop_registry.get(func._overloadpacket):
             self.flops += formula(*args, **(kwargs or {}), out_val=out)
-        tree_map_only(Tensor, self._see, out)
+        for each in tree_leaves(out):
+            if isinstance(each, Tensor):
+                self._see(each)
         return out
 
 

@@ -1,7 +1,7 @@
 """Fine-tune a method's backbone on a task, evaluate it and save the record: one cell of the tables."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,14 +118,15 @@ def finetune(spec: CellSpec) -> Record:
 def outcome_of(task: Any, scorer: Any, **said: str) -> Outcome:
     """Convert a scorer's results to fields of the record; `said` extends the protocol."""
     overall, scores = scorer.overall(), getattr(task, "scores", {})
-    partial = {"partial means": means} if (means := partial_means(scorer)) else {}
+    means = partial_means(scorer)
+    fewer = {"partial means": means} if means else {}
     return {
-        "protocol": task.protocol() | {"scores": scorer.definition()} | partial | said,
+        "protocol": task.protocol() | {"scores": scorer.definition()} | fewer | said,
         "metrics": overall.metrics(),
         "groups": {name: each.metrics() for name, each in scorer.by("group").items()},
         "recordings": {name: each.metrics() for name, each in scorer.by("recording").items()},
         "classes": dict(overall.classes),
-        "scores": {name: {"title": s.title, "better": s.better, "unit": s.unit} for name, s in scores.items()},
+        "scores": {name: asdict(score) for name, score in scores.items()},
     }
 
 
@@ -134,7 +135,8 @@ def prepare_run(kind: str, spec: CellSpec, **extra: str) -> tuple[Run, Any, Any]
 
     `extra` are further settings that determine the result, for the record. Returns the run, its task and its model.
     """
-    began, method, data, setup, seed = time.monotonic(), spec.method, spec.data, spec.setup, spec.seed
+    began = time.monotonic()
+    method, data, setup, seed = spec.method, spec.data, spec.setup, spec.seed
     spec.require_start()
     settings = spec.started()
     settings = replace(settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device)))

@@ -82,7 +82,8 @@ def pretrain(
         plugin=plugin_of(model, {method, type(model.backbone)}, profiles=settings.profile),
         began=began,
     )
-    batches, weights = deal(learned.steps, seed, setup.accumulate), run.folder / WEIGHTS
+    batches = deal(learned.steps, seed, setup.accumulate)
+    weights = run.folder / WEIGHTS
 
     def missing_files(record: Record) -> str:
         if not weights.is_file():
@@ -98,7 +99,8 @@ def identity_of(settings: Pretraining) -> tuple[dict[str, Any], dict[str, str]]:
 
     A changed setting without effect on the method is refused.
     """
-    changed, method = changed_settings(settings, find_method(settings.name).network), pretrain_method(settings)
+    changed = changed_settings(settings, find_method(settings.name).network)
+    method = pretrain_method(settings)
     if unused := [key for key in changed if key.partition(".")[0] in method.unused]:
         where = "--backbone" if unused[0] == "width" else unused[0]
         raise UserError(where, f"has no effect on the pre-training of {method.title}", "leave it unchanged")

@@ -82,6 +82,7 @@ def require_supported(settings: Finetuning, *, is_probe: bool) -> None:
 
 def label_prior(spec: CellSpec) -> Record:
     """Score the label prior of a task's feed-forward cell, or load its record."""
+    require_supported(spec.settings, is_probe=False)
     run, task, _ = prepare_run("reference", spec)
 
     def evaluate() -> Outcome:
@@ -108,6 +109,7 @@ def probe(spec: CellSpec) -> Record:
     """Probe a method's backbone, or load the record if the run is complete; multiple processes are refused."""
     if world_size() > 1:
         raise UserError("--probe", "does not support multiple processes", "start a single one")
+    require_supported(spec.settings, is_probe=True)
     run, task, model = prepare_run("probe", spec, probe=DEFINITION)
     return run_or_load(run, partial(_measured, run, task, model.backbone))
 

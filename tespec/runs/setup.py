@@ -14,8 +14,7 @@ from tespec.comparison.records import require_results_folder
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
 
-ADVANCED = Group("Advanced", sort_key=2)
-Advanced = partial(Parameter, group=ADVANCED)
+Advanced = partial(Parameter, group=Group("Advanced", sort_key=2))
 
 
 def _whole(kind: type, tokens: Any) -> int:

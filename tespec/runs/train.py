@@ -13,7 +13,6 @@ import tespec.core.compat  # noqa: F401  # before mmengine
 import torch
 from mmengine import visualization
 from mmengine.config import Config
-from mmengine.hooks import Hook
 from torch import Tensor, nn
 
 from tespec.core.distributed import all_gather, barrier, broadcast, is_first, world_size
@@ -38,7 +37,7 @@ TRACKERS = {"files": "Local", "tensorboard": "Tensorboard", "wandb": "Wandb", "m
 
 
 def require_trainable(settings: Finetuning | Pretraining, setup: Setup, setting: str = "batch_size") -> None:
-    """Refuse options that do not fit the batch, which messages call `setting`, or the backbone, before data is read."""
+    """Refuse options that do not fit the batch size, the setting `setting`, or the backbone, before data is read."""
     parts = world_size() * setup.accumulate
     if settings.batch_size % parts:
         shared = f"among {world_size()} processes with {setup.accumulate} gradient accumulation steps each"
@@ -125,7 +124,7 @@ def _open_tracker(name: str, run: Run) -> visualization.BaseVisBackend:
     return tracker
 
 
-class CurveHook(Hook):
+class CurveHook:
     """Record the mean of every loss over intervals of steps, and send it to the tracker."""
 
     def __init__(self, interval: int, tracker: visualization.BaseVisBackend | None = None) -> None:
@@ -136,7 +135,7 @@ class CurveHook(Hook):
 
     def after_train_iter(self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None) -> None:
         """Add the losses of one step."""
-        self._sums = {name: self._sums.get(name, 0) + value for name, value in outputs.items()}
+        self._sums |= {name: self._sums.get(name, 0) + value for name, value in outputs.items()}
         self._count += 1
         if trainer.step % self._interval == 0 or trainer.step == trainer.settings.steps:
             means = {name: (total / self._count).item() for name, total in self._sums.items()}
@@ -155,7 +154,7 @@ class CurveHook(Hook):
         self._sums = {name: value.to(device) for name, value in content["sums"].items()}
 
 
-class CheckpointHook(Hook):
+class CheckpointHook:
     """Save a checkpoint at intervals, at the last step, and when a stop is requested.
 
     A stop is requested by Ctrl-C, SIGTERM, or SIGUSR1, which SLURM can send before it ends a job; the current step is

@@ -68,7 +68,8 @@ class Network(nn.Module, ABC):
     def losses(self, features: list[Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Losses of a step by name; "loss" is minimised.
 
-        Features (B, T, C, h, w) of the four stages are of all segments; the head uses only the labelled ones.
+        Features (B, T, C, h, w) of the four stages are of all segments; the head uses only the labelled ones. The batch
+        is as in `loss`.
         """
 
     @abstractmethod
@@ -91,7 +92,7 @@ class Network(nn.Module, ABC):
     def predict(self, histograms: Tensor, state: BackboneState, label_place: Tensor) -> tuple[Any, BackboneState]:
         """Outputs for segments of histograms (B, T, 2 * bins, H, W), None if none is selected, and the state.
 
-        `label_place` holds (L, 2) int64 lane and segment of the selected ones.
+        `label_place` holds (L, 2) int64 lane and segment of the selected ones; the state is None at the start.
         """
         features, state = self.backbone(histograms, state)
         if not len(label_place):
@@ -111,7 +112,7 @@ def select_labelled(features: Sequence[Tensor], place: Tensor) -> list[Tensor]:
 
 
 def dummy_labels(place: Tensor, labels: Tensor, no_label: float) -> tuple[Tensor, Tensor, bool]:
-    """Return places and labels for the head, and whether they are a dummy because this rank has none.
+    """Return places (L, 2) and labels (L, ...) for the head, and whether they are a dummy because this rank has none.
 
     The head also runs without labels, since it may communicate between ranks and its gradients must be zero, not None:
     optimizers skip parameters without a gradient. `no_label` is the value of pixels or boxes without a label.
@@ -179,7 +180,7 @@ class Task(ABC):
 
     @classmethod
     def blank_batch(cls, settings: Finetuning, size: Size, lanes: int, device: torch.device) -> dict[str, Tensor]:
-        """Batch of `lanes` without events and with the maximum number of labels, for estimating the cost of a step."""
+        """Batch of `lanes` of `size` (H, W) px without events, with the most labels, to estimate the cost of a step."""
         segments, most = settings.segments, settings.most_labels
         place = [(lane, segment) for lane in range(lanes) for segment in range(segments - most, segments)]
         shape = (lanes, segments, 2 * settings.bins, *size)
@@ -255,7 +256,8 @@ class Task(ABC):
     def evaluate(self, model: Any, device: torch.device, workers: int = 0) -> Any:
         """Score every label of the scored recordings once, divided among the ranks; return the scorer of all.
 
-        The model is on `device`, and predicts in the precision of its training. `workers` processes load the data.
+        The model is on `device`, and predicts in the precision of its training. `workers` processes load the data, 0 is
+        this one.
         """
         total = sum(len(recording.labelled) for recording in self.scored)
         scorer, player, state, done = self.scorer(), self.player(model.eval()), None, 0

@@ -25,7 +25,8 @@ SOBEL = ((1.0, 0.0, -1.0), (2.0, 0.0, -2.0), (1.0, 0.0, -1.0))
 def scale_invariant_loss(difference: Tensor, valid: Tensor, share: float) -> Tensor:
     """Mean over the maps of mean(d^2) - share * mean(d)^2; the share is 0.5 in HMNet, 1 (the variance) in RAMNet.
 
-    The difference d (L, H, W) is prediction minus truth, finite everywhere. A map without valid pixels has the loss 0.
+    The difference d (L, H, W) is prediction minus truth, finite everywhere; `valid` (L, H, W) bool marks what
+    counts. A map without any valid pixel has the loss 0.
     """
     count = valid.flatten(1).sum(1).clamp(min=1)
     kept = torch.where(valid, difference, 0.0).flatten(1)
@@ -37,7 +38,7 @@ def scale_invariant_loss(difference: Tensor, valid: Tensor, share: float) -> Ten
 def gradient_loss(difference: Tensor, valid: Tensor, scales: int) -> Tensor:
     """Mean absolute Sobel gradient of the difference (L, H, W), 0 at invalid pixels, at 1, 1/2, 1/4 ... of its size.
 
-    Sizes with fewer than 3 rows or columns are skipped.
+    `valid` is (L, H, W) bool. Sizes with fewer than 3 rows or columns are skipped.
     """
     image = torch.where(valid, difference, 0.0).unsqueeze(1)
     kernel = torch.tensor(SOBEL, dtype=image.dtype)
@@ -81,7 +82,8 @@ class Fusion(nn.Module):
 class MidasHead(nn.Module):
     """MiDaS decoder of four stages to one full-resolution map; 4,112,513 parameters for Swin-T and 128 features.
 
-    The first unit of the deepest fusion is never used, but the published parameter count includes it.
+    `in_channels` are those of the stages, the finest first. The first unit of the deepest fusion is never used, but the
+    published parameter count includes it.
     """
 
     def __init__(self, in_channels: Sequence[int], features: int = 128) -> None:

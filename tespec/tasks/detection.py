@@ -60,10 +60,14 @@ class DetectionModel(Network):
     def __init__(self, backbone: Backbone, classes: int, settings: DetectionHead) -> None:
         super().__init__(backbone)
         self.settings, width = settings, settings.channels or 2 * backbone.channels[0]
-        neck = {"in_channels": [backbone.channels[stage] for stage in STAGES], "num_csp_blocks": settings.neck_blocks}
-        self.neck = MODELS.build({"type": "mmdet.YOLOXPAFPN", "out_channels": width, "norm_cfg": NORM} | neck)
-        head = {"num_classes": classes, "in_channels": width, "feat_channels": width, "strides": STRIDES}
-        self.head = MODELS.build({"type": "mmdet.YOLOXHead", "norm_cfg": NORM} | head)
+        self.neck = MODELS.build({
+            "type": "mmdet.YOLOXPAFPN", "in_channels": [backbone.channels[stage] for stage in STAGES],
+            "out_channels": width, "num_csp_blocks": settings.neck_blocks, "norm_cfg": NORM,
+        })  # fmt: skip
+        self.head = MODELS.build({
+            "type": "mmdet.YOLOXHead", "num_classes": classes, "in_channels": width, "feat_channels": width,
+            "strides": STRIDES, "norm_cfg": NORM,
+        })  # fmt: skip
         # YOLOX's initialisation: PyTorch's default for convolutions, and a prior probability for objects.
         for module in (*self.neck.modules(), *self.head.modules()):
             if isinstance(module, nn.Conv2d):
@@ -169,7 +173,7 @@ def assign(
         predicted: (L, P, 4) float32, left, top, right and bottom of the predicted boxes in px.
         scores: (L, P, C) float32 class scores from 0 to 1.
         boxes: (L, M, 4) float32 ground truth boxes, M at least 1.
-        label: (L, M) int64 classes of the boxes; -1 marks padding.
+        label: (L, M) int64 classes of the boxes; -1 marks padding, whose `boxes` are ignored.
 
     Returns:
         whether each location learns a box (L, P) bool, the index of that box in its frame (L, P) int64, and the IoU
@@ -240,11 +244,11 @@ class DetectionTask(Task):
     def scorer(self) -> DetectionScorer:
         head = build(DetectionHead, self.settings.head, "head")
         ranked = "class score" if head.score == "class" else "objectness times class score"
-        ranked += f"; of each frame, the {CANDIDATES} boxes with the highest objectness times class score, from "
-        ranked += f"{head.score_threshold:g} on, reach non-maximum suppression"
+        described = f"{ranked}; of each frame, the {CANDIDATES} boxes with the highest objectness times class score, "
+        described += f"from {head.score_threshold:g} on, reach non-maximum suppression"
         factor = self.scored[0].region.factor
         filters = BoxFilter(head.min_diagonal / factor, head.min_side / factor, round(head.skip_ms * 1000))
-        return DetectionScorer(self.settings.classes, filters, ranked)
+        return DetectionScorer(self.settings.classes, filters, described)
 
     def score(self, scorer: Any, predicted: Boxes, truth: Boxes, recording: LabelledRecording, label: int) -> None:
         """Update the scorer with the boxes of one frame and its time since the recording's start."""

@@ -59,10 +59,11 @@ class SegmentationModel(Network):
 
     def __init__(self, backbone: Backbone, classes: int, settings: SegmentationHead) -> None:
         super().__init__(backbone)
-        stages = {"in_channels": list(backbone.channels), "in_index": list(range(len(backbone.channels)))}
-        head = {"channels": settings.channels, "num_classes": classes, "dropout_ratio": settings.dropout}
-        norm = {"norm_cfg": {"type": "mmengine.BN"}}
-        self.head = MODELS.build({"type": "mmseg.UPerHead", "loss_decode": []} | stages | head | norm)
+        self.head = MODELS.build({
+            "type": "mmseg.UPerHead", "num_classes": classes, "channels": settings.channels,
+            "in_channels": list(backbone.channels), "in_index": list(range(len(backbone.channels))),
+            "dropout_ratio": settings.dropout, "norm_cfg": {"type": "mmengine.BN"}, "loss_decode": [],
+        })  # fmt: skip
         # The rest of the head's init_weights(), without logging every tensor.
         nn.init.normal_(self.head.conv_seg.weight, std=0.01)
         nn.init.zeros_(self.head.conv_seg.bias)

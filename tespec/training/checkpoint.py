@@ -1,7 +1,8 @@
-"""Checkpoints of a run: `torch.save` files, written atomically, verified by checksums, read without their code."""
+"""Checkpoints of a run: `torch.save` files, written atomically, verified by checksums, read without running code."""
 
 import io
 import os
+import pickle
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -18,8 +19,8 @@ KEEP = 2
 def save_checkpoint(folder: Path, step: int, content: dict[str, Any]) -> Path:
     """Write the checkpoint of `step`; keep it and the one before it, and delete all others.
 
-    The content are tensors, numbers, strings, and dicts, lists and tuples of them. If writing fails, older checkpoints
-    are kept.
+    The content consists of tensors, numbers, strings, and dicts, lists and tuples of them. If writing fails, older
+    checkpoints are kept.
     """
     path = folder / f"step-{step:09d}.pt"
     buffer = io.BytesIO()
@@ -46,7 +47,9 @@ def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
         # A damaged archive can raise any exception.
         with suppress(Exception), zipfile.ZipFile(path) as archive:
             if archive.testzip() is None:
-                torch.load(path, map_location="cpu", weights_only=True, mmap=True)  # also reads the directory
+                with suppress(pickle.UnpicklingError):  # whole, but with other objects: `read_checkpoint` refuses it
+                    # Fails if the archive's directory is damaged where `testzip` does not look.
+                    torch.load(path, map_location="cpu", weights_only=True, mmap=True)
                 return path, damaged
         damaged.append(path.name)
     return None, damaged

@@ -19,7 +19,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Optimisation
 from tespec.models.layers import allow_tf32
 
-Chosen = TypeVar("Chosen", bound=Optimisation)
+OptimisationT = TypeVar("OptimisationT", bound=Optimisation)
 PORT = "29500"  # torch's default
 # Environment variables of rank, world size and local rank by launcher; of alternatives, the first that is set is used.
 LAUNCHERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -108,7 +108,7 @@ def describe(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def with_precision(settings: Chosen, device: torch.device) -> Chosen:
+def with_precision(settings: OptimisationT, device: torch.device) -> OptimisationT:
     """Resolve the precision in the settings: `auto` becomes bf16 on a GPU and fp32 on a CPU."""
     precision = settings.precision
     if precision == "auto":

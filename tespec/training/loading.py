@@ -88,7 +88,9 @@ def load_batches(steps: Dataset[Any], first: int, last: int, workers: int | None
         try:
             batch = next(batches)
         except (RuntimeError, OSError, EOFError) as error:
-            if not workers or str(error).startswith(("Caught ", "Too many")):  # a worker's exception, open files
+            # The pipe may break before torch notices the dead worker.
+            broken = not isinstance(error, RuntimeError) and "in DataLoader worker process" not in str(error)
+            if not workers or not (broken or "DataLoader worker (pid" in str(error)):
                 raise
             what = f"a worker process died at step {step}, possibly out of memory"
             raise UserError(f"--workers {workers}", what, "run the same command with fewer workers") from error
@@ -102,7 +104,7 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def choose_workers(batch: Any) -> int:
-    """Choose and log the number of workers for a GPU, from its CPU cores, the free shared memory and the first batch.
+    """Choose and log the number of workers by this process's CPU cores, the free shared memory and the first batch.
 
     Prefetched batches take at most half of the free shared memory. One core is left to the training. With two cores,
     workers would cost as much time as they save, so there are none.

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
 from itertools import islice
 from typing import Any
 
 import tespec.core.compat  # noqa: F401  # before mmengine
 
 import torch
-from mmengine.hooks import Hook
 from torch import Tensor, distributed, nn
 from torch.nn.utils import get_total_norm
 from torch.utils._pytree import tree_map, tree_map_only
@@ -45,8 +43,8 @@ class Trainer:
     k draws the same numbers as an uninterrupted one. A step with a non-finite loss or gradient changes no weight.
 
     The model has `loss(batch, state)`, which returns the losses by name ("loss" is minimised) and the detached state.
-    Its `after_step(progress)`, if defined, is called after each optimizer step, for example for an EMA; then, of each
-    hook, `after_train_iter(trainer, step, batch, losses)`. `workers` is as in `load_batches`.
+    After each optimizer step, its `after_step(progress)`, if defined, is called, for example for an EMA, and then
+    `after_train_iter(trainer, step, batch, losses)` of each hook. `workers` is as in `load_batches`.
     """
 
     def __init__(
@@ -57,7 +55,7 @@ class Trainer:
         *,
         seed: int,
         device: torch.device,
-        hooks: Sequence[Hook] = (),
+        hooks: Sequence[Any] = (),
         workers: int | None = 0,
     ) -> None:
         self.model = model.to(device)
@@ -80,11 +78,14 @@ class Trainer:
         self.model.train()
         first, last = (step * self.accumulate for step in (self.step, self.settings.steps))
         batches = load_batches(self._steps, first, last, self._workers, pin=self.device.type == "cuda")
-        send = partial(Tensor.to, device=self.device, non_blocking=True)  # overlaps with computation
         note = ""
         with progress("training", "steps", self.step) as advance:
             while waiting := list(islice(batches, self.accumulate)):
-                micro_batches = [tree_map(send, batch) for batch in waiting]
+                # Copies overlap with computation.
+                micro_batches = [
+                    {name: values.to(self.device, non_blocking=True) for name, values in batch.items()}
+                    for batch in waiting
+                ]
                 losses = self.train_step(*micro_batches)
                 self.step += 1
                 if self.is_sync_step:
@@ -188,6 +189,8 @@ class Trainer:
 @torch.no_grad()
 def mean_losses(found: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Mean of each loss over the micro-batches of all ranks."""
+    if len(found) == 1 and world_size() == 1:
+        return {name: value.detach() for name, value in found[0].items()}
     names = list(found[0])
     table = torch.stack([torch.stack([losses[name].float() for name in names]) for losses in found]).mean(0)
     if world_size() > 1:

@@ -57,6 +57,15 @@ def test_a_damaged_checkpoint_is_skipped_by_name(tmp_path, data):
         assert torch.equal(found["state"][0], torch.arange(3))
 
 
+def test_a_whole_checkpoint_with_other_objects_is_refused_and_not_skipped(tmp_path):
+    save_checkpoint(tmp_path, 1, CONTENT)
+    path = tmp_path / "step-000000002.pt"
+    torch.save(CONTENT | {"folder": tmp_path}, path)
+    assert newest_whole(tmp_path) == (path, [])
+    with pytest.raises(UserError, match="is not a training checkpoint; remove it"):
+        read_checkpoint(path, "a")
+
+
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_full_disk_leaves_the_old_ones_alone(tmp_path, monkeypatch, call):
     for step in (1, 2):

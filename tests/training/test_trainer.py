@@ -12,7 +12,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from loss_cases import CASES
-from mmengine.hooks import Hook
 from torch import nn
 
 from tespec.core.config import finetuning_settings
@@ -56,7 +55,7 @@ class Steps(torch.utils.data.Dataset):
         return {"x": torch.sin(torch.arange(3.0) + step)[None]}
 
 
-class StopAt(Hook):
+class StopAt:
     def __init__(self, step):
         self.step = step
 
@@ -78,10 +77,13 @@ def make_case(case, *hooks, workers=0):
 
 
 OWN_STATE = ("tespec", "ecddp", "mem-tokenizer", "moby")  # targets, a teacher, a temperature, a queue
-RESUMED = [pytest.param(make, 5, 2, id="dropout and state, workers")]
-for case in CASES:
-    marks = () if case in OWN_STATE else pytest.mark.slow
-    RESUMED.append(pytest.param(partial(make_case, case), 2, 0, id=case, marks=marks))
+RESUMED = [
+    pytest.param(make, 5, 2, id="dropout and state, workers"),
+    *(
+        pytest.param(partial(make_case, case), 2, 0, id=case, marks=() if case in OWN_STATE else pytest.mark.slow)
+        for case in CASES
+    ),
+]
 
 
 @pytest.mark.parametrize(("make", "stop", "workers"), RESUMED)
