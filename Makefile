@@ -46,10 +46,10 @@ test-anywhere: .venv/dev.stamp  ## run the tests with other vector instructions,
 sse := ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 MKL_CBWR=COMPATIBLE NUMBA_CPU_NAME=generic
 avx2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_CBWR=AVX2 NUMBA_CPU_NAME=x86-64-v3
 avx512 := ATEN_CPU_CAPABILITY=avx512
-test-on-avx2: THREADS := 2
-test-on-avx512: THREADS := 4
-test-on-avx%: WORKERS := 1
-test-on-%: .venv/dev.stamp
+test-on-avx2: override THREADS := 2
+test-on-avx512: override THREADS := 4
+test-on-avx2 test-on-avx512: override WORKERS := 1
+test-on-sse test-on-avx2 test-on-avx512: test-on-%: .venv/dev.stamp
 	@grep -qw $(*:avx512=avx512f) /proc/cpuinfo || { echo "$*: skipped, this CPU does not support it"; exit 0; }; \
 	$($*) OMP_WAIT_POLICY=PASSIVE $(PYTEST) -p randomly --randomly-seed=$(THREADS)
 

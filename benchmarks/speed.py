@@ -93,23 +93,23 @@ def put_histogram(events: Events, height: int, width: int) -> Tensor:
     return counts.clamp_(max=10).to(torch.uint8).view(2 * BINS, height, width)
 
 
-def histogram(quick: bool, folder: Path) -> list[Case]:
+def histogram(quick: bool, folder: Path) -> Case:
     """Histogram of one window of a busy recording, with argument checks."""
     number, (height, width) = (2_000, (24, 32)) if quick else (BUSY * WINDOW_US // 1_000_000, (360, 640))
     events = make_events(number, WINDOW_US, height, width)
     sizes: dict[str, Any] = {"t_start": 0, "t_end": WINDOW_US, "bins": BINS, "height": height, "width": width}
-    return [Case(
+    return Case(
         f"{number:,} events on {height}x{width} px",
         lambda: event_histogram(*events, **sizes),
         lambda: put_histogram(events, height, width).numpy(), "put_ of ones (RVT)",
         np.array_equal, number, "events",
-    )]  # fmt: skip
+    )  # fmt: skip
 
 
 DAT_RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])  # word: x in 14 bits, y in 14, polarity
 
 
-def store(quick: bool, folder: Path) -> list[Case]:
+def store(quick: bool, folder: Path) -> Case:
     """Packing of a `.dat` file with its SHA-256, against compressed columns in HDF5."""
     rate, (height, width) = (20_000, (24, 32)) if quick else (BUSY, SENSOR_1MPX)
     source, numbers = folder / "recording.dat", count()
@@ -120,11 +120,11 @@ def store(quick: bool, folder: Path) -> list[Case]:
         with h5py.File(columns) as file:
             return all(np.array_equal(getattr(events, name), file[name]) for name in Events._fields)
 
-    return [Case(
+    return Case(
         f"{rate:,} events on {height}x{width} px from .dat, hashes included",
         lambda: pack(open_reader(source), folder / f"{next(numbers)}.store"),
         lambda: write_columns(source, rate), "Blosc columns in HDF5 (DSEC)", same, rate, "events",
-    )]  # fmt: skip
+    )  # fmt: skip
 
 
 def write_columns(source: Path, number: int) -> Path:
@@ -139,7 +139,7 @@ def write_columns(source: Path, number: int) -> Path:
     return source.with_suffix(".h5")
 
 
-def batch(quick: bool, folder: Path) -> list[Case]:
+def batch(quick: bool, folder: Path) -> Case:
     """Augmented frames of the paper's pre-training."""
     rate, sensor = (20_000, (64, 64)) if quick else (BUSY, SENSOR_1MPX)
     path = folder / "recording.dat"
@@ -149,11 +149,11 @@ def batch(quick: bool, folder: Path) -> list[Case]:
     settings = pretraining_settings("tespec", profile, ["batch_size=1", f"segments={frames}"])
     steps = open_pretraining(settings, folder).steps(0)
     height, width = steps[0]["histograms"].shape[-2:]
-    return [Case(
+    return Case(
         f"{frames} frames of {height}x{width} px with flip and zoom",
         lambda: steps[0]["histograms"], lambda: counted_then_mapped(steps), "counted, then flipped and zoomed",
         torch.equal, frames, "frames",
-    )]  # fmt: skip
+    )  # fmt: skip
 
 
 def counted_then_mapped(steps: Any) -> Tensor:
@@ -169,7 +169,7 @@ def counted_then_mapped(steps: Any) -> Tensor:
     return histograms
 
 
-def rectified(quick: bool, folder: Path) -> list[Case]:
+def rectified(quick: bool, folder: Path) -> Case:
     """A DSEC window with its rectification map, against the same window without it."""
     number, (height, width) = (2_000, (24, 32)) if quick else (BUSY * WINDOW_US // 1_000_000, SENSOR_DSEC)
     path, maps = folder / "recording.dat", folder / "rectify_map.h5"
@@ -188,13 +188,13 @@ def rectified(quick: bool, folder: Path) -> list[Case]:
     x, y = np.floor(places[events.y, events.x] + 0.5).astype(int).T
     inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
     moved = put_histogram(Events(*(each[inside] for each in (x, y, events.t, events.p))), height, width)
-    return [Case(
+    return Case(
         f"a rectified window of DSEC, {number:,} events on {height}x{width} px", ours, plain,
         "the same window, not rectified", lambda ours, plain: np.array_equal(ours[0], moved), number, "events",
-    )]  # fmt: skip
+    )  # fmt: skip
 
 
-def recurrent(quick: bool, folder: Path) -> list[Case]:
+def recurrent(quick: bool, folder: Path) -> Case:
     """Forward and backward pass of a recurrent Swin, stage by stage, against frame by frame."""
     lanes, frames, size = (1, 2, (32, 32)) if quick else (4, 6, (96, 160))
     torch.manual_seed(0)
@@ -207,13 +207,13 @@ def recurrent(quick: bool, folder: Path) -> list[Case]:
         torch.stack([feature.square().mean() for feature in features]).sum().backward()
         return features[-1].detach()
 
-    return [Case(
+    return Case(
         f"{lanes} x {frames} frames of {size[0]}x{size[1]} px, Swin micro",
         lambda: step(lambda frames: backbone(frames)[0]),
         lambda: step(partial(frame_by_frame, backbone)), "frame by frame (RVT)",
         # Sums in a different order differ by rounding.
         partial(torch.allclose, atol=1e-5), lanes * frames, "frames",
-    )]  # fmt: skip
+    )  # fmt: skip
 
 
 def frame_by_frame(backbone: Any, histograms: Tensor) -> list[Tensor]:
@@ -236,7 +236,7 @@ def frame_by_frame(backbone: Any, histograms: Tensor) -> list[Tensor]:
 CLASSES = ("pedestrian", "two-wheeler", "car")
 
 
-def metric(quick: bool, folder: Path) -> list[Case]:
+def metric(quick: bool, folder: Path) -> Case:
     """AP of a test set with the many detections of a low score threshold, from boxes to scores."""
     frames = make_frames(20 if quick else 500)
     number = sum(len(predicted.label) for predicted, _ in frames)
@@ -247,11 +247,11 @@ def metric(quick: bool, folder: Path) -> list[Case]:
             scorer.update(predicted, truth, "recording", time_us)
         return list(scorer.overall().metrics().values())
 
-    return [Case(
+    return Case(
         f"AP of {len(frames)} frames with {number:,} detections of {len(CLASSES)} classes",
         by_scorer, lambda: by_pycocotools(frames), "pycocotools, all areas alone",
         lambda ours, plain: np.allclose(ours, plain, atol=1e-6), number, "detections",
-    )]  # fmt: skip
+    )  # fmt: skip
 
 
 def make_frames(number: int) -> list[tuple[Boxes, Boxes]]:
@@ -320,9 +320,8 @@ def measure_stages(
     load, rows = os.getloadavg()[0], []
     for name in [only] if only else STAGES:
         with TemporaryDirectory() as folder:
-            for case in STAGES[name](quick, Path(folder)):
-                rows.append({"stage": name} | measure(case, quick))
-                show(rows[-1])
+            rows.append({"stage": name} | measure(STAGES[name](quick, Path(folder)), quick))
+            show(rows[-1])
     default = None if only or quick else RESULTS / "speed" / f"{machine_name()}.json"
     if path := json or default:
         print(f"written: {save(path, 'cpu', rows, load)}")
@@ -346,9 +345,9 @@ def measure(case: Case, quick: bool) -> dict[str, Any]:
 
 def show(row: dict[str, Any]) -> None:
     """Print a row of results."""
-    stage, case, failed, *values = row.items()
-    facts = ", ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values)
-    print(f"{stage[1]} ({case[1]}): {'FAILED' if failed[1] else 'ok'}; {facts}", flush=True)
+    facts = {name: value for name, value in row.items() if name not in ("stage", "case", "failed")}
+    texts = (f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in facts.items())
+    print(f"{row['stage']} ({row['case']}): {'FAILED' if row['failed'] else 'ok'}; {', '.join(texts)}", flush=True)
 
 
 def machine_name(gpu: str = "") -> str:

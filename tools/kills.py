@@ -162,6 +162,7 @@ def soak(kills: int, minutes: float, seed: int) -> Counter[str]:
 
 
 def main(*, kills: int = 200, minutes: float = 10.0, seed: int = 0) -> None:
+    """Kill and resume a training repeatedly, and print the counts."""
     torch.set_num_threads(1)  # a process that has started threads cannot be forked safely
     for name, count in soak(kills, minutes, seed).items():
         print(f"{name}: {count}")

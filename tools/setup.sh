@@ -18,12 +18,14 @@ fail() {
 
 works() { "$@" >/dev/null 2>&1; }
 
+supported() { works "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))'; }
+
 if ! works "$venv/bin/python" -m pip --version; then
     candidates=(python3.11 python3.12 python3.13 python3.10 python3) python= bare=
     [[ -z ${PYTHON:-} ]] || candidates=("$PYTHON")
     for candidate in "${candidates[@]}"; do
         # A name on PATH can be a shim that fails when run, so run every candidate.
-        works "$candidate" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || continue
+        supported "$candidate" || continue
         if works "$candidate" -c 'import ensurepip' || works "$candidate" -m pip --version; then
             python=$candidate
             break
@@ -35,11 +37,15 @@ if ! works "$venv/bin/python" -m pip --version; then
     [[ -n $python ]] || fail "no Python 3.10 to 3.13 among: ${candidates[*]}" \
         "(the last is: $("${candidates[-1]}" --version 2>&1 | tail -n 1)); mmengine does not support 3.14;" \
         "install one of them, or select it: make PYTHON=/path/to/python3.12 ..."
-    "$python" -m venv --clear --without-pip "$venv"
-    # Debian ships Python without ensurepip; its own pip then installs one into the new environment.
-    works "$venv/bin/python" -m ensurepip ||
+    if works "$python" -c 'import ensurepip'; then
+        "$python" -m venv --clear "$venv"
+    else  # as on Debian, whose own pip then installs one into the new environment
+        "$python" -m venv --clear --without-pip "$venv"
         "$python" -m pip install -qq --target "$(echo "$venv"/lib/python3.*/site-packages)" pip
+    fi
 fi
+supported "$venv/bin/python" || fail "$venv: made with $("$venv/bin/python" --version), not with 3.10 to 3.13;" \
+    "run make clean, then the command again"
 
 # pip shows progress on a terminal; elsewhere, print only errors.
 quiet=()

@@ -26,8 +26,9 @@ PROFILES = ", ".join(names("profiles"))
 PLACES = {"--results", "--runs", "--workers"}  # options with a value that do not affect results
 Given = Annotated[Sequence[str], Parameter(parse=False)]  # unparsed arguments of the command line
 Words = Parameter(consume_multiple=True)  # several words behind one option
-Import = Advanced(name="--import", help="Python file that registers a method, ...; repeatable")
-Plugins = Annotated[tuple[Path, ...], Import]
+Plugins = Annotated[
+    tuple[Path, ...], Advanced(name="--import", help="Python file that registers a method, ...; repeatable")
+]
 Changes = Annotated[tuple[str, ...], Parameter(name="--set", help="KEY=VALUE: change a setting; repeatable")]
 
 
@@ -84,19 +85,24 @@ class Choices(Changed):
 
     def network(self, method: type[Method]) -> str:
         """Return the architecture given by --backbone, else the method's kind of network."""
-        if self.backbone is None:
-            return method.network
-        from tespec.models import EventSwin
-        from tespec.models.backbone import architectures
+        return network_of(self.backbone, method)
 
-        name, known = self.backbone, architectures()
-        if name not in known:
-            raise UserError(f"--backbone {name[:100]}", "unknown backbone", suggest(name, known))
-        if getattr(method, "masks_patches", False) and not issubclass(known[name], EventSwin):
-            what = f"has no patches that {method.title} could mask"
-            swins = ", ".join(each for each in known if issubclass(known[each], EventSwin))
-            raise UserError(f"--backbone {name}", what, f"choose from {swins}")
-        return name
+
+def network_of(backbone: str | None, method: type[Method]) -> str:
+    """Return the architecture `backbone` if the method can have it, else the method's kind of network if it is None."""
+    if backbone is None:
+        return method.network
+    from tespec.models import EventSwin
+    from tespec.models.backbone import architectures
+
+    known = architectures()
+    if backbone not in known:
+        raise UserError(f"--backbone {backbone[:100]}", "unknown backbone", suggest(backbone, known))
+    if getattr(method, "masks_patches", False) and not issubclass(known[backbone], EventSwin):
+        what = f"has no patches that {method.title} could mask"
+        swins = ", ".join(each for each in known if issubclass(known[each], EventSwin))
+        raise UserError(f"--backbone {backbone}", what, f"choose from {swins}")
+    return backbone
 
 
 def prepared(setup: Setup, given: Sequence[str], profile: str | None) -> Setup:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from tespec.cli.main import new_app, refuse
-from tespec.cli.options import PROFILES, Advanced, Changes, Plugins, Words, read_config
+from tespec.cli.options import PROFILES, Changes, Plugins, Words, network_of, read_config
 from tespec.comparison.records import Record, read_records
 from tespec.core.config import names
 from tespec.core.errors import UserError
@@ -22,7 +22,7 @@ from tespec.plan import jobs as plans
 from tespec.plan.execute import Pending, make_executor, run_all
 from tespec.plan.jobs import PRETRAINING, SAMPLE, Job, Plan
 from tespec.registry import register_methods
-from tespec.runs.setup import NonNegativeInt, PositiveInt
+from tespec.runs.setup import Advanced, NonNegativeInt, PositiveInt
 
 app = new_app("plan")
 
@@ -76,13 +76,14 @@ def plan(
     for problem in problems:
         say(f"skipped: {problem}")
     missing = plans.missing_jobs(jobs, records, options.runs)
-    done = len(set(jobs) - set(missing))
+    left = set(missing)
+    done = len(set(jobs) - left)
     first = len(missing) - len(jobs) + done
     print(f"{plan.title}: {done} of {len(jobs)} runs done" + (f", {first} pre-trainings come first" if first else ""))
     if options.status:
         import pandas as pd
 
-        rows = [(job.method, job.task, job not in missing) for job in jobs]
+        rows = [(job.method, job.task, job not in left) for job in jobs]
         groups = pd.DataFrame(rows, columns=["method", "task", "done"]).groupby(["method", "task"], sort=False)
         cells = groups["done"].agg(lambda each: f"{each.sum()}/{len(each)}").unstack(fill_value="-")
         print(cells.rename_axis(index=None, columns=None).to_string())
@@ -119,12 +120,13 @@ def changed(plan: Plan, options: Options) -> Plan:
 
 
 def check_methods(plan: Plan, jobs: Sequence[Job]) -> None:
-    """Refuse cells with an unknown method, an architecture that it lacks, or missing pre-trained weights."""
+    """Refuse cells with an unknown method, an architecture or backbone that does not fit it, or missing weights."""
     from tespec.pretraining.method import find_method
 
     for job in (job for job in jobs if job.kind == "evaluation"):
         method = find_method(job.method)
         method.require(job.method, job.arch)
+        network_of(job.backbone or None, method)
         if method.pretraining_data != "-" and not (job.upstream or job.checkpoint):
             remedy = f"give --checkpoints {job.method}=FILE, or remove the method from the plan"
             raise UserError(f"plan {plan.name}, {job.method}", "has no pre-trained weights", remedy)

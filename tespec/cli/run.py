@@ -11,13 +11,13 @@ from cyclopts.types import PositiveFloat
 # Modules that need torch are imported inside functions: mistakes on the command line are reported immediately, and
 # import errors of a broken installation in one line.
 from tespec.cli.main import new_app, refuse
-from tespec.cli.options import Advanced, Choices, Given, Plugins, prepared, read_config, require_known
+from tespec.cli.options import Choices, Given, Plugins, prepared, read_config, require_known
 from tespec.comparison.records import Numbers, Record
 from tespec.core import config
 from tespec.core.errors import UserError
 from tespec.core.progress import say
 from tespec.registry import METHODS, register_methods
-from tespec.runs.setup import NonNegativeInt, Setup
+from tespec.runs.setup import Advanced, NonNegativeInt, Setup
 
 Seeds = Parameter(
     name=("--seed", "--seeds"), consume_multiple=True, show_default=False, help="random seeds, run in turn (default: 0)"
@@ -199,8 +199,9 @@ def pretrain(
             say(found.notice)
         result = pretrain(method, settings, found.made(), seed, setup, skip_damaged=skip_damaged)
         if is_first():
-            finite = {name: value for name, value in result.record.metrics.items() if value is not None}
-            print("validation: " + ", ".join(f"{name} {value:.4f}" for name, value in finite.items()))
+            metrics = result.record.metrics.items()
+            losses = (f"{name} {'nan' if value is None else f'{value:.4f}'}" for name, value in metrics)
+            print("validation: " + ", ".join(losses))
             print(f"weights: {result.weights}")
             if (picture := setup.results / "pictures" / f"{result.record.name}.png").is_file():
                 print(f"picture: {picture}")

@@ -31,8 +31,9 @@ MATHS |= {"↑": r"\uparrow", "↓": r"\downarrow", "†": r"^\dagger", "‡": r
 MATHS |= {"‖": r"^\|", "◇": r"^\diamond", "λ": r"\lambda", "Λ": r"\Lambda"}  # Unicode spells it LAMDA
 MATHS |= {each: rf"\{unicodedata.name(each).split()[-1].lower()}" for each in "αβγδεζηθικμνξπρστυφχψω"}
 MATHS |= {each: rf"\{unicodedata.name(each).split()[-1].capitalize()}" for each in "ΓΔΘΞΠΣΥΦΨΩ"}
-MATHS |= {each: f"^{{{unicodedata.normalize('NFKC', each)}}}" for each in "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁼⁽⁾ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ™"}
+MATHS |= {each: f"^{{{unicodedata.normalize('NFKC', each)}}}" for each in "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁼⁽⁾ºªᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ™"}
 MATHS |= {each: f"_{{{unicodedata.normalize('NFKC', each)}}}" for each in "₀₁₂₃₄₅₆₇₈₉₊₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ"}
+MATHS |= {"⁻": "^{-}", "₋": "_{-}"}
 LETTERS = str.maketrans(ESCAPED | {letter: rf"\ensuremath{{{code}}}" for letter, code in MATHS.items()})
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
@@ -160,21 +161,26 @@ class _Shown(NamedTuple):
 
 
 def _shown(table: Table) -> _Shown:
-    labels, above = table.cells.index.to_frame(index=False), [""] * (table.cells.columns.nlevels - 1)
-    groups = labels.pop("Group") if "Group" in labels else pd.Series("", labels.index)
-    if above:
-        labels.columns = pd.MultiIndex.from_tuples([(*above, name) for name in labels])
-    cells = pd.concat([labels, table.cells.reset_index(drop=True)], axis=1)
-    bold = pd.concat([labels.map(lambda _: False), table.bold.reset_index(drop=True)], axis=1)
-    # Headings sort directly before the first row of their group.
-    first = groups.index[groups.ne(groups.shift()) & groups.ne("")]
-    headings = pd.DataFrame("", first - 0.5, cells.columns)
-    headings.iloc[:, 0] = groups[first].to_list()
-    cells = pd.concat([cells, headings]).sort_index() if len(first) else cells
-    rules = {int((cells.index < rule - 0.5).sum()) for rule in table.rules}
-    places = {place for place, row in enumerate(cells.index) if row % 1}
-    bold = bold.reindex(cells.index, fill_value=False).reset_index(drop=True)
-    return _Shown(cells.reset_index(drop=True), bold, rules, places, labels.shape[1])
+    names = [name for name in table.cells.index.names if name != "Group"]
+    levels = table.cells.columns.nlevels
+    columns = [*((*[""] * (levels - 1), name) for name in names), *map(_levels, table.cells.columns)]
+    rows: list[list[str]] = []
+    bold: list[list[bool]] = []
+    rules, headings, heading = set[int](), set[int](), ""
+    for position, (label, texts, strong) in enumerate(
+        zip(table.cells.index, table.cells.to_numpy().tolist(), table.bold.to_numpy().tolist(), strict=True)
+    ):
+        facts = dict(zip(table.cells.index.names, _levels(label), strict=True))
+        rules |= {len(rows)} if position in table.rules else set()
+        if facts.get("Group", "") not in ("", heading):
+            headings.add(len(rows))
+            rows.append([facts["Group"], *[""] * (len(columns) - 1)])
+            bold.append([False] * len(columns))
+        heading = facts.get("Group", "")
+        rows.append([*(facts[name] for name in names), *texts])
+        bold.append([*[False] * len(names), *strong])
+    index = pd.MultiIndex.from_tuples(columns) if levels > 1 else pd.Index([name for (name,) in columns])
+    return _Shown(pd.DataFrame(rows, columns=index), pd.DataFrame(bold, columns=index), rules, headings, len(names))
 
 
 def _levels(label: Any) -> tuple[str, ...]:

@@ -61,6 +61,9 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
         data set, data, profile and data fingerprint of the pre-training, or the hash of an external file. `classes` and
         `recordings` count those with a score. `partial` is "2 of 3 classes" (or recordings or frames) for a mean that
         leaves some out, else "". `attrs["left_out"]` lists files that are not records.
+
+    Raises:
+        UserError: the folder does not exist, or is not a results folder.
     """
     records, problems = read_records(RESULTS if folder is None else Path(folder))
     frame = to_frame(records)
@@ -72,7 +75,10 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
     """Convert records to the DataFrame that `results` returns."""
     import pandas as pd  # takes half a second, too long before a usage error
 
-    rows = [facts | number for record in records for facts in [_facts(record)] for number in _numbers(record)]
+    rows = []
+    for record in records:
+        facts = _facts(record)
+        rows += [facts | number for number in _numbers(record)]
     frame = pd.DataFrame(rows, columns=COLUMNS).astype({"value": "float64", "main": "bool"})
     return frame.assign(written=pd.to_datetime(frame["written"], utc=True))
 

@@ -9,7 +9,7 @@ import platform
 import re
 import subprocess
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -127,15 +127,18 @@ def read_records(results: Path) -> tuple[list[Record], list[str]]:
     require_results_folder(results)
     found: dict[str, tuple[Record, Path]] = {}
     problems: list[str] = []
-
-    def attempt(read: Callable[..., Any], *given: Any) -> Any:
+    for path in (*sorted((results / "runs").glob("*.json")), results / ARCHIVE):
         try:
-            return read(*given)
+            texts = _texts(path)
         except UserError as error:
             problems.append(str(error))
-
-    for path in (*sorted((results / "runs").glob("*.json")), results / ARCHIVE):
-        for record in filter(None, (attempt(_validated, *each) for each in attempt(_texts, path) or ())):
+            continue
+        for text in texts:
+            try:
+                record = _validated(*text)
+            except UserError as error:
+                problems.append(str(error))
+                continue
             _, first = found.setdefault(record.id, (record, path))
             if first != path and path.name != ARCHIVE:
                 raise UserError(path, f"holds the same result as {first}", "remove one of them")

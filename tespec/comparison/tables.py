@@ -122,7 +122,7 @@ def make_tables(
         if key != by:
             published = published[matches(published[key], where.get(key, as_text(DEFAULTS[key])))]
     tasks = chosen.loc[chosen["kind"] == "evaluation", "task"].unique()
-    own = sorted(OWN + task for task in tasks if task not in task_titles())
+    own = sorted(OWN + task for task in set(tasks) - set(task_titles()))
     makers: dict[str, Callable[[], Table | None]] = {
         **{name: partial(_comparison, name, published, chosen, levels) for name in TABLES},
         **{f"ablation_{name}": partial(_ablation, one, varied, levels) for name, one in read_ablations().items()},
@@ -151,6 +151,9 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
     Differences are paired by seed within architecture, network and column of the comparison tables. P-values are
     Holm-corrected over the table. Multiple pre-trainings of a method are averaged, and their variance is included.
     Each version of a method that `where` admits has its own row, compared with the newest version of the baseline.
+
+    Raises:
+        UserError: the baseline, or any other method, has no evaluation, or `where` has an unknown column or value.
     """
     chosen, left_out = select(frame, where)
     chosen = chosen[(chosen["kind"] == "evaluation") & chosen["main"]]
@@ -171,18 +174,19 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
     # Each is compared with the newest version of the baseline, by its default pre-training if there is one.
     order = sorted(cells_of, key=lambda key: (key[len(pair) + 2] == "", cells_of[key]["written"].max()))
     bases = {key[: len(pair)]: key for key in order if key[len(pair) :][:2] == (baseline, "")}
-    rows, has_single, has_several = [], False, False
+    spreads = {
+        place: statistics.spread_of(each for key, each in scores.items() if key[: len(setting)] == place)
+        for place in {key[: len(setting)] for key in scores}
+    }
+    rows, has_single = [], False
     for key, members in cells_of.items():
-        alike = [each for other, each in scores.items() if other[: len(setting)] == key[: len(setting)]]
-        spread = statistics.spread_of(alike)
-        has_several |= spread is not None
         base, first = bases.get(key[: len(pair)]), members.iloc[0]
         if key == base:
             continue
         gain = statistics.UNKNOWN._replace(note=f"no {baseline} with {first['backbone']}")
         if base:
             both = scores[key], scores[base]
-            gain = statistics.gain_over(*both, spread)
+            gain = statistics.gain_over(*both, spreads[key[: len(setting)]])
             has_single |= any(each.shape[1] == 1 and statistics.NO_PRETRAINING not in each for each in both)
             if set(members["machine"]) != set(cells_of[base]["machine"]):
                 gain = gain._replace(note=", ".join(filter(None, [gain.note, "another machine"])))
@@ -210,7 +214,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
     ).set_index(["Task", "Data", "Method", "Recurrent", "Backbone", "Metric"])
     bold = pd.DataFrame(False, cells.index, cells.columns).assign(gain=(data["p_holm"] < statistics.ALPHA).to_numpy())
     title = f"Gains over {chosen.loc[chosen['method'] == baseline, 'title'].iloc[0]}"
-    notes = [*GAINS, *([SINGLE] * has_single), *([SEVERAL] * has_several), *left_out]
+    notes = [*GAINS, *([SINGLE] * has_single), *([SEVERAL] * any(spreads.values())), *left_out]
     return Table(title, cells, bold, tuple(notes), data, rules=_rules(data["task"]), name=f"gains_{baseline}")
 
 
@@ -244,7 +248,8 @@ def _comparison(name: str, published: pd.DataFrame, chosen: pd.DataFrame, by: Se
     cells.index = bold.index = pd.MultiIndex.from_frame(rows[list(LABELS)].rename(columns=LABELS))
     main = next((titles[each] for each in measured.loc[measured["main"], "metric"]), "")
     used = "".join(rows["title"])
-    marks = paper["marks"] | {sign: said for sign, said in read_published(BEYOND)["marks"].items() if sign in used}
+    beyond = read_published(BEYOND)["marks"] if name in TABLES else {}
+    marks = paper["marks"] | {sign: said for sign, said in beyond.items() if sign in used}
     notes = [*(f"{sign} {said}." for sign, said in marks.items()), *notes]
     return Table(paper["title"], cells, bold, tuple(notes), _data(published, measured), main, _rules(rows["block"]))
 
@@ -304,7 +309,8 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, by: Sequence[str]) -> Ta
     )
     long = _stacked(numbers, scores.assign(row=scores["variant"].map(variants)), by)
     titles = titles_of("segmentation")[1]
-    tasks = {task: task_titles().get(task, task) for task in long["task"]}
+    of_tasks = task_titles()
+    tasks = {task: of_tasks.get(task, task) for task in long["task"].unique()}
     cells, bold = _pivot(tasks, titles, range(len(ablation.rows)), long, by)
     names = [f"{row.name} (default)" if row.default else row.name for row in ablation.rows]
     cells.index = bold.index = pd.Index(names, name=ablation.variable)

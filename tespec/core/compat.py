@@ -23,8 +23,8 @@ from torch import Tensor
 def nms(bboxes: Tensor, scores: Tensor, iou_threshold: float, offset: int = 0) -> Tensor:
     """Greedy non-maximum suppression with the signature of `mmcv._ext.nms`: (kept,) int64 indices by descending score.
 
-    `bboxes` are (N, 4), x1 y1 x2 y2 in px; ties of the (N,) `scores` keep their order. `offset` is 1 if x2 and y2 are
-    the last pixel inside the box, else 0.
+    `bboxes` are (N, 4), x1 y1 x2 y2 in px; those whose IoU with a kept box exceeds `iou_threshold` are dropped. Ties of
+    the (N,) `scores` keep their order. `offset` is 1 if x2 and y2 are the last pixel inside the box, else 0.
     """
     order = scores.argsort(descending=True, stable=True)
     x1, y1, x2, y2 = bboxes.detach()[order].float().cpu().numpy().T

@@ -72,7 +72,7 @@ def _read(kind: str, name: str, *, is_base: bool = False) -> list[dict[str, Any]
 
 def _group(facts: Facts, key: str, source: str) -> Facts:
     """Return the group of settings `key`, empty if it is missing."""
-    group = facts.get(key) or {}
+    group = facts.get(key, {})
     if not isinstance(group, Mapping):
         raise UserError(source, f"{key} is not a mapping of settings", "write nested keys")
     return group
@@ -132,7 +132,7 @@ def cell_layers(
         if "splits" in of_all:
             splits = _group(of_all, "splits", source)
             of_all["splits"] = {**splits, "val": splits.get("val", [])}
-        layers += [(source, of_all), (source, _group(groups, arch, source))]
+        layers += [(source, of_all), (source, _group({arch: groups.get(arch) or {}}, arch, source))]
     of_user = [parse_change(change) for change in changes]
     given = {key: value for _, layer in of_user for key, value in flattened(layer).items()}
     if "optimisation.peak_lr" in given:  # the user's peak rate also holds after pre-training
@@ -149,7 +149,7 @@ def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -
     objective = str(parse_change(swaps[-1])[1]["objective"]) if swaps else method
     own = recipe_of(objective)
     if unknown := {*kind.profiles, *own.profiles} - {*names("profiles")}:
-        what = f"changes profile {unknown.pop()!r}, which does not exist"
+        what = f"changes profile {min(unknown)!r}, which does not exist"
         raise UserError(f"method {method}", what, f"choose from {', '.join(names('profiles'))}")
     # A method's own settings for a profile, or for its base, override the profile's settings for all methods.
     layers = [

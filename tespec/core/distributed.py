@@ -6,6 +6,7 @@ complete batch.
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -62,18 +63,27 @@ def all_gather(value: Value) -> list[Value]:
     return values
 
 
-# What this rank computes of a batch.
+@dataclass
+class _Batch:
+    """What this rank computes of a batch: micro-batch part[0] of part[1], alone or not, without labels or not."""
+
+    part: tuple[int, int] = (0, 1)
+    alone: bool = False
+    unlabelled: bool = False
+
+
 # Not a context variable: activation checkpointing reads it from autograd's threads.
-_batch: dict[str, Any] = {"part": (0, 1), "alone": False, "unlabelled": False}
+_batch = _Batch()
 
 
 @contextmanager
 def _within(fact: str, value: Any) -> Iterator[None]:
-    before, _batch[fact] = _batch[fact], value
+    before = getattr(_batch, fact)
+    setattr(_batch, fact, value)
     try:
         yield
     finally:
-        _batch[fact] = before
+        setattr(_batch, fact, before)
 
 
 def batch_part(part: tuple[int, int]) -> AbstractContextManager[None]:
@@ -96,18 +106,18 @@ def shard_slice(here: int) -> tuple[int, slice]:
 
     Random numbers per row are drawn for the complete batch; each micro-batch uses its slice.
     """
-    part, parts = _batch["part"]
+    part, parts = _batch.part
     return here * parts, slice(part * here, (part + 1) * here)
 
 
 def has_no_labels() -> bool:
     """Whether this rank's results must be ignored, as it has no labels in the batch."""
-    return bool(_batch["unlabelled"])
+    return _batch.unlabelled
 
 
 def ranks_per_batch() -> int:
     """Number of ranks that share a batch; 1 inside `single_rank`."""
-    return 1 if _batch["alone"] else world_size()
+    return 1 if _batch.alone else world_size()
 
 
 def global_mean(total: Tensor, elements: Tensor | int) -> Tensor:

@@ -36,6 +36,7 @@ def parse_size(text: str) -> Size:
 
 
 T = TypeVar("T")
+UNKNOWN = "unexpected_keyword_argument"  # pydantic's type of error
 
 
 def merge(base: Facts, layer: Layer, *, strict: bool = True) -> dict[str, Any]:
@@ -77,13 +78,16 @@ def build(kind: type[T], facts: Facts, source: str) -> T:
         return TypeAdapter(kind).validate_python(dict(facts), extra="forbid")
     except ValidationError as invalid:
         errors = invalid.errors(include_url=False)
-        error = next((each for each in errors if each["type"] == "unexpected_keyword_argument"), errors[0])
-        unknown, (*place, last) = error["type"] == "unexpected_keyword_argument", error["loc"] or (0,)
+        error = next((each for each in errors if each["type"] == UNKNOWN), errors[0])
+        is_unknown = error["type"] == UNKNOWN
+        *place, last = error["loc"] or (0,)
         # Pydantic's path includes the members of unions, and a trailing list index, which helps less than the value.
-        steps = place if unknown or isinstance(last, int) else [*place, last]
+        steps = place if is_unknown or isinstance(last, int) else [*place, last]
         path = ".".join(str(step) for step in steps if isinstance(step, int) or step.isidentifier())
-        where = source + (f".{path}" if source.isidentifier() else f", {path}") * bool(path)
-        if unknown:
+        where = source
+        if path:
+            where += f".{path}" if source.isidentifier() else f", {path}"
+        if is_unknown:
             known = reduce(lambda names, step: names.get(step) or names, place, known_settings(kind))
             raise UserError(where, f"unknown setting {last!r}", suggest(str(last), known)) from invalid
         if error["type"] == "missing" and isinstance(last, str):
@@ -91,7 +95,7 @@ def build(kind: type[T], facts: Facts, source: str) -> T:
         said = "it should be a list of two values" if error["type"] in ("missing", "too_long") else error["msg"]
         text = repr(error["input"])
         shown = text if len(text) <= 60 else f"{text[:20]}..."
-        remedy = re.sub(r"^(Input|Tuple|List|Value) should", "it should", said)
+        remedy = re.sub(r" or an instance of \w+$", "", re.sub(r"^(Input|Tuple|List|Value) should", "it should", said))
         raise UserError(where, f"{shown} is not allowed", remedy) from invalid
 
 
@@ -151,7 +155,7 @@ class Optimisation:
     peak_lr: PositiveFloat
     steps: PositiveInt
     optimizer: Literal["Adam", "AdamW"] = "AdamW"
-    betas: tuple[Momentum, Momentum] = (0.9, 0.999)
+    betas: tuple[Momentum, Momentum] = (0.9, 0.999)  # of Adam
     schedule: Literal["linear", "cosine"] = "cosine"
     start_divisor: PositiveFloat = 25.0  # c1 in the paper
     end_divisor: PositiveFloat = 1000.0  # c2 in the paper

@@ -95,10 +95,11 @@ class Grouped(NamedTuple):
     of_class: NDArray[np.int64]  # (classes + 1,) boundaries of the boxes of each class
 
 
-def grouped(boxes: Boxes, frame: NDArray[np.int64], frames: int, classes: int, most: float = np.inf) -> Grouped:
-    """Group the boxes of all frames; `frame` (N,) is the index of each box's frame.
+def group_boxes(boxes: Boxes, frame: NDArray[np.int64], frames: int, classes: int, most: float = np.inf) -> Grouped:
+    """Group the boxes of all frames; `frame` (N,) is the index of each box's frame, of `frames`.
 
-    At most `most` boxes remain per class and frame, those with the highest scores.
+    Labels are 0 to `classes` - 1. At most `most` boxes remain per class and frame, those with the highest scores; equal
+    scores keep their order.
     """
     group = boxes.label * frames + frame
     order = np.lexsort((-boxes.score, group))
@@ -238,8 +239,8 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
         inside, count = np.bincount(of_truth, minlength=len(ordered))[of_predicted] > 0, len(self.classes)
         predicted, of_predicted = predicted.keep(inside), of_predicted[inside]
         shares = average_precision(
-            grouped(truth, of_truth, len(ordered), count),
-            grouped(predicted, of_predicted, len(ordered), count, MAX_DETECTIONS),
+            group_boxes(truth, of_truth, len(ordered), count),
+            group_boxes(predicted, of_predicted, len(ordered), count, MAX_DETECTIONS),
         )
         of_class = {name: 100 * each for name, each in zip(self.classes, shares, strict=True) if not np.isnan(each[0])}
         percent = np.array([*of_class.values()])

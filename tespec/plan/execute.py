@@ -50,7 +50,7 @@ def run_all(
 
     Tasks that need a failed one are not run, and fail too. `slots` has one entry per concurrent task: the index of its
     GPU, "" for none. The executor submits cluster jobs; without one, tasks are local processes. On SIGINT or SIGTERM,
-    the running tasks write their checkpoints first.
+    it raises `KeyboardInterrupt` once the running tasks have written their checkpoints.
     """
     waiting, running, free = list(tasks), list[Running](), list(slots)
     failed: dict[str, str] = {}

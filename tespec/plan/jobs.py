@@ -228,8 +228,9 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
     for job in _all_jobs(plan, seeds):
         tables[job] = tables.get(job, ()) + job.ablations
     methods = sorted({job.method for job in tables if job.kind == EVALUATION})
-    for name in sorted({*plan.checkpoints} - {*methods}):
-        raise UserError(f"plan {plan.name}, checkpoints {name}", "no cell has this method", suggest(name, methods))
+    if unknown := sorted({*plan.checkpoints} - {*methods}):
+        where = f"plan {plan.name}, checkpoints {unknown[0]}"
+        raise UserError(where, "no cell has this method", suggest(unknown[0], methods))
     return sorted((replace(job, ablations=rows) for job, rows in tables.items()), key=lambda job: job.seed)
 
 
@@ -263,6 +264,8 @@ def _jobs(
     plan: Plan, kind: str, method: str, task: str, arch: str, seed: int, changes: Changes, backbone: str = ""
 ) -> Iterator[Job]:
     """Yield one job per pre-training that the method starts from, or a single job without pre-training."""
+    from tespec.pretraining.method import find_method  # imports torch
+
     if task not in config.names("tasks"):
         raise UserError(f"plan {plan.name}, task {task}", "no such task", suggest(task, config.names("tasks")))
     profile, (own, pretraining) = _profile(plan, task), _split(changes)
@@ -279,19 +282,17 @@ def _jobs(
             for first in plan.pretraining_seeds or (seed,)
         ]
     data, label = _place(plan, task)
-    overrides, version = _cell(method, task, arch, profile, own, data, plan.accumulate, backbone)
+    network = find_method(method).network if backbone else "swin"
+    overrides, version = _cell(network, task, arch, profile, own, data, plan.accumulate, backbone)
     made = (kind, method, task, arch, seed, profile, plan.split, data, label)
     yield from (Job(*made, own, overrides, version, checkpoint, upstream, backbone) for upstream in upstreams)
 
 
 @cache
 def _cell(
-    method: str, task: str, arch: str, profile: str, changes: Changes, data: str, accumulate: int, backbone: str
+    network: str, task: str, arch: str, profile: str, changes: Changes, data: str, accumulate: int, backbone: str
 ) -> tuple[str, int]:
     """Return the settings of a cell that differ from the profile's, and the task's version."""
-    from tespec.pretraining.method import find_method  # imports torch
-
-    network = find_method(method).network if backbone else "swin"
     of_data = read_description(Path(data)).overrides()
     settings = config.finetuning_settings(task, arch, profile, changes, of_data, backbone or network)
     changed = config.changed_settings(settings, network, of_data) if changes or backbone else {}
@@ -335,8 +336,8 @@ def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
     labels = [({job.task}, {job.method}, {job.kind}, set(job.ablations)) for job in jobs]
     columns = [set[str]().union(*column) for column in zip(*labels, strict=True)]
     known = set[str]().union(*columns)
-    for name in sorted({*only} - known):
-        raise UserError(f"--only {name}", "not in this plan", f"choose from {', '.join(sorted(known))}")
+    if unknown := sorted({*only} - known):
+        raise UserError(f"--only {unknown[0]}", "not in this plan", f"choose from {', '.join(sorted(known))}")
     wanted = [column & {*only} for column in columns]
     fits = [all(not names or names & own for names, own in zip(wanted, each, strict=True)) for each in labels]
     if not any(fits):

@@ -84,7 +84,8 @@ def facts(records: Sequence[Record]) -> dict[str, str]:
     """Summarise the runs: kinds, data, seeds, versions and machines, each with its number of records."""
     made = [record.environment for record in records]
     packages = [{**each.get("packages", {}), "python": each.get("python")} for each in made]
-    versions = {name: counted(other.get(name) for other in packages) for each in packages for name in each}
+    names = dict.fromkeys(name for each in packages for name in each)
+    versions = {name: counted(each.get(name) for each in packages) for name in names}
     written = sorted(record.written for record in records)
     return {
         "records": counted(record.kind for record in records),

@@ -15,7 +15,7 @@ from tespec.models import Backbone, build_backbone
 from tespec.models.layers import padded_size
 from tespec.registry import BACKBONES
 from tespec.weights.files import problem_of, read_recipe, read_tensors, write_weights
-from tespec.weights.formats import FORMATS, IMAGENET, OWN, Converted, convert, recognise
+from tespec.weights.formats import FORMATS, IMAGENET, Converted, convert, recognise
 
 LSTMS = "lstms."
 FALLBACK = "tiny"  # architecture that files of unknown width are compared with
@@ -84,7 +84,9 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
     """
     given, wanted = converted.tensors, network.state_dict()
     resized = network.resize(given, padded_size(*(recipe.get("sensor") or converted.format.sensor or IMAGENET)))
-    may_hold = converted.format.has_lstms or (converted.format is OWN and recipe.get("recurrent") is not False)
+    may_hold = converted.format.has_lstms
+    if may_hold is None:
+        may_hold = recipe.get("recurrent") is not False
     no_lstms = not may_hold and not any(name.startswith(LSTMS) for name in given)
     random = tuple(name for name in wanted if no_lstms and name.startswith(LSTMS))
     found = {name: problem_of(resized.get(name), target) for name, target in wanted.items() if name not in random}
@@ -98,7 +100,11 @@ def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, An
 
 
 def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
-    """Load all tensors of `backbone` in place from a file of any known format, or none; see `match_state`."""
+    """Load all tensors of `backbone` in place from a file of any known format; see `match_state`.
+
+    Raises:
+        UserError: the file is unreadable, of an unknown format, or does not match; the backbone is then unchanged.
+    """
     tensors, recipe = read_tensors(path)
     converted = convert(tensors, backbone.in_channels, where=path, recipe=recipe)
     matched = match_state(converted, backbone, recipe)

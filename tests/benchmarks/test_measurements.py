@@ -59,7 +59,7 @@ def test_a_stage_whose_ways_differ_is_named_and_ends_with_1(stage, monkeypatch, 
 
 
 def test_a_window_that_is_not_rectified_differs(tmp_path):
-    (case,) = speed.rectified(True, tmp_path)
+    case = speed.rectified(True, tmp_path)
     assert case.same(case.ours(), case.plain())
     assert not case.same(case.plain(), case.plain())
 

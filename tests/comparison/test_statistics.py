@@ -1,4 +1,5 @@
 import math
+import random
 
 import numpy as np
 import pandas as pd
@@ -50,6 +51,17 @@ def test_a_gain_over_several_pretrainings_computed_by_hand():
     # A variance below its noise adds nothing; without cells to pool, there is no spread.
     assert paired_gain([3.0, 5.0], Spread(0.1, 0.2, 2, 2), share=0.5) == paired_gain([3.0, 5.0])
     assert spread_of(cells[2:]) is None
+
+
+def test_a_table_without_effects_has_a_false_positive_in_at_most_one_of_twenty() -> None:
+    """Simulate 2,000 tables of ten methods and one baseline; five seeds shift all methods alike."""
+    draw, tables, wrong = random.Random(0), 2000, 0
+    for _ in range(tables):
+        seeds = [draw.gauss(0, 2) for _ in range(5)]
+        baseline, *methods = [[seed + draw.gauss(0, 1) for seed in seeds] for _ in range(11)]
+        gains = [paired_gain([a - b for a, b in zip(each, baseline, strict=True)]) for each in methods]
+        wrong += holm(pd.Series([gain.p for gain in gains])).min() < 0.05
+    assert 0.01 < wrong / tables <= 0.06
 
 
 @pytest.mark.slow

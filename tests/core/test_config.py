@@ -158,6 +158,7 @@ def test_a_task_wins_over_its_base_in_all_that_it_states(own):
         ("tasks", "base: ddd17\narchitectures: {recurent: {segments: 2}}", "task own: unknown arch.* mean 'recurrent'"),
         ("tasks", "base: ddd17\noptimisation: {stepps: 2}", "task own: unknown setting 'stepps'; did you mean 'steps'"),
         ("tasks", "base: ddd17\nsplits: 3", "task own: splits is not a mapping of settings"),
+        ("tasks", "base: ddd17\nsplits:", "task own: splits is not a mapping of settings"),
         ("profiles", "base: sample\nfinetuning: {stepps: 3}", "unknown setting 'stepps'"),
         ("profiles", "base: sample\ndeviations: 3", "profile own, deviations: 3 is not allowed"),
         ("profiles", "base: sample\nfinetuning: {architectures: {recurrent: {batchsize: 4}}}", "mean 'batch_size'"),
