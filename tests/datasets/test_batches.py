@@ -117,6 +117,7 @@ def test_recordings_shorter_than_a_chunk_are_left_out_and_named(tiny_world):
     settings = replace(finetuning_settings("ddd17", "recurrent", "sample"), segments=5, sampling="streams")
     steps = LabelledBatches([short, long], settings, 0, stack_masks)
     assert (steps.left_out, len(steps[7]["histograms"])) == (("short",), settings.batch_size)
+    assert {name for step in range(20) for name in steps.names(step)} == {long.name}
     with pytest.raises(UserError, match="no recording has the 5 windows of a chunk, the longest has 4; set segments"):
         LabelledBatches([short], settings, 0, stack_masks)
     many = LabelledBatches([long.part(0, 6)], replace(settings, batch_size=9), 0, stack_masks)[1]

@@ -115,7 +115,8 @@ def test_a_step_without_labels_that_count_costs_nothing(task, labels):
         assert losses["loss_box"] == losses["loss_class"] == 0
     else:
         assert losses["loss"].item() == pytest.approx(0, abs=1e-6)
-    assert all(torch.isfinite(each.grad).all() for each in model.parameters())  # None would be skipped
+    # The optimizer would skip a gradient of None.
+    assert all(torch.isfinite(each.grad).all() for each in model.parameters())
     assert state is not None
 
 
