@@ -40,6 +40,7 @@ MISTAKES = [
     (["tables", "--data", "/nowhere", "--only", "scratch", "ddd17"], "/nowhere/ddd17: the data of plan tables is"),
     (["ablations", "--results", "."], "is not a results folder"),
     (["mine.yaml", "--dry-run"], "--method scrach: unknown method; did you mean 'scratch'?"),
+    (["back.yaml", "--dry-run"], "--backbone nope: unknown backbone; choose from "),
     (["bare.yaml", "--status"], "plan bare, ecddp_resnet: has no pre-trained weights; give --checkpoints ecddp"),
     (["arch.yaml"], "feedforward only"),
 ]
@@ -47,9 +48,10 @@ MISTAKES = [
 
 @pytest.mark.parametrize(("options", "said"), MISTAKES)
 def test_mistakes_are_answered_in_one_line_before_anything_runs(tmp_path, without_data, capsys, options, said):
-    for name, methods in {"mine": "scrach", "bare": "ecddp_resnet", "arch": "ecdp"}.items():
+    for name, methods in {"mine": "scrach", "bare": "ecddp_resnet", "arch": "ecdp", "back": "scratch"}.items():
         archs = "feedforward" if name == "bare" else "recurrent"
-        cells = f"[{{methods: [{methods}], architectures: [{archs}], tasks: [ddd17]}}]"
+        more = ", backbone: nope" if name == "back" else ""
+        cells = f"[{{methods: [{methods}], architectures: [{archs}], tasks: [ddd17]{more}}}]"
         (tmp_path / f"{name}.yaml").write_text(f"data: sample\ncells: {cells}")
     results = [] if "--results" in options else ["--results", "results"]
     assert main(["plan", *options, "--runs", "runs", *results]) == 2
