@@ -50,7 +50,10 @@ LABELS = {"group": "Group", "title": "Method", "backbone": "Backbone", "arch": "
 RECURRENT = {"recurrent": "yes", "feedforward": "no"}
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 SIGNS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"  # marks of machines
-CELLS = "Measured: mean ± standard deviation over {}, with their number in brackets. Bold: the best measured mean."
+CELLS = (
+    "Measured: mean ± standard deviation over {} and their number (3 of 5: other cells have 5). "
+    "Bold: the best measured mean."
+)
 SEEDS, RUNS = "seeds", "runs (fine-tuning seeds × pre-training seeds)"
 PARTIAL = 'Brackets such as "2 of 3 classes" mark means over only some of the classes, recordings or frames.'
 GAINS = (

@@ -172,7 +172,7 @@ def score_figures(frame: pd.DataFrame) -> list[Picture]:
         prior = points[(points.kind == "reference") & (points[FIGURE] == list(place)).all(axis=1)]
         task, data, fingerprint, profile, split, version, task_version = place
         seeds = " to ".join(f"{count}" for count in sorted({shown.n.min(), shown.n.max()}))
-        note = f"Mean and 95 % t interval over {seeds} seeds. Data {fingerprint}, results version {version}"
+        note = f"Mean and 95 % t interval over {seeds} fine-tuning seeds. Data {fingerprint}, results version {version}"
         note += f", task version {task_version}."
         figures.append(Picture(f"{task}: data {data}, profile {profile}, {split} split", _scores(shown, prior), note))
     return figures
