@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm, to_rgb
+from matplotlib.colors import ListedColormap, LogNorm, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -35,6 +36,7 @@ GREY_RANGE = 2.5  # standard deviations from mid-grey to black or white
 LEGEND_WIDTH = 1.35  # inches, average width of a legend entry
 BAR = (1.02, 0.0, 0.035, 1.0)  # left, bottom, width and height of a colour bar relative to its panel
 APART = 1.3  # minimum ratio between a tick and the ends of a colour bar
+COUNTS = ListedColormap(colormaps["inferno"](np.linspace(0.3, 1.0, 256)))  # one event differs from black, none
 MASKED = (0.62, 0.62, 0.62)
 RECONSTRUCTION_WIDTH = 16.0  # inches
 TARGETS = {
@@ -99,7 +101,7 @@ def show_counts(axis: Axes, histogram: NDArray[np.uint8]) -> None:
     counts = np.ma.masked_equal(histogram.sum(axis=0, dtype=np.int64), 0)
     axis.set_facecolor("black")
     most = max(2, int(counts.max()) if counts.count() else 2)
-    add_bar(axis, axis.imshow(counts, "inferno", norm=LogNorm(1, most), interpolation="nearest"), "events per pixel")
+    add_bar(axis, axis.imshow(counts, COUNTS, norm=LogNorm(1, most), interpolation="nearest"), "events per pixel")
 
 
 def show_grey(axis: Axes, image: Image, unit: str = "log intensity", reach: float | None = None) -> None:
