@@ -72,12 +72,15 @@ class Ablation(BaseModel):
 
 @cache
 def read_ablations() -> dict[str, Ablation]:
-    """Read all ablations by name: the paper's, followed by this project's."""
+    """Read all ablations by name: the paper's, followed by this project's, which may add rows to the paper's."""
     found: dict[str, Ablation] = {}
     for path in (PUBLISHED / "ablations.yaml", CONFIGS / "ablations.yaml"):
         try:
-            found |= TypeAdapter(dict[str, Ablation]).validate_python(read_yaml(path))
-        except UNREADABLE as error:  # a ValidationError is a ValueError
+            tables = read_yaml(path)
+            for name in found.keys() & tables:
+                tables[name] = found[name].model_dump() | {"rows": [*found[name].rows, *tables[name]["rows"]]}
+            found |= TypeAdapter(dict[str, Ablation]).validate_python(tables)
+        except (*UNREADABLE, LookupError, TypeError) as error:  # a ValidationError is a ValueError
             said = " ".join(str(error).splitlines()[:3])
             raise UserError(path, f"is not an ablation table ({said})", "see results/paper/ablations.yaml") from error
     return {name: each.model_copy(update={"name": name}) for name, each in found.items()}
@@ -139,7 +142,7 @@ def _numbers(row: Mapping[str, Any], metrics: list[dict[str, str]]) -> Iterator[
     cells = [
         (task, metric, 1.0, value)
         for task, values in row["scores"].items()
-        for metric, value in zip(known, values, strict=True)
+        for metric, value in zip(known, values, strict=False)  # further metrics have no published numbers
     ]
     cells += [
         (task, metric, share, value)

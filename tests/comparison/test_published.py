@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tespec.comparison import published
 from tespec.comparison.published import BEYOND, TABLES, published_frame, read_ablations, read_published, titles_of
 from tespec.core.config import as_facts, finetuning_settings, flattened, pretraining_settings
 from tespec.core.errors import UserError
@@ -156,6 +157,16 @@ def test_all_ablations_of_the_source_are_there():
 
 
 @pytest.mark.parametrize("profile", ["paper", "sample"])
+def test_own_rows_go_behind_those_of_a_table_of_the_paper(tmp_path, monkeypatch):
+    monkeypatch.setattr(published, "CONFIGS", tmp_path)
+    (tmp_path / "ablations.yaml").write_text('masking: {rows: [{name: "90%", set: {objective.mask.ratio: 0.9}}]}')
+    made, paper = published.read_ablations.__wrapped__()["masking"], read_ablations()["masking"]
+    assert (made.title, [row.name for row in made.rows]) == (paper.title, [*(row.name for row in paper.rows), "90%"])
+    (tmp_path / "ablations.yaml").write_text("masking: 3")
+    with pytest.raises(UserError, match="is not an ablation table"):
+        published.read_ablations.__wrapped__()
+
+
 @pytest.mark.parametrize("name", read_ablations())
 def test_a_row_differs_from_the_default_in_the_setting_it_names_and_in_no_other(name, profile):
     default = as_facts(pretraining_settings("tespec", profile))
