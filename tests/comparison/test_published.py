@@ -156,7 +156,6 @@ def test_all_ablations_of_the_source_are_there():
     assert {read_ablations()[name].label for name in PUBLISHED} == labels
 
 
-@pytest.mark.parametrize("profile", ["paper", "sample"])
 def test_own_rows_go_behind_those_of_a_table_of_the_paper(tmp_path, monkeypatch):
     monkeypatch.setattr(published, "CONFIGS", tmp_path)
     (tmp_path / "ablations.yaml").write_text('masking: {rows: [{name: "90%", set: {objective.mask.ratio: 0.9}}]}')
@@ -167,6 +166,7 @@ def test_own_rows_go_behind_those_of_a_table_of_the_paper(tmp_path, monkeypatch)
         published.read_ablations.__wrapped__()
 
 
+@pytest.mark.parametrize("profile", ["paper", "sample"])
 @pytest.mark.parametrize("name", read_ablations())
 def test_a_row_differs_from_the_default_in_the_setting_it_names_and_in_no_other(name, profile):
     default = as_facts(pretraining_settings("tespec", profile))
