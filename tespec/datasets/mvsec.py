@@ -16,7 +16,7 @@ from tespec.datasets.sources import EventSource, is_there
 from tespec.events.histogram import Region
 from tespec.events.readers import Events, Reader, resolve_size
 from tespec.events.readers.arrays import as_events
-from tespec.events.readers.hdf5 import AGAIN, AT_ONCE, SUFFIXES, dataset, holds, part, translate_errors
+from tespec.events.readers.hdf5 import AGAIN, SUFFIXES, dataset, holds, read_slices, translate_errors
 from tespec.registry import DATASETS
 
 DATA, TRUTH = "_data.hdf5", "_gt.hdf5"
@@ -73,15 +73,13 @@ class Mvsec(LabelledDataset):
         shape = dataset(path, EVENTS, "f", 2).shape
         if shape[1] != 4:
             raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", AGAIN)
-        count, size = shape[0], resolve_size(path, height, width, default=default or cls.sensor)
+        size = resolve_size(path, height, width, default=default or cls.sensor)
 
         def chunks() -> Iterator[Events]:
-            for begin in range(0, count, AT_ONCE):
-                with translate_errors(path, "a part of the events"):
-                    rows = part(path, EVENTS)[begin : begin + AT_ONCE]
+            for (rows,) in read_slices(path, EVENTS):
                 yield as_events(path, size, *rows.T)
 
-        return Reader(path, *size, count, chunks)
+        return Reader(path, *size, shape[0], chunks)
 
     def find(self, split: str, name: str) -> RecordingFiles:
         places = [folder / f"{name}{DATA}" for folder in (self.root, *sorted(self.root.iterdir()))]

@@ -239,7 +239,7 @@ def pack_missing(
             left_out.append(raise_or_leave_out(error, skip_damaged, len(wanted)))
     if not missing:
         return left_out
-    folder, needed = missing[0].store.parent, sum(packing.disk_needed(each.events) for each in missing)
+    folder, needed = missing[0].store.parent, 4 * sum(each.events for each in missing)  # bytes
     free = shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.exists())).free
     if needed > free:
         recordings = f"{len(missing)} recording{'s' * (len(missing) > 1)}"
@@ -283,12 +283,11 @@ def _missing(source: EventSource, beside: bool) -> list[Packing]:
     try:
         if open_events(source.path, height, width, source.default).path == store or not beside:
             return []
-    except packing.NotPacked as missing:
-        return [Packing(source, store if beside else missing.store, missing.events)]
-    except UserError:  # the store next to the recording is damaged, or of another version
-        if not beside or not packing.is_recorded(source.path):
+    except UserError as error:  # no store, or the one next to the recording is damaged or of another version
+        if not isinstance(error, packing.NotPacked) and not (beside and packing.is_recorded(source.path)):
             raise
-    return [Packing(source, store, source.reader().events)]
+    reader = source.reader()
+    return [Packing(source, store if beside else packing.cache_path(reader), reader.events)]
 
 
 def _pack(wanted: Packing, packed: Callable[[int, str], None] = lambda events, name: None) -> UserError | None:

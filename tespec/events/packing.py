@@ -8,12 +8,12 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
@@ -43,9 +43,6 @@ SAMPLED = 1 << 16  # bytes hashed at the start and at the end of a file
 
 class NotPacked(UserError):
     """Raised for a readable recording that has no packed store."""
-
-    store: Path  # its place in the cache
-    events: int  # number
 
 
 class NotWritable(UserError):
@@ -85,14 +82,11 @@ def open_events(
             resolve_size(path, height, width, (stream.height, stream.width))
         return stream
     reader = open_reader(path, height, width, default)
-    cached = cache_path(reader)
     try:
-        return open_store(cached)
+        return open_store(cache_path(reader))
     except UserError as error:
         remedy = f"pack it (tespec data prepare recordings {path}), or load it into memory with load_events"
-        missing = NotPacked(path, "is not packed", remedy)
-        missing.store, missing.events = cached, reader.events
-        raise missing from error
+        raise NotPacked(path, "is not packed", remedy) from error
 
 
 def load_events(
@@ -164,8 +158,10 @@ def pack(
         with one_at_a_time(folder, waiting):
             if folder.exists() and not (folder / HEADER).is_file():
                 raise NotWritable(folder, "exists but is not a packed store", "remove it, or choose another place")
-            if store.is_complete(folder) and is_of(folder, reader):
-                return folder
+            with suppress(UserError):  # of an incomplete store
+                open_store(folder)
+                if is_of(folder, reader):
+                    return folder
             shutil.rmtree(unfinished, ignore_errors=True)  # left by a killed process
             try:
                 unfinished.mkdir()
@@ -183,11 +179,6 @@ def pack(
         what, remedy = f"cannot be written to ({error.strerror})", "free disk space, or choose a writable folder"
         raise NotWritable(folder.parent, what, remedy) from error
     return folder
-
-
-def disk_needed(events: int, milliseconds: int = 0) -> int:
-    """Size of a packed store in bytes."""
-    return 4 * events + 8 * milliseconds
 
 
 def _write(reader: Reader, folder: Path, progress: Callable[[int, int], None]) -> None:
@@ -260,25 +251,14 @@ def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
         if columns > reader.width or rows > reader.height:
             what = f"has events on {columns}x{rows} px, but its sensor has {reader.width}x{reader.height} px"
             raise UserError(reader.path, what, "copy it again, or correct the sensor size")
-        times, raised = clamp_timestamps(t, int(t[0]) if latest is None else latest)
-        latest = int(times[-1])
+        times = np.maximum.accumulate(t if latest is None else np.maximum(t, latest))
+        raised, latest = int(np.count_nonzero(times != t)), int(times[-1])
         if max(abs(int(times[0])), abs(latest)) > LATEST:
             what = f"has an event at {times[-1]} us, after the year 5138: it is damaged or its times are in nanoseconds"
             raise UserError(reader.path, what, "copy it again, or write its times in microseconds")
         yield Events(x, y, times, p), raised
     if latest is None:
         raise UserError(reader.path, "holds no events", "give a recording with events")
-
-
-@njit(cache=True, nogil=True)
-def clamp_timestamps(times, latest):  # type: ignore[no-untyped-def]
-    """Raise times (N,) that step back to the latest before them, starting from `latest`; return int64 and a count."""
-    ordered, raised = np.empty(len(times), np.int64), 0
-    for i in range(len(times)):
-        raised += times[i] < latest
-        latest = max(latest, np.int64(times[i]))
-        ordered[i] = latest
-    return ordered, raised
 
 
 def files_of(path: Path) -> tuple[Path, ...]:

@@ -65,9 +65,7 @@ class DepthFrame(NamedTuple):
 class DepthScorer(FrameScorer[DepthFrame]):
     """Depth errors of a test set, averaged over recordings and over named groups of frames.
 
-    Args:
-        min_depth: m; nearer ground truth is ignored. 1.978 m is a normalised log depth of 0.
-        max_depth: m; farther ground truth is ignored.
+    Ground truth outside of `min_depth` to `max_depth` in m is ignored; 1.978 m is a normalised log depth of 0.
     """
 
     def __init__(self, min_depth: float = 1.978, max_depth: float = 80.0) -> None:
@@ -93,11 +91,9 @@ class DepthScorer(FrameScorer[DepthFrame]):
         """Mean over recordings of their mean errors; recordings without valid depth are ignored."""
         recordings = [[each.values.get(name, np.nan) for name in NAMES] for each in self.by("recording").values()]
         if not recordings:
-            raise UserError(
-                "depth scores",
-                f"none of {len(self._frames)} frames has depth from {self.min_depth:g} to {self.max_depth:g} m",
-                "evaluate recordings with depth in this range, or change min_depth and max_depth",
-            )
+            what = f"none of {len(self._frames)} frames has depth from {self.min_depth:g} to {self.max_depth:g} m"
+            remedy = "evaluate recordings with depth in this range, or change min_depth and max_depth"
+            raise UserError("depth scores", what, remedy)
         return _mean(np.array(recordings), len({frame.recording for frame in self._frames}), "recordings")
 
     def _scores(self, frames: Sequence[DepthFrame]) -> Scores | None:
