@@ -77,10 +77,10 @@ class LabelledDataset(ABC):
         return False
 
     @classmethod
-    def reader(cls, path: Path, height: int | None, width: int | None, default: Size | None) -> Reader:
+    def reader(cls, path: Path, sensor: Size | None, default: Size | None) -> Reader:
         """Reader of a file or folder for which `reads` is true.
 
-        `height` and `width` in px are the user's; `default` is (height, width) if nothing else specifies the size.
+        `sensor` is the user's (height, width) in px; `default` is the size if nothing else specifies it.
         """
         raise NotImplementedError(f"{cls.__name__} has no file format of its own")
 

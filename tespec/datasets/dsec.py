@@ -90,7 +90,7 @@ class Dsec(LabelledDataset):
         return is_hdf5 and hdf5.holds(path, *hdf5.COLUMNS) and hdf5.holds(path, OFFSET, INDEX)
 
     @classmethod
-    def reader(cls, path: Path, height: int | None, width: int | None, default: Size | None) -> Reader:
+    def reader(cls, path: Path, sensor: Size | None, default: Size | None) -> Reader:
         """Reader of an `events.h5` file; times are t + t_offset, on the clock of the labels."""
         count, *others = (len(hdf5.dataset(path, name, "iub")) for name in hdf5.COLUMNS)
         if any(length != count for length in others):
@@ -99,7 +99,7 @@ class Dsec(LabelledDataset):
             offset = int(hdf5.dataset(path, OFFSET, "iu", 0)[()])
         if abs(offset) > LARGEST_OFFSET:
             raise UserError(path, f"{OFFSET} is out of range: {offset}", hdf5.AGAIN)
-        size = resolve_size(path, height, width, default=default or cls.sensor)
+        size = resolve_size(path, sensor, default=default or cls.sensor)
 
         def chunks() -> Iterator[Events]:
             for columns in hdf5.read_slices(path, *hdf5.COLUMNS):

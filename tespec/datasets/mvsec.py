@@ -68,12 +68,12 @@ class Mvsec(LabelledDataset):
         return path.suffix.lower() in SUFFIXES and holds(path, EVENTS)
 
     @classmethod
-    def reader(cls, path: Path, height: int | None, width: int | None, default: Size | None) -> Reader:
+    def reader(cls, path: Path, sensor: Size | None, default: Size | None) -> Reader:
         """Reader of a `_data.hdf5` file: float64 rows of x, y, time in s since 1970, and polarity -1 or 1."""
         shape = dataset(path, EVENTS, "f", 2).shape
         if shape[1] != 4:
             raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", AGAIN)
-        size = resolve_size(path, height, width, default=default or cls.sensor)
+        size = resolve_size(path, sensor, default=default or cls.sensor)
 
         def chunks() -> Iterator[Events]:
             for (rows,) in read_slices(path, EVENTS):

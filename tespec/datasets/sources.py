@@ -50,15 +50,14 @@ class EventSource:
 
     def opened(self, opener: Callable[..., PackedEvents]) -> PackedEvents:
         """Open the recording with `open_events` or `load_events`, and rectify it if there is a map."""
-        stream = opener(self.path, *(self.sensor or (None, None)), default=self.default)
+        stream = opener(self.path, self.sensor, self.default)
         if self.rectify_map is None:
             return stream
         return stream.rectified(read_rectification(self.rectify_map, stream.height, stream.width))
 
     def reader(self) -> Reader:
         """Reader of the original recording."""
-        height, width = self.sensor or (None, None)
-        return packing.open_reader(self.path, height, width, self.default)
+        return packing.open_reader(self.path, self.sensor, self.default)
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of each file that determines the histograms, independent of its location.
@@ -144,8 +143,7 @@ class ArchiveSource:
     def region(self) -> Region:
         """Region with the size and the downsampling factor of the stored histograms."""
         (height, width), factor = self.data.shape[2:], FACTORS[self.file.name]
-        if self.sensor is not None:
-            resolve_size(self.path, *self.sensor, named=(factor * height, factor * width))
+        resolve_size(self.path, self.sensor, named=(factor * height, factor * width))
         return Region(height, width, factor)
 
     def identity(self) -> list[dict[str, Any]]:
@@ -279,9 +277,9 @@ def raise_or_leave_out(error: UserError, skip_damaged: bool | None, recordings: 
 
 def _missing(source: EventSource, beside: bool) -> list[Packing]:
     """List the packing that a recording needs: none if it has a store."""
-    store, (height, width) = store_of(source.path), source.sensor or (None, None)
+    store = store_of(source.path)
     try:
-        if open_events(source.path, height, width, source.default).path == store or not beside:
+        if open_events(source.path, source.sensor, source.default).path == store or not beside:
             return []
     except UserError as error:  # no store, or the one next to the recording is damaged or of another version
         if not isinstance(error, packing.NotPacked) and not (beside and packing.is_recorded(source.path)):

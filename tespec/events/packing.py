@@ -25,11 +25,10 @@ from tespec.events.readers import Events, Reader, aedat4, arrays, prophesee, res
 from tespec.events.readers.hdf5 import COLUMNS, SUFFIXES, holds
 from tespec.events.store import HEADER, MILLISECOND, PackedEvents, header_of, open_store, store_of
 
-READERS: dict[str, Callable[[Path, int | None, int | None, Size | None], Reader]] = {
+READERS: dict[str, Callable[[Path, Size | None, Size | None], Reader]] = {
     ".dat": prophesee.open_dat,
     ".raw": prophesee.open_raw,
     ".aedat4": aedat4.open_aedat4,
-    ".npy": arrays.open_arrays,
     ".npz": arrays.open_arrays,
 }
 NAME_LETTERS = 40  # of a recording's name, in the name of its store in the cache
@@ -62,26 +61,24 @@ def has_columns(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and holds(path, *COLUMNS, PROPHESEE)
 
 
-def open_events(
-    path: str | Path, height: int | None = None, width: int | None = None, default: Size | None = None
-) -> PackedEvents:
+def open_events(path: str | Path, sensor: Size | None = None, default: Size | None = None) -> PackedEvents:
     """Open the packed store of a recording: next to it, inside it, or in the cache (`$TESPEC_CACHE/stores`).
 
-    Nothing is written: a recording without a store raises `NotPacked`. Give height and width of the sensor in px
-    together, for recordings that do not name them; for `default`, (height, width), see `resolve_size`. A recording that
-    is missing or unreadable, or a store that does not match it, raises a `UserError`.
+    Nothing is written: a recording without a store raises `NotPacked`. `sensor`, (height, width) in px, is for
+    recordings that do not name it; for `default`, see `resolve_size`. A recording that is missing or unreadable, or a
+    store that does not match it, raises a `UserError`.
     """
     path = Path(path)
     folder = store_of(path)
     if (folder / HEADER).is_file():
         stream = open_store(folder)
         if folder != path and is_recorded(path):
-            reader = open_reader(path, height, width, default or (stream.height, stream.width))
+            reader = open_reader(path, sensor, default or (stream.height, stream.width))
             require_same(folder, path, is_of(folder, reader))
         else:
-            resolve_size(path, height, width, (stream.height, stream.width))
+            resolve_size(path, sensor, (stream.height, stream.width))
         return stream
-    reader = open_reader(path, height, width, default)
+    reader = open_reader(path, sensor, default)
     try:
         return open_store(cache_path(reader))
     except UserError as error:
@@ -89,17 +86,15 @@ def open_events(
         raise NotPacked(path, "is not packed", remedy) from error
 
 
-def load_events(
-    path: str | Path, height: int | None = None, width: int | None = None, default: Size | None = None
-) -> PackedEvents:
+def load_events(path: str | Path, sensor: Size | None = None, default: Size | None = None) -> PackedEvents:
     """Load all events of an original recording into memory, 4 bytes each; open a packed store. See `open_events`."""
     path = Path(path)
     if store_of(path) == path:
-        return open_events(path, height, width)
-    return load(open_reader(path, height, width, default))
+        return open_events(path, sensor)
+    return load(open_reader(path, sensor, default))
 
 
-def open_reader(path: Path, height: int | None = None, width: int | None = None, default: Size | None = None) -> Reader:
+def open_reader(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
     """Return the reader of an original recording; see `open_events`."""
     if not (path.is_file() or path.is_dir()):
         raise UserError(path, "no such file or folder", "check the path")
@@ -107,9 +102,9 @@ def open_reader(path: Path, height: int | None = None, width: int | None = None,
         raise UserError(path, "cannot be read (no permission)", "change its permissions")
     suffix = path.suffix.lower()
     if path.is_file() and suffix in READERS:
-        return READERS[suffix](path, height, width, default)
+        return READERS[suffix](path, sensor, default)
     if (dataset := dataset_of(path)) is not None:
-        return dataset.reader(path, height, width, default)
+        return dataset.reader(path, sensor, default)
     if has_columns(path):
         if holds(path, PROPHESEE):
             what = "is in Prophesee's own HDF5 format, whose codec is not available"
