@@ -99,9 +99,8 @@ class Ddd17(LabelledDataset):
         _, _, ticks_per_us = read_index(path)
 
         def chunks() -> Iterator[Events]:
-            columns = ((TIMES, TICKS), (EVENTS, XYP))
-            read = (read_rows(path / name, dtype, 0, count, BLOCK) for name, dtype in columns)
-            for times, xyp in zip(*read, strict=True):
+            rows = read_rows(path / TIMES, TICKS, 0, count, BLOCK), read_rows(path / EVENTS, XYP, 0, count, BLOCK)
+            for times, xyp in zip(*rows, strict=True):
                 x, y, p = xyp.T
                 yield as_events(path / EVENTS, sensor, x, y, times // ticks_per_us, p)
 

@@ -14,8 +14,7 @@ from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.events.histogram import Region
-from tespec.events.readers import Events, Reader, hdf5, resolve_size
-from tespec.events.readers.arrays import as_events
+from tespec.events.readers import Events, Reader, arrays, hdf5, resolve_size
 from tespec.registry import DATASETS
 
 EVENTS, RECTIFY = "events/left/events.h5", "events/left/rectify_map.h5"
@@ -103,7 +102,7 @@ class Dsec(LabelledDataset):
 
         def chunks() -> Iterator[Events]:
             for columns in hdf5.read_slices(path, *hdf5.COLUMNS):
-                events = as_events(path, size, *columns)
+                events = arrays.as_events(path, size, *columns)
                 yield events._replace(t=events.t + offset)
 
         return Reader(path, *size, count, chunks)

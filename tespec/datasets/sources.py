@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.core.progress import progress, say
+from tespec.core.progress import progress
 from tespec.core.settings import Size
 from tespec.events import PackedEvents, load_events, open_events, packing, window_histograms
 from tespec.events.histogram import FlipZoom, Region, apply_maps
@@ -290,15 +290,10 @@ def _missing(source: EventSource, beside: bool) -> list[Packing]:
 
 def _pack(wanted: Packing, packed: Callable[[int, str], None] = lambda events, name: None) -> UserError | None:
     """Pack one recording in this process; return its error, if any."""
-    path, store = wanted.source.path, wanted.store
     try:
         reader = wanted.source.reader()
-
-        def waiting(holder: str) -> None:
-            say(f"{path}: waiting for {holder}, which is packing it")
-
-        packing.pack(reader, store, lambda events, _: packed(events, path.name), waiting)
-        if (cached := packing.cache_path(reader)) != store:
+        packing.pack(reader, wanted.store, lambda events, _: packed(events, wanted.source.path.name))
+        if (cached := packing.cache_path(reader)) != wanted.store:
             shutil.rmtree(cached, ignore_errors=True)  # written by a training run, no longer needed
     except UserError as error:
         return error

@@ -3,13 +3,11 @@
 import errno
 import hashlib
 import json
-import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.files import one_at_a_time
 from tespec.core.paths import cache_root
+from tespec.core.progress import say
 from tespec.core.settings import Size
 from tespec.events import store
 from tespec.events.readers import Events, Reader, aedat4, arrays, prophesee, resolve_size
@@ -50,9 +49,9 @@ class NotWritable(UserError):
 
 def dataset_of(path: Path) -> Any:
     """Return the registered data set that reads a file or folder, or None."""
+    import tespec.datasets  # noqa: F401  # registers the built-in data sets
     from tespec.registry import DATASETS
 
-    import_module("tespec.datasets")  # registers the built-in data sets
     return next((kind for kind in DATASETS.module_dict.values() if kind.reads(path)), None)
 
 
@@ -136,21 +135,16 @@ def load(reader: Reader) -> PackedEvents:
     return PackedEvents(reader.path, (reader.height, reader.width), first_ms, sum(raised), lambda: arrays)
 
 
-def pack(
-    reader: Reader,
-    folder: Path,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-    waiting: Callable[[str], None] | None = None,
-) -> Path:
+def pack(reader: Reader, folder: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> Path:
     """Write a recording as a packed store; its folder appears only when it is complete, and is returned.
 
     A complete store of the same recording is kept, any other store is replaced. If multiple processes pack into the
-    same folder, one does the work and the others wait. `progress` is called with the number of events packed so far and
-    the total, `waiting` with the description of another process that is packing.
+    same folder, one does the work and the others wait, with a message. `progress` is called with the number of events
+    packed so far and the total.
     """
     unfinished, replaced = (folder.with_name(f".{folder.name}.{name}") for name in ("unfinished", "replaced"))
     try:
-        with one_at_a_time(folder, waiting):
+        with one_at_a_time(folder, lambda holder: say(f"{reader.path}: waiting for {holder}, which is packing it")):
             if folder.exists() and not (folder / HEADER).is_file():
                 raise NotWritable(folder, "exists but is not a packed store", "remove it, or choose another place")
             with suppress(UserError):  # of an incomplete store
@@ -314,6 +308,6 @@ class SourceHash:
 
     def describe(self) -> dict[str, Any]:
         """Hash the rest; return the recording's name, size and SHA-256, and the `quick_hash` of each file."""
-        self.advance(math.inf)
+        self.advance(1.0)
         files = [quick_hash(file) for file in self._files]
         return {"name": self._path.name, "bytes": self._bytes, "sha256": self._digest.hexdigest(), "files": files}

@@ -85,13 +85,12 @@ def _find_packets(path: Path, wanted: int, begin: int, end: int) -> list[tuple[i
     return found
 
 
-def _decode(packed: bytes, compression: int) -> Events:
-    packet = packed
+def _decode(packet: bytes, compression: int) -> Events:
     if compression in LZ4:
-        packet = bytes(lz4.frame.decompress(packed))
+        packet = bytes(lz4.frame.decompress(packet))
     elif compression in ZSTD:
         decompressor = zstandard.ZstdDecompressor().decompressobj()
-        packet = decompressor.decompress(packed)
+        packet = decompressor.decompress(packet)
         if not decompressor.eof:
             raise ValueError("its compressed data is incomplete")
     if _number("<u4", packet, 0) + 4 > len(packet):

@@ -24,6 +24,8 @@ AGAIN = "copy it again"
 
 def _state(path: Path) -> tuple[int, int, int]:
     """Key of this process and of this version of a file."""
+    if not path.is_file():
+        raise UserError(path, "no such file", "check the path")
     facts = path.stat()
     return os.getpid(), facts.st_ino, facts.st_mtime_ns
 
@@ -35,8 +37,6 @@ def _open_file(path: Path, state: tuple[int, int, int]) -> h5py.File:
 
 def open_file(path: Path) -> h5py.File:
     """Open a file, or reuse it if unchanged; each process opens its own, since forked processes cannot share one."""
-    if not path.is_file():
-        raise UserError(path, "no such file", "check the path")
     try:
         return _open_file(path, _state(path))
     except DAMAGED as error:
@@ -64,7 +64,6 @@ def holds(path: Path, *names: str) -> bool:
 
 def part(path: Path, name: str) -> h5py.Dataset:
     """Return a dataset of a file, to be read in slices; one in another file, or not completely written, is refused."""
-    open_file(path)
     return _part(path, name, _state(path))
 
 
