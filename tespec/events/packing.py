@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,9 @@ class NotWritable(UserError):
 
 def dataset_of(path: Path) -> Any:
     """Return the registered data set that reads a file or folder, or None."""
-    import tespec.datasets  # noqa: F401  # registers the built-in data sets
     from tespec.registry import DATASETS
 
+    import_module("tespec.datasets")  # registers the built-in data sets
     return next((kind for kind in DATASETS.module_dict.values() if kind.reads(path)), None)
 
 
