@@ -36,7 +36,6 @@ ROWS = 4  # of the figure
 MIN_SCORE = 0.3  # of boxes that are drawn
 COLUMNS = ("events", "prediction", "ground truth")
 PANEL = 4.0  # inches
-DPI = 100
 
 
 def load(path: str | Path, *, height: int | None = None, width: int | None = None) -> Backbone | Network:
@@ -231,7 +230,7 @@ def predict(
     from tespec.pictures import save_figure
 
     figure = out / (re.sub(r"[^\w.-]+", "_", recording.name) + ".png")
-    save_figure(draw(predictions, network, bool(labelled)), figure, DPI)
+    save_figure(draw(predictions, network, bool(labelled)), figure, dpi=100)
     return len(windows), len(labelled), figure
 
 

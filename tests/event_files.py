@@ -73,8 +73,8 @@ def whole(stream):
     return stream.slice(stream.t_first, stream.t_last + 1)
 
 
-def read(path, *size):
-    return whole(load_events(path, *size))
+def read(path, sensor=None):
+    return whole(load_events(path, sensor))
 
 
 def assert_same_events(found, wanted):
@@ -83,10 +83,10 @@ def assert_same_events(found, wanted):
         np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), err_msg=name)
 
 
-def assert_refused(path, message, *size):
+def assert_refused(path, message, sensor=None):
     """Assert that loading raises a one-line error that begins with the path and has a remedy."""
     with pytest.raises(UserError, match=message) as caught:
-        load_events(path, *size)
+        load_events(path, sensor)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
     assert "; " in str(caught.value)

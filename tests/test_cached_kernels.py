@@ -39,5 +39,5 @@ def test_no_cached_kernel_reads_a_name_of_another_file():
     assert baked_in(f"from a import K, N\n{kernel}") == baked_in(f"import a\nN = 2 * a.M\n{kernel}") == ["f reads N"]
     assert baked_in(f"from a import K\nN = 2\n{kernel}") == []
     kernels = [path for path in FILES if "njit(cache=True" in path.read_text()]
-    assert len(kernels) > 6
+    assert len(kernels) >= 6
     assert {path.name: baked_in(path.read_text()) for path in kernels} == {path.name: [] for path in kernels}

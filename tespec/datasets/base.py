@@ -3,7 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -35,11 +35,6 @@ class RecordingFiles(NamedTuple):
     beside: tuple[Path, ...]  # other files: labels, label times, speeds
 
 
-@dataclass(frozen=True)
-class NoProtocol:
-    """Protocol of data sets without options."""
-
-
 class LabelledDataset(ABC):
     """Base class of labelled data sets; those registered in `DATASETS` have the download guide as their docstring."""
 
@@ -47,7 +42,7 @@ class LabelledDataset(ABC):
     # Names of the recordings of each split, as in the official archive or in published code.
     splits: Mapping[str, Sequence[str]] = MappingProxyType({})
     sensor: ClassVar[Size | None] = None  # (height, width) in px
-    protocol_type: ClassVar[type[Any]] = NoProtocol  # options on which published protocols differ
+    protocol_type: ClassVar[type[Any]] = make_dataclass("NoProtocol", ())  # options on which published protocols differ
     divides_labels: ClassVar[bool] = False  # whether labels can be downsampled with the events
     layout: str  # description of the layout on disk
     label_kind: str | None = None  # as in `tespec.datasets.labels`, set by the task; None: labels are not checked
@@ -82,10 +77,10 @@ class LabelledDataset(ABC):
         return False
 
     @classmethod
-    def reader(cls, path: Path, height: int | None, width: int | None, default: Size | None) -> Reader:
+    def reader(cls, path: Path, sensor: Size | None, default: Size | None) -> Reader:
         """Reader of a file or folder for which `reads` is true.
 
-        `height` and `width` in px are the user's; `default` is (height, width) if nothing else specifies the size.
+        `sensor` is the user's (height, width) in px; `default` is the size if nothing else specifies it.
         """
         raise NotImplementedError(f"{cls.__name__} has no file format of its own")
 

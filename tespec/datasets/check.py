@@ -23,7 +23,7 @@ from tespec.datasets.sources import BINS, STORED_RULE, ArchiveSource, EventSourc
 from tespec.events import PackedEvents
 from tespec.events.histogram import Region
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
-from tespec.events.packing import SourceHash, disk_needed, in_order, is_recorded, require_same
+from tespec.events.packing import SourceHash, in_order, is_recorded, require_same
 from tespec.events.store import header_of, store_of, verify_store
 
 QUICK = 16  # labels that a quick check reads
@@ -129,7 +129,7 @@ def _event_facts(recording: LabelledRecording, kind: str | None, quick: bool) ->
     length = stream.t_last - stream.t_first
     return {f"events_{name}": getattr(stream, name) for name in EVENTS} | {
         "events_seconds": length / 1e6,
-        "events_packed_bytes": disk_needed(stream.count, length // 1000 + 2),
+        "events_packed_bytes": 4 * stream.count + 8 * (length // 1000 + 2),
     }
 
 

@@ -82,7 +82,7 @@ class Ddd17(LabelledDataset):
         return (path / TIMES).is_file() or (path / EVENTS).is_file()
 
     @classmethod
-    def reader(cls, path: Path, height: int | None, width: int | None, default: Size | None) -> Reader:
+    def reader(cls, path: Path, sensor: Size | None, default: Size | None) -> Reader:
         """Reader of a recording folder (uzh-rpg/ess, datasets/extract_data_tools/example_loader_ddd17.py)."""
         for name in (TIMES, EVENTS):
             if not (path / name).is_file():
@@ -95,13 +95,12 @@ class Ddd17(LabelledDataset):
         if events != XYP.itemsize * count:
             what = f"has {events} bytes, but the {count} events of {TIMES} need {XYP.itemsize * count}"
             raise UserError(path / EVENTS, what, "copy both files again")
-        sensor = resolve_size(path, height, width, default=default or cls.sensor)
+        sensor = resolve_size(path, sensor, default=default or cls.sensor)
         _, _, ticks_per_us = read_index(path)
 
         def chunks() -> Iterator[Events]:
-            columns = ((TIMES, TICKS), (EVENTS, XYP))
-            read = (read_rows(path / name, dtype, 0, count, BLOCK) for name, dtype in columns)
-            for times, xyp in zip(*read, strict=True):
+            rows = read_rows(path / TIMES, TICKS, 0, count, BLOCK), read_rows(path / EVENTS, XYP, 0, count, BLOCK)
+            for times, xyp in zip(*rows, strict=True):
                 x, y, p = xyp.T
                 yield as_events(path / EVENTS, sensor, x, y, times // ticks_per_us, p)
 

@@ -14,7 +14,7 @@ from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.events.histogram import Region
-from tespec.events.readers import Events, Reader, hdf5, resolve_size
+from tespec.events.readers import Events, Reader, arrays, hdf5, resolve_size
 from tespec.registry import DATASETS
 
 EVENTS, RECTIFY = "events/left/events.h5", "events/left/rectify_map.h5"
@@ -89,17 +89,21 @@ class Dsec(LabelledDataset):
         return is_hdf5 and hdf5.holds(path, *hdf5.COLUMNS) and hdf5.holds(path, OFFSET, INDEX)
 
     @classmethod
-    def reader(cls, path: Path, height: int | None, width: int | None, default: Size | None) -> Reader:
+    def reader(cls, path: Path, sensor: Size | None, default: Size | None) -> Reader:
         """Reader of an `events.h5` file; times are t + t_offset, on the clock of the labels."""
-        count = hdf5.number_of_events(path)
+        count, *others = (len(hdf5.dataset(path, name, "iub")) for name in hdf5.COLUMNS)
+        if any(length != count for length in others):
+            raise UserError(path, f"its columns x, y, t, p have different lengths {[count, *others]}", hdf5.AGAIN)
         with hdf5.translate_errors(path, OFFSET):
             offset = int(hdf5.dataset(path, OFFSET, "iu", 0)[()])
         if abs(offset) > LARGEST_OFFSET:
             raise UserError(path, f"{OFFSET} is out of range: {offset}", hdf5.AGAIN)
-        size = resolve_size(path, height, width, default=default or cls.sensor)
+        size = resolve_size(path, sensor, default=default or cls.sensor)
 
         def chunks() -> Iterator[Events]:
-            return (events._replace(t=events.t + offset) for events in hdf5.read_events(path, size, count))
+            for columns in hdf5.read_slices(path, *hdf5.COLUMNS):
+                events = arrays.as_events(path, size, *columns)
+                yield events._replace(t=events.t + offset)
 
         return Reader(path, *size, count, chunks)
 

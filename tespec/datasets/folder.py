@@ -77,7 +77,7 @@ def _is_recording(path: Path) -> bool:
     if path.is_symlink() and not path.exists():
         return path.suffix.lower() in ("", STORE, *READERS, *SUFFIXES)
     suffix = path.suffix.lower() if path.is_file() else ""
-    if suffix in (".npy", ".npz"):
+    if suffix == ".npz":
         return arrays.holds_events(path)
     try:
         known = suffix in READERS or (path / HEADER).is_file() or is_archive(path) or dataset_of(path) is not None

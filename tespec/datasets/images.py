@@ -4,7 +4,6 @@ import hashlib
 import os
 import random
 import re
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -56,7 +55,7 @@ class ImageFolder:
 
     def label(self, path: Path) -> int:
         """Class index of an image, given by its folder."""
-        return bisect_left(self.classes, path.parent.name)
+        return self.classes.index(path.parent.name)
 
     def counts(self) -> dict[str, dict[str, float]]:
         """Number of training ("train") and held-out ("held_out") images in each folder."""

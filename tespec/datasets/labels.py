@@ -41,8 +41,7 @@ def mask_names(place: Path) -> dict[int, str]:
         match = NUMBER.search(name)
         if match is None or PurePosixPath(name).name.startswith("."):  # macOS adds "._" twins to archives
             continue
-        other = found.setdefault(int(match[1]), name)
-        if other != name:
+        if (other := found.setdefault(int(match[1]), name)) != name:
             raise UserError(place, f"{other} and {name} are both mask {int(match[1])}", "keep one of them")
     if not found:
         raise UserError(place, "holds no masks (PNG files whose names end in a number)", AGAIN)

@@ -16,7 +16,7 @@ from tespec.datasets.sources import EventSource, is_there
 from tespec.events.histogram import Region
 from tespec.events.readers import Events, Reader, resolve_size
 from tespec.events.readers.arrays import as_events
-from tespec.events.readers.hdf5 import AGAIN, AT_ONCE, SUFFIXES, dataset, holds, part, translate_errors
+from tespec.events.readers.hdf5 import AGAIN, SUFFIXES, dataset, holds, read_slices, translate_errors
 from tespec.registry import DATASETS
 
 DATA, TRUTH = "_data.hdf5", "_gt.hdf5"
@@ -68,20 +68,18 @@ class Mvsec(LabelledDataset):
         return path.suffix.lower() in SUFFIXES and holds(path, EVENTS)
 
     @classmethod
-    def reader(cls, path: Path, height: int | None, width: int | None, default: Size | None) -> Reader:
+    def reader(cls, path: Path, sensor: Size | None, default: Size | None) -> Reader:
         """Reader of a `_data.hdf5` file: float64 rows of x, y, time in s since 1970, and polarity -1 or 1."""
         shape = dataset(path, EVENTS, "f", 2).shape
         if shape[1] != 4:
             raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", AGAIN)
-        count, size = shape[0], resolve_size(path, height, width, default=default or cls.sensor)
+        size = resolve_size(path, sensor, default=default or cls.sensor)
 
         def chunks() -> Iterator[Events]:
-            for begin in range(0, count, AT_ONCE):
-                with translate_errors(path, "a part of the events"):
-                    rows = part(path, EVENTS)[begin : begin + AT_ONCE]
+            for (rows,) in read_slices(path, EVENTS):
                 yield as_events(path, size, *rows.T)
 
-        return Reader(path, *size, count, chunks)
+        return Reader(path, *size, shape[0], chunks)
 
     def find(self, split: str, name: str) -> RecordingFiles:
         places = [folder / f"{name}{DATA}" for folder in (self.root, *sorted(self.root.iterdir()))]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.core.progress import progress, say
+from tespec.core.progress import progress
 from tespec.core.settings import Size
 from tespec.events import PackedEvents, load_events, open_events, packing, window_histograms
 from tespec.events.histogram import FlipZoom, Region, apply_maps
@@ -50,15 +50,14 @@ class EventSource:
 
     def opened(self, opener: Callable[..., PackedEvents]) -> PackedEvents:
         """Open the recording with `open_events` or `load_events`, and rectify it if there is a map."""
-        stream = opener(self.path, *(self.sensor or (None, None)), default=self.default)
+        stream = opener(self.path, self.sensor, self.default)
         if self.rectify_map is None:
             return stream
         return stream.rectified(read_rectification(self.rectify_map, stream.height, stream.width))
 
     def reader(self) -> Reader:
         """Reader of the original recording."""
-        height, width = self.sensor or (None, None)
-        return packing.open_reader(self.path, height, width, self.default)
+        return packing.open_reader(self.path, self.sensor, self.default)
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of each file that determines the histograms, independent of its location.
@@ -144,8 +143,7 @@ class ArchiveSource:
     def region(self) -> Region:
         """Region with the size and the downsampling factor of the stored histograms."""
         (height, width), factor = self.data.shape[2:], FACTORS[self.file.name]
-        if self.sensor is not None:
-            resolve_size(self.path, *self.sensor, named=(factor * height, factor * width))
+        resolve_size(self.path, self.sensor, named=(factor * height, factor * width))
         return Region(height, width, factor)
 
     def identity(self) -> list[dict[str, Any]]:
@@ -239,7 +237,7 @@ def pack_missing(
             left_out.append(raise_or_leave_out(error, skip_damaged, len(wanted)))
     if not missing:
         return left_out
-    folder, needed = missing[0].store.parent, sum(packing.disk_needed(each.events) for each in missing)
+    folder, needed = missing[0].store.parent, 4 * sum(each.events for each in missing)  # bytes
     free = shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.exists())).free
     if needed > free:
         recordings = f"{len(missing)} recording{'s' * (len(missing) > 1)}"
@@ -279,29 +277,23 @@ def raise_or_leave_out(error: UserError, skip_damaged: bool | None, recordings: 
 
 def _missing(source: EventSource, beside: bool) -> list[Packing]:
     """List the packing that a recording needs: none if it has a store."""
-    store, (height, width) = store_of(source.path), source.sensor or (None, None)
+    store = store_of(source.path)
     try:
-        if open_events(source.path, height, width, source.default).path == store or not beside:
+        if open_events(source.path, source.sensor, source.default).path == store or not beside:
             return []
-    except packing.NotPacked as missing:
-        return [Packing(source, store if beside else missing.store, missing.events)]
-    except UserError:  # the store next to the recording is damaged, or of another version
-        if not beside or not packing.is_recorded(source.path):
+    except UserError as error:  # no store, or the one next to the recording is damaged or of another version
+        if not isinstance(error, packing.NotPacked) and not (beside and packing.is_recorded(source.path)):
             raise
-    return [Packing(source, store, source.reader().events)]
+    reader = source.reader()
+    return [Packing(source, store if beside else packing.cache_path(reader), reader.events)]
 
 
 def _pack(wanted: Packing, packed: Callable[[int, str], None] = lambda events, name: None) -> UserError | None:
     """Pack one recording in this process; return its error, if any."""
-    path, store = wanted.source.path, wanted.store
     try:
         reader = wanted.source.reader()
-
-        def waiting(holder: str) -> None:
-            say(f"{path}: waiting for {holder}, which is packing it")
-
-        packing.pack(reader, store, lambda events, _: packed(events, path.name), waiting)
-        if (cached := packing.cache_path(reader)) != store:
+        packing.pack(reader, wanted.store, lambda events, _: packed(events, wanted.source.path.name))
+        if (cached := packing.cache_path(reader)) != wanted.store:
             shutil.rmtree(cached, ignore_errors=True)  # written by a training run, no longer needed
     except UserError as error:
         return error

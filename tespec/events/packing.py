@@ -3,33 +3,32 @@
 import errno
 import hashlib
 import json
-import math
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.files import one_at_a_time
 from tespec.core.paths import cache_root
+from tespec.core.progress import say
 from tespec.core.settings import Size
 from tespec.events import store
 from tespec.events.readers import Events, Reader, aedat4, arrays, prophesee, resolve_size
 from tespec.events.readers.hdf5 import COLUMNS, SUFFIXES, holds
 from tespec.events.store import HEADER, MILLISECOND, PackedEvents, header_of, open_store, store_of
 
-READERS: dict[str, Callable[[Path, int | None, int | None, Size | None], Reader]] = {
+READERS: dict[str, Callable[[Path, Size | None, Size | None], Reader]] = {
     ".dat": prophesee.open_dat,
     ".raw": prophesee.open_raw,
     ".aedat4": aedat4.open_aedat4,
-    ".npy": arrays.open_arrays,
     ".npz": arrays.open_arrays,
 }
 NAME_LETTERS = 40  # of a recording's name, in the name of its store in the cache
@@ -43,9 +42,6 @@ SAMPLED = 1 << 16  # bytes hashed at the start and at the end of a file
 
 class NotPacked(UserError):
     """Raised for a readable recording that has no packed store."""
-
-    store: Path  # its place in the cache
-    events: int  # number
 
 
 class NotWritable(UserError):
@@ -65,47 +61,40 @@ def has_columns(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and holds(path, *COLUMNS, PROPHESEE)
 
 
-def open_events(
-    path: str | Path, height: int | None = None, width: int | None = None, default: Size | None = None
-) -> PackedEvents:
+def open_events(path: str | Path, sensor: Size | None = None, default: Size | None = None) -> PackedEvents:
     """Open the packed store of a recording: next to it, inside it, or in the cache (`$TESPEC_CACHE/stores`).
 
-    Nothing is written: a recording without a store raises `NotPacked`. Give height and width of the sensor in px
-    together, for recordings that do not name them; for `default`, (height, width), see `resolve_size`. A recording that
-    is missing or unreadable, or a store that does not match it, raises a `UserError`.
+    Nothing is written: a recording without a store raises `NotPacked`. `sensor`, (height, width) in px, is for
+    recordings that do not name it; for `default`, see `resolve_size`. A recording that is missing or unreadable, or a
+    store that does not match it, raises a `UserError`.
     """
     path = Path(path)
     folder = store_of(path)
     if (folder / HEADER).is_file():
         stream = open_store(folder)
         if folder != path and is_recorded(path):
-            reader = open_reader(path, height, width, default or (stream.height, stream.width))
+            reader = open_reader(path, sensor, default or (stream.height, stream.width))
             require_same(folder, path, is_of(folder, reader))
         else:
-            resolve_size(path, height, width, (stream.height, stream.width))
+            resolve_size(path, sensor, (stream.height, stream.width))
         return stream
-    reader = open_reader(path, height, width, default)
-    cached = cache_path(reader)
+    reader = open_reader(path, sensor, default)
     try:
-        return open_store(cached)
+        return open_store(cache_path(reader))
     except UserError as error:
         remedy = f"pack it (tespec data prepare recordings {path}), or load it into memory with load_events"
-        missing = NotPacked(path, "is not packed", remedy)
-        missing.store, missing.events = cached, reader.events
-        raise missing from error
+        raise NotPacked(path, "is not packed", remedy) from error
 
 
-def load_events(
-    path: str | Path, height: int | None = None, width: int | None = None, default: Size | None = None
-) -> PackedEvents:
+def load_events(path: str | Path, sensor: Size | None = None, default: Size | None = None) -> PackedEvents:
     """Load all events of an original recording into memory, 4 bytes each; open a packed store. See `open_events`."""
     path = Path(path)
     if store_of(path) == path:
-        return open_events(path, height, width)
-    return load(open_reader(path, height, width, default))
+        return open_events(path, sensor)
+    return load(open_reader(path, sensor, default))
 
 
-def open_reader(path: Path, height: int | None = None, width: int | None = None, default: Size | None = None) -> Reader:
+def open_reader(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
     """Return the reader of an original recording; see `open_events`."""
     if not (path.is_file() or path.is_dir()):
         raise UserError(path, "no such file or folder", "check the path")
@@ -113,9 +102,9 @@ def open_reader(path: Path, height: int | None = None, width: int | None = None,
         raise UserError(path, "cannot be read (no permission)", "change its permissions")
     suffix = path.suffix.lower()
     if path.is_file() and suffix in READERS:
-        return READERS[suffix](path, height, width, default)
+        return READERS[suffix](path, sensor, default)
     if (dataset := dataset_of(path)) is not None:
-        return dataset.reader(path, height, width, default)
+        return dataset.reader(path, sensor, default)
     if has_columns(path):
         if holds(path, PROPHESEE):
             what = "is in Prophesee's own HDF5 format, whose codec is not available"
@@ -147,25 +136,22 @@ def load(reader: Reader) -> PackedEvents:
     return PackedEvents(reader.path, (reader.height, reader.width), first_ms, sum(raised), lambda: arrays)
 
 
-def pack(
-    reader: Reader,
-    folder: Path,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-    waiting: Callable[[str], None] | None = None,
-) -> Path:
+def pack(reader: Reader, folder: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> Path:
     """Write a recording as a packed store; its folder appears only when it is complete, and is returned.
 
     A complete store of the same recording is kept, any other store is replaced. If multiple processes pack into the
-    same folder, one does the work and the others wait. `progress` is called with the number of events packed so far and
-    the total, `waiting` with the description of another process that is packing.
+    same folder, one does the work and the others wait, with a message. `progress` is called with the number of events
+    packed so far and the total.
     """
     unfinished, replaced = (folder.with_name(f".{folder.name}.{name}") for name in ("unfinished", "replaced"))
     try:
-        with one_at_a_time(folder, waiting):
+        with one_at_a_time(folder, lambda holder: say(f"{reader.path}: waiting for {holder}, which is packing it")):
             if folder.exists() and not (folder / HEADER).is_file():
                 raise NotWritable(folder, "exists but is not a packed store", "remove it, or choose another place")
-            if store.is_complete(folder) and is_of(folder, reader):
-                return folder
+            with suppress(UserError):  # of an incomplete store
+                open_store(folder)
+                if is_of(folder, reader):
+                    return folder
             shutil.rmtree(unfinished, ignore_errors=True)  # left by a killed process
             try:
                 unfinished.mkdir()
@@ -183,11 +169,6 @@ def pack(
         what, remedy = f"cannot be written to ({error.strerror})", "free disk space, or choose a writable folder"
         raise NotWritable(folder.parent, what, remedy) from error
     return folder
-
-
-def disk_needed(events: int, milliseconds: int = 0) -> int:
-    """Size of a packed store in bytes."""
-    return 4 * events + 8 * milliseconds
 
 
 def _write(reader: Reader, folder: Path, progress: Callable[[int, int], None]) -> None:
@@ -260,25 +241,14 @@ def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
         if columns > reader.width or rows > reader.height:
             what = f"has events on {columns}x{rows} px, but its sensor has {reader.width}x{reader.height} px"
             raise UserError(reader.path, what, "copy it again, or correct the sensor size")
-        times, raised = clamp_timestamps(t, int(t[0]) if latest is None else latest)
-        latest = int(times[-1])
+        times = np.maximum.accumulate(t if latest is None else np.maximum(t, latest))
+        raised, latest = int(np.count_nonzero(times != t)), int(times[-1])
         if max(abs(int(times[0])), abs(latest)) > LATEST:
             what = f"has an event at {times[-1]} us, after the year 5138: it is damaged or its times are in nanoseconds"
             raise UserError(reader.path, what, "copy it again, or write its times in microseconds")
         yield Events(x, y, times, p), raised
     if latest is None:
         raise UserError(reader.path, "holds no events", "give a recording with events")
-
-
-@njit(cache=True, nogil=True)
-def clamp_timestamps(times, latest):  # type: ignore[no-untyped-def]
-    """Raise times (N,) that step back to the latest before them, starting from `latest`; return int64 and a count."""
-    ordered, raised = np.empty(len(times), np.int64), 0
-    for i in range(len(times)):
-        raised += times[i] < latest
-        latest = max(latest, np.int64(times[i]))
-        ordered[i] = latest
-    return ordered, raised
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
@@ -339,6 +309,6 @@ class SourceHash:
 
     def describe(self) -> dict[str, Any]:
         """Hash the rest; return the recording's name, size and SHA-256, and the `quick_hash` of each file."""
-        self.advance(math.inf)
+        self.advance(1.0)
         files = [quick_hash(file) for file in self._files]
         return {"name": self._path.name, "bytes": self._bytes, "sha256": self._digest.hexdigest(), "files": files}

@@ -159,15 +159,6 @@ def store_of(path: Path) -> Path:
     return path / f"events{STORE}" if path.is_dir() else path.with_name(path.name + STORE)
 
 
-def is_complete(folder: Path) -> bool:
-    """Whether a folder holds a packed store that can be opened."""
-    try:
-        open_store(folder)
-    except UserError:
-        return False
-    return True
-
-
 def verify_store(folder: Path) -> None:
     """Compare the content of a packed store with the SHA-256 in its header."""
     words, index = open_store(folder)._arrays()

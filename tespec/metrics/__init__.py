@@ -3,7 +3,9 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Any)  # a frame, with `recording` and `groups`
 
@@ -28,6 +30,14 @@ class Scores:
     def metrics(self) -> dict[str, float]:
         """Score of each metric."""
         return dict(self.values)
+
+
+class MeasuredFrame(NamedTuple):
+    """Recording and groups of one frame, and what was measured of it: a confusion matrix or errors."""
+
+    recording: str
+    groups: tuple[str, ...]
+    measured: NDArray[Any]
 
 
 class FrameScorer(Generic[F]):

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.metrics import FrameScorer, Score, Scores, fewer
+from tespec.metrics import FrameScorer, MeasuredFrame, Score, Scores, fewer
 
 CUT_OFFS = (10, 20, 30)  # m
 SCORES = {
@@ -54,20 +53,10 @@ def frame_errors(
     return np.array([*deltas, error.mean(), rms, rms_log, (error / true).mean(), *nearest])
 
 
-class DepthFrame(NamedTuple):
-    """Errors (10,) of one frame in the order of `NAMES`, NaN without a valid pixel, its recording and its groups."""
-
-    recording: str
-    groups: tuple[str, ...]
-    errors: NDArray[np.float64]
-
-
-class DepthScorer(FrameScorer[DepthFrame]):
+class DepthScorer(FrameScorer[MeasuredFrame]):
     """Depth errors of a test set, averaged over recordings and over named groups of frames.
 
-    Args:
-        min_depth: m; nearer ground truth is ignored. 1.978 m is a normalised log depth of 0.
-        max_depth: m; farther ground truth is ignored.
+    Ground truth outside of `min_depth` to `max_depth` in m is ignored; 1.978 m is a normalised log depth of 0.
     """
 
     def __init__(self, min_depth: float = 1.978, max_depth: float = 80.0) -> None:
@@ -81,27 +70,25 @@ class DepthScorer(FrameScorer[DepthFrame]):
     ) -> None:
         """Add one frame: predicted and true depth (H, W) in m, NaN where unknown, its recording and its groups."""
         errors = frame_errors(predicted, truth, self.min_depth, self.max_depth)
-        self._frames.append(DepthFrame(recording, tuple(groups), errors))
+        self._frames.append(MeasuredFrame(recording, tuple(groups), errors))
 
     def definition(self) -> str:
         """Describe the metrics and how many frames they cover."""
         text = f"{DEFINITION}; valid: true depth from {self.min_depth:g} to {self.max_depth:g} m"
-        skipped = sum(bool(np.isnan(frame.errors).all()) for frame in self._frames)
+        skipped = sum(bool(np.isnan(frame.measured).all()) for frame in self._frames)
         return text + (f"; {len(self._frames) - skipped} frames scored, {skipped} skipped" if self._frames else "")
 
     def overall(self) -> Scores:
         """Mean over recordings of their mean errors; recordings without valid depth are ignored."""
         recordings = [[each.values.get(name, np.nan) for name in NAMES] for each in self.by("recording").values()]
         if not recordings:
-            raise UserError(
-                "depth scores",
-                f"none of {len(self._frames)} frames has depth from {self.min_depth:g} to {self.max_depth:g} m",
-                "evaluate recordings with depth in this range, or change min_depth and max_depth",
-            )
+            what = f"none of {len(self._frames)} frames has depth from {self.min_depth:g} to {self.max_depth:g} m"
+            remedy = "evaluate recordings with depth in this range, or change min_depth and max_depth"
+            raise UserError("depth scores", what, remedy)
         return _mean(np.array(recordings), len({frame.recording for frame in self._frames}), "recordings")
 
-    def _scores(self, frames: Sequence[DepthFrame]) -> Scores | None:
-        errors = np.array([frame.errors for frame in frames])
+    def _scores(self, frames: Sequence[MeasuredFrame]) -> Scores | None:
+        errors = np.array([frame.measured for frame in frames])
         valid = errors[~np.isnan(errors).all(axis=1)]
         return _mean(valid, len(valid), "frames") if len(valid) else None
 

@@ -153,10 +153,8 @@ class BoxFilter:
 
     def describe(self) -> str:
         """Describe the filter."""
-        return (
-            f"time > {self.skip_us / 1e6:g} s, diagonal >= {self.min_diagonal:g} px, "
-            f"width and height >= {self.min_side:g} px"
-        )
+        sides = f"diagonal >= {self.min_diagonal:g} px, width and height >= {self.min_side:g} px"
+        return f"time > {self.skip_us / 1e6:g} s, {sides}"
 
 
 DEFINITION = (
@@ -180,10 +178,7 @@ class DetectionFrame(NamedTuple):
 class DetectionScorer(FrameScorer[DetectionFrame]):
     """Average precision of a test set, over all frames, by recording and by named group of frames.
 
-    Args:
-        classes: names, by label.
-        filters: of boxes and frames.
-        score: description of the predictions' scores and their threshold, for the definition.
+    `score` describes the predictions' scores and their threshold, for the definition.
     """
 
     def __init__(self, classes: Sequence[str], filters: BoxFilter, score: str) -> None:
@@ -212,11 +207,9 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
         """Scores over all frames; `ValueError` if a frame was added twice, or a box, label or score is invalid."""
         scores = self._scores(self._frames)
         if scores is None:
-            raise UserError(
-                "detection scores",
-                f"no labelled frame is left after the filters ({self.filters.describe()})",
-                "evaluate recordings with boxes that pass them, or relax the filters",
-            )
+            what = f"no labelled frame is left after the filters ({self.filters.describe()})"
+            remedy = "evaluate recordings with boxes that pass them, or relax the filters"
+            raise UserError("detection scores", what, remedy)
         return scores
 
     def _counted(self, frames: Sequence[DetectionFrame]) -> list[DetectionFrame]:

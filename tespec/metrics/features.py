@@ -42,9 +42,9 @@ class FeatureReservoir:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.features = torch.zeros(0)  # sampled (N, C) float32 on the CPU, in the order of the frames
         self._batches = 0
         self._numbers: NDArray[np.float64] = np.zeros(0)
-        self._rows: Tensor | None = None
 
     def add(self, features: Tensor) -> None:
         """Add the places of a batch's features (B, T, C, h, w)."""
@@ -54,13 +54,9 @@ class FeatureReservoir:
         kept = np.sort(np.argpartition(numbers, min(self.limit, len(numbers)) - 1)[: self.limit])
         old, new = torch.from_numpy(kept[kept < before]), torch.from_numpy(kept[kept >= before] - before)
         rows = places[new.to(places.device)].float().cpu()
-        self._rows = rows if self._rows is None else torch.cat([self._rows[old], rows])
+        self.features = torch.cat([self.features[old], rows])
         self._numbers = numbers[kept]
         self._batches += 1
-
-    def features(self) -> Tensor:
-        """Sampled features (N, C) float32 on the CPU, in the order of the frames."""
-        return torch.zeros(0, 0) if self._rows is None else self._rows
 
 
 STEPS, RATE, DECAY = 300, 0.05, 1e-4  # of the linear probe

@@ -1,12 +1,11 @@
 """Metrics of semantic segmentation from one confusion matrix over all pixels of a test set."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tespec.metrics import FrameScorer, Scores, fewer
+from tespec.metrics import FrameScorer, MeasuredFrame, Scores, fewer
 
 IGNORE = 255
 
@@ -47,15 +46,7 @@ def scores(matrix: NDArray[np.int64], names: Sequence[str]) -> Scores:
     return Scores(values, partial, dict(zip(names, iou.tolist(), strict=True)))
 
 
-class SegmentationFrame(NamedTuple):
-    """Confusion matrix of one frame, its recording and its groups."""
-
-    recording: str
-    groups: tuple[str, ...]
-    matrix: NDArray[np.int64]
-
-
-class SegmentationScorer(FrameScorer[SegmentationFrame]):
+class SegmentationScorer(FrameScorer[MeasuredFrame]):
     """IoU and accuracy of a test set, of each recording and of each named group of frames."""
 
     def __init__(self, classes: Sequence[str]) -> None:
@@ -67,7 +58,7 @@ class SegmentationScorer(FrameScorer[SegmentationFrame]):
     ) -> None:
         """Add one frame: predicted and labelled classes (H, W), its recording and its groups."""
         matrix = confusion(predicted, labels, len(self.classes))
-        self._frames.append(SegmentationFrame(recording, tuple(groups), matrix))
+        self._frames.append(MeasuredFrame(recording, tuple(groups), matrix))
 
     def definition(self) -> str:
         """Describe the metrics and name the classes that are never labelled."""
@@ -79,8 +70,8 @@ class SegmentationScorer(FrameScorer[SegmentationFrame]):
         """Scores over all frames."""
         return self._scores(self._frames)
 
-    def _scores(self, frames: Sequence[SegmentationFrame]) -> Scores:
+    def _scores(self, frames: Sequence[MeasuredFrame]) -> Scores:
         return scores(self._sum(frames), self.classes)
 
-    def _sum(self, frames: Sequence[SegmentationFrame]) -> NDArray[np.int64]:
-        return sum((frame.matrix for frame in frames), np.zeros((len(self.classes), len(self.classes)), np.int64))
+    def _sum(self, frames: Sequence[MeasuredFrame]) -> NDArray[np.int64]:
+        return sum((frame.measured for frame in frames), np.zeros((len(self.classes), len(self.classes)), np.int64))

@@ -153,7 +153,7 @@ class PretrainMethod(Method, nn.Module):
                     sums[name] += loss.item() * len(features[0])
                 samples += len(features[0])
                 advance(number + 1, None, "")
-        std, rank = feature_std_and_rank(last.features())
+        std, rank = feature_std_and_rank(last.features)
         means = {name: total / samples for name, total in sums.items()}
         return means | {"last_stage_std": std, "last_stage_rank": rank}
 
@@ -165,7 +165,7 @@ class PretrainMethod(Method, nn.Module):
             features, state = data.features(self.backbone, batch, state)
             for reservoir, feature in zip(stages, features, strict=True):
                 reservoir.add(feature)
-        spreads = [feature_std_and_rank(reservoir.features())._asdict() for reservoir in stages]
+        spreads = [feature_std_and_rank(reservoir.features)._asdict() for reservoir in stages]
         return {f"stage {number}": spread for number, spread in enumerate(spreads, 1)}
 
     def draw(self, data: PretrainData, device: torch.device, path: Path) -> None:  # most draw nothing

@@ -62,7 +62,7 @@ class Data:
         files = [self.root] if self.root.is_file() else sorted([*self.root.glob("*.raw"), *self.root.glob("*.dat")])
         if not files:
             return None
-        reader = open_reader(files[0], *(given or (None, None)))
+        reader = open_reader(files[0], given)
         return reader.height, reader.width
 
     def made(self) -> "Data":

@@ -17,6 +17,7 @@ from tespec.core.errors import UserError
 from tespec.core.files import one_at_a_time
 from tespec.core.paths import cache_root
 from tespec.core.progress import progress
+from tespec.datasets import Dsec, Mvsec
 from tespec.sample import layouts
 from tespec.sample.layouts import SampleRecording, SampleSensor
 from tespec.sample.street import FRAME_RATE, PERIOD_US, Film, Street
@@ -43,18 +44,10 @@ CONTENTS: dict[str, dict[str, tuple[SampleSensor, dict[str, tuple[int, float]]]]
 }
 DATASETS = tuple(CONTENTS["small"])
 DEFAULT = ("ddd17", "1mpx")  # data sets of the demo
-# Names in the style of the official recordings: listed by split, or formatted from the index in the data set.
+# Names of recordings: official ones by split, or in their style, formatted from the index in the data set.
 OFFICIAL = {
-    "dsec": {
-        "train": [f"zurich_city_{number:02d}_a" for number in (0, 1, 2, 4, 5, 6, 7, 8)],
-        "val": [f"zurich_city_{number:02d}_a" for number in (9, 10, 11)],
-        "test": ["zurich_city_13_a", "zurich_city_14_c", "zurich_city_15_a"],
-    },
-    "mvsec": {
-        "train": ["outdoor_day2"],
-        "val": ["outdoor_day3", "outdoor_night4"],
-        "test": ["outdoor_day1", "outdoor_night1", "outdoor_night2", "outdoor_night3"],
-    },
+    "dsec": {**Dsec.splits, "val": [f"zurich_city_{number:02d}_a" for number in (9, 10, 11)]},
+    "mvsec": {**Mvsec.splits, "val": ["outdoor_day3", "outdoor_night4"]},
 }
 NUMBERED: dict[str, Callable[[int], str]] = {
     "ddd17": "dir{}".format,

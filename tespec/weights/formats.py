@@ -115,11 +115,8 @@ def convert(
 ) -> Converted:
     """Rename the tensors of a checkpoint, and repeat its first convolution if it was trained on images.
 
-    Args:
-        tensors: state dict of the file, unwrapped.
-        channels: input channels of the target network, 2 * bins.
-        where: the file, for errors.
-        recipe: the file's; if it names a backbone of this harness, tensor names are kept.
+    `channels` are the inputs of the target network, 2 * bins. If the file's `recipe` names a backbone of this harness,
+    tensor names are kept. `where` is the file, for errors.
     """
     if "kind" in recipe:
         what = f"holds a fine-tuned network with a {str(recipe['kind'])[:40]} head"

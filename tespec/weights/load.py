@@ -126,7 +126,6 @@ def read_backbone(path: Path) -> Backbone:
     size = padded_size(*recipe["sensor"])
     backbone = build_backbone(recipe["width"], recipe["recurrent"], recipe["bins"], size, recipe.get("in_channels"))
     load_backbone(backbone, path)
-    backbone.recipe = recipe
     return backbone.eval()
 
 

@@ -53,7 +53,7 @@ def test_any_index_will_do_and_the_sensor_is_the_given_one(tmp_path):
     index.rename(index.with_name("index_250ms.npy"))
     assert len(open_test(tmp_path)) == 8
     with pytest.raises(UserError, match=r"x from \d+ to \d+ on a sensor of 300x260 px"):
-        load_events(tmp_path / "dir1", 260, 300)
+        load_events(tmp_path / "dir1", (260, 300))
 
 
 def test_events_add_up_where_masks_are_missing_and_each_is_a_label_at_the_time_of_its_image(tmp_path):

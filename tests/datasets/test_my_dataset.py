@@ -104,7 +104,7 @@ def test_a_format_of_ones_own_is_asked_before_those_of_the_harness(tmp_path, mon
             return path.name == "own.h5"
 
         @classmethod
-        def reader(cls, path, height=None, width=None, default=None):
+        def reader(cls, path, sensor, default):
             return Reader(path, 4, 5, 3, lambda: iter([Events(*np.arange(12).reshape(4, 3) % 2)]))
 
     monkeypatch.setitem(DATASETS.module_dict, "Own", Own)

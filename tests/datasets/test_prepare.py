@@ -131,7 +131,7 @@ def test_another_sensor_size_is_packed_again_and_refused_until_then(tmp_path):
     pack_missing([EventSource(path)], beside=True)
     assert (open_events(path).height, open_events(path).width) == (48, 64)
     with pytest.raises(UserError, match=refused):
-        open_events(path, 96, 128)
+        open_events(path, (96, 128))
     (tmp_path / "dataset.json").unlink()  # the store keeps the size, also before a training without --sensor
     assert pack_missing([EventSource(path)]) == []
     assert open_events(path).width == 64

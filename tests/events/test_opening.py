@@ -146,16 +146,14 @@ def test_the_user_goes_before_a_description_beside_the_recording_and_nothing_is_
     assert_refused(path, r"give --sensor WIDTHxHEIGHT.*% geometry WIDTHxHEIGHT.*dataset\.json")
     (tmp_path / "dataset.json").write_text(json.dumps({"sensor": {"width": 96, "height": 80}}))
     assert load_events(path).width == 96
-    assert load_events(path, 120, 160).width == 160
-    with pytest.raises(ValueError, match="both height and width"):
-        load_events(path, height=120)
+    assert load_events(path, (120, 160)).width == 160
 
 
 def test_a_size_that_contradicts_the_file_is_refused(tmp_path):
     for path, own in ((REAL / "davis.aedat4", "346x260"), (RAW, "640x480")):
-        assert_refused(path, f"its sensor is {own} px, not 1280x720; omit --sensor", 720, 1280)
+        assert_refused(path, f"its sensor is {own} px, not 1280x720; omit --sensor", (720, 1280))
     with pytest.raises(UserError, match="its sensor is 346x260 px, not 640x480"):
-        open_events(FORMATS["store"](tmp_path), 480, 640)
+        open_events(FORMATS["store"](tmp_path), (480, 640))
 
 
 def test_the_size_reaches_workers_the_fingerprint_and_predictions(tmp_path):

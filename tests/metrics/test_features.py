@@ -13,8 +13,8 @@ def kept(limit, batches):
     places, grid = FeatureReservoir(limit), torch.meshgrid(*map(torch.arange, (2, 6, 10)), indexing="ij")
     for batch in range(batches):
         places.add(torch.stack([torch.full_like(grid[0], batch), *grid], dim=1)[None].float())
-        assert len(places.features()) <= limit
-    return places.features().long()
+        assert len(places.features) <= limit
+    return places.features.long()
 
 
 def test_a_uniform_sample_of_all_places_the_same_for_every_run():

@@ -1,7 +1,7 @@
 """Readers of event files, one module per format, and the types and helpers that they share.
 
-The function that opens a format takes a path and, for files that do not name their sensor, its height and width in px
-or a default size; see `resolve_size`.
+The function that opens a format takes a path and, for files that do not name their sensor, its size (height, width) in
+px or a default size; see `resolve_size`.
 """
 
 from collections.abc import Callable, Iterator
@@ -59,19 +59,15 @@ def check_events(x: Column, y: Column, t: Column, p: Column, height: int, width:
             raise ValueError(f"{name} has values outside of 0 to {limit - 1}")
 
 
-def resolve_size(
-    path: Path, height: int | None, width: int | None, named: Size | None = None, default: Size | None = None
-) -> Size:
+def resolve_size(path: Path, sensor: Size | None, named: Size | None = None, default: Size | None = None) -> Size:
     """Return a recording's sensor size as (height, width) in px.
 
-    Sources in order: the user, who must not contradict the file; the file; a `dataset.json` above it; `default`.
+    Sources in order: the user's `sensor`, which must not contradict the file; the size `named` by the file; a
+    `dataset.json` above it; `default`.
     """
-    if (height is None) != (width is None):
-        raise ValueError("give both height and width, or neither")
-    given = None if height is None or width is None else (height, width)
-    if given and named and given != named:
-        raise UserError(path, f"its sensor is {named[1]}x{named[0]} px, not {width}x{height}", "omit --sensor")
-    size = given or named or described_size(path) or default
+    if sensor and named and sensor != named:
+        raise UserError(path, f"its sensor is {named[1]}x{named[0]} px, not {sensor[1]}x{sensor[0]}", "omit --sensor")
+    size = sensor or named or described_size(path) or default
     if size is None:
         raise UserError(path, "does not specify the sensor's size", NO_SIZE)
     if not is_size(size):

@@ -22,7 +22,7 @@ AGAIN = "copy it again"
 DAMAGED = (ValueError, RuntimeError, MemoryError, ElementTree.ParseError, zstandard.ZstdError)
 
 
-def open_aedat4(path: Path, height: int | None = None, width: int | None = None, default: Size | None = None) -> Reader:
+def open_aedat4(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
     """Open an `.aedat4` recording; only its first event stream is read. See `tespec.events.readers`."""
     whole = path.stat().st_size
     with path.open("rb") as file:
@@ -42,7 +42,7 @@ def open_aedat4(path: Path, height: int | None = None, width: int | None = None,
         raise UserError(path, f"has the unknown compression method {compression}", "use LZ4, ZSTD or none")
     if stream is None:
         raise UserError(path, "has no event stream", "give a recording with events")
-    size = resolve_size(path, height, width, named, default)
+    size = resolve_size(path, sensor, named, default)
     begin = len(MAGIC) + 4 + len(header)
     packets = _find_packets(path, stream, begin, end if begin <= end <= whole else whole)
 
@@ -85,13 +85,12 @@ def _find_packets(path: Path, wanted: int, begin: int, end: int) -> list[tuple[i
     return found
 
 
-def _decode(packed: bytes, compression: int) -> Events:
-    packet = packed
+def _decode(packet: bytes, compression: int) -> Events:
     if compression in LZ4:
-        packet = bytes(lz4.frame.decompress(packed))
+        packet = bytes(lz4.frame.decompress(packet))
     elif compression in ZSTD:
         decompressor = zstandard.ZstdDecompressor().decompressobj()
-        packet = decompressor.decompress(packed)
+        packet = decompressor.decompress(packet)
         if not decompressor.eof:
             raise ValueError("its compressed data is incomplete")
     if _number("<u4", packet, 0) + 4 > len(packet):

@@ -1,4 +1,4 @@
-"""Arrays in `.npy` and `.npz` files, and recordings stored as such arrays."""
+"""Arrays in `.npy` and `.npz` files, and recordings stored as arrays in a `.npz` file."""
 
 import zipfile
 import zlib
@@ -22,11 +22,9 @@ WHOLE_SECONDS = 1000  # float times that span this or more, all whole numbers, c
 AGAIN = "copy it again"
 
 
-def load_array(path: Path, mapped: bool = False) -> NDArray[Any]:
-    """Load the array in a `.npy` file, without pickles; `mapped` returns a read-only memory map."""
+def load_array(path: Path) -> NDArray[Any]:
+    """Load the array in a `.npy` file, without pickles."""
     try:
-        if mapped:
-            return np.lib.format.open_memmap(path, mode="r")
         with path.open("rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
     except DAMAGED as error:
@@ -61,23 +59,16 @@ def load_arrays(path: Path, names: Sequence[str], content: bool = True) -> list[
     return arrays
 
 
-def open_arrays(path: Path, height: int | None = None, width: int | None = None, default: Size | None = None) -> Reader:
-    """Open a recording stored as arrays; see `tespec.events.readers`, and `as_events` for dtypes and units.
-
-    A `.npz` file holds arrays x, y, t, p (N,). A `.npy` file holds a structured array (N,) with these fields, or an
-    array (N, 4) with these columns in this order.
-    """
-    columns = _columns(path)
-    if columns is None:
-        what = "holds neither fields x, y, t, p nor four columns of numbers"
-        raise UserError(path, what, "give a structured array (N,) or an array (N, 4)")
+def open_arrays(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
+    """Open a `.npz` file of arrays x, y, t, p (N,) as in `as_events`; see `tespec.events.readers`."""
+    columns = load_arrays(path, "xytp", content=False)
     if any(column.shape != (columns[2].size,) or column.dtype.kind not in "biuf" for column in columns):
         found = ", ".join(f"{column.dtype} {column.shape}" for column in columns)
         raise UserError(path, f"its x, y, t, p are {found}", "give four numeric arrays of shape (N,)")
-    size, count = resolve_size(path, height, width, default=default), columns[2].size
+    size, count = resolve_size(path, sensor, default=default), columns[2].size
 
     def chunks() -> Iterator[Events]:
-        loaded = load_arrays(path, "xytp") if path.suffix.lower() == ".npz" else columns
+        loaded = load_arrays(path, "xytp")
         for begin in range(0, count, BLOCK):
             yield as_events(path, size, *(column[begin : begin + BLOCK] for column in loaded))
 
@@ -85,24 +76,12 @@ def open_arrays(path: Path, height: int | None = None, width: int | None = None,
 
 
 def holds_events(path: Path) -> bool:
-    """Whether a `.npy` or `.npz` file is a recording, or too damaged to tell."""
+    """Whether a `.npz` file has the arrays of a recording, or is too damaged to tell."""
     try:
-        if path.suffix.lower() == ".npz":
-            with zipfile.ZipFile(path) as archive:
-                return {f"{name}.npy" for name in "xytp"} <= set(archive.namelist())
-        return _columns(path) is not None
-    except (UserError, *DAMAGED_ARCHIVE):
+        with zipfile.ZipFile(path) as archive:
+            return {f"{name}.npy" for name in "xytp"} <= set(archive.namelist())
+    except DAMAGED_ARCHIVE:
         return True
-
-
-def _columns(path: Path) -> list[NDArray[Any]] | None:
-    """x, y, t and p of a file, of a `.npz` file without their content; None if it holds other arrays."""
-    if path.suffix.lower() == ".npz":
-        return load_arrays(path, "xytp", content=False)
-    array = load_array(path, mapped=True)
-    if array.dtype.names and set("xytp") <= set(array.dtype.names):
-        return [array[name] for name in "xytp"]
-    return list(array.T) if array.ndim == 2 and array.shape[1] == 4 else None
 
 
 def as_events(

@@ -1,4 +1,4 @@
-"""Open HDF5 files, and read datasets and columns of events from them."""
+"""Open HDF5 files, and read their datasets."""
 
 import math
 import os
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import h5py
 import hdf5plugin  # noqa: F401  # registers the filters that official files are compressed with
+from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.events.readers import Events
-from tespec.events.readers.arrays import as_events
 
 OPEN = 256  # files and datasets kept open, each dataset with a chunk cache of at most 1 MB
 AT_ONCE = 1 << 18  # events per read
@@ -24,6 +24,8 @@ AGAIN = "copy it again"
 
 def _state(path: Path) -> tuple[int, int, int]:
     """Key of this process and of this version of a file."""
+    if not path.is_file():
+        raise UserError(path, "no such file", "check the path")
     facts = path.stat()
     return os.getpid(), facts.st_ino, facts.st_mtime_ns
 
@@ -35,8 +37,6 @@ def _open_file(path: Path, state: tuple[int, int, int]) -> h5py.File:
 
 def open_file(path: Path) -> h5py.File:
     """Open a file, or reuse it if unchanged; each process opens its own, since forked processes cannot share one."""
-    if not path.is_file():
-        raise UserError(path, "no such file", "check the path")
     try:
         return _open_file(path, _state(path))
     except DAMAGED as error:
@@ -64,7 +64,6 @@ def holds(path: Path, *names: str) -> bool:
 
 def part(path: Path, name: str) -> h5py.Dataset:
     """Return a dataset of a file, to be read in slices; one in another file, or not completely written, is refused."""
-    open_file(path)
     return _part(path, name, _state(path))
 
 
@@ -97,17 +96,9 @@ def dataset(path: Path, name: str, kinds: str, dimensions: int = 1) -> h5py.Data
     return found
 
 
-def number_of_events(path: Path) -> int:
-    """Number of events of a file with integer datasets x, y, t and p of equal length in the group "events"."""
-    lengths = [len(dataset(path, name, "iub")) for name in COLUMNS]
-    if len(set(lengths)) > 1:
-        raise UserError(path, f"its columns x, y, t, p have different lengths {lengths}", AGAIN)
-    return lengths[0]
-
-
-def read_events(path: Path, size: tuple[int, int], count: int) -> Iterator[Events]:
-    """Yield the `count` events of such a file in chunks; see `as_events`."""
-    for begin in range(0, count, AT_ONCE):
+def read_slices(path: Path, *names: str) -> Iterator[list[NDArray[Any]]]:
+    """Yield slices of datasets of equal length, `AT_ONCE` rows each."""
+    for begin in range(0, len(part(path, names[0])), AT_ONCE):
         with translate_errors(path, "a part of the events"):
-            columns = [part(path, name)[begin : min(begin + AT_ONCE, count)] for name in COLUMNS]
-        yield as_events(path, size, *columns)
+            columns = [part(path, name)[begin : begin + AT_ONCE] for name in names]
+        yield columns

@@ -7,7 +7,6 @@ the encoding EVT2 or EVT3 (Prophesee, "Data Encoding Formats").
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -32,16 +31,8 @@ EVT3_HIGHS, EVT2_HIGHS = 1 << 12, 1 << 28  # range of the high time word, which 
 OFF_SENSOR = 1 << 14  # px, beyond any column
 
 
-class Header(NamedTuple):
-    """Fields of a header by lower-case name, sensor (height, width) in px if named, and size of the header in bytes."""
-
-    fields: dict[str, str]
-    sensor: tuple[int, int] | None
-    size: int
-
-
-def read_header(path: Path) -> Header:
-    """Read the header of a `.dat` or `.raw` file."""
+def read_header(path: Path) -> tuple[dict[str, str], Size | None, int]:
+    """Read a header: fields by lower-case name, sensor (height, width) in px if named, and its own size in bytes."""
     with path.open("rb") as file:
         head = file.read(LONGEST_HEADER)
     if head[:1] != b"%":
@@ -63,7 +54,7 @@ def read_header(path: Path) -> Header:
         sides |= {"width": geometry[1], "height": geometry[2]}
     sides |= {side: fields[side] for side in ("height", "width") if side in fields}
     named = len(sides) == 2 and all(re.fullmatch(r"[0-9]{1,9}", text) for text in sides.values())
-    return Header(fields, (int(sides["height"]), int(sides["width"])) if named else None, offset)
+    return fields, (int(sides["height"]), int(sides["width"])) if named else None, offset
 
 
 def _number_of(path: Path, begin: int, size: int) -> int:
@@ -74,19 +65,19 @@ def _number_of(path: Path, begin: int, size: int) -> int:
     return count
 
 
-def open_dat(path: Path, height: int | None = None, width: int | None = None, default: Size | None = None) -> Reader:
+def open_dat(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
     """Open a `.dat` recording; see `tespec.events.readers`."""
-    header = read_header(path)
-    if (version := header.fields.get("version", VERSION)) != VERSION:
+    fields, named, start = read_header(path)
+    if (version := fields.get("version", VERSION)) != VERSION:
         raise UserError(path, f"has the unsupported format version {version}", f"give a file of version {VERSION}")
-    size = resolve_size(path, height, width, header.sensor, default)
+    size = resolve_size(path, sensor, named, default)
     with path.open("rb") as file:
-        file.seek(header.size)
+        file.seek(start)
         kind = file.read(2)
     if len(kind) < 2 or kind[0] not in TYPES or kind[1] != RECORD.itemsize:
         found = "missing" if len(kind) < 2 else f"{kind[0]} of {kind[1]} bytes"
         raise UserError(path, f"its event type is {found}, not 0 or 12 of 8 bytes", "give a file of CD events")
-    begin = header.size + len(kind)
+    begin = start + len(kind)
     count = _number_of(path, begin, RECORD.itemsize)
 
     def chunks() -> Iterator[Events]:
@@ -138,20 +129,20 @@ def write_dat(path: Path, x: Column, y: Column, t: Column, p: Column, height: in
         np.stack([times, columns | rows << X_BITS | on << (X_BITS + Y_BITS)], axis=1).tofile(file)
 
 
-def open_raw(path: Path, height: int | None = None, width: int | None = None, default: Size | None = None) -> Reader:
+def open_raw(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
     """Open a `.raw` recording; triggers and other words are skipped. See `tespec.events.readers`."""
-    header = read_header(path)
-    named = header.fields.get("evt") or header.fields.get("format", "").partition(";")[0].removeprefix("EVT")
-    if named not in ("2", "2.0", "3", "3.0"):
-        what = f"its header has the unsupported encoding {named!r}" if named else "its header has no encoding"
+    fields, named, start = read_header(path)
+    encoding = fields.get("evt") or fields.get("format", "").partition(";")[0].removeprefix("EVT")
+    if encoding not in ("2", "2.0", "3", "3.0"):
+        what = f"its header has the unsupported encoding {encoding!r}" if encoding else "its header has no encoding"
         raise UserError(path, what, "give an EVT2 or EVT3 recording")
-    dtype, decode = (np.dtype("<u4"), _decode_evt2) if named[0] == "2" else (np.dtype("<u2"), _decode_evt3)
-    size = resolve_size(path, height, width, header.sensor, default)
-    count = _number_of(path, header.size, dtype.itemsize)
+    dtype, decode = (np.dtype("<u4"), _decode_evt2) if encoding[0] == "2" else (np.dtype("<u2"), _decode_evt3)
+    size = resolve_size(path, sensor, named, default)
+    count = _number_of(path, start, dtype.itemsize)
 
     def chunks() -> Iterator[Events]:
         state = np.zeros(6, np.int64)  # of the decoder
-        for words in read_rows(path, dtype, header.size, count, BLOCK):
+        for words in read_rows(path, dtype, start, count, BLOCK):
             yield Events(*decode(words, state))
 
     return Reader(path, *size, count, chunks)
