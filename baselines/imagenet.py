@@ -161,6 +161,5 @@ class Imagenet(ImageMethod):
         return cls(own, cls.new_backbone(settings, data), classes)
 
     def val_losses(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:
-        """Loss, and accuracy in percent."""
         losses, _ = self.loss(batch, None)
         return {"loss": losses["loss"], "accuracy": 100 * losses["accuracy"]}, None
