@@ -152,7 +152,6 @@ class Imagenet(ImageMethod):
 
     @classmethod
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
-        """Build the method with one class per folder of the data; raise `UserError` for a single folder."""
         images = getattr(data, "images", None)
         classes = len(images.classes) if images else IMAGENET_CLASSES
         if classes < 2:
@@ -161,5 +160,6 @@ class Imagenet(ImageMethod):
         return cls(own, cls.new_backbone(settings, data), classes)
 
     def val_losses(self, batch: dict[str, Tensor], state: None) -> tuple[dict[str, Tensor], None]:
+        """Loss, and accuracy in percent."""
         losses, _ = self.loss(batch, None)
         return {"loss": losses["loss"], "accuracy": 100 * losses["accuracy"]}, None

@@ -50,7 +50,6 @@ class Network(nn.Module, ABC):
         self.backbone.requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of the network; a frozen backbone stays in evaluation mode."""
         super().train(mode)
         self.backbone.train(mode and not self.frozen)
         return self
