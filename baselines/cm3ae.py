@@ -110,7 +110,6 @@ class Cm3ae(PairMethod):
 
     @classmethod
     def from_settings(cls, own: Cm3aeSettings, settings: cfg.Pretraining, data: PretrainData) -> Self:
-        """Build the method; raise `UserError` if the mask ratio masks no patch or all of them."""
         units = math.prod(-(-side // own.mask.unit) for side in data.size)
         if not 0 < own.kept(units) < units:
             what = f"{own.mask.ratio:g} leaves none of {units} patches {'masked' if own.kept(units) else 'visible'}"

@@ -56,7 +56,6 @@ class Cpc(EventMethod):
 
     @classmethod
     def from_settings(cls, own: CpcSettings, settings: Pretraining, data: PretrainData) -> Self:
-        """Build the method; sequences that end before the segments to predict are refused."""
         if settings.segments <= own.ahead:
             what = f"{settings.segments} segments are too few to predict {own.ahead} ahead"
             raise UserError("objective.ahead", what, "decrease it, or increase segments")

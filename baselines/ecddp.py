@@ -254,7 +254,6 @@ class Ecddp(EventMethod):
         return self.student.backbone
 
     def after_step(self, share: float) -> None:
-        """Update the teacher; `share` is the completed share of training."""
         ema_update_(self.teacher, self.student, self.own.momentum, share)
         self.share.fill_(share)
 

@@ -142,7 +142,6 @@ class Ecdp(PairMethod):
         return {"loss": loss, **named, "found": found}, None
 
     def after_step(self, share: float) -> None:
-        """Update the momentum encoder; `share` is the completed share of training."""
         ema_update_(self.slow_backbone, self.backbone, self.own.momentum, share)
         ema_update_(self.slow_head, self.event_head, self.own.momentum, share)
 

@@ -152,7 +152,6 @@ class Imagenet(ImageMethod):
 
     @classmethod
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
-        """Build the method with one class per folder of the data; raise `UserError` for a single folder."""
         images = getattr(data, "images", None)
         classes = len(images.classes) if images else IMAGENET_CLASSES
         if classes < 2:

@@ -215,9 +215,8 @@ class MemTokenizer(EventMethod):
         deviations=DEVIATIONS,
     )
     profiles = {
-        "sample": {
-            "batch_size": 16,
-            "segments": 1,
+        "sample": SAMPLE
+        | {
             "optimisation": {"peak_lr": 5.0e-3, "warmup_steps": 0},
             # A gamma that MEM's code offers. With tokens of 16 px and a gamma of 1 the tokenizer learns nothing in
             # hundreds of steps.
@@ -235,7 +234,6 @@ class MemTokenizer(EventMethod):
 
     @classmethod
     def from_settings(cls, own: TokenizerSettings, settings: cfg.Pretraining, data: PretrainData) -> Self:
-        """Build the tokenizer, which takes images of any size."""
         return cls(own)
 
     def after_step(self, share: float) -> None:
@@ -337,7 +335,6 @@ class Mem(EventMethod):
 
     @classmethod
     def upstream(cls, own: MemSettings) -> tuple[str, str]:
-        """Method that pre-trains the tokenizer."""
         return "mem-tokenizer", ""
 
     @classmethod
@@ -354,7 +351,6 @@ class Mem(EventMethod):
         )
 
     def load_upstream(self, path: Path) -> None:
-        """Load the pre-trained tokenizer."""
         self.tokenizer.load_state_dict(read_weights(path)[0])
 
     def loss(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:

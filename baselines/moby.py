@@ -105,7 +105,6 @@ class Moby(ImageMethod):
         self.place.copy_((self.place + keys.shape[1]) % self.own.queue)
 
     def after_step(self, share: float) -> None:
-        """Update the momentum encoder; `share` is the completed share of training."""
         ema_update_(self.slow_backbone, self.backbone, self.own.momentum, share)
         ema_update_(self.slow_norm, self.norm, self.own.momentum, share)
         ema_update_(self.slow_projector, self.projector, self.own.momentum, share)
@@ -129,7 +128,6 @@ class Moby(ImageMethod):
 
     @classmethod
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
-        """Build the method; raise `UserError` if the batch does not fit into the queue."""
         if settings.batch_size > own.queue:
             what = f"{settings.batch_size} images do not fit into the queue of {own.queue}"
             raise UserError("batch_size", what, "use fewer, or increase objective.queue")

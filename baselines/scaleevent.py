@@ -93,13 +93,11 @@ class ScaleEvent(PairMethod):
 
     @classmethod
     def from_settings(cls, own: ScaleEventSettings, settings: Pretraining, data: PretrainData) -> Self:
-        """Build the method with a randomly initialised backbone and the teacher named in the settings."""
         teacher = build_teacher(own.teacher, settings, padded_size(*data.size))
         return cls(own, cls.new_backbone(settings, data), teacher)
 
     @classmethod
     def upstream(cls, own: ScaleEventSettings) -> tuple[str, str]:
-        """Name and file of the teacher; raise `UserError` if the name is unknown or the file missing."""
         name, file = own.teacher, own.teacher_weights
         method = METHODS.module_dict.get(name, object)
         if not is_timm(name) and not (issubclass(method, ImageMethod) and method.recipe):
@@ -116,7 +114,6 @@ class ScaleEvent(PairMethod):
         return replace(super().upstream_settings(settings, name), width=settings.width)
 
     def load_upstream(self, path: Path) -> None:
-        """Load the teacher's weights."""
         network = self.teacher.network
         if isinstance(network, Backbone):
             load_backbone(network, path)

@@ -19,7 +19,6 @@ class Scratch(Method):
 
     @classmethod
     def initialise(cls, backbone: Backbone, checkpoint: Path | None, seed: int) -> WeightsReport:
-        """Keep the random initialisation; raise `UserError` if there is a checkpoint."""
         if checkpoint is not None:
             raise UserError("--method scratch", "takes no --checkpoint", "omit it, or choose another method")
         return super().initialise(backbone, None, seed)

@@ -1,26 +1,22 @@
 """Options shared by multiple commands, and their processing."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from tespec.cli.main import refuse
+from tespec.comparison.records import Numbers
 from tespec.core.config import add_file, names, read_profiles
 from tespec.core.errors import UserError
 from tespec.core.settings import parse_size, suggest
 from tespec.registry import shipped_methods
 from tespec.runs.setup import Advanced, PositiveInt, Setup
-
-if TYPE_CHECKING:
-    from tespec.pretraining.method import Method
 
 PROFILES = ", ".join(names("profiles"))
 PLACES = {"--results", "--runs", "--workers"}  # options with a value that do not affect results
@@ -83,13 +79,9 @@ class Choices(Changed):
     def __post_init__(self) -> None:
         refuse(self.gpus > 1 and not self.dry_run, "--gpus requires --dry-run; use --launcher for multiple processes")
 
-    def network(self, method: type[Method]) -> str:
-        """Return the architecture given by --backbone, else the method's kind of network."""
-        return network_of(self.backbone, method)
 
-
-def network_of(backbone: str | None, method: type[Method]) -> str:
-    """Return the architecture `backbone` if the method can have it, else the method's kind of network if it is None."""
+def network_of(backbone: str | None, method: Any) -> str:
+    """Return the architecture `backbone` if the class `method` can have it, or the method's kind of network if None."""
     if backbone is None:
         return method.network
     from tespec.models import EventSwin
@@ -103,6 +95,11 @@ def network_of(backbone: str | None, method: type[Method]) -> str:
         swins = ", ".join(each for each in known if issubclass(known[each], EventSwin))
         raise UserError(f"--backbone {backbone}", what, f"choose from {swins}")
     return backbone
+
+
+def numbers_of(metrics: Numbers, digits: int = 2) -> str:
+    """Metrics on one line, rounded to `digits` after the point."""
+    return ", ".join(f"{name} {'nan' if value is None else f'{value:.{digits}f}'}" for name, value in metrics.items())
 
 
 def prepared(setup: Setup, given: Sequence[str], profile: str | None) -> Setup:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from tespec.cli.main import new_app, refuse
-from tespec.cli.options import PROFILES, Changes, Plugins, Words, network_of, read_config
+from tespec.cli.options import PROFILES, Changes, Plugins, Words, network_of, numbers_of, read_config
 from tespec.comparison.records import Record, read_records
 from tespec.core.config import names
 from tespec.core.errors import UserError
@@ -173,8 +173,7 @@ def print_pretrainings(jobs: Sequence[Job], results: Path) -> None:
         if made.intersection(plans.choices_of(record)):
             losses = {name: value for name, value in record.metrics.items() if name.startswith("loss")}
             picture = results / "pictures" / f"{record.name}.png"
-            said = ", ".join(f"{name} {'nan' if value is None else f'{value:.3f}'}" for name, value in losses.items())
-            print(f"{record.name}: {said}" + (f"; picture: {picture}" if picture.is_file() else ""))
+            print(f"{record.name}: {numbers_of(losses, 3)}" + (f"; picture: {picture}" if picture.is_file() else ""))
 
 
 def show_table(name: str, results: Path) -> None:

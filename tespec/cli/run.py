@@ -11,8 +11,8 @@ from cyclopts.types import PositiveFloat
 # Modules that need torch are imported inside functions: mistakes on the command line are reported immediately, and
 # import errors of a broken installation in one line.
 from tespec.cli.main import new_app, refuse
-from tespec.cli.options import Choices, Given, Plugins, prepared, read_config, require_known
-from tespec.comparison.records import Numbers, Record
+from tespec.cli.options import Choices, Given, Plugins, network_of, numbers_of, prepared, read_config, require_known
+from tespec.comparison.records import Record
 from tespec.core import config
 from tespec.core.errors import UserError
 from tespec.core.progress import say
@@ -111,7 +111,7 @@ def run(
     name, kind = (method, find_method(method)) if method else (PRIOR, Prior)
     kind.require(name, arch)
     found = find_data(task, data, profile, planned=choices.dry_run)
-    settings = settings_of(found, task, arch, profile, changes, choices.network(kind))
+    settings = settings_of(found, task, arch, profile, changes, network_of(choices.backbone, kind))
     spec = CellSpec(
         name=name, method=kind, settings=settings, data=found, checkpoint=fetch(checkpoint), seed=seeds[0], setup=setup,
         pretraining_changes=recipe, split=split, pretraining_seed=pretraining_seed, freeze=freeze,
@@ -172,7 +172,7 @@ def pretrain(
     from tespec.pretraining.method import find_method, own_settings, pretrain_method
     from tespec.runs.data import find_unlabelled
 
-    network, changes = choices.network(find_method(method)), choices.all_changes
+    network, changes = network_of(choices.backbone, find_method(method)), choices.all_changes
     dataset = config.pretraining_settings(method, profile or "paper", changes, network).dataset
     found = find_unlabelled(dataset, data, profile, planned=choices.dry_run)
     settings = config.pretraining_settings(method, profile or found.profile, changes, network)
@@ -199,9 +199,7 @@ def pretrain(
             say(found.notice)
         result = pretrain(method, settings, found.made(), seed, setup, skip_damaged=skip_damaged)
         if is_first():
-            metrics = result.record.metrics.items()
-            losses = (f"{name} {'nan' if value is None else f'{value:.4f}'}" for name, value in metrics)
-            print("validation: " + ", ".join(losses))
+            print(f"validation: {numbers_of(result.record.metrics, 4)}")
             print(f"weights: {result.weights}")
             if (picture := setup.results / "pictures" / f"{result.record.name}.png").is_file():
                 print(f"picture: {picture}")
@@ -241,8 +239,8 @@ def print_settings(
     profile = profile or (found.profile if found else "paper")
     if name in config.names("tasks"):
         print(f"{name}, {arch}, profile {profile}")
-        of_data = found.description.overrides() if found else {}
-        settings = config.finetuning_settings(name, arch, profile, changes, of_data, choices.network(Method))
+        of_data, network = found.description.overrides() if found else {}, network_of(choices.backbone, Method)
+        settings = config.finetuning_settings(name, arch, profile, changes, of_data, network)
         layers = config.cell_layers(name, arch, profile, changes, of_data)
     else:
         method = find_method(name)
@@ -250,7 +248,7 @@ def print_settings(
         if method.recipe is None:
             return
         print(f"\npre-training, profile {profile}")
-        settings = config.pretraining_settings(name, profile, changes, choices.network(method))
+        settings = config.pretraining_settings(name, profile, changes, network_of(choices.backbone, method))
         layers = config.pretraining_layers(name, profile, changes)
     layers.append(("--backbone" if choices.backbone else f"profile {profile}", {"width": settings.width}))
     origins = {key: source for source, layer in layers for key in config.flattened(layer)}
@@ -264,10 +262,6 @@ def print_settings(
 def print_result(record: Record) -> None:
     """Print the scores of a record with its method, task, architecture, data and split."""
     split = "" if record.split == "test" else f", {record.split} split"
-    print(f"{record.method} on {record.task} ({record.arch}, data: {record.data}{split}): {_numbers(record.metrics)}")
+    print(f"{record.method} on {record.task} ({record.arch}, data: {record.data}{split}): {numbers_of(record.metrics)}")
     for name, each in record.groups.items():
-        print(f"  {name}: {_numbers(each)}")
-
-
-def _numbers(metrics: Numbers) -> str:
-    return ", ".join(f"{name} {'nan' if value is None else f'{value:.2f}'}" for name, value in metrics.items())
+        print(f"  {name}: {numbers_of(each)}")

@@ -1,23 +1,18 @@
 """Inspect checkpoints of any known format and convert them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from tespec.cli.main import new_app
 from tespec.cli.options import Plugins
 from tespec.core.errors import UserError
-from tespec.core.settings import parse_size
+from tespec.core.settings import Size, parse_size
 from tespec.registry import import_files
 from tespec.runs.setup import PositiveInt
-
-if TYPE_CHECKING:
-    from tespec.weights.load import Contents
 
 LISTED = 20
 app = new_app("weights", "Inspect checkpoints of any known format and convert them.")
@@ -33,21 +28,20 @@ class NetworkOptions:
     sensor: Annotated[str | None, Parameter(help="WIDTHxHEIGHT in px (default: the recipe's or format's)")] = None
     plugins: Plugins = ()
 
-    def inspect(self, file: Path) -> Contents:
-        """Read a weights file and match it with the known networks."""
-        size = parse_size(self.sensor) if self.sensor else None
-        import_files(self.plugins)
-        from tespec.weights.load import inspect
-
-        return inspect(file, self.bins, size)
+    @property
+    def size(self) -> Size | None:
+        """Sensor size (height, width) in px, if given."""
+        return parse_size(self.sensor) if self.sensor else None
 
 
 @app.command(name="inspect")
 def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
     """Print a file's format, contents, hash and matching networks."""
-    contents = network.inspect(file)
-    from tespec.weights.load import FALLBACK
+    size = network.size
+    import_files(network.plugins)
+    from tespec.weights.load import FALLBACK, inspect
 
+    contents = inspect(file, network.bins, size)
     converted = contents.converted
     values = sum(tensor.numel() for tensor in contents.tensors.values())
     print(f"{contents.path.name}\n  format   {converted.format.name}: {converted.format.title}")
@@ -91,10 +85,12 @@ def convert(
         raise UserError(out, "does not end in .safetensors, the format that is written", "rename it")
     if out.exists() and not (overwrite and out.is_file()):
         raise UserError(out, "already exists", "choose another path, or give --overwrite")
-    contents = network.inspect(file)
+    size = network.size
+    import_files(network.plugins)
     from tespec.weights.files import write_weights
-    from tespec.weights.load import rewrite, timm_state
+    from tespec.weights.load import inspect, rewrite, timm_state
 
+    contents = inspect(file, network.bins, size)
     tensors, recipe = rewrite(contents)
     written = timm_state(tensors) if to == "timm" else tensors
     sha256 = write_weights(out, written, {} if to == "timm" else recipe)

@@ -254,8 +254,7 @@ def flattened(facts: Facts, prefix: str = "") -> dict[str, Any]:
 
 def as_facts(settings: Settings) -> dict[str, Any]:
     """Convert settings to nested dicts of lists, numbers and strings, as hashed and written into records."""
-    facts: dict[str, Any] = to_jsonable_python(settings)
-    return facts
+    return to_jsonable_python(settings)
 
 
 def _changeable(settings: Settings) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path, PurePath
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -23,10 +23,8 @@ def _within_folder(name: str) -> str:
     return name
 
 
-class Sensor(BaseModel):
+class Sensor(NamedTuple):
     """Size of a sensor in px."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     height: Side
     width: Side
@@ -35,7 +33,7 @@ class Sensor(BaseModel):
 class Description(BaseModel):
     """Content of a `dataset.json`; every field is optional."""
 
-    model_config = Sensor.model_config
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     sensor: Sensor | None = None  # for recordings that do not store their size
     splits: dict[str, tuple[Annotated[str, AfterValidator(_within_folder)], ...]] = {}  # names of the recordings
@@ -87,5 +85,4 @@ def descriptions_above(path: Path, root: Path | None = None) -> Iterator[tuple[P
 
 def described_size(path: Path) -> Size | None:
     """Sensor size (height, width) in px by the nearest `dataset.json` above a recording that specifies it, or None."""
-    sensors = (description.sensor for _, description in descriptions_above(path))
-    return next(((sensor.height, sensor.width) for sensor in sensors if sensor is not None), None)
+    return next((description.sensor for _, description in descriptions_above(path) if description.sensor), None)

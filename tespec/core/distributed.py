@@ -5,8 +5,7 @@ complete batch.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -59,46 +58,26 @@ def broadcast(value: Value) -> Value:
 
 def all_gather(value: Value) -> list[Value]:
     """Return the values of all ranks, ordered by rank, on every rank."""
-    values: list[Value] = dist.all_gather_object(value, _group)
-    return values
+    return dist.all_gather_object(value, _group)
 
 
-@dataclass
-class _Batch:
-    """What this rank computes of a batch: micro-batch part[0] of part[1], alone or not, without labels or not."""
-
-    part: tuple[int, int] = (0, 1)
-    alone: bool = False
-    unlabelled: bool = False
-
-
-# Not a context variable: activation checkpointing reads it from autograd's threads.
-_batch = _Batch()
+# See `rank_computes`. Not a context variable: activation checkpointing reads it from autograd's threads.
+_batch: dict[str, Any] = {"part": (0, 1), "alone": False, "unlabelled": False}
 
 
 @contextmanager
-def _within(fact: str, value: Any) -> Iterator[None]:
-    before = getattr(_batch, fact)
-    setattr(_batch, fact, value)
+def rank_computes(**facts: Any) -> Iterator[None]:
+    """Context that states what this rank computes of a batch.
+
+    `part=(i, n)`: micro-batch i of n, see `shard_slice`; `alone=True`: without collectives; `unlabelled=True`: without
+    labels, so it joins all collectives, but must not affect results.
+    """
+    before = _batch.copy()
+    _batch.update(facts)
     try:
         yield
     finally:
-        setattr(_batch, fact, before)
-
-
-def batch_part(part: tuple[int, int]) -> AbstractContextManager[None]:
-    """Context in which micro-batch part[0] of part[1] is computed; see `shard_slice`."""
-    return _within("part", part)
-
-
-def single_rank() -> AbstractContextManager[None]:
-    """Context in which this rank computes alone, without collectives."""
-    return _within("alone", True)
-
-
-def rank_without_labels(wanted: bool) -> AbstractContextManager[None]:
-    """Context in which, if `wanted`, this rank has no labels: it joins all collectives, but must not affect results."""
-    return _within("unlabelled", wanted)
+        _batch.update(before)
 
 
 def shard_slice(here: int) -> tuple[int, slice]:
@@ -106,18 +85,18 @@ def shard_slice(here: int) -> tuple[int, slice]:
 
     Random numbers per row are drawn for the complete batch; each micro-batch uses its slice.
     """
-    part, parts = _batch.part
+    part, parts = _batch["part"]
     return here * parts, slice(part * here, (part + 1) * here)
 
 
 def has_no_labels() -> bool:
     """Whether this rank's results must be ignored, as it has no labels in the batch."""
-    return _batch.unlabelled
+    return bool(_batch["unlabelled"])
 
 
 def ranks_per_batch() -> int:
-    """Number of ranks that share a batch; 1 inside `single_rank`."""
-    return 1 if _batch.alone else world_size()
+    """Number of ranks that share a batch; 1 if this rank computes alone."""
+    return 1 if _batch["alone"] else world_size()
 
 
 def global_mean(total: Tensor, elements: Tensor | int) -> Tensor:
@@ -125,10 +104,7 @@ def global_mean(total: Tensor, elements: Tensor | int) -> Tensor:
     ranks = ranks_per_batch()
     if ranks == 1:
         return total / (max(elements, 1) if isinstance(elements, int) else elements.clamp(min=1))
-    if isinstance(elements, int):
-        everywhere = torch.full((), elements, dtype=torch.float64, device=total.device)
-    else:
-        everywhere = elements.to(torch.float64, copy=True)
+    everywhere = torch.zeros((), dtype=torch.float64, device=total.device) + elements
     distributed.all_reduce(everywhere)
     return total / (everywhere.clamp(min=1) / ranks).to(total.dtype)
 

@@ -224,7 +224,7 @@ class OfRecordings:
     bins: PositiveInt = 10
     rule: Rule = "edges"  # bins divide the window (Eq. 3); rvt: bins as in RVT's archives
     downsample: Downsample = Downsample(1, "nearest")
-    drop_path: DropRate = 0.0  # of stochastic depth in the last block; RVT uses none, the paper does not specify it
+    drop_path: DropRate = 0.0  # of stochastic depth; RVT has none (maxvit_yolox/default.yaml), the paper is silent
     augmentation: Augmentation = Augmentation()
     profile: str = "paper"
     width: str = ""
@@ -232,7 +232,6 @@ class OfRecordings:
     sensor_px: str | None = None  # such as "640x480", for recordings that do not store it
 
     def check(self) -> None:
-        """Refuse inconsistent settings."""
         steps, warmup = self.optimisation.steps, self.optimisation.warmup_steps
         if warmup and warmup >= steps:
             what = f"{warmup} is not less than optimisation.steps, which is {steps}"

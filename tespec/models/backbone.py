@@ -210,7 +210,7 @@ def execute(model: nn.Module, *, recompute: bool = False, compiled: bool = False
             less memory, a third more time. Refused with batch normalisation.
         compiled: compile stages and ConvLSTM cells for their shapes; changes the order of sums.
         fast: use operations that are faster on a GPU but change the order of sums: torch's fused attention, and
-            channels-last weights of convolutions; see `tespec.training.device.is_fast`.
+            channels-last weights of convolutions; see `tespec.runs.setup.Setup.fast`.
     """
     for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
         if recompute and any(isinstance(module, _BatchNorm) for module in backbone.modules()):

@@ -98,7 +98,6 @@ class MatrixPool(nn.Module):
         self.rows, self.columns = size if isinstance(size, tuple) else (size, size)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Pooled maps."""
         height, width = maps.shape[-2:]
         return _pooled_identity(height, self.rows, maps) @ maps @ _pooled_identity(width, self.columns, maps).T
 
@@ -109,11 +108,6 @@ def _pooled_identity(length: int, bins: int | None, like: Tensor) -> Tensor:
     return adaptive_avg_pool2d(identity[None], (bins, None))[0]
 
 
-def with_exact_pools(model: nn.Module) -> None:
-    """Replace every adaptive average pooling by `MatrixPool`."""
-    replace_modules(model, nn.AdaptiveAvgPool2d, lambda pool: MatrixPool(pool.output_size))
-
-
 class DropPath(TimmDropPath):
     """timm's stochastic depth, drawn from torch's generator for the global batch; each micro-batch uses its own rows.
 
@@ -121,7 +115,6 @@ class DropPath(TimmDropPath):
     """
 
     def forward(self, branch: Tensor) -> Tensor:
-        """Set the branch (N, ...) of each sample to zero, or scale it up."""
         if not self.training or not self.drop_prob:
             return branch
         whole, own = shard_slice(len(branch))

@@ -15,20 +15,10 @@ from torch import Tensor
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining, Size
+from tespec.datasets import images
 from tespec.datasets.batches import WHOLE, Shard, StepBatches, draw_mask
 from tespec.datasets.ddd17 import IMAGES
 from tespec.datasets.folder import TrainValSplit, divide, find_recordings
-from tespec.datasets.images import (
-    ImageBatches,
-    ImageFolder,
-    PairBatches,
-    Paired,
-    as_input,
-    held_out_batch,
-    open_images,
-    paired,
-    subsample,
-)
 from tespec.datasets.recording import Recording, fingerprint
 from tespec.models import Backbone
 from tespec.models.backbone import reset
@@ -62,9 +52,6 @@ class _Data:
         if settings.recurrent and settings.sampling == "clips" and settings.segments == 1:
             what = "clips of one window have no state to carry, so memory is not trained"
             raise UserError("recurrent", what, "set sampling to streams, or segments to 2 or more")
-        if settings.batch_size < method.min_batch_size:
-            what = f"{settings.batch_size} is too small: samples are compared or normalised over the batch"
-            raise UserError("batch_size", what, f"set it to {method.min_batch_size} or more")
 
 
 class EventData(_Data):
@@ -106,7 +93,6 @@ class EventData(_Data):
         return split
 
     def fingerprint(self) -> str:
-        """Hash of the recordings."""
         return fingerprint(self.train, self.held_out)
 
     def recordings(self) -> dict[str, dict[str, float]]:
@@ -182,26 +168,22 @@ class ImageData(_Data):
 
     def open(self, root: Path, skip_damaged: bool = False) -> None:
         """Find the images in `root`; too few are refused."""
-        self.root, self.images = root, open_images(root)
+        self.root, self.images = root, images.open_images(root)
         if len(self.images.held_out) < self.method.min_batch_size:
             what = f"fewer than {self.method.min_batch_size} images are left for validation"
             raise UserError(root, what, "add images")
         self.notes = tuple(_unused(self.images))
 
     def fingerprint(self) -> str:
-        """Hash of the folder."""
         return self.images.fingerprint()
 
     def recordings(self) -> dict[str, dict[str, float]]:
-        """Number of images in each folder."""
         return self.images.counts()
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> ImageBatches:
-        """Training batches by step."""
-        return ImageBatches(self.images, self.method.views(self.own), self.settings.batch_size, seed, shard)
+    def steps(self, seed: int, shard: Shard = WHOLE) -> images.ImageBatches:
+        return images.ImageBatches(self.images, self.method.views(self.own), self.settings.batch_size, seed, shard)
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
-        """Batch of `lanes` images of zeros, for estimating the cost of a step."""
         shape, zeros = (len(self.method.views(self.own)), self.own.channels, *self.size), partial(torch.zeros, lanes)
         views, labels = zeros(*shape, dtype=torch.uint8, device=device), zeros(dtype=torch.int64, device=device)
         return {"views": views, "labels": labels}
@@ -215,12 +197,11 @@ class ImageData(_Data):
         views, least = self.method.views(self.own, training=False), self.method.min_batch_size
         size = min(max(self.settings.batch_size, least), VAL_BATCH)
         for first in range(0, len(paths) - least + 1, size):
-            batch = held_out_batch(self.images, paths[first : first + size], views)
+            batch = images.held_out_batch(self.images, paths[first : first + size], views)
             yield {name: value.to(device) for name, value in batch.items()}
 
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
-        """Features of the first view."""
-        return backbone(as_input(batch["views"][:, :1]))
+        return backbone(images.as_input(batch["views"][:, :1]))
 
 
 class PairData(EventData):
@@ -231,16 +212,16 @@ class PairData(EventData):
     """
 
     unordered = "pairs of events and image"
-    train: Sequence[Paired]
-    held_out: Sequence[Paired]
+    train: Sequence[images.Paired]
+    held_out: Sequence[images.Paired]
 
     def open(self, root: Path, skip_damaged: bool = False) -> None:
         """Split the recordings and find the image at the end of each window; too few pairs are refused."""
         if not any((path / IMAGES).is_dir() for path in find_recordings(root)):  # before the recordings are packed
             raise UserError(root, f"no recording has images in {IMAGES}/", "give recordings of the DDD17 archive")
         split, window_ms = self.split(root, skip_damaged), self.settings.window_ms
-        self.train = paired(split.train, window_ms)
-        self.held_out = subsample(paired(split.held_out, window_ms), VAL_PAIRS)
+        self.train = images.paired(split.train, window_ms)
+        self.held_out = images.subsample(images.paired(split.held_out, window_ms), VAL_PAIRS)
         if sum(map(len, self.held_out)) < self.method.min_batch_size:
             what = f"fewer than {self.method.min_batch_size} pairs are left for validation"
             raise UserError(root, what, "use longer recordings, or more of them")
@@ -252,8 +233,8 @@ class PairData(EventData):
             digest.update(f"{path.name}|{path.stat().st_size}\n".encode())
         return digest.hexdigest()[:12]
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> PairBatches:
-        return PairBatches(self.train, self.settings, seed, shard, partial(self.method.augment, self.own))
+    def steps(self, seed: int, shard: Shard = WHOLE) -> images.PairBatches:
+        return images.PairBatches(self.train, self.settings, seed, shard, partial(self.method.augment, self.own))
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
         shapes = {"histograms": (1, 2 * self.settings.bins, *self.size), "images": (1, 1, *self.size)}
@@ -264,7 +245,7 @@ class PairData(EventData):
         still = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
         pairs, least = sum(map(len, self.held_out)), self.method.min_batch_size
         size = max(least, pairs // -(-pairs // min(self.settings.batch_size, VAL_BATCH)))
-        steps = PairBatches(self.held_out, replace(self.settings, augmentation=still, batch_size=size), 0)
+        steps = images.PairBatches(self.held_out, replace(self.settings, augmentation=still, batch_size=size), 0)
         for step in range(min(pairs, frames or pairs) // size):
             yield {name: value.to(device) for name, value in steps[step].items()}
 
@@ -272,7 +253,7 @@ class PairData(EventData):
 PretrainData = EventData | ImageData
 
 
-def _unused(found: TrainValSplit | ImageFolder) -> Iterator[str]:
+def _unused(found: TrainValSplit | images.ImageFolder) -> Iterator[str]:
     """Yield lines for the user about recordings, or folders of images, of a test split or of no split."""
     for why, names in (
         ("skipped (test split)", found.excluded_test),

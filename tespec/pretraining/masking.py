@@ -152,7 +152,6 @@ class AllStagesDecoder(nn.Module):
         self.draw = nn.Conv2d(width, planes * self.STRIDE * self.STRIDE, kernel_size=1)
 
     def forward(self, features: list[Tensor]) -> Tensor:
-        """Decode features (B, T, C, h, w) to an image (B, T, planes, H, W) at `img_size`."""
         first, *deeper = (feature.flatten(0, 1) for feature in features)
         maps = self.laterals[0](avg_pool2d(first, 2))
         for lateral, feature in zip(self.laterals[1:], deeper, strict=True):

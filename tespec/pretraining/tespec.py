@@ -119,7 +119,6 @@ class Tespec(EventMethod):
         # "We sequentially sample the same event stream in consecutive training steps" (paper, Sec. 4.1); its appendix
         # names RVT's loading, where half of the lanes play random clips: mixed.
         sampling="streams",
-        drop_path=0.0,  # the paper is silent, RVT has none (config/model/maxvit_yolox/default.yaml)
         optimisation=cfg.Optimisation(
             optimizer="Adam",
             peak_lr=2.0e-4,

@@ -25,6 +25,7 @@ from tespec.pretraining.data import ImageData
 from tespec.pretraining.method import new_network, open_pretraining
 from tespec.registry import DATASETS
 from tespec.runs.setup import Setup
+from tespec.runs.train import require_trainable
 from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
 from tespec.training.ddp import synced
@@ -152,11 +153,8 @@ class TrainingEstimate(NamedTuple):
 
     def cost(self, setup: Setup, gpus: int = 1) -> Cost:
         """Estimate the cost on each of `gpus` GPUs."""
-        lanes, parts = self.settings.batch_size, gpus * setup.accumulate
-        if lanes % parts:
-            what = f"{lanes} lanes do not divide evenly into {parts} parts (GPUs x accumulation steps)"
-            raise UserError("batch_size", what, f"choose a multiple of {parts}")
-        model, batch = self.model.train(), self.batch(lanes // parts)
+        require_trainable(self.settings, setup, processes=gpus)
+        model, batch = self.model.train(), self.batch(self.settings.batch_size // (gpus * setup.accumulate))
         synced(model)  # as in a training
         execute(model, recompute=setup.recompute, fast=not setup.deterministic)
         counter = Counter([*model.parameters(), *model.buffers(), *batch.values()])

@@ -55,9 +55,7 @@ class Data:
 
     def sensor(self, given: Size | None = None) -> Size | None:
         """Sensor size (height, width) in px by a `dataset.json` or a recording's header (or `given`), else None."""
-        if (stated := self.description.sensor) is not None:
-            return stated.height, stated.width
-        if (size := described_size(self.root)) is not None:
+        if size := self.description.sensor or described_size(self.root):
             return size
         files = [self.root] if self.root.is_file() else sorted([*self.root.glob("*.raw"), *self.root.glob("*.dat")])
         if not files:

@@ -13,7 +13,6 @@ from tespec.core.progress import say
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.datasets.base import TEST, TRAIN
 from tespec.datasets.recording import fingerprint, require_stored
-from tespec.datasets.sources import pack_missing
 from tespec.metrics import partial_means
 from tespec.pretraining.method import Method
 from tespec.runs.data import Data, sibling
@@ -21,8 +20,8 @@ from tespec.runs.pretrain import identity_of, pretrain
 from tespec.runs.run import WEIGHTS, Outcome, Run, plugin_of, run_or_load
 from tespec.runs.setup import Setup
 from tespec.runs.train import SIZE, require_trainable, train
-from tespec.tasks import build_task, import_tasks
-from tespec.tasks.base import fresh_backbone, open_dataset
+from tespec.tasks import build_task
+from tespec.tasks.base import fresh_backbone
 from tespec.training.device import choose_device, derive, seed_everything, with_precision
 from tespec.training.loading import deal
 from tespec.weights.files import state_sha256, write_weights
@@ -140,10 +139,7 @@ def prepare_run(kind: str, spec: CellSpec, **extra: str) -> tuple[Run, Any, Any]
     spec.require_start()
     settings = spec.started()
     settings = replace(settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device)))
-    import_tasks()
     with rank_zero_first():
-        dataset = open_dataset(settings, data.root)
-        pack_missing(files.source for each in (spec.split, TRAIN) for files in dataset.files(each))
         task = build_task(settings, data.root, spec.split)
     overrides = changed_settings(spec.settings, method.network, data.description.overrides())
     require_stored((*task.train, *task.scored), settings.downsample, overrides)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tespec.comparison.records import Record
 from tespec.core.config import UPSTREAM, as_facts, changed_settings
-from tespec.core.distributed import broadcast, is_first, rank_zero_first, single_rank
+from tespec.core.distributed import broadcast, is_first, rank_computes, rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
 from tespec.core.progress import say
@@ -16,14 +16,7 @@ from tespec.core.settings import Pretraining
 from tespec.datasets.recording import require_stored
 from tespec.models.backbone import Backbone
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.method import (
-    PretrainMethod,
-    find_method,
-    new_network,
-    open_pretraining,
-    own_settings,
-    pretrain_method,
-)
+from tespec.pretraining.method import find_method, new_network, open_pretraining, own_settings, pretrain_method
 from tespec.runs.data import Data, sibling
 from tespec.runs.run import Outcome, Run, plugin_of, run_or_load
 from tespec.runs.setup import Setup
@@ -83,15 +76,8 @@ def pretrain(
         began=began,
     )
     batches = deal(learned.steps, seed, setup.accumulate)
-    weights = run.folder / WEIGHTS
-
-    def missing_files(record: Record) -> str:
-        if not weights.is_file():
-            return f"weights {weights} are missing"
-        return "" if sha256_of(weights) == record.weights["sha256"] else f"{weights} does not match its recorded hash"
-
-    evaluate = partial(_validated, run, learned, model)
-    return Pretrained(weights, run_or_load(run, evaluate, partial(train, run, model, batches), missing_files))
+    record = run_or_load(run, partial(_validated, run, learned, model), partial(train, run, model, batches))
+    return Pretrained(run.folder / WEIGHTS, record)
 
 
 def identity_of(settings: Pretraining) -> tuple[dict[str, Any], dict[str, str]]:
@@ -128,11 +114,11 @@ def _upstream(name: str, settings: Pretraining, data: Data, seed: int, setup: Se
     return pretrain(first, recipe, where, seed, replace(setup, variant=""), skip_damaged=skip_damaged).weights
 
 
-def _validated(run: Run, data: PretrainData, model: PretrainMethod) -> Outcome:
+def _validated(run: Run, data: PretrainData, model: Any) -> Outcome:
     """On rank 0, validate the network, draw a picture and save the backbone."""
-    metrics, stages, sha256 = {}, {}, ""
+    metrics, stages, sha256 = {}, dict[str, Any](), ""
     if is_first():
-        with single_rank():
+        with rank_computes(alone=True):
             metrics = model.validate(data, run.device)
             stages = model.stage_spreads(data, run.device) if isinstance(model.backbone, Backbone) else {}
             model.draw(data, run.device, run.setup.results / "pictures" / f"{run.name}.png")

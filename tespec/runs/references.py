@@ -1,8 +1,4 @@
-"""References without fine-tuning: the label prior of a task, and probes of a frozen backbone.
-
-The label prior ignores the input: it predicts each pixel's most frequent class or median depth, or the most common
-boxes, of the training set. A linear and a k-NN probe classify patches by their features.
-"""
+"""References without fine-tuning: the label prior of a task, and probes of a frozen backbone."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -82,7 +78,6 @@ def require_supported(settings: Finetuning, *, is_probe: bool) -> None:
 
 def label_prior(spec: CellSpec) -> Record:
     """Score the label prior of a task's feed-forward cell, or load its record."""
-    require_supported(spec.settings, is_probe=False)
     run, task, _ = prepare_run("reference", spec)
 
     def evaluate() -> Outcome:
@@ -109,7 +104,6 @@ def probe(spec: CellSpec) -> Record:
     """Probe a method's backbone, or load the record if the run is complete; multiple processes are refused."""
     if world_size() > 1:
         raise UserError("--probe", "does not support multiple processes", "start a single one")
-    require_supported(spec.settings, is_probe=True)
     run, task, model = prepare_run("probe", spec, probe=DEFINITION)
     return run_or_load(run, partial(_measured, run, task, model.backbone))
 

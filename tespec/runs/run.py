@@ -26,7 +26,7 @@ from tespec.comparison.records import Record
 from tespec.core.config import flattened, own_files
 from tespec.core.distributed import barrier, broadcast, is_first
 from tespec.core.errors import Preempted, UserError
-from tespec.core.files import one_at_a_time
+from tespec.core.files import one_at_a_time, sha256_of
 from tespec.core.progress import say
 from tespec.core.settings import Finetuning, Pretraining
 from tespec.datasets.base import TEST
@@ -103,7 +103,6 @@ class Trained(NamedTuple):
 
     curve: Sequence[Mapping[str, float]] = ()  # mean losses over intervals of steps
     seconds: float = 0.0  # duration of the training, including the time before it was resumed
-    before: float = 0.0  # seconds of training up to the checkpoint that it was resumed from
     tracker: BaseVisBackend | None = None  # receives the final metrics
 
 
@@ -113,12 +112,7 @@ def plugin_of(model: nn.Module, kinds: set[type], **configs: str) -> str:
     return records.plugin_sha256(kinds | parts, own_files(**configs))
 
 
-def run_or_load(
-    run: Run,
-    evaluate: Callable[[], Outcome],
-    train: Callable[[], Trained] = Trained,
-    missing_files: Callable[[Record], str] = lambda record: "",
-) -> Record:
+def run_or_load(run: Run, evaluate: Callable[[], Outcome], train: Callable[[], Trained] = Trained) -> Record:
     """Load the complete record of a run without locking, or lock the run, compute it and write its record.
 
     If another process is computing the run, wait and use its result; if that process ends without a result, resume from
@@ -129,14 +123,13 @@ def run_or_load(
         run: the run.
         evaluate: scores the trained model, and saves its weights in the run's folder.
         train: trains the model, resuming from a checkpoint if there is one; default: no training.
-        missing_files: describes the problem with the files of a record, "" if there is none.
     """
     setup, opened = run.setup, time.monotonic() - run.began
-    before = _existing(run, missing_files)
+    before = _existing(run)
     if before is not None and not setup.overwrite:
         return _taken(run, before)
     with locked(setup.runs, run.name) as holder:
-        found = _existing(run, missing_files)
+        found = _existing(run)
         if found is not None and (not setup.overwrite or found != before):
             return _taken(run, found)
         if holder:
@@ -144,8 +137,7 @@ def run_or_load(
         elif setup.overwrite and is_first():
             clear(run.folder)
         if is_first() and not setup.overwrite:
-            _say_why(run, missing_files)
-        began = time.monotonic()
+            _say_why(run)
         with out_of_memory_named():
             trained = train()
         ended = time.monotonic()
@@ -156,9 +148,9 @@ def run_or_load(
             if trained.curve:
                 say(f"{run.name}: the training is complete and saved; run the same command to evaluate again")
             raise
-        now = time.monotonic()
+        evaluation = time.monotonic() - ended
         times = {"open": opened} | ({"train": trained.seconds} if trained.curve else {})
-        times |= {"evaluate": now - ended, "total": trained.before + opened + now - began}
+        times |= {"evaluate": evaluation, "total": opened + trained.seconds + evaluation}
         record = records.new_record(
             run.choices,
             facts=run.method.facts() | ({"backbone": run.settings.width} if "width" in run.overrides else {}),
@@ -218,13 +210,23 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, (float, np.floating)) and not math.isfinite(value) else value
 
 
-def _existing(run: Run, missing_files: Callable[[Record], str]) -> Record | None:
-    """Find the run's record, if its files are complete, on rank 0; all ranks return it, or raise the same error."""
+def _damage(run: Run, record: Record) -> str:
+    """Describe what is wrong with the weights of a pre-training, which other runs start from; "" if nothing is."""
+    if run.kind != "pretraining":
+        return ""
+    weights = run.folder / record.weights["source"]
+    if not weights.is_file():
+        return f"weights {weights} are missing"
+    return "" if sha256_of(weights) == record.weights["sha256"] else f"{weights} does not match its recorded hash"
+
+
+def _existing(run: Run) -> Record | None:
+    """Find the run's record, if its weights are intact, on rank 0; all ranks return it, or raise the same error."""
     found: Record | UserError | None = None
     if is_first():
         try:
             found = records.find_record(run.setup.results, run.name)
-            found = None if found is None or missing_files(found) else found
+            found = None if found is None or _damage(run, found) else found
         except UserError as error:
             found = None if run.setup.overwrite else error
     found = broadcast(found)
@@ -250,10 +252,10 @@ def _taken(run: Run, record: Record) -> Record:
     return record
 
 
-def _say_why(run: Run, missing_files: Callable[[Record], str]) -> None:
+def _say_why(run: Run) -> None:
     """Log why a run is computed although it, or a similar run, has a record."""
     if own := records.find_record(run.setup.results, run.name):
-        say(f"{own.name}: {missing_files(own)}; recomputing")
+        say(f"{own.name}: {_damage(run, own)}; recomputing")
         return
     for nearest in records.similar_records(run.setup.results, run.choices)[:1]:
         changed = _both_values(records.differing(nearest, run.choices))

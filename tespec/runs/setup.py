@@ -34,9 +34,7 @@ class Setup:
     results: Annotated[Path, Parameter(help="folder of records, tables and pictures", show_default=False)] = RESULTS
     runs: Annotated[Path, Parameter(help="folder of checkpoints and weights", show_default=False)] = RUNS
     overwrite: Annotated[bool, Parameter(help="start again, even if a result or checkpoint exists")] = False
-    workers: Annotated[NonNegativeInt | None, Advanced(help="data loading processes (default: automatic; CPU: 0)")] = (
-        None
-    )
+    workers: Annotated[NonNegativeInt | None, Advanced(help="data loading workers (default: automatic; CPU: 0)")] = None
     threads: Annotated[PositiveInt | None, Advanced(help="CPU threads (default: the profile's, else torch's)")] = None
     accumulate: Annotated[PositiveInt, Advanced(help="gradient accumulation steps: same batch, less memory")] = 1
     recompute: Annotated[bool, Advanced(help="activation checkpointing: less memory, a third more time")] = False
@@ -51,10 +49,10 @@ class Setup:
 
     @property
     def fast(self) -> bool:
-        """Whether optimisations that change results only by rounding are on, see `is_fast`."""
-        from tespec.training.device import choose_device, is_fast
+        """Whether optimisations that change results only by rounding are on: on a non-deterministic GPU."""
+        from tespec.training.device import choose_device
 
-        return is_fast(choose_device(self.device), self.deterministic)
+        return choose_device(self.device).type == "cuda" and not self.deterministic
 
     def facts(self) -> dict[str, Any]:
         """Facts about the execution, for the record's environment."""

@@ -15,13 +15,14 @@ from mmengine import visualization
 from mmengine.config import Config
 from torch import Tensor, nn
 
+from tespec.core.config import Settings
 from tespec.core.distributed import all_gather, barrier, broadcast, is_first, world_size
 from tespec.core.errors import Preempted, UserError
 from tespec.core.progress import say
-from tespec.core.settings import Finetuning, Pretraining
+from tespec.core.settings import Pretraining
 from tespec.models import build_backbone
 from tespec.models.backbone import execute
-from tespec.models.layers import with_exact_pools
+from tespec.models.layers import MatrixPool, replace_modules
 from tespec.pretraining.method import pretrain_method
 from tespec.runs.run import Run, Trained, on_signals
 from tespec.runs.setup import Setup
@@ -36,11 +37,12 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 TRACKERS = {"files": "Local", "tensorboard": "Tensorboard", "wandb": "Wandb", "mlflow": "MLflow"}  # of mmengine
 
 
-def require_trainable(settings: Finetuning | Pretraining, setup: Setup, setting: str = "batch_size") -> None:
+def require_trainable(settings: Settings, setup: Setup, setting: str = "batch_size", processes: int = 0) -> None:
     """Refuse options that do not fit the batch size, the setting `setting`, or the backbone, before data is read."""
-    parts = world_size() * setup.accumulate
+    processes = processes or world_size()
+    parts = processes * setup.accumulate
     if settings.batch_size % parts:
-        shared = f"among {world_size()} processes with {setup.accumulate} gradient accumulation steps each"
+        shared = f"among {processes} processes with {setup.accumulate} gradient accumulation steps each"
         larger = -(-settings.batch_size // parts) * parts
         what = f"{settings.batch_size} does not divide evenly {shared}"
         raise UserError(setting, what, f"use --set {setting}={larger}, or another --accumulate")
@@ -72,12 +74,11 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
     curve = CurveHook(max(1, settings.steps // POINTS_ON_CURVE), tracker)
     save = CheckpointHook(folder, curve)
     if setup.deterministic:
-        with_exact_pools(model)
+        replace_modules(model, nn.AdaptiveAvgPool2d, lambda pool: MatrixPool(pool.output_size))
     execute(model, recompute=setup.recompute, compiled=setup.compiled, fast=setup.fast)
     hooks = [curve, save]
     trainer = Trainer(model, batches, settings, seed=run.seed, device=run.device, hooks=hooks, workers=setup.workers)
     _resume(trainer, curve, save, folder)
-    save.began = time.monotonic()
     try:
         with on_signals(STOPS, save.request_stop):
             trainer.run()
@@ -85,7 +86,7 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
         if tracker is not None:
             tracker.close()
         raise
-    return Trained(curve.curve, save.seconds, save.before, tracker)
+    return Trained(curve.curve, save.seconds, tracker)
 
 
 def _resume(trainer: Trainer, curve: "CurveHook", save: "CheckpointHook", folder: Path) -> None:
@@ -98,8 +99,8 @@ def _resume(trainer: Trainer, curve: "CurveHook", save: "CheckpointHook", folder
     content = read_checkpoint(path, folder.name)
     try:
         trainer.load_state_dict(content["trainer"])
-        curve.load_state_dict(content["curve"], trainer.device)
-        save.before = content["seconds"]
+        curve.load_state_dict(content["curve"])
+        save.began -= content["seconds"]
     except (RuntimeError, KeyError, ValueError, TypeError) as error:
         remedy = "give --overwrite to start the run again"
         raise UserError(folder, f"its checkpoint does not fit this version ({error})", remedy) from error
@@ -112,14 +113,12 @@ def _open_tracker(name: str, run: Run) -> visualization.BaseVisBackend:
         "wandb": {"init_kwargs": {"project": "tespec", "name": run.name}},
         "mlflow": {"exp_name": "tespec", "run_name": run.name},
     }
-    folder = run.folder / "tracking"
-    folder.mkdir(parents=True, exist_ok=True)
     # Silence the start-up messages of mmengine and the trackers.
     logging.getLogger("mmengine").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         kind: type[visualization.BaseVisBackend] = getattr(visualization, f"{TRACKERS[name]}VisBackend")
-        tracker = kind(str(folder), **options.get(name, {}))
+        tracker = kind(str(run.folder / "tracking"), **options.get(name, {}))
     tracker.add_config(Config(dict(run.config)))
     return tracker
 
@@ -148,10 +147,9 @@ class CurveHook:
         """Return the curve so far and the sums of the current interval."""
         return {"curve": self.curve, "sums": self._sums, "count": self._count}
 
-    def load_state_dict(self, content: dict[str, Any], device: torch.device) -> None:
+    def load_state_dict(self, content: dict[str, Any]) -> None:
         """Restore the state returned by `state_dict`."""
-        self.curve, self._count = content["curve"], content["count"]
-        self._sums = {name: value.to(device) for name, value in content["sums"].items()}
+        self.curve, self._sums, self._count = content["curve"], content["sums"], content["count"]
 
 
 class CheckpointHook:
@@ -163,14 +161,14 @@ class CheckpointHook:
 
     def __init__(self, folder: Path, curve: CurveHook) -> None:
         self._folder, self._curve = folder, curve
-        self.before = 0.0  # seconds of training up to the checkpoint that the run was resumed from
+        # Start of the training; in a resumed run, earlier by the seconds up to its checkpoint.
         self.began = self._last = time.monotonic()
         self._stop: int | None = None
 
     @property
     def seconds(self) -> float:
         """Duration of the training so far."""
-        return self.before + time.monotonic() - self.began
+        return time.monotonic() - self.began
 
     def after_train_iter(self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None) -> None:
         """Save if the last checkpoint is older than the interval, a stop was requested, or this step is the last."""

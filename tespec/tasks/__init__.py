@@ -10,15 +10,13 @@ from tespec.tasks.base import Task
 
 
 def import_tasks() -> None:
-    """Register the kinds of task and the datasets that ship with the harness."""
-    for package in ("tespec.tasks", "tespec.datasets"):
-        import_modules(package)
+    """Register the kinds of task that ship with the harness, and with them its data sets."""
+    import_modules("tespec.tasks")
 
 
 def build_task(settings: Finetuning, root: Path, split: str = TEST) -> Task:
     """Build the task named by the settings on the data in `root`, scored on its split "test" or "val"."""
-    task: Task = find_task(settings)(settings, root, split)
-    return task
+    return find_task(settings)(settings, root, split)
 
 
 def find_task(settings: Finetuning) -> Any:

@@ -15,20 +15,11 @@ from tespec.core.distributed import all_gather, rank, world_size
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Finetuning, Size, build
+from tespec.datasets import batches
 from tespec.datasets.base import TEST, TRAIN, LabelledDataset
-from tespec.datasets.batches import (
-    WHOLE,
-    Collate,
-    EvaluationBatches,
-    LabelledBatches,
-    Shard,
-    StepBatches,
-    pad_boxes,
-    stack_depths,
-    stack_masks,
-)
 from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
 from tespec.datasets.recording import LabelledRecording, require_one_size, with_label_share
+from tespec.datasets.sources import pack_missing
 from tespec.metrics import Score
 from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import BackboneState, detach, reset
@@ -59,7 +50,6 @@ class Network(nn.Module, ABC):
         self.backbone.requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of the network; a frozen backbone stays in evaluation mode."""
         super().train(mode)
         self.backbone.train(mode and not self.frozen)
         return self
@@ -123,7 +113,7 @@ def dummy_labels(place: Tensor, labels: Tensor, no_label: float) -> tuple[Tensor
 
 
 # Expected kind of labels by collate function; labels for other collate functions are not checked.
-LABEL_KINDS: dict[Any, str] = {stack_masks: MASK, stack_depths: DEPTH, pad_boxes: BOXES}
+LABEL_KINDS: dict[Any, str] = {batches.stack_masks: MASK, batches.stack_depths: DEPTH, batches.pad_boxes: BOXES}
 NAMED = 80  # recordings listed in one text
 BOXES_PER_FRAME = 16  # for estimating the cost of a step
 
@@ -134,7 +124,7 @@ class Task(ABC):
     Its data are in `root`; it is scored on the split "test" or "val". docs/extending.md explains how to add one.
     """
 
-    collate: ClassVar[Collate]  # function from a step's labels, each with its lane's augmentation, to tensors
+    collate: ClassVar[batches.Collate]  # function from a step's labels, each with its lane's augmentation, to tensors
     scores: ClassVar[Mapping[str, Score]]  # table column of each score, by its name in `metrics`; the main one first
     head: ClassVar[Any] = None  # dataclass of the settings under `head`, None if there are none
     test_time_augmentations: ClassVar[Sequence[str]] = ("none",)
@@ -145,13 +135,13 @@ class Task(ABC):
         if settings.test_time_augmentation not in self.test_time_augmentations:
             what = f"{settings.test_time_augmentation!r} is not supported for {settings.kind}"
             raise UserError("test_time_augmentation", what, f"choose from {', '.join(self.test_time_augmentations)}")
-        if settings.augmentation.zoom and type(self).collate is stack_depths:  # zooming changes sizes but not depths
+        if settings.augmentation.zoom and type(self).collate is batches.stack_depths:  # it changes sizes, not depths
             raise UserError("augmentation.zoom", "zoom augmentation is not supported for depth", "set it to 0")
         if self.head:
             build(self.head, settings.head, "head")
         self.settings, self.split = settings, split
         self.dataset = open_dataset(settings, root)
-        self.dataset.names(split)  # raises before any recording is opened
+        pack_missing(files.source for each in (split, TRAIN) for files in self.dataset.files(each))
         self.train, self.scored = self.dataset.recordings(TRAIN), self.dataset.recordings(split)
         require_one_size(root, ((each.name, each.region) for each in (*self.train, *self.scored)))
 
@@ -174,9 +164,9 @@ class Task(ABC):
     def network(cls, settings: Finetuning, backbone: Backbone) -> Any:
         """Add a randomly initialised head to `backbone`; needs no data."""
 
-    def steps(self, seed: int, shard: Shard = WHOLE) -> StepBatches:
+    def steps(self, seed: int, shard: batches.Shard = batches.WHOLE) -> batches.StepBatches:
         """Training batches by step."""
-        return LabelledBatches(self.learned, self.settings, seed, type(self).collate, shard)
+        return batches.LabelledBatches(self.learned, self.settings, seed, type(self).collate, shard)
 
     @classmethod
     def blank_batch(cls, settings: Finetuning, size: Size, lanes: int, device: torch.device) -> dict[str, Tensor]:
@@ -195,9 +185,9 @@ class Task(ABC):
         """`count` labels as `collate` returns them, for `blank_batch`; a task with its own `collate` overrides this."""
         box = [0.0, size[1] / 4, size[0] / 4, 3 * size[1] / 4, 3 * size[0] / 4]
         labels = {
-            stack_masks: {"labels": torch.zeros(1, *size, dtype=torch.uint8)},
-            stack_depths: {"labels": torch.full((1, *size), 10.0)},
-            pad_boxes: {"boxes": torch.tensor(box).expand(1, BOXES_PER_FRAME, 5)},
+            batches.stack_masks: {"labels": torch.zeros(1, *size, dtype=torch.uint8)},
+            batches.stack_depths: {"labels": torch.full((1, *size), 10.0)},
+            batches.pad_boxes: {"boxes": torch.tensor(box).expand(1, BOXES_PER_FRAME, 5)},
         }.get(cls.collate)
         if labels is None:
             raise UserError(f"{cls.__name__}.blank_labels", "is missing", "define it for the labels of your `collate`")
@@ -261,10 +251,9 @@ class Task(ABC):
         """
         total = sum(len(recording.labelled) for recording in self.scored)
         scorer, player, state, done = self.scorer(), self.player(model.eval()), None, 0
-        steps = EvaluationBatches(self.settings, self.scored, (rank(), world_size()))
+        steps = batches.EvaluationBatches(self.settings, self.scored, (rank(), world_size()))
         half = HALF.get(with_precision(self.settings.optimisation, device).precision)
         with progress("evaluation", "labels") as advance:
-            batch: Any
             for batch in load_batches(steps, 0, len(steps), workers, pin=device.type == "cuda"):
                 histograms, fresh, place = (each.to(device, non_blocking=True) for each in batch[:3])
                 state = reset(state, fresh)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, conv2d, interpolate, relu
 
-from tespec.core.distributed import global_mean, has_no_labels, rank_without_labels
+from tespec.core.distributed import global_mean, has_no_labels, rank_computes
 from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning, NonNegativeFloat, PositiveFloat, PositiveInt, Share, Width, build
 from tespec.datasets.batches import stack_depths
@@ -63,7 +63,6 @@ class ResidualConvUnit(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Maps of the same shape (L, C, h, w)."""
         return maps + self.conv2(relu(self.conv1(relu(maps))))
 
 
@@ -138,7 +137,7 @@ class DepthModel(Network):
         Labels are (L, H, W) float32 in m, NaN where the depth is unknown.
         """
         place, labels, empty = dummy_labels(batch["label_place"], batch["labels"], math.nan)
-        with rank_without_labels(empty):
+        with rank_computes(unlabelled=empty):
             return self._losses(select_labelled(features, place), labels)
 
     @in_fp32

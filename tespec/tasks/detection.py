@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy, binary_cross_entropy_with_logits
 
 from tespec.core.boxes import Boxes, make_boxes
-from tespec.core.distributed import global_mean, rank_without_labels
+from tespec.core.distributed import global_mean, rank_computes
 from tespec.core.settings import Depth, Finetuning, NonNegativeFloat, Share, Width, build
 from tespec.datasets.batches import NO_BOX, WHOLE, LabelledBatches, Shard, StepBatches, pad_boxes
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
@@ -83,7 +83,7 @@ class DetectionModel(Network):
         in px; padding has the class -1. Boxes less than a pixel wide or high are ignored.
         """
         place, boxes, empty = dummy_labels(batch["label_place"], batch["boxes"], NO_BOX)
-        with rank_without_labels(empty):
+        with rank_computes(unlabelled=empty):
             levels = [feature.float() for feature in select_labelled(features[1:], place)]
             named = self._losses(self.head(self.neck(levels)), boxes)
         if empty:

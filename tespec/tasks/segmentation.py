@@ -1,6 +1,6 @@
 """Semantic segmentation: UperNet on the backbone, cross-entropy and Dice loss, mIoU, and test-time augmentation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import tespec.core.compat  # noqa: F401  # before mmseg
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
-from tespec.core.distributed import global_mean, rank_without_labels
+from tespec.core.distributed import global_mean, rank_computes
 from tespec.core.settings import Finetuning, Share, Size, Width, build
 from tespec.datasets.batches import stack_masks
 from tespec.metrics import Score
@@ -74,7 +74,7 @@ class SegmentationModel(Network):
         Labels are (L, H, W) uint8, 255 where unlabelled.
         """
         place, labels, empty = dummy_labels(batch["label_place"], batch["labels"], IGNORE)
-        with rank_without_labels(empty):
+        with rank_computes(unlabelled=empty):
             logits = self.outputs(select_labelled(features, place), labels.shape[-2:])
         return self._losses(logits, labels, empty)
 
@@ -100,12 +100,8 @@ class SegmentationModel(Network):
 
 
 States = tuple[BackboneState, ...]
-# Scales of the views of an image; each scale is used with and without mirroring.
-VIEWS: Mapping[str, tuple[float, ...]] = {
-    "none": (),
-    "flip": (1.0,),
-    "ecddp": (1.0, 1.5, 2.0),  # Yan98/ECDDP, eval_seg.py
-}
+# Scales of the views of an image, each with and without mirroring; "ecddp" as in Yan98/ECDDP, eval_seg.py.
+VIEWS: dict[str, tuple[float, ...]] = {"none": (), "flip": (1.0,), "ecddp": (1.0, 1.5, 2.0)}
 
 
 class AveragedViews:

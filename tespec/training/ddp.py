@@ -22,8 +22,7 @@ class LossModule(nn.Module):
 
     def forward(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
         """Return the losses of a micro-batch by name, and the state after it."""
-        losses: tuple[dict[str, Tensor], Any] = self.network.loss(batch, state)
-        return losses
+        return self.network.loss(batch, state)
 
 
 def wrap_ddp(network: nn.Module) -> nn.Module:
@@ -72,7 +71,7 @@ class SyncedBatchNorm(nn.BatchNorm1d):
     """Batch normalisation with mean and variance over all ranks; unlike torch's, it also runs on CPUs.
 
     One value per channel is accepted and has variance 0. A single rank with more values computes what torch computes.
-    A rank without labels (`tespec.core.distributed.rank_without_labels`) contributes nothing. Each rank sends its mean,
+    A rank without labels (`tespec.core.distributed.rank_computes`) contributes nothing. Each rank sends its mean,
     its sum of squared deviations and its number of elements, which are combined as in Chan et al. (1979): plain sums of
     squares would lose precision where the mean is large.
     """
@@ -92,7 +91,13 @@ class SyncedBatchNorm(nn.BatchNorm1d):
         elements = counts.sum(0).clamp(min=1)
         mean = (means * counts).sum(0) / elements
         variance = (squares + counts * (means - mean).square()).sum(0) / elements
-        self._remember(mean, variance * elements / (elements - 1).clamp(min=1), (counts.sum() > 0).float())
+        if self.running_mean is not None:
+            with torch.no_grad():
+                seen = (counts.sum() > 0).float()  # 0 if no rank had a sample
+                batches = cast("Tensor", self.num_batches_tracked).add_(seen.long())
+                share = seen * self.momentum if self.momentum is not None else seen / batches.clamp(min=1)
+                self.running_mean.lerp_(mean, share)
+                cast("Tensor", self.running_var).lerp_(variance * elements / (elements - 1).clamp(min=1), share)
         factor = torch.rsqrt(variance + self.eps) * (1 if self.weight is None else self.weight)
         shift = (0 if self.bias is None else self.bias) - mean * factor
         along = (1, -1, *[1] * (values.dim() - 2))
@@ -100,14 +105,3 @@ class SyncedBatchNorm(nn.BatchNorm1d):
 
     def _check_input_dim(self, input: Tensor) -> None:
         """Accept feature maps of any rank."""
-
-    @torch.no_grad()
-    def _remember(self, mean: Tensor, variance: Tensor, seen: Tensor) -> None:
-        """Update the running statistics; `seen` is 0 if no rank had a sample, else 1."""
-        if self.running_mean is None:
-            return
-        batches = cast("Tensor", self.num_batches_tracked)
-        batches.add_(seen.long())
-        share = seen * self.momentum if self.momentum is not None else seen / batches.clamp(min=1)
-        self.running_mean.lerp_(mean, share)
-        cast("Tensor", self.running_var).lerp_(variance, share)

@@ -38,14 +38,9 @@ def be_deterministic(wanted: bool, device: torch.device) -> None:
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(wanted)
-    torch.backends.cudnn.benchmark = is_fast(device, wanted)
+    torch.backends.cudnn.benchmark = device.type == "cuda" and not wanted
     if device.type == "cuda":
         allow_tf32(not wanted)
-
-
-def is_fast(device: torch.device, deterministic: bool) -> bool:
-    """Whether optimisations that change results only by rounding are on by default: on a non-deterministic GPU."""
-    return device.type == "cuda" and not deterministic
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, Dataset
 
 from tespec.core.distributed import rank, world_size
@@ -30,8 +31,7 @@ class MicroBatches(Dataset[Batch]):
 
     def __getitem__(self, index: int) -> Batch:
         step, part = divmod(index, self.accumulate)
-        batch: Batch = self.parts[part][step]
-        return batch
+        return self.parts[part][step]
 
     def names(self, step: int) -> list[str]:
         """Names of the recordings used at a step, for parts that know them."""
@@ -109,10 +109,7 @@ def choose_workers(batch: Any) -> int:
     Prefetched batches take at most half of the free shared memory. One core is left to the training. With two cores,
     workers would cost as much time as they save, so there are none.
     """
-    if isinstance(batch, UserError):
-        raise batch
-    tensors = batch.values() if isinstance(batch, dict) else batch
-    size = max(1, sum(getattr(each, "nbytes", 0) for each in tensors))
+    size = max(1, sum(each.nbytes for each in tree_leaves(batch) if isinstance(each, Tensor)))
     # torchrun reports how many processes share the cores; SLURM gives each its own and reports processes per machine.
     started = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     on_machine = re.match(r"\d+", os.environ.get("SLURM_STEP_TASKS_PER_NODE", "1"))

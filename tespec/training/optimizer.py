@@ -11,15 +11,14 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from tespec.core.errors import UserError
 from tespec.core.settings import Clip, Optimisation
 
-OPTIMIZERS = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}
 PATCH_EMBED = "patch_embed"
 
 
 def build_optimizer(model: nn.Module, settings: Optimisation) -> torch.optim.Optimizer:
     """Build the optimizer in its fused form, which accepts `found_inf` and is many times as fast; unfused on meta."""
     fused = not any(each.is_meta for each in model.parameters())
-    kind, groups = OPTIMIZERS[settings.optimizer], parameter_groups(model, settings)
-    return kind(groups, lr=settings.peak_lr, betas=settings.betas, fused=fused)
+    kind = getattr(torch.optim, settings.optimizer)
+    return kind(parameter_groups(model, settings), lr=settings.peak_lr, betas=settings.betas, fused=fused)
 
 
 def learning_rate(settings: Optimisation, step: int) -> float:

@@ -13,7 +13,7 @@ from torch.nn.utils import get_total_norm
 from torch.utils._pytree import tree_map, tree_map_only
 from torch.utils.data import Dataset
 
-from tespec.core.distributed import all_gather, batch_part, rank, world_size
+from tespec.core.distributed import all_gather, rank, rank_computes, world_size
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Optimisation
@@ -128,10 +128,9 @@ class Trainer:
         own = () if part == 0 or getattr(self.model, "shared_rng", False) else ("part", part)
         seed_everything(derive(self._seed, "step", self.step, *own))
         half = HALF.get(self.settings.precision)
-        # Gradients are averaged over the ranks only in the last backward pass of a step.
         exchanged = number == self.accumulate - 1 or world_size() == 1
         # The backward pass is inside the block: stages that it recomputes must draw for the same part of the batch.
-        with batch_part((part, parts)), nullcontext() if exchanged else self._replica.no_sync():
+        with rank_computes(part=(part, parts)), nullcontext() if exchanged else self._replica.no_sync():
             with torch.autocast(self.device.type, dtype=half) if half else nullcontext():
                 losses, state = self._replica(batch, self.states[number])
             # The losses' backward pass is in float32 too; TF32 makes no difference to layers in half precision.

@@ -11,7 +11,7 @@ from tespec.core.errors import UserError
 from tespec.models import EventMaxViT, EventResNet, EventSwin, build_backbone
 from tespec.models.backbone import ConvLstm, detach, reset, resized
 from tespec.models.event_swin import resize_table
-from tespec.models.layers import MatrixPool, crop, pad_to, padded_size, with_exact_pools
+from tespec.models.layers import MatrixPool, crop, pad_to, padded_size, replace_modules
 from tespec.registry import BACKBONES
 
 SIZE = (64, 96)
@@ -215,7 +215,7 @@ def test_exact_pooling_is_torchs_forward_and_backward(height, width, rows, colum
     pool = nn.Sequential(nn.ReLU(), nn.Sequential(nn.AdaptiveAvgPool2d((rows, columns))))
     maps = torch.randn(2, 3, height, width, dtype=torch.float64, requires_grad=True)
     wanted = pool(maps)
-    with_exact_pools(pool)
+    replace_modules(pool, nn.AdaptiveAvgPool2d, lambda each: MatrixPool(each.output_size))
     assert isinstance(pool[1][0], MatrixPool)
     found, weights = pool(maps), torch.randn_like(wanted)
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)

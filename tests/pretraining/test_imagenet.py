@@ -10,7 +10,7 @@ from timm.data.random_erasing import RandomErasing
 
 from baselines.imagenet import Imagenet
 from tespec.core.config import pretraining_settings
-from tespec.core.distributed import batch_part
+from tespec.core.distributed import rank_computes
 from tespec.core.errors import UserError
 from tespec.datasets.images import open_images
 from tespec.pretraining.method import new_network, open_pretraining
@@ -119,7 +119,7 @@ def test_ranks_mix_what_one_mixes(count):
     model, labels = network(), torch.arange(count) % 5
     parts = []
     for part in range(2):
-        with batch_part((part, 2)):
+        with rank_computes(part=(part, 2)):
             parts.append(mixed(model, labels.chunk(2)[part]))
     for whole, *halves in zip(mixed(model, labels), *parts, strict=True):
         one, other = ({tuple(row.flatten().tolist()) for row in rows} for rows in (whole, torch.cat(halves)))

@@ -13,7 +13,7 @@ from short_runs import setup_in
 from baselines import mem
 from baselines.mem import Mem, MemTokenizer, gumbel_noise, tokenizer_input
 from tespec.core.config import pretraining_settings
-from tespec.core.distributed import batch_part
+from tespec.core.distributed import rank_computes
 from tespec.core.errors import UserError
 from tespec.pretraining import masking
 from tespec.pretraining.masking import block_mask, draw_blocks
@@ -69,7 +69,7 @@ def test_noise_is_gumbels_and_processes_draw_what_one_draws():
         every = draw(4)
         for part in range(2):
             torch.manual_seed(0)
-            with batch_part((part, 2)):
+            with rank_computes(part=(part, 2)):
                 assert torch.equal(draw(2), every[2 * part : 2 * part + 2])
 
 

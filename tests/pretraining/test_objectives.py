@@ -139,7 +139,6 @@ MISTAKES = [
     ("tespec", "1mpx", "segments=1000", "the longest has .* windows of 50 ms; use --set segments=.*, or longer"),
     ("ecddp", "1mpx", "objective.large=40", "objective.large: 40 is not allowed; it should be a multiple of 32"),
     ("moby", "objects", "batch_size=2000", "batch_size: 2000 images do not fit into the queue of 1024; use fewer"),
-    ("moby", "objects", "batch_size=1", "batch_size: 1 is too small: samples are compared .*; set it to 2 or more"),
     ("moby", "objects", "recurrent=true", "recurrent: images have no order in time; set it to false"),
     ("moby", "ddd17/dir0/index", "", "holds 0 images"),
     ("mem", "1mpx", "objective.tokenizer.unit=64", f"objective.tokenizer.unit: 64 {UNIT}"),

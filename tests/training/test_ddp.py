@@ -14,7 +14,7 @@ from torch import distributed, multiprocessing, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tespec.core.config import finetuning_settings
-from tespec.core.distributed import object_group, rank_without_labels
+from tespec.core.distributed import object_group, rank_computes
 from tespec.core.errors import UserError
 from tespec.training import ddp
 from tespec.training.ddp import SyncedBatchNorm, synced
@@ -82,7 +82,7 @@ def normalise(rank):
         if without := not len(values):
             # A placeholder sample must not change any gradient.
             values, wanted = torch.full((1, *values.shape[1:]), 1e38), torch.zeros(1, *wanted.shape[1:])
-        with Exchanges() as exchanges, rank_without_labels(without):
+        with Exchanges() as exchanges, rank_computes(unlabelled=without):
             found[name, share] = normalised(norm, values, wanted)
         assert exchanges.calls == {"allgather_": 1, "allreduce_": 1}
         if without:
@@ -113,7 +113,7 @@ def test_a_single_process_computes_what_torch_computes():
 
 def test_a_micro_batch_without_labels_moves_no_statistics():
     norm = synced(nn.BatchNorm2d(CHANNELS))
-    with rank_without_labels(True):
+    with rank_computes(unlabelled=True):
         norm(torch.randn(2, CHANNELS, 4, 4))
     assert norm.num_batches_tracked == 0
     assert not norm.running_mean.any()
