@@ -62,7 +62,7 @@ def check(
     path: Place,
     /,
     *,
-    quick: Annotated[bool, Parameter(help="read only a few labels, and no packed events")] = False,
+    quick: Annotated[bool, Parameter(help="read only a few labels; trust packed events")] = False,
     out: Annotated[Path | None, Parameter(help="also write all statistics to a CSV file")] = None,
     processes: Processes = 1,
     reading: Reading = Reading(),
@@ -141,7 +141,7 @@ def preview(
     split: Annotated[str, Parameter(help="split of the recordings")] = "test",
     count: Annotated[PositiveInt, Parameter(help="number of moments to show")] = 3,
     at: Annotated[tuple[float, ...], Words, Parameter(help="moments of the first recording in s since its start")] = (),
-    high_pass: Annotated[bool, Parameter(help="show the intensity of Eq. 6 next to that of Eq. 7")] = False,
+    high_pass: Annotated[bool, Parameter(help="show the intensity of Eq. 6 instead of the histogram")] = False,
     norm_events: Annotated[PositiveFloat, Parameter(help="N of Eq. 7; lower it for bins with fewer events")] = 5000.0,
     reading: Reading = Reading(),
 ) -> None:

@@ -57,7 +57,7 @@ def _read(kind: str, name: str, *, is_base: bool = False) -> list[dict[str, Any]
     """Read the base of a config, if it has one, and the config itself, which takes precedence."""
     path = files(kind).get(name)
     if path is None:
-        raise UserError(name[:100], f"no such file in configs/{kind}", f"choose from {', '.join(names(kind))}")
+        raise UserError(name[:100], f"no such file in configs/{kind}", suggest(name, names(kind)))
     try:
         facts = _parsed(path, path.stat().st_mtime_ns)
     except UNREADABLE as error:
@@ -79,12 +79,17 @@ def _group(facts: Facts, key: str, source: str) -> Facts:
 
 
 def _task_layers(name: str) -> list[Layer]:
-    """Return a task's config after that of its base; protocol and splits are not inherited from another data set."""
+    """Return a task's config after that of its base.
+
+    Protocol and splits of another data set, and the head of another kind, are not inherited.
+    """
     *bases, own = _read("tasks", name)
     for base in bases:
         if own.get("dataset", base.get("dataset")) != base.get("dataset"):
             base["protocol"] = own.get("protocol", {})
             base.pop("splits", None)
+        if own.get("kind", base.get("kind")) != base.get("kind"):
+            base["head"] = own.get("head", {})
     return [(f"task {each.pop('name')}", each) for each in (*bases, own)]
 
 

@@ -60,6 +60,10 @@ def whole_file(path: Path) -> Iterator[Path]:
     try:
         yield unfinished
         os.replace(unfinished, path)
+    except OSError as error:
+        if error.filename in (None, str(unfinished)):
+            error.filename, error.filename2 = str(path), None
+        raise
     finally:
         unfinished.unlink(missing_ok=True)
 

@@ -287,14 +287,14 @@ def draw(shown: Sequence[Moment], classes: Sequence[str], path: Path, norm_event
 
 
 def _show_label(axis: Axes, shown: Moment) -> None:
-    """Draw a label together with the events, which are below boxes and a dark veil over masks."""
+    """Draw a label together with the events, which are below boxes and a dark veil over masks and depth."""
     pictures.show_faded(axis, shown.histogram)
     if shown.label is None:
         return
     image = pictures.draw_label(axis, shown.label)
     if image is not None and pictures.known(shown.label).any():
         pictures.add_bar(axis, image, str(image.get_label()))
-    elif image is None and isinstance(shown.label, np.ndarray):
+    if isinstance(shown.label, np.ndarray):
         veil = np.zeros((*shown.intensity.shape, 4), np.float32)
         veil[..., 3] = VEIL * shown.histogram.any(axis=0)
         axis.imshow(veil, interpolation="nearest")

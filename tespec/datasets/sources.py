@@ -239,10 +239,11 @@ def pack_missing(
         return left_out
     folder, needed = missing[0].store.parent, 4 * sum(each.events for each in missing)  # bytes
     free = shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.exists())).free
+    remedy = "free disk space" + ("" if beside else ", or set TESPEC_CACHE to a folder on another disk")
     if needed > free:
         recordings = f"{len(missing)} recording{'s' * (len(missing) > 1)}"
         what = f"has {free:,} bytes free, but the packed events of {recordings} need about {needed:,}"
-        raise UserError(folder, what, "free disk space, or set TESPEC_CACHE to a folder on another disk")
+        raise UserError(folder, what, remedy)
     done, total = 0, sum(each.events for each in missing)
     with ExitStack() as stack:
         advance = stack.enter_context(progress("packing" if beside else f"packing into {folder}", "events"))
@@ -261,8 +262,7 @@ def pack_missing(
                 continue
             if isinstance(failure, packing.NotWritable):
                 # The store could not be written; no recording is damaged.
-                remedy = failure.remedy if beside else "free disk space, or set TESPEC_CACHE to another folder"
-                raise UserError(failure.where, failure.what, remedy)
+                raise UserError(failure.where, failure.what, failure.remedy if beside else remedy)
             left_out.append(raise_or_leave_out(failure, skip_damaged, len(wanted)))
     return left_out
 

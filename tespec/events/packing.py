@@ -230,10 +230,10 @@ def _packed(reader: Reader) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int
 def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
     """Yield non-empty chunks of a recording's events, and how many of their times were raised.
 
-    A time that steps back is raised to the latest time before it. A recording with no events, or with events outside
-    of its sensor or after the year 5138, raises a `UserError`.
+    A time that steps back is raised to the latest time before it. A recording with no events, with events outside of
+    its sensor or after the year 5138, or whose times nearly all step back raises a `UserError`.
     """
-    latest = None
+    latest, raised_of = None, np.zeros(2, np.int64)
     for x, y, t, p in reader.chunks():
         if not len(t):
             continue
@@ -246,9 +246,13 @@ def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
         if max(abs(int(times[0])), abs(latest)) > LATEST:
             what = f"has an event at {times[-1]} us, after the year 5138: it is damaged or its times are in nanoseconds"
             raise UserError(reader.path, what, "copy it again, or write its times in microseconds")
+        raised_of += raised, len(t)
         yield Events(x, y, times, p), raised
     if latest is None:
         raise UserError(reader.path, "holds no events", "give a recording with events")
+    if 10 * raised_of[0] > 9 * raised_of[1]:
+        what = f"{raised_of[0]:,} of {raised_of[1]:,} times are earlier than one before them"
+        raise UserError(reader.path, what, "sort its events by time, or copy it again")
 
 
 def files_of(path: Path) -> tuple[Path, ...]:

@@ -91,7 +91,7 @@ def find_data(dataset: str, given: Path | None, profile: str | None = None, *, p
         return Data(sample, SAMPLE)
     if given is not None:
         if not given.exists():
-            raise UserError(given, "no such file or folder", "check the path given to --data")
+            raise UserError(given, "no such file or folder", "check the path")
         return Data(given, label_of(given, dataset))
     gone = named != "" and not Path(named).is_dir()
     for parent in (Path(named or "data"), Path("data")):

@@ -1,49 +1,14 @@
-"""Data parallelism: one replica per rank, with the gradients and batch statistics of the global batch."""
+"""Networks of several ranks: batch statistics of the global batch, and a gradient for every parameter."""
 
-import warnings
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from tespec.core.distributed import all_gather_rows, has_no_labels, rank, ranks_per_batch, world_size
 from tespec.core.errors import UserError
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-
-
-class LossModule(nn.Module):
-    """A network's loss as a module that DDP can wrap."""
-
-    def __init__(self, network: Any) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
-        """Return the losses of a micro-batch by name, and the state after it."""
-        return self.network.loss(batch, state)
-
-
-def wrap_ddp(network: nn.Module) -> nn.Module:
-    """Wrap the loss of a network; with more than one rank, the backward pass averages its gradients over the ranks.
-
-    The network's batch normalisation layers are synchronised in place; parameters, buffers and their names stay.
-    Each trained parameter must get a gradient in every step on every rank. A network that cannot guarantee this sets
-    `unused_parameters = True`: a gradient missing on one rank then counts as zero, and every step waits for the device.
-    """
-    module = LossModule(synced(network))
-    if world_size() == 1:
-        return module
-    with warnings.catch_warnings():
-        # torch 2.13 renames `broadcast_buffers`.
-        warnings.simplefilter("ignore", FutureWarning)
-        return DistributedDataParallel(
-            module,
-            broadcast_buffers=False,  # every rank already has the statistics of the global batch
-            gradient_as_bucket_view=True,
-            find_unused_parameters=getattr(network, "unused_parameters", False),
-        )
 
 
 def require_gradients(network: nn.Module) -> None:

@@ -1,14 +1,16 @@
 """Training loop; start reading at `Trainer.run` and `Trainer.train_step`."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import tespec.core.compat  # noqa: F401  # before mmengine
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import get_total_norm
 from torch.utils._pytree import tree_map, tree_map_only
 from torch.utils.data import Dataset
@@ -18,7 +20,7 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Optimisation
 from tespec.models.layers import without_tf32
-from tespec.training.ddp import require_gradients, wrap_ddp
+from tespec.training.ddp import require_gradients, synced
 from tespec.training.device import derive, seed_everything, with_precision
 from tespec.training.loading import Batch, MicroBatches, load_batches
 from tespec.training.optimizer import build_optimizer, clip, learning_rate, weight_decay
@@ -200,3 +202,41 @@ def mean_losses(found: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 def _joined(first: Any, *others: Any) -> Any:
     return torch.cat([first, *others]) if isinstance(first, Tensor) else first
+
+
+class LossModule(nn.Module):
+    """A network's loss as a module that DDP can wrap."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
+        """Return the losses of a micro-batch by name, and the state after it."""
+        return self.network.loss(batch, state)
+
+
+def wrap_ddp(network: nn.Module) -> nn.Module:
+    """Wrap the loss of a network; with more than one rank, the backward pass averages its gradients over the ranks.
+
+    The network's batch normalisation layers are synchronised in place; parameters, buffers and their names stay.
+    Each trained parameter must get a gradient in every step on every rank. A network that cannot guarantee this sets
+    `unused_parameters = True`: a gradient missing on one rank then counts as zero, and every step waits for the device.
+    """
+    for each in network.modules():
+        members = each.named_children(), each.named_parameters(recurse=False), each.named_buffers(recurse=False)
+        if hidden := [name for name, _ in chain(*members) if hasattr(type(each), name)]:
+            what = "is also an attribute of its class, which hides the layer or tensor"
+            raise UserError(f"{type(each).__name__}.{hidden[0]}", what, "rename it")
+    module = LossModule(synced(network))
+    if world_size() == 1:
+        return module
+    with warnings.catch_warnings():
+        # torch 2.13 renames `broadcast_buffers`.
+        warnings.simplefilter("ignore", FutureWarning)
+        return DistributedDataParallel(
+            module,
+            broadcast_buffers=False,  # every rank already has the statistics of the global batch
+            gradient_as_bucket_view=True,
+            find_unused_parameters=getattr(network, "unused_parameters", False),
+        )

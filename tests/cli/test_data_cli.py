@@ -136,7 +136,7 @@ MISTAKES = [
     ([*PREVIEW, "--at", "3"], "3 s is outside of the recording; give times from 0.05 to 0.1"),
     ([*PREVIEW, "--norm-events", "0"], "--norm-events"),
     ([*PREVIEW, "--set", "bins=5"], "--set changes settings of a data set, but recordings have none; see --help"),
-    (["check", "dsex", "."], "dsex: no such file in configs/tasks; choose from"),
+    (["check", "dsex", "."], "dsex: no such file in configs/tasks; did you mean 'dsec'?"),
     (["check", "dsec", "gone"], "gone: no such file or folder; check the path"),
     (["download-guide", "kitti"], "kitti: no such file in configs/tasks; choose from 1mpx, ddd17, dsec, gen1, mvsec"),
     (["check", "gen1", ".", "--processes", "0"], 'Invalid value "0" for --processes. Must be > 0'),

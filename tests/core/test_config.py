@@ -100,7 +100,7 @@ def test_wrong_changes_are_named(change, message):
 
 
 def test_an_unknown_task_or_architecture_is_named():
-    with pytest.raises(UserError, match=r"ddd71: no such file in configs/tasks; choose from .*ddd17"):
+    with pytest.raises(UserError, match=r"ddd71: no such file in configs/tasks; did you mean .ddd17.\?"):
         finetuning_settings("ddd71", "recurrent", "sample")
     with pytest.raises(UserError, match="unknown setting 'width'"):
         pretraining_settings("tespec", "sample", ["width=tiny"])
