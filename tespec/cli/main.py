@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
 import tespec
 from tespec.core.errors import Preempted, UserError, one_line
@@ -78,6 +78,8 @@ def run(main: Callable[[], int | None]) -> int:
         return 0
     except CycloptsError as error:
         what = one_line(str(error)).rstrip(".")
+        if isinstance(error, UnusedCliTokensError):
+            what = f"unexpected {' '.join(error.unused_tokens)!r}"
         mistake = what if "?" in what else f"{what}; see --help"
     except UserError as error:
         mistake = str(error)

@@ -33,8 +33,11 @@ def read_config(kind: str, name: str | None) -> str | None:
     return add_file(kind, Path(name)) if name and name.endswith(".yaml") else name
 
 
-def require_known(plugins: Sequence[Path], **given: str | None) -> None:
-    """Refuse an unknown task, profile or method, before torch is imported."""
+def require_known(plugins: Sequence[Path], data: Path | None, **given: str | None) -> None:
+    """Refuse a missing file or folder and an unknown task, profile or method, before torch is imported."""
+    for path in (*plugins, data):
+        if path and path != Path("sample") and not path.exists():
+            raise UserError(path, "no such file or folder", "check the path")
     if plugins:
         return  # plug-ins may register more
     known = {"task": names("tasks"), "profile": names("profiles"), "method": shipped_methods()}

@@ -80,7 +80,7 @@ def run(
     few = [] if label_fraction is None else [f"label_share={label_fraction}"]
     changes = [change for change in choices.all_changes if not change.startswith("pretraining.")] + few
     recipe = tuple(each.removeprefix("pretraining.") for each in choices.changes if each.startswith("pretraining."))
-    require_known(plugins, method=method, task=task, profile=profile)
+    require_known(plugins, data, method=method, task=task, profile=profile)
     arch = "feedforward" if reference else arch
     if task in config.names("tasks") and (profile or "paper") in config.names("profiles"):  # not a plug-in's
         config.cell_facts(task, arch, profile or "paper", changes)  # refuses unknown settings before torch is imported
@@ -166,7 +166,7 @@ def pretrain(
     Settings: the method's recipe, then --profile, then --set; the later one wins (`run --describe METHOD` shows them).
     """
     profile = read_config("profiles", choices.profile)
-    require_known(plugins, method=method, profile=profile)
+    require_known(plugins, data, method=method, profile=profile)
     config.refuse_unknown_changes(choices.all_changes)
     register_methods(plugins)
     from tespec.pretraining.method import find_method, own_settings, pretrain_method
