@@ -79,7 +79,7 @@ def run(main: Callable[[], int | None]) -> int:
     except CycloptsError as error:
         what = one_line(str(error)).rstrip(".")
         if isinstance(error, UnusedCliTokensError):
-            what = f"unexpected {' '.join(error.unused_tokens)!r}"
+            what = f"unexpected {' '.join(error.unused_tokens or ())!r}"
         mistake = what if "?" in what else f"{what}; see --help"
     except UserError as error:
         mistake = str(error)
