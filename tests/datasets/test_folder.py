@@ -11,13 +11,13 @@ from event_files import random_events, write_h5
 from PIL import Image
 from twins.layouts import LAYOUTS, relayout
 
-from tespec.core import config, description
+from tespec.core import config
 from tespec.core.config import pretraining_settings
 from tespec.core.description import Description, described_size, descriptions_above, read_description
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
 from tespec.datasets.check import check, problems
-from tespec.datasets.folder import EventFolder, divide, find_recordings, split_recordings
+from tespec.datasets.folder import EventFolder, divide, find_recordings
 from tespec.datasets.images import open_images
 from tespec.events.histogram import Region
 from tespec.events.packing import open_reader, pack
@@ -231,14 +231,6 @@ def test_links_to_folders_are_followed_once_and_never_in_circles(tmp_path):
     assert {*images.train, *images.held_out} == {root / "1.png", root / "linked" / "2.png"}
 
 
-def test_folders_of_splits_are_listed_once_and_not_for_each_recording(tmp_path, monkeypatch):
-    write_recordings(tmp_path, *(f"{split}/{number}.dat" for split in ("train", "test") for number in range(5)))
-    listed, iterdir = [], Path.iterdir
-    monkeypatch.setattr(Path, "iterdir", lambda folder: listed.append(folder) or iterdir(folder))
-    assert len(split_recordings(tmp_path, find_recordings(tmp_path))["train"]) == 5
-    assert sorted(listed) == [tmp_path / "test", tmp_path / "train"]
-
-
 MISTAKES = {
     "nothing there": (shutil.rmtree, "data: no such file or folder; check the path"),
     "no recordings": (lambda root: [path.unlink() for path in root.iterdir()], "data: holds no recording"),
@@ -341,16 +333,6 @@ def test_a_relative_path_is_searched_above_the_working_folder_and_not_inside_it(
     monkeypatch.chdir(tmp_path / "one" / "train")
     assert described_size(Path("drive.raw")) == (60, 60)
     assert described_size(Path("../../other/train/drive.raw")) == (70, 70)
-
-
-def test_a_description_is_parsed_once_and_again_when_it_changes(tmp_path, monkeypatch):
-    (tmp_path / "dataset.json").write_text('{"data": "a"}')
-    first = read_description(tmp_path)
-    monkeypatch.setattr(description, "read_json", None)
-    assert read_description(tmp_path) == first
-    monkeypatch.undo()
-    (tmp_path / "dataset.json").write_text('{"data": "second"}')
-    assert read_description(tmp_path).data == "second"
 
 
 @pytest.mark.parametrize(

@@ -283,12 +283,6 @@ def test_arrays_that_files_do_not_hold_are_refused(tmp_path, content):
             load(tmp_path / name)
 
 
-def test_the_size_of_arrays_is_read_from_their_headers(tmp_path, monkeypatch):
-    path = archive(tmp_path / "a", EVENTS._asdict())
-    monkeypatch.setattr(np.lib.format, "read_array", None)
-    assert arrays.open_arrays(path, *SIZE).events == 3_000
-
-
 def changed(**columns):
     return lambda path: structured(path, EVENTS._asdict() | columns)
 

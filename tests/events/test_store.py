@@ -2,13 +2,11 @@
 
 import errno
 import hashlib
-import io
 import json
 import multiprocessing
 import shutil
 import signal
 from dataclasses import replace
-from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -18,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
-from tespec.events import Events, packing, store, window_histograms
+from tespec.events import Events, packing, window_histograms
 from tespec.events.packing import load, open_reader, pack
 from tespec.events.readers import prophesee
 from tespec.events.readers.prophesee import write_dat
@@ -57,14 +55,15 @@ def test_what_is_packed_is_read_in_any_slice(tmp_path_factory, events, slices):
             assert_same_events(each.slice(t0, t1), Events(*(column[kept] for column in events)))
 
 
-def test_words_index_and_header_are_laid_out_as_described(tmp_path):
+def test_words_index_and_header_are_laid_out_as_described(tmp_path, monkeypatch):
+    monkeypatch.setattr(packing, "BLOCK", 5)  # bytes hashed after each part of the events
     source = tmp_path / "dir0"
     (source / "imgs").mkdir(parents=True)
     (source / "b").write_bytes(b"recording")
     (source / "a").write_bytes(b"the ")
     day = 1_700_000_000_000_000
     events = Events(*map(np.array, ([2047, 1, 1], [3, 1023, 0], [day + 999, day - 1000, day + 2000], [1, 0, 0])))
-    folder = pack(reader_of(source, events, height=1024, width=2048), tmp_path / "stores" / "store")
+    folder = pack(reader_of(source, *parts_of(events, 3), height=1024, width=2048), tmp_path / "stores" / "store")
     assert names(folder) == ["events.u32", "header.json", "index.i64"]
     words = np.fromfile(folder / "events.u32", "<u4")
     assert words.tolist() == [2047 | 3 << 11 | 1 << 21 | 999 << 22, 1 | 1023 << 11 | 999 << 22, 1]
@@ -89,25 +88,6 @@ def recording(tmp_path, monkeypatch):
     path = tmp_path / "a.dat"
     write_dat(path, *random_events(20_000, height=60, width=80, end=3_000_000), 60, 80)
     return path, content(pack(open_reader(path), tmp_path / "whole"))
-
-
-def test_a_recording_is_hashed_while_it_is_decoded_and_read_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(packing, "BLOCK", 1 << 12)
-    path, content, hashed, before, opened = tmp_path / "a", bytes(range(256)) * 4096, [], [], Path.open
-    chunks = parts_of(random_events(1_000), 10)
-    reader = replace(reader_of(path, *chunks), chunks=lambda: (before.append(sum(hashed)) or each for each in chunks))
-    path.write_bytes(content)
-
-    class Watched(io.FileIO):
-        def read(self, count):
-            hashed.append(len(block := super().read(count)))
-            return block
-
-    monkeypatch.setattr(Path, "open", lambda at, *args, **kw: Watched(at) if at == path else opened(at, *args, **kw))
-    header = json.loads((pack(reader, tmp_path / "store") / "header.json").read_text())
-    assert header["source"]["sha256"] == sha256(content)
-    assert sum(hashed) == len(content) + 2 * packing.SAMPLED  # read once, plus the samples
-    assert all(before[number] >= len(content) * (number - 1) // 10 for number in range(2, 10))
 
 
 @pytest.mark.parametrize("shape", ["jumps", "silence"])
@@ -198,14 +178,6 @@ def test_damaged_words_are_refused_where_they_are_read(tmp_path, change):
     for read in (lambda: stream.slice(at, at + 1), lambda: window_histograms(stream, [(0, 50_000)], 10)):
         with pytest.raises(UserError, match="damaged"):
             read()
-
-
-def test_open_stores_are_mapped_anew_so_that_open_files_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "_mapped", store.lru_cache(maxsize=2)(store._mapped.__wrapped__))
-    streams = [open_store(stored(tmp_path / str(seed), seed=seed)) for seed in range(5)]
-    for seed in (0, 1, 2, 3, 4, 0):
-        assert_same_events(whole(streams[seed]), random_events(1_000, seed=seed))
-    assert store._mapped.cache_info().currsize == 2
 
 
 def test_a_complete_store_of_the_same_recording_stays_and_any_other_is_replaced(recording, tmp_path):

@@ -1,5 +1,6 @@
 """Loading weights into backbones: matched, adapted and refused tensors, and the learning rate that follows."""
 
+import hashlib
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -42,6 +43,7 @@ def test_loads_the_whole_backbone_ready_for_streaming(tmp_path):
     file = own_file(tmp_path)
     report = load_backbone(backbone(1), file)
     assert (report.coverage, report.unused, report.adapted, report.recipe) == (1, (), (), RECIPE)
+    assert report.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
     model = tespec.load(file)
     assert (model.arch, model.recurrent, model.img_size, model.training) == ("micro", True, SIZE, False)
     counts = torch.ones(1, 20, 90, 150, dtype=torch.uint8)
