@@ -21,10 +21,8 @@ def write_events(path):
     from tespec.events import load_events
 
     stream = load_events(HERE / "evt3_640x480_2.08s.raw")
-    x, y, t, p = stream.slice(stream.t_first, stream.t_last + 1)
-    events = np.zeros(len(t), [("x", "<i8"), ("y", "<i8"), ("t", "<i8"), ("p", "<i8")])
-    events["x"], events["y"], events["t"], events["p"] = x, y, t, p
-    np.save(path, events)
+    columns = stream.slice(stream.t_first, stream.t_last + 1)
+    np.save(path, np.rec.fromarrays([column.astype("<i8") for column in columns], names="x, y, t, p"))
 
 
 def write_frames(path):

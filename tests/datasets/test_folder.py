@@ -306,8 +306,6 @@ def test_an_archive_of_histograms_is_pretrained_on_as_it_is(tiny_world, tmp_path
     assert division.train[0].histograms(1, 2, 10, "rvt").max() > 0
     with pytest.raises(UserError, match=r"holds windows of 50 ms, not 40; give --set window_ms=50"):
         divide(root, 40, WHOLE)
-    with pytest.raises(UserError, match=r"its sensor is 80x64 px, not 640x480; omit --sensor"):
-        divide(root, 50, WHOLE, (480, 640))
 
 
 def test_the_nearest_one_that_states_a_sensor_within_five_folders_gives_its_size(tmp_path):

@@ -20,12 +20,6 @@ from tespec.weights.files import read_tensors, read_weights
 RECIPE = {"bins": 1, "in_channels": 2, "sensor": [32, 32], "width": "micro", "recurrent": False}
 
 
-def weights(path, recipe):
-    tensors = EventSwin("micro", recurrent=False, bins=1, img_size=(32, 32)).state_dict()
-    save_file(tensors, path, metadata={"tespec": recipe if isinstance(recipe, str) else json.dumps(recipe)})
-    return path
-
-
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
@@ -40,8 +34,11 @@ def weights(path, recipe):
     ],
 )  # fmt: skip
 def test_a_recipe_of_other_types_or_that_lacks_something_is_refused(tmp_path, recipe, message):
+    text = recipe if isinstance(recipe, str) else json.dumps(recipe)
+    tensors = EventSwin("micro", recurrent=False, bins=1, img_size=(32, 32)).state_dict()
+    save_file(tensors, tmp_path / "a.safetensors", metadata={"tespec": text})
     with pytest.raises(UserError, match=message):
-        tespec.load(weights(tmp_path / "a.safetensors", recipe))
+        tespec.load(tmp_path / "a.safetensors")
 
 
 def test_settings_beside_the_weights_are_read_as_plain_values(tmp_path, monkeypatch):
