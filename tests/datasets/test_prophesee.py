@@ -183,25 +183,12 @@ def test_boxes_as_wide_as_the_sensor_are_left_out_of_training_alone(root):
     assert [recording.label_times.tolist() for recording in found.recordings("train")] == [TIMES[1:3]] * 2
 
 
-# 1Mpx: three of seven classes, ten label frames per second, half the resolution.
-def one_mpx(root, stored):
-    write_recording(root / "test", "a", stored, task="1mpx", end=1_000_000)
-    return opened(root, "1mpx").recordings("test")[0]
-
-
-def test_labels_of_1mpx_at_60_hz_give_ten_frames_a_second(tmp_path):
-    recording = one_mpx(tmp_path, frames_at(range(16_667, 1_000_000, 16_667)))
-    np.testing.assert_array_equal(recording.label_times, 16_667 * np.arange(6, 60, 6))
-    np.testing.assert_array_equal(np.diff(recording.labelled), 2)
-    assert np.abs(np.diff(recording.windows, axis=1) - 50_000).max() <= 1
-    np.testing.assert_array_equal(recording.windows[1:, 0], recording.windows[:-1, 1])
-    assert recording.labels.every.boxes.t.tolist() == recording.label_times.tolist()  # others are not kept in memory
-
-
-def test_three_of_seven_classes_count_and_boxes_are_halved(tmp_path):
+def test_of_1mpx_three_of_seven_classes_count_and_boxes_are_halved(tmp_path):
     rows = [(100_000, 40 + 100 * label, 30, 60, 50, label) for label in range(7)]
     small = [(100_000, 8, 8, 5, 6, 0), (200_000, 8, 8, 4.5, 90, 0), (300_000, 8, 8, 80, 80, 6)]
-    recording = one_mpx(tmp_path, boxes(*rows, (100_000, 1200, 700, 300, 300, 2), *small))
+    stored = boxes(*rows, (100_000, 1200, 700, 300, 300, 2), *small)
+    write_recording(tmp_path / "test", "a", stored, task="1mpx", end=1_000_000)
+    (recording,) = opened(tmp_path, "1mpx").recordings("test")
     assert (recording.label_times.tolist(), recording.left_out) == ([100_000], 2)
     assert recording.labels[0].label.tolist() == [0, 1, 2, 2, 0]
     # RVT crops again after it halves (data/genx_utils/labels.py, `scale_`).
