@@ -190,12 +190,15 @@ def test_without_a_validation_split_a_fifth_of_train_is_held_out_by_name(tmp_pat
 
 
 def test_of_few_recordings_the_last_quarter_is_held_out_in_contiguous_windows(tmp_path):
-    division = divide(*write_recordings(tmp_path, "one.dat", seconds=2.03), 50, WHOLE)
+    (path,) = write_recordings(tmp_path, "one.dat", seconds=2.03, height=48, width=64)
+    division = divide(path, 50, WHOLE)
     (train,), (held_out,) = division.train, division.held_out
     assert names([train, held_out]) == ["one.dat (first 75% of its time)", "one.dat (after 75% of its time)"]
     assert (len(train), len(held_out)) == (30, 10)
     windows = np.concatenate([train.windows, held_out.windows])
     np.testing.assert_array_equal(windows, 50_000 * np.stack([np.arange(40), np.arange(1, 41)], axis=1))
+    with pytest.raises(UserError, match="longest has 10 windows of 50 ms; use --set segments=10, or"):
+        open_pretraining(pretraining_settings("tespec", "sample", ["segments=15"]), path)
 
 
 @pytest.mark.parametrize(
@@ -283,13 +286,6 @@ def test_windows_below_1_us_and_factors_above_the_sensor_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"a sensor of 16x12 px cannot be downsampled by 13; give at most 12"):
         divide(path, 50, Downsample(13, "nearest"))
     assert divide(path, 50, Downsample(12, "nearest")).train[0].region == Region(1, 1, 12)
-
-
-def test_too_few_windows_held_out_are_counted(tmp_path):
-    """The last quarter of 2 s, 10 windows of 50 ms, is held out."""
-    (path,) = write_recordings(tmp_path, "one.dat", height=48, width=64)
-    with pytest.raises(UserError, match="longest has 10 windows of 50 ms; use --set segments=10, or"):
-        open_pretraining(pretraining_settings("tespec", "sample", ["segments=15"]), path)
 
 
 def test_times_that_step_back_are_counted(tmp_path):

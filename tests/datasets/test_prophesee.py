@@ -15,9 +15,8 @@ from twins.rvt_archive import archive
 
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
-from tespec.core.settings import Downsample
 from tespec.datasets.prophesee import BoxLabels, PropheseeProtocol, choose_boxes, choose_frames, raw_boxes
-from tespec.datasets.recording import contiguous_windows, require_stored
+from tespec.datasets.recording import contiguous_windows
 from tespec.datasets.sources import ENDS, REPRESENTATIONS
 from tespec.events.histogram import FlipZoom
 from tespec.events.readers.prophesee import write_dat
@@ -201,7 +200,6 @@ def test_of_1mpx_three_of_seven_classes_count_and_boxes_are_halved(tmp_path):
 # RVT's archives of histograms; `tests/twins` compares them with the raw recordings.
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Folder of an archive of RVT with one recording."""
     root = tmp_path_factory.mktemp("made")
     write_recording(root / "test", "a", frames_at(TIMES[1:]))
     archive(root, factor=1, period_us=250_000, windows_per_period=5, classes=2, min_diagonal=30, min_side=10)
@@ -219,24 +217,22 @@ def test_of_an_archive_feed_forward_networks_see_the_window_of_each_label(made):
     np.testing.assert_array_equal(flipped, every.histograms(3, 2, 10, "rvt")[..., ::-1])
 
 
-def test_a_factor_that_an_archive_is_not_stored_at_is_refused(made):
-    recordings = opened(made, "gen1", "rule=rvt").recordings("test")
-    require_stored(recordings, Downsample(1, "nearest"), ["downsample.factor"])
-    with pytest.raises(UserError, match=r"holds histograms downsampled by 1, not by 2; set downsample\.factor to 1"):
-        require_stored(recordings, Downsample(2, "nearest"), ["downsample.factor"])
-
-
-def test_a_protocol_that_an_archive_is_not_stored_with_is_refused(tiny_world, tmp_path):
+def test_a_protocol_or_factor_that_an_archive_is_not_stored_with_is_refused(tiny_world, tmp_path):
     relayout(root := copied(tiny_world, tmp_path, "gen1"), "gen1", "rvt-archive")
 
     def prepared(*changes):
         data = Data(root, "sample")
         return prepare_run("a", cell_spec(tmp_path, tmp_path, "gen1", changes=("rule=rvt", *changes), data=data))[0]
 
-    assert prepared("protocol.skip=[a]").overrides["protocol.skip"] == ["a"]
+    def by(factor):
+        return f"downsample.factor={factor}", "downsample.to_width=null"
+
+    assert prepared("protocol.skip=[a]", *by(1)).overrides["protocol.skip"] == ["a"]
     what = r"labels that RVT's protocol selected, so protocol\.min_side has no effect; leave it at its default"
     with pytest.raises(UserError, match=what):
         prepared("protocol.skip=[a]", "protocol.min_side=3")
+    with pytest.raises(UserError, match=r"holds histograms downsampled by 1, not by 2; set downsample\.factor to 1"):
+        prepared(*by(2))
 
 
 COUNTS = REPRESENTATIONS / "event_representations.h5"
