@@ -155,13 +155,17 @@ def test_recordings_of_ones_own_are_left_out_by_no_name(tmp_path):
     assert not division.excluded_test
 
 
-def test_what_lies_beside_the_folders_of_splits_is_left_out(tmp_path):
-    write_recordings(tmp_path, "train/one.dat", "test/two.dat", "testing/three.dat", "extra/train/four.dat", "five.dat")
+def test_what_lies_beside_the_folders_of_splits_is_left_out_and_named(tmp_path):
+    files = "train/one.dat", "test/two.dat", "testing/three.dat", "extra/train/four.dat", "five.dat"
+    write_recordings(tmp_path, *files, height=48, width=64)
     division = divide(tmp_path, 50, WHOLE)
     assert {recording.path for recording in division.train + division.held_out} == {tmp_path / "train" / "one.dat"}
     assert division.excluded_test == ("test/two.dat",)
     assert division.left_out == ("extra/train/four.dat", "five.dat", "testing/three.dat")
     assert divide(tmp_path / "extra", 50, WHOLE).train
+    tested, beside = open_pretraining(pretraining_settings("tespec", "sample", ["segments=5"]), tmp_path).notes
+    assert tested == "skipped (test split): test/two.dat"
+    assert beside.endswith("not listed in dataset.json): extra/train/four.dat, five.dat, testing/three.dat")
 
 
 def test_folders_of_images_may_have_the_names_of_splits_and_recordings(tmp_path):
@@ -268,15 +272,6 @@ def test_damaged_recordings_are_left_out_if_asked_for_and_recorded(tmp_path):
         path.unlink()
     with pytest.raises(UserError, match=r"r1\.dat: "):
         divide(tmp_path, 50, WHOLE, skip_damaged=True)
-
-
-def test_what_is_left_out_is_named_in_a_line(tmp_path):
-    files = [f"r{number:02d}.dat" for number in range(12)]
-    write_recordings(tmp_path, *files, height=48, width=64)
-    (tmp_path / "dataset.json").write_text('{"splits": {"train": ["r00"], "val": ["r01"]}}')
-    task = open_pretraining(pretraining_settings("tespec", "sample", ["segments=5"]), tmp_path)
-    named = f"{', '.join(files[2:10])} and 2 more"
-    assert task.notes == (f"skipped (outside the split folders, or not listed in dataset.json): {named}",)
 
 
 def test_windows_below_1_us_and_factors_above_the_sensor_are_refused(tmp_path):

@@ -26,7 +26,6 @@ from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
 from tespec.tasks.detection import DetectionTask
 
-SIZES = {"gen1": (240, 304), "1mpx": (720, 1280)}
 # prophesee-ai/prophesee-automotive-dataset-toolbox, src/io/box_loading.py
 FIELDS = ("t", "x", "y", "w", "h", "class_id", "track_id", "class_confidence")
 BOX = list(zip(FIELDS, ("<i8", "<f4", "<f4", "<f4", "<f4", "<u4", "<u4", "<f4"), strict=True))
@@ -44,7 +43,7 @@ def frames_at(times, *, label=0, size=(60, 50)):
 
 def write_recording(folder, name, stored, *, task="gen1", end=1_300_000, start=0, count=4000, seed=0):
     """Write boxes, and random events of which the first is at `start` and the last `end` us later."""
-    height, width = SIZES[task]
+    height, width = {"gen1": (240, 304), "1mpx": (720, 1280)}[task]
     events = random_events(count, height=height, width=width, start=start, end=start + end, seed=seed)
     events.t[[0, -1]] = start, start + end
     folder.mkdir(parents=True, exist_ok=True)
@@ -221,18 +220,15 @@ def test_a_protocol_or_factor_that_an_archive_is_not_stored_with_is_refused(tiny
     relayout(root := copied(tiny_world, tmp_path, "gen1"), "gen1", "rvt-archive")
 
     def prepared(*changes):
-        data = Data(root, "sample")
-        return prepare_run("a", cell_spec(tmp_path, tmp_path, "gen1", changes=("rule=rvt", *changes), data=data))[0]
+        data, stored = Data(root, "sample"), ("rule=rvt", "downsample.factor=1", "downsample.to_width=null")
+        return prepare_run("a", cell_spec(tmp_path, tmp_path, "gen1", changes=(*stored, *changes), data=data))[0]
 
-    def by(factor):
-        return f"downsample.factor={factor}", "downsample.to_width=null"
-
-    assert prepared("protocol.skip=[a]", *by(1)).overrides["protocol.skip"] == ["a"]
+    assert prepared("protocol.skip=[a]").overrides["protocol.skip"] == ["a"]
     what = r"labels that RVT's protocol selected, so protocol\.min_side has no effect; leave it at its default"
     with pytest.raises(UserError, match=what):
         prepared("protocol.skip=[a]", "protocol.min_side=3")
     with pytest.raises(UserError, match=r"holds histograms downsampled by 1, not by 2; set downsample\.factor to 1"):
-        prepared(*by(2))
+        prepared("downsample.factor=2")
 
 
 COUNTS = REPRESENTATIONS / "event_representations.h5"

@@ -2,8 +2,8 @@
 
 Names and shapes come from timm's own Swin Transformer; the changes of other publishers follow their code:
 microsoft/Swin-Transformer and SwinTransformer/Transformer-SSL (models/swin_transformer.py, models/moby.py),
-Yan98/Event-Camera-Data-Dense-Pre-training (model/pretrain_model.py,
-model/network/) and pabloseijo/event-penguins-optimization (src/tespec_encoder.py).
+Yan98/Event-Camera-Data-Dense-Pre-training (model/pretrain_model.py, model/network/)
+and pabloseijo/event-penguins-optimization (src/tespec_encoder.py).
 """
 
 import re

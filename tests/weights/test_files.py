@@ -5,7 +5,7 @@ import json
 import pickle
 import sys
 from collections import OrderedDict
-from types import ModuleType
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -46,10 +46,8 @@ def test_settings_beside_the_weights_are_read_as_plain_values(tmp_path, monkeypa
     node = type("CfgNode", (dict,), {"__module__": "yacs.config"})
     settings = node(MODEL=node(TYPE="swin"))
     settings.__dict__["__immutable__"] = True
-    module = ModuleType("yacs.config")
-    module.CfgNode = node
-    monkeypatch.setitem(sys.modules, "yacs", ModuleType("yacs"))
-    monkeypatch.setitem(sys.modules, "yacs.config", module)
+    for name in ("yacs", "yacs.config"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(CfgNode=node))
     content = {
         "model": {"a": torch.ones(3)},
         "config": settings,
