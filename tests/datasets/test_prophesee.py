@@ -220,15 +220,16 @@ def test_a_protocol_or_factor_that_an_archive_is_not_stored_with_is_refused(tiny
     relayout(root := copied(tiny_world, tmp_path, "gen1"), "gen1", "rvt-archive")
 
     def prepared(*changes):
-        data, stored = Data(root, "sample"), ("rule=rvt", "downsample.factor=1", "downsample.to_width=null")
-        return prepare_run("a", cell_spec(tmp_path, tmp_path, "gen1", changes=(*stored, *changes), data=data))[0]
+        data = Data(root, "sample")
+        return prepare_run("a", cell_spec(tmp_path, tmp_path, "gen1", changes=("rule=rvt", *changes), data=data))[0]
 
     assert prepared("protocol.skip=[a]").overrides["protocol.skip"] == ["a"]
     what = r"labels that RVT's protocol selected, so protocol\.min_side has no effect; leave it at its default"
     with pytest.raises(UserError, match=what):
         prepared("protocol.skip=[a]", "protocol.min_side=3")
     with pytest.raises(UserError, match=r"holds histograms downsampled by 1, not by 2; set downsample\.factor to 1"):
-        prepared("downsample.factor=2")
+        prepared("downsample.to_width=null", "downsample.factor=2")
+    prepared("downsample.to_width=null", "downsample.factor=1")
 
 
 COUNTS = REPRESENTATIONS / "event_representations.h5"

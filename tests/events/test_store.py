@@ -55,7 +55,7 @@ def test_what_is_packed_is_read_in_any_slice(tmp_path_factory, events, slices):
 
 
 def test_words_index_and_header_are_laid_out_as_described(tmp_path, monkeypatch):
-    monkeypatch.setattr(packing, "BLOCK", 5)  # bytes hashed after each part of the events
+    monkeypatch.setattr(packing, "BLOCK", 2)  # bytes hashed after each part of the events
     source = tmp_path / "dir0"
     (source / "imgs").mkdir(parents=True)
     (source / "b").write_bytes(b"recording")
