@@ -1,30 +1,23 @@
 """Random events, a reference implementation of histograms, and writers that follow the formats' descriptions."""
 
-import struct
-from itertools import pairwise
 from pathlib import Path
 
 import h5py
 import hdf5plugin
-import lz4.frame
 import numpy as np
 import pytest
-import zstandard
 from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
 from tespec.events import Events, load_events
 from tespec.events.packing import load
 from tespec.events.readers import Reader
-from tespec.events.readers.aedat4 import EVENT, MAGIC
 
 HEIGHT, WIDTH = 6, 8
 # Types of EVT3 words, stored in their upper four bits.
 EVT3 = {"ADDR_Y": 0, "ADDR_X": 2, "BASE_X": 3, "VECT_12": 4, "VECT_8": 5, "TIME_LOW": 6, "CONTINUED_4": 7}
 EVT3 |= {"TIME_HIGH": 8, "EXT_TRIGGER": 10, "OTHERS": 14, "CONTINUED_12": 15}
 BLOSC = hdf5plugin.Blosc(cname="zstd", clevel=1, shuffle=hdf5plugin.Blosc.SHUFFLE)
-OFFSET = 49_512_345_678  # us, offset of DSEC's times
-EPOCH = 1_506_117_800.123456  # s, start of MVSEC's times
 
 
 def random_events(count, *, height=HEIGHT, width=WIDTH, start=0, end=50_000, seed=0):
@@ -114,12 +107,6 @@ def evt3_events(events):
         yield from (*evt3_time(t), ("ADDR_Y", y), ("ADDR_X", p << 11 | x))
 
 
-def evt2(path, *words):
-    content = np.array([kind << 28 | value for kind, value in words], "<u4").tobytes()
-    path.write_bytes(b"% evt 2.0\n% geometry 640x480\n% end\n" + content)
-    return path
-
-
 def dat(path, records, *, header="% Height 480\n% Width 640\n", kind=(12, 8)):
     """Write a DAT file of `records` (x, y, t, p)."""
     words = np.array([(t, p << 28 | y << 14 | x) for x, y, t, p in records], "<u4")
@@ -137,7 +124,8 @@ def ddd17(folder, events, *, ticks_per_us=1000, frame_period_us=33_000, images=4
     return folder
 
 
-def write_h5(path, content, codec=BLOSC):
+def write_h5(path, content, codec=None):
+    codec = BLOSC if codec is None else codec
     with h5py.File(path, "w") as file:
         for name, value in content.items():
             if value is not None:
@@ -146,56 +134,5 @@ def write_h5(path, content, codec=BLOSC):
     return path
 
 
-def dsec(path, *events, codec=BLOSC, **changes):
-    """Write a recording of DSEC; `changes` replace its HDF5 datasets, None leaves one out."""
-    milliseconds = np.arange(int(max(events[2], default=0)) // 1000 + 2)
-    kinds = "<u2", "<u2", "<u4", "u1"
-    content = {f"events/{name}": np.asarray(events[i], kinds[i]) for i, name in enumerate("xytp")}
-    content |= {
-        "ms_to_idx": np.searchsorted(events[2], 1000 * milliseconds).astype("<u8"),
-        "t_offset": np.int64(OFFSET),
-    }
-    return write_h5(path, content | {name.replace("__", "/"): value for name, value in changes.items()}, codec)
-
-
-def mvsec(path, x, y, t, p, rows=None):
-    """Write a recording of MVSEC; `t` is in us after EPOCH."""
-    table = np.stack([x, y, EPOCH + np.asarray(t) / 1e6, 2.0 * np.asarray(p) - 1], axis=1) if rows is None else rows
-    return write_h5(path, {"davis/left/events": table}, codec={})
-
-
-XML = """<dv version="2.0"><node name="outInfo">
-<node name="0"><attr key="typeIdentifier">FRME</attr></node>
-<node name="3"><attr key="typeIdentifier">EVTS</attr><node name="info">
-<attr key="sizeX" type="int">64</attr><attr key="sizeY" type="int">48</attr></node></node></node></dv>"""
-ZSTD = zstandard.ZstdCompressor().compress
-COMPRESS = (lambda content: content, lz4.frame.compress, lz4.frame.compress, ZSTD, ZSTD)
-
-
-def _flat_buffer(fields, heap):
-    """FlatBuffer whose root table has scalar fields (bytes), then a field with the offset of `heap`."""
-    offsets = 4 + np.cumsum([0, *map(len, fields)])
-    vtable = struct.pack(f"<{len(offsets) + 2}H", 4 + 2 * len(offsets), 4 + offsets[-1], *offsets)
-    body = struct.pack("<i", len(vtable)) + b"".join(fields) + struct.pack("<I", 4)
-    return struct.pack("<I", 4 + len(vtable)) + vtable + body + heap
-
-
-def packet(events, stream=3, compression=1):
-    elements = np.zeros(len(events.t), EVENT)
-    for name, column in zip(("x", "y", "t", "on"), events, strict=True):
-        elements[name] = column
-    content = _flat_buffer([], struct.pack("<I", len(elements)) + elements.tobytes())
-    payload = COMPRESS[compression](struct.pack("<I", len(content)) + content)
-    return struct.pack("<ii", stream, len(payload)) + payload
-
-
-def aedat4(path, *packets, compression=1, xml=XML, end=-1):
-    scalars = [struct.pack("<i", compression), struct.pack("<q", end)]
-    header = _flat_buffer(scalars, struct.pack("<I", len(xml)) + xml.encode())
-    path.write_bytes(MAGIC + struct.pack("<I", len(header)) + header + b"".join(packets))
-    return path
-
-
 def parts_of(events, count):
-    borders = np.linspace(0, len(events.t), count + 1).astype(int)
-    return [Events(*(column[a:b] for column in events)) for a, b in pairwise(borders)]
+    return [Events(*part) for part in zip(*(np.array_split(column, count) for column in events), strict=True)]

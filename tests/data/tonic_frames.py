@@ -16,22 +16,10 @@ HERE = Path(__file__).parent
 WINDOW_US, BINS, SIZE = 50_000, 10, (640, 480, 2)
 STARTS_US = (0, 50_000, 733_333, 1_900_001)  # after the first event
 
-
-def write_events(path):
-    from tespec.events import load_events
-
-    stream = load_events(HERE / "evt3_640x480_2.08s.raw")
-    x, y, t, p = stream.slice(stream.t_first, stream.t_last + 1)
-    events = np.zeros(len(t), [("x", "<i8"), ("y", "<i8"), ("t", "<i8"), ("p", "<i8")])
-    events["x"], events["y"], events["t"], events["p"] = x, y, t, p
-    np.save(path, events)
-
-
-def write_frames(path):
+if sys.argv[2:] == ["frames"]:
     from tonic.functional import to_frame_numpy
 
-    events = np.load(path)
-    content = {}
+    events, content = np.load(sys.argv[1]), {}
     for number, start in enumerate(STARTS_US):
         first = int(events["t"][0]) + start
         frames = to_frame_numpy(
@@ -45,7 +33,9 @@ def write_frames(path):
             f"counts_{number}": frames.ravel()[places].astype(np.uint8),
         }
     np.savez_compressed(HERE / "tonic_frames.npz", **content)
+else:
+    from tespec.events import load_events
 
-
-if __name__ == "__main__":
-    (write_frames if sys.argv[2:] == ["frames"] else write_events)(Path(sys.argv[1]))
+    stream = load_events(HERE / "evt3_640x480_2.08s.raw")
+    columns = stream.slice(stream.t_first, stream.t_last + 1)
+    np.save(sys.argv[1], np.rec.fromarrays([column.astype("<i8") for column in columns], names="x, y, t, p"))

@@ -1,5 +1,6 @@
 """Result of checking recordings, and the moments and images of a preview."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from tespec.datasets.check import check, choose, moment, problems, table, window
 from tespec.datasets.folder import ALL, EventFolder
 from tespec.events import load_events
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
+from tespec.runs.data import Data, settings_of
+from tespec.tasks import build_task
 
 
 @pytest.mark.parametrize("task", ["ddd17", "gen1", "dsec", "mvsec"])
@@ -40,6 +43,17 @@ def test_what_is_wrong_is_told_for_each_recording(tiny_world, tmp_path):
     assert found[2].facts["events_count"] > 0
     assert "labels_count" not in found[2].facts
     assert len(table(found).splitlines()) == 5
+
+
+def test_recordings_of_different_sizes_are_found_and_not_trained_on(tiny_world, tmp_path):
+    root = copied(tiny_world, tmp_path, "gen1")
+    path = min(root.glob("train/*.dat"))
+    path.write_bytes(path.read_bytes().replace(b"Width 80", b"Width 82"))
+    what = r"recordings of different sizes: 8[02]x64 \(.*\), 8[02]x64 \(.*\) px; give recordings of one size"
+    (problem,) = problems(list(check(opened(root, "gen1"))))
+    assert re.search(what, problem)
+    with pytest.raises(UserError, match=what):
+        build_task(settings_of(Data(root, "sample"), "gen1", "recurrent"), root)
 
 
 @pytest.fixture(scope="module")

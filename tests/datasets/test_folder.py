@@ -11,7 +11,7 @@ from event_files import random_events, write_h5
 from PIL import Image
 from twins.layouts import LAYOUTS, relayout
 
-from tespec.core import config, description
+from tespec.core import config
 from tespec.core.config import pretraining_settings
 from tespec.core.description import Description, described_size, descriptions_above, read_description
 from tespec.core.errors import UserError
@@ -155,13 +155,17 @@ def test_recordings_of_ones_own_are_left_out_by_no_name(tmp_path):
     assert not division.excluded_test
 
 
-def test_what_lies_beside_the_folders_of_splits_is_left_out(tmp_path):
-    write_recordings(tmp_path, "train/one.dat", "test/two.dat", "testing/three.dat", "extra/train/four.dat", "five.dat")
+def test_what_lies_beside_the_folders_of_splits_is_left_out_and_named(tmp_path):
+    files = "train/one.dat", "test/two.dat", "testing/three.dat", "extra/train/four.dat", "five.dat"
+    write_recordings(tmp_path, *files, height=48, width=64)
     division = divide(tmp_path, 50, WHOLE)
     assert {recording.path for recording in division.train + division.held_out} == {tmp_path / "train" / "one.dat"}
     assert division.excluded_test == ("test/two.dat",)
     assert division.left_out == ("extra/train/four.dat", "five.dat", "testing/three.dat")
     assert divide(tmp_path / "extra", 50, WHOLE).train
+    tested, beside = open_pretraining(pretraining_settings("tespec", "sample", ["segments=5"]), tmp_path).notes
+    assert tested == "skipped (test split): test/two.dat"
+    assert beside.endswith("not listed in dataset.json): extra/train/four.dat, five.dat, testing/three.dat")
 
 
 def test_folders_of_images_may_have_the_names_of_splits_and_recordings(tmp_path):
@@ -190,12 +194,15 @@ def test_without_a_validation_split_a_fifth_of_train_is_held_out_by_name(tmp_pat
 
 
 def test_of_few_recordings_the_last_quarter_is_held_out_in_contiguous_windows(tmp_path):
-    division = divide(*write_recordings(tmp_path, "one.dat", seconds=2.03), 50, WHOLE)
+    (path,) = write_recordings(tmp_path, "one.dat", seconds=2.03, height=48, width=64)
+    division = divide(path, 50, WHOLE)
     (train,), (held_out,) = division.train, division.held_out
     assert names([train, held_out]) == ["one.dat (first 75% of its time)", "one.dat (after 75% of its time)"]
     assert (len(train), len(held_out)) == (30, 10)
     windows = np.concatenate([train.windows, held_out.windows])
     np.testing.assert_array_equal(windows, 50_000 * np.stack([np.arange(40), np.arange(1, 41)], axis=1))
+    with pytest.raises(UserError, match="longest has 10 windows of 50 ms; use --set segments=10, or"):
+        open_pretraining(pretraining_settings("tespec", "sample", ["segments=15"]), path)
 
 
 @pytest.mark.parametrize(
@@ -275,15 +282,6 @@ def test_damaged_recordings_are_left_out_if_asked_for_and_recorded(tmp_path):
         divide(tmp_path, 50, WHOLE, skip_damaged=True)
 
 
-def test_what_is_left_out_is_named_in_a_line(tmp_path):
-    files = [f"r{number:02d}.dat" for number in range(12)]
-    write_recordings(tmp_path, *files, height=48, width=64)
-    (tmp_path / "dataset.json").write_text('{"splits": {"train": ["r00"], "val": ["r01"]}}')
-    task = open_pretraining(pretraining_settings("tespec", "sample", ["segments=5"]), tmp_path)
-    named = f"{', '.join(files[2:10])} and 2 more"
-    assert task.notes == (f"skipped (outside the split folders, or not listed in dataset.json): {named}",)
-
-
 def test_windows_below_1_us_and_factors_above_the_sensor_are_refused(tmp_path):
     (path,) = write_recordings(tmp_path, "one.dat")  # 16x12 px
     with pytest.raises(UserError, match=r"window_ms: 0.0004 is less than 1 us; give a longer window"):
@@ -291,13 +289,6 @@ def test_windows_below_1_us_and_factors_above_the_sensor_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"a sensor of 16x12 px cannot be downsampled by 13; give at most 12"):
         divide(path, 50, Downsample(13, "nearest"))
     assert divide(path, 50, Downsample(12, "nearest")).train[0].region == Region(1, 1, 12)
-
-
-def test_too_few_windows_held_out_are_counted(tmp_path):
-    """The last quarter of 2 s, 10 windows of 50 ms, is held out."""
-    (path,) = write_recordings(tmp_path, "one.dat", height=48, width=64)
-    with pytest.raises(UserError, match="longest has 10 windows of 50 ms; use --set segments=10, or"):
-        open_pretraining(pretraining_settings("tespec", "sample", ["segments=15"]), path)
 
 
 def test_times_that_step_back_are_counted(tmp_path):
@@ -314,8 +305,6 @@ def test_an_archive_of_histograms_is_pretrained_on_as_it_is(tiny_world, tmp_path
     assert division.train[0].histograms(1, 2, 10, "rvt").max() > 0
     with pytest.raises(UserError, match=r"holds windows of 50 ms, not 40; give --set window_ms=50"):
         divide(root, 40, WHOLE)
-    with pytest.raises(UserError, match=r"its sensor is 80x64 px, not 640x480; omit --sensor"):
-        divide(root, 50, WHOLE, (480, 640))
 
 
 def test_the_nearest_one_that_states_a_sensor_within_five_folders_gives_its_size(tmp_path):
@@ -341,16 +330,6 @@ def test_a_relative_path_is_searched_above_the_working_folder_and_not_inside_it(
     monkeypatch.chdir(tmp_path / "one" / "train")
     assert described_size(Path("drive.raw")) == (60, 60)
     assert described_size(Path("../../other/train/drive.raw")) == (70, 70)
-
-
-def test_a_description_is_parsed_once_and_again_when_it_changes(tmp_path, monkeypatch):
-    (tmp_path / "dataset.json").write_text('{"data": "a"}')
-    first = read_description(tmp_path)
-    monkeypatch.setattr(description, "read_json", None)
-    assert read_description(tmp_path) == first
-    monkeypatch.undo()
-    (tmp_path / "dataset.json").write_text('{"data": "second"}')
-    assert read_description(tmp_path).data == "second"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The example of a user-defined data set: check, preview, training, and exclusion of its test recordings."""
 
-import re
 import shutil
 
 import numpy as np
@@ -15,7 +14,6 @@ from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 from tespec.core.settings import Downsample
 from tespec.datasets.base import LabelledDataset
-from tespec.datasets.check import check, problems
 from tespec.datasets.folder import divide
 from tespec.datasets.labels import IGNORE
 from tespec.events import Events, load_events
@@ -61,19 +59,6 @@ def test_it_is_checked_and_looked_at(drives, tmp_path):
     assert "no problems: 3 recordings" in checked
     assert (tmp_path / "a.png").stat().st_size > 10_000
     assert "drives/train/alley/events.dat" in guide
-
-
-def test_recordings_of_different_sizes_are_found_and_not_trained_on(drives, tmp_path, settings):
-    root = shutil.copytree(drives, tmp_path / "drives")
-    bridge = root / "train" / "bridge"
-    (bridge / "events.dat").write_bytes((bridge / "events.dat").read_bytes().replace(b"Width 96", b"Width 98"))
-    for path in bridge.glob("masks/*"):
-        Image.fromarray(np.pad(np.asarray(Image.open(path)), ((0, 0), (0, 2)), constant_values=IGNORE)).save(path)
-    (problem,) = problems(list(check(open_dataset(settings, root))))
-    what = r"recordings of different sizes: 96x80 \(canal\), 98x80 \(bridge\) px; give recordings of one size"
-    assert re.search(what, problem)
-    with pytest.raises(UserError, match=what):
-        build_task(settings, root)
 
 
 def test_labels_are_those_on_disk_and_trained_on_and_scored(drives, settings):

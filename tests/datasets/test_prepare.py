@@ -14,7 +14,7 @@ from tespec.core.settings import Downsample
 from tespec.datasets import sources
 from tespec.datasets.check import check, problems
 from tespec.datasets.folder import EventFolder, divide
-from tespec.datasets.recording import fingerprint, fixed_windows
+from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import load_events, open_events
 from tespec.events.readers.prophesee import write_dat
@@ -47,18 +47,11 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache" / "stores"
 
 
-def test_what_is_not_packed_is_packed_once_with_one_bar(cache, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("tespec.core.progress.SECONDS_BETWEEN_LINES", -1.0)
+def test_what_is_not_packed_is_packed_into_the_cache_until_it_is_prepared(cache, tmp_path):
     every = [EventSource(recording(tmp_path / "in" / f"{number}.dat", seed=number)) for number in range(3)]
     prepare(EventFolder(every[0].path))
-    capsys.readouterr()
     pack_missing(every)
-    said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith(f"packing into {cache}: 20000/40000 events")
-    assert said[-1].startswith(f"packing into {cache}: 40000/40000 events")
     assert len(list(cache.iterdir())) == 2
-    pack_missing(every)
-    assert capsys.readouterr().err == ""
     prepare(EventFolder(tmp_path / "in"))
     assert list(cache.iterdir()) == []
     assert all(verify_store(store_of(each.path)) is None for each in every)
@@ -143,16 +136,6 @@ def test_a_damaged_store_whose_recording_is_gone_is_named(tmp_path):
     path.unlink()
     (store_of(path) / "header.json").write_text('{"version": 1}')
     assert_refused(path, r"header\.json: not a readable header .* or copy the store again")
-
-
-def test_an_unpacked_recording_is_opened_once_and_its_store_as_soon_as_it_is_packed(cache, tmp_path, monkeypatch):
-    source, opened = EventSource(recording(tmp_path / "a.dat")), []
-    monkeypatch.setattr(sources, "open_events", lambda *args, **more: opened.append(args) or open_events(*args, **more))
-    histograms = [fixed_windows("a", source, 50, Downsample(1, "nearest")).histograms(k, 1, 5, "edges") for k in (1, 2)]
-    assert [each.any() for each in histograms] == [True, True]
-    assert len(opened) == 1
-    pack_missing([source])
-    assert source.stream.path.parent == cache
 
 
 def test_check_compares_every_byte_of_a_store_and_of_what_it_was_made_from(tmp_path):

@@ -15,9 +15,8 @@ from twins.rvt_archive import archive
 
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
-from tespec.core.settings import Downsample
 from tespec.datasets.prophesee import BoxLabels, PropheseeProtocol, choose_boxes, choose_frames, raw_boxes
-from tespec.datasets.recording import contiguous_windows, require_stored
+from tespec.datasets.recording import contiguous_windows
 from tespec.datasets.sources import ENDS, REPRESENTATIONS
 from tespec.events.histogram import FlipZoom
 from tespec.events.readers.prophesee import write_dat
@@ -27,7 +26,6 @@ from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
 from tespec.tasks.detection import DetectionTask
 
-SIZES = {"gen1": (240, 304), "1mpx": (720, 1280)}
 # prophesee-ai/prophesee-automotive-dataset-toolbox, src/io/box_loading.py
 FIELDS = ("t", "x", "y", "w", "h", "class_id", "track_id", "class_confidence")
 BOX = list(zip(FIELDS, ("<i8", "<f4", "<f4", "<f4", "<f4", "<u4", "<u4", "<f4"), strict=True))
@@ -45,7 +43,7 @@ def frames_at(times, *, label=0, size=(60, 50)):
 
 def write_recording(folder, name, stored, *, task="gen1", end=1_300_000, start=0, count=4000, seed=0):
     """Write boxes, and random events of which the first is at `start` and the last `end` us later."""
-    height, width = SIZES[task]
+    height, width = {"gen1": (240, 304), "1mpx": (720, 1280)}[task]
     events = random_events(count, height=height, width=width, start=start, end=start + end, seed=seed)
     events.t[[0, -1]] = start, start + end
     folder.mkdir(parents=True, exist_ok=True)
@@ -183,25 +181,12 @@ def test_boxes_as_wide_as_the_sensor_are_left_out_of_training_alone(root):
     assert [recording.label_times.tolist() for recording in found.recordings("train")] == [TIMES[1:3]] * 2
 
 
-# 1Mpx: three of seven classes, ten label frames per second, half the resolution.
-def one_mpx(root, stored):
-    write_recording(root / "test", "a", stored, task="1mpx", end=1_000_000)
-    return opened(root, "1mpx").recordings("test")[0]
-
-
-def test_labels_of_1mpx_at_60_hz_give_ten_frames_a_second(tmp_path):
-    recording = one_mpx(tmp_path, frames_at(range(16_667, 1_000_000, 16_667)))
-    np.testing.assert_array_equal(recording.label_times, 16_667 * np.arange(6, 60, 6))
-    np.testing.assert_array_equal(np.diff(recording.labelled), 2)
-    assert np.abs(np.diff(recording.windows, axis=1) - 50_000).max() <= 1
-    np.testing.assert_array_equal(recording.windows[1:, 0], recording.windows[:-1, 1])
-    assert recording.labels.every.boxes.t.tolist() == recording.label_times.tolist()  # others are not kept in memory
-
-
-def test_three_of_seven_classes_count_and_boxes_are_halved(tmp_path):
+def test_of_1mpx_three_of_seven_classes_count_and_boxes_are_halved(tmp_path):
     rows = [(100_000, 40 + 100 * label, 30, 60, 50, label) for label in range(7)]
     small = [(100_000, 8, 8, 5, 6, 0), (200_000, 8, 8, 4.5, 90, 0), (300_000, 8, 8, 80, 80, 6)]
-    recording = one_mpx(tmp_path, boxes(*rows, (100_000, 1200, 700, 300, 300, 2), *small))
+    stored = boxes(*rows, (100_000, 1200, 700, 300, 300, 2), *small)
+    write_recording(tmp_path / "test", "a", stored, task="1mpx", end=1_000_000)
+    (recording,) = opened(tmp_path, "1mpx").recordings("test")
     assert (recording.label_times.tolist(), recording.left_out) == ([100_000], 2)
     assert recording.labels[0].label.tolist() == [0, 1, 2, 2, 0]
     # RVT crops again after it halves (data/genx_utils/labels.py, `scale_`).
@@ -214,7 +199,6 @@ def test_three_of_seven_classes_count_and_boxes_are_halved(tmp_path):
 # RVT's archives of histograms; `tests/twins` compares them with the raw recordings.
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Folder of an archive of RVT with one recording."""
     root = tmp_path_factory.mktemp("made")
     write_recording(root / "test", "a", frames_at(TIMES[1:]))
     archive(root, factor=1, period_us=250_000, windows_per_period=5, classes=2, min_diagonal=30, min_side=10)
@@ -232,14 +216,7 @@ def test_of_an_archive_feed_forward_networks_see_the_window_of_each_label(made):
     np.testing.assert_array_equal(flipped, every.histograms(3, 2, 10, "rvt")[..., ::-1])
 
 
-def test_a_factor_that_an_archive_is_not_stored_at_is_refused(made):
-    recordings = opened(made, "gen1", "rule=rvt").recordings("test")
-    require_stored(recordings, Downsample(1, "nearest"), ["downsample.factor"])
-    with pytest.raises(UserError, match=r"holds histograms downsampled by 1, not by 2; set downsample\.factor to 1"):
-        require_stored(recordings, Downsample(2, "nearest"), ["downsample.factor"])
-
-
-def test_a_protocol_that_an_archive_is_not_stored_with_is_refused(tiny_world, tmp_path):
+def test_a_protocol_or_factor_that_an_archive_is_not_stored_with_is_refused(tiny_world, tmp_path):
     relayout(root := copied(tiny_world, tmp_path, "gen1"), "gen1", "rvt-archive")
 
     def prepared(*changes):
@@ -250,6 +227,9 @@ def test_a_protocol_that_an_archive_is_not_stored_with_is_refused(tiny_world, tm
     what = r"labels that RVT's protocol selected, so protocol\.min_side has no effect; leave it at its default"
     with pytest.raises(UserError, match=what):
         prepared("protocol.skip=[a]", "protocol.min_side=3")
+    with pytest.raises(UserError, match=r"holds histograms downsampled by 1, not by 2; set downsample\.factor to 1"):
+        prepared("downsample.to_width=null", "downsample.factor=2")
+    prepared("downsample.to_width=null", "downsample.factor=1")
 
 
 COUNTS = REPRESENTATIONS / "event_representations.h5"

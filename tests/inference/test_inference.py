@@ -1,6 +1,5 @@
 """Networks loaded from files: predictions and features equal those of training, and predictions are drawn."""
 
-import re
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,6 @@ from PIL import Image
 
 import tespec
 from tespec import inference
-from tespec.core import progress
 from tespec.core.boxes import make_boxes
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
@@ -183,16 +181,15 @@ def test_inference_predicts_what_the_evaluation_scores(tiny_world, tmp_path, arc
 
 
 @pytest.mark.parametrize("name", ["gen1", "mvsec"])
-def test_predictions_are_drawn_and_the_network_is_built_once(tiny_world, tmp_path, monkeypatch, capsys, name):
+def test_predictions_are_drawn_and_the_network_is_built_once(tiny_world, tmp_path, monkeypatch, name):
     path, _, task = written(tiny_world, tmp_path, name)
     built, build = [], inference.fresh_backbone
     monkeypatch.setattr(inference, "fresh_backbone", lambda *arguments: built.append(1) or build(*arguments))
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
     options = {"root": tiny_world / name, "clip": (0.0, 0.6)}
     windows, labelled, drawn = predict(path, task.scored[0].name, tmp_path / "out", CPU, **options)
-    assert (windows > ROWS, labelled > 0, built) == (True, True, [1])
-    done = re.findall(r"(\d+)/(\d+) windows", capsys.readouterr().err)[-1]
-    assert done[0] == done[1]
+    assert windows > ROWS
+    assert labelled > 0
+    assert built == [1]
     assert list((tmp_path / "out").iterdir()) == [drawn]
     with Image.open(drawn) as figure:
         assert figure.width > 3 * 300
@@ -235,5 +232,3 @@ def test_colours_of_depth_span_the_range_of_the_head_in_every_panel():
     assert [image.get_clim() for image in images if image.get_label() == "depth in m"] == [(3.0, 40.0)] * 2
     (bar,) = [bar for axis in figure.axes for bar in axis.child_axes]
     assert (bar.get_yticks()[0], bar.get_yticks()[-1], bar.get_ylabel()) == (3, 40, "depth in m")
-    assert "events of 50 ms" in figure.axes[0].get_ylabel()
-    assert "no label" in [text.get_text() for text in figure.legends[0].get_texts()]

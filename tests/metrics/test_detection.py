@@ -62,30 +62,22 @@ def random_frames(seed, count, classes=3, most=15):
 def by_pycocotools(frames, classes):
     """Scores in percent of frames with ground truth by pycocotools' defaults, and AP per class with ground truth."""
     scored = [frame for frame in frames if len(frame.truth.label)]
-    truth = COCO()
 
-    def rows(each):
-        found = []
-        for image, frame in enumerate(each):
-            for corners, label, score in zip(frame.corners.tolist(), frame.label, frame.score, strict=True):
-                box = [corners[0], corners[1], corners[2] - corners[0], corners[3] - corners[1]]
-                found.append({"id": len(found) + 1, "image_id": image, "category_id": int(label), "bbox": box,
-                              "area": box[2] * box[3], "score": float(score), "iscrowd": 0})  # fmt: skip
-        return found
+    def coco(labels):
+        made, annotations = COCO(), []
+        for image, boxes in enumerate(labels):
+            for (left, top, right, bottom), label, score in zip(*boxes, strict=True):
+                box = [left, top, right - left, bottom - top]
+                annotations.append({"id": len(annotations) + 1, "image_id": image, "category_id": label, "bbox": box,
+                                    "area": box[2] * box[3], "score": score, "iscrowd": 0})  # fmt: skip
+        images, categories = ([{"id": number} for number in range(count)] for count in (len(labels), classes))
+        made.dataset = {"images": images, "categories": categories, "annotations": annotations}
+        made.createIndex()
+        return made
 
-    truth.dataset = {
-        "info": {},
-        "images": [{"id": image} for image in range(len(scored))],
-        "categories": [{"id": label} for label in range(classes)],
-        "annotations": rows([frame.truth for frame in scored]),
-    }
     with contextlib.redirect_stdout(io.StringIO()):
-        truth.createIndex()
-        predicted = rows([frame.predicted for frame in scored])
-        found = truth.loadRes(predicted) if predicted else COCO()
-        found.dataset = found.dataset or truth.dataset | {"annotations": []}
-        found.createIndex()
-        evaluation = COCOeval(truth, found, "bbox")
+        truth, predicted = (coco([getattr(frame, kind) for frame in scored]) for kind in ("truth", "predicted"))
+        evaluation = COCOeval(truth, predicted, "bbox")
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()

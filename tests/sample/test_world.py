@@ -21,7 +21,6 @@ from tespec.sample.street import Street
 from tespec.tasks import build_task
 from tespec.tasks.base import groups_of
 
-GOLDEN = Path(__file__).with_name("tiny.json")
 TASKS = ("dsec", "ddd17", "gen1", "1mpx", "mvsec")
 
 
@@ -34,7 +33,7 @@ def digest(folder):
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_the_bytes_are_those_of_the_version(tiny_world, dataset):
     """A change of a single byte needs a new VERSION and a new tiny.json."""
-    golden = json.loads(GOLDEN.read_text())
+    golden = json.loads(Path(__file__).with_name("tiny.json").read_text())
     assert (tiny_world.name, digest(tiny_world / dataset)) == (golden["folder"], golden[dataset])
 
 

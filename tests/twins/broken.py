@@ -2,38 +2,31 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import h5py
 import hdf5plugin  # noqa: F401  # registers the filters that twins are compressed with
 import numpy as np
+from event_files import cut
 from PIL import Image
 
 from twins.layouts import extracted
 from twins.rvt_archive import GEN1, archive
 
-Spoil = Callable[[Path], object]
-Change = Callable[[Any], Any]
 HANDLED = ""  # in place of a message: the data set is read despite the defect
+torn = partial(cut, count=0.5)  # keeps half of a file
 
 
-def at(pattern: str, spoil: Spoil) -> Spoil:
+def at(pattern, spoil):
     """Spoil the first file or folder that matches a pattern in the data set's folder."""
     return lambda root: spoil(min(root.glob(pattern)))
 
 
-def cut(share: float) -> Spoil:
-    """Keep only the first `share` of a file."""
-    return lambda path: path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-
-
-def content(change: Change, name: Any = None) -> Spoil:
+def content(change, name=None):
     """Change the array of a `.npy` file, a raw array of dtype `name`, or the HDF5 dataset `name` (None removes it)."""
 
-    def spoil(path: Path) -> None:
+    def spoil(path):
         if path.suffix == ".npy":
             np.save(path, change(np.load(path)))
         elif path.suffix in (".h5", ".hdf5"):
@@ -48,31 +41,31 @@ def content(change: Change, name: Any = None) -> Spoil:
     return spoil
 
 
-def describe(**changes: Any) -> Spoil:
+def describe(**changes):
     return at("dataset.json", lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | changes)))
 
 
-def stepping_back(times: Any) -> Any:
+def stepping_back(times):
     """Make a time in the middle later than the times after it."""
     times[len(times) // 2] = times[3 * len(times) // 4]
     return times
 
 
-def first_with(value: Any) -> Change:
+def first_with(value):
     return lambda values: np.concatenate([[value], values.ravel()[1:]]).astype(values.dtype).reshape(values.shape)
 
 
-def column(place: Any, change: Change) -> Change:
+def column(place, change):
     """Change one column of a table, or one field of a structured array."""
 
-    def of_rows(rows: Any) -> Any:
+    def of_rows(rows):
         rows[place] = change(rows[place])
         return rows
 
     return of_rows
 
 
-def masks(spoil: Spoil) -> Spoil:
+def masks(spoil):
     """Spoil the folder of a recording's extracted masks."""
     return lambda root: (extracted(root), spoil(root / "dir3" / "segmentation_masks"))
 
@@ -80,13 +73,13 @@ def masks(spoil: Spoil) -> Spoil:
 TIMES, XYP, ZIP = "dir3/events.dat.t", "dir3/events.dat.xyp", "dir3/segmentation_masks.zip"
 ROWS = "dir3/index/index_50ms.npy"
 DDD17 = {
-    "truncated": (at(XYP, cut(0.5)), "events.dat.xyp: has"),
+    "truncated": (at(XYP, torn), "events.dat.xyp: has"),
     "truncated alike": (
         lambda root: (content(lambda t: t[:-300], "i8")(root / TIMES), content(lambda p: p[:-900], "i2")(root / XYP)),
         "truncated: ",
     ),
     "other classes": (describe(classes=["road", "car"]), "lists the classes road, car, not flat, "),
-    "no events": (at(TIMES, cut(0)), "the file is empty"),
+    "no events": (at(TIMES, lambda path: path.write_bytes(b"")), "the file is empty"),
     "no times": (at(TIMES, Path.unlink), "events.dat.t: no such file"),
     "unsorted": (at(TIMES, content(stepping_back, "<i8")), HANDLED),
     "times in another unit": (at(TIMES, content(lambda t: t // 1000, "<i8")), "its labels are at"),
@@ -95,7 +88,7 @@ DDD17 = {
     "missing recording": (at("dir3", shutil.rmtree), "recording of the val split is missing"),
     "too many rows": (describe(label_rows=81), "has 80 rows, fewer than the 81 rows with labels"),
     "no index": (at("dir3/index", shutil.rmtree), "index: holds none of"),
-    "torn index": (at(ROWS, cut(0.5)), "not a readable .npy file"),
+    "torn index": (at(ROWS, torn), "not a readable .npy file"),
     "index of two columns": (at(ROWS, content(lambda rows: rows[:, :2])), "not numbers (images, 3)"),
     "index steps back": (at(ROWS, content(lambda t: np.concatenate([t[:-2], t[:-3:-1]]))), "step back or repeat"),
     "a mask too many": (masks(at("*", lambda path: path.rename(path.with_stem("9999")))), "mask 9999 matches none of"),
@@ -103,16 +96,16 @@ DDD17 = {
         masks(lambda folder: [Image.new("L", (96, 64), 255).save(path) for path in folder.iterdir()]),
         "labels that were read are empty; copy the labels again",
     ),
-    "torn zip": (at(ZIP, cut(0.5)), "not a readable zip archive"),
+    "torn zip": (at(ZIP, torn), "not a readable zip archive"),
     "other speeds": (at("dir3/ego_speed.npy", content(lambda speed: speed[:3])), "float32 of shape (3,), not float"),
-    "torn mask": (masks(at("*", cut(0.5))), "not a readable PNG"),
+    "torn mask": (masks(at("*", torn)), "not a readable PNG"),
 }
 
 ONE = "test/zurich_city_13_a"
 EVENTS, MAP = f"{ONE}/events/left/events.h5", f"{ONE}/events/left/rectify_map.h5"
 STAMPS, PNG = f"{ONE}/semantic/timestamps.txt", f"{ONE}/semantic/left/11classes/*"
 DSEC = {
-    "truncated": (at(EVENTS, cut(0.6)), "incomplete or unreadable HDF5 file"),
+    "truncated": (at(EVENTS, torn), "incomplete or unreadable HDF5 file"),
     "unsorted": (at(EVENTS, content(stepping_back, "events/t")), HANDLED),
     "another clock": (at(EVENTS, content(lambda offset: offset + 10**9, "t_offset")), "its labels are at"),
     "no sequence": (at(ONE, shutil.rmtree), "recording of the test split is missing; copy it there"),
@@ -131,7 +124,7 @@ DATA, TABLE = "outdoor_day1_data.hdf5", "davis/left/events"
 TRUTH, DEPTH = "outdoor_day1_gt.hdf5", "davis/left/depth_image_raw"
 
 
-def depths(change: Change, name: str = DEPTH) -> Spoil:
+def depths(change, name=DEPTH):
     return at(TRUTH, content(change, name))
 
 
@@ -141,7 +134,7 @@ MVSEC = {
     "labels without events": (at(DATA, Path.unlink), "recording of the test split is missing"),
     "events without labels": (at(TRUTH, Path.unlink), "outdoor_day1_gt.hdf5: no such file"),
     "twice": (lambda root: shutil.copytree(root, root / "again"), "data.hdf5: also exists as "),
-    "torn truth": (at(TRUTH, cut(0.5)), "incomplete or unreadable HDF5 file"),
+    "torn truth": (at(TRUTH, torn), "incomplete or unreadable HDF5 file"),
     "no depth": (depths(lambda _: None), "has no dataset"),
     "depth of another size": (depths(lambda maps: maps[:, :-1]), "px, but the histograms have"),
     "depth in whole mm": (depths(lambda maps: np.nan_to_num(maps).astype("i4")), "raw is int32"),
@@ -154,14 +147,14 @@ MVSEC = {
 DAT, BOXES = "test/*_td.dat", "test/*_bbox.npy"
 
 
-def archived(path: Path, folder: Path | None = None) -> None:
+def archived(path, folder=None):
     """Add the labels file of RVT's archives to a folder, by default the recording's own."""
     labels = (folder or path.with_name(path.name.removesuffix("_td.dat"))) / "labels_v2" / "labels.npz"
     labels.parent.mkdir(parents=True)
     labels.touch()
 
 
-def boxes(field: str, change: Change) -> Spoil:
+def boxes(field, change):
     return at(BOXES, content(column(field, change)))
 
 
@@ -172,7 +165,7 @@ PROPHESEE = {
     "events without labels": (at(BOXES, Path.unlink), "no such file, but events exist"),
     "labels after the last event": (boxes("t", lambda times: times + 10**9), "the events at"),
     "no boxes": (at(BOXES, content(lambda stored: stored[:0])), "holds no boxes"),
-    "torn boxes": (at(BOXES, cut(0.5)), "not a readable .npy file"),
+    "torn boxes": (at(BOXES, torn), "not a readable .npy file"),
     "boxes without width": (at(BOXES, content(lambda old: old[["t", "x", "y", "h", "class_id"]])), "no field of name"),
     "box with NaN": (boxes("x", first_with(float("nan"))), "box 0 has a position or size that is NaN"),
     "box of infinite size": (boxes("w", first_with(3e38)), "box 0 has a position or size that is NaN"),
@@ -184,10 +177,7 @@ PROPHESEE = {
     "as an archive as well": (at(DAT, archived), "_td.dat: also exists as "),
     "another as an archive": (at(DAT, lambda path: archived(path, path.with_name("a"))), "files with RVT's"),
     "RVT's public script": (partial(archive, **GEN1 | {"windows_per_period": 2}), "50 ms are 125 ms apart"),
-    "in two splits": (
-        lambda root: shutil.copytree(root / "test", root / "train", dirs_exist_ok=True),
-        "is in train and again in test",
-    ),
+    "in two splits": (lambda root: shutil.copytree(root / "test", root / "train", dirs_exist_ok=True), "again in test"),
 }
 
 DEFECTS = {"ddd17": DDD17, "dsec": DSEC, "mvsec": MVSEC, "gen1": PROPHESEE}

@@ -2,9 +2,7 @@
 
 import shutil
 import zipfile
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -12,10 +10,9 @@ from tespec.sample.layouts import DSEC_MASKS
 from twins.rvt_archive import GEN1, ONE_MPX, archive
 
 EVENT_TYPE = b"\x0c\x08"
-Relayout = Callable[[Path], object]
 
 
-def extracted(root: Path) -> None:
+def extracted(root):
     """Extract masks from zip archives into folders."""
     for path in root.glob("dir*/segmentation_masks.zip"):
         with zipfile.ZipFile(path) as masks:
@@ -23,14 +20,14 @@ def extracted(root: Path) -> None:
         path.unlink()
 
 
-def microseconds(root: Path) -> None:
+def microseconds(root):
     for path in root.glob("dir*/events.dat.t"):
         (np.fromfile(path, "<i8") // 1000).tofile(path)
     for path in root.glob("dir*/index/*"):
         np.save(path, np.load(path) // [1000, 1, 1])
 
 
-def into(root: Path, name: str, *kept: str) -> None:
+def into(root, name, *kept):
     """Move all but the files `kept` into a subfolder, as after unpacking an archive."""
     moved = [path for path in root.iterdir() if path.name not in kept]
     (root / name).mkdir()
@@ -38,7 +35,7 @@ def into(root: Path, name: str, *kept: str) -> None:
         shutil.move(path, root / name / path.name)
 
 
-def dsec_labels(root: Path, place: str, times: str = "semantic/timestamps.txt", flat: bool = False) -> None:
+def dsec_labels(root, place, times="semantic/timestamps.txt", flat=False):
     """Move the masks of each set of classes to folder `place`; `flat`: move sequences out of train and test."""
     for folder in sorted(path.parents[2] for path in root.glob("**/events/left/events.h5")):
         for classes in DSEC_MASKS:
@@ -54,7 +51,7 @@ def dsec_labels(root: Path, place: str, times: str = "semantic/timestamps.txt", 
             shutil.move(folder, root / folder.name)
 
 
-def by_day(root: Path) -> None:
+def by_day(root):
     """Sort recordings into folders of day and night, as in MVSEC's downloads."""
     for path in list(root.glob("outdoor_*.hdf5")):
         folder = root / ("outdoor_day" if "day" in path.name else "outdoor_night")
@@ -62,7 +59,7 @@ def by_day(root: Path) -> None:
         shutil.move(path, folder / path.name)
 
 
-def without_size(root: Path) -> None:
+def without_size(root):
     """Remove the sensor's size from the headers, as in older files."""
     for path in root.glob("*/*_td.dat"):
         header, mark, body = path.read_bytes().partition(EVENT_TYPE)
@@ -70,7 +67,7 @@ def without_size(root: Path) -> None:
         path.write_bytes(b"".join(lines) + mark + body)
 
 
-def older(root: Path) -> None:
+def older(root):
     """Write event type 0 instead of 12, and boxes with the fields ts and confidence, as in older files."""
     for path in root.glob("*/*_td.dat"):
         path.write_bytes(path.read_bytes().replace(EVENT_TYPE, b"\x00\x08", 1))
@@ -81,14 +78,14 @@ def older(root: Path) -> None:
         np.save(path, boxes)
 
 
-PROPHESEE: dict[str, Relayout] = {
+PROPHESEE = {
     "dat": str,
     "dat-no-size": without_size,
     "older": older,
     "nested": lambda root: into(root, "detection_dataset_duration_60s_ratio_1.0", "dataset.json"),
 }
 ARCHIVE = "{}", "{}_semantic_timestamps.txt"
-LAYOUTS: dict[str, dict[str, Relayout]] = {
+LAYOUTS = {
     "ddd17": {
         "zip": str,
         "folder": extracted,
@@ -109,6 +106,6 @@ LAYOUTS: dict[str, dict[str, Relayout]] = {
 }
 
 
-def relayout(root: Path, dataset: str, layout: str) -> None:
+def relayout(root, dataset, layout):
     """Convert a data set of the sample world in place into another layout."""
     LAYOUTS[dataset][layout](root)

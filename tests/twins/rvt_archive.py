@@ -1,8 +1,6 @@
 """Reference writer of RVT's preprocessed archives, which applies RVT's rules to raw recordings."""
 
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from event_files import plain_histogram, whole, write_h5
@@ -16,9 +14,7 @@ GEN1 = {"factor": 1, "period_us": 250_000, "windows_per_period": 5, "classes": 2
 ONE_MPX = {"factor": 2, "period_us": 100_000, "windows_per_period": 2, "classes": 3, "min_diagonal": 0, "min_side": 3}
 
 
-def archive(
-    root: Path, factor: int, period_us: int, windows_per_period: int, classes: int, min_diagonal: float, min_side: float
-) -> None:
+def archive(root, factor, period_us, windows_per_period, classes, min_diagonal, min_side):
     """Replace raw recordings by archives with RVT's histograms, window ends and box filters.
 
     5 windows in 250 ms are right; RVT's public script writes 2.
@@ -32,7 +28,7 @@ def archive(
         stamps = stamps[(stamps - stamps[:1]) % period_us == 0]
         boxes = boxes[np.isin(boxes["t"], stamps)]
         ends = window_ends(stamps, period_us, windows_per_period)
-        options: Any = {"bins": 10, "height": stream.height, "width": stream.width, "rule": "rvt"}
+        options = {"bins": 10, "height": stream.height, "width": stream.width, "rule": "rvt"}
         events, windows = whole(stream), [(end - WINDOW_US, end) for end in ends.tolist()]
         frames = np.stack([plain_histogram(*events, t_start=start, t_end=end, **options) for start, end in windows])
         folder, kept = path.with_name(name), "" if factor == 1 else f"_ds{factor}_nearest"
@@ -47,7 +43,7 @@ def archive(
         path.with_name(f"{name}_bbox.npy").unlink()
 
 
-def filtered(boxes: Any, classes: int, height: int, width: int, diagonal: float, side: float, training: bool) -> Any:
+def filtered(boxes, classes, height, width, diagonal, side, training):
     boxes = boxes[boxes["class_id"] < classes].copy()
     last_x, last_y = width - 1, height - 1  # RVT crops at the last pixel, not at its far edge
     left, top = boxes["x"].clip(0, last_x), boxes["y"].clip(0, last_y)
@@ -58,7 +54,7 @@ def filtered(boxes: Any, classes: int, height: int, width: int, diagonal: float,
     return boxes[kept & (not training or boxes["w"] <= int(0.9 * width))]
 
 
-def window_ends(stamps: Any, period_us: int, windows_per_period: int) -> Any:
+def window_ends(stamps, period_us, windows_per_period):
     """Window ends, backwards from the first label, then evenly between labels."""
     lead = np.arange(stamps[0], 0, -WINDOW_US)[::-1][1:]
     ends = lead if len(lead) else stamps[:1]

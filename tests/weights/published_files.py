@@ -2,33 +2,29 @@
 
 Names and shapes come from timm's own Swin Transformer; the changes of other publishers follow their code:
 microsoft/Swin-Transformer and SwinTransformer/Transformer-SSL (models/swin_transformer.py, models/moby.py),
-Yan98/Event-Camera-Data-Dense-Pre-training (model/pretrain_model.py,
-model/network/) and pabloseijo/event-penguins-optimization (src/tespec_encoder.py).
+Yan98/Event-Camera-Data-Dense-Pre-training (model/pretrain_model.py, model/network/)
+and pabloseijo/event-penguins-optimization (src/tespec_encoder.py).
 """
 
 import re
 from collections import OrderedDict
-from pathlib import Path
-from typing import Any
 
 import tespec.core.compat  # noqa: F401  # before timm
 
 import torch
 from timm.models.swin_transformer import SwinTransformer
-from torch import Tensor
 
 from tespec.models.event_swin import ARCHITECTURES
 
-State = dict[str, Tensor]
 TOKENS = 49  # per window
 
 
-def numbers(seed: int, **shapes: tuple[int, ...]) -> State:
+def numbers(seed, **shapes):
     draw = torch.Generator().manual_seed(seed)
     return {name.replace("__", "."): torch.randn(shape, generator=draw) * 0.1 for name, shape in shapes.items()}
 
 
-def timm_new(arch: str = "micro", chans: int = 3, head: bool = True, seed: int = 0) -> State:
+def timm_new(arch="micro", chans=3, head=True, seed=0):
     """timm since 0.8: downsampling at the start of stages 1 to 3, classifier `head.fc`."""
     width, depths, heads = ARCHITECTURES[arch]
     with torch.device("meta"):
@@ -38,29 +34,29 @@ def timm_new(arch: str = "micro", chans: int = 3, head: bool = True, seed: int =
     return {name: each for name, each in state.items() if head or not name.startswith(("norm.", "head."))}
 
 
-def timm_features(arch: str = "micro", chans: int = 3) -> State:
+def timm_features(arch="micro", chans=3):
     """timm with features_only: `layers_i`, neither final norm nor classifier."""
     return {name.replace("layers.", "layers_", 1): each for name, each in timm_new(arch, chans, head=False).items()}
 
 
-def microsoft(arch: str = "micro", chans: int = 3, seed: int = 0, buffers: bool = True, head: bool = True) -> State:
+def microsoft(arch="micro", chans=3, seed=0, head=True):
     """`model` of the official file: downsampling at the end of stages 0 to 2, buffers, classifier `head`."""
     state = {}
     for name, tensor in timm_new(arch, chans, head, seed).items():
         name = re.sub(r"layers\.(\d)\.downsample", lambda found: f"layers.{int(found[1]) - 1}.downsample", name)
         state[name.replace("head.fc.", "head.")] = tensor
-        if buffers and name.endswith("relative_position_bias_table"):
+        if name.endswith("relative_position_bias_table"):
             state[name.replace("bias_table", "index")] = torch.zeros(TOKENS, TOKENS, dtype=torch.int64)
             if ".blocks.1." in name and not name.startswith("layers.3."):
                 state[name.replace("attn.relative_position_bias_table", "attn_mask")] = torch.zeros(4, TOKENS, TOKENS)
     return state
 
 
-def under(prefix: str, state: State) -> State:
+def under(prefix, state):
     return {prefix + name: tensor for name, tensor in state.items()}
 
 
-def moby(arch: str = "micro") -> dict[str, Any]:
+def moby(arch="micro"):
     """Online and momentum encoder (unequal), heads and queues under `model`, with its script's other entries."""
     model = under("encoder.", microsoft(arch, seed=0, head=False) | numbers(7, norm__weight=(8,)))
     model |= under("encoder_k.", microsoft(arch, seed=1, head=False))
@@ -70,9 +66,9 @@ def moby(arch: str = "micro") -> dict[str, Any]:
     return {"model": model, "optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}}, "epoch": 299}
 
 
-def ecddp(arch: str = "micro") -> dict[str, Any]:
+def ecddp(arch="micro"):
     """Student and teacher (unequal), 6 input channels, a norm per output, mask token, pyramid and heads."""
-    model: State = {"aug.grid": torch.zeros(1, 2, 8, 8)}
+    model = {"aug.grid": torch.zeros(1, 2, 8, 8)}
     for seed, branch in enumerate(("student", "teacher")):
         beside = numbers(seed, mask_token=(1, 24), norm0__weight=(24,), norm3__bias=(192,), fpns__0__1__weight=(9,))
         model |= under(f"{branch}.backbone.", microsoft(arch, chans=6, seed=seed, head=False) | beside)
@@ -80,7 +76,7 @@ def ecddp(arch: str = "micro") -> dict[str, Any]:
     return {"model": model, "optimizer": {}, "current_epoch": 300}
 
 
-def tespec_release(arch: str = "micro") -> dict[str, Any]:
+def tespec_release(arch="micro"):
     """TESPEC's file: timm's features_only at 20 channels, a 1x1 convolution per ConvLSTM, and a decoder."""
     state = under("model.encoder.pure_backbone.", timm_features(arch, chans=20))
     for stage in range(4):
@@ -91,7 +87,7 @@ def tespec_release(arch: str = "micro") -> dict[str, Any]:
     return {"epoch": 7, "global_step": 400_000, "state_dict": OrderedDict(state), "hyper_parameters": {"lr": 2e-4}}
 
 
-def saved(folder: Path, content: Any, name: str = "weights.pth") -> Path:
-    path = folder / name
+def saved(folder, content):
+    path = folder / "weights.pth"
     torch.save(content, path)
     return path

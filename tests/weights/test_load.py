@@ -1,5 +1,6 @@
 """Loading weights into backbones: matched, adapted and refused tensors, and the learning rate that follows."""
 
+import hashlib
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -19,7 +20,6 @@ from tespec.registry import register_methods
 from tespec.runs.data import Data
 from tespec.runs.finetune import CellSpec
 from tespec.runs.setup import Setup
-from tespec.weights import load
 from tespec.weights.files import write_weights
 from tespec.weights.load import Origin, fetch, inspect, load_backbone, origin_of, rewrite, timm_state
 
@@ -42,6 +42,7 @@ def test_loads_the_whole_backbone_ready_for_streaming(tmp_path):
     file = own_file(tmp_path)
     report = load_backbone(backbone(1), file)
     assert (report.coverage, report.unused, report.adapted, report.recipe) == (1, (), (), RECIPE)
+    assert report.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
     model = tespec.load(file)
     assert (model.arch, model.recurrent, model.img_size, model.training) == ("micro", True, SIZE, False)
     counts = torch.ones(1, 20, 90, 150, dtype=torch.uint8)
@@ -155,28 +156,21 @@ OTHERS, OWN = 3.46e-4, 1e-4  # peak learning rates on 1Mpx by the paper: in gene
 
 
 @pytest.mark.parametrize(
-    ("data", "expected"),
-    [("1mpx", Origin("1mpx")), ("drive", Origin("drive")), ("sample", Origin("1mpx", sample=True))],
-)
-def test_weights_of_this_harness_name_their_data_in_the_header(tmp_path, monkeypatch, data, expected):
-    path = own_file(tmp_path, data=data)
-    monkeypatch.setattr(load, "read_tensors", lambda _: pytest.fail("a tensor was read"))
-    assert origin_of(path) == expected
-
-
-@pytest.mark.parametrize(
-    ("content", "data"),
+    ("write", "expected"),
     [
-        (published.tespec_release, "1Mpx"),
-        (published.moby, "ImageNet-1k"),
-        (published.ecddp, "E-TartanAir"),
-        (published.timm_new, ""),
+        (lambda folder: own_file(folder, data="1mpx"), Origin("1mpx")),
+        (lambda folder: own_file(folder, data="drive"), Origin("drive")),
+        (lambda folder: own_file(folder, data="sample"), Origin("1mpx", sample=True)),
+        (lambda folder: saved(folder, published.tespec_release()), Origin("1Mpx")),
+        (lambda folder: saved(folder, published.moby()), Origin("ImageNet-1k")),
+        (lambda folder: saved(folder, published.ecddp()), Origin("E-TartanAir")),
+        (lambda folder: saved(folder, published.timm_new()), Origin()),
     ],
 )
-def test_a_published_file_has_the_data_of_its_publication_converted_or_not(tmp_path, content, data):
-    path, rewritten = saved(tmp_path, content()), tmp_path / "converted.safetensors"
+def test_a_file_has_the_data_of_its_recipe_or_publication_converted_or_not(tmp_path, write, expected):
+    path, rewritten = write(tmp_path), tmp_path / "converted.safetensors"
     write_weights(rewritten, *rewrite(inspect(path)))
-    assert [origin_of(path), origin_of(rewritten)] == [Origin(data)] * 2
+    assert [origin_of(path), origin_of(rewritten)] == [expected] * 2
     save_file({"something": torch.zeros(2)}, tmp_path / "bare.safetensors")
     assert origin_of(tmp_path / "bare.safetensors") == Origin()
 
