@@ -38,12 +38,11 @@ def require_known(plugins: Sequence[Path], data: Path | None, **given: str | Non
     for path in (*plugins, data):
         if path and path != Path("sample") and not path.exists():
             raise UserError(path, "no such file or folder", "check the path")
-    if plugins:
-        return  # plug-ins may register more
-    known = {"task": names("tasks"), "profile": names("profiles"), "method": shipped_methods()}
+    known = {"task": names("tasks"), "profile": names("profiles"), "method": [] if plugins else shipped_methods()}
     for option, name in given.items():
         if name is not None and known[option] and name not in known[option]:
-            raise UserError(f"--{option} {name[:100]}", f"unknown {option}", suggest(name, known[option]))
+            own = "; --import FILE.py adds your own" * (option == "method")
+            raise UserError(f"--{option} {name[:100]}", f"unknown {option}", suggest(name, known[option]) + own)
 
 
 def _size(kind: type, tokens: Any) -> str:

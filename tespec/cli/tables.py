@@ -68,7 +68,7 @@ def tables(
         print(f"No results for {', '.join(quiet)} (--only NAME shows the paper's numbers)")
     for note in dict.fromkeys(note for table in made for note in table.notes if note.startswith(BRIEF)):
         print(note)
-    print(f"Written: {len(written)} files in {written[0].parent}")
+    print(f"Written: {len(written)} files in {written[0].parent}; their notes explain marks and brackets")
     return 0
 
 

@@ -222,8 +222,10 @@ def _newest(
     newest = frame.groupby([*places, *versions], sort=False, dropna=False)[order].transform("max")
     kept = newest == frame.groupby(places, sort=False, dropna=False)[order].transform("max")
     if not kept.all():
-        count, which = frame.loc[~kept, "name"].nunique(), " or ".join(versions)
-        left_out.append(f"Not shown: {count} results of an older {which} (--where {versions[0]}=VALUE).")
+        counts = frame.groupby(places, sort=False, dropna=False)[versions].nunique(dropna=False).max()
+        differ = [name for name in versions if counts[name] > 1]
+        count, shown = frame.loc[~kept, "name"].nunique(), " ".join(f"{name}=*" for name in differ)
+        left_out.append(f"Not shown: {count} results of an older {' or '.join(differ)} (--where {shown}).")
     return frame[kept]
 
 

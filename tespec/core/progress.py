@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 5.0
 LINE = "{desc}: {n_fmt}/{total_fmt}{unit}, {rate_noinv_fmt}, {remaining} left{postfix}"
+COUNT = "{desc}: {n_fmt}{unit}, {rate_noinv_fmt}{postfix}"  # the total is unknown
 
 tqdm.set_lock(threading.RLock())  # tqdm's default lock would fix multiprocessing's start method
 tqdm.monitor_interval = 0  # no monitor thread, as worker processes are forked
@@ -42,7 +43,7 @@ def progress(label: str, unit: str, start: int = 0) -> Iterator[Advance]:
             now = time.monotonic()
             due = now - last >= SECONDS_BETWEEN_LINES or (done == total and last != began)
             if due and not (shown or bar.disable):
-                last = now
+                bar.bar_format, last = LINE if total else COUNT, now
                 sys.stderr.write(f"{bar}\n")
                 sys.stderr.flush()
 

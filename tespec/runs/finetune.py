@@ -96,7 +96,10 @@ class CellSpec:
     def try_weights(self) -> None:
         """Check that the weights fit the network, without data."""
         if self.checkpoint is not None:
-            self.method.initialise(fresh_backbone(self.settings, SIZE), self.checkpoint, self.seed)
+            report = self.method.initialise(fresh_backbone(self.settings, SIZE), self.checkpoint, self.seed)
+            if (other := report.recipe.get("method", self.name)) != self.name:
+                remedy = f"give --method {other}, or the weights of {self.name}"
+                raise UserError(self.checkpoint, f"was pre-trained with {other}, not with {self.name}", remedy)
 
 
 def finetune(spec: CellSpec) -> Record:

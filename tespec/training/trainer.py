@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import get_total_norm
-from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from torch.utils.data import Dataset
 
 from tespec.core.distributed import all_gather, rank, rank_computes, world_size
@@ -213,7 +213,16 @@ class LossModule(nn.Module):
 
     def forward(self, batch: dict[str, Tensor], state: Any) -> tuple[dict[str, Tensor], Any]:
         """Return the losses of a micro-batch by name, and the state after it."""
-        return self.network.loss(batch, state)
+        returned = self.network.loss(batch, state)
+        where = f"{type(self.network).__name__}.loss"
+        if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], dict)):
+            raise UserError(where, "does not return losses by name and a state", 'return {"loss": loss, ...}, state')
+        losses, after = returned
+        if (loss := losses.get("loss")) is None or loss.dim() != 0:
+            raise UserError(where, 'returns no scalar tensor "loss"', "return the mean over the batch under this name")
+        if any(each.requires_grad for each in tree_leaves(after) if isinstance(each, Tensor)):
+            raise UserError(where, "returns a state with gradients", "return detach(state), of tespec.models.backbone")
+        return losses, after
 
 
 def wrap_ddp(network: nn.Module) -> nn.Module:

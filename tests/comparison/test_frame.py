@@ -53,7 +53,7 @@ def test_of_several_results_of_a_seed_the_newest_counts(recipe):
     older = [each.model_copy(update={"written": each.written.replace(year=2020)}) for each in older]
     chosen, notes = select(to_frame([*older, *made]), {})
     assert chosen.loc[chosen["main"], ["seed", "value"]].to_numpy().tolist() == [[0, 50.0], [1, 51.0], [2, 52.0]]
-    assert notes == ["Not shown: 2 results of an older name (--where name=VALUE)."]
+    assert notes == ["Not shown: 2 results of an older name (--where name=*)."]
     assert set(select(to_frame([*older, *made]), {"name": older[0].name})[0]["value"]) == {20.0, 30.0}
 
 

@@ -141,7 +141,7 @@ def test_the_newest_results_version_is_shown_and_older_ones_have_a_column_of_the
     made = [record(miou=50.0).model_copy(update=newer), record(miou=40.0), record(seed=1, miou=44.0)]
     label = f"{MEASURED[:-1]}, results version {RESULTS_VERSION + 1})"
     assert list(column(one(made), "DDD17", "mIoU ↑", label).values()) == ["50.00 (1)"]
-    assert "Not shown: 2 results of an older results_version (--where results_version=VALUE)." in one(made).notes
+    assert "Not shown: 2 results of an older results_version (--where results_version=*)." in one(made).notes
     both = one(made, where={"results_version": "*"})
     assert list(column(both, "DDD17", "mIoU ↑", MEASURED).values()) == ["42.00 ± 2.83 (2)"]
 
@@ -152,8 +152,8 @@ def test_of_several_versions_of_a_method_the_newest_is_shown(choice):
     newer = record("mine", miou=50.0, **choice).model_copy(update={"written": older.written.replace(year=2200)})
     table = one([older, newer, record("scratch", miou=30.0)])
     assert column(table, "DDD17", "mIoU ↑", MEASURED)["Mine", "yes"] == "50.00 (1)"
-    assert table.notes[-1].startswith("Not shown: 1 results of an older method_version or plugin or weights")
     name = next(iter(choice))
+    assert table.notes[-1].startswith(f"Not shown: 1 results of an older {name} (--where {name}=*)")
     both = one([older, newer], where={name: "*"}, measured=True)
     shown = [text for text in both.cells.iloc[0] if text != NONE]
     assert sorted(shown) == ["40.00 (1)", "50.00 (1)", "50.00 (1)", "60.00 (1)"]
