@@ -1,4 +1,4 @@
-"""Each ablation row trains what its name says, checked on the network and batch built from its settings."""
+"""Each ablation row trains what its name says: network and batch of the sample profile, settings of the paper's."""
 
 from functools import partial
 
@@ -62,17 +62,6 @@ ROWS = {
 }
 
 
-def built(world, facts):
-    """Network and batch of a row under the sample profile, and its settings under the paper profile."""
-    settings, papers = (
-        pretraining_settings("tespec", profile, facts.changes(as_facts(pretraining_settings("tespec", profile))))
-        for profile in ("sample", "paper")
-    )
-    data = open_pretraining(settings, world / "1mpx")
-    torch.manual_seed(0)
-    return new_network(settings, data), data.steps(0)[0], papers
-
-
 def test_every_row_is_checked():
     found = {name: [row.name for row in each.rows] for name, each in read_ablations().items() if name != "steps"}
     assert found == {name: list(rows) for name, rows in ROWS.items()}
@@ -81,4 +70,10 @@ def test_every_row_is_checked():
 @pytest.mark.parametrize(("name", "row"), [(name, row) for name, rows in ROWS.items() for row in rows])
 def test_a_row_trains_what_it_says(tiny_world, name, row):
     (facts,) = (each for each in read_ablations()[name].rows if each.name == row)
-    ROWS[name][row](*built(tiny_world, facts))
+    settings, papers = (
+        pretraining_settings("tespec", profile, facts.changes(as_facts(pretraining_settings("tespec", profile))))
+        for profile in ("sample", "paper")
+    )
+    data = open_pretraining(settings, tiny_world / "1mpx")
+    torch.manual_seed(0)
+    ROWS[name][row](new_network(settings, data), data.steps(0)[0], papers)

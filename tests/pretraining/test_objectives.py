@@ -148,6 +148,7 @@ MISTAKES = [
     ("cm3ae", "ddd17", "objective.mask.ratio=1", r"objective.mask.ratio: 1 leaves none of \d+ patches visible; choose"),
     ("cm3ae", "ddd17", "objective.heads=5", "objective.heads: 5 does not divide the last stage's width of 192; set it"),
     ("cpc", "1mpx", "segments=2", "objective.ahead: 2 segments are too few to predict 2 ahead; decrease it, or"),
+    ("imagenet", "ddd17/dir0/imgs", "", "its images are in 1 folder; use a folder with one folder of images"),
     ("imagenet", "objects", "objective.augment=autumn", "objective.augment: timm has no augmentation 'autumn'; write"),
     ("imagenet", "objects", "objective.augment=rand-x9", "objective.augment: timm has no augmentation 'rand-x9'; wr"),
     ("tespec", "1mpx", "--backbone=resnet", "objective tespec: resnet-micro has no patches to mask"),
@@ -162,15 +163,11 @@ def changed(name, change):
     return pretraining_settings(name, "sample", [setting] if setting else [], backbone or None)
 
 
-def network_of(name, root, change):
-    settings = changed(name, change)
-    return new_network(settings, open_pretraining(settings, root))
-
-
 @pytest.mark.parametrize(("name", "data", "change", "message"), MISTAKES)
 def test_mistakes_are_named(tiny_world, name, data, change, message):
+    settings = changed(name, change)
     with pytest.raises(UserError, match=message):
-        network_of(name, tiny_world / data, change)
+        new_network(settings, open_pretraining(settings, tiny_world / data))
 
 
 UNUSED = {
