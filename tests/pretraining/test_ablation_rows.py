@@ -37,19 +37,16 @@ def learns_by(name, recurrent, network, batch, settings):
     assert (type(network).__name__, network.backbone.recurrent) == (name, recurrent)
 
 
-def by_eq_7(norm_events):
-    return partial(reconstructs, partial(estimate_intensity, norm_events=norm_events))
-
-
 by_eq_6 = partial(reconstructs, estimate_high_pass)
+by_eq_7 = {n: partial(reconstructs, partial(estimate_intensity, norm_events=n)) for n in (300, 3000, 3e4, 1.2e5)}
 histograms = partial(reconstructs, lambda counts: (counts.float(),))
 # tests/comparison/test_published.py covers the ablation of steps.
 ROWS = {
     "masking": {f"{100 * ratio:.0f}%": partial(masks, ratio) for ratio in (0.0, 0.25, 0.5, 0.75)},
     # Scaled to the sample profile, whose N is 3000.
-    "norm_events": {"500": by_eq_7(300), "5,000": by_eq_7(3000), "50,000": by_eq_7(3e4), "200,000": by_eq_7(1.2e5)},
-    "target": {"Histograms": histograms, "Eq. 6": by_eq_6, "Eq. 7": by_eq_7(3000)},
-    "target_ddd17": {"Eq. 6": by_eq_6, "Eq. 7": by_eq_7(3000)},
+    "norm_events": dict(zip(("500", "5,000", "50,000", "200,000"), by_eq_7.values(), strict=True)),
+    "target": {"Histograms": histograms, "Eq. 6": by_eq_6, "Eq. 7": by_eq_7[3000]},
+    "target_ddd17": {"Eq. 6": by_eq_6, "Eq. 7": by_eq_7[3000]},
     "dataset": {
         "Gen1": partial(is_trained_on, "gen1", (240, 304), (240, 304)),
         "1Mpx": partial(is_trained_on, "1mpx", (720, 1280), (360, 640)),

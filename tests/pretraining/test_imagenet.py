@@ -5,8 +5,6 @@ import pytest
 import torch
 from loss_cases import backbone, own
 from PIL import Image
-from timm.data.auto_augment import RandAugment
-from timm.data.random_erasing import RandomErasing
 
 from baselines.imagenet import Imagenet
 from tespec.core.config import pretraining_settings
@@ -113,13 +111,9 @@ def test_ranks_mix_what_one_mixes(count):
         assert one == other
 
 
-def test_views_are_those_of_the_publication():
+def test_posterising_to_no_bits_makes_an_image_black():
+    """The published RandAugment, of its largest magnitude, keeps none."""
     (view,) = Imagenet.views(own("imagenet"))
-    crop, flip, augment, _, _, erasing = view.transforms
-    assert (crop.interpolation.value, crop.scale, flip.p) == ("bicubic", (0.08, 1.0), 0.5)
-    assert (type(augment), augment.num_layers, len(augment.ops)) == (RandAugment, 2, 15)
-    (posterize,) = (each for each in augment.ops if each.name.startswith("Posterize"))
-    for bits, white in ((0, 0), (3, 224)):  # the largest magnitude keeps no bits
+    (posterize,) = (each for each in view.transforms[2].ops if each.name.startswith("Posterize"))
+    for bits, white in ((0, 0), (3, 224)):
         assert posterize.aug_fn(Image.new("RGB", (1, 1), "white"), bits).getpixel((0, 0)) == (white,) * 3
-    assert {(each.prob, each.magnitude, each.magnitude_std) for each in augment.ops} == {(0.5, 9, 0.5)}
-    assert (type(erasing), erasing.probability, erasing.mode) == (RandomErasing, 0.25, "pixel")

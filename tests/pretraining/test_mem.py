@@ -1,6 +1,7 @@
 """MEM against the published formulas (tum-vision/mem)."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,6 @@ from tespec.core.distributed import batch_part
 from tespec.core.errors import UserError
 from tespec.pretraining import masking
 from tespec.pretraining.masking import block_mask, draw_blocks
-from tespec.pretraining.method import open_pretraining
 from tespec.pretraining.views import random_shifts, random_time_flips
 from tespec.runs.data import Data
 from tespec.runs.pretrain import pretrain
@@ -171,15 +171,13 @@ def test_the_tokenizer_is_pre_trained_first_and_stays_as_it_is(tiny_world, tmp_p
     assert not any(each.requires_grad for each in model.tokenizer.parameters())
 
 
-def test_a_tokenizer_that_collapsed_is_reported_and_tokens_count_over_all_batches(monkeypatch, capsys):
-    model, data = tokenizer(), open_pretraining(pretraining_settings("mem-tokenizer", "sample"), None, SIZE)
-    monkeypatch.setattr(type(data), "val_batches", lambda self, device: iter([events(3, 1)] * 2))
+def test_a_tokenizer_that_collapsed_is_reported_and_tokens_count_over_all_batches(capsys):
+    model, data = tokenizer(), SimpleNamespace(size=SIZE, val_batches=lambda device: [events(3, 1)] * 2)
     numbers = iter([0, 1] * 2)
     real = model.backbone.tokens
     model.backbone.tokens = lambda images: torch.full_like(real(images), next(numbers))
     assert model.validate(data, torch.device("cpu"))["perplexity"] == pytest.approx(2.0)
     torch.nn.init.zeros_(model.backbone.encoder[-1].weight)
     model.backbone.tokens = real
-    capsys.readouterr()
     assert model.validate(data, torch.device("cpu"))["perplexity"] == pytest.approx(1.0)
     assert "the tokenizer collapsed: 1.00 of 24 tokens are in use on validation data" in capsys.readouterr().err

@@ -7,18 +7,16 @@ import pytest
 import torch
 from loss_cases import CASES
 from mmengine.registry import DefaultScope
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy
 from torchvision.ops import box_iou
 
 from tespec.core.boxes import Boxes
-from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.models import EventSwin
 from tespec.registry import TASKS
 from tespec.tasks.depth import SOBEL, DepthHead, DepthModel, DepthTask, gradient_loss, scale_invariant_loss, to_metres
 from tespec.tasks.detection import DetectionHead, DetectionModel
 from tespec.tasks.segmentation import VIEWS, AveragedViews, SegmentationHead, SegmentationModel, dice_losses
-from tespec.training.trainer import Trainer
 
 HEIGHT, WIDTH = 50, 70
 NO_LABEL = {"segmentation": 255, "depth": math.nan, "detection": -1}
@@ -53,18 +51,18 @@ def numbers_of(prediction):
     return prediction.numpy()
 
 
-@pytest.mark.parametrize(
-    ("make", "parts", "parameters"),
-    [
-        (lambda swin: SegmentationModel(swin, 11, SegmentationHead()), ("head",), 11_290_475),
-        (lambda swin: DepthModel(swin, DepthHead(**RANGE)), ("head",), 4_112_513),
-        (lambda swin: DetectionModel(swin, 2, DetectionHead()), ("neck", "head"), 12_928_341),
-        (lambda swin: DetectionModel(swin, 3, DetectionHead()), ("neck", "head"), 12_928_920),
-    ],
-)
-def test_parameters_of_the_heads(make, parts, parameters):
+HEADS = [
+    (lambda swin: SegmentationModel(swin, 11, SegmentationHead()), 11_290_475),
+    (lambda swin: DepthModel(swin, DepthHead(**RANGE)), 4_112_513),
+    (lambda swin: DetectionModel(swin, 2, DetectionHead()), 12_928_341),  # with its neck
+]
+
+
+@pytest.mark.parametrize(("make", "parameters"), HEADS)
+def test_parameters_of_the_heads(make, parameters):
     model = make(EventSwin("tiny", recurrent=False, img_size=(32, 32)))
-    assert sum(each.numel() for part in parts for each in model.get_submodule(part).parameters()) == parameters
+    of_head = [each.numel() for name, each in model.named_parameters() if not name.startswith("backbone.")]
+    assert sum(of_head) == parameters
 
 
 @every_task
@@ -76,12 +74,12 @@ def test_predictions_of_chosen_segments_and_of_a_stream_are_those_of_the_sequenc
         assert numbers_of(found).size
         np.testing.assert_allclose(numbers_of(found), numbers_of(whole[3 * lane + segment]), rtol=1e-3, atol=1e-3)
     state = None
-    for segment in range(3):
-        alone, _ = model.predict(batch["histograms"][:, segment : segment + 1], state, FIRST)
-        streamed, state = model.step(batch["histograms"][:, segment], state)
+    for segment, histograms in enumerate(batch["histograms"].unbind(1)):
+        alone, _ = model.predict(histograms.unsqueeze(1), state, FIRST)
+        streamed, state = model.step(histograms, state)
         for lane in range(2):
-            here, there = numbers_of(alone[lane]), numbers_of(whole[3 * lane + segment])
-            np.testing.assert_allclose(here, there, rtol=1e-3, atol=1e-3)
+            expected = numbers_of(whole[3 * lane + segment])
+            np.testing.assert_allclose(numbers_of(alone[lane]), expected, rtol=1e-3, atol=1e-3)
             np.testing.assert_array_equal(numbers_of(streamed[lane]), numbers_of(model.answer(alone)[lane]))
             assert task == "detection" or streamed[lane].shape == (HEIGHT, WIDTH)
 
@@ -136,29 +134,24 @@ def test_a_frozen_backbone_has_no_gradient_with_labels_and_without(task, labels)
 def test_lanes_that_start_afresh_forget_and_the_others_do_not():
     model, batch = case("segmentation")
     afresh, state = model.eval().loss(batch, None)
-    both, first, neither = (
-        model.loss(batch | {"fresh": torch.tensor(fresh)}, state)[0]["loss"].item()
-        for fresh in ([True, True], [True, False], [False, False])
-    )
-    assert both == pytest.approx(afresh["loss"].item(), rel=1e-6)
-    assert len({both, first, neither}) == 3
+    choices = ([True, True], [True, False], [False, False])
+    losses = [model.loss(batch | {"fresh": torch.tensor(each)}, state)[0]["loss"].item() for each in choices]
+    assert losses[0] == pytest.approx(afresh["loss"].item(), rel=1e-6)
+    assert len(set(losses)) == 3
 
 
 @torch.no_grad()
 def test_the_loss_of_segmentation_is_cross_entropy_plus_dice_of_the_labelled_segments():
     model, batch = case("segmentation")
     batch["labels"][..., :5, :] = 255
-    seen = []
-    model.head.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0][0])))
     losses, _ = model.eval().loss(batch, None)
-    assert seen == [3]
     logits = predicted(model, batch, batch["label_place"])
     expected = cross_entropy(logits, batch["labels"].long(), ignore_index=255)
     torch.testing.assert_close(losses["loss_ce"], expected, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(losses["loss_dice"], dice_losses(logits, batch["labels"]).mean(), rtol=1e-5, atol=1e-6)
 
 
-def test_dice_is_its_definition_and_a_certain_correct_answer_costs_nothing():
+def test_dice_is_its_definition():
     rng, expected = np.random.default_rng(0), []
     logits, labels = rng.normal(size=(3, 4, 5, 6)), rng.choice([0, 1, 3, 255], size=(3, 5, 6)).astype(np.uint8)
     for share, label in zip(np.exp(logits) / np.exp(logits).sum(1, keepdims=True), labels, strict=True):
@@ -168,9 +161,6 @@ def test_dice_is_its_definition_and_a_certain_correct_answer_costs_nothing():
             expected.append(1 - (2 * (p * t).sum() + 1) / ((p**2 + t**2).sum() + 1))
     found = dice_losses(torch.tensor(logits), torch.tensor(labels))
     np.testing.assert_allclose(found.flatten(), expected, rtol=1e-5)
-    labels = torch.tensor([[[0, 1], [2, 1]]], dtype=torch.uint8)
-    certain = 50 * one_hot(labels.long(), 3).permute(0, 3, 1, 2).float()
-    assert dice_losses(certain, labels).mean().item() == pytest.approx(0, abs=1e-6)
 
 
 @torch.no_grad()
@@ -299,17 +289,9 @@ def test_predictions_that_are_not_finite_are_refused(task):
     for name in outputs.get(task, [f"multi_level_conv_{kind}.0" for kind in ("cls", "reg", "obj")]):
         model, batch = case(task)
         model.head.get_submodule(name).bias[0] = math.nan
+        assert not model.loss(batch, None)[0]["loss"].isfinite()  # a diverging training is stopped by its loss
         with pytest.raises(UserError, match="the trained model: predicts infinity or NaN; lower optimisation"):
             TASKS.module_dict[task].read(predicted(model, batch))
-
-
-@every_task
-def test_a_diverging_training_is_stopped_by_name(task):
-    changes = ["optimisation.steps=20", "optimisation.warmup_steps=0", "optimisation.peak_lr=1e20"]
-    settings = finetuning_settings("ddd17", "recurrent", "sample", changes).optimisation
-    model, batch = case(task)
-    with pytest.raises(UserError, match=r"step \d+: the loss or a gradient is not finite"):
-        Trainer(model, [batch] * 20, settings, seed=0, device=torch.device("cpu")).run()
 
 
 def test_a_task_with_a_collate_of_its_own_needs_blank_labels_of_its_own():
