@@ -31,7 +31,6 @@ def counts(height=64, width=96, segments=3, seed=0):
 
 @pytest.mark.parametrize("recurrent", [True, False])
 @pytest.mark.parametrize("arch", NAMES)
-@torch.no_grad()
 def test_a_sequence_equals_its_steps_with_zeros_at_the_right_and_bottom(arch, recurrent):
     model, histograms = backbone(arch, recurrent), counts(50, 70)
     features, end = model(histograms)
@@ -46,7 +45,6 @@ def test_a_sequence_equals_its_steps_with_zeros_at_the_right_and_bottom(arch, re
     torch.testing.assert_close([hidden for hidden, _ in end or ()], last, rtol=0, atol=0)  # features are hidden states
 
 
-@torch.no_grad()
 def test_the_state_matters_and_lanes_do_not_mix():
     model, histograms = backbone(), counts()
     _, state = model(counts(seed=1))
@@ -167,7 +165,6 @@ def test_a_backbone_for_another_size_keeps_what_does_not_depend_on_it():
     torch.testing.assert_close(flat, torch.full((13 * 13, 2), 0.7))
 
 
-@torch.no_grad()
 def test_feed_forward_features_of_swin_are_those_of_timm():
     import timm  # after tespec: see tespec.core.compat
 

@@ -49,14 +49,14 @@ def test_a_teacher_takes_over_running_statistics():
     assert teacher.running_mean.tolist() == [5.0, 5.0]
 
 
-@pytest.mark.parametrize(
-    ("name", "start", "networks"),
-    [
-        ("ecddp", 0.992, {"student": "teacher"}),
-        ("ecdp", 0.99, {"backbone": "slow_backbone", "event_head": "slow_head"}),
-        ("moby", 0.99, {"backbone": "slow_backbone", "norm": "slow_norm", "projector": "slow_projector"}),
-    ],
-)
+TEACHERS = [
+    ("ecddp", 0.992, {"student": "teacher"}),
+    ("ecdp", 0.99, {"backbone": "slow_backbone", "event_head": "slow_head"}),
+    ("moby", 0.99, {"backbone": "slow_backbone", "norm": "slow_norm", "projector": "slow_projector"}),
+]
+
+
+@pytest.mark.parametrize(("name", "start", "networks"), TEACHERS)
 @torch.no_grad()
 def test_momentum_rises_to_one_by_half_a_cosine(name, start, networks):
     """Published start values: ECDDP .992, ECDP (moco_m) .99, MoBY .99."""

@@ -138,7 +138,6 @@ def test_what_is_named_is_what_is_masked_in_every_segment(monkeypatch):
 
 @pytest.mark.parametrize("unit", [4, 8, 16, 32])
 @pytest.mark.parametrize("of", ["last", "all"])
-@torch.no_grad()
 def test_features_at_a_place_only_change_the_logits_of_its_patches(unit, of):
     model, grid, side = network(unit=unit, features=of), [side // unit for side in SIZE], 32 // unit
     strides = zip(model.backbone.channels, (4, 8, 16, 32), strict=True)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from loss_cases import CASES
-from mmengine.registry import DefaultScope
 from torch.nn.functional import cross_entropy
 from torchvision.ops import box_iou
 
@@ -41,6 +40,7 @@ def first_labels(batch, count):
     return batch | {name: batch[name][:count] for name in ("label_place", "labels", "boxes") if name in batch}
 
 
+@torch.no_grad()
 def predicted(model, batch, places=EVERY):
     return model.eval().predict(batch["histograms"], None, places)[0]
 
@@ -51,18 +51,12 @@ def numbers_of(prediction):
     return prediction.numpy()
 
 
-HEADS = [
-    (lambda swin: SegmentationModel(swin, 11, SegmentationHead()), 11_290_475),
-    (lambda swin: DepthModel(swin, DepthHead(**RANGE)), 4_112_513),
-    (lambda swin: DetectionModel(swin, 2, DetectionHead()), 12_928_341),  # with its neck
-]
-
-
-@pytest.mark.parametrize(("make", "parameters"), HEADS)
-def test_parameters_of_the_heads(make, parameters):
-    model = make(EventSwin("tiny", recurrent=False, img_size=(32, 32)))
-    of_head = [each.numel() for name, each in model.named_parameters() if not name.startswith("backbone.")]
-    assert sum(of_head) == parameters
+def test_parameters_of_the_heads():
+    swin = EventSwin("tiny", recurrent=False, img_size=(32, 32))
+    segmentation, depth = SegmentationModel(swin, 11, SegmentationHead()), DepthModel(swin, DepthHead(**RANGE))
+    models = segmentation, depth, DetectionModel(swin, 2, DetectionHead())
+    counts = [sum(each.numel() for each in model.parameters()) for model in (swin, *models)]
+    assert [count - counts[0] for count in counts[1:]] == [11_290_475, 4_112_513, 12_928_341]
 
 
 @every_task
@@ -119,18 +113,15 @@ def test_a_step_without_labels_that_count_costs_nothing(task, labels):
 
 
 @every_task
-@pytest.mark.parametrize("labels", [0, 3])
-def test_a_frozen_backbone_has_no_gradient_with_labels_and_without(task, labels):
+def test_a_frozen_backbone_has_no_gradient(task):
     model, batch = case(task)
     model.freeze_backbone()
     assert not model.train().backbone.training
-    batch = first_labels(batch, labels if task != "segmentation" else 3)  # see above
     model.loss(batch, None)[0]["loss"].backward()
     assert all(each.grad is None for each in model.backbone.parameters())
     assert all(each.grad is not None for each in model.head.parameters())
 
 
-@torch.no_grad()
 def test_lanes_that_start_afresh_forget_and_the_others_do_not():
     model, batch = case("segmentation")
     afresh, state = model.eval().loss(batch, None)
@@ -140,7 +131,6 @@ def test_lanes_that_start_afresh_forget_and_the_others_do_not():
     assert len(set(losses)) == 3
 
 
-@torch.no_grad()
 def test_the_loss_of_segmentation_is_cross_entropy_plus_dice_of_the_labelled_segments():
     model, batch = case("segmentation")
     batch["labels"][..., :5, :] = 255
@@ -163,7 +153,6 @@ def test_dice_is_its_definition():
     np.testing.assert_allclose(found.flatten(), expected, rtol=1e-5)
 
 
-@torch.no_grad()
 def test_flip_is_the_mean_with_the_mirrored_image():
     model, batch = case("segmentation")
     straight, mirrored = predicted(model, batch), predicted(model, {"histograms": batch["histograms"].flip(-1)})
@@ -171,7 +160,6 @@ def test_flip_is_the_mean_with_the_mirrored_image():
     torch.testing.assert_close(seen, (straight + mirrored.flip(-1)) / 2)
 
 
-@torch.no_grad()
 def test_views_at_scales_are_symmetric_carry_their_own_state_and_share_the_head():
     model, batch = case("segmentation")
     histograms, ends = batch["histograms"], torch.tensor([[0, 2], [1, 2]])
@@ -184,15 +172,8 @@ def test_views_at_scales_are_symmetric_carry_their_own_state_and_share_the_head(
         last, state = views.predict(histograms[:, segment : segment + 1], state, FIRST)
     torch.testing.assert_close(last, whole, rtol=1e-4, atol=1e-5)
     for parameter in model.head.conv_seg.parameters():
-        parameter.zero_()
+        torch.nn.init.zeros_(parameter)
     assert not views.predict(histograms, None, ends)[0].any()
-
-
-def test_another_default_scope_changes_nothing():
-    with DefaultScope.overwrite_default_scope("mmdet"):
-        model, _ = case("segmentation")
-    expected = case("segmentation")[0].state_dict()
-    assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
@@ -216,7 +197,6 @@ def test_losses_of_depth_are_those_of_a_plain_loop(share, scales):
     assert gradient_loss(*tensors, scales).item() == pytest.approx(total / places, abs=1e-9)
 
 
-@torch.no_grad()
 def test_the_loss_of_depth_is_on_normalised_log_depth_between_the_limits():
     model, batch = case("depth")
     labels = batch["labels"] = torch.rand(3, HEIGHT, WIDTH, generator=torch.Generator().manual_seed(0)) * 99 + 1
@@ -244,7 +224,6 @@ def test_boxes_without_area_or_outside_of_the_image_do_no_harm(box):
     assert torch.isfinite(losses["loss"])
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("score", ["class", "objectness_x_class"])
 def test_boxes_are_ranked_and_do_not_overlap_within_a_class(score):
     model, batch = case("detection")
@@ -260,12 +239,11 @@ def test_boxes_are_ranked_and_do_not_overlap_within_a_class(score):
     assert not any(len(each.label) for each in predicted(model, batch))
 
 
-@torch.no_grad()
 def test_boxes_are_not_clipped_to_the_image():
     model, batch = case("detection")
     for name, parameter in model.head.named_parameters():
         if name.startswith("multi_level_conv_"):
-            parameter.zero_()
+            torch.nn.init.zeros_(parameter)
     # With all outputs 0, YOLOX predicts a box of one stride, centred at each location (k, l) * stride.
     boxes = predicted(model, batch)[0]
     size = boxes.size[:, 0]
