@@ -1,11 +1,8 @@
-"""Momentum teachers, and Sinkhorn assignment across processes; the methods' own tests cover their losses."""
-
-from datetime import timedelta
+"""Momentum teachers, and Sinkhorn assignment; the methods' own tests cover their losses."""
 
 import pytest
 import torch
 from loss_cases import CASES
-from torch import distributed, multiprocessing
 from torch.nn.functional import normalize
 
 from tespec.pretraining.contrast import ema_update_, momentum_copy, sinkhorn
@@ -13,7 +10,6 @@ from tespec.pretraining.contrast import ema_update_, momentum_copy, sinkhorn
 SAMPLES, PROTOTYPES = 40, 12
 VECTORS = normalize(torch.randn(SAMPLES + PROTOTYPES, 6, generator=torch.Generator().manual_seed(0)), dim=1)
 COSINES = VECTORS[:SAMPLES] @ VECTORS[SAMPLES:].T
-BORDERS = [(0, 27, 40), (0, 0, 40)]  # bounds of two processes' shares: unequal, and one empty
 
 
 @pytest.mark.parametrize("temperature", [0.04, 0.07, 1.0])
@@ -26,19 +22,6 @@ def test_assignments_are_those_of_the_book(temperature):
         shares /= shares.sum(1, keepdim=True) * SAMPLES
     found = sinkhorn(COSINES, temperature).double()
     torch.testing.assert_close(found, SAMPLES * shares, rtol=1e-4, atol=1e-7)
-
-
-def balance(rank, folder):
-    distributed.init_process_group("gloo", f"file://{folder}/meet", timedelta(seconds=120), rank=rank, world_size=2)
-    found = [sinkhorn(COSINES[borders[rank] : borders[rank + 1]], 0.04) for borders in BORDERS]
-    torch.save(found, f"{folder}/{rank}.pt")
-    distributed.destroy_process_group()
-
-
-def test_processes_balance_what_one_balances(tmp_path):
-    multiprocessing.spawn(balance, (str(tmp_path),), nprocs=2)
-    for parts in zip(*(torch.load(tmp_path / f"{rank}.pt") for rank in range(2)), strict=True):
-        torch.testing.assert_close(torch.cat(parts), sinkhorn(COSINES, 0.04), rtol=1e-4, atol=1e-7)
 
 
 def test_a_teacher_takes_over_running_statistics():
