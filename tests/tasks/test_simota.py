@@ -14,22 +14,10 @@ CLASSES = 3
 
 
 def reference():
-    cross_entropy = {"type": "mmdet.CrossEntropyLoss", "use_sigmoid": True, "reduction": "sum"}
-    box = {"type": "mmdet.IoULoss", "mode": "square", "eps": 1e-16, "reduction": "sum", "loss_weight": 5.0}
-    return MODELS.build(
-        {
-            "type": "mmdet.YOLOXHead",
-            "num_classes": CLASSES,
-            "in_channels": 8,
-            "feat_channels": 8,
-            "strides": STRIDES,
-            "norm_cfg": {"type": "mmengine.BN"},
-            "train_cfg": {"assigner": {"type": "mmdet.SimOTAAssigner", "center_radius": 2.5}},
-            "loss_bbox": box,
-            "loss_cls": cross_entropy,
-            "loss_obj": cross_entropy,
-        }
-    )
+    """mmdetection's head with its default losses and assigner."""
+    layers = {"in_channels": 8, "feat_channels": 8, "strides": STRIDES, "norm_cfg": {"type": "mmengine.BN"}}
+    trained = {"train_cfg": {"assigner": {"type": "mmdet.SimOTAAssigner"}}}
+    return MODELS.build({"type": "mmdet.YOLOXHead", "num_classes": CLASSES} | layers | trained)
 
 
 def random_boxes(counts, generator):
