@@ -26,10 +26,6 @@ def backbone(recurrent=False, channels=None, seed=0, arch="micro"):
     return build_backbone(arch, recurrent, 2, SIZE, channels)
 
 
-def images():
-    return backbone(channels=1, seed=1)
-
-
 def own(objective, profile="paper", **changes):
     """Settings of an objective in a profile, with changes; also seeds torch."""
     torch.manual_seed(0)
@@ -71,6 +67,7 @@ def ecddp(**changes):
     return Ecddp(own("ecddp", **(small | sides | changes)), backbone())
 
 
+DECODER = {"type": "LastStageDecoder", "width": 32}
 TOKENIZER = {"crop": 64, "tokens": 24, "width": 8, "hidden": 16, "blocks": 1, "gamma": 0.5, "kl_weight": 0.1}
 
 
@@ -89,14 +86,15 @@ def ecdp(arch="micro"):
 
 
 def cm3ae():
-    decoder = {"type": "LastStageDecoder", "width": 32}
-    return Cm3ae(own("cm3ae", mask={"unit": 16, "ratio": 0.75}, decoder=decoder, out=16), backbone(), images())
+    settings = own("cm3ae", mask={"unit": 16, "ratio": 0.75}, decoder=DECODER, out=16)
+    return Cm3ae(settings, backbone(), backbone(channels=1, seed=1))
 
 
+BOXES = torch.tensor([[[1, 5, 6, 30, 40], [0, 40, 10, 60, 30]], [[-1.0] * 5] * 2, [[0, 10, 5, 45, 35], [-1] * 5]])
 # Model and batch of each objective or task.
 CASES = {
     "tespec": lambda: (
-        Tespec(own("tespec", decoder={"type": "LastStageDecoder", "width": 32}), backbone(True), 0.025),
+        Tespec(own("tespec", decoder=DECODER), backbone(True), 0.025),
         events() | {"mask": torch.tensor([[[1, 0, 1], [0, 1, 0]], [[0, 1, 1], [0, 0, 1]]], dtype=torch.bool)},
     ),
     "cpc": lambda: (
@@ -114,7 +112,7 @@ CASES = {
     "ecdp": lambda: (ecdp(), pairs()),
     "cm3ae": lambda: (cm3ae(), pairs()),
     "scaleevent": lambda: (
-        ScaleEvent(own("scaleevent", activation=1), backbone(), Teacher(images(), 1, SIZE)),
+        ScaleEvent(own("scaleevent", activation=1), backbone(), Teacher(backbone(channels=1, seed=1), 1, SIZE)),
         pairs(),
     ),
     "segmentation": lambda: (
@@ -125,12 +123,5 @@ CASES = {
         DepthModel(backbone(True), DepthHead(channels=16, min_depth=1.978, max_depth=80.0)),
         labelled(labels=smooth(3, 60)),
     ),
-    "detection": lambda: (
-        DetectionModel(backbone(True), 2, DetectionHead()),
-        labelled(
-            boxes=torch.tensor(
-                [[[1, 5, 6, 30, 40], [0, 40, 10, 60, 30]], [[-1.0] * 5, [-1] * 5], [[0, 10, 5, 45, 35], [-1] * 5]]
-            )
-        ),
-    ),
+    "detection": lambda: (DetectionModel(backbone(True), 2, DetectionHead()), labelled(boxes=BOXES)),
 }

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from loss_cases import own
 
+from baselines.imagenet import Imagenet
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.models import build_backbone
@@ -38,15 +40,6 @@ def test_computed_again_to_the_bit(name, recurrent, drop_path):
 def test_other_ways_differ_by_rounding(name, way):
     plain, other = (gradients(name, recurrent=name == "micro", **execution) for execution in ({}, {way: True}))
     torch.testing.assert_close(other, plain, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("fast", [False, True])
-def test_a_fast_run_has_fused_attention_and_channels_last(fast):
-    backbone = build_backbone("micro", False, 2, SIZE)
-    execute(backbone, fast=fast)
-    assert backbone.get_submodule("swin.layers.0.blocks.0.attn").fused_attn == fast
-    weight = backbone.get_submodule("swin.patch_embed.proj").weight
-    assert weight.is_contiguous(memory_format=torch.channels_last) == fast
 
 
 def test_batch_normalisation_is_not_computed_again():
@@ -94,26 +87,13 @@ def test_a_teacher_drops_nothing():
     assert torch.equal(*[teacher(FRAMES)[0][-1] for _ in range(2)])
 
 
-class Dropping(torch.nn.Module):
-    """Model that keeps the output of stochastic depth for each batch."""
-
-    shared_rng = True
-
-    def __init__(self):
-        super().__init__()
-        self.weight, self.drop, self.left = torch.nn.Parameter(torch.ones(())), DropPath(0.5), []
-
-    def loss(self, batch, state):
-        self.left.append(self.drop(batch["rows"]))
-        return {"loss": self.weight * self.left[-1].mean()}, state
-
-
 def test_a_batch_in_turns_drops_what_the_whole_batch_drops():
-    changes = ["optimisation.steps=4", "optimisation.warmup_steps=1"]
-    settings, models = pretraining_settings("imagenet", "sample", changes).optimisation, (Dropping(), Dropping())
-    for model, counts in zip(models, ([8], [4, 4]), strict=True):
-        steps = MicroBatches([[{"rows": torch.ones(count, 3)}] * 4 for count in counts])
-        Trainer(model, steps, settings, seed=5, device=torch.device("cpu")).run()
-    whole, in_turns = (torch.cat(model.left) for model in models)
-    assert torch.equal(whole, in_turns)
-    assert 0 < (whole == 0).sum() < whole.numel()
+    settings, losses = pretraining_settings("imagenet", "sample").optimisation, []
+    views, labels = torch.randn(8, 1, 1, *SIZE, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
+    for parts in (1, 2):
+        settings_of_loss = own("imagenet", mixup=0.0, cutmix=0.0)
+        model = Imagenet(settings_of_loss, build_backbone("micro", False, 2, SIZE, 1, drop_path=0.9), 3)
+        trainer = Trainer(model, MicroBatches([[]] * parts), settings, seed=5, device=torch.device("cpu"))
+        batches = zip(views.chunk(parts), labels.chunk(parts), strict=True)
+        losses.append(trainer.train_step(*({"views": one, "labels": other} for one, other in batches))["loss"].item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)

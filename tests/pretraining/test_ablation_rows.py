@@ -1,4 +1,4 @@
-"""Each ablation row trains what its name says, checked on the network and batch built from its settings."""
+"""Each ablation row trains what its name says: network and batch of the sample profile, settings of the paper's."""
 
 from functools import partial
 
@@ -37,19 +37,16 @@ def learns_by(name, recurrent, network, batch, settings):
     assert (type(network).__name__, network.backbone.recurrent) == (name, recurrent)
 
 
-def by_eq_7(norm_events):
-    return partial(reconstructs, partial(estimate_intensity, norm_events=norm_events))
-
-
 by_eq_6 = partial(reconstructs, estimate_high_pass)
+by_eq_7 = {n: partial(reconstructs, partial(estimate_intensity, norm_events=n)) for n in (300, 3000, 3e4, 1.2e5)}
 histograms = partial(reconstructs, lambda counts: (counts.float(),))
 # tests/comparison/test_published.py covers the ablation of steps.
 ROWS = {
     "masking": {f"{100 * ratio:.0f}%": partial(masks, ratio) for ratio in (0.0, 0.25, 0.5, 0.75)},
     # Scaled to the sample profile, whose N is 3000.
-    "norm_events": {"500": by_eq_7(300), "5,000": by_eq_7(3000), "50,000": by_eq_7(3e4), "200,000": by_eq_7(1.2e5)},
-    "target": {"Histograms": histograms, "Eq. 6": by_eq_6, "Eq. 7": by_eq_7(3000)},
-    "target_ddd17": {"Eq. 6": by_eq_6, "Eq. 7": by_eq_7(3000)},
+    "norm_events": dict(zip(("500", "5,000", "50,000", "200,000"), by_eq_7.values(), strict=True)),
+    "target": {"Histograms": histograms, "Eq. 6": by_eq_6, "Eq. 7": by_eq_7[3000]},
+    "target_ddd17": {"Eq. 6": by_eq_6, "Eq. 7": by_eq_7[3000]},
     "dataset": {
         "Gen1": partial(is_trained_on, "gen1", (240, 304), (240, 304)),
         "1Mpx": partial(is_trained_on, "1mpx", (720, 1280), (360, 640)),
@@ -62,17 +59,6 @@ ROWS = {
 }
 
 
-def built(world, facts):
-    """Network and batch of a row under the sample profile, and its settings under the paper profile."""
-    settings, papers = (
-        pretraining_settings("tespec", profile, facts.changes(as_facts(pretraining_settings("tespec", profile))))
-        for profile in ("sample", "paper")
-    )
-    data = open_pretraining(settings, world / "1mpx")
-    torch.manual_seed(0)
-    return new_network(settings, data), data.steps(0)[0], papers
-
-
 def test_every_row_is_checked():
     found = {name: [row.name for row in each.rows] for name, each in read_ablations().items() if name != "steps"}
     assert found == {name: list(rows) for name, rows in ROWS.items()}
@@ -81,4 +67,10 @@ def test_every_row_is_checked():
 @pytest.mark.parametrize(("name", "row"), [(name, row) for name, rows in ROWS.items() for row in rows])
 def test_a_row_trains_what_it_says(tiny_world, name, row):
     (facts,) = (each for each in read_ablations()[name].rows if each.name == row)
-    ROWS[name][row](*built(tiny_world, facts))
+    settings, papers = (
+        pretraining_settings("tespec", profile, facts.changes(as_facts(pretraining_settings("tespec", profile))))
+        for profile in ("sample", "paper")
+    )
+    data = open_pretraining(settings, tiny_world / "1mpx")
+    torch.manual_seed(0)
+    ROWS[name][row](new_network(settings, data), data.steps(0)[0], papers)

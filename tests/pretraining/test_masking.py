@@ -27,8 +27,7 @@ def test_masked_tokens_are_those_of_masked_pixels(unit, height, width):
     histograms = torch.randint(0, 5, (2, 3, 20, height, width), dtype=torch.uint8)
     rows, cols = -(-height // unit), -(-width // unit)
     mask = torch.stack([draw_mask(seed, rows, cols, 0.5) for seed in range(2)])
-    frames = torch.zeros(2, 3, 20, 64, 96)
-    frames[..., :height, :width] = histograms
+    frames = torch.nn.functional.pad(histograms.float(), (0, 96 - width, 0, 64 - height))
     for lane, row, col in mask.nonzero().tolist():
         frames[lane, :, :, row * unit : (row + 1) * unit, col * unit : (col + 1) * unit] = patch()[0]
     tokens = replace_masked(backbone.embed(histograms), mask, backbone.embed_patches(patch()))

@@ -1,11 +1,8 @@
 """ScaleEvent: losses against the authors' code, active tokens, and the teacher."""
 
-import dataclasses
-from itertools import product
-
 import pytest
 import torch
-from loss_cases import CASES
+from loss_cases import CASES, own
 from torch.nn.functional import cosine_similarity
 
 from baselines.scaleevent import ScaleEvent, active_tokens, build_teacher, distances
@@ -15,19 +12,16 @@ from tespec.pretraining.method import new_network, open_pretraining
 
 
 def test_losses_are_those_of_the_authors_code():
-    """zhiwen-xdu/ScaleEvent, scale_event/pretrain/criterion.py, DistillLoss_With_CrossGram_V2, by loops in float64."""
+    """zhiwen-xdu/ScaleEvent, scale_event/pretrain/criterion.py, DistillLoss_With_CrossGram_V2, in float64."""
     generator = torch.Generator().manual_seed(0)
     events, images = (torch.randn(2, 5, 4, generator=generator, dtype=torch.float64) for _ in range(2))
     active = torch.tensor([[1, 1, 0, 1, 1], [1, 0, 1, 1, 1]], dtype=torch.float64).unsqueeze(2)
     intra = cross = 0.0
     for k, q in zip(events * active, images * active, strict=True):
-        for i, j in product(range(5), range(5)):
-            wanted = cosine_similarity(q[i], q[j], dim=0).item()
-            if wanted > 0.1:
-                to_events = max(cosine_similarity(k[i], k[j], dim=0).item(), 0)
-                to_image = max(cosine_similarity(q[i], k[j], dim=0).item(), 0)
-                intra += (to_events - wanted) ** 2 / 50
-                cross += (to_image - wanted) ** 2 / 50
+        pairs = ((q, q), (k, k), (q, k))
+        wanted, to_events, to_image = (cosine_similarity(a[:, None], b, dim=2).clamp(min=0) for a, b in pairs)
+        intra += (to_events - wanted)[wanted > 0.1].square().sum().item() / 50
+        cross += (to_image - wanted)[wanted > 0.1].square().sum().item() / 50
     plain = ((events - images) * active).abs().mean().item()
     found = distances(events, images, active, 0.1)
     assert [each.item() for each in found] == pytest.approx([plain, intra, cross], rel=1e-6)
@@ -53,10 +47,10 @@ def test_a_token_counts_from_64_events_on():
     assert active_tokens(histograms, ScaleEvent.recipe.objective.activation).flatten().tolist() == [1, 0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("teacher", "width"),
-    [("vit_tiny_patch16_224", 192), ("resnet18", 256), ("swin_tiny_patch4_window7_224", 384), ("imagenet", 96)],
-)
+TEACHERS = {"vit_tiny_patch16_224": 192, "resnet18": 256, "swin_tiny_patch4_window7_224": 384, "imagenet": 96}
+
+
+@pytest.mark.parametrize(("teacher", "width"), TEACHERS.items())
 def test_any_image_network_at_stride_16_teaches(teacher, width):
     settings = pretraining_settings("scaleevent", "sample", [f"objective.teacher={teacher}"])
     built = build_teacher(teacher, settings, (64, 96))
@@ -83,9 +77,8 @@ def test_a_teacher_that_is_pre_trained_first_has_the_backbone_that_is_built(netw
     ],
 )
 def test_other_teachers_are_refused_before_data_is_opened(teacher, weights, message):
-    own = dataclasses.replace(ScaleEvent.recipe.objective, teacher=teacher, teacher_weights=weights)
     with pytest.raises(UserError, match=message):
-        ScaleEvent.upstream(own)
+        ScaleEvent.upstream(own("scaleevent", teacher=teacher, teacher_weights=weights))
 
 
 def test_a_network_without_stride_16_and_a_file_of_another_are_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""Validation of pre-training: choice of chunks, weights of losses, and losses with and without carried state."""
+"""Validation of pre-training: choice of chunks, and weights of losses."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,6 @@ from baselines.ecddp import Ecddp
 from tespec.core.settings import Mask
 from tespec.pretraining.data import EventData
 from tespec.pretraining.method import PretrainMethod
-from tespec.pretraining.tespec import Tespec
 
 
 class Noise:
@@ -76,26 +75,3 @@ def test_losses_count_by_samples():
         features=lambda backbone, batch, state: ([torch.randn(len(batch["x"]), 1, 4, 2, 2)] * 4, None),
     )
     assert Plain().validate(data, torch.device("cpu"))["loss"] == 4.0
-
-
-class Counting(Tespec):
-    """Model whose losses encode how many chunks the network's state and the target's state have seen."""
-
-    def __init__(self, ratio):
-        torch.nn.Module.__init__(self)
-        self.own = SimpleNamespace(mask=Mask(32, ratio))
-        self.scored = "loss_masked" if ratio else "loss_all"  # an autoencoder has no masked pixels
-
-    def loss(self, batch, state):
-        memory, target = (None, None) if state is None or batch["fresh"].item() else state
-        seen = (memory or 0) + 1, (target or 0) + 1
-        return {self.scored: 1.0 / seen[0], "loss_zero": float(seen[1])}, seen
-
-
-@pytest.mark.parametrize("ratio", [0.5, 0])
-def test_memory_is_carried_or_zeroed_while_the_target_goes_on(ratio):
-    model, state, found = Counting(ratio), None, []
-    for batch in held_out(6, 4).val_chunks():  # three chunks of one recording, two of the other
-        losses, state = model.val_losses(batch, state)
-        found.append((losses[f"{model.scored}_carried"], losses[f"{model.scored}_zeroed"], losses["loss_zero"]))
-    assert found == [(1, 1, 1), (1 / 2, 1, 2), (1 / 3, 1, 3), (1, 1, 1), (1 / 2, 1, 2)]

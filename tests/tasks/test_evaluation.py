@@ -1,5 +1,7 @@
 """Evaluation with workers and parallel lanes has the predictions and scores of a plain loop over the labels."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import torch
@@ -34,18 +36,6 @@ def predicted_one_by_one(task, model, clip=None):
     return found
 
 
-def predicted_in_evaluation(task, model, workers, monkeypatch):
-    """Predictions of the evaluation by (recording, label), and its scores."""
-    found = {}
-
-    def score(scorer, predicted, truth, recording, label):
-        found[task.scored.index(recording), label] = predicted
-        type(task).score(task, scorer, predicted, truth, recording, label)
-
-    monkeypatch.setattr(task, "score", score)
-    return found, task.evaluate(model, CPU, workers)
-
-
 def numbers_of(prediction):
     """Numbers of a prediction that rounding changes little."""
     return np.sort(prediction.score) if isinstance(prediction, Boxes) else np.asarray(prediction, np.float64)
@@ -65,7 +55,12 @@ def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
         if name == "gen1":  # so that an untrained network finds boxes
             for conv in (*model.head.multi_level_conv_cls, *model.head.multi_level_conv_obj):
                 conv.bias.zero_()
-        seen[workers, lanes] = predicted_in_evaluation(task, model, workers, monkeypatch)
+        score = Mock(wraps=task.score)
+        monkeypatch.setattr(task, "score", score)
+        scores = task.evaluate(model, CPU, workers)
+        calls = [call.args for call in score.call_args_list]
+        found = {(task.scored.index(recording), label): predicted for _, predicted, _, recording, label in calls}
+        seen[workers, lanes] = found, scores
     alone = predicted_one_by_one(task, model)
     assert any(numbers_of(each).size for each in alone.values())
     for lanes in (1, 3):

@@ -6,19 +6,16 @@ import numpy as np
 import pytest
 import torch
 from loss_cases import CASES
-from mmengine.registry import DefaultScope
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy
 from torchvision.ops import box_iou
 
 from tespec.core.boxes import Boxes
-from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.models import EventSwin
 from tespec.registry import TASKS
 from tespec.tasks.depth import SOBEL, DepthHead, DepthModel, DepthTask, gradient_loss, scale_invariant_loss, to_metres
 from tespec.tasks.detection import DetectionHead, DetectionModel
 from tespec.tasks.segmentation import VIEWS, AveragedViews, SegmentationHead, SegmentationModel, dice_losses
-from tespec.training.trainer import Trainer
 
 HEIGHT, WIDTH = 50, 70
 NO_LABEL = {"segmentation": 255, "depth": math.nan, "detection": -1}
@@ -39,10 +36,7 @@ def case(task):
     return model, batch | cropped
 
 
-def first_labels(batch, count):
-    return batch | {name: batch[name][:count] for name in ("label_place", "labels", "boxes") if name in batch}
-
-
+@torch.no_grad()
 def predicted(model, batch, places=EVERY):
     return model.eval().predict(batch["histograms"], None, places)[0]
 
@@ -53,18 +47,12 @@ def numbers_of(prediction):
     return prediction.numpy()
 
 
-@pytest.mark.parametrize(
-    ("make", "parts", "parameters"),
-    [
-        (lambda swin: SegmentationModel(swin, 11, SegmentationHead()), ("head",), 11_290_475),
-        (lambda swin: DepthModel(swin, DepthHead(**RANGE)), ("head",), 4_112_513),
-        (lambda swin: DetectionModel(swin, 2, DetectionHead()), ("neck", "head"), 12_928_341),
-        (lambda swin: DetectionModel(swin, 3, DetectionHead()), ("neck", "head"), 12_928_920),
-    ],
-)
-def test_parameters_of_the_heads(make, parts, parameters):
-    model = make(EventSwin("tiny", recurrent=False, img_size=(32, 32)))
-    assert sum(each.numel() for part in parts for each in model.get_submodule(part).parameters()) == parameters
+def test_parameters_of_the_heads():
+    swin = EventSwin("tiny", recurrent=False, img_size=(32, 32))
+    segmentation, depth = SegmentationModel(swin, 11, SegmentationHead()), DepthModel(swin, DepthHead(**RANGE))
+    models = segmentation, depth, DetectionModel(swin, 2, DetectionHead())
+    counts = [sum(each.numel() for each in model.parameters()) for model in (swin, *models)]
+    assert [count - counts[0] for count in counts[1:]] == [11_290_475, 4_112_513, 12_928_341]
 
 
 @every_task
@@ -76,12 +64,12 @@ def test_predictions_of_chosen_segments_and_of_a_stream_are_those_of_the_sequenc
         assert numbers_of(found).size
         np.testing.assert_allclose(numbers_of(found), numbers_of(whole[3 * lane + segment]), rtol=1e-3, atol=1e-3)
     state = None
-    for segment in range(3):
-        alone, _ = model.predict(batch["histograms"][:, segment : segment + 1], state, FIRST)
-        streamed, state = model.step(batch["histograms"][:, segment], state)
+    for segment, histograms in enumerate(batch["histograms"].unbind(1)):
+        alone, _ = model.predict(histograms.unsqueeze(1), state, FIRST)
+        streamed, state = model.step(histograms, state)
         for lane in range(2):
-            here, there = numbers_of(alone[lane]), numbers_of(whole[3 * lane + segment])
-            np.testing.assert_allclose(here, there, rtol=1e-3, atol=1e-3)
+            expected = numbers_of(whole[3 * lane + segment])
+            np.testing.assert_allclose(numbers_of(alone[lane]), expected, rtol=1e-3, atol=1e-3)
             np.testing.assert_array_equal(numbers_of(streamed[lane]), numbers_of(model.answer(alone)[lane]))
             assert task == "detection" or streamed[lane].shape == (HEIGHT, WIDTH)
 
@@ -103,7 +91,7 @@ def test_a_step_trains_everything_and_hands_on_a_detached_state(task):
 def test_a_step_without_labels_that_count_costs_nothing(task, labels):
     model, batch = case(task)
     if labels == "none" and task != "segmentation":  # its head normalises over the labels
-        batch = first_labels(batch, 0)
+        batch |= {name: batch[name][:0] for name in ("label_place", "labels", "boxes") if name in batch}
     else:
         name = "boxes" if task == "detection" else "labels"
         beyond = 500.0 if (task, labels) == ("depth", "out of range") else NO_LABEL[task]
@@ -121,44 +109,35 @@ def test_a_step_without_labels_that_count_costs_nothing(task, labels):
 
 
 @every_task
-@pytest.mark.parametrize("labels", [0, 3])
-def test_a_frozen_backbone_has_no_gradient_with_labels_and_without(task, labels):
+def test_a_frozen_backbone_has_no_gradient(task):
     model, batch = case(task)
     model.freeze_backbone()
     assert not model.train().backbone.training
-    batch = first_labels(batch, labels if task != "segmentation" else 3)  # see above
     model.loss(batch, None)[0]["loss"].backward()
     assert all(each.grad is None for each in model.backbone.parameters())
     assert all(each.grad is not None for each in model.head.parameters())
 
 
-@torch.no_grad()
 def test_lanes_that_start_afresh_forget_and_the_others_do_not():
     model, batch = case("segmentation")
     afresh, state = model.eval().loss(batch, None)
-    both, first, neither = (
-        model.loss(batch | {"fresh": torch.tensor(fresh)}, state)[0]["loss"].item()
-        for fresh in ([True, True], [True, False], [False, False])
-    )
-    assert both == pytest.approx(afresh["loss"].item(), rel=1e-6)
-    assert len({both, first, neither}) == 3
+    choices = ([True, True], [True, False], [False, False])
+    losses = [model.loss(batch | {"fresh": torch.tensor(each)}, state)[0]["loss"].item() for each in choices]
+    assert losses[0] == pytest.approx(afresh["loss"].item(), rel=1e-6)
+    assert len(set(losses)) == 3
 
 
-@torch.no_grad()
 def test_the_loss_of_segmentation_is_cross_entropy_plus_dice_of_the_labelled_segments():
     model, batch = case("segmentation")
     batch["labels"][..., :5, :] = 255
-    seen = []
-    model.head.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0][0])))
     losses, _ = model.eval().loss(batch, None)
-    assert seen == [3]
     logits = predicted(model, batch, batch["label_place"])
     expected = cross_entropy(logits, batch["labels"].long(), ignore_index=255)
     torch.testing.assert_close(losses["loss_ce"], expected, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(losses["loss_dice"], dice_losses(logits, batch["labels"]).mean(), rtol=1e-5, atol=1e-6)
 
 
-def test_dice_is_its_definition_and_a_certain_correct_answer_costs_nothing():
+def test_dice_is_its_definition():
     rng, expected = np.random.default_rng(0), []
     logits, labels = rng.normal(size=(3, 4, 5, 6)), rng.choice([0, 1, 3, 255], size=(3, 5, 6)).astype(np.uint8)
     for share, label in zip(np.exp(logits) / np.exp(logits).sum(1, keepdims=True), labels, strict=True):
@@ -168,12 +147,8 @@ def test_dice_is_its_definition_and_a_certain_correct_answer_costs_nothing():
             expected.append(1 - (2 * (p * t).sum() + 1) / ((p**2 + t**2).sum() + 1))
     found = dice_losses(torch.tensor(logits), torch.tensor(labels))
     np.testing.assert_allclose(found.flatten(), expected, rtol=1e-5)
-    labels = torch.tensor([[[0, 1], [2, 1]]], dtype=torch.uint8)
-    certain = 50 * one_hot(labels.long(), 3).permute(0, 3, 1, 2).float()
-    assert dice_losses(certain, labels).mean().item() == pytest.approx(0, abs=1e-6)
 
 
-@torch.no_grad()
 def test_flip_is_the_mean_with_the_mirrored_image():
     model, batch = case("segmentation")
     straight, mirrored = predicted(model, batch), predicted(model, {"histograms": batch["histograms"].flip(-1)})
@@ -181,7 +156,6 @@ def test_flip_is_the_mean_with_the_mirrored_image():
     torch.testing.assert_close(seen, (straight + mirrored.flip(-1)) / 2)
 
 
-@torch.no_grad()
 def test_views_at_scales_are_symmetric_carry_their_own_state_and_share_the_head():
     model, batch = case("segmentation")
     histograms, ends = batch["histograms"], torch.tensor([[0, 2], [1, 2]])
@@ -194,15 +168,8 @@ def test_views_at_scales_are_symmetric_carry_their_own_state_and_share_the_head(
         last, state = views.predict(histograms[:, segment : segment + 1], state, FIRST)
     torch.testing.assert_close(last, whole, rtol=1e-4, atol=1e-5)
     for parameter in model.head.conv_seg.parameters():
-        parameter.zero_()
+        torch.nn.init.zeros_(parameter)
     assert not views.predict(histograms, None, ends)[0].any()
-
-
-def test_another_default_scope_changes_nothing():
-    with DefaultScope.overwrite_default_scope("mmdet"):
-        model, _ = case("segmentation")
-    expected = case("segmentation")[0].state_dict()
-    assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
@@ -226,7 +193,6 @@ def test_losses_of_depth_are_those_of_a_plain_loop(share, scales):
     assert gradient_loss(*tensors, scales).item() == pytest.approx(total / places, abs=1e-9)
 
 
-@torch.no_grad()
 def test_the_loss_of_depth_is_on_normalised_log_depth_between_the_limits():
     model, batch = case("depth")
     labels = batch["labels"] = torch.rand(3, HEIGHT, WIDTH, generator=torch.Generator().manual_seed(0)) * 99 + 1
@@ -254,7 +220,6 @@ def test_boxes_without_area_or_outside_of_the_image_do_no_harm(box):
     assert torch.isfinite(losses["loss"])
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("score", ["class", "objectness_x_class"])
 def test_boxes_are_ranked_and_do_not_overlap_within_a_class(score):
     model, batch = case("detection")
@@ -270,12 +235,11 @@ def test_boxes_are_ranked_and_do_not_overlap_within_a_class(score):
     assert not any(len(each.label) for each in predicted(model, batch))
 
 
-@torch.no_grad()
 def test_boxes_are_not_clipped_to_the_image():
     model, batch = case("detection")
     for name, parameter in model.head.named_parameters():
         if name.startswith("multi_level_conv_"):
-            parameter.zero_()
+            torch.nn.init.zeros_(parameter)
     # With all outputs 0, YOLOX predicts a box of one stride, centred at each location (k, l) * stride.
     boxes = predicted(model, batch)[0]
     size = boxes.size[:, 0]
@@ -299,17 +263,9 @@ def test_predictions_that_are_not_finite_are_refused(task):
     for name in outputs.get(task, [f"multi_level_conv_{kind}.0" for kind in ("cls", "reg", "obj")]):
         model, batch = case(task)
         model.head.get_submodule(name).bias[0] = math.nan
+        assert not model.loss(batch, None)[0]["loss"].isfinite()  # a diverging training is stopped by its loss
         with pytest.raises(UserError, match="the trained model: predicts infinity or NaN; lower optimisation"):
             TASKS.module_dict[task].read(predicted(model, batch))
-
-
-@every_task
-def test_a_diverging_training_is_stopped_by_name(task):
-    changes = ["optimisation.steps=20", "optimisation.warmup_steps=0", "optimisation.peak_lr=1e20"]
-    settings = finetuning_settings("ddd17", "recurrent", "sample", changes).optimisation
-    model, batch = case(task)
-    with pytest.raises(UserError, match=r"step \d+: the loss or a gradient is not finite"):
-        Trainer(model, [batch] * 20, settings, seed=0, device=torch.device("cpu")).run()
 
 
 def test_a_task_with_a_collate_of_its_own_needs_blank_labels_of_its_own():

@@ -14,27 +14,10 @@ CLASSES = 3
 
 
 def reference():
-    cross_entropy = {"type": "mmdet.CrossEntropyLoss", "use_sigmoid": True, "reduction": "sum"}
-    box = {"type": "mmdet.IoULoss", "mode": "square", "eps": 1e-16, "reduction": "sum", "loss_weight": 5.0}
-    return MODELS.build(
-        {
-            "type": "mmdet.YOLOXHead",
-            "num_classes": CLASSES,
-            "in_channels": 8,
-            "feat_channels": 8,
-            "strides": STRIDES,
-            "norm_cfg": {"type": "mmengine.BN"},
-            "train_cfg": {"assigner": {"type": "mmdet.SimOTAAssigner", "center_radius": 2.5}},
-            "loss_bbox": box,
-            "loss_cls": cross_entropy,
-            "loss_obj": cross_entropy,
-        }
-    )
-
-
-def centres():
-    priors = torch.cat(reference().prior_generator.grid_priors(SIZES, device="cpu", with_stride=True))
-    return torch.cat([priors[:, :2] + priors[:, 2:] / 2, priors[:, 2:3]], 1)
+    """mmdetection's head with its default losses and assigner."""
+    layers = {"in_channels": 8, "feat_channels": 8, "strides": STRIDES, "norm_cfg": {"type": "mmengine.BN"}}
+    trained = {"train_cfg": {"assigner": {"type": "mmdet.SimOTAAssigner"}}}
+    return MODELS.build({"type": "mmdet.YOLOXHead", "num_classes": CLASSES} | layers | trained)
 
 
 def random_boxes(counts, generator):
@@ -67,25 +50,21 @@ def truth_of(boxes):
     return InstanceData(bboxes=kept[:, 1:], labels=kept[:, 0].long())
 
 
-def assert_alike(places, corners, scores, boxes):
-    assigner, priors = reference().assigner, torch.cat([places, places[:, 2:]], 1)
-    learns, box, overlap = assign(places, corners, scores, boxes[..., 1:], boxes[..., 0].long())
-    assert overlap.dtype == torch.float32
-    for frame in range(len(boxes)):
-        predicted = InstanceData(bboxes=corners[frame], scores=scores[frame], priors=priors)
-        wanted = assigner.assign(predicted, truth_of(boxes[frame]))
-        assert torch.equal(torch.where(learns[frame], box[frame], -1), wanted.gt_inds - 1)
-        assert torch.equal(overlap[frame], torch.where(wanted.gt_inds > 0, wanted.max_overlaps, 0.0))
-    return learns
-
-
 @pytest.mark.parametrize("good", [0.0, 0.2, 0.9])
 def test_random_frames_are_assigned_as_mmdetection_assigns_them(good):
-    generator = torch.Generator().manual_seed(0)
+    generator, head = torch.Generator().manual_seed(0), reference()
+    priors = torch.cat(head.prior_generator.grid_priors(SIZES, device="cpu", with_stride=True))
+    places = torch.cat([priors[:, :2] + priors[:, 2:] / 2, priors[:, 2:3]], 1)
     for _ in range(4):
         boxes = random_boxes([0, 1, 3, 12, 40, 2], generator)
         boxes[1, 0] = torch.tensor([0.0, 500, 500, 600, 600])  # far outside of the image
-        learns = assert_alike(centres(), *predictions(boxes, centres(), generator, good), boxes)
+        corners, scores = predictions(boxes, places, generator, good)
+        learns, box, overlap = assign(places, corners, scores, boxes[..., 1:], boxes[..., 0].long())
+        for frame in range(len(boxes)):
+            given = {"bboxes": corners[frame], "scores": scores[frame], "priors": places[:, [0, 1, 2, 2]]}
+            wanted = head.assigner.assign(InstanceData(**given), truth_of(boxes[frame]))
+            assert torch.equal(torch.where(learns[frame], box[frame], -1), wanted.gt_inds - 1)
+            assert torch.equal(overlap[frame], torch.where(wanted.gt_inds > 0, wanted.max_overlaps, 0.0))
         assert not learns[:2].any()
         assert learns[4].sum() > 12
 
