@@ -4,10 +4,8 @@ import io
 import re
 import shlex
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,14 +17,14 @@ from tespec.registry import BACKBONES, DATASETS, METHODS, MODELS, PLUGIN, TASKS
 REGISTRIES = (BACKBONES, DATASETS, METHODS, MODELS, TASKS)
 
 
-def section(title: str) -> tuple[str, list[str]]:
+def section(title):
     """Text of a section of docs/extending.md, and the commands in it."""
     text = (REPOSITORY / "docs" / "extending.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
     return text, [line for block in re.findall(r"```sh\n(.*?)\n```", text, re.DOTALL) for line in block.splitlines()]
 
 
 @contextmanager
-def forgotten_afterwards() -> Iterator[None]:
+def forgotten_afterwards():
     """Undo plug-in imports, registrations and added configs at the end of the context."""
     try:
         with pytest.MonkeyPatch.context() as patch:
@@ -40,7 +38,7 @@ def forgotten_afterwards() -> Iterator[None]:
             del sys.modules[name]
 
 
-def follow(command: str, folder: Path, *more: Any) -> tuple[str, str]:
+def follow(command, folder, *more):
     """Run `python benchmarks/VERB.py ...` in a folder, with more arguments; returns its stdout and stderr."""
     python, script, *arguments = shlex.split(command)
     assert (python, Path(script).parent.name) == ("python", "benchmarks")

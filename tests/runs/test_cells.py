@@ -72,19 +72,17 @@ def test_a_number_that_is_not_finite_is_recorded_as_missing(tiny_world, tmp_path
     assert prior(tiny_world, tmp_path).metrics == {"miou": None}
 
 
-@pytest.mark.parametrize(("data", "peak"), [("sample", 0.00025), ("drive", 0.001)])
-def test_a_run_takes_the_rate_that_its_weights_ask_for(tiny_world, tmp_path, capsys, data, peak):
-    path = tmp_path / f"{data}.safetensors"
-    recipe = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150], "dataset": "1mpx", "data": data}
+def test_a_run_takes_the_rate_that_its_weights_ask_for_and_says_so(tiny_world, tmp_path, capsys):
+    path = tmp_path / "weights.safetensors"
+    recipe = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150], "dataset": "1mpx", "data": "sample"}
     write_weights(path, EventSwin(arch="micro", img_size=(96, 160)).state_dict(), recipe)
     lower = ["peak_lr_after.1Mpx=0.00025"]
-    spec = cell_spec(tiny_world, tmp_path, "1mpx", "feedforward", "ecddp", changes=lower, checkpoint=path)
-    assert spec.started().optimisation.peak_lr == peak  # as a dry run prints it
-    where = "1mpx of the sample world" if data == "sample" else data
-    said = f"peak learning rate {peak} after pre-training on {where} (peak_lr_after: 1Mpx: 0.00025)\n"
+    run, _, _ = prepare_run(
+        "evaluation", cell_spec(tiny_world, tmp_path, "1mpx", "feedforward", "ecddp", changes=lower, checkpoint=path)
+    )
+    assert run.settings.optimisation.peak_lr == run.config["optimisation"]["peak_lr"] == 0.00025
+    said = "peak learning rate 0.00025 after pre-training on 1mpx of the sample world (peak_lr_after: 1Mpx: 0.00025)\n"
     assert capsys.readouterr().err == said
-    run, _, _ = prepare_run("evaluation", spec)
-    assert run.settings.optimisation.peak_lr == run.config["optimisation"]["peak_lr"] == peak
 
 
 def test_a_pretrained_method_never_starts_at_random(tiny_world, tmp_path, monkeypatch):

@@ -134,9 +134,7 @@ PLANNED = [
 
 
 @pytest.mark.parametrize(("arguments", "data", "profile", "size"), PLANNED)
-def test_the_run_that_would_start_is_priced_and_nothing_is_written(
-    tmp_path, without_data, capsys, arguments, data, profile, size
-):
+def test_a_dry_run_prices_the_run_and_writes_nothing(tmp_path, without_data, capsys, arguments, data, profile, size):
     (tmp_path / "mine").mkdir()
     header = b"% evt 3.0\n% format EVT3;height=720;width=960\n% geometry 960x720\n% end\n"
     (tmp_path / "drive.raw").write_bytes(header + b"\0" * 64)

@@ -25,22 +25,16 @@ def straight(tiny_world, tmp_path_factory):
     return folder, run(tiny_world, folder)
 
 
-def test_leaves_weights_and_a_record(straight):
+def test_leaves_weights_and_a_record_with_the_features_of_every_stage(straight):
     (folder, result), record = straight, straight[1].record
     assert read_records(folder / "results") == ([record], [])
     assert record.data == "sample"
     assert record.config["deviations"]
     assert record.weights["sha256"] == sha256_of(result.weights)
     assert [point["step"] for point in record.curve] == [1, 2, 3, 4, 5, 6]
+    assert list(record.groups) == [f"stage {number}" for number in range(1, 5)]
+    assert all(set(each) == {"std", "rank"} and min(each.values()) > 0 for each in record.groups.values())
     assert list(result.weights.parent.iterdir()) == [result.weights]
-
-
-def test_a_complete_result_is_taken_up(straight, tiny_world, capsys):
-    folder, result = straight
-    before = result.weights.stat().st_mtime_ns
-    assert run(tiny_world, folder) == result
-    assert result.weights.stat().st_mtime_ns == before
-    assert "is already complete; --overwrite recomputes it" in capsys.readouterr().err
 
 
 def test_workers_and_a_stop_change_nothing(straight, tiny_world, tmp_path):
@@ -52,14 +46,10 @@ def test_workers_and_a_stop_change_nothing(straight, tiny_world, tmp_path):
         assert getattr(resumed, part) == getattr(straight[1].record, part), part
 
 
-def test_the_features_of_every_stage_are_measured(straight):
-    record = straight[1].record
-    assert list(record.groups) == [f"stage {number}" for number in range(1, 5)]
-    assert all(set(each) == {"std", "rank"} and min(each.values()) > 0 for each in record.groups.values())
-
-
-def test_weights_that_are_not_those_of_the_record_are_made_again(straight, tiny_world, tmp_path, capsys):
+def test_a_result_is_taken_up_unless_its_weights_are_not_those_of_the_record(straight, tiny_world, tmp_path, capsys):
     folder = shutil.copytree(straight[0], tmp_path / "copied")
+    assert run(tiny_world, folder).record == straight[1].record
+    assert "is already complete; --overwrite recomputes it" in capsys.readouterr().err
     (path,) = folder.glob("runs/*/backbone.safetensors")
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))

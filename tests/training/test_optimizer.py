@@ -19,27 +19,9 @@ NORMS = (nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d)
 ECDDP = pretraining_settings("ecddp", "paper").optimisation
 PAPER = finetuning_settings("ddd17", "recurrent", "paper").optimisation
 
-# Values that the publication of each recipe trains with, and their sources.
-# moby: SwinTransformer/Transformer-SSL, configs/moby_swin_tiny.yaml: BASE_LR, EPOCHS, WARMUP_EPOCHS, WEIGHT_DECAY,
-#   ONLINE_DROP_PATH_RATE; config.py: WARMUP_LR, MIN_LR, CLIP_GRAD; moby_main.py: rates times batch / 512;
-#   get_started.md: 8 GPUs of 64.
-# imagenet: microsoft/Swin-Transformer, configs/swin_tiny_patch4_window7_224.yaml: DROP_PATH_RATE; config.py, main.py as
-#   above; get_started.md: 8 of 128.
-# ecddp: Yan98/Event-Camera-Data-Dense-Pre-training, config/pretrain/swin_small.yml: base_lr, min_lr, warmup_epoch,
-#   weight_decay, weight_decay_end, max_grad_norm, patch_embed_lr_scale, drop_path_rate; trainer/pretrain_trainer.py:
-#   base_lr times batch / 256; asset/supp.pdf.
-# ecdp: Yan98/Event-Camera-Data-Pre-training, config/ours/pr_vits.yml: base_lr, warmup_epoch;
-#   config/ours/base/ours_pretraining_base.yml: weight_decay; trainer/pr_trainer.py: base_lr times batch / 256, no
-#   clipping; README.md: 4 nodes of 4 GPUs of 64.
-# mem, mem-tokenizer: tum-vision/mem, configs/nimagenet.conf: pt_batch_size, pt_lr, pt_warmup_steps, pt_grad_clip,
-#   pt_dropout; mem/run_mem_pretraining.py: opt, weight_decay, min_lr; of the tokenizer vae_batch_size, vae_lr,
-#   vae_lr_decay in each of 100 epochs, vae_grad_clip; eventvae/train_vae.py: Adam.
-# cm3ae: Event-AHU/CM3AE, main.py: lr times batch / 256, min_lr, warmup_epochs, epochs, weight_decay, weight_decay_end,
-#   clip_grad, batch_size_per_gpu; README.md: 4 GPUs; utils.py: warm-up from 0.
-# scaleevent: zhiwen-xdu/ScaleEvent, pretrain/pretrain_ddp.py: batch for ViT-S, clip, decay. Its learning rate is for
-#   weights of the teacher; the recipe declares the deviation.
-# tespec: the paper's appendix, table of implementation settings; values that it omits are from uzh-rpg/RVT,
-#   config/general.yaml.
+# Values that the publication of each recipe trains with; the recipe's comments, and for scaleevent the table "Fidelity"
+# of docs/pretraining.md, name the files of the authors' code. Of tespec: the paper's appendix, table of implementation
+# settings; values that it omits are from uzh-rpg/RVT, config/general.yaml. Factors of a rate are batch / 256 or / 512.
 PUBLISHED = {
     # optimizer, batch, peak, first and last learning rate, warm-up as a share, clip, decay, drop path, patch embedding
     "moby": ("AdamW", 512, 1e-3, 5e-7, 5e-6, 5 / 300, ("norm", 5.0), (0.05, 0.05), 0.2, 1.0),
