@@ -69,22 +69,6 @@ def test_help_fits_a_screen_says_how_settings_are_found_and_imports_no_torch(cal
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["tabels"], "error: tabels: unknown verb; did you mean 'tables'?\n"),
-        (["data", "chek", "dsec", "."], 'error: Unknown command "chek". Did you mean "check"?'),
-        (["run", "--result", "x"], "error: Unknown option: --result. Did you mean --results?\n"),  # not abbreviated
-        (["run", "--threads", "1.5"], "error: Invalid value for --threads"),
-    ],
-)
-def test_a_typo_is_answered_with_the_nearest(given, message, call):
-    code, out, err = call(*given)
-    assert (code, out) == (2, "")
-    assert err.startswith(message)
-    assert err.count("\n") == 1
-
-
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_a_python_without_the_harness_is_told_in_one_line(script):
     # -S hides installed packages, -E ignores PYTHONPATH.

@@ -120,25 +120,6 @@ def test_a_recording_that_does_not_name_its_sensor_is_read_with_a_given_size(cal
         assert (code, said in out) == (0, True), out
 
 
-PREVIEW = ["preview", "recordings", REAL / "davis.aedat4"]
-MISTAKES = [
-    ([*PREVIEW, "--at", "3"], "3 s is outside of the recording; give times from 0.05 to 0.1"),
-    ([*PREVIEW, "--norm-events", "0"], "--norm-events"),
-    ([*PREVIEW, "--set", "bins=5"], "--set changes settings of a data set, but recordings have none; see --help"),
-    (["check", "dsex", "."], "dsex: no such file in configs/tasks; choose from"),
-    (["check", "dsec", "gone"], "gone: no such file or folder; check the path"),
-    (["download-guide", "kitti"], "kitti: no such file in configs/tasks; choose from 1mpx, ddd17, dsec, gen1, mvsec"),
-    (["check", "gen1", ".", "--processes", "0"], 'Invalid value "0" for --processes. Must be > 0'),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), MISTAKES)
-def test_mistakes_are_answered_in_one_line(call, tmp_path, monkeypatch, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    code, _, err = call("data", *arguments)
-    assert (code, err.count("\n"), message in err) == (2, 1, True), err
-
-
 def test_a_reader_that_has_seen_enough_ends_it_quietly():
     command = f"{sys.executable} benchmarks/data.py download-guide dsec | head -1"
     ended = subprocess.run(command, shell=True, cwd=REPOSITORY, capture_output=True, text=True)

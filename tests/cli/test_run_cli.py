@@ -8,15 +8,11 @@ from tespec.comparison.frame import to_frame
 from tespec.comparison.records import read_records
 from tespec.core.paths import REPOSITORY
 from tespec.inference import load_trained
-from tespec.models import EventSwin
-from tespec.sample import world_folder
 from tespec.tasks import build_task
 from tespec.training.device import derive, seed_everything
-from tespec.weights.files import state_sha256, write_weights
+from tespec.weights.files import state_sha256
 
 FEW = ["--set", "optimisation.steps=2", "--set", "optimisation.warmup_steps=1", "--set", "batch_size=2"]
-CELL = "run --method scratch --task ddd17 "
-ON_DATA = CELL + "--data {world}/ddd17 "
 
 
 @pytest.fixture
@@ -54,54 +50,6 @@ def test_pretrains_on_a_single_recording(call, tmp_path, places):
     assert record.data == "evt3_640x480_2_08s"
     with Image.open(tmp_path / "results" / "pictures" / f"{record.name}.png") as drawn:
         assert drawn.width > 600
-
-
-MISTAKES = [
-    ("run", "--method and --task are required"),
-    ("run --method tespek --task ddd17", "unknown method; did you mean 'tespec'"),
-    ("run --method scratch --task ddd71", "--task ddd71: unknown task; did you mean 'ddd17'?"),
-    (CELL + "--set peak_lr=5e-4", "unknown setting 'peak_lr'; did you mean 'optimisation.peak_lr'?"),
-    (CELL + "--profile paper", "--profile paper: no ddd17 data given"),
-    (CELL + "--reference prior", "--reference cannot be combined with --method"),
-    (CELL + "--freeze --probe", "--freeze cannot be combined with --probe"),
-    (CELL + "--seeds 0 -3", 'Invalid value "-3"'),
-    (CELL + "--out pictures", "--model FILE, --predict RECORDING and --out DIR are required"),
-    (CELL + "--launcher pytorch", "--launcher pytorch: RANK is not set; start with torchrun"),
-    ("run --model typo.safetensors --predict drive.raw --out out", "typo.safetensors: no such file; give the model"),
-    ("run --method tespec --task ddd17 --backbone microo", "unknown backbone; did you mean 'micro'"),
-    ("run --method tespec --task ddd17 --backbone resnet-micro", "has no patches that TESPEC could mask"),
-    (CELL + "--set pretraining.batch_size=3", "--set pretraining.batch_size=3: this run has no pre-train"),
-    (CELL + "--checkpoint x.pth", "--method scratch: takes no --checkpoint"),
-    ("run --method tespec --task ddd17 --checkpoint {other}", "written for arch 'tiny'"),
-    ("run --method scratch --task mvsec --probe", "--probe --task mvsec: probes support only segmentation"),
-    (CELL + "--accumulate 3", "batch_size: 4 does not divide evenly among 1 processes with 3 gradient acc"),
-    (CELL + "--backbone resnet-micro --recompute", "--recompute: the backbone's batch normalisation"),
-    ("pretrain --method tespec --accumulate 3", "batch_size: 4 does not divide evenly"),
-    ("pretrain --method cm3ae --accumulate 16", "batch_size: 1 per micro-batch is too small: samples are compared"),
-    ("run --method cm3ae --task ddd17 --set batch_size=16 --accumulate 16", "1 per micro-batch is too small"),
-    ("run --reference prior --task ddd17 --set test_time_augmentation=flip", "test_time_augmentation: 'flip' is only"),
-    (CELL + "--probe --set test_time_augmentation=flip", "test_time_augmentation: 'flip' is only for trained networks"),
-    (CELL + "--probe --dry-run", "--dry-run estimates trainings, but --probe trains no network"),
-    (CELL + "--dry-run --gpus 3", "batch_size: 4 lanes do not divide evenly into 3 parts"),
-    (ON_DATA + "--set dataset=Foo", "dataset: unknown dataset 'Foo'; choose from Ddd17, Dsec, Gen1, Mvsec"),
-    (ON_DATA + "--split val --set splits.val=[]", "DDD17 has no validation split: no recordings are listed"),
-    ("pretrain --method scratch", "method scratch: has no pre-training recipe; choose from cm3ae, cpc"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), MISTAKES)
-def test_mistakes_are_answered_in_one_line(call, tiny_world, tmp_path, without_data, places, arguments, message):
-    other = tmp_path / "cache" / "other.safetensors"
-    if "{other}" in arguments:
-        write_weights(other, EventSwin(arch="tiny", img_size=(64, 96)).state_dict(), {"width": "tiny"})
-    code, out, err = call(*arguments.format(world=tiny_world, other=other).split(), *places)
-    assert (code, out) == (2, "")
-    (error,) = err.splitlines()
-    assert error.startswith("error: ")
-    assert message in error
-    # The upstream network is checked before data is generated or opened.
-    assert {path.name for path in tmp_path.iterdir()} <= ({"cache"} if "{" in arguments else set())
-    assert not world_folder().exists()
 
 
 @pytest.mark.parametrize(

@@ -60,32 +60,6 @@ def test_gains_are_one_table(tables, tmp_path):
     assert {path.name for path in (tmp_path / "out").iterdir()} == {f"gains_scratch{end}" for end in ENDS}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--only", "sgmentation"], "did you mean 'segmentation'"),
-        (["--only", "depth", "segmentatoin"], "did you mean 'segmentation'"),
-        (["--where", "metod=tespec"], "did you mean 'method'"),
-        (["--where", "metric=moiu"], "did you mean 'miou'"),
-        (["--where", "method"], "write KEY=VALUE"),
-        (["--where", "frozen=False", "--frozen"], "given twice"),
-        (["--by", "label_frction"], "did you mean 'label_fraction'"),
-        (["--by", "metric"], "cannot be used with --by"),
-        (["--only", "ablation_steps", "--measured"], "has no measured results"),
-        (["--gains", "scrach"], "did you mean 'scratch'"),
-        (["--gains", "scratch", "--measured"], "--gains cannot be combined with"),
-        (["--gains", "scratch", "--where", "frames=moving"], "over all frames; leave out --where frames"),
-        (["--gains", "scratch", "--where", "metric=mean_class_acc"], "over all frames; leave out --where metric"),
-        (["--results", REPOSITORY / "docs"], "is not a results folder"),
-        (["--results", "nowhere"], "--results nowhere: no such folder; give a folder that contains runs/"),
-    ],
-)
-def test_mistakes_are_one_line_and_write_nothing(tables, tmp_path, arguments, message):
-    code, out, err = tables(*arguments)
-    assert (code, out, err.count("\n"), message in err) == (2, "", 1, True), err
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_damaged_record_is_named_and_left_out(tables, tmp_path):
     torn = tmp_path / "runs" / "torn.json"
     torn.parent.mkdir()

@@ -69,20 +69,3 @@ def test_nothing_is_overwritten_unasked(own, tmp_path, call):
     assert taken.read_text() == "mine"
     assert call("weights", "convert", own, taken, "--overwrite")[0] == 0
     assert tespec.load(taken).arch == "micro"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("convert", "FILE", "out.pth"), "does not end in .safetensors"),
-        (("convert", "FILE", "FILE/out.safetensors"), "own.safetensors: File exists"),
-        (("inspect", "FILE", "--sensor", "90"), "give WIDTHxHEIGHT in px"),
-        (("convert", "FILE", "out.safetensors", "--bins", "5"), "proj.weight has shape (24, 20, 4, 4), but this model"),
-    ],
-)
-def test_mistakes_are_answered_in_one_line(own, tmp_path, monkeypatch, call, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    code, out, err = call("weights", *(each.replace("FILE", str(own)) for each in arguments))
-    assert (code, out, err[:7], err.count("\n")) == (2, "", "error: ", 1)
-    assert message in err
-    assert [path.name for path in tmp_path.iterdir()] == ["own.safetensors"]
