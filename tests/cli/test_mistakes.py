@@ -43,6 +43,12 @@ MISTAKES = [
     (ON_DATA + "--set dataset=Foo", "dataset: unknown dataset 'Foo'; choose from Ddd17, Dsec, Gen1, Mvsec"),
     (ON_DATA + "--split val --set splits.val=[]", "DDD17 has no validation split: no recordings are listed"),
     ("pretrain --method scratch", "method scratch: has no pre-training recipe; choose from cm3ae, cpc"),
+    ("run --method tespec --task ddd17 --data {docs}", "--method tespec: needs pre-trained weights; give --checkpoint"),
+    ("run --method ecddp_resnet --task ddd17 --arch feedforward", "is pre-trained on E-TartanAir; give --check"),
+    ("run --method tespec --task ddd17 --results {docs}", "docs: is not a results folder; give "),
+    ("run --method tespec --task ddd17 --results {davis}", "aedat4: cannot be written to (Not a directory); choose"),
+    ("pretrain --method tespec --results here --runs /proc/nope", "--runs /proc/nope: cannot be written to ("),
+    ("pretrain --method tespec --set width=tiny", "unknown setting 'width'"),
     ("tabels", "tabels: unknown verb; did you mean 'tables'?"),
     ("run --result x", "Unknown option: --result. Did you mean --results?"),  # not abbreviated
     ("run --threads 1.5", "Invalid value for --threads"),

@@ -19,15 +19,6 @@ from tespec.runs.data import Data
 from tespec.runs.finetune import prepare_run
 from tespec.runs.references import label_prior
 
-METHOD = """
-from tespec.registry import METHODS
-from tespec.pretraining.method import Method
-
-
-@METHODS.register_module(name="{name}")
-class Mine(Method):
-    title = "{name}"
-"""
 DECODER = """
 from tespec.registry import MODELS
 from tespec.pretraining.masking import LastStageDecoder
@@ -40,17 +31,6 @@ class Mine(LastStageDecoder):
 STEPS = ("optimisation.steps=1", "optimisation.warmup_steps=0")
 
 
-@pytest.fixture(scope="module")
-def methods(tmp_path_factory):
-    """Folder with plug-in files of two methods."""
-    folder = tmp_path_factory.mktemp("methods")
-    for name in ("mine", "other"):
-        (folder / f"{name}.py").write_text(METHOD.format(name=name))
-    with forgotten_afterwards():
-        register_methods(sorted(folder.iterdir()))
-        yield folder
-
-
 def cell(world, folder, method="scratch", task="ddd17", changes=(), profile="tiny", **how):
     """Specification of a feed-forward cell with one training step."""
     how |= {"changes": [*STEPS, *changes], "data": Data(world / "ddd17", "sample")}
@@ -61,31 +41,13 @@ def name_of(*given, **how):
     return prepare_run("evaluation", cell(*given, **how))[0].name
 
 
-@pytest.fixture(scope="module")
-def names(methods, tiny_world, tmp_path_factory):
-    """Names of the runs of a built-in and of two user-defined methods."""
-    folder = tmp_path_factory.mktemp("made")
-    return {method: name_of(tiny_world, folder, method) for method in ("scratch", "mine", "other")}
-
-
-def test_an_edited_file_or_a_raised_version_voids_a_method_alone(names, methods, tiny_world, tmp_path, monkeypatch):
-    def kept():
-        return {method for method, name in names.items() if name_of(tiny_world, tmp_path, method) == name}
-
-    (methods / "mine.py").write_text(METHOD.format(name="mine") + "# edited\n")
-    assert kept() == {"scratch", "other"}
-    (methods / "mine.py").write_text(METHOD.format(name="mine"))
-    monkeypatch.setattr(find_method("scratch"), "version", 2)
-    assert kept() == {"mine", "other"}
-
-
-def test_how_and_where_it_is_computed_is_no_choice(names, tiny_world, tmp_path):
+def test_how_and_where_it_is_computed_is_no_choice(tiny_world, tmp_path):
     usual = [f"head.dropout={cell(tiny_world, tmp_path).settings.head['dropout']}", "optimisation.steps=1"]
     how = {"device": None, "workers": 2, "threads": 1, "variant": "masking: 25%", "track": "files"}
-    assert name_of(tiny_world, tmp_path, changes=usual, **how) == names["scratch"]
+    assert name_of(tiny_world, tmp_path, changes=usual, **how) == name_of(tiny_world, tmp_path)
 
 
-def test_every_choice_is_in_the_name(names, tiny_world, tmp_path, monkeypatch):
+def test_every_choice_is_in_the_name(tiny_world, tmp_path, monkeypatch):
     monkeypatch.setattr(config, "_added", {})
     own = {"task": tmp_path / "my_task.yaml", "profile": tmp_path / "my_profile.yaml"}
     for kind, base in (("task", "ddd17"), ("profile", "tiny")):
@@ -93,11 +55,13 @@ def test_every_choice_is_in_the_name(names, tiny_world, tmp_path, monkeypatch):
         config.add_file(f"{kind}s", own[kind])
     others = [{"changes": [change]} for change in ("head.dropout=0.3", "label_share=0.5", "batch_size=3")]
     others += [{"seed": 1}, {"split": "val"}, {"accumulate": 2}, {"task": "my_task"}, {"profile": "my_profile"}]
-    found = {name_of(tiny_world, tmp_path, **other) for other in others}
+    found = {name_of(tiny_world, tmp_path, **other) for other in ({}, *others)}
     for kind, file in own.items():
         file.write_text(f"{file.read_text()}# edited\n")
         found.add(name_of(tiny_world, tmp_path, **{kind: file.stem}))
-    assert len(found - {names["scratch"]}) == len(others) + 2
+    monkeypatch.setattr(find_method("scratch"), "version", 2)
+    found.add(name_of(tiny_world, tmp_path))
+    assert len(found) == 1 + len(others) + 3
 
 
 def test_settings_and_parts_of_a_pretraining_are_in_its_name(tiny_world, tmp_path, monkeypatch):

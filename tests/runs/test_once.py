@@ -25,7 +25,7 @@ processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["tespec.runs.run"])  # its import takes seconds
 
 
-def compute(folder, said, meet=None, pause=None, **changes):
+def compute(folder, said, pause=None, **changes):
     """Run or load a run whose score is the id of its process; `said` receives the log, and the score at the end."""
     register_methods()
     runs.say = said.put
@@ -47,8 +47,6 @@ def compute(folder, said, meet=None, pause=None, **changes):
             child.kill()
         return Trained(curve=[{"step": 5, "loss": 1.0}])
 
-    if meet:
-        meet.wait(300)
     outcome = {"protocol": {}, "metrics": {"by": float(os.getpid())}}
     said.put(f"score {run_or_load(run, lambda: outcome, train).metrics['by']:.0f}")
 
@@ -84,12 +82,6 @@ def start(tmp_path):
     for each in started:
         each.process.kill()
         each.process.join()
-
-
-def test_two_that_want_it_at_the_same_moment_compute_it_once(start):
-    meet = processes.Barrier(2)
-    first, second = start(meet=meet), start(meet=meet)
-    assert first.number() == second.number() in (first.process.pid, second.process.pid)
 
 
 def test_who_waits_for_a_killed_maker_goes_on_from_its_checkpoint_while_a_child_of_the_maker_lives(start, tmp_path):

@@ -1,7 +1,7 @@
 import shutil
 
 import pytest
-from short_runs import setup_in, stopped_after
+from short_runs import setup_in, short_pretrainings, stopped_after
 
 from tespec.comparison.records import read_records
 from tespec.core.config import pretraining_settings
@@ -16,7 +16,8 @@ SETTINGS = pretraining_settings("tespec", "sample", CHANGES)
 
 def run(world, folder, **changes):
     register_methods()
-    return pretrain("tespec", SETTINGS, Data(world / "1mpx", "sample"), 0, setup_in(folder, **changes))
+    with short_pretrainings():
+        return pretrain("tespec", SETTINGS, Data(world / "1mpx", "sample"), 0, setup_in(folder, **changes))
 
 
 @pytest.fixture(scope="module")

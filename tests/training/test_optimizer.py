@@ -84,14 +84,6 @@ def test_weight_decay_spares_what_the_publication_spares(recipe):
         assert {f"student.{head}.directions" for head in ("patches", "contexts", "images")} <= trained - exempt
 
 
-def test_weight_decay_rises_by_half_a_cosine():
-    how = dataclasses.replace(ECDDP, steps=100)
-    quarter = 0.4 - 0.36 * (1 + math.cos(math.pi / 4)) / 2
-    assert [weight_decay(how, step) for step in (0, 25, 50)] == pytest.approx([0.04, quarter, 0.22])
-    constant = pretraining_settings("moby", "paper").optimisation
-    assert {weight_decay(constant, step) for step in (0, 1, 1000, constant.steps - 1)} == {0.05}
-
-
 class Linear(nn.Module):
     """Model of two linear layers with the given gradients."""
 
@@ -160,6 +152,3 @@ def test_rises_during_warmup_and_falls_afterwards(schedule, quarter):
     peak, end = settings.peak_lr, settings.peak_lr / 1000
     assert rates[250] == pytest.approx((peak + end) / 2)
     assert rates[150] == pytest.approx(end + (peak - end) * quarter)
-    for steps in (1, 2, 5):  # shorter than the warm-up
-        short = dataclasses.replace(PAPER, schedule=schedule, steps=steps, warmup_steps=250)
-        assert all(0 < learning_rate(short, step) <= short.peak_lr for step in range(steps))

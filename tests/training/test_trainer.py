@@ -3,22 +3,24 @@ import os
 import signal
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import tespec.core.compat  # noqa: F401  # before mmengine
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from loss_cases import CASES
 from torch import nn
 
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
+from tespec.runs import train
 from tespec.runs.train import CurveHook
+from tespec.training import loading
 from tespec.training.checkpoint import newest_whole, read_checkpoint, save_checkpoint
-from tespec.training.trainer import Trainer, not_finite
+from tespec.training.loading import choose_workers, deal
+from tespec.training.trainer import Trainer
 
 SETTINGS = dataclasses.replace(
     finetuning_settings("ddd17", "recurrent", "sample").optimisation, steps=12, warmup_steps=2, peak_lr=0.05
@@ -138,17 +140,6 @@ def test_a_step_that_is_not_finite_stops_the_run_before_the_update(kind):
         late.require_finite()
 
 
-@given(place=st.integers(0, 20), number=st.sampled_from([float("nan"), float("inf"), -float("inf")]))
-def test_one_bad_number_among_many_is_found(place, number):
-    parameters = [nn.Parameter(torch.zeros(7)) for _ in range(3)]
-    for each in parameters:
-        each.grad = torch.full((7,), 3e38)
-    assert not_finite(torch.tensor(1.0), parameters) == 0
-    parameters[place // 7].grad[place % 7] = number
-    assert not_finite(torch.tensor(1.0), parameters) == 1
-    assert not_finite(torch.tensor(number), []) == 1
-
-
 @pytest.mark.parametrize(("precision", "backward"), [("bf16", "highest"), ("fp32", "high")])
 def test_beside_half_precision_losses_are_exact_in_the_backward_pass_too(precision, backward):
     trainer, seen, before = make(), [], torch.get_float32_matmul_precision()
@@ -185,3 +176,30 @@ DATA_FAILURES = [
 def test_data_that_fail_are_named(fail, workers, message):
     with pytest.raises(UserError, match=message):
         make(steps=FailsAt3(fail), workers=workers).run()
+
+
+def test_more_ranks_than_lanes_are_refused(monkeypatch):
+    for module in (loading, train):
+        monkeypatch.setattr(module, "world_size", lambda: 16)
+    monkeypatch.setattr(loading, "rank", lambda: 5)
+    with pytest.raises(UserError, match=r"8 does not divide evenly .*; use --set batch_size=16"):
+        train.require_trainable(SimpleNamespace(batch_size=8), SimpleNamespace(accumulate=1))
+    assert deal(lambda seed, part: [part], 0, 2)[1] == (11, 32)
+
+
+BATCH = {"x": torch.zeros(250_000)}  # 1 MB
+CHOSEN = [
+    # cores, MB of free shared memory, processes, workers
+    *((16, 10_000, 1, 8), (6, 10_000, 1, 5), (2, 10_000, 1, 0), (16, 10_000, 4, 3)),
+    *((16, 12, 1, 3), (16, 3, 1, 0), (16, 40, 4, 2)),
+]
+
+
+@pytest.mark.parametrize(("cores", "free", "processes", "workers"), CHOSEN)
+def test_workers_follow_cores_and_shared_memory(monkeypatch, capsys, cores, free, processes, workers):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    monkeypatch.setattr(loading, "world_size", lambda: 64)  # on all machines
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(cores))
+    monkeypatch.setattr(loading.shutil, "disk_usage", lambda path: SimpleNamespace(free=free * 1_000_000))
+    assert choose_workers(BATCH) == choose_workers((BATCH["x"], [])) == workers
+    assert capsys.readouterr().err.startswith(f"workers: {workers} (")
