@@ -102,17 +102,12 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def detailed_world(tmp_path_factory):
-    """Path of the "small" sample world; masks of the tiny one are too coarse for features at stride 4."""
-    return make_world("small", root=tmp_path_factory.mktemp("worlds"), processes=2, datasets=("ddd17", "dsec"))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("task", CASES)
-def test_one_short_recording_is_learned_by_heart(request, task):
+def test_one_short_recording_is_learned_by_heart(tiny_world, tmp_path, task):
     windows, changes, metric, wanted = CASES[task]
-    world = request.getfixturevalue("detailed_world" if changes is MASKS else "tiny_world")
+    # Masks of the tiny world are too coarse for features at stride 4.
+    world = make_world("small", root=tmp_path, processes=2, datasets=(task,)) if changes is MASKS else tiny_world
     data = Data(world / task, "sample")
     settings = settings_of(data, task, "recurrent", None, [*COMMON, f"segments={windows}", *changes])
     built = build_task(settings, data.root)

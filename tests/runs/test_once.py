@@ -101,15 +101,16 @@ def test_who_waits_for_a_killed_maker_goes_on_from_its_checkpoint_while_a_child_
     assert waiter.number() == waiter.process.pid
 
 
-def test_overwriting_twice_at_once_computes_once_and_readers_do_not_wait(start, tmp_path):
-    before = start().number()
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_two_at_once_compute_once_and_readers_of_an_older_result_do_not_wait(start, tmp_path, overwrite):
+    before = start().number() if overwrite else None
     go_on = processes.Event()
-    maker = start(pause=go_on, overwrite=True)
+    maker = start(pause=go_on, overwrite=overwrite)
     maker.said_until("paused")
-    # The previous record stays readable, and the recomputing process keeps its checkpoints.
-    assert start().number() == before
-    assert list(tmp_path.glob("runs/evaluation-*/step-*"))
-    waiter = start(overwrite=True)
+    if overwrite:  # the previous record stays readable, and the recomputing process keeps its checkpoints
+        assert start().number() == before
+        assert list(tmp_path.glob("runs/evaluation-*/step-*"))
+    waiter = start(overwrite=overwrite)
     waiter.said_until("waiting")
     go_on.set()
     assert "trains" not in waiter.said_until("is already complete")
