@@ -33,7 +33,7 @@ MISTAKES = [
     ("run --method scratch --task mvsec --probe", "--probe --task mvsec: probes support only segmentation"),
     (CELL + "--accumulate 3", "batch_size: 4 does not divide evenly among 1 processes with 3 gradient acc"),
     (CELL + "--backbone resnet-micro --recompute", "--recompute: the backbone's batch normalisation"),
-    ("pretrain --method tespec --accumulate 3", "batch_size: 4 does not divide evenly"),
+    ("pretrain --method tespec --accumulate 3", "3 gradient accumulation steps each; use --set batch_size=6, or"),
     ("pretrain --method cm3ae --accumulate 16", "batch_size: 1 per micro-batch is too small: samples are compared"),
     ("run --method cm3ae --task ddd17 --set batch_size=16 --accumulate 16", "1 per micro-batch is too small"),
     ("run --reference prior --task ddd17 --set test_time_augmentation=flip", "test_time_augmentation: 'flip' is only"),

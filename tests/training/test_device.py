@@ -40,25 +40,22 @@ def test_derived_seeds_are_stable_and_differ_by_purpose():
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
-@pytest.fixture
-def switches():
-    """Restore torch's precision and cuDNN settings after the test."""
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
-    yield
-    torch.use_deterministic_algorithms(False)
-    torch.set_float32_matmul_precision(before[0])
-    torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = before[1:]
-
-
 @pytest.mark.parametrize("fast", [True, False])
-def test_a_gpu_computes_as_fast_as_it_can_unless_it_must_repeat_to_the_bit(switches, fast):
-    be_deterministic(not fast, torch.device("cuda"))
-    assert torch.backends.cudnn.benchmark == torch.backends.cudnn.allow_tf32 == fast
-    assert torch.get_float32_matmul_precision() == ("high" if fast else "highest")
-    with without_tf32():
-        assert torch.get_float32_matmul_precision() == "highest"
-        assert not torch.backends.cudnn.allow_tf32
-    assert torch.backends.cudnn.allow_tf32 == fast
+def test_a_gpu_computes_as_fast_as_it_can_unless_it_must_repeat_to_the_bit(fast):
+    cudnn, before = torch.backends.cudnn, torch.get_float32_matmul_precision()
+    switches = cudnn.allow_tf32, cudnn.benchmark
+    try:
+        be_deterministic(not fast, torch.device("cuda"))
+        assert cudnn.benchmark == cudnn.allow_tf32 == fast
+        assert torch.get_float32_matmul_precision() == ("high" if fast else "highest")
+        with without_tf32():
+            assert torch.get_float32_matmul_precision() == "highest"
+            assert not cudnn.allow_tf32
+        assert cudnn.allow_tf32 == fast
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_float32_matmul_precision(before)
+        cudnn.allow_tf32, cudnn.benchmark = switches
 
 
 @pytest.mark.skipif(not torch.set_flush_denormal(False), reason="the processor cannot flush denormals")

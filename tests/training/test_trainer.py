@@ -15,11 +15,10 @@ from torch import nn
 
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
-from tespec.runs import train
 from tespec.runs.train import CurveHook
 from tespec.training import loading
 from tespec.training.checkpoint import newest_whole, read_checkpoint, save_checkpoint
-from tespec.training.loading import choose_workers, deal
+from tespec.training.loading import choose_workers
 from tespec.training.trainer import Trainer
 
 SETTINGS = dataclasses.replace(
@@ -57,15 +56,6 @@ class Steps(torch.utils.data.Dataset):
         return {"x": torch.sin(torch.arange(3.0) + step)[None]}
 
 
-class StopAt:
-    def __init__(self, step):
-        self.step = step
-
-    def after_train_iter(self, trainer, step, batch=None, outputs=None):
-        if trainer.step == self.step:
-            raise KeyboardInterrupt
-
-
 def make(*hooks, steps=None, wrong=(), kind="loss", seed=3, workers=0):
     torch.manual_seed(0)
     model = Accumulator(wrong, kind)
@@ -90,7 +80,12 @@ RESUMED = [
 
 @pytest.mark.parametrize(("make", "stop", "workers"), RESUMED)
 def test_resumed_equals_uninterrupted(tmp_path, make, stop, workers):
-    straight, first, second = make(), make(StopAt(stop), workers=workers), make(workers=workers)
+    def interrupt(trainer, *_):
+        if trainer.step == stop:
+            raise KeyboardInterrupt
+
+    hook = SimpleNamespace(after_train_iter=interrupt)
+    straight, first, second = make(), make(hook, workers=workers), make(workers=workers)
     straight.run()
     with pytest.raises(KeyboardInterrupt):
         first.run()
@@ -176,15 +171,6 @@ DATA_FAILURES = [
 def test_data_that_fail_are_named(fail, workers, message):
     with pytest.raises(UserError, match=message):
         make(steps=FailsAt3(fail), workers=workers).run()
-
-
-def test_more_ranks_than_lanes_are_refused(monkeypatch):
-    for module in (loading, train):
-        monkeypatch.setattr(module, "world_size", lambda: 16)
-    monkeypatch.setattr(loading, "rank", lambda: 5)
-    with pytest.raises(UserError, match=r"8 does not divide evenly .*; use --set batch_size=16"):
-        train.require_trainable(SimpleNamespace(batch_size=8), SimpleNamespace(accumulate=1))
-    assert deal(lambda seed, part: [part], 0, 2)[1] == (11, 32)
 
 
 BATCH = {"x": torch.zeros(250_000)}  # 1 MB
