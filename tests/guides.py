@@ -14,8 +14,6 @@ from tespec.core import config
 from tespec.core.paths import REPOSITORY
 from tespec.registry import BACKBONES, DATASETS, METHODS, MODELS, PLUGIN, TASKS
 
-REGISTRIES = (BACKBONES, DATASETS, METHODS, MODELS, TASKS)
-
 
 def section(title):
     """Text of a section of docs/extending.md, and the commands in it."""
@@ -31,7 +29,7 @@ def forgotten_afterwards():
             patch.setattr(config, "_added", {kind: dict(paths) for kind, paths in config._added.items()})
             yield
     finally:
-        for registry in REGISTRIES:
+        for registry in (BACKBONES, DATASETS, METHODS, MODELS, TASKS):
             for name in [name for name, kind in registry.module_dict.items() if kind.__module__.startswith(PLUGIN)]:
                 del registry.module_dict[name]
         for name in [name for name in sys.modules if name.startswith(PLUGIN)]:

@@ -28,12 +28,11 @@ from tespec.pretraining.masking import LastStageDecoder
 class Mine(LastStageDecoder):
     pass
 """
-STEPS = ("optimisation.steps=1", "optimisation.warmup_steps=0")
 
 
 def cell(world, folder, method="scratch", task="ddd17", changes=(), profile="tiny", **how):
-    """Specification of a feed-forward cell with one training step."""
-    how |= {"changes": [*STEPS, *changes], "data": Data(world / "ddd17", "sample")}
+    few = ["optimisation.steps=1", "optimisation.warmup_steps=0", *changes]
+    how |= {"changes": few, "data": Data(world / "ddd17", "sample")}
     return cell_spec(world, folder, task, "feedforward", method, profile=profile, **how)
 
 

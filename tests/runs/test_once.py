@@ -125,13 +125,11 @@ def test_a_damaged_record_is_refused_on_all_ranks_or_overwritten(tmp_path, monke
     whole, sent = record.read_text(), []
     record.write_text(whole[:100])
     refused = pytest.raises(UserError, match=r"not a record: .*; remove it, or run again with --overwrite$")
-    with monkeypatch.context() as patch, refused:
-        patch.setattr(runs, "broadcast", lambda value: sent.append(value) or value)
-        compute_here()
-    with monkeypatch.context() as patch, refused:  # another rank
-        patch.setattr(runs, "is_first", lambda: False)
-        patch.setattr(runs, "broadcast", lambda value: sent[0])
-        compute_here()
+    for is_first in (lambda: True, lambda: False):  # another rank gets what the first one sends
+        with monkeypatch.context() as patch, refused:
+            patch.setattr(runs, "is_first", is_first)
+            patch.setattr(runs, "broadcast", lambda value: sent.append(value) or sent[0])
+            compute_here()
     compute_here(overwrite=True)
     assert json.loads(record.read_text())["metrics"] == json.loads(whole)["metrics"]
 

@@ -94,7 +94,6 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_overwriting_starts_again(
 def test_an_evaluation_that_fails_keeps_the_training(straight, tiny_world, tmp_path, monkeypatch, capsys):
     failures = [
         (signal.SIGTERM, Preempted, "stopped by SIGTERM; run the same command to evaluate again"),
-        (UserError("a mask", "is damaged", "copy it again"), UserError, "is damaged"),
         (torch.OutOfMemoryError("tried to allocate"), UserError, "--recompute"),
     ]
 

@@ -70,8 +70,6 @@ def test_denormals_are_zero_in_a_training_alone_on_every_thread_and_without_a_wa
     subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, timeout=60, check=True)
 
 
-# Processes of torchrun and SLURM: rendezvous, choice of the GPU, and the recorded start command.
-
 MET = {"MASTER_ADDR": "head", "MASTER_PORT": "1234"}
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", **MET}
 SRUN = {

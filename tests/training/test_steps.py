@@ -1,12 +1,9 @@
 """Training steps of every task and objective have losses in float32 and never synchronise with the device.
 
-Gradients of losses are the same under bf16 autocast as in float32. Networks (backbones, and modules of other packages)
-compute in float32 and round their outputs to bf16 in both cases. The remaining differences are the arithmetic of the
-losses and the rounding of gradients where they enter a network, by 1/256 at most, which changes a cosine by some
-millionths.
-
-Steps on the meta device, which holds no values, raise where an operation reads one; blocking copies between it and the
-CPU are recorded.
+Gradients are the same under bf16 autocast as in float32: in both cases, networks (backbones, and modules of other
+packages) compute in float32 and round their outputs to bf16. What remains is the arithmetic of the losses, and the
+rounding of gradients where they enter a network, by 1/256 at most, which changes a cosine by some millionths.
+Steps on the meta device, which holds no values, raise where an operation reads one; blocking copies are recorded.
 """
 
 from dataclasses import replace
