@@ -40,7 +40,6 @@ def follow(command, folder, *more):
     """Run `python benchmarks/VERB.py ...` in a folder, with more arguments; returns its stdout and stderr."""
     python, script, *arguments = shlex.split(command)
     assert (python, Path(script).parent.name) == ("python", "benchmarks")
-    given = [*arguments, *map(str, more)]
     with (
         forgotten_afterwards(),
         pytest.MonkeyPatch.context() as patch,
@@ -48,6 +47,6 @@ def follow(command, folder, *more):
         redirect_stderr(io.StringIO()) as said,
     ):
         patch.chdir(folder)
-        code = main([Path(script).stem, *given])
+        code = main([Path(script).stem, *arguments, *map(str, more)])
     assert code == 0, f"{command}\n{said.getvalue()}"
     return printed.getvalue(), said.getvalue()

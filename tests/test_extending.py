@@ -32,7 +32,6 @@ def test_a_method_is_listed_run_and_in_the_table(tiny_world, tmp_path):
     assert pretrained.config["optimisation"]["steps"] == 3
     assert {"loss", "last_stage_std", "last_stage_rank"} <= set(pretrained.metrics)
     assert pretrained.plugin == tuned.plugin == hashlib.sha256(PROGRAM.encode()).hexdigest()[:12]
-    assert 0 < pretrained.metrics["loss"] < 8  # two distances of at most 4
     assert tuned.weights["sha256"] == pretrained.weights["sha256"]
     assert tuning.startswith("byol on ddd17 (recurrent, data: sample): miou")
     (row,) = re.findall(r"^ *BYOL .*", table, re.MULTILINE)

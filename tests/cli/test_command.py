@@ -5,8 +5,6 @@ import subprocess
 import sys
 from unittest.mock import Mock
 
-import tespec.core.compat  # noqa: F401  # before mmengine
-
 import pytest
 import torch
 

@@ -53,18 +53,16 @@ def test_packed_data_is_the_same_data(call, tiny_world, tmp_path, dataset):
     assert all((store_of(each.path) / "header.json").is_file() for each in after)
     assert fingerprint(after) == known
     np.testing.assert_array_equal(after[0].histograms(2, 3, 10, "edges"), histograms)
-    assert call("data", "check", dataset, root)[0] == 0
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_damaged_recording_is_named_and_the_rest_packed_if_asked_for(call, tiny_world, tmp_path, processes):
+def test_a_damaged_recording_is_named_and_the_rest_packed_if_asked_for(call, tiny_world, tmp_path):
     root = copied(tiny_world, tmp_path, "gen1")
     path = min((root / "train").glob("*_td.dat"))
     path.write_bytes(path.read_bytes()[:300])
-    given = ("prepare", "gen1", root, "--processes", processes)
-    code, _, err = call("data", *given)
+    given = ("data", "prepare", "gen1", root, "--processes", "2")
+    code, _, err = call(*given)
     assert (code, f"{path}: " in err, ", or skip it with --skip-damaged" in err) == (2, True, True)
-    code, text, _ = call("data", *given, "--skip-damaged")
+    code, text, _ = call(*given, "--skip-damaged")
     assert (code, f"skipped: {path}: " in text, "packed: 3 recordings" in text) == (2, True, True)
     assert len(list(root.rglob("events.u32"))) == 3
     assert not path.with_name(f"{path.name}.store").exists()

@@ -27,8 +27,8 @@ def test_a_wheel_does_in_another_folder_what_a_checkout_does(tiny_world, tmp_pat
     install = [sys.executable, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "--quiet", "--target"]
     subprocess.run([*install, target, source], cwd=tmp_path, check=True, timeout=600)
     assert {path.name for path in target.iterdir() if path.suffix != ".dist-info"} == {"bin", "tespec"}
-    for name in ("configs/tasks/ddd17.yaml", "published/depth.yaml", "baselines/moby.py"):
-        assert (target / "tespec" / name).is_file()
+    files = ("configs/tasks/ddd17.yaml", "published/depth.yaml", "baselines/moby.py")
+    assert all((target / "tespec" / name).is_file() for name in files)
     environment = os.environ | {"PYTHONPATH": str(target), "PYTHONSAFEPATH": "1"}
 
     def tespec(*arguments):

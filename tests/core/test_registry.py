@@ -2,8 +2,6 @@
 
 import sys
 
-import tespec.core.compat  # noqa: F401  # before mmengine
-
 import pytest
 from guides import forgotten_afterwards
 

@@ -6,8 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
-import tespec.core.compat  # noqa: F401  # before mmengine
-
 import pytest
 import torch
 from loss_cases import CASES
@@ -52,7 +50,14 @@ class Accumulator(nn.Module):
 
 
 class Steps(torch.utils.data.Dataset):
+    """Batches of a sine, which call `fail` at step 3."""
+
+    def __init__(self, fail=lambda: None):
+        self.fail = fail
+
     def __getitem__(self, step):
+        if step == 3:
+            self.fail()
         return {"x": torch.sin(torch.arange(3.0) + step)[None]}
 
 
@@ -148,16 +153,6 @@ def test_beside_half_precision_losses_are_exact_in_the_backward_pass_too(precisi
         torch.set_float32_matmul_precision(before)
 
 
-class FailsAt3(Steps):
-    def __init__(self, fail):
-        self.fail = fail
-
-    def __getitem__(self, step):
-        if step == 3:
-            self.fail()
-        return super().__getitem__(step)
-
-
 VANISHED = r"^/nowhere/dir1.dat: No such file or directory, at step 3; restore it"
 DATA_FAILURES = [
     (Path("/nowhere/dir1.dat").read_bytes, 0, VANISHED),
@@ -170,15 +165,15 @@ DATA_FAILURES = [
 @pytest.mark.parametrize(("fail", "workers", "message"), DATA_FAILURES)
 def test_data_that_fail_are_named(fail, workers, message):
     with pytest.raises(UserError, match=message):
-        make(steps=FailsAt3(fail), workers=workers).run()
+        make(steps=Steps(fail), workers=workers).run()
 
 
 BATCH = {"x": torch.zeros(250_000)}  # 1 MB
 CHOSEN = [
     # cores, MB of free shared memory, processes, workers
-    *((16, 10_000, 1, 8), (6, 10_000, 1, 5), (2, 10_000, 1, 0), (16, 10_000, 4, 3)),
-    *((16, 12, 1, 3), (16, 3, 1, 0), (16, 40, 4, 2)),
-]
+    (16, 10_000, 1, 8), (6, 10_000, 1, 5), (2, 10_000, 1, 0), (16, 12, 1, 3), (16, 3, 1, 0), (16, 10_000, 4, 3),
+    (16, 40, 4, 2),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("cores", "free", "processes", "workers"), CHOSEN)
