@@ -4,10 +4,8 @@ import io
 import re
 import shlex
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,35 +14,32 @@ from tespec.core import config
 from tespec.core.paths import REPOSITORY
 from tespec.registry import BACKBONES, DATASETS, METHODS, MODELS, PLUGIN, TASKS
 
-REGISTRIES = (BACKBONES, DATASETS, METHODS, MODELS, TASKS)
 
-
-def section(title: str) -> tuple[str, list[str]]:
+def section(title):
     """Text of a section of docs/extending.md, and the commands in it."""
     text = (REPOSITORY / "docs" / "extending.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
     return text, [line for block in re.findall(r"```sh\n(.*?)\n```", text, re.DOTALL) for line in block.splitlines()]
 
 
 @contextmanager
-def forgotten_afterwards() -> Iterator[None]:
+def forgotten_afterwards():
     """Undo plug-in imports, registrations and added configs at the end of the context."""
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(config, "_added", {kind: dict(paths) for kind, paths in config._added.items()})
             yield
     finally:
-        for registry in REGISTRIES:
+        for registry in (BACKBONES, DATASETS, METHODS, MODELS, TASKS):
             for name in [name for name, kind in registry.module_dict.items() if kind.__module__.startswith(PLUGIN)]:
                 del registry.module_dict[name]
         for name in [name for name in sys.modules if name.startswith(PLUGIN)]:
             del sys.modules[name]
 
 
-def follow(command: str, folder: Path, *more: Any) -> tuple[str, str]:
+def follow(command, folder, *more):
     """Run `python benchmarks/VERB.py ...` in a folder, with more arguments; returns its stdout and stderr."""
     python, script, *arguments = shlex.split(command)
     assert (python, Path(script).parent.name) == ("python", "benchmarks")
-    given = [*arguments, *map(str, more)]
     with (
         forgotten_afterwards(),
         pytest.MonkeyPatch.context() as patch,
@@ -52,6 +47,6 @@ def follow(command: str, folder: Path, *more: Any) -> tuple[str, str]:
         redirect_stderr(io.StringIO()) as said,
     ):
         patch.chdir(folder)
-        code = main([Path(script).stem, *given])
+        code = main([Path(script).stem, *arguments, *map(str, more)])
     assert code == 0, f"{command}\n{said.getvalue()}"
     return printed.getvalue(), said.getvalue()

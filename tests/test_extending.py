@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 
-import pytest
 from guides import follow, forgotten_afterwards, section
 
 from tespec.comparison.records import read_records
@@ -18,29 +17,22 @@ RESULTS = ("--results", "results")
 PLACES = ("--device", "cpu", "--runs", "runs", *RESULTS)
 
 
-@pytest.fixture
-def folder(tmp_path):
+def test_a_method_is_listed_run_and_in_the_table(tiny_world, tmp_path):
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
-    return tmp_path
-
-
-def test_a_method_is_listed_run_and_in_the_table(tiny_world, folder):
     _, commands = section("A method")
     options = [(), (), *(("--data", tiny_world / name, *PLACES) for name in ("1mpx", "ddd17")), RESULTS]
-    printed = [follow(command, folder, *more)[0] for command, more in zip(commands, options, strict=True)]
-    listed, described, pretraining, tuning, table = printed
+    printed = [follow(command, tmp_path, *more)[0] for command, more in zip(commands, options, strict=True)]
+    listed, described, _, tuning, table = printed
     assert re.search(r"^  byol +BYOL: Predicts the momentum", listed, re.MULTILINE)
     assert "title: BYOL" in described
-    records = {(each.kind, each.method): each for each in read_records(folder / "results")[0]}
+    records = {(each.kind, each.method): each for each in read_records(tmp_path / "results")[0]}
     pretrained, tuned = (records[kind, "byol"] for kind in ("pretraining", "evaluation"))
     own = {"type": "byol", "hidden": 256, "out": 64, "scale": [0.08, 1.0], "momentum": 0.99}
     assert pretrained.config["objective"] == own
     assert pretrained.config["optimisation"]["steps"] == 3
     assert {"loss", "last_stage_std", "last_stage_rank"} <= set(pretrained.metrics)
     assert pretrained.plugin == tuned.plugin == hashlib.sha256(PROGRAM.encode()).hexdigest()[:12]
-    assert 0 < pretrained.metrics["loss"] < 8  # two distances of at most 4
     assert tuned.weights["sha256"] == pretrained.weights["sha256"]
-    assert "weights: runs/" in pretraining
     assert tuning.startswith("byol on ddd17 (recurrent, data: sample): miou")
     (row,) = re.findall(r"^ *BYOL .*", table, re.MULTILINE)
     assert f"{tuned.metrics['miou']:.2f} (1" in row
@@ -63,27 +55,29 @@ def test_an_installed_package_offers_a_method_by_its_entry_point(tiny_world, tmp
     assert (record.method, record.plugin) == ("byol", hashlib.sha256(PROGRAM.encode()).hexdigest()[:12])
 
 
-def test_a_backbone_leads_to_weights_that_load_again(tiny_world, folder, monkeypatch, capsys):
+def test_a_backbone_leads_to_weights_that_load_again(tiny_world, tmp_path, monkeypatch, capsys):
+    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     guide, (pretrain, finetune) = section("A backbone")
     (again,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     short = ["--data", tiny_world / "ddd17", "--profile", "tiny", *PLACES]
-    printed, _ = follow(pretrain, folder, *short)
-    shutil.copy(folder / re.search(r"weights: (.*)", printed)[1], folder / "backbone.safetensors")
-    monkeypatch.chdir(folder)
+    printed, _ = follow(pretrain, tmp_path, *short)
+    shutil.copy(tmp_path / re.search(r"weights: (.*)", printed)[1], tmp_path / "backbone.safetensors")
+    monkeypatch.chdir(tmp_path)
     with forgotten_afterwards():
         exec(again, {})
     assert capsys.readouterr().out.startswith("convnext-micro [(1, 24, ")
-    printed, said = follow(finetune, folder, *short)
+    printed, said = follow(finetune, tmp_path, *short)
     assert "61 of 61 tensors of the backbone, format tespec" in said
     assert "ecdp on ddd17 (feedforward, data: sample): miou" in printed
 
 
-def test_a_kind_of_task_is_trained_and_scored(tiny_world, folder):
+def test_a_kind_of_task_is_trained_and_scored(tiny_world, tmp_path):
+    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     _, (command,) = section("A kind of task")
-    (folder / "data").symlink_to(tiny_world)
-    printed, _ = follow(command, folder, "--profile", "tiny", *PLACES)
+    (tmp_path / "data").symlink_to(tiny_world)
+    printed, _ = follow(command, tmp_path, "--profile", "tiny", *PLACES)
     assert re.match(r"scratch on cars \(recurrent, data: sample\): mae \d", printed), printed
-    (record,), _ = read_records(folder / "results")
+    (record,), _ = read_records(tmp_path / "results")
     assert record.metrics["mae"] >= 0
     assert {name for each in record.recordings.values() for name in each} == {"mae"}
     assert "mae: mean over frames" in record.protocol["scores"]

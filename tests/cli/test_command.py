@@ -5,8 +5,6 @@ import subprocess
 import sys
 from unittest.mock import Mock
 
-import tespec.core.compat  # noqa: F401  # before mmengine
-
 import pytest
 import torch
 
@@ -69,22 +67,6 @@ def test_help_fits_a_screen_says_how_settings_are_found_and_imports_no_torch(cal
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["tabels"], "error: tabels: unknown verb; did you mean 'tables'?\n"),
-        (["data", "chek", "dsec", "."], 'error: Unknown command "chek". Did you mean "check"?'),
-        (["run", "--result", "x"], "error: Unknown option: --result. Did you mean --results?\n"),  # not abbreviated
-        (["run", "--threads", "1.5"], "error: Invalid value for --threads"),
-    ],
-)
-def test_a_typo_is_answered_with_the_nearest(given, message, call):
-    code, out, err = call(*given)
-    assert (code, out) == (2, "")
-    assert err.startswith(message)
-    assert err.count("\n") == 1
-
-
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_a_python_without_the_harness_is_told_in_one_line(script):
     # -S hides installed packages, -E ignores PYTHONPATH.
@@ -115,12 +97,11 @@ def test_a_task_and_a_profile_of_ones_own_are_files(tmp_path, monkeypatch, call)
     task, profile = tmp_path / "mine.yaml", tmp_path / "quick.yaml"
     task.write_text("base: ddd17\ntitle: Mine\n")
     profile.write_text("base: tiny\n")
-    command = ("run", "--method", "scratch", "--data", "/nowhere")
+    command = ("run", "--method", "scratch", "--task", task, "--profile", profile, "--data")
     with_base = (2, "", "error: base: tiny: has a base itself; choose a base that has none\n")
-    assert call(*command, "--task", task, "--profile", profile) == with_base
+    assert call(*command, tmp_path) == with_base
     profile.write_text("base: sample\nfinetuning: {optimisation: {steps: 33}}\n")
-    refused = (2, "", "error: /nowhere: no such file or folder; check the path given to --data\n")
-    assert call(*command, "--task", task, "--profile", profile) == refused
+    assert call(*command, "/nowhere") == (2, "", "error: /nowhere: no such file or folder; check the path\n")
     out = call("run", "--describe", task, "--profile", profile)[1]
     assert out.startswith("mine, recurrent, profile quick\n")
     assert re.search(r"^  optimisation.steps: 33 +# profile quick$", out, re.MULTILINE)

@@ -2,7 +2,6 @@ import re
 import shutil
 import subprocess
 import sys
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -16,109 +15,91 @@ from tespec.datasets.recording import fingerprint
 from tespec.events.store import store_of
 
 DATASETS = ["ddd17", "1mpx", "gen1", "dsec", "mvsec"]
-REAL = REPOSITORY / "tests" / "data"
-
-
-@pytest.fixture
-def data(call):
-    return lambda *words: call("data", *words)
-
-
-@pytest.fixture
-def twin(tiny_world, tmp_path):
-    return partial(copied, tiny_world, tmp_path)
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_a_sound_dataset_passes(data, tiny_world, tmp_path, dataset):
+def test_a_sound_dataset_passes(call, tiny_world, tmp_path, dataset):
     path = tmp_path / "figures" / "a.csv"
-    code, out, _ = data("check", dataset, tiny_world / dataset, "--out", path)
+    code, out, _ = call("data", "check", dataset, tiny_world / dataset, "--out", path)
     assert code == 0, out
     assert out.splitlines()[-1].startswith("no problems: ")
     table = pd.read_csv(path)
     assert set(table["split"]) == {"train", "val", "test"}
     assert (table[["events_count", "labels_count"]] > 0).all(axis=None)
-    quick, shorter, _ = data("check", dataset, tiny_world / dataset, "--quick")
+    quick, shorter, _ = call("data", "check", dataset, tiny_world / dataset, "--quick")
     assert quick == 0
     needed = out.splitlines()[-3].partition(",")[0]  # free space, after the comma, varies
     assert "needed by `prepare`" in needed == shorter.splitlines()[-2].partition(",")[0]
 
 
-@pytest.mark.parametrize("dataset", ["ddd17", "gen1"])
-def test_one_recording_in_two_splits_fails_under_any_name(data, twin, dataset):
-    root = twin(dataset)
-    if dataset == "ddd17":
-        shutil.rmtree(root / "dir2")
-        shutil.copytree(root / "dir0", root / "dir2")
-    else:
-        for ending in ("_td.dat", "_bbox.npy"):
-            shutil.copy(*(min((root / split).glob(f"*{ending}")) for split in ("train", "test")))
-    code, out, _ = data("check", dataset, root, "--quick")
+def test_one_recording_in_two_splits_fails_under_any_name(call, tiny_world, tmp_path):
+    root = copied(tiny_world, tmp_path, "gen1")
+    for ending in ("_td.dat", "_bbox.npy"):
+        shutil.copy(*(min((root / split).glob(f"*{ending}")) for split in ("train", "test")))
+    code, out, _ = call("data", "check", "gen1", root, "--quick")
     assert code == 2
     assert re.search(r"^error: .*this test recording is a copy of \S+ in train; ", out, re.MULTILINE)
     assert out.splitlines()[-1].startswith("1 problem in ")
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_packed_data_is_the_same_data(data, twin, dataset):
-    root = twin(dataset)
+def test_packed_data_is_the_same_data(call, tiny_world, tmp_path, dataset):
+    root = copied(tiny_world, tmp_path, dataset)
     before = opened(root, dataset).recordings("test")
     known, histograms = fingerprint(before), before[0].histograms(2, 3, 10, "edges")
-    code, text, _ = data("prepare", dataset, root)
+    code, text, _ = call("data", "prepare", dataset, root)
     assert (code, text.startswith("packed: ")) == (0, True)
     after = opened(root, dataset).recordings("test")
     assert all((store_of(each.path) / "header.json").is_file() for each in after)
     assert fingerprint(after) == known
     np.testing.assert_array_equal(after[0].histograms(2, 3, 10, "edges"), histograms)
-    assert data("check", dataset, root)[0] == 0
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_damaged_recording_is_named_and_the_rest_packed_if_asked_for(data, twin, processes):
-    root = twin("gen1")
+def test_a_damaged_recording_is_named_and_the_rest_packed_if_asked_for(call, tiny_world, tmp_path):
+    root = copied(tiny_world, tmp_path, "gen1")
     path = min((root / "train").glob("*_td.dat"))
     path.write_bytes(path.read_bytes()[:300])
-    given = ("prepare", "gen1", root, "--processes", processes)
-    code, _, err = data(*given)
+    given = ("data", "prepare", "gen1", root, "--processes", "2")
+    code, _, err = call(*given)
     assert (code, f"{path}: " in err, ", or skip it with --skip-damaged" in err) == (2, True, True)
-    code, text, _ = data(*given, "--skip-damaged")
+    code, text, _ = call(*given, "--skip-damaged")
     assert (code, f"skipped: {path}: " in text, "packed: 3 recordings" in text) == (2, True, True)
     assert len(list(root.rglob("events.u32"))) == 3
     assert not path.with_name(f"{path.name}.store").exists()
 
 
-def test_an_archive_needs_no_packing(data, twin):
-    root = twin("gen1")
+def test_an_archive_needs_no_packing(call, tiny_world, tmp_path):
+    root = copied(tiny_world, tmp_path, "gen1")
     relayout(root, "gen1", "rvt-archive")
-    code, _, err = data("prepare", "gen1", root)
+    code, _, err = call("data", "prepare", "gen1", root)
     assert (code, "contains histograms, which need no packing" in err) == (2, True)
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_a_preview_shows_something(data, tiny_world, tmp_path, dataset):
+def test_a_preview_shows_something(call, tiny_world, tmp_path, dataset):
     path = tmp_path / "a.png"
-    assert data("preview", dataset, tiny_world / dataset, "--out", path, "--count", 2)[0] == 0
+    assert call("data", "preview", dataset, tiny_world / dataset, "--out", path, "--count", 2)[0] == 0
     with Image.open(path) as image:
         assert image.size[0] > 900
         assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 50
 
 
-def test_a_picture_does_not_replace_an_older_one(data, tiny_world, tmp_path, monkeypatch):
+def test_a_picture_does_not_replace_an_older_one(call, tiny_world, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    written = [data("preview", "ddd17", tiny_world / "ddd17", "--count", 1)[1].split()[-1] for _ in range(3)]
+    written = [call("data", "preview", "ddd17", tiny_world / "ddd17", "--count", 1)[1].split()[-1] for _ in range(3)]
     assert written == ["preview-ddd17.png", "preview-ddd17-2.png", "preview-ddd17-3.png"]
     assert {path.name for path in tmp_path.glob("preview-*")} >= set(written)
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_a_guide_for_every_dataset(data, dataset):
-    code, out, _ = data("download-guide", dataset)
+def test_a_guide_for_every_dataset(call, dataset):
+    code, out, _ = call("data", "download-guide", dataset)
     assert (code, "https://" in out, "Licence" in out, "Nothing is downloaded" in out) == (0, True, True, True)
 
 
 def test_a_recording_that_does_not_name_its_sensor_is_read_with_a_given_size(call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    content = (REAL / "evt3_640x480_2.08s.raw").read_bytes()
+    content = (REPOSITORY / "tests" / "data" / "evt3_640x480_2.08s.raw").read_bytes()
     (tmp_path / "drive.raw").write_bytes(b"% evt 3.0\n" + content[content.index(b"% end\n") + 6 :])
     for words, said in {
         "data check recordings drive.raw": " 640x480 ",
@@ -129,25 +110,6 @@ def test_a_recording_that_does_not_name_its_sensor_is_read_with_a_given_size(cal
         assert (code, "give --sensor WIDTHxHEIGHT" in out + err) == (2, True)
         code, out, _ = call(*words.split(), "--sensor", "640x480")
         assert (code, said in out) == (0, True), out
-
-
-PREVIEW = ["preview", "recordings", REAL / "davis.aedat4"]
-MISTAKES = [
-    ([*PREVIEW, "--at", "3"], "3 s is outside of the recording; give times from 0.05 to 0.1"),
-    ([*PREVIEW, "--norm-events", "0"], "--norm-events"),
-    ([*PREVIEW, "--set", "bins=5"], "--set changes settings of a data set, but recordings have none; see --help"),
-    (["check", "dsex", "."], "dsex: no such file in configs/tasks; did you mean 'dsec'?"),
-    (["check", "dsec", "gone"], "gone: no such file or folder; check the path"),
-    (["download-guide", "kitti"], "kitti: no such file in configs/tasks; choose from 1mpx, ddd17, dsec, gen1, mvsec"),
-    (["check", "gen1", ".", "--processes", "0"], 'Invalid value "0" for --processes. Must be > 0'),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), MISTAKES)
-def test_mistakes_are_answered_in_one_line(data, tmp_path, monkeypatch, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    code, _, err = data(*arguments)
-    assert (code, err.count("\n"), message in err) == (2, 1, True), err
 
 
 def test_a_reader_that_has_seen_enough_ends_it_quietly():

@@ -1,5 +1,3 @@
-import re
-
 import pytest
 import torch
 from PIL import Image
@@ -8,15 +6,11 @@ from tespec.comparison.frame import to_frame
 from tespec.comparison.records import read_records
 from tespec.core.paths import REPOSITORY
 from tespec.inference import load_trained
-from tespec.models import EventSwin
-from tespec.sample import world_folder
 from tespec.tasks import build_task
 from tespec.training.device import derive, seed_everything
-from tespec.weights.files import state_sha256, write_weights
+from tespec.weights.files import state_sha256
 
 FEW = ["--set", "optimisation.steps=2", "--set", "optimisation.warmup_steps=1", "--set", "batch_size=2"]
-CELL = "run --method scratch --task ddd17 "
-ON_DATA = CELL + "--data {world}/ddd17 "
 
 
 @pytest.fixture
@@ -56,71 +50,6 @@ def test_pretrains_on_a_single_recording(call, tmp_path, places):
         assert drawn.width > 600
 
 
-MISTAKES = [
-    ("run", "--method and --task are required"),
-    ("run --method tespek --task ddd17", "unknown method; did you mean 'tespec'"),
-    ("run --method scratch --task ddd71", "--task ddd71: unknown task; did you mean 'ddd17'?"),
-    (CELL + "--set peak_lr=5e-4", "unknown setting 'peak_lr'; did you mean 'optimisation.peak_lr'?"),
-    (CELL + "--profile paper", "--profile paper: no ddd17 data given"),
-    (CELL + "--reference prior", "--reference cannot be combined with --method"),
-    (CELL + "--freeze --probe", "--freeze cannot be combined with --probe"),
-    (CELL + "--seeds 0 -3", 'Invalid value "-3"'),
-    (CELL + "--out pictures", "--model FILE, --predict RECORDING and --out DIR are required"),
-    (CELL + "--launcher pytorch", "--launcher pytorch: RANK is not set; start with torchrun"),
-    ("run --model typo.safetensors --predict drive.raw --out out", "typo.safetensors: no such file; give the model"),
-    ("run --method tespec --task ddd17 --backbone microo", "unknown backbone; did you mean 'micro'"),
-    ("run --method tespec --task ddd17 --backbone resnet-micro", "has no patches that TESPEC could mask"),
-    (CELL + "--set pretraining.batch_size=3", "--set pretraining.batch_size=3: this run has no pre-train"),
-    (CELL + "--checkpoint x.pth", "--method scratch: takes no --checkpoint"),
-    ("run --method tespec --task ddd17 --checkpoint {other}", "written for arch 'tiny'"),
-    ("run --method scratch --task mvsec --probe", "--probe --task mvsec: probes support only segmentation"),
-    (CELL + "--accumulate 3", "batch_size: 4 does not divide evenly among 1 processes with 3 gradient acc"),
-    (CELL + "--backbone resnet-micro --recompute", "--recompute: the backbone's batch normalisation"),
-    ("pretrain --method tespec --accumulate 3", "batch_size: 4 does not divide evenly"),
-    ("pretrain --method cm3ae --accumulate 16", "batch_size: 1 per micro-batch is too small: samples are compared"),
-    ("pretrain --method moby --set batch_size=1 --dry-run", "batch_size: 1 per micro-batch is too small: samples are"),
-    ("run --method cm3ae --task ddd17 --set batch_size=16 --accumulate 16", "1 per micro-batch is too small"),
-    ("run --reference prior --task ddd17 --set test_time_augmentation=flip", "test_time_augmentation: 'flip' is only"),
-    (CELL + "--probe --set test_time_augmentation=flip", "test_time_augmentation: 'flip' is only for trained networks"),
-    (CELL + "--probe --dry-run", "--dry-run estimates trainings, but --probe trains no network"),
-    (CELL + "--dry-run --gpus 3", "batch_size: 4 does not divide evenly among 3 processes"),
-    (ON_DATA + "--set dataset=Foo", "dataset: unknown dataset 'Foo'; choose from Ddd17, Dsec, Gen1, Mvsec"),
-    (ON_DATA + "--split val --set splits.val=[]", "DDD17 has no validation split: no recordings are listed"),
-    ("pretrain --method scratch", "method scratch: has no pre-training recipe; choose from cm3ae, cpc"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), MISTAKES)
-def test_mistakes_are_answered_in_one_line(call, tiny_world, tmp_path, without_data, places, arguments, message):
-    other = tmp_path / "cache" / "other.safetensors"
-    if "{other}" in arguments:
-        write_weights(other, EventSwin(arch="tiny", img_size=(64, 96)).state_dict(), {"width": "tiny"})
-    code, out, err = call(*arguments.format(world=tiny_world, other=other).split(), *places)
-    assert (code, out) == (2, "")
-    (error,) = err.splitlines()
-    assert error.startswith("error: ")
-    assert message in error
-    # The upstream network is checked before data is generated or opened.
-    assert {path.name for path in tmp_path.iterdir()} <= ({"cache"} if "{" in arguments else set())
-    assert not world_folder().exists()
-
-
-@pytest.mark.parametrize(
-    ("given", "option"), [("run --method tespec --task ddd17", "--results"), ("pretrain --method tespec", "--runs")]
-)
-def test_a_folder_that_cannot_be_written_to_is_named_before_data_is_made(call, tmp_path, without_data, given, option):
-    (tmp_path / "file").touch()
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "page.md").touch()
-    other = {"--results": "--runs", "--runs": "--results"}[option]
-    for place in ("/proc/nope", tmp_path / "file", *([tmp_path / "docs"] if option == "--results" else [])):
-        code, _, err = call(*given.split(), "--device", "cpu", other, tmp_path / "here", option, place)
-        assert code == 2
-        said = r"(cannot be written to \(.*\); choose another folder|is not a results folder; give .*)"
-        assert re.fullmatch(rf"error: {option} {place}: {said}\n", err)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["docs", "file"]
-
-
 def test_a_backbone_by_name_is_pretrained_and_fine_tuned_and_named_in_the_tables(call, tiny_world, tmp_path, places):
     what = ["--method", "cpc", "--task", "ddd17", "--data", tiny_world / "ddd17", "--profile", "tiny"]
     code, out, err = call("run", *what, "--backbone", "resnet-micro", *places)
@@ -139,22 +68,15 @@ def test_a_backbone_by_name_is_pretrained_and_fine_tuned_and_named_in_the_tables
 
 def test_a_frozen_backbone_stays_as_it_was_and_the_head_is_trained(call, tiny_world, tmp_path, places):
     what = ["--method", "scratch", "--task", "ddd17", "--arch", "feedforward", "--data", tiny_world / "ddd17"]
-    what += ["--profile", "tiny", "--backbone", "resnet-micro", *places]
-    networks, records = {}, {}
-    for options in ((), ("--freeze",)):
-        code, _, err = call("run", *what, *options)
-        assert code == 0, err
-        (records[options],) = (each for each in read_records(tmp_path / "results")[0] if each not in records.values())
-        networks[options] = load_trained(tmp_path / "runs" / records[options].name / "model.safetensors")
-    tuned, frozen = records.values()
-    assert frozen.overrides == tuned.overrides | {"freeze": True}
-    assert frozen.config["freeze"]
-    # The hashes include the running statistics of batch normalisation.
-    hashes = [state_sha256(each.model.backbone.state_dict()) for each in networks.values()]
-    assert hashes[1] == frozen.start_sha256 == tuned.start_sha256 != hashes[0]
-    model, settings = networks["--freeze",].model, networks["--freeze",].settings
+    code, _, err = call("run", *what, "--profile", "tiny", "--backbone", "resnet-micro", "--freeze", *places)
+    assert code == 0, err
+    (record,), _ = read_records(tmp_path / "results")
+    assert (record.overrides, record.config["freeze"]) == ({"width": "resnet-micro", "freeze": True}, True)
+    network = load_trained(tmp_path / "runs" / record.name / "model.safetensors")
     seed_everything(derive(0, "model"))
-    fresh = build_task(settings, tiny_world / "ddd17").model()
-    assert state_sha256(fresh.backbone.state_dict()) == frozen.start_sha256
+    fresh = build_task(network.settings, tiny_world / "ddd17").model()
+    # The hashes include the running statistics of batch normalisation.
+    of_trained, of_fresh = (state_sha256(each.backbone.state_dict()) for each in (network.model, fresh))
+    assert of_trained == of_fresh == record.start_sha256
     head = fresh.head.state_dict()
-    assert not any(torch.equal(each, head[name]) for name, each in model.head.named_parameters())
+    assert not any(torch.equal(each, head[name]) for name, each in network.model.head.named_parameters())

@@ -20,13 +20,8 @@ def own(tmp_path):
     return path
 
 
-@pytest.fixture
-def weights(call):
-    return lambda *words: call("weights", *words)
-
-
-def test_inspect_shows_the_format_the_parts_and_which_networks_it_fills(own, tmp_path, weights):
-    code, out, err = weights("inspect", own)
+def test_inspect_shows_the_format_the_parts_and_which_networks_it_fills(own, tmp_path, call):
+    code, out, err = call("weights", "inspect", own)
     assert (code, err) == (0, "")
     for part in ("lstms.3                     2 tensors", "micro, recurrent         yes: 125 of 125 tensors\n",
                  sha256_of(own), "method tespec", "micro, feed-forward      yes: 117 of 117 tensors\n"):  # fmt: skip
@@ -34,17 +29,17 @@ def test_inspect_shows_the_format_the_parts_and_which_networks_it_fills(own, tmp
     half, gone, tensors = tmp_path / "half.safetensors", "swin.layers.1.downsample.norm.bias", read_weights(own)[0]
     del tensors[gone]
     write_weights(half, tensors, RECIPE)
-    assert f"no: 124 of 125 tensors; {gone} is missing" in weights("inspect", half)[1]
-    code, out, err = weights("convert", half, tmp_path / "out.safetensors")
+    assert f"no: 124 of 125 tensors; {gone} is missing" in call("weights", "inspect", half)[1]
+    code, out, err = call("weights", "convert", half, tmp_path / "out.safetensors")
     assert (code, out, err.count("\n"), f"{gone} is missing" in err) == (2, "", 1, True)
     assert not (tmp_path / "out.safetensors").exists()
 
 
-def test_to_timm_and_back(own, tmp_path, weights):
+def test_to_timm_and_back(own, tmp_path, call):
     plain, back = tmp_path / "plain.safetensors", tmp_path / "back.safetensors"
-    code, out, _ = weights("convert", own, plain, "--to", "timm")
+    code, out, _ = call("weights", "convert", own, plain, "--to", "timm")
     assert (code, "not written, as timm has no ConvLSTMs: 8 tensors" in out) == (0, True)
-    assert weights("convert", plain, back, "--sensor", "150x90")[0] == 0
+    assert call("weights", "convert", plain, back, "--sensor", "150x90")[0] == 0
     tensors, recipe = read_weights(back)
     assert (recipe["recurrent"], recipe["sensor"], recipe["width"]) == (False, [90, 150], "micro")
     assert recipe["source"] == {"file": plain.name, "format": "swin-timm", "sha256": sha256_of(plain)}
@@ -54,40 +49,23 @@ def test_to_timm_and_back(own, tmp_path, weights):
 
 
 @pytest.mark.parametrize(("name", "channels"), [("swin_tiny_patch4_window7_224", 3), ("resnet50", 2)])
-def test_a_network_of_timm_comes_with_twenty_channels_and_goes_back_to_timm(tmp_path, weights, name, channels):
+def test_a_network_of_timm_comes_with_twenty_channels_and_goes_back_to_timm(tmp_path, call, name, channels):
     path, out, plain = (tmp_path / name for name in ("given.pth", "out.safetensors", "plain.safetensors"))
     torch.save({"checkpoint": timm.create_model(name, in_chans=channels).state_dict()}, path)
-    assert weights("convert", path, out)[0] == 0
+    assert call("weights", "convert", path, out)[0] == 0
     assert isinstance(tespec.load(out), EventResNet if name == "resnet50" else EventSwin)
-    assert weights("convert", path, plain, "--to", "timm")[0] == 0
+    assert call("weights", "convert", path, plain, "--to", "timm")[0] == 0
     model = timm.create_model(name, in_chans=20, num_classes=0)
     model.norm = torch.nn.Identity()
     model.load_state_dict(load_file(plain))
 
 
-def test_nothing_is_overwritten_unasked(own, tmp_path, weights):
+def test_nothing_is_overwritten_unasked(own, tmp_path, call):
     taken = tmp_path / "taken.safetensors"
     taken.write_text("mine")
     for place in (taken, own):
-        code, out, err = weights("convert", own, place)
+        code, out, err = call("weights", "convert", own, place)
         assert (code, out, "already exists; choose another path, or give --overwrite" in err) == (2, "", True)
     assert taken.read_text() == "mine"
-    assert weights("convert", own, taken, "--overwrite")[0] == 0
+    assert call("weights", "convert", own, taken, "--overwrite")[0] == 0
     assert tespec.load(taken).arch == "micro"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("convert", "FILE", "out.pth"), "does not end in .safetensors"),
-        (("convert", "FILE", "FILE/out.safetensors"), "own.safetensors: File exists"),
-        (("inspect", "FILE", "--sensor", "90"), "give WIDTHxHEIGHT in px"),
-        (("convert", "FILE", "out.safetensors", "--bins", "5"), "proj.weight has shape (24, 20, 4, 4), but this model"),
-    ],
-)
-def test_mistakes_are_answered_in_one_line(own, tmp_path, monkeypatch, weights, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    code, out, err = weights(*(each.replace("FILE", str(own)) for each in arguments))
-    assert (code, out, err[:7], err.count("\n")) == (2, "", "error: ", 1)
-    assert message in err
-    assert [path.name for path in tmp_path.iterdir()] == ["own.safetensors"]

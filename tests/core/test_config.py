@@ -18,15 +18,12 @@ def test_every_profile_resolves_every_task_and_recipe():
     for profile in names("profiles"):
         for task in names("tasks"):
             recurrent, alone = (finetuning_settings(task, arch, profile) for arch in ARCHITECTURES)
-            assert recurrent.profile == alone.profile == profile
             # Recurrent networks train on streams and clips, others on single windows.
             assert (recurrent.sampling, recurrent.carries_state) == ("mixed", True)
             assert 0 < round(SAMPLING[recurrent.sampling] * recurrent.batch_size) < recurrent.batch_size
             assert (alone.sampling, alone.segments, alone.carries_state) == ("clips", 1, False)
         for recipe in pretrained_methods():
-            settings = pretraining_settings(recipe, profile)
-            assert settings.profile == profile
-            own_settings(settings.objective)  # raises if they do not fit the method
+            own_settings(pretraining_settings(recipe, profile).objective)  # raises if they do not fit the method
 
 
 def test_the_data_wins_over_the_config_and_the_user_over_both():
@@ -60,8 +57,6 @@ def test_the_user_s_peak_rate_also_holds_after_pretraining():
         settings = finetuning_settings("1mpx", "recurrent", "paper", changes)
         return settings.after_pretraining_on("1mpx").optimisation.peak_lr
 
-    assert after() == 1e-4  # paper, text
-    assert finetuning_settings("gen1", "recurrent", "paper").after_pretraining_on("1Mpx").optimisation.peak_lr == 2e-4
     assert after("optimisation.peak_lr=5e-5") == after("optimisation={peak_lr: 5e-5}") == 5e-5
     assert after("peak_lr_after.1Mpx=2e-4", "optimisation.peak_lr=5e-5") == 2e-4
     others = finetuning_settings("ddd17", "recurrent", "paper", ["optimisation.peak_lr=5e-5"])
@@ -99,11 +94,7 @@ def test_wrong_changes_are_named(change, message):
         finetuning_settings("ddd17", arch, "sample", [change])
 
 
-def test_an_unknown_task_or_architecture_is_named():
-    with pytest.raises(UserError, match=r"ddd71: no such file in configs/tasks; did you mean .ddd17.\?"):
-        finetuning_settings("ddd71", "recurrent", "sample")
-    with pytest.raises(UserError, match="unknown setting 'width'"):
-        pretraining_settings("tespec", "sample", ["width=tiny"])
+def test_an_unknown_architecture_is_named():
     with pytest.raises(UserError, match="no architecture 'transformer'; choose from recurrent, feedforward"):
         finetuning_settings("ddd17", "transformer", "sample")
 
@@ -187,25 +178,20 @@ def test_deviations_are_those_of_recipe_and_profile_and_the_objectives_own():
 
 # Number of deviations from its publication that each method declares, in its class and its recipe.
 DECLARED = {"ecddp": 8, "ecdp": 8, "mem": 7, "mem-tokenizer": 2, "cm3ae": 8, "scaleevent": 5}
-# Rows of the table in docs/pretraining.md; ImageNet's only deviation is the profile's.
-ROWS = {name: {name.lower()} for name in ("ECDDP", "ECDP", "MEM", "CM3AE", "ScaleEvent")}
-ROWS |= {"MEM, tokenizer": {"mem", "mem-tokenizer"}, "ImageNet": set()}
 
 
 def test_every_method_with_a_declared_difference_has_its_deviations():
     table = (REPOSITORY / "docs" / "pretraining.md").read_text().split("## Fidelity")[1].split("\n## ")[0]
     rows = [row.strip("|").split("|") for row in table.splitlines() if row.startswith("| ")]
-    declared = {cells[0].strip() for cells in rows if "declared" in cells[-1]}
-    assert set().union(*(ROWS[name] for name in declared)) == set(DECLARED)
+    declared = {cells[0].strip().lower().replace(", ", "-") for cells in rows if "declared" in cells[-1]}
+    assert declared - {"imagenet"} == set(DECLARED)  # whose only deviation is the profile's
     kinds = {name: METHODS.module_dict[name] for name in pretrained_methods()}
     counts = {name: len({*kind.deviations, *kind.recipe.deviations}) for name, kind in kinds.items()}
-    assert {name: counts[name] for name in DECLARED} == DECLARED
+    assert {name: count for name, count in counts.items() if count} == DECLARED
 
 
-def test_a_config_of_ones_own_is_read_beside_those_of_the_harness(own, tmp_path):
-    file = own((config.CONFIGS / "tasks" / "ddd17.yaml").read_text(), "tasks")
-    settings = finetuning_settings("own", "recurrent", "paper")
-    assert dataclasses.replace(settings, task="ddd17") == finetuning_settings("ddd17", "recurrent", "paper")
+def test_a_config_of_ones_own_is_a_file_with_a_name_of_its_own(own, tmp_path):
+    file = own("base: ddd17", "tasks")
     assert config.own_files(tasks="own", profiles="paper") == [file]
     with pytest.raises(UserError, match="already has the name 'ddd17'; rename one of them"):
         config.add_file("tasks", file.rename(tmp_path / "ddd17.yaml"))
@@ -213,15 +199,13 @@ def test_a_config_of_ones_own_is_read_beside_those_of_the_harness(own, tmp_path)
         config.add_file("tasks", tmp_path / "nothing.yaml")
 
 
-@pydantic.dataclasses.dataclass
-class Even:
-    number: int
+def test_a_settings_class_that_refuses_its_values_is_answered_in_one_line():
+    @pydantic.dataclasses.dataclass
+    class Even:
+        number: int
 
-    def __post_init__(self):
-        if self.number % 2:
+        def __post_init__(self):
             raise ValueError("numbers are even")
 
-
-def test_a_settings_class_that_refuses_its_values_is_answered_in_one_line():
     with pytest.raises(UserError, match=r"^protocol: .* is not allowed; Value error, numbers are even"):
         build(Even, {"number": 3}, "protocol")

@@ -2,14 +2,12 @@
 
 import sys
 
-import tespec.core.compat  # noqa: F401  # before mmengine
-
 import pytest
 from guides import forgotten_afterwards
 
 from tespec.core.errors import UserError
 from tespec.pretraining.method import find_method
-from tespec.registry import METHODS, TASKS, find_registered, import_modules, register_methods
+from tespec.registry import TASKS, find_registered, import_modules, register_methods
 
 
 @pytest.mark.parametrize("name", ["", "this.d", "mmengine.hooks.Hook"])
@@ -19,12 +17,6 @@ def test_a_name_finds_what_is_registered_and_imports_nothing(name):
     with pytest.raises(UserError, match=r"kind: unknown task .*; choose from depth"):
         find_registered(TASKS, name, "kind")
     assert "this" not in sys.modules
-
-
-def test_methods_of_the_repository_are_found_and_described():
-    register_methods()
-    assert {"scratch", "tespec"} <= set(METHODS.module_dict)
-    assert all(find_method(name).title and find_method(name).summary for name in METHODS.module_dict)
 
 
 UNTITLED = """

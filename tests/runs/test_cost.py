@@ -54,8 +54,6 @@ def test_numbers_by_hand():
     # The second micro-batch is in memory with the first; gradients are kept for it, or in the buffers of an all-reduce.
     assert (parts.flops, parts.memory) == (cost.flops, shared.memory + 4 * 3 * 8)
     assert cost_of_small(2, accumulate=3).memory - cost_of_small(gpus=6).memory == 2 * 4 * 8 + 4 * 36
-    with pytest.raises(UserError, match=r"6 does not divide evenly among 2 processes .* --set batch_size=8"):
-        cost_of_small(gpus=2, accumulate=2)
 
 
 def test_a_step_that_looks_at_numbers_is_refused_in_one_line(monkeypatch):
@@ -134,9 +132,7 @@ PLANNED = [
 
 
 @pytest.mark.parametrize(("arguments", "data", "profile", "size"), PLANNED)
-def test_the_run_that_would_start_is_priced_and_nothing_is_written(
-    tmp_path, without_data, capsys, arguments, data, profile, size
-):
+def test_a_dry_run_prices_the_run_and_writes_nothing(tmp_path, without_data, capsys, arguments, data, profile, size):
     (tmp_path / "mine").mkdir()
     header = b"% evt 3.0\n% format EVT3;height=720;width=960\n% geometry 960x720\n% end\n"
     (tmp_path / "drive.raw").write_bytes(header + b"\0" * 64)

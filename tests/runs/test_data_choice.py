@@ -9,47 +9,40 @@ from tespec.sample import world_folder
 pytestmark = pytest.mark.usefixtures("without_data")
 
 
-def recording_in(folder, name):
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / name).touch()
-    return folder / name
+OFFICIAL = "moorea_2019-02-15_001_td_0_60000000_td.dat"
+RECORDINGS = [
+    ("ddd17", "my archive/night drive-2.raw", "night_drive_2"),
+    *(("1mpx", path, "1mpx") for path in ("gen4", "gen4/train", f"gen4/train/{OFFICIAL}", "link/1mpx/train")),
+    ("gen1", "drives", "drives"),
+    ("1mpx", "mine/1mpx", "1mpx"),
+]
 
 
-def test_given_data_is_taken_as_it_is(tmp_path):
-    recording = recording_in(tmp_path / "my archive", "night drive-2.raw")
-    data = find_data("ddd17", recording.parent)
-    assert (data.root, data.label, data.profile, data.notice) == (recording.parent, "ddd17", "paper", "")
-    assert find_unlabelled("1mpx", recording).label == "night_drive_2"
+@pytest.mark.parametrize(("dataset", "given", "label"), RECORDINGS)
+def test_given_data_is_taken_and_named_after_its_description_official_names_or_folder(tmp_path, dataset, given, label):
+    for folder, recording in (("my archive", "night drive-2.raw"), ("gen4/train", OFFICIAL), ("drives", "monday.raw")):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / recording).touch()
+    for link, folder in (("link", "gen4"), ("mine", "drives")):
+        (tmp_path / link).mkdir()
+        (tmp_path / link / "1mpx").symlink_to(tmp_path / folder)
+    assert find_data(dataset, tmp_path / given) == Data(tmp_path / given, dataset)
+    assert find_unlabelled(dataset, tmp_path / given) == Data(tmp_path / given, label)
+    (tmp_path / "dataset.json").write_text('{"data": "winter"}')
+    for find in (find_data, find_unlabelled):
+        assert find(dataset, tmp_path / given).label == "winter"
 
 
 def test_sample_data_is_known_by_its_description(tmp_path):
-    recording = recording_in(tmp_path / "sample", "street_td.dat")
+    recording = tmp_path / "sample" / "street_td.dat"
+    recording.parent.mkdir()
+    recording.touch()
     with pytest.raises(UserError, match="has the name of the sample world; rename it"):
         find_unlabelled("1mpx", tmp_path / "sample")
     (tmp_path / "dataset.json").write_text('{"data": "sample"}')
     data = find_data("ddd17", tmp_path)
     assert (data.is_sample, data.profile) == (True, "sample")
     assert find_unlabelled("1mpx", recording).is_sample
-
-
-def test_official_recordings_are_known_wherever_they_are(tmp_path):
-    recording = recording_in(tmp_path / "gen4" / "train", "moorea_2019-02-15_001_td_0_60000000_td.dat")
-    archive, link = tmp_path / "gen4", tmp_path / "1mpx"
-    link.symlink_to(archive)
-    for given in (archive, recording.parent, recording, link, link / "train"):
-        assert find_unlabelled("1mpx", given).label == "1mpx"
-    assert find_data("1mpx", archive).label == "1mpx"
-
-
-def test_own_recordings_have_the_given_name_or_that_of_their_description(tmp_path):
-    drives = recording_in(tmp_path / "drives", "monday.raw").parent
-    (tmp_path / "1mpx").symlink_to(drives)
-    assert find_unlabelled("gen1", drives).label == "drives"
-    assert find_unlabelled("1mpx", tmp_path / "1mpx").label == "1mpx"
-    assert find_data("gen1", drives).label == "gen1"
-    (tmp_path / "dataset.json").write_text('{"data": "winter"}')
-    for find in (find_data, find_unlabelled):
-        assert find("gen1", drives).label == "winter"
 
 
 @pytest.mark.parametrize("parent", ["data", "elsewhere"])
@@ -59,7 +52,7 @@ def test_data_is_found_in_its_places(tmp_path, monkeypatch, parent):
     if parent == "elsewhere":
         monkeypatch.setenv("TESPEC_DATA", str(root.parent))
     data = find_data("ddd17", None)
-    assert (data.root.resolve(), data.label, data.notice) == (root, "ddd17", "")
+    assert (data.root.resolve(), data.label, data.profile, data.notice) == (root, "ddd17", "paper", "")
 
 
 def test_the_sample_world_stands_in_and_says_so(tmp_path):

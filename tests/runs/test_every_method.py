@@ -22,15 +22,10 @@ CELLS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Folder shared by all cells, so each method is pre-trained once."""
-    return tmp_path_factory.mktemp("cells")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "task", "arch"), CELLS)
-def test_a_method_runs_on_a_task(tiny_world, runs, method, task, arch):
+def test_a_method_runs_on_a_task(tiny_world, tmp_path_factory, method, task, arch):
+    runs = tmp_path_factory.getbasetemp() / "cells"  # of all cells, so each method is pre-trained once
     kind = find_method(method)
     few = [*FEW, *(["segments=4"] if arch == "recurrent" else [])]
     settings = settings_of(Data(tiny_world / task, "sample"), task, arch, None, few, kind.network)

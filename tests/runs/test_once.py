@@ -5,8 +5,8 @@ import json
 import multiprocessing
 import os
 import queue
-import subprocess
-import sys
+import signal
+import time
 from functools import partial
 from unittest.mock import Mock
 
@@ -25,8 +25,8 @@ processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["tespec.runs.run"])  # its import takes seconds
 
 
-def compute(folder, said, found, meet=None, pause=None, **changes):
-    """Run or load a run whose score is the id of its process; `said` receives the log, `found` the score."""
+def compute(folder, said, pause=None, **changes):
+    """Run or load a run whose score is the id of its process; `said` receives the log, and the score at the end."""
     register_methods()
     runs.say = said.put
     settings = finetuning_settings("ddd17", "feedforward", "tiny")
@@ -40,23 +40,23 @@ def compute(folder, said, found, meet=None, pause=None, **changes):
         run.folder.mkdir(parents=True, exist_ok=True)
         (run.folder / "step-000000005.pt").touch()
         if pause:
-            reached, go_on = pause
-            reached.set()
-            assert go_on.wait(300)
+            child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))  # as a data loader has
+            child.start()
+            said.put(f"paused beside {child.pid}")
+            assert pause.wait(300)
+            child.kill()
         return Trained(curve=[{"step": 5, "loss": 1.0}])
 
-    if meet:
-        meet.wait(300)
     outcome = {"protocol": {}, "metrics": {"by": float(os.getpid())}}
-    found.put(run_or_load(run, lambda: outcome, train).metrics["by"])
+    said.put(f"score {run_or_load(run, lambda: outcome, train).metrics['by']:.0f}")
 
 
 class Started:
     """Process that computes the run; the fixture `start` kills it at the end of the test."""
 
     def __init__(self, folder, **how):
-        self.said, self.found = processes.Queue(), processes.Queue()
-        self.process = processes.Process(target=compute, args=(folder, self.said, self.found), kwargs=how, daemon=True)
+        self.said = processes.Queue()
+        self.process = processes.Process(target=compute, args=(folder, self.said), kwargs=how)
         self.process.start()
 
     def said_until(self, wanted):
@@ -66,8 +66,8 @@ class Started:
             lines.append(self.said.get(timeout=300))
         return "\n".join(lines)
 
-    def score(self):
-        return self.found.get(timeout=300)
+    def number(self, name="score"):
+        return int(self.said_until(f"{name} ").rpartition(" ")[2])
 
 
 @pytest.fixture
@@ -84,82 +84,54 @@ def start(tmp_path):
         each.process.join()
 
 
-def test_two_that_want_it_at_the_same_moment_compute_it_once(start):
-    meet = processes.Barrier(2)
-    first, second = start(meet=meet), start(meet=meet)
-    assert first.score() == second.score() in (first.process.pid, second.process.pid)
-
-
-def test_who_waits_for_a_killed_maker_goes_on_from_its_checkpoint(start):
-    reached, never = processes.Event(), processes.Event()
-    maker = start(pause=(reached, never))
-    assert reached.wait(300)
+def test_who_waits_for_a_killed_maker_goes_on_from_its_checkpoint_while_a_child_of_the_maker_lives(start, tmp_path):
+    never = processes.Event()
+    maker = start(pause=never)
+    child = maker.number("beside")
+    with locked(tmp_path / "runs", "another run") as nobody:
+        assert nobody == ""
     waiter = start()
     holder = f"process {maker.process.pid} on {os.uname().nodename}"
     assert f"waiting for {holder}, which is computing it" in waiter.said_until("waiting")
     maker.process.kill()
     said = waiter.said_until("trains")
+    os.kill(child, signal.SIGKILL)
     assert f"{holder} ended without a result; this process continues it" in said
     assert "trains, 1 there" in said
-    assert waiter.score() == waiter.process.pid
+    assert waiter.number() == waiter.process.pid
 
 
-def test_overwriting_twice_at_once_computes_once_and_readers_do_not_wait(start, tmp_path):
-    before = start().score()
-    reached, go_on = processes.Event(), processes.Event()
-    maker = start(pause=(reached, go_on), overwrite=True)
-    assert reached.wait(300)
-    # The previous record stays readable, and the recomputing process keeps its checkpoints.
-    assert start().score() == before
-    assert list(tmp_path.glob("runs/evaluation-*/step-*"))
-    waiter = start(overwrite=True)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_two_at_once_compute_once_and_readers_of_an_older_result_do_not_wait(start, tmp_path, overwrite):
+    before = start().number() if overwrite else None
+    go_on = processes.Event()
+    maker = start(pause=go_on, overwrite=overwrite)
+    maker.said_until("paused")
+    if overwrite:  # the previous record stays readable, and the recomputing process keeps its checkpoints
+        assert start().number() == before
+        assert list(tmp_path.glob("runs/evaluation-*/step-*"))
+    waiter = start(overwrite=overwrite)
     waiter.said_until("waiting")
     go_on.set()
     assert "trains" not in waiter.said_until("is already complete")
-    assert waiter.score() == maker.score() == maker.process.pid
+    assert waiter.number() == maker.number() == maker.process.pid
 
 
 def test_a_damaged_record_is_refused_on_all_ranks_or_overwritten(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "say", runs.say)  # `compute` replaces it
-    compute_here = partial(compute, tmp_path, queue.SimpleQueue(), queue.SimpleQueue())
+    compute_here = partial(compute, tmp_path, queue.SimpleQueue())
     compute_here()
     (record,) = tmp_path.glob("results/runs/*.json")
     whole, sent = record.read_text(), []
     record.write_text(whole[:100])
     refused = pytest.raises(UserError, match=r"not a record: .*; remove it, or run again with --overwrite$")
-    with monkeypatch.context() as patch, refused:
-        patch.setattr(runs, "broadcast", lambda value: sent.append(value) or value)
-        compute_here()
-    with monkeypatch.context() as patch, refused:  # another rank
-        patch.setattr(runs, "is_first", lambda: False)
-        patch.setattr(runs, "broadcast", lambda value: sent[0])
-        compute_here()
+    for is_first in (lambda: True, lambda: False):  # another rank gets what the first one sends
+        with monkeypatch.context() as patch, refused:
+            patch.setattr(runs, "is_first", is_first)
+            patch.setattr(runs, "broadcast", lambda value: sent.append(value) or sent[0])
+            compute_here()
     compute_here(overwrite=True)
     assert json.loads(record.read_text())["metrics"] == json.loads(whole)["metrics"]
-
-
-HOLD = """
-import os, sys, time
-from pathlib import Path
-from tespec.runs.run import locked
-with locked(Path(sys.argv[1]), "run"):
-    if os.fork():
-        time.sleep(60)
-    print("held", flush=True)
-    os.close(1)
-    time.sleep(20)
-"""
-
-
-def test_children_of_a_killed_holder_do_not_keep_it(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout.readline() == "held\n"
-        with locked(tmp_path, "another run") as nobody:
-            assert nobody == ""
-        holder.kill()
-        holder.wait()
-        with locked(tmp_path, "run") as nobody:
-            assert nobody == ""
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS])

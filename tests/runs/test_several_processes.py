@@ -1,21 +1,87 @@
-"""Two processes compute the same as one for every task and objective, and resume a run of one process."""
+"""Two processes compute the same as one for every task and objective, and resume a run of one process.
+
+The file is also their program: torchrun --nproc-per-node 2 test_several_processes.py WORLD FOLDER CASE...
+"""
 
 import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from together_runs import OBJECTIVES, TASKS, compute
+from short_runs import cell_spec, setup_in, short_pretrainings, stopped_after
 
+from baselines.mem import Mem
 from tespec.comparison.records import read_records
+from tespec.core.config import pretraining_settings
 from tespec.core.errors import Preempted
 from tespec.core.paths import REPOSITORY
+from tespec.datasets.batches import LabelledBatches
+from tespec.registry import register_methods
+from tespec.runs.data import Data
+from tespec.runs.finetune import finetune
+from tespec.runs.pretrain import pretrain
+from tespec.training.device import launched
 
-SCRIPT = Path(__file__).with_name("together_runs.py")
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'tests'}"}
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=4"]
+STILL = ["head.dropout=0.0"]  # each process draws its own dropout
+FROZEN = "optimisation.peak_lr=1e-15"
+# Data, architecture and changes.
+TASKS = {
+    "ddd17": ("ddd17", "recurrent", ["segments=3", *STILL]),
+    "dsec, no memory": ("dsec", "feedforward", STILL),
+    "gen1": ("gen1", "recurrent", ["segments=4"]),
+    "mvsec": ("mvsec", "recurrent", ["segments=4"]),
+    # Lanes 2 and 3, those of the second process, have no labels.
+    "ddd17, unlabelled": ("ddd17", "recurrent", ["segments=3", *STILL]),
+    "gen1, unlabelled": ("gen1", "recurrent", ["segments=4"]),
+    "mvsec, unlabelled": ("mvsec", "recurrent", ["segments=4"]),
+    # Weights do not change, so all scores are of the same weights.
+    "ddd17, frozen": ("ddd17", "recurrent", ["segments=3", *STILL, FROZEN]),
+    "gen1, frozen": ("gen1", "feedforward", [FROZEN, "head.score_threshold=0.0"]),
+    "mvsec, frozen": ("mvsec", "recurrent", ["segments=4", FROZEN]),
+}
+# Method, data and changes.
+OBJECTIVES = {
+    "tespec": ("tespec", "1mpx", []),
+    "tespec, feedforward": ("tespec", "1mpx", ["recurrent=false"]),
+    "cpc": ("tespec", "1mpx", ["objective=cpc"]),
+    "ecddp": ("ecddp", "1mpx", []),
+    "ecdp": ("ecdp", "ddd17", ["optimisation.peak_lr=1e-4"]),
+    "mem-tokenizer": ("mem-tokenizer", "1mpx", []),
+    # Without stochastic depth: for sequences, multiple processes drop other branches than one process.
+    "mem": ("mem", "1mpx", ["recurrent=true", "segments=3", "sampling=streams", "drop_path=0.0"]),
+    "cm3ae": ("cm3ae", "ddd17", []),
+    "scaleevent": ("scaleevent", "ddd17", []),
+    "moby": ("moby", "objects", []),
+    "imagenet": ("imagenet", "objects", []),
+}
+
+
+def compute(case, world, folder, stop=0, **changes):
+    """Run a case in a folder, or stop it by SIGTERM after step `stop`, as a scheduler would."""
+    register_methods()
+    stop_or_not = stopped_after(stop, signal.SIGTERM) if stop else nullcontext()
+    with stop_or_not, short_pretrainings(), pytest.MonkeyPatch.context() as patch:
+        if "unlabelled" in case:
+            choose = LabelledBatches._choose  # of loader, labels, lane and step
+            patch.setattr(LabelledBatches, "_choose", lambda *given: choose(*given)[: given[2] < 2])
+        if case in TASKS:
+            task, arch, own = TASKS[case]
+            finetune(cell_spec(world, folder, task, arch, changes=[*FEW, *own], **changes))
+        else:
+            name, dataset, own = OBJECTIVES[case]
+            recipe = pretraining_settings(name, "sample", [*own, *FEW])
+            if name == "mem":  # its tokenizer is not trained, since rounding would change the tokens
+                first = Mem.upstream_settings(recipe, "mem-tokenizer")
+                still = replace(first, optimisation=replace(first.optimisation, peak_lr=1e-15))
+                patch.setattr(Mem, "upstream_settings", lambda settings, name: still)
+            pretrain(name, recipe, Data(world / dataset, "sample"), 0, setup_in(folder, **changes))
 
 
 def record_of(folder):
@@ -25,7 +91,7 @@ def record_of(folder):
 
 
 def compute_by_two(tiny_world, folder, *cases):
-    command = [*TORCHRUN, SCRIPT, tiny_world, folder, *cases]
+    command = [*TORCHRUN, __file__, tiny_world, folder, *cases]
     ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=500)
     assert ended.returncode == 0, ended.stderr[-3000:]
 
@@ -97,3 +163,10 @@ def test_the_command_line_by_two_processes_and_a_stop(tiny_world, tmp_path):
     assert "error" not in said.splitlines()[0]
     (checkpoint,) = run.glob("step-*")
     assert f"stopped after step {int(checkpoint.stem[5:])}" in said
+
+
+if __name__ == "__main__":
+    world, folder, *cases = sys.argv[1:]
+    with launched("pytorch", "cpu"):
+        for case in cases:
+            compute(case, Path(world), Path(folder) / case)

@@ -3,22 +3,21 @@ import os
 import signal
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
-
-import tespec.core.compat  # noqa: F401  # before mmengine
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from loss_cases import CASES
 from torch import nn
 
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.runs.train import CurveHook
+from tespec.training import loading
 from tespec.training.checkpoint import newest_whole, read_checkpoint, save_checkpoint
-from tespec.training.trainer import Trainer, not_finite
+from tespec.training.loading import choose_workers
+from tespec.training.trainer import Trainer
 
 SETTINGS = dataclasses.replace(
     finetuning_settings("ddd17", "recurrent", "sample").optimisation, steps=12, warmup_steps=2, peak_lr=0.05
@@ -51,17 +50,15 @@ class Accumulator(nn.Module):
 
 
 class Steps(torch.utils.data.Dataset):
+    """Batches of a sine, which call `fail` at step 3."""
+
+    def __init__(self, fail=lambda: None):
+        self.fail = fail
+
     def __getitem__(self, step):
+        if step == 3:
+            self.fail()
         return {"x": torch.sin(torch.arange(3.0) + step)[None]}
-
-
-class StopAt:
-    def __init__(self, step):
-        self.step = step
-
-    def after_train_iter(self, trainer, step, batch=None, outputs=None):
-        if trainer.step == self.step:
-            raise KeyboardInterrupt
 
 
 def make(*hooks, steps=None, wrong=(), kind="loss", seed=3, workers=0):
@@ -88,7 +85,12 @@ RESUMED = [
 
 @pytest.mark.parametrize(("make", "stop", "workers"), RESUMED)
 def test_resumed_equals_uninterrupted(tmp_path, make, stop, workers):
-    straight, first, second = make(), make(StopAt(stop), workers=workers), make(workers=workers)
+    def interrupt(trainer, *_):
+        if trainer.step == stop:
+            raise KeyboardInterrupt
+
+    hook = SimpleNamespace(after_train_iter=interrupt)
+    straight, first, second = make(), make(hook, workers=workers), make(workers=workers)
     straight.run()
     with pytest.raises(KeyboardInterrupt):
         first.run()
@@ -138,17 +140,6 @@ def test_a_step_that_is_not_finite_stops_the_run_before_the_update(kind):
         late.require_finite()
 
 
-@given(place=st.integers(0, 20), number=st.sampled_from([float("nan"), float("inf"), -float("inf")]))
-def test_one_bad_number_among_many_is_found(place, number):
-    parameters = [nn.Parameter(torch.zeros(7)) for _ in range(3)]
-    for each in parameters:
-        each.grad = torch.full((7,), 3e38)
-    assert not_finite(torch.tensor(1.0), parameters) == 0
-    parameters[place // 7].grad[place % 7] = number
-    assert not_finite(torch.tensor(1.0), parameters) == 1
-    assert not_finite(torch.tensor(number), []) == 1
-
-
 @pytest.mark.parametrize(("precision", "backward"), [("bf16", "highest"), ("fp32", "high")])
 def test_beside_half_precision_losses_are_exact_in_the_backward_pass_too(precision, backward):
     trainer, seen, before = make(), [], torch.get_float32_matmul_precision()
@@ -160,16 +151,6 @@ def test_beside_half_precision_losses_are_exact_in_the_backward_pass_too(precisi
         assert (seen, torch.get_float32_matmul_precision()) == ([backward], "high")
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-class FailsAt3(Steps):
-    def __init__(self, fail):
-        self.fail = fail
-
-    def __getitem__(self, step):
-        if step == 3:
-            self.fail()
-        return super().__getitem__(step)
 
 
 VANISHED = r"^/nowhere/dir1.dat: No such file or directory, at step 3; restore it"
@@ -184,4 +165,22 @@ DATA_FAILURES = [
 @pytest.mark.parametrize(("fail", "workers", "message"), DATA_FAILURES)
 def test_data_that_fail_are_named(fail, workers, message):
     with pytest.raises(UserError, match=message):
-        make(steps=FailsAt3(fail), workers=workers).run()
+        make(steps=Steps(fail), workers=workers).run()
+
+
+BATCH = {"x": torch.zeros(250_000)}  # 1 MB
+CHOSEN = [
+    # cores, MB of free shared memory, processes, workers
+    (16, 10_000, 1, 8), (6, 10_000, 1, 5), (2, 10_000, 1, 0), (16, 12, 1, 3), (16, 3, 1, 0), (16, 10_000, 4, 3),
+    (16, 40, 4, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("cores", "free", "processes", "workers"), CHOSEN)
+def test_workers_follow_cores_and_shared_memory(monkeypatch, capsys, cores, free, processes, workers):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    monkeypatch.setattr(loading, "world_size", lambda: 64)  # on all machines
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(cores))
+    monkeypatch.setattr(loading.shutil, "disk_usage", lambda path: SimpleNamespace(free=free * 1_000_000))
+    assert choose_workers(BATCH) == choose_workers((BATCH["x"], [])) == workers
+    assert capsys.readouterr().err.startswith(f"workers: {workers} (")

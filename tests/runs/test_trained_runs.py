@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import time
 from unittest.mock import Mock
@@ -7,11 +8,15 @@ from unittest.mock import Mock
 import pytest
 import torch
 from safetensors.torch import load_file
-from short_runs import cell_spec, setup_in, stopped_after
+from short_runs import cell_spec, setup_in, short_pretrainings, stopped_after
 
 from tespec.comparison.records import read_records
+from tespec.core.config import pretraining_settings
 from tespec.core.errors import Preempted, UserError
+from tespec.core.files import sha256_of
+from tespec.runs.data import Data
 from tespec.runs.finetune import finetune
+from tespec.runs.pretrain import pretrain
 from tespec.tasks.segmentation import SegmentationModel, SegmentationTask
 from tespec.training.checkpoint import save_checkpoint
 from tespec.training.trainer import Trainer
@@ -89,7 +94,6 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_overwriting_starts_again(
 def test_an_evaluation_that_fails_keeps_the_training(straight, tiny_world, tmp_path, monkeypatch, capsys):
     failures = [
         (signal.SIGTERM, Preempted, "stopped by SIGTERM; run the same command to evaluate again"),
-        (UserError("a mask", "is damaged", "copy it again"), UserError, "is damaged"),
         (torch.OutOfMemoryError("tried to allocate"), UserError, "--recompute"),
     ]
 
@@ -117,3 +121,48 @@ def test_a_training_out_of_memory_names_what_saves_memory(tiny_world, tmp_path, 
     monkeypatch.setattr(SegmentationModel, "loss", Mock(side_effect=full))
     with pytest.raises(UserError, match=r"^GPU: out of memory; use --accumulate 2 or more, --recompute, or a smaller"):
         run(tiny_world, tmp_path)
+
+
+def pretrained(world, folder, **changes):
+    changed = ["optimisation.steps=6", "optimisation.warmup_steps=2", "batch_size=2", "segments=3"]
+    settings = pretraining_settings("tespec", "sample", changed)
+    with short_pretrainings():
+        return pretrain("tespec", settings, Data(world / "1mpx", "sample"), 0, setup_in(folder, **changes))
+
+
+@pytest.fixture(scope="module")
+def pretraining(tiny_world, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("straight")
+    return folder, pretrained(tiny_world, folder)
+
+
+def test_leaves_weights_and_a_record_with_the_features_of_every_stage(pretraining):
+    (folder, result), record = pretraining, pretraining[1].record
+    assert read_records(folder / "results") == ([record], [])
+    assert record.data == "sample"
+    assert record.config["deviations"]
+    assert record.weights["sha256"] == sha256_of(result.weights)
+    assert [point["step"] for point in record.curve] == [1, 2, 3, 4, 5, 6]
+    assert list(record.groups) == [f"stage {number}" for number in range(1, 5)]
+    assert all(set(each) == {"std", "rank"} and min(each.values()) > 0 for each in record.groups.values())
+    assert list(result.weights.parent.iterdir()) == [result.weights]
+
+
+def test_workers_and_a_stop_change_nothing(pretraining, tiny_world, tmp_path):
+    with stopped_after(4), pytest.raises(KeyboardInterrupt, match="stopped after step 4"):
+        pretrained(tiny_world, tmp_path, workers=2)
+    assert not list((tmp_path / "results").glob("runs/*"))
+    resumed = pretrained(tiny_world, tmp_path).record
+    for part in ("id", "name", "weights", "metrics", "groups", "curve"):
+        assert getattr(resumed, part) == getattr(pretraining[1].record, part), part
+
+
+def test_a_result_is_taken_up_unless_its_weights_are_not_its_own(pretraining, tiny_world, tmp_path, capsys):
+    folder = shutil.copytree(pretraining[0], tmp_path / "copied")
+    assert pretrained(tiny_world, folder).record == pretraining[1].record
+    assert "is already complete; --overwrite recomputes it" in capsys.readouterr().err
+    (path,) = folder.glob("runs/*/backbone.safetensors")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert pretrained(tiny_world, folder).weights.read_bytes() == whole
+    assert "does not match its recorded hash; recomputing" in capsys.readouterr().err
