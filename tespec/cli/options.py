@@ -38,7 +38,9 @@ def require_known(plugins: Sequence[Path], data: Path | None, **given: str | Non
     for path in (*plugins, data):
         if path and path != Path("sample") and not path.exists():
             raise UserError(path, "no such file or folder", "check the path")
-    known = {"task": names("tasks"), "profile": names("profiles"), "method": [] if plugins else shipped_methods()}
+    if plugins:
+        return  # plug-ins may register more
+    known = {"task": names("tasks"), "profile": names("profiles"), "method": shipped_methods()}
     for option, name in given.items():
         if name is not None and known[option] and name not in known[option]:
             own = "; --import FILE.py adds your own" * (option == "method")

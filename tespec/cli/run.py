@@ -86,6 +86,7 @@ def run(
         config.cell_facts(task, arch, profile or "paper", changes)  # refuses unknown settings before torch is imported
     config.refuse_unknown_changes(recipe)
     register_methods(plugins)
+    require_known((), None, task=task, profile=profile)
     if list_:
         print("methods")
         for known, listed in sorted(METHODS.module_dict.items()):

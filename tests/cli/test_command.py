@@ -98,10 +98,11 @@ def test_a_task_and_a_profile_of_ones_own_are_files(tmp_path, monkeypatch, call)
     task.write_text("base: ddd17\ntitle: Mine\n")
     profile.write_text("base: tiny\n")
     command = ("run", "--method", "scratch", "--task", task, "--profile", profile, "--data")
+    refused = (2, "", "error: /nowhere: no such file or folder; check the path\n")
     with_base = (2, "", "error: base: tiny: has a base itself; choose a base that has none\n")
     assert call(*command, tmp_path) == with_base
     profile.write_text("base: sample\nfinetuning: {optimisation: {steps: 33}}\n")
-    assert call(*command, "/nowhere") == (2, "", "error: /nowhere: no such file or folder; check the path\n")
+    assert call(*command, "/nowhere") == refused
     out = call("run", "--describe", task, "--profile", profile)[1]
     assert out.startswith("mine, recurrent, profile quick\n")
     assert re.search(r"^  optimisation.steps: 33 +# profile quick$", out, re.MULTILINE)
@@ -111,4 +112,5 @@ def test_a_task_and_a_profile_of_ones_own_are_files(tmp_path, monkeypatch, call)
     plugin = tmp_path / "plugin.py"
     plugin.write_text(f"from tespec.core import config\nconfig.add_file('profiles', config.Path({str(profile)!r}))\n")
     config._added.clear()
-    assert call(*command, "--task", "ddd17", "--profile", "quick", "--import", plugin) == refused
+    quick = ("run", "--method", "scratch", "--task", "ddd17", "--profile", "quick", "--import", plugin)
+    assert "recording of the test split is missing" in call(*quick, "--data", tmp_path)[2]  # the profile is known
