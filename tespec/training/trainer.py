@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 import tespec.core.compat  # noqa: F401  # before mmengine
@@ -233,9 +233,8 @@ def wrap_ddp(network: nn.Module) -> nn.Module:
     `unused_parameters = True`: a gradient missing on one rank then counts as zero, and every step waits for the device.
     """
     for each in network.modules():
-        members = each.named_children(), each.named_parameters(recurse=False), each.named_buffers(recurse=False)
-        if hidden := [name for name, _ in chain(*members) if hasattr(type(each), name)]:
-            what = "is also an attribute of its class, which hides the layer or tensor"
+        if hidden := [name for name, _ in each.named_children() if hasattr(type(each), name)]:
+            what = "is also an attribute of its class, which hides the layer"
             raise UserError(f"{type(each).__name__}.{hidden[0]}", what, "rename it")
     module = LossModule(synced(network))
     if world_size() == 1:

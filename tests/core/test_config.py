@@ -141,6 +141,9 @@ def test_a_task_wins_over_its_base_in_all_that_it_states(own):
     layers = config.cell_layers("own", "feedforward", "paper")
     origins = {key: source for source, layer in layers for key in config.flattened(layer)}
     assert (origins["window_ms"], origins["segments"]) == ("task ddd17", "task own")
+    own("base: ddd17\nkind: depth\nhead: {channels: 64}", "tasks")  # the settings of another kind's head do not exist
+    heads = [layer.get("head") for _, layer in config.cell_layers("own", "recurrent", "paper")]
+    assert [head for head in heads if head] == [{"channels": 64}] * 2
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,9 @@ def test_several_files_appear_together_or_not_at_all(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left") as raised:
         write_all(dict.fromkeys(paths, "new"))
+    assert raised.value.filename == str(paths[2])
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "old", "b": "old"}
 
 

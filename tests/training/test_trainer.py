@@ -73,6 +73,26 @@ def make_case(case, *hooks, workers=0):
     return Trainer(model, [batch] * 4, settings, seed=3, device=CPU, hooks=hooks, workers=workers)
 
 
+FORMS = [
+    (lambda loss: loss, r"Mine\.loss: does not return losses by name and a state"),
+    (lambda loss: ({"ce": loss}, None), 'returns no scalar tensor "loss"'),
+    (lambda loss: ({"loss": loss.expand(2)}, None), 'returns no scalar tensor "loss"'),
+    (lambda loss: ({"loss": loss}, (loss, None)), "returns a state with gradients"),
+]
+
+
+@pytest.mark.parametrize(("made", "message"), FORMS)
+def test_a_loss_of_another_form_is_refused(made, message):
+    model = type("Mine", (Accumulator,), {"loss": lambda self, batch, state: made(self.weight.sum())})()
+    with pytest.raises(UserError, match=message):
+        Trainer(model, Steps(), SETTINGS, seed=3, device=CPU).run()
+
+
+def test_a_layer_that_an_attribute_of_its_class_hides_is_refused():
+    with pytest.raises(UserError, match=r"Mine\.dropout: is also an attribute of its class"):
+        Trainer(type("Mine", (Accumulator,), {"dropout": None})(), Steps(), SETTINGS, seed=3, device=CPU)
+
+
 OWN_STATE = ("tespec", "ecddp", "mem-tokenizer", "moby")  # targets, a teacher, a temperature, a queue
 RESUMED = [
     pytest.param(make, 5, 2, id="dropout and state, workers"),
