@@ -9,7 +9,6 @@ def call(capsys):
 
     def called(*words):
         code = main([str(word) for word in words])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        return code, *capsys.readouterr()
 
     return called

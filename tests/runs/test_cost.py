@@ -117,7 +117,6 @@ def test_a_pretraining_on_meta_is_a_real_step(recipe, changes):
 
 
 RUN = ["run", "--method", "scratch", "--task", "ddd17", "--arch", "feedforward"]
-PRETRAIN = ["pretrain", "--method", "tespec"]
 PLANNED = [
     (RUN, "sample (", "sample", "96 x 160 px"),
     (["run", "--method", "tespec", "--task", "ddd17"], "sample (", "sample", "96 x 160 px"),
@@ -125,7 +124,7 @@ PLANNED = [
     ([*RUN, "--data", "mine"], "ddd17 (mine)", "paper", "200 x 346 px"),
     ([*RUN, "--profile", "paper"], "sizes of the official ddd17; a run would be refused: ", "paper", "200 x 346 px"),
     ([*RUN, "--data", "mine", "--sensor", "640x480"], "ddd17 (mine)", "paper", "200 x 640 px"),
-    ([*PRETRAIN, "--data", "drive.raw"], "drive (drive.raw)", "paper", "360 x 480 px"),
+    (["pretrain", "--method", "tespec", "--data", "drive.raw"], "drive (drive.raw)", "paper", "360 x 480 px"),
     ([*RUN, "--gpus", "2", "--accumulate", "2", "--freeze"], "sample (", "sample", "96 x 160 px"),
     (["pretrain", "--method", "moby", "--profile", "paper"], "sizes of the official objects", "paper", "224 x 224 px"),
 ]

@@ -52,8 +52,6 @@ def compute(folder, said, pause=None, **changes):
 
 
 class Started:
-    """Process that computes the run; the fixture `start` kills it at the end of the test."""
-
     def __init__(self, folder, **how):
         self.said = processes.Queue()
         self.process = processes.Process(target=compute, args=(folder, self.said), kwargs=how)

@@ -57,7 +57,6 @@ def test_the_same_command_goes_on_where_it_stopped(straight, tiny_world, tmp_pat
     with stopped_after(3), pytest.raises(KeyboardInterrupt, match=f"saved as {third};"):
         run(tiny_world, tmp_path, track="files")
     assert f"{ninth}: incomplete checkpoint, skipped\n" in capsys.readouterr().err
-    assert third.is_file()
     resumed = run(tiny_world, tmp_path, track="files")
     assert "resuming at step 3 (--overwrite starts again)" in capsys.readouterr().err
     for part in ("id", "metrics", "recordings", "classes", "curve"):
@@ -117,8 +116,7 @@ def test_an_evaluation_that_fails_keeps_the_training(straight, tiny_world, tmp_p
 
 
 def test_a_training_out_of_memory_names_what_saves_memory(tiny_world, tmp_path, monkeypatch):
-    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-    monkeypatch.setattr(SegmentationModel, "loss", Mock(side_effect=full))
+    monkeypatch.setattr(SegmentationModel, "loss", Mock(side_effect=torch.OutOfMemoryError("tried to allocate")))
     with pytest.raises(UserError, match=r"^GPU: out of memory; use --accumulate 2 or more, --recompute, or a smaller"):
         run(tiny_world, tmp_path)
 
@@ -139,7 +137,6 @@ def pretraining(tiny_world, tmp_path_factory):
 def test_leaves_weights_and_a_record_with_the_features_of_every_stage(pretraining):
     (folder, result), record = pretraining, pretraining[1].record
     assert read_records(folder / "results") == ([record], [])
-    assert record.data == "sample"
     assert record.config["deviations"]
     assert record.weights["sha256"] == sha256_of(result.weights)
     assert [point["step"] for point in record.curve] == [1, 2, 3, 4, 5, 6]

@@ -16,12 +16,11 @@ from tespec.core.errors import UserError
 from tespec.runs.train import CurveHook
 from tespec.training import loading
 from tespec.training.checkpoint import newest_whole, read_checkpoint, save_checkpoint
-from tespec.training.loading import choose_workers
+from tespec.training.loading import choose_workers, load_batches
 from tespec.training.trainer import Trainer
 
-SETTINGS = dataclasses.replace(
-    finetuning_settings("ddd17", "recurrent", "sample").optimisation, steps=12, warmup_steps=2, peak_lr=0.05
-)
+CELL = finetuning_settings("ddd17", "recurrent", "sample")
+SETTINGS = dataclasses.replace(CELL.optimisation, steps=12, warmup_steps=2, peak_lr=0.05)
 CPU = torch.device("cpu")
 
 
@@ -204,3 +203,11 @@ def test_workers_follow_cores_and_shared_memory(monkeypatch, capsys, cores, free
     monkeypatch.setattr(loading.shutil, "disk_usage", lambda path: SimpleNamespace(free=free * 1_000_000))
     assert choose_workers(BATCH) == choose_workers((BATCH["x"], [])) == workers
     assert capsys.readouterr().err.startswith(f"workers: {workers} (")
+
+
+def test_a_gpu_that_has_to_wait_for_its_batches_is_told_of(monkeypatch, capsys):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(2))
+    monkeypatch.setattr(loading, "DataLoader", lambda steps, **options: [steps[0]] * (options["num_workers"] == 0))
+    for workers, said in ((0, "--workers 0 with a GPU: it waits"), (None, "workers: 0 (2 cores, ")):
+        assert list(load_batches([BATCH], 0, 1, workers, pin=True)) == [BATCH]
+        assert capsys.readouterr().err.startswith(said)
