@@ -79,7 +79,7 @@ def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_
     assert sorted(path.name[:36] for path in cache.iterdir()) == sorted(used) != []
     shutil.rmtree(cache.parent)
     cache.parent.write_text("a file where a folder should be")
-    with pytest.raises(UserError, match=r"cannot be written to \(.*; free disk space, or set TESPEC_CACHE to another"):
+    with pytest.raises(UserError, match=r"cannot be written to \(.*; free disk space, or set TESPEC_CACHE to a folder"):
         pack_missing([EventSource(recording(tmp_path / "a.dat"))])
 
 

@@ -72,7 +72,7 @@ def test_a_profile_of_real_data_never_gets_the_sample_world_unasked(tmp_path, pr
 
 
 REFUSED = [
-    ("gone", None, "gone: no such file or folder; check the path given to --data"),
+    ("gone", None, "gone: no such file or folder; check the path"),
     ("sample", None, r"--data sample: a folder here has this name, .* give the full path"),
     ("broken", None, r"dataset\.json: not a valid data set description"),
     (None, "gone", r"TESPEC_DATA=.*gone: no such folder; give --data FOLDER, or"),
