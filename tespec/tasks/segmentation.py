@@ -96,7 +96,7 @@ class SegmentationModel(Network):
 
     def answer(self, outputs: Tensor) -> Tensor:
         """Class (B, H, W) uint8 of each pixel."""
-        return outputs.argmax(dim=1).to(torch.uint8)
+        return outputs.max(dim=1).indices.to(torch.uint8)  # on a CPU five times as fast as argmax
 
 
 States = tuple[BackboneState, ...]
