@@ -40,7 +40,7 @@ class Setup:
     recompute: Annotated[bool, Advanced(help="activation checkpointing: less memory, a third more time")] = False
     deterministic: Annotated[bool, Advanced(help="use deterministic algorithms on a GPU as well; slower")] = False
     compiled: Annotated[bool, Advanced(help="compile the backbone; needs a C++ compiler", name="--compile")] = False
-    launcher: Annotated[Literal["none", "pytorch", "slurm"], Advanced(help="launcher of this run's processes")] = "none"
+    launcher: Annotated[str, Advanced(help="launcher of this run's processes: none, pytorch or slurm")] = "none"
     track: Annotated[
         Literal["files", "tensorboard", "wandb", "mlflow"] | None, Advanced(help="also log to this tracker")
     ] = None

@@ -16,7 +16,7 @@ from torch import distributed
 
 from tespec.core.distributed import object_group
 from tespec.core.errors import UserError
-from tespec.core.settings import Optimisation
+from tespec.core.settings import Optimisation, suggest
 from tespec.models.layers import allow_tf32
 
 OptimisationT = TypeVar("OptimisationT", bound=Optimisation)
@@ -126,7 +126,7 @@ def starting(launcher: str, environment: Mapping[str, str]) -> list[str]:
 def launched(launcher: str, device: str | None) -> Iterator[None]:
     """Join the processes that `launcher` started into one group inside the block; each takes a GPU, or all the CPU.
 
-    NCCL refuses to start if two processes take the same GPU. `launcher` is "none", "pytorch" (torchrun) or "slurm".
+    NCCL refuses to start if two processes take the same GPU. `launcher` is "none" or one of `LAUNCHERS`.
     """
     if launcher == "none":
         if os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ:
@@ -134,6 +134,8 @@ def launched(launcher: str, device: str | None) -> Iterator[None]:
             raise UserError("--launcher none", what, "use --launcher pytorch")
         yield
         return
+    if launcher not in LAUNCHERS:
+        raise UserError(f"--launcher {launcher}", "unknown launcher", suggest(launcher, ["none", *LAUNCHERS]))
     meeting = torch_environment(launcher, os.environ)
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if device not in (None, "cpu", "cuda"):

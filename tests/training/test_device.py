@@ -133,6 +133,7 @@ def without(environment, name):
 
 REFUSED = [
     ("none", None, TORCHRUN, "torchrun started multiple processes"),
+    ("slrum", None, {}, "unknown launcher; did you mean 'slurm'?"),
     ("slurm", None, {}, "SLURM_PROCID is not set; start with srun"),
     ("slurm", "cuda:1", SRUN, "each process uses its own GPU; omit --device"),
     ("slurm", None, SRUN, "no GPU is available; request GPUs, or use --device cpu"),
