@@ -42,6 +42,15 @@ def test_other_ways_differ_by_rounding(name, way):
     torch.testing.assert_close(other, plain, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_fast_run_has_fused_attention_and_channels_last(fast):
+    backbone = build_backbone("micro", False, 2, SIZE)
+    execute(backbone, fast=fast)
+    assert backbone.get_submodule("swin.layers.0.blocks.0.attn").fused_attn == fast
+    weight = backbone.get_submodule("swin.patch_embed.proj").weight
+    assert weight.is_contiguous(memory_format=torch.channels_last) == fast
+
+
 def test_batch_normalisation_is_not_computed_again():
     network = build_backbone("resnet-micro", False, 2, SIZE)
     with pytest.raises(UserError, match="--recompute: the backbone's batch normalisation would see every batch twice"):

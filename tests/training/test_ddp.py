@@ -1,6 +1,7 @@
 """Training on multiple ranks: gradients and batch statistics equal those of one, however the batch is split."""
 
 import copy
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -10,6 +11,7 @@ import pytest
 import torch
 from loss_cases import CASES
 from torch import distributed, multiprocessing, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tespec.core.config import finetuning_settings
 from tespec.core.distributed import object_group, rank_computes
@@ -20,6 +22,21 @@ from tespec.training.loading import MicroBatches
 from tespec.training.trainer import Trainer
 
 CPU = torch.device("cpu")
+
+
+class Exchanges(TorchDispatchMode):
+    """Count this rank's collectives within the context by torch's name."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "c10d":
+            self.calls[func._schema.name.removeprefix("c10d::")] += 1
+        return func(*args, **(kwargs or {}))
+
+
 RANKS, STEPS = 2, 3
 CELL = finetuning_settings("ddd17", "recurrent", "sample")
 SETTINGS = replace(CELL.optimisation, steps=STEPS, warmup_steps=1, peak_lr=0.05)
@@ -64,8 +81,9 @@ def normalise(rank):
         if without := not len(values):
             # A placeholder sample must not change any gradient.
             values, wanted = torch.full((1, *values.shape[1:]), 1e38), torch.zeros(1, *wanted.shape[1:])
-        with rank_computes(unlabelled=without):
+        with Exchanges() as exchanges, rank_computes(unlabelled=without):
             found[name, share] = normalised(norm, values, wanted)
+        assert exchanges.calls == {"allgather_": 1, "allreduce_": 1}  # forward and backward
         if without:
             assert all(torch.isfinite(each).all() for each in (found[name, share]["out"], *norm.buffers()))
             assert not found[name, share]["values"].any()

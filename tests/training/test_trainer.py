@@ -17,7 +17,7 @@ from tespec.runs.train import CurveHook
 from tespec.training import loading
 from tespec.training.checkpoint import newest_whole, read_checkpoint, save_checkpoint
 from tespec.training.loading import choose_workers, load_batches
-from tespec.training.trainer import Trainer
+from tespec.training.trainer import Trainer, not_finite
 
 CELL = finetuning_settings("ddd17", "recurrent", "sample")
 SETTINGS = dataclasses.replace(CELL.optimisation, steps=12, warmup_steps=2, peak_lr=0.05)
@@ -157,6 +157,12 @@ def test_a_step_that_is_not_finite_stops_the_run_before_the_update(kind):
     assert torch.equal(before.model.weight, late.model.weight)
     with pytest.raises(match="step 5: "):
         late.require_finite()
+
+
+def test_large_gradients_are_finite():
+    parameter = nn.Parameter(torch.zeros(7))
+    parameter.grad = torch.full((7,), 3e38)
+    assert not_finite(torch.tensor(1.0), [parameter]) == 0
 
 
 @pytest.mark.parametrize(("precision", "backward"), [("bf16", "highest"), ("fp32", "high")])
