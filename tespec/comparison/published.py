@@ -142,7 +142,8 @@ def _numbers(row: Mapping[str, Any], metrics: list[dict[str, str]]) -> Iterator[
     cells = [
         (task, metric, 1.0, value)
         for task, values in row["scores"].items()
-        for metric, value in zip(known, values, strict=False)  # further metrics have no published numbers
+        # Metrics behind the row's numbers are not published.
+        for metric, value in zip(known, [*values, *[None] * (len(known) - len(values))], strict=True)
     ]
     cells += [
         (task, metric, share, value)
