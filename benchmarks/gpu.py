@@ -1,4 +1,4 @@
-"""Validate and benchmark the harness on a GPU in a few minutes.
+"""Validate and benchmark the harness on a GPU in about ten minutes.
 
     make gpu                                            # or, if it is installed: python benchmarks/gpu.py
     python benchmarks/gpu.py --only agreement           # one stage
@@ -6,8 +6,8 @@
 
 Each stage covers TESPEC's pre-training and the fine-tuning of each task. `agreement` checks that the loss and gradients
 of a step match the CPU's, `waits` that the CPU does not wait for the GPU during a step, both in fp32 and bf16; `step`
-measures time and memory at the paper's size in bf16. If a stage fails, the others still run. A run of all stages writes
-results/gpu/MACHINE.json after each stage. Exit code 1: a check or a stage failed.
+measures time and memory at the paper's size in bf16, `compiled` the same with `--compile`. If a stage fails, the others
+still run. A run of all stages writes results/gpu/MACHINE.json after each stage. Exit code 1: a check or a stage failed.
 """
 
 import os
@@ -117,7 +117,7 @@ def waits(name: str, precision: str, device: torch.device, small: bool) -> Row:
     return {"note": "no operation waits"}
 
 
-def step(name: str, precision: str, device: torch.device, small: bool) -> Row:
+def step(name: str, precision: str, device: torch.device, small: bool, compiled: bool = False) -> Row:
     """Measure time and memory of training steps at the paper's size, with optimizer and the batch on the device."""
     profile, changes = ("sample", ("batch_size=2", "segments=2")) if small else ("paper", ())
     settings: Any
@@ -133,7 +133,7 @@ def step(name: str, precision: str, device: torch.device, small: bool) -> Row:
         batch = kind.blank_batch(settings, size, settings.batch_size, device)
     batch["histograms"].random_(0, 3)
     be_deterministic(False, device)
-    execute(network, fast=device.type == "cuda")  # the default of a run
+    execute(network, compiled=compiled, fast=device.type == "cuda")  # the default of a run
     no_data: Any = []  # each step gets its batch as an argument
     loop = Trainer(network, no_data, replace(settings.optimisation, precision=precision), seed=0, device=device)
     loop.model.train()
@@ -152,8 +152,16 @@ def step(name: str, precision: str, device: torch.device, small: bool) -> Row:
     return row
 
 
-STAGES = {each.__name__: each for each in (agreement, waits, step)}
-PRECISIONS = {"agreement": ("fp32", "bf16"), "waits": ("fp32", "bf16"), "step": ("bf16",)}
+def compiled(name: str, precision: str, device: torch.device, small: bool) -> Row:
+    """Measure the same steps with compiled stages and ConvLSTM cells."""
+    if device.type != "cuda":
+        return {"note": "not measured: no GPU"}
+    torch.compiler.reset()  # what was compiled for the training before
+    return step(name, precision, device, small, compiled=True)
+
+
+STAGES = {each.__name__: each for each in (agreement, waits, step, compiled)}
+PRECISIONS = {"agreement": ("fp32", "bf16"), "waits": ("fp32", "bf16"), "step": ("bf16",), "compiled": ("bf16",)}
 
 
 @app.default
@@ -161,7 +169,7 @@ def run_stages(
     *,
     device: Annotated[str, Parameter(help="cuda, cuda:N or cpu")] = "cuda",
     small: Annotated[bool, Parameter(help="tiny sizes: a smoke test, timings mean nothing")] = False,
-    only: Annotated[Literal["agreement", "waits", "step"] | None, Parameter(help="one stage")] = None,
+    only: Annotated[Literal["agreement", "waits", "step", "compiled"] | None, Parameter(help="one stage")] = None,
     path: Annotated[Path | None, Parameter(name="--json", help="output file (default: in results/gpu)")] = None,
 ) -> int:
     """Run the stages, print their rows and write them to a file."""
