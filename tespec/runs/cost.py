@@ -40,8 +40,9 @@ GPUS = (
     ("H100 SXM", 80, 989.4, 494.7),  # the datasheet's 1,979 and 989 are with sparsity
     ("H200 SXM", 141, 989.4, 494.7),
 )
-# Fraction of a GPU's peak throughput that training reaches. Measured in bf16 on an H100 (results/gpu): 0.06 on Gen1,
-# 0.07 in TESPEC's pre-training (0.10 with --compile) and on 1Mpx, 0.12 on DSEC and DDD17.
+# Fraction of a GPU's peak throughput that training reaches. Measured in bf16 on an H100 (results/gpu): 0.04 on MVSEC,
+# whose head is in fp32, 0.06 on Gen1, 0.07 in TESPEC's pre-training (0.10 with --compile) and on 1Mpx, 0.12 on DSEC and
+# DDD17.
 MFU = 0.1
 # torch's autocast on CUDA (https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior): functions computed
 # in half precision and in float32.
