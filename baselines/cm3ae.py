@@ -53,7 +53,7 @@ class Cm3ae(PairMethod):
     """Each network reconstructs its masked patches, the fused features the frame; a contrast matches the two inputs."""
 
     title = "CM3AE"
-    version = 2
+    version = 3
     group = "Beyond the paper"
     pretraining_data = "REV2M"
     citation = "Wu et al.: CM3AE: A Unified RGB Frame and Event-Voxel/-Frame Pre-training Framework, ACM MM 2025"
@@ -119,15 +119,16 @@ class Cm3ae(PairMethod):
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
         """Return "loss", the weighted sum of four losses, and "found", the share of events matched with their frame."""
         own, histograms, frame = self.own, batch["histograms"], as_input(batch["images"])
+        target = event_frame(histograms)
         if self.training:
-            both = torch.cat([histograms, frame], 2)
-            (both,), _ = random_views(both, 1, (frame.shape[-2], frame.shape[-1]), own.scale)
-            histograms, frame = both[:, :, :-1], both[:, :, -1:]
+            parts = (histograms, target, frame)
+            (crops,), _ = random_views(torch.cat(parts, 2), 1, (frame.shape[-2], frame.shape[-1]), own.scale)
+            histograms, target, frame = crops.split([each.shape[2] for each in parts], 2)
         events_mask, frame_mask = (sent(mask, frame.device) for mask in self._masks(histograms))
         of_events, _ = self.events_patch.encode(self.backbone, histograms, events_mask)
         of_frame, _ = self.frame_patch.encode(self.images, frame, frame_mask)
         of_both = [*of_frame[:-1], self.fusion(of_frame[-1], of_events[-1])]
-        drawn = _error(self.draw_events(of_events), event_frame(histograms), events_mask, own.mask.unit)
+        drawn = _error(self.draw_events(of_events), target, events_mask, own.mask.unit)
         alone = _error(self.draw_frame(of_frame), frame, frame_mask, own.mask.unit)
         fused = _error(self.draw_frame(of_both), frame, frame_mask, own.mask.unit)
         events = all_gather_rows(self.of_events(pooled(of_events[-1])))

@@ -192,7 +192,6 @@ class Ecddp(EventMethod):
     version = 2
     group = "Pre-trained on events"
     pretraining_data = "E-TartanAir"
-    test_time_augmentation = True
     citation = "Yang, Pan, Liu: Event Camera Data Dense Pre-training, ECCV 2024"
     licence = "not specified (Yan98/ECDDP)"
     weights = "the Swin-T checkpoint of Yan98/ECDDP"

@@ -51,7 +51,7 @@ class Ecdp(PairMethod):
     """
 
     title = "ECDP"
-    version = 2
+    version = 3
     group = "Pre-trained on events"
     network_title = "ResNet50"
     network = "resnet"
@@ -122,7 +122,8 @@ class Ecdp(PairMethod):
         own, frames = self.own, batch["histograms"]
         one = two = frames
         if self.training:
-            (one, two), _ = random_views(frames, 2, (frames.shape[-2], frames.shape[-1]), own.scale)
+            size = (frames.shape[-2], frames.shape[-1])
+            (one, two), _ = random_views(frames, 2, size, own.scale, "nearest")  # keeps counts whole
         features = global_avg_pool(self.backbone, one)
         with torch.no_grad():
             keys = all_gather_rows(self.slow_head(global_avg_pool(self.slow_backbone, two)))

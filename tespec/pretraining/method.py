@@ -43,7 +43,6 @@ class Method:
     pretraining_data: ClassVar[str] = "-"  # data set of the pre-training, "-" for none
     recipe: ClassVar[Pretraining | None] = None  # published pre-training settings; None: not pre-trained here
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # changes to the recipe by profile
-    test_time_augmentation: ClassVar[bool] = False  # whether the published number used it
     citation: ClassVar[str] = ""  # key or reference of the publication
     licence: ClassVar[str] = ""  # licence of the published weights, "" if there are none
     weights: ClassVar[str] = ""  # published file with these weights
@@ -71,7 +70,7 @@ class Method:
     @classmethod
     def facts(cls) -> dict[str, Any]:
         """Metadata of the method, for records and `--describe`."""
-        names = ("pretraining_data", "test_time_augmentation", "citation", "licence", "weights", "summary")
+        names = ("pretraining_data", "citation", "licence", "weights", "summary")
         row = {"title": cls.title, "group": cls.group, "backbone": cls.network_title}
         return row | {name: getattr(cls, name) for name in names}
 

@@ -38,10 +38,11 @@ def draw_boxes(draws: Tensor, size: tuple[int, int], scale: tuple[float, float])
     return torch.cat([torch.stack([top, top + rows - 1], dim=-1), sides], dim=-1)
 
 
-def seen_in(maps: Tensor, boxes: Tensor, wanted: tuple[int, int]) -> Tensor:
-    """Crop maps (N, C, H, W) and resample them bilinearly, with aligned corners, to `wanted` (h, w) in float32.
+def seen_in(maps: Tensor, boxes: Tensor, wanted: tuple[int, int], mode: str = "bilinear") -> Tensor:
+    """Crop maps (N, C, H, W) and resample them with aligned corners to `wanted` (h, w) in float32.
 
     `boxes` (N, 4) are those of `draw_boxes`, scaled to 0 at the first and 1 at the last row or column of the image.
+    `mode` is that of `grid_sample`.
     """
     ends = (2 * boxes.float() - 1).unflatten(1, (2, 2))
     rows, columns = (
@@ -49,7 +50,7 @@ def seen_in(maps: Tensor, boxes: Tensor, wanted: tuple[int, int]) -> Tensor:
         for axis, count in enumerate(wanted)
     )
     grid = torch.stack([columns.unsqueeze(1).expand(-1, *wanted), rows.unsqueeze(2).expand(-1, *wanted)], dim=-1)
-    return grid_sample(maps.float(), grid, padding_mode="border", align_corners=True)
+    return grid_sample(maps.float(), grid, mode, padding_mode="border", align_corners=True)
 
 
 def random_crops(frames: Tensor, side: int) -> Tensor:
@@ -63,7 +64,9 @@ def random_crops(frames: Tensor, side: int) -> Tensor:
     return _parts(frames, (torch.rand(whole, 2)[own].double() * room).long(), height, width)
 
 
-def random_views(frames: Tensor, count: int, wanted: Size, scale: tuple[float, float]) -> tuple[Tensor, Tensor]:
+def random_views(
+    frames: Tensor, count: int, wanted: Size, scale: tuple[float, float], mode: str = "bilinear"
+) -> tuple[Tensor, Tensor]:
     """Draw views (count, B, T, C, *wanted) float32 of each lane of frames (B, T, C, H, W), the same for all segments.
 
     Returns:
@@ -74,7 +77,7 @@ def random_views(frames: Tensor, count: int, wanted: Size, scale: tuple[float, f
     boxes = draw_boxes(torch.rand(count, whole, 2 * TRIES + 3)[:, own], (height, width), scale)
     last = torch.tensor([height - 1, height - 1, width - 1, width - 1]).clamp(min=1)
     boxes = sent((boxes / last).float(), frames.device)
-    views = torch.stack([seen_in(frames.flatten(1, 2), each, wanted) for each in boxes])
+    views = torch.stack([seen_in(frames.flatten(1, 2), each, wanted, mode) for each in boxes])
     return views.unflatten(2, frames.shape[1:3]), boxes
 
 

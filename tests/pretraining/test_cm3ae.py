@@ -7,6 +7,7 @@ from loss_cases import SIZE, histograms, own, pairs
 from loss_cases import cm3ae as network
 from torch.nn.functional import normalize
 
+from baselines import cm3ae
 from baselines.cm3ae import Fusion, draw_masks, event_frame
 from tespec.datasets.images import GREY_DEVIATION, GREY_MEAN, as_input
 from tespec.pretraining.views import random_views
@@ -94,11 +95,14 @@ def test_the_fusion_is_the_published_one():
     torch.testing.assert_close(fusion(frame, events), joined[:, :6].mT.reshape(2, 1, 8, 2, 3))
 
 
-def test_events_and_frame_are_cropped_alike():
+def test_events_their_picture_and_the_frame_are_cropped_alike(monkeypatch):
     model, given = network(), pairs(LANES)
     torch.manual_seed(0)
-    both = torch.cat([given["histograms"], as_input(given["images"])], 2)
-    (views,), _ = random_views(both, 1, SIZE, (0.2, 1.0))
-    wanted, _ = model.eval().loss({"histograms": views[:, :, :-1], "images": views[:, :, -1:]}, None)
+    whole = given["histograms"], event_frame(given["histograms"]), as_input(given["images"])
+    (views,), _ = random_views(torch.cat(whole, 2), 1, SIZE, (0.2, 1.0))
+    histograms, picture, frame = views.split([each.shape[2] for each in whole], 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(cm3ae, "event_frame", lambda _: picture)
+        wanted, _ = model.eval().loss({"histograms": histograms, "images": frame}, None)
     torch.manual_seed(0)
     torch.testing.assert_close(model.train().loss(given, None)[0], wanted)

@@ -82,7 +82,8 @@ def test_both_networks_see_views_of_their_own_and_images_stay_whole(monkeypatch)
     monkeypatch.setattr(ecdp, "random_views", lambda *args: seen.setdefault("views", (args, drawn(*args)))[1])
     model.train().loss(given)
     (_, *rule), (views, _) = seen["views"]
-    assert rule == [2, SIZE, (0.45, 1.0)]
+    assert rule == [2, SIZE, (0.45, 1.0), "nearest"]
+    assert torch.equal(views, views.round())
     networks, wanted = (model.backbone, model.slow_backbone, model.images), (*views, ecdp.as_input(given["images"]))
     assert all(torch.equal(seen[each], frames) for each, frames in zip(networks, wanted, strict=True))
     assert not torch.equal(*views)
