@@ -18,10 +18,10 @@ class Scratch(Method):
     summary = "Random initialisation; the complete network learns from the task's labels alone."
 
     @classmethod
-    def initialise(cls, backbone: Backbone, checkpoint: Path | None, seed: int) -> WeightsReport:
+    def initialise(cls, backbone: Backbone, checkpoint: Path | None) -> WeightsReport:
         if checkpoint is not None:
             raise UserError("--method scratch", "takes no --checkpoint", "omit it, or choose another method")
-        return super().initialise(backbone, None, seed)
+        return super().initialise(backbone, None)
 
 
 @METHODS.register_module(name="rvt")
@@ -29,6 +29,7 @@ class Rvt(Method):
     """Train RVT's recurrent MaxViT from random initialisation, as its authors do."""
 
     title = "RVT"
+    version = 2
     group = "The best performance in the literature"
     network_title = "MaxViT"
     network = "maxvit"

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tespec.comparison.published import read_ablations
+from tespec.comparison.published import published_frame, read_ablations, task_titles
 from tespec.comparison.records import RESULTS_VERSION, Record, read_records
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS
@@ -45,6 +45,7 @@ ROW = ["kind", "method", "arch", "backbone", "tta"]
 SETTING = ["data", "profile", *DEFAULTS, "results_version", "data_fingerprint", "task_version"]
 ORIGIN = ["method_version", "plugin", "weights"]
 LEVELS = [*SETTING, *ORIGIN, "seed", "machine", "revision"]  # columns that `by` may name
+PROTOCOL = ("label_fraction", "frozen")  # settings of which the published numbers have several
 MEASURED = "measured"
 
 
@@ -75,19 +76,21 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
     """Convert records to the DataFrame that `results` returns."""
     import pandas as pd  # takes half a second, too long before a usage error
 
-    rows = []
+    rows, titles = [], task_titles()
     for record in records:
-        facts = _facts(record)
+        facts = _facts(record, titles)
         rows += [facts | number for number in _numbers(record)]
     frame = pd.DataFrame(rows, columns=COLUMNS).astype({"value": "float64", "main": "bool"})
     return frame.assign(written=pd.to_datetime(frame["written"], utc=True))
 
 
-def _facts(record: Record) -> dict[str, Any]:
+def _facts(record: Record, titles: Mapping[str, str]) -> dict[str, Any]:
     recipe = record.weights.get("recipe") or {}
+    dataset = recipe.get("dataset")
     return {
         **{name: getattr(record, name) for name in COLUMNS if name in Record.model_fields},
-        **{name: record.facts.get(name, "") for name in ("title", "group", "backbone", "pretraining_data")},
+        **{name: record.facts.get(name, "") for name in ("title", "group", "backbone")},
+        "pretraining_data": titles.get(dataset, dataset) if dataset else record.facts.get("pretraining_data", ""),
         "width": str(record.config.get("width", "")),
         "label_fraction": float(record.config.get("label_share", 1.0)),
         "frozen": bool(record.config.get("freeze", False)),
@@ -155,7 +158,7 @@ def select(
     chosen = frame[frame["kind"].isin(["evaluation", "reference"])]
     for key, wanted in where.items():
         kept = matches(chosen[key], wanted)
-        if not kept.any():
+        if not kept.any() and not (key in PROTOCOL and matches(published_frame()[key], wanted).any()):
             known = filter(None, chosen[key].map(as_text).unique())
             raise UserError(f"{key}={wanted}", "matches no results", suggest(wanted, known))
         chosen = chosen[kept]

@@ -17,6 +17,7 @@ from tespec.comparison.frame import (
     DEFAULTS,
     MEASURED,
     ORIGIN,
+    PROTOCOL,
     ROW,
     SETTING,
     as_text,
@@ -41,7 +42,6 @@ from tespec.comparison.published import (
 from tespec.core.errors import UserError
 from tespec.core.settings import suggest
 
-PROTOCOL = ("label_fraction", "frozen")  # settings of which the published numbers have several
 OWN = "task_"  # name prefix of tables of tasks that are not in the paper
 PUBLISHED = "published"
 NONE = "-"
@@ -160,8 +160,9 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
     """
     chosen, left_out = select(frame, where)
     chosen = chosen[(chosen["kind"] == "evaluation") & chosen["main"]]
+    hidden = "".join(f" ({note})" for note in left_out)
     if chosen.empty:
-        remedy = f"leave out --where {' '.join(where)}" if where else "evaluate a method with `tespec run`"
+        remedy = f"leave out --where {' '.join(where)}" if where else f"evaluate a method with `tespec run`{hidden}"
         raise UserError(f"--gains {baseline}", "the selection has no main metric over all frames", remedy)
     value = chosen["value"].where(chosen["better"] != "lower", -chosen["value"])
     change, versions = ["variant", "pretraining_overrides"], [name for name in ORIGIN if name in where]
@@ -196,7 +197,9 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
         facts = {name: first[name] for name in ("task", "column", "method", *change, "title", "arch", "backbone")}
         rows.append(facts | {"baseline": baseline, "metric": first["metric"], **gain._asdict()})
     if not rows:
-        raise UserError(f"--gains {baseline}", "no other method to compare with it", "evaluate one with `tespec run`")
+        raise UserError(
+            f"--gains {baseline}", "no other method to compare with it", f"evaluate one with `tespec run`{hidden}"
+        )
     data = pd.DataFrame(rows)
     data["p_holm"] = statistics.holm(data["p"])
     low, high = (_texts(data[name], "+.3f") for name in ("low", "high"))

@@ -257,7 +257,7 @@ class Finetuning(OfRecordings):
     # None: the recordings listed by the data set's class
     splits: dict[str, tuple[str, ...] | None] = field(default_factory=lambda: dict.fromkeys(("train", "val", "test")))
     classes: tuple[str, ...]
-    protocol: dict[str, Any]
+    protocol: dict[str, Any] = field(default_factory=dict)
     head: dict[str, Any] = field(default_factory=dict)
     optimisation: TaskOptimisation
     segments: PositiveInt
@@ -267,8 +267,8 @@ class Finetuning(OfRecordings):
     sampling: Sampling = "mixed"
     labels_per_chunk: PositiveInt | None = None  # labelled segments per lane and step that reach the head; None: all
     evaluation_lanes: PositiveInt = 1  # recordings evaluated in parallel; affects speed and memory, not predictions
-    # "flip": average the logits with those of the mirrored image; "ecddp": also at scales 1.5 and 2, as in ECDDP's
-    # published numbers (eval_seg.py). The paper uses none.
+    # "flip": average the logits with those of the mirrored image; "ecddp": also at scales 1.5 and 2, as for ECDDP's
+    # published numbers. The paper uses none.
     test_time_augmentation: str = "none"
     peak_lr_after: dict[str, PositiveFloat] = field(default_factory=dict)  # peak_lr by data set of the pre-training
     arch: str = ""

@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
-import pydantic
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
@@ -24,13 +22,6 @@ EVENTS, DEPTH_MAPS = "davis/left/events", "davis/left/depth_image_raw"
 LATEST = 1e11  # s, the year 5138; in us it is exact in 64 bits
 
 
-@pydantic.dataclasses.dataclass(frozen=True)
-class MvsecProtocol:
-    """Depth maps used as ground truth: "raw", the only ones that fit MVSEC's events, which are not rectified."""
-
-    depth: Literal["raw"]
-
-
 @DATASETS.register_module()
 class Mvsec(LabelledDataset):
     """MVSEC: events of 346x260 px, depth at 20 Hz.
@@ -46,8 +37,8 @@ class Mvsec(LabelledDataset):
 
     Labels have the times of the depth maps; images, which differ in number, are not used. The ground truth is
     depth_image_raw, since depth_image_rect is at rectified pixels and the events are not. The events of a map are those
-    since the previous map; maps for which this period starts before the first event or after the last are left out and
-    counted. Maps without any depth remain labels.
+    since the previous map. Maps less than one label spacing after the first event, or more than one after the last, are
+    left out and counted. Maps without any depth remain labels.
     """
 
     title = "MVSEC"
@@ -59,8 +50,6 @@ class Mvsec(LabelledDataset):
         "test": ["outdoor_day1", "outdoor_night1", "outdoor_night2", "outdoor_night3"],
     }
     layout = "official hdf5 files, one of events and one of ground truth for each sequence"
-    protocol_type = MvsecProtocol
-    protocol: MvsecProtocol
 
     @classmethod
     def reads(cls, path: Path) -> bool:

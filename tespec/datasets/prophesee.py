@@ -190,6 +190,9 @@ class PropheseeDataset(LabelledDataset):
             raise UserError(root, what, "give the folder that contains them")
         self.root = places[0]
         self._found = {split: recordings_in(self.root / split) for split in self.splits}
+        other = {Gen1: OneMpx, OneMpx: Gen1}.get(type(self))  # which numbers its classes differently
+        if other and any(other.official.match(name) for found in self._found.values() for name in found):
+            raise UserError(self.root, f"has recordings of {other.title}", f"give the folder of {self.title}")
         if self.splits.get(HELD_OUT) == EVERY and not self._found[HELD_OUT]:
             self.splits = {split: names for split, names in self.splits.items() if split != HELD_OUT}
         self._refuse_repeated(

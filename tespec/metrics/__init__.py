@@ -73,9 +73,7 @@ def partial_means(scorer: Any) -> str:
     """List the means over too few members, as "all map: 2 of 3 classes; moving map: 1 of 3 classes"; "" if none."""
     scores = {"all": scorer.overall(), **scorer.by("group")}
     return "; ".join(
-        f"{frames} {metric}: {count}"
-        for frames, each in scores.items()
-        for metric, count in getattr(each, "partial", {}).items()  # scores of a custom task may not count members
+        f"{frames} {metric}: {count}" for frames, each in scores.items() for metric, count in each.partial.items()
     )
 
 

@@ -30,6 +30,7 @@ class Stage(nn.Module):
             dim_head=head, window_size=partition, rel_pos_type="none", init_values=LAYER_SCALE, norm_eps=EPS
         )
         self.window = PartitionAttentionCl(width, "block", config, rates[0])
+        self.window.norm1 = nn.Identity()  # its input is normalised
         self.grid = PartitionAttentionCl(width, "grid", config, rates[1])
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -44,7 +45,7 @@ class EventMaxViT(Backbone):
 
     One pair of window and grid attention per stage, without position biases. The size of partitions depends on the
     input: 1/32 of the image along each side, halved for large images. RVT-B has 18.5 M parameters with its detector;
-    this backbone, with 20 input channels and ConvLSTMs of 1x1 convolutions, has 12,786,688 of them.
+    this backbone, with 20 input channels and ConvLSTMs of 1x1 convolutions, has 12,784,768 of them.
     """
 
     architectures = tuple(ARCHITECTURES)

@@ -49,10 +49,10 @@ class Method:
     summary: ClassVar[str] = ""  # one or two sentences for `--describe`
 
     @classmethod
-    def initialise(cls, backbone: Backbone, checkpoint: Path | None, seed: int) -> WeightsReport:
+    def initialise(cls, backbone: Backbone, checkpoint: Path | None) -> WeightsReport:
         """Load `checkpoint` into `backbone`, in place; without one, the backbone keeps its random initialisation.
 
-        A file that does not cover the complete backbone is refused. `seed` is for methods that draw random numbers.
+        A file that does not cover the complete backbone is refused.
         """
         if checkpoint is None:
             return WeightsReport("random initialisation", "", 0, len(backbone.state_dict()))

@@ -96,7 +96,7 @@ class CellSpec:
     def try_weights(self) -> None:
         """Check that the weights fit the network, without data."""
         if self.checkpoint is not None:
-            report = self.method.initialise(fresh_backbone(self.settings, SIZE), self.checkpoint, self.seed)
+            report = self.method.initialise(fresh_backbone(self.settings, SIZE), self.checkpoint)
             if (other := report.recipe.get("method", self.name)) != self.name:
                 remedy = f"give --method {other}, or the weights of {self.name}"
                 raise UserError(self.checkpoint, f"was pre-trained with {other}, not with {self.name}", remedy)
@@ -152,7 +152,7 @@ def prepare_run(kind: str, spec: CellSpec, **extra: str) -> tuple[Run, Any, Any]
         checkpoint = pretrain(spec.name, spec.recipe, sibling(data, spec.recipe.dataset), of_recipe, setup).weights
     seed_everything(derive(seed, "model"))
     model = task.model()
-    weights = method.initialise(model.backbone, checkpoint, seed)
+    weights = method.initialise(model.backbone, checkpoint)
     require_other_labels(weights, fingerprint(task.train), checkpoint)
     if weights.loaded:
         say(weights.summary())

@@ -101,7 +101,8 @@ class SegmentationModel(Network):
 
 
 States = tuple[BackboneState, ...]
-# Scales of the views of an image, each with and without mirroring; "ecddp" as in Yan98/ECDDP, eval_seg.py.
+# Scales of the views of an image, each with and without mirroring; "ecddp" has those of
+# Yan98/Event-Camera-Data-Dense-Pre-training, eval_seg.py, which first resizes DSEC's 440 rows to 448.
 VIEWS: dict[str, tuple[float, ...]] = {"none": (), "flip": (1.0,), "ecddp": (1.0, 1.5, 2.0)}
 
 

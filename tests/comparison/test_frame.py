@@ -64,6 +64,12 @@ def test_converted_weights_are_told_apart_by_their_hash():
     assert to_frame(made)["weights"].unique().tolist() == ["a" * 12, "b" * 12]
 
 
+def test_the_data_of_a_pretraining_are_those_of_its_recipe():
+    recipes = {"DDD17": {"dataset": "ddd17"}, "objects": {"dataset": "objects"}, "-": {}}
+    made = [record(weights={"recipe": recipe}) for recipe in recipes.values()]
+    assert to_frame(made)["pretraining_data"].unique().tolist() == [*recipes]
+
+
 def test_numbers_that_are_not_finite_are_nan_and_the_main_metric_is_marked():
     frame = to_frame([record(miou=None, groups={"moving": {"miou": 30.0}})])
     assert frame["value"].tolist() == pytest.approx([float("nan"), float("nan"), 30.0], nan_ok=True)

@@ -8,6 +8,7 @@ from tespec.comparison.frame import to_frame
 from tespec.comparison.published import published_frame, read_ablations, read_published, titles_of
 from tespec.comparison.records import RESULTS_VERSION
 from tespec.comparison.tables import NONE, PARTIAL, SEVERAL, SINGLE, gains_table, make_tables
+from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 
 MEASURED = "measured (sample, sample)"
@@ -197,6 +198,7 @@ def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers():
 
     assert texts("published") == ["59.64", "62.81"]
     assert texts("published", where={"label_fraction": "0.01"}) == ["57.23"]
+    assert texts("published", where={"label_fraction": "0.05"}) == ["59.54"]  # not measured
     # The other tables have no published or measured result with so few labels.
     assert [table.name for table in make_tables(to_frame(made), where={"label_fraction": "0.01"}, measured=False)
             if not table.name.startswith("ablation")] == ["segmentation", "depth"]  # fmt: skip
@@ -294,6 +296,12 @@ def test_gains_over_a_method_of_several_versions_are_over_the_newest():
     newer = [record(seed=seed, miou=40.0 - seed, method_version=2) for seed in range(2)]
     cells = gains_table(to_frame([*older, *newer]), "scratch", {"method_version": "*"}).cells
     assert cells["gain"].tolist() == ["-19.000"]
+
+
+def test_gains_without_a_partner_name_what_is_not_shown():
+    made = [record("scratch"), record("tespec", overrides={"rule": "rvt"})]
+    with pytest.raises(UserError, match=r"no other method.*\(Not shown: 1 results with overrides rule=rvt"):
+        gains_table(to_frame(made), "scratch")
 
 
 def test_gains_are_paired_by_seed_and_turned_for_errors():

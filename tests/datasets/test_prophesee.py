@@ -136,6 +136,8 @@ def test_every_recording_of_a_split_but_the_skipped_ones_is_there_in_order(root)
         shutil.copy(path, path.with_name(path.name.replace(path.name[0], SKIPPED, 1)))
     found = {split: [recording.name for recording in opened(root).recordings(split)] for split in ("train", "test")}
     assert found == {"train": ["a", "b"], "test": ["c"]}
+    with pytest.raises(UserError, match="has recordings of Gen1; give the folder of 1Mpx"):
+        opened(root, "1mpx")
     (root / "test" / "c_td.dat").rename(root / "test" / "d_td.dat")
     without_events = r"c_bbox\.npy: has no events next to it; copy the recording's events next to its"
     with pytest.raises(UserError, match=without_events):

@@ -140,6 +140,7 @@ def test_partitions_of_maxvit_are_rvts():
     for size, partition in (((256, 320), (8, 10)), ((384, 640), (6, 10)), ((224, 352), (7, 11))):  # Gen1, 1Mpx, DDD17
         stages = EventMaxViT("maxvit-micro", img_size=size).stages
         assert {each.partition_size for stage in stages for each in (stage.window, stage.grid)} == {partition}
+        assert not any(name.endswith("window.norm1.weight") for name in stages.state_dict())  # `output_is_normed`
 
 
 def test_windows_of_swin_follow_the_true_padded_size():

@@ -113,7 +113,6 @@ def test_the_limits_of_1mpx_are_in_px_of_the_sensor(tiny_world, tmp_path, factor
 
 MISTAKES = [
     ("mvsec", "augmentation.zoom=0.5", r"augmentation.zoom: zoom augmentation is not supported for depth; set it to 0"),
-    ("mvsec", "protocol.depth=rect", r"protocol.depth: 'rect' is not allowed; it should be 'raw'"),
     ("mvsec", "head.min_depth=90.0", r"head.min_depth: 90 m is not below head.max_depth, 80 m"),
     ("dsec", "classes=[a, b]", r"classes: 2 are listed, but DSEC has masks of 11 or 19"),
     ("dsec", "protocol.labels=some", r"protocol\.labels: 'some' is not allowed; it should be 'all' or 'ess'"),
