@@ -25,7 +25,7 @@ help:  ## list the targets
 demo: .venv/run.stamp  ## pre-train, fine-tune and print a table on the sample world
 	$(BIN)/python benchmarks/plan.py demo
 	@echo "Next: source .venv/bin/activate"
-	@echo "      python benchmarks/run.py --method tespec --task ddd17 --data /data/ddd17"
+	@echo "      python benchmarks/run.py --method tespec --task ddd17 --data /data/ddd17 --checkpoint FILE"
 	@echo "      python benchmarks/report.py"
 
 setup: .venv/dev.stamp  ## only install what the demo, the tests and lint need

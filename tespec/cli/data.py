@@ -154,7 +154,9 @@ def preview(
     first = recordings[0]
     chosen = [(first, window) for window in windows_at(first, at)] if at else choose(recordings, count, rule)
     shown = [moment(recording, window, rule, norm_events) for recording, window in chosen]
-    unused = (Path(f"preview-{dataset}{end}.png") for end in ("", *(f"-{number}" for number in range(2, 10_000))))
+    unused = (
+        Path(f"preview-{Path(dataset).stem}{end}.png") for end in ("", *(f"-{number}" for number in range(2, 10_000)))
+    )
     out = out or next(path for path in unused if not path.exists())
     draw(shown, opened.classes, out, norm_events, high_pass)
     print(f"written: {out}")

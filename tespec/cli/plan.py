@@ -25,6 +25,11 @@ from tespec.registry import register_methods
 from tespec.runs.setup import Advanced, NonNegativeInt, PositiveInt
 
 app = new_app("plan")
+# Options of a run that the plan must know, since they determine the result.
+OF_PLAN = {
+    *("--task", "--method", "--arch", "--profile", "--data", "--sensor", "--split", "--seed", "--seeds", "--backbone"),
+    *("--checkpoint", "--set", "--label-fraction", "--freeze", "--probe", "--accumulate"),
+}
 
 
 @Parameter(name="*")
@@ -53,6 +58,9 @@ class Options:
     def __post_init__(self) -> None:
         refuse(bool(self.cluster and self.gpus), "--gpus lists local GPUs; with --cluster, use --slurm gpus_per_node=1")
         refuse(bool(self.slurm and not self.cluster), "--slurm requires --cluster slurm")
+        for word in self.run_args.split():
+            option = word.partition("=")[0]
+            refuse(option in OF_PLAN, f"--run-args {option} changes results; use the plan's option or field")
 
 
 @app.default

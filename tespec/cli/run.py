@@ -70,7 +70,9 @@ def run(
     starts = method or probe or checkpoint or freeze or choices.dry_run or choices.backbone
     beside = "--method, --checkpoint, --backbone, --probe, --freeze, --dry-run"
     refuse(bool(reference and starts), f"--reference cannot be combined with {beside}")
-    refuse(bool(drawing.model and (starts or task or reference)), "--model cannot be combined with --method or --task")
+    ignored = starts or task or reference or choices.changes or label_fraction
+    beside = "--method, --task, --set, --label-fraction"
+    refuse(bool(drawing.model and ignored), f"--model cannot be combined with {beside}")
     refuse(freeze and probe, "--freeze cannot be combined with --probe")
     refuse(choices.dry_run and probe, "--dry-run estimates trainings, but --probe trains no network")
     task, describe = read_config("tasks", task), read_config("tasks", describe)

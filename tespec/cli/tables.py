@@ -63,7 +63,7 @@ def tables(
         if shown is None:
             quiet.append(table.name)
         else:
-            print_table(shown, whole=bool(only))
+            print_table(shown, whole=bool(only or gains))
     if quiet:
         print(f"No results for {', '.join(quiet)} (--only NAME shows the paper's numbers)")
     for note in dict.fromkeys(note for table in made for note in table.notes if note.startswith(BRIEF)):

@@ -146,7 +146,7 @@ def print_table(table: Table, *, whole: bool = False) -> None:
             grid.add_row(*(Text(one_line(text), "bold" if on else "") for text, on in zip(texts, strong, strict=True)))
         console.print(grid)
     if more := 0 if whole else sum(len(columns) - shown.labels for columns in parts[1:]):
-        console.print(f"columns not shown: {more} (use --only {table.name}, or open the files)", style="dim")
+        console.print(f"columns not shown: {more} (`tables --only {table.name}` shows all)", style="dim")
     console.print()
 
 

@@ -86,16 +86,18 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
 
 def _facts(record: Record, titles: Mapping[str, str]) -> dict[str, Any]:
     recipe = record.weights.get("recipe") or {}
-    dataset = recipe.get("dataset")
+    dataset, data = recipe.get("dataset", ""), recipe.get("data")
+    learned = dataset if data in (None, "sample") else data
+    other = {"data": learned} if dataset in titles and learned != dataset else {}
     return {
         **{name: getattr(record, name) for name in COLUMNS if name in Record.model_fields},
         **{name: record.facts.get(name, "") for name in ("title", "group", "backbone")},
-        "pretraining_data": titles.get(dataset, dataset) if dataset else record.facts.get("pretraining_data", ""),
+        "pretraining_data": titles.get(learned, learned) if dataset else record.facts.get("pretraining_data", ""),
         "width": str(record.config.get("width", "")),
         "label_fraction": float(record.config.get("label_share", 1.0)),
         "frozen": bool(record.config.get("freeze", False)),
         "overrides": _settings(record.overrides),
-        "pretraining_overrides": _settings(recipe.get("overrides") or {}, "pretraining."),
+        "pretraining_overrides": _settings((recipe.get("overrides") or {}) | other, "pretraining."),
         "weights": _weights(record),
         "pretraining_seed": recipe.get("seed"),
         "classes": sum(value is not None for value in record.classes.values()),

@@ -333,6 +333,8 @@ def _split(changes: Changes) -> tuple[Changes, Changes]:
 
 def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
     """Select jobs by tasks, methods, kinds and ablations; a category without a given name is not filtered."""
+    if not jobs:
+        raise UserError("plan", "has no cells, ablations or references", "list some")
     labels = [({job.task}, {job.method}, {job.kind}, set(job.ablations)) for job in jobs]
     columns = [set[str]().union(*column) for column in zip(*labels, strict=True)]
     known = set[str]().union(*columns)

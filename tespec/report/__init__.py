@@ -63,7 +63,8 @@ def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
     """
     records, problems = read_records(results)
     if not records:
-        raise UserError(f"--results {results}", "holds no records", "give the --results folder of your runs")
+        what = "; ".join(["holds no records", *problems])
+        raise UserError(f"--results {results}", what, "give the --results folder of your runs")
     frame = to_frame(records)
     is_sample = bool((frame.data == "sample").all())  # then published and measured numbers are not comparable
     left_out = [*problems]

@@ -92,6 +92,8 @@ def choose_device(name: str | None) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise UserError(f"--device {name}", "unknown device", "use cpu, cuda or cuda:N") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"--device {name}", "is not supported", "use cpu, cuda or cuda:N")
     if device.type == "cuda" and not (device.index or 0) < torch.cuda.device_count():
         there = f"{torch.cuda.device_count()} GPUs" if torch.cuda.is_available() else "no GPU that torch can use"
         raise UserError(f"--device {name}", f"this machine has {there}", "omit --device or use cpu")

@@ -22,6 +22,10 @@ MISTAKES = [
     (CELL + "--data /data/ddd71", "/data/ddd71: no such file or folder; check the path"),
     (CELL + "--set bins 5", "unexpected '5'; see --help"),
     (CELL + "--reference prior", "--reference cannot be combined with --method"),
+    (
+        "run --model m --predict r --out o --set batch_size=3",
+        "--model cannot be combined with --method, --task, --set, --l",
+    ),
     (CELL + "--freeze --probe", "--freeze cannot be combined with --probe"),
     (CELL + "--seeds 0 -3", 'Invalid value "-3"'),
     (CELL + "--out pictures", "--model FILE, --predict RECORDING and --out DIR are required"),

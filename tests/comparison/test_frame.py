@@ -65,9 +65,15 @@ def test_converted_weights_are_told_apart_by_their_hash():
 
 
 def test_the_data_of_a_pretraining_are_those_of_its_recipe():
-    recipes = {"DDD17": {"dataset": "ddd17"}, "objects": {"dataset": "objects"}, "-": {}}
-    made = [record(weights={"recipe": recipe}) for recipe in recipes.values()]
-    assert to_frame(made)["pretraining_data"].unique().tolist() == [*recipes]
+    recipes = {
+        "DDD17": {"dataset": "ddd17", "data": "sample"},
+        "objects": {"dataset": "objects", "data": "objects"},
+        "-": {},
+        "drive": {"dataset": "1mpx", "data": "drive"},  # --data drive.raw
+    }
+    frame = to_frame([record(weights={"recipe": recipe}) for recipe in recipes.values()])
+    assert frame["pretraining_data"].unique().tolist() == [*recipes]
+    assert frame["pretraining_overrides"].unique().tolist() == ["", "pretraining.data=drive"]
 
 
 def test_numbers_that_are_not_finite_are_nan_and_the_main_metric_is_marked():

@@ -37,6 +37,8 @@ MISTAKES = [
     (["demo", "--checkpoints", "moby"], "checkpoints moby=.: is not METHOD=FILE with an existing file"),
     (["demo", "--slurm", "partition=gpu"], "--slurm requires --cluster slurm"),
     (["demo", "--cluster", "slurm", "--gpus", "0"], "with --cluster, use --slurm gpus_per_node=1"),
+    (["demo", "--run-args=--workers 2 --label-fraction=0.5"], "--run-args --label-fraction changes results; use the p"),
+    (["empty.yaml", "--status"], "plan: has no cells, ablations or references; list some"),
     (["tables", "--data", "/nowhere", "--only", "scratch", "ddd17"], "/nowhere/ddd17: the data of plan tables is"),
     (["ablations", "--results", "."], "is not a results folder"),
     (["mine.yaml", "--dry-run"], "--method scrach: unknown method; did you mean 'scratch'?"),
@@ -53,6 +55,7 @@ def test_mistakes_are_answered_in_one_line_before_anything_runs(tmp_path, withou
         more = ", backbone: nope" if name == "back" else ""
         cells = f"[{{methods: [{methods}], architectures: [{archs}], tasks: [ddd17]{more}}}]"
         (tmp_path / f"{name}.yaml").write_text(f"data: sample\ncells: {cells}")
+    (tmp_path / "empty.yaml").write_text("data: sample\n")
     results = [] if "--results" in options else ["--results", "results"]
     assert main(["plan", *options, "--runs", "runs", *results]) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -17,7 +17,7 @@ from tespec.training.device import be_deterministic, choose_device, derive, firs
 SETTINGS = finetuning_settings("ddd17", "recurrent", "sample").optimisation
 
 
-@pytest.mark.parametrize("name", ["cuda:99", "quantum"])
+@pytest.mark.parametrize("name", ["cuda:99", "quantum", "meta"])
 def test_a_device_that_is_not_there_is_named(name):
     with pytest.raises(UserError, match=f"--device {name}: "):
         choose_device(name)
