@@ -93,6 +93,8 @@ class Table(NamedTuple):
             columns = beside if len(beside) > len(columns) else list(self.cells.columns)
         rules = {int(rows[:rule].sum()) for rule in self.rules} - {0, int(rows.sum())}
         cells, bold = self.cells.loc[rows, columns], self.bold.loc[rows, columns]
+        if alone:
+            cells = cells.rename(index=lambda text: re.sub(rf".* \({MEASURED}: (.*)\)", r"\1", text))
         notes = tuple(note for note in self.notes if note[1:2] != " " or note[0] in str(list(cells.index)))
         return self._replace(cells=cells, bold=bold, notes=notes, rules=tuple(sorted(rules)))
 
@@ -248,7 +250,13 @@ def _comparison(name: str, published: pd.DataFrame, chosen: pd.DataFrame, by: Se
     scores, notes = _scores(measured, by)
     if numbers.empty and scores.empty:
         return None
-    long = _stacked(numbers, _placed(scores, numbers), by)
+    placed = _placed(scores, numbers)
+    long = _stacked(numbers, placed, by)
+    learned = {row: ", ".join(dict.fromkeys(names)) for row, names in placed.groupby("row")["pretraining_data"]}
+    long["pretraining_data"] = [
+        name if learned.get(row, name) == name else f"{name} ({MEASURED}: {learned[row]})"
+        for row, name in zip(long["row"], long["pretraining_data"], strict=True)
+    ]
     rows = long.drop_duplicates("row").sort_values("row").assign(arch=lambda rows: rows["arch"].map(RECURRENT))
     cells, bold = _pivot(tasks, titles, rows["row"], long, by)
     cells.index = bold.index = pd.MultiIndex.from_frame(rows[list(LABELS)].rename(columns=LABELS))

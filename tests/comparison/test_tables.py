@@ -46,7 +46,7 @@ def test_every_published_number_is_in_the_table_and_its_csv(sample, name, tmp_pa
     seen = 0
     for number in found.itertuples():
         header = (tasks[number.task], metrics[number.metric], "published")
-        (row,) = (place for place, label in enumerate(table.cells.index) if label[1:] == (
+        (row,) = (place for place, label in enumerate(table.cells.index) if (*label[1:4], label[4].split(" (m")[0]) == (
             number.title + number.mark, number.backbone, "yes" if number.arch == "recurrent" else "no",
             number.pretraining_data))  # fmt: skip
         text = "" if number.value != number.value else f"{number.value:.{decimals}f}"
@@ -180,6 +180,13 @@ def test_methods_that_the_paper_lacks_have_rows_behind_its_own():
         ("Mine", "Mine (mine)", "Swin-T/7", "yes"),
         ("Mine", "Mine (other)", "Swin-T/7", "yes"),
     ]
+
+
+@pytest.mark.parametrize(("measured", "label"), [(False, "1Mpx (measured: DDD17)"), (True, "DDD17")])
+def test_a_row_says_if_its_measured_pretraining_saw_other_data(measured, label):
+    made = [record("tespec", weights={"recipe": {"dataset": "ddd17", "data": "sample"}})]
+    rows = [names for names in one(made, measured=measured).cells.index if names[1] == "TESPEC (Ours)"]
+    assert [names[-1] for names in rows] == [label]
 
 
 def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers():
