@@ -58,8 +58,11 @@ class Options:
     def __post_init__(self) -> None:
         refuse(bool(self.cluster and self.gpus), "--gpus lists local GPUs; with --cluster, use --slurm gpus_per_node=1")
         refuse(bool(self.slurm and not self.cluster), "--slurm requires --cluster slurm")
-        for word in self.run_args.split():
-            option = word.partition("=")[0]
+        try:
+            words = shlex.split(self.run_args)
+        except ValueError as error:
+            raise UserError("--run-args", str(error), "close the quotation") from error
+        for option in (word.partition("=")[0] for word in words):
             refuse(option in OF_PLAN, f"--run-args {option} changes results; use the plan's option or field")
 
 

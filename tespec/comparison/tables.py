@@ -93,8 +93,6 @@ class Table(NamedTuple):
             columns = beside if len(beside) > len(columns) else list(self.cells.columns)
         rules = {int(rows[:rule].sum()) for rule in self.rules} - {0, int(rows.sum())}
         cells, bold = self.cells.loc[rows, columns], self.bold.loc[rows, columns]
-        if alone:
-            cells = cells.rename(index=lambda text: re.sub(rf".* \({MEASURED}: (.*)\)", r"\1", text))
         notes = tuple(note for note in self.notes if note[1:2] != " " or note[0] in str(list(cells.index)))
         return self._replace(cells=cells, bold=bold, notes=notes, rules=tuple(sorted(rules)))
 
@@ -129,9 +127,12 @@ def make_tables(
     tasks = chosen.loc[chosen["kind"] == "evaluation", "task"].unique()
     own = sorted(OWN + task for task in set(tasks) - set(task_titles()))
     makers: dict[str, Callable[[], Table | None]] = {
-        **{name: partial(_comparison, name, published, chosen, levels) for name in TABLES},
+        **{name: partial(_comparison, name, published, chosen, levels, measured) for name in TABLES},
         **{f"ablation_{name}": partial(_ablation, one, varied, levels) for name, one in read_ablations().items()},
-        **{re.sub(r"[^\w-]+", "_", name): partial(_comparison, name, published, chosen, levels) for name in own},
+        **{
+            re.sub(r"[^\w-]+", "_", name): partial(_comparison, name, published, chosen, levels, measured)
+            for name in own
+        },
     }
     for name in set(only) - set(makers):
         raise UserError(f"--only {name}", "no such table", suggest(name, makers))
@@ -226,8 +227,13 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
     return Table(title, cells, bold, tuple(notes), data, rules=_rules(data["task"]), name=f"gains_{baseline}")
 
 
-def _comparison(name: str, published: pd.DataFrame, chosen: pd.DataFrame, by: Sequence[str]) -> Table | None:
-    """Comparison table of the paper, or "task_NAME" of another task with its own metrics; None without any numbers."""
+def _comparison(
+    name: str, published: pd.DataFrame, chosen: pd.DataFrame, by: Sequence[str], alone: bool
+) -> Table | None:
+    """Comparison table of the paper, or "task_NAME" of another task with its own metrics; None without any numbers.
+
+    A row whose measured pre-training saw other data than the published one names both, or its own if shown `alone`.
+    """
     if name in TABLES:
         paper, (tasks, titles) = read_published(name), titles_of(name)
     else:
@@ -253,9 +259,9 @@ def _comparison(name: str, published: pd.DataFrame, chosen: pd.DataFrame, by: Se
     placed = _placed(scores, numbers)
     long = _stacked(numbers, placed, by)
     learned = {row: ", ".join(dict.fromkeys(names)) for row, names in placed.groupby("row")["pretraining_data"]}
+    pairs = [(name, learned.get(row, name)) for row, name in zip(long["row"], long["pretraining_data"], strict=True)]
     long["pretraining_data"] = [
-        name if learned.get(row, name) == name else f"{name} ({MEASURED}: {learned[row]})"
-        for row, name in zip(long["row"], long["pretraining_data"], strict=True)
+        data if alone or data == name else f"{name} ({MEASURED}: {data})" for name, data in pairs
     ]
     rows = long.drop_duplicates("row").sort_values("row").assign(arch=lambda rows: rows["arch"].map(RECURRENT))
     cells, bold = _pivot(tasks, titles, rows["row"], long, by)

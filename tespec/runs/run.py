@@ -265,7 +265,6 @@ def _say_why(run: Run) -> None:
 def _both_values(changed: Mapping[str, tuple[Any, Any]]) -> str:
     """Format changed settings with both values; a missing value is the default."""
     shown = {
-        key: ["default" if value is None else f"{value!s:.40}" or "none" for value in pair]
-        for key, pair in changed.items()
+        key: [f"{'default' if one is None else one!s:.40}" or "none" for one in two] for key, two in changed.items()
     }
     return ", ".join(f"{key} ({theirs} there, {ours} here)" for key, (theirs, ours) in shown.items())

@@ -38,6 +38,7 @@ MISTAKES = [
     (["demo", "--slurm", "partition=gpu"], "--slurm requires --cluster slurm"),
     (["demo", "--cluster", "slurm", "--gpus", "0"], "with --cluster, use --slurm gpus_per_node=1"),
     (["demo", "--run-args=--workers 2 --label-fraction=0.5"], "--run-args --label-fraction changes results; use the p"),
+    (["demo", "--run-args='--workers 2"], "--run-args: No closing quotation; close the quotation"),
     (["empty.yaml", "--status"], "plan: has no cells, ablations or references; list some"),
     (["tables", "--data", "/nowhere", "--only", "scratch", "ddd17"], "/nowhere/ddd17: the data of plan tables is"),
     (["ablations", "--results", "."], "is not a results folder"),
