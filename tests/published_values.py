@@ -1,0 +1,26 @@
+"""Values that the authors' own functions returned; `tests/data/published/README.md` names each function."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+FOLDER = Path(__file__).parent / "data" / "published"
+
+
+def published(name: str) -> dict[str, Tensor]:
+    """Tensors of `tests/data/published/NAME.npz` by name: "in ...", "out ..." and "grad ..."."""
+    with np.load(FOLDER / f"{name}.npz") as file:
+        return {key: torch.from_numpy(file[key]) for key in file.files}
+
+
+def assert_loss(found: Tensor, published: Tensor) -> None:
+    """Compare a loss with the authors', within 1e-5 relative."""
+    torch.testing.assert_close(found.detach().to(published.dtype), published, rtol=1e-5, atol=1e-8)
+
+
+def assert_gradient(found: Tensor, published: Tensor) -> None:
+    """Compare a gradient with the authors': the norm of the difference is within 1e-4 of the norm."""
+    difference = (found.detach().to(published.dtype) - published).norm()
+    assert difference <= 1e-4 * published.norm() + 1e-12, f"{difference} of {published.norm()}"
