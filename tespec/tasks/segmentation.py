@@ -109,8 +109,9 @@ VIEWS: dict[str, tuple[float, ...]] = {"none": (), "flip": (1.0,), "ecddp": (1.0
 class AveragedViews:
     """Test-time augmentation: average the logits of a segmentation network over scaled and mirrored views.
 
-    Histograms of `size` (H, W) px are scaled bilinearly. Each view has its own recurrent state; each size has its own
-    backbone with the same weights, and all share the head.
+    Histograms of `size` (H, W) px, and the logits back to it, are scaled bilinearly with aligned
+    corners, as in Yan98/Event-Camera-Data-Dense-Pre-training, eval_seg.py. Each view has its own
+    recurrent state; each size has its own backbone with the same weights, and all share the head.
     """
 
     def __init__(self, model: SegmentationModel, scales: Sequence[float], size: Size) -> None:
@@ -126,13 +127,15 @@ class AveragedViews:
         for (backbone, size, mirrored), before in zip(self._views, state or [None] * len(self._views), strict=True):
             seen = histograms.flip(-1) if mirrored else histograms
             if histograms.shape[-2:] != size:
-                scaled = interpolate(seen.flatten(0, 1).float(), size=size, mode="bilinear", align_corners=False)
+                frames = seen.flatten(0, 1).float()
+                scaled = interpolate(frames, size=size, mode="bilinear", align_corners=True)
                 seen = scaled.unflatten(0, histograms.shape[:2])
             features, after = backbone(seen, before)
             states.append(after)
             if len(label_place):
                 maps = self._model.outputs(select_labelled(features, label_place), size)
-                maps = interpolate(maps, size=histograms.shape[-2:], mode="bilinear", align_corners=False)
+                before_scaling = histograms.shape[-2:]
+                maps = interpolate(maps, size=before_scaling, mode="bilinear", align_corners=True)
                 logits.append(maps.flip(-1) if mirrored else maps)
         return torch.stack(logits).mean(dim=0) if logits else None, tuple(states)
 
