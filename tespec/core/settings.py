@@ -144,8 +144,9 @@ class Decay:
 
     start: NonNegativeFloat
     end: NonNegativeFloat
-    # Parameters without decay: one-dimensional ones and biases ("vectors"); the position tables listed by a backbone
-    exempt: tuple[Literal["vectors", "positions"], ...]
+    # Parameters without decay: one-dimensional ones and biases, all ("vectors") or all but those of
+    # the patch embedding ("later_vectors"); the position tables listed by a backbone ("positions")
+    exempt: tuple[Literal["vectors", "later_vectors", "positions"], ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,8 +51,9 @@ def parameter_groups(model: nn.Module, settings: Optimisation) -> list[dict[str,
     """Split the trained parameters into groups for torch's optimizers, in the model's order.
 
     Each group has `lr_share`, its factor on the learning rate, and `decays`, whether weight decay applies. Exempt can
-    be "vectors", as in microsoft/Swin-Transformer, optimizer.py (one dimension, or a name ending in ".bias"), and
-    "positions" (a name containing one of a backbone's `position_tables`).
+    be "vectors", as in microsoft/Swin-Transformer, optimizer.py (one dimension, or a name ending in
+    ".bias"), "later_vectors" (the same without the patch embedding's), and "positions" (a name
+    containing one of a backbone's `position_tables`).
     """
     tables = {name for module in model.modules() for name in getattr(module, "position_tables", ())}
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
@@ -62,9 +63,11 @@ def parameter_groups(model: nn.Module, settings: Optimisation) -> list[dict[str,
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in trained.items():
         vector = parameter.dim() <= 1 or name.endswith(".bias")
+        stem = PATCH_EMBED in name
         position = any(table in name for table in tables)
-        decays = not ((vector and "vectors" in exempt) or (position and "positions" in exempt))
-        share = settings.patch_embed_lr if PATCH_EMBED in name else 1.0
+        kinds = {"vectors": vector, "later_vectors": vector and not stem, "positions": position}
+        decays = not any(kinds[kind] for kind in exempt)
+        share = settings.patch_embed_lr if stem else 1.0
         groups.setdefault((decays, share), []).append(parameter)
     return [{"params": each, "decays": decays, "lr_share": share} for (decays, share), each in groups.items()]
 

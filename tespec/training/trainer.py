@@ -45,8 +45,10 @@ class Trainer:
     k draws the same numbers as an uninterrupted one. A step with a non-finite loss or gradient changes no weight.
 
     The model has `loss(batch, state)`, which returns the losses by name ("loss" is minimised) and the detached state.
-    After each optimizer step, its `after_step(progress)`, if defined, is called, for example for an EMA, and then
-    `after_train_iter(trainer, step, batch, losses)` of each hook. `workers` is as in `load_batches`.
+    Its `before_step(progress)`, if defined, is called before gradients are clipped, for example to
+    drop some, and its `after_step(progress)` after each optimizer step, for example for an EMA, and
+    then `after_train_iter(trainer, step, batch, losses)` of each hook. `workers` is as in
+    `load_batches`.
     """
 
     def __init__(
@@ -114,6 +116,8 @@ class Trainer:
         elif self.device.type != "meta":  # which has no fused optimizer
             # After a non-finite step, a fused optimizer leaves weights and moments unchanged.
             self.optimizer.found_inf = (self._first_wrong != NONE_YET).float()  # type: ignore[attr-defined]
+        if before_step := getattr(self.model, "before_step", None):
+            before_step(self.step / self.settings.steps)
         clip(self._trained, self.settings.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
