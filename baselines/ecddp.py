@@ -7,7 +7,7 @@ algorithm balances the teacher's assignments, and the teacher is a moving averag
 are those of Yan98/Event-Camera-Data-Dense-Pre-training.
 """
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -16,13 +16,16 @@ from pydantic.dataclasses import dataclass
 from timm.layers import Mlp
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize, scaled_dot_product_attention
+from typing_extensions import Self
 
 from baselines import COUNTS, SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.distributed import global_mean, shard_slice
+from tespec.core.errors import UserError
 from tespec.models.event_swin import PATCH, EventSwin
 from tespec.models.layers import STRIDE, in_fp32, pad_to, padded_size, sent
 from tespec.pretraining.contrast import PrototypeHead, ema_update_, momentum_copy, sinkhorn, soft_cross_entropy
+from tespec.pretraining.data import PretrainData
 from tespec.pretraining.masking import block_mask, replace_masked
 from tespec.pretraining.method import EventMethod
 from tespec.pretraining.views import random_crops, random_views, seen_in
@@ -48,9 +51,9 @@ class EcddpSettings:
     mask_ratio: tuple[cfg.Share, cfg.Share] = (0.1 * 64 / 144, 0.5 * 64 / 144)
     # The authors divide the patch loss by all views, although only half are masked (model/network/loss.py).
     patch_weight: cfg.NonNegativeFloat = 0.5
-    context_weight: cfg.NonNegativeFloat = 0.1  # 2 of 4 + 16 terms; model/pretrain_model.py
-    image_weight: cfg.NonNegativeFloat = 0.9  # 2 + 16 of them
     momentum: cfg.Share = 0.992  # initial momentum of the teacher; rises to 1
+    # Fraction of the training before prototypes are updated; delay_epoch, 1 of 300.
+    frozen_prototypes: cfg.Share = 1 / 300
 
 
 FRAME = 320  # px; side of the first crop of the frame, which the views' square is cropped from (config, crop_size)
@@ -58,7 +61,8 @@ UNIT = 16  # px; side of a token of the feature pyramid, the unit of masks
 GLOBAL, LOCAL = (0.32, 1.0), (0.05, 0.32)  # shares of the square's area (config, global and local_crops_scale)
 STUDENT_TEMPERATURE = 0.1
 TEACHER_TEMPERATURES = (0.04, 0.07)
-WARMUP_SHARE = 0.1  # of training, while the teacher's temperature rises: 30 of 300 epochs
+EPOCHS = 300
+RISE = 30  # epochs, at each of which the teacher's temperature rises (teacher_temp_warmup_epochs)
 IN_CLUSTER = 0.25  # minimum share of a cluster in a token of a view (model/pretrain_model.py)
 SMALLEST_BLOCK = 4  # tokens; minimum area of a mask block (model/pretrain_model.py, MaskingGenerator)
 VAL_WINDOWS = 16  # maximum per validation batch, within which prototypes are balanced
@@ -167,13 +171,18 @@ class _Student(nn.Module):
         self.pool_context, self.pool_image = AttentionPool(channels), AttentionPool(channels)
 
     def forward(self, frames: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Encode frames (N, 2 * bins, 16 h, 16 w), masked where `mask` (N, h, w) is True, into tokens (N, C, h, w)."""
-        tokens = self.backbone.embed_patches(frames).unsqueeze(1)
+        """Encode sequences of frames into tokens (B * T, C, h, w).
+
+        Args:
+            frames: counts (B, T, 2 * bins, 16 h, 16 w). Memory starts at zero in the first segment.
+            mask: (B, h, w) bool, True where the tokens of all segments are masked; None: nowhere.
+        """
+        tokens = self.backbone.embed_patches(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])
         if mask is not None:
             side = UNIT // PATCH
             tokens = replace_masked(tokens, mask, self.mask_token.expand(1, side, side, -1).to(tokens.dtype))
         features, _ = self.backbone.encode(tokens)
-        return self.pyramid([each.squeeze(1) for each in features])
+        return self.pyramid([stage.flatten(0, 1) for stage in features])
 
     def image(self, maps: Tensor) -> Tensor:
         """Logits (N, prototypes) of images."""
@@ -200,8 +209,10 @@ class Ecddp(EventMethod):
     deviations = (  # from Yan98/Event-Camera-Data-Dense-Pre-training
         "ECDDP's views come from a 320 px square of the data's frame, instead of a 480x640 px frame",
         "ECDDP's tokens are shifted before they are padded to full windows, as in timm, instead of after",
+        "ECDDP's backbone has timm's norms, with an eps of 1e-5, instead of 1e-6",
         "ECDDP's norms of the four stages belong to its pyramid and are not transferred: the backbone has none",
-        "ECDDP encodes each segment of a sequence separately, so ConvLSTMs are trained from zero states",
+        "ECDDP has no memory: with ConvLSTMs, the segments of a sequence share views and masks, and"
+        " memory starts at zero",
     )
     # Values from Yan98/Event-Camera-Data-Dense-Pre-training, config/pretrain/swin_small.yml, unless another file is
     # named; those of the loss from its configs and supplementary material.
@@ -215,18 +226,18 @@ class Ecddp(EventMethod):
             peak_lr=2.0e-3,  # base_lr 5e-4 * 1024 / 256; trainer/pretrain_trainer.py, as AdamW
             start_divisor=2000,  # from 1e-6; min_lr
             end_divisor=2000,  # to 1e-6; min_lr
-            steps=100000,  # chosen by this project
-            warmup_steps=3300,  # 10 of 300 epochs; warmup_epoch
+            # 300 epochs of 129,949 samples, in asset/supp.pdf those of data/ETartanAir_dataset.py's
+            # training scenes; drop_last
+            steps=37800,
+            warmup_steps=1260,  # 10 epochs; warmup_epoch
             clip=cfg.Clip("norm", 3.0),  # max_grad_norm
             # weight_decay and weight_decay_end. Exempt: trainer/pretrain_trainer.py, params_groups; prototypes decay.
-            weight_decay=cfg.Decay(0.04, 0.4, ("vectors",)),
+            weight_decay=cfg.Decay(0.04, 0.4, ("later_vectors",)),
             patch_embed_lr=0.2,  # patch_embed_lr_scale
         ),
         deviations=(
-            "ECDDP is trained on any recordings instead of synthetic E-TartanAir, for a number of steps chosen here",
+            "ECDDP is trained on any recordings instead of synthetic E-TartanAir",
             f"ECDDP's {COUNTS}, instead of 6 bins for both",
-            "ECDDP's prototypes are trained from the first step, instead of from the second epoch",
-            "ECDDP's patch embedding has no weight decay on its biases and norm, like all vectors of the network",
         ),
     )
     profiles = {
@@ -243,6 +254,11 @@ class Ecddp(EventMethod):
         super().__init__()
         self.own = own
         backbone.take_any_size()
+        # Torch's initialisation instead of timm's (model/network/swin_pretrain.py, init_all=False).
+        for stage in backbone.stage_modules():
+            for layer in stage.modules():
+                if isinstance(layer, nn.Linear):
+                    layer.reset_parameters()
         self.student = _Student(own, backbone)
         self.teacher = momentum_copy(self.student)
         self.register_buffer("share", torch.zeros((), dtype=torch.float64))
@@ -252,27 +268,57 @@ class Ecddp(EventMethod):
         """The student's backbone, which the authors fine-tune (model/swin_model.py, load_teacher)."""
         return self.student.backbone
 
+    @classmethod
+    def from_settings(cls, own: Any, settings: cfg.Pretraining, data: PretrainData) -> Self:
+        if settings.recurrent and settings.segments == 1:
+            what = "is 1, so no state is carried and the ConvLSTMs are not trained"
+            raise UserError("segments", what, "set it to 2 or more")
+        return super().from_settings(own, settings, data)
+
+    def before_step(self, share: float) -> None:
+        """Do not update the prototypes in the first epoch (trainer/pretrain_trainer.py)."""
+        if share < self.own.frozen_prototypes:
+            for head in (self.student.patches, self.student.contexts, self.student.images):
+                head.directions.grad = head.lengths.grad = None
+
     def after_step(self, share: float) -> None:
         ema_update_(self.teacher, self.student, self.own.momentum, share)
         self.share.fill_(share)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Return "loss", the weighted sum of "loss_patch", "loss_context" and "loss_image"."""
-        own, histograms = self.own, batch["histograms"].flatten(0, 1).unsqueeze(1)
+        """Compute the losses of a batch of sequences.
+
+        With ConvLSTMs, all segments of a sequence share its views, and also its masks, since memory
+        would otherwise reveal masked patches. Without, each segment has its own.
+
+        Args:
+            batch: "histograms" (B, T, 2 * bins, H, W), counts.
+            state: unused: memory starts at zero, since the last batch was seen in other views.
+
+        Returns:
+            "loss", the weighted sum of "loss_patch", "loss_context" and "loss_image", and None.
+        """
+        own, histograms = self.own, batch["histograms"]
+        if not self.backbone.recurrent:
+            histograms = histograms.flatten(0, 1).unsqueeze(1)
+        segments = histograms.shape[1]
         square = random_crops(random_crops(histograms, FRAME), own.crop)
         square = pad_to(square, padded_size(*square.shape[-2:]))
         large, boxes = random_views(square, 2, (own.large, own.large), GLOBAL)
         small, _ = random_views(square, own.local_views, (own.small, own.small), LOCAL)
         masks = self._masks(len(square), own.large // UNIT)
         with torch.no_grad():
-            whole, taught = self.teacher(square.squeeze(1)), [self.teacher(view.squeeze(1)) for view in large]
-        seen = [self.student(view.squeeze(1), sent(mask, view.device)) for view, mask in zip(large, masks, strict=True)]
+            whole, taught = self.teacher(square), [self.teacher(view) for view in large]
+        pairs = zip(large, masks, strict=True)
+        seen = [self.student(view, sent(mask, view.device)) for view, mask in pairs]
         logits = [self.student.image(maps) for maps in seen]
-        logits += [self.student.image(self.student(view.squeeze(1))) for view in small]
-        patch = self._patch_loss(seen, taught, masks)
-        context = self._context_loss(seen, whole, boxes)
+        logits += [self.student.image(self.student(view)) for view in small]
+        patch = self._patch_loss(seen, taught, masks.repeat_interleave(segments, dim=1))
+        context = self._context_loss(seen, whole, boxes.repeat_interleave(segments, dim=1))
         image = self._image_loss(logits, taught)
-        loss = own.patch_weight * patch + own.context_weight * context + own.image_weight * image
+        # Outputs compared: 2 of contexts, the others of images (model/pretrain_model.py).
+        terms = 4 + 2 * own.local_views
+        loss = own.patch_weight * patch + (2 * context + (terms - 2) * image) / terms
         return {"loss": loss, "loss_patch": patch, "loss_context": context, "loss_image": image}, None
 
     def _masks(self, lanes: int, side: int) -> Tensor:
@@ -290,8 +336,10 @@ class Ecddp(EventMethod):
 
     @property
     def _temperature(self) -> Tensor:
+        """Temperature of the current epoch (trainer/pretrain_trainer.py, teacher_temps)."""
         start, end = TEACHER_TEMPERATURES
-        return start + (end - start) * (self.share / WARMUP_SHARE).clamp(max=1.0)
+        epoch = (EPOCHS * self.share + 1e-6).floor()  # rounding may lose an epoch
+        return start + (end - start) * (epoch / (RISE - 1)).clamp(max=1.0)
 
     def _patch_loss(self, seen: list[Tensor], taught: list[Tensor], masks: Tensor) -> Tensor:
         """Patch loss, averaged per masked view, then over these views; only masked patches are balanced."""

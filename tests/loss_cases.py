@@ -61,10 +61,10 @@ def smooth(low, high):
     return (low + (high - low) * ramp / 2).expand(3, -1, -1).clone()
 
 
-def ecddp(**changes):
+def ecddp(recurrent=False, **changes):
     small = {"hidden": 32, "bottleneck": 16, "prototypes": 24, "clusters": 3, "mask_ratio": (0.1, 0.5)}
     sides = {"local_views": 1, "crop": 64, "large": 64, "small": 32}
-    return Ecddp(own("ecddp", **(small | sides | changes)), backbone())
+    return Ecddp(own("ecddp", **(small | sides | changes)), backbone(recurrent))
 
 
 DECODER = {"type": "LastStageDecoder", "width": 32}

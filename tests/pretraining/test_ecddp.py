@@ -1,14 +1,24 @@
-"""ECDDP: losses match the published formulas; initial values, schedules and ratios match the published numbers."""
+"""ECDDP: losses match the published formulas, masks the published shares; memory and the freeze of prototypes.
+
+`tests/published/test_ecddp.py` compares losses, starts and schedules with values of the authors' functions.
+"""
+
+import dataclasses
 
 import pytest
 import torch
-from loss_cases import ecddp, own
+from loss_cases import SIZE, ecddp, events, own
 from torch.nn.functional import log_softmax, normalize
+from torch.nn.utils import get_total_norm
 
 from baselines import ecddp as ecddp_file
 from baselines.ecddp import AttentionPool, Ecddp, cluster
+from tespec.core.config import pretraining_settings
+from tespec.core.errors import UserError
 from tespec.models import build_backbone
 from tespec.pretraining.contrast import sinkhorn  # test_contrast.py compares it with SwAV
+from tespec.pretraining.method import new_network, open_pretraining
+from tespec.training.trainer import Trainer
 
 LANES, PLACES, WIDTH = 3, 4, 192  # windows, tokens along a side, channels
 SIZES = ((448, 448), (480, 512))
@@ -106,12 +116,61 @@ def test_masks_are_in_half_of_the_views_and_of_the_published_shares():
     assert shares.max() < 0.5 * 64 / 144
 
 
-def test_the_student_is_handed_on_and_the_teachers_temperature_rises():
+def test_the_student_is_handed_on():
     model = ecddp()
     assert model.backbone is model.student.backbone
-    for share, temperature in ((0.0, 0.04), (0.05, 0.055), (0.1, 0.07), (1.0, 0.07)):
-        model.after_step(share)
-        assert model._temperature.item() == pytest.approx(temperature)
+
+
+def test_memory_is_carried_over_the_segments_and_its_weights_are_trained():
+    model = ecddp(recurrent=True)
+    model.loss(events(segments=3), None)[0]["loss"].backward()
+    for lstm in model.backbone.lstms:
+        of_hidden = lstm.gates.weight.grad[:, lstm.channels :]
+        forget = lstm.gates.weight.grad[: lstm.channels]
+        assert all(gradient.flatten(1).norm(dim=1).gt(0).all() for gradient in (of_hidden, forget))
+
+
+@torch.no_grad()
+def test_segments_of_a_sequence_share_views_and_masks_and_only_memory_tells_them_apart():
+    """Of two equal segments, feed-forward networks draw views and masks anew; recurrent ones start at zero memory."""
+    frame = events(lanes=2, segments=1)["histograms"]
+    for recurrent, (lanes, segments) in ((True, (2, 2)), (False, (4, 1))):
+        model, given = ecddp(recurrent=recurrent), []
+        model.student.register_forward_pre_hook(lambda _, inputs, given=given: given.append(inputs))
+        model.loss({"histograms": frame.expand(-1, 2, -1, -1, -1)})
+        (views, masks), *_ = given
+        assert views.shape[:2] == (lanes, segments)
+        assert len(masks) == lanes
+        if recurrent:
+            assert torch.equal(views[:, 0], views[:, 1])
+            maps = model.student(views, masks).unflatten(0, (lanes, segments))
+            single = model.student(views[:, :1], masks)
+            torch.testing.assert_close(maps[:, 0], single)
+            assert not torch.allclose(maps[:, 1], single)
+
+
+def test_single_segments_do_not_train_memory_and_are_refused():
+    settings = pretraining_settings("tespec", "sample", ["objective=ecddp", "segments=1"])
+    with pytest.raises(UserError, match=r"segments: is 1, so no state is carried .*; set it to 2 or more"):
+        new_network(settings, open_pretraining(settings, None, SIZE))
+
+
+def test_prototypes_are_trained_from_the_second_epoch_on_with_gradients_that_are_clipped_without_theirs():
+    how = dataclasses.replace(pretraining_settings("ecddp", "paper").optimisation, steps=4, warmup_steps=0)
+    trainer = Trainer(ecddp(frozen_prototypes=0.5), [events(4, 1)] * 4, how, seed=0, device=torch.device("cpu"))
+    norms, moved = [], []
+    trainer.optimizer.register_step_pre_hook(
+        lambda *_: norms.append(get_total_norm([p.grad for p in trainer.model.parameters() if p.grad is not None]))
+    )
+    heads = [getattr(trainer.model.student, name) for name in ("patches", "contexts", "images")]
+    for _ in range(4):
+        before = [parameter.clone() for head in heads for parameter in (head.directions, head.lengths)]
+        trainer.train_step(events(4, 1))
+        trainer.step += 1
+        now = [parameter for head in heads for parameter in (head.directions, head.lengths)]
+        moved.append([not torch.equal(*pair) for pair in zip(before, now, strict=True)])
+    assert moved == [[False] * 6] * 2 + [[True] * 6] * 2
+    torch.testing.assert_close(torch.stack(norms), torch.full((4,), 3.0))
 
 
 @torch.no_grad()
