@@ -271,8 +271,7 @@ class Ecddp(EventMethod):
     @classmethod
     def from_settings(cls, own: Any, settings: cfg.Pretraining, data: PretrainData) -> Self:
         if settings.recurrent and settings.segments == 1:
-            what = "is 1, so no state is carried and the ConvLSTMs are not trained"
-            raise UserError("segments", what, "set it to 2 or more")
+            raise UserError("segments", "is 1, which trains no memory", "set it to 2 or more")
         return super().from_settings(own, settings, data)
 
     def before_step(self, share: float) -> None:
@@ -309,8 +308,7 @@ class Ecddp(EventMethod):
         masks = self._masks(len(square), own.large // UNIT)
         with torch.no_grad():
             whole, taught = self.teacher(square), [self.teacher(view) for view in large]
-        pairs = zip(large, masks, strict=True)
-        seen = [self.student(view, sent(mask, view.device)) for view, mask in pairs]
+        seen = list(map(self.student, large, sent(masks, large.device)))
         logits = [self.student.image(maps) for maps in seen]
         logits += [self.student.image(self.student(view)) for view in small]
         patch = self._patch_loss(seen, taught, masks.repeat_interleave(segments, dim=1))

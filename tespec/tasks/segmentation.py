@@ -134,8 +134,7 @@ class AveragedViews:
             states.append(after)
             if len(label_place):
                 maps = self._model.outputs(select_labelled(features, label_place), size)
-                before_scaling = histograms.shape[-2:]
-                maps = interpolate(maps, size=before_scaling, mode="bilinear", align_corners=True)
+                maps = interpolate(maps, histograms.shape[-2:], mode="bilinear", align_corners=True)
                 logits.append(maps.flip(-1) if mirrored else maps)
         return torch.stack(logits).mean(dim=0) if logits else None, tuple(states)
 

@@ -151,7 +151,7 @@ def test_segments_of_a_sequence_share_views_and_masks_and_only_memory_tells_them
 
 def test_single_segments_do_not_train_memory_and_are_refused():
     settings = pretraining_settings("tespec", "sample", ["objective=ecddp", "segments=1"])
-    with pytest.raises(UserError, match=r"segments: is 1, so no state is carried .*; set it to 2 or more"):
+    with pytest.raises(UserError, match="segments: is 1, which trains no memory; set it to 2 or more"):
         new_network(settings, open_pretraining(settings, None, SIZE))
 
 
