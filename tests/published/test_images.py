@@ -159,6 +159,18 @@ def test_the_same_parameters_decay(method):
         assert sorted(of[each] for each in group["params"]) == sorted(map(timm_name, names))
 
 
+def test_stochastic_depth_rises_linearly_and_spares_mobys_momentum_encoder():
+    """models/swin_transformer.py, dpr, and configs/moby_swin_tiny.yaml: rates 0 to 0.2 and 0."""
+    settings = pretraining_settings("moby", "paper")
+    with torch.device("meta"):
+        model = Moby(own("moby"), build_backbone("tiny", False, 10, (224, 224), 3, settings.drop_path))
+    for network, last in ((model.backbone, 0.2), (model.slow_backbone, 0.0)):
+        blocks = [block for stage in network.swin.layers for block in stage.blocks]
+        rates = [[getattr(path, "drop_prob", 0.0) for path in (block.drop_path1, block.drop_path2)] for block in blocks]
+        wanted = torch.linspace(0, last, 12).repeat(2, 1).T
+        torch.testing.assert_close(torch.tensor(rates), wanted)
+
+
 def test_classification_losses_and_mixed_labels():
     values, model = published("images_classification"), Imagenet(own("imagenet"), backbone(channels=1), 20)
     model.norm = model.classify = nn.Identity()
