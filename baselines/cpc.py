@@ -44,6 +44,12 @@ class Cpc(EventMethod):
     pretraining_data = "1Mpx"
     citation = "van den Oord et al.: Representation Learning with Contrastive Predictive Coding, 2018"
     summary = "The recurrent state predicts the features of the next segments among negatives (InfoNCE)."
+    deviations = (  # from van den Oord et al., Eqs. 3 and 4; TESPEC's paper adds no settings
+        "predictions and latents are two-layer projections, compared by cosine at temperature 0.1 "
+        "(published: linear predictions, dot products)",
+        "one backbone, recurrent over the sequence for the context, on single segments for latents "
+        "(published: an encoder, and a recurrent network on its latents)",
+    )
     recipe = replace(Tespec.recipe, objective=CpcSettings())
     profiles = {"sample": {"objective": {"width": 64, "ahead": 2, "places": 256}}}
 

@@ -223,6 +223,7 @@ class Ecddp(EventMethod):
         downsample=cfg.Downsample(2, "nearest"),
         drop_path=0.0,  # drop_path_rate
         optimisation=cfg.Optimisation(
+            schedule="cosine_moco",  # trainer/base_trainer.py
             peak_lr=2.0e-3,  # base_lr 5e-4 * 1024 / 256; trainer/pretrain_trainer.py, as AdamW
             start_divisor=2000,  # from 1e-6; min_lr
             end_divisor=2000,  # to 1e-6; min_lr

@@ -65,6 +65,7 @@ class Imagenet(ImageMethod):
         "swin_tiny_patch4_window7_224.pth of microsoft/Swin-Transformer, or timm's swin_tiny_patch4_window7_224.ms_in1k"
     )
     summary = "Image classification; the patch embedding is repeated over the bins, ConvLSTMs are randomly initialised."
+    deviations = ("CutMix by timm 1.0, whose boxes may have odd sides, instead of 0.4.12, whose sides are even",)
     # Swin-T on ImageNet-1k. Values from microsoft/Swin-Transformer, the file named next to each; learning rates of its
     # config.py are scaled by 1024 / 512 (main.py).
     recipe = Pretraining(
@@ -73,11 +74,12 @@ class Imagenet(ImageMethod):
         batch_size=1024,  # get_started.md: 8 GPUs, 128 images on each
         drop_path=0.2,  # configs/swin_tiny_patch4_window7_224.yaml
         optimisation=Optimisation(
-            peak_lr=1.0e-3,  # config.py, BASE_LR; as AdamW and cosine
+            peak_lr=1.0e-3,  # config.py, BASE_LR; as AdamW
+            schedule="cosine_swin",
             start_divisor=1000,  # from 1e-6; config.py, WARMUP_LR
             end_divisor=100,  # to 1e-5; config.py, MIN_LR
-            steps=375000,  # 300 epochs; config.py
-            warmup_steps=25000,  # 20 epochs; config.py
+            steps=375_300,  # 300 epochs of 1,251 complete batches; config.py
+            warmup_steps=25_020,  # 20 epochs; config.py
             clip=Clip("norm", 5.0),  # config.py, CLIP_GRAD
             # 0.05: config.py. Exempt: optimizer.py, and models/swin_transformer.py, no_weight_decay_keywords.
             weight_decay=Decay(0.05, 0.05, ("vectors", "positions")),
@@ -93,6 +95,8 @@ class Imagenet(ImageMethod):
         self.own, self.backbone = own, backbone
         self.norm = nn.LayerNorm(backbone.channels[-1])
         self.classify = nn.Linear(backbone.channels[-1], classes)
+        nn.init.trunc_normal_(self.classify.weight, std=0.02)  # models/swin_transformer.py, _init_weights
+        nn.init.zeros_(self.classify.bias)
 
     @classmethod
     def views(cls, own: ImagenetSettings, training: bool = True) -> tuple[ViewOf]:
@@ -127,9 +131,13 @@ class Imagenet(ImageMethod):
 
     @in_fp32
     def _losses(self, last: Tensor, wanted: Tensor) -> dict[str, Tensor]:
-        """Loss and accuracy for labels (B,), which get smoothed, or class shares (B, classes), which already are."""
+        """Loss and accuracy for labels (B,), smoothed in training, or class shares (B, classes), which already are."""
         logits, is_mixed = self.classify(pooled(last, self.norm)), wanted.dim() > 1
-        loss = cross_entropy(logits, wanted, label_smoothing=0.0 if is_mixed else self.own.smoothing)
+        loss = cross_entropy(
+            logits,
+            wanted,
+            label_smoothing=self.own.smoothing if self.training and not is_mixed else 0.0,
+        )
         right = logits.argmax(1) == (wanted.argmax(1) if is_mixed else wanted)
         return {"loss": loss, "accuracy": right.float().mean()}
 

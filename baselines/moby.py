@@ -1,8 +1,10 @@
 """MoBY: self-supervised Swin on images (Xie et al., "Self-Supervised Learning with Swin Transformers", 2021)."""
 
+import random
 from typing import Any
 
 import torch
+from PIL import Image, ImageFilter
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import normalize
@@ -20,7 +22,10 @@ from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import ImageMethod, ViewSettings
 from tespec.registry import METHODS
 
-BLUR = 13  # px; side of the blur kernel, three standard deviations on either side
+
+def blurred(image: Image.Image) -> Image.Image:
+    """Blur by Pillow's Gaussian of 0.1 to 2 px (Transformer-SSL, data/build.py, GaussianBlur)."""
+    return image.filter(ImageFilter.GaussianBlur(random.uniform(0.1, 2.0)))
 
 
 @dataclass(frozen=True)
@@ -53,11 +58,12 @@ class Moby(ImageMethod):
         batch_size=512,  # get_started.md: 8 GPUs, 64 images on each
         drop_path=0.2,  # of the online encoder alone; configs/moby_swin_tiny.yaml, ONLINE_DROP_PATH_RATE
         optimisation=Optimisation(
-            peak_lr=1.0e-3,  # configs/moby_swin_tiny.yaml, at a batch of 512 (moby_main.py); AdamW, cosine: config.py
+            peak_lr=1.0e-3,  # configs/moby_swin_tiny.yaml, at a batch of 512 (moby_main.py); as AdamW, config.py
+            schedule="cosine_moby",
             start_divisor=2000,  # from 5e-7; config.py, WARMUP_LR
             end_divisor=200,  # to 5e-6; config.py, MIN_LR
-            steps=750000,  # 300 epochs; configs/moby_swin_tiny.yaml
-            warmup_steps=12500,  # 5 epochs; configs/moby_swin_tiny.yaml
+            steps=750_600,  # 300 epochs of 2,502 complete batches; configs/moby_swin_tiny.yaml
+            warmup_steps=12_510,  # 5 epochs; configs/moby_swin_tiny.yaml
             clip=Clip("norm", 5.0),  # config.py, CLIP_GRAD; moby_main.py
             # 0.05: configs/moby_swin_tiny.yaml. Exempt: microsoft/Swin-Transformer, optimizer.py: vectors and
             # parameters that the network names; models/moby.py names none, so its position bias tables decay.
@@ -119,7 +125,7 @@ class Moby(ImageMethod):
                 v2.RandomHorizontalFlip(),
                 v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8),
                 v2.RandomGrayscale(p=0.2),
-                v2.RandomApply([v2.GaussianBlur(BLUR, sigma=(0.1, 2.0))], p=blur),
+                v2.RandomApply([v2.Lambda(blurred)], p=blur),
                 v2.RandomSolarize(threshold=128, p=solarise),
             ]
             return v2.Compose([*steps, *([v2.Grayscale()] if own.channels == 1 else []), v2.PILToTensor()])
@@ -129,6 +135,9 @@ class Moby(ImageMethod):
     @classmethod
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
         if settings.batch_size > own.queue:
-            what = f"{settings.batch_size} images do not fit into the queue of {own.queue}"
-            raise UserError("batch_size", what, "use fewer, or increase objective.queue")
+            raise UserError(
+                "batch_size",
+                f"{settings.batch_size} images do not fit into the queue of {own.queue}",
+                "use fewer, or increase objective.queue",
+            )
         return super().from_settings(own, settings, data)

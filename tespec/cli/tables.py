@@ -18,7 +18,9 @@ app, report_app = new_app("tables"), new_app("report")
 @app.default
 def tables(
     *,
-    only: Annotated[tuple[str, ...], Parameter(consume_multiple=True, help="tables, e.g. segmentation depth")] = (),
+    only: Annotated[
+        tuple[str, ...], Parameter(consume_multiple=True, help="tables, e.g. segmentation depth; cost: sizes and times")
+    ] = (),
     measured: Annotated[bool, Parameter(help="only measured rows and columns")] = False,
     gains: Annotated[str | None, Parameter(help="one table of gains over this method, paired by seed")] = None,
     frozen: Annotated[bool, Parameter(help="results with a frozen backbone")] = False,
@@ -46,15 +48,20 @@ def tables(
     if problems and not records:
         raise UserError(results, "contains no readable record", "remove the damaged files or run again")
     # Imported late: it takes half a second, and mistakes are reported first.
+    from tespec.comparison import cost
     from tespec.comparison.export import print_table, write_tables
     from tespec.comparison.frame import to_frame
     from tespec.comparison.tables import gains_table, make_tables
 
     frame = to_frame(records)
+    scored = tuple(name for name in only if name != cost.NAME)
+    made = []
     if gains:
         made = [gains_table(frame, gains, wanted)]
-    else:
-        made = make_tables(frame, only=only, measured=measured, where=wanted, by=by)
+    elif scored or not only:
+        made = make_tables(frame, only=scored, measured=measured, where=wanted, by=by)
+    if cost.NAME in only:
+        made.append(cost.cost_table(frame, wanted))
     written = write_tables(made, out or results / "tables")
     quiet, unmeasured = [], frame.empty
     for table in made:

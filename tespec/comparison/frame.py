@@ -27,7 +27,9 @@ COLUMNS = [
     *("seed", "pretraining_seed", "value", "unit", "better", "main", "metric_title", "classes", "recordings"),
     *("partial", "title", "group", "width", "pretraining_data", "machine", "revision"),
     *("written", "name", "command"),
+    *("backbone_parameters", "head_parameters", "training_hours", "inference_ms"),
 ]
+COSTS = COLUMNS[-4:]
 ALL_FRAMES = "all"
 # Values that tables show unless a filter or `by` names the column.
 DEFAULTS = {
@@ -80,7 +82,9 @@ def to_frame(records: Iterable[Record]) -> pd.DataFrame:
     for record in records:
         facts = _facts(record, titles)
         rows += [facts | number for number in _numbers(record)]
-    frame = pd.DataFrame(rows, columns=COLUMNS).astype({"value": "float64", "main": "bool"})
+    frame = pd.DataFrame(rows, columns=COLUMNS).astype(
+        {"value": "float64", "main": "bool"} | dict.fromkeys(COSTS, "float64")
+    )
     return frame.assign(written=pd.to_datetime(frame["written"], utc=True))
 
 
@@ -104,6 +108,8 @@ def _facts(record: Record, titles: Mapping[str, str]) -> dict[str, Any]:
         "recordings": len(record.recordings),
         "machine": machine(record),
         "revision": record.environment.get("revision", ""),
+        **{name: record.cost.get(name) for name in COSTS},
+        "training_hours": record.time["train"] / 3600 if "train" in record.time else None,
     }
 
 

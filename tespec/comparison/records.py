@@ -70,6 +70,8 @@ class Record(BaseModel):
     written: datetime
     environment: dict[str, Any]  # versions, git revision, CPU, device, threads
     time: dict[str, float]  # durations in s
+    # Trained parameters of the backbone and of the rest, in millions, and time of one window in ms; see `runs.train`.
+    cost: dict[str, float] = {}
     curve: list[dict[str, float]] = []  # mean losses over intervals of steps
 
 

@@ -224,7 +224,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
     bold = pd.DataFrame(False, cells.index, cells.columns).assign(gain=(data["p_holm"] < statistics.ALPHA).to_numpy())
     title = f"Gains over {chosen.loc[chosen['method'] == baseline, 'title'].iloc[0]}"
     notes = [*GAINS, *([SINGLE] * has_single), *([SEVERAL] * any(spreads.values())), *left_out]
-    return Table(title, cells, bold, tuple(notes), data, rules=_rules(data["task"]), name=f"gains_{baseline}")
+    return Table(title, cells, bold, tuple(notes), data, rules=rules_between(data["task"]), name=f"gains_{baseline}")
 
 
 def _comparison(
@@ -271,7 +271,9 @@ def _comparison(
     beyond = read_published(BEYOND)["marks"] if name in TABLES else {}
     marks = paper["marks"] | {sign: said for sign, said in beyond.items() if sign in used}
     notes = [*(f"{sign} {said}." for sign, said in marks.items()), *notes]
-    return Table(paper["title"], cells, bold, tuple(notes), _data(published, measured), main, _rules(rows["block"]))
+    return Table(
+        paper["title"], cells, bold, tuple(notes), _data(published, measured), main, rules_between(rows["block"])
+    )
 
 
 def _placed(scores: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
@@ -433,7 +435,7 @@ def _metric_titles(frame: pd.DataFrame) -> dict[str, str]:
     return dict(zip(ordered["metric"], titles, strict=True))
 
 
-def _rules(groups: pd.Series[Any]) -> tuple[int, ...]:
+def rules_between(groups: pd.Series[Any]) -> tuple[int, ...]:
     """Positions where a new group begins."""
     return tuple(int(place) for place in np.flatnonzero(groups.ne(groups.shift())) if place)
 

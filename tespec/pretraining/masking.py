@@ -114,9 +114,17 @@ def build_decoder(settings: Mapping[str, Any], backbone: Backbone, planes: int) 
 
 @MODELS.register_module()
 class LastStageDecoder(nn.Module):
-    """One Swin block and a 1x1 convolution: each token of the last stage predicts its 32x32 px.
+    """Projection, one Swin block and a 1x1 convolution: each last-stage token predicts its 32x32 px.
 
-    The paper specifies a Swin block, a 1x1 convolution and 3.7 M parameters, but no width; this has 3.74 M for Swin-T.
+    The paper (appendix, "Architecture" and the table of sizes) specifies a Swin block with windows of
+    7, a convolution and 3.7 M parameters. Several layouts fit; this one has 3.74 M for Swin-T.
+
+    Args:
+        channels: widths of the backbone's stages, of which the last is decoded.
+        img_size: (H, W) of the padded input in px.
+        planes: planes of the image.
+        width: channels of the Swin block.
+        heads: attention heads of the Swin block.
     """
 
     def __init__(

@@ -47,7 +47,8 @@ class TespecSettings:
     # Ratio 0: nothing is masked, and the loss is on all pixels (paper, table "Masking Ratio").
     mask: cfg.Mask = cfg.Mask(32, 0.5)
     target: Target = Target()
-    decoder: dict[str, Any] = field(default_factory=lambda: {"type": "LastStageDecoder"})  # type and arguments
+    # Type and arguments. The paper gives 3.7 M parameters, but not the layout; see docs/pretraining.md, Fidelity.
+    decoder: dict[str, Any] = field(default_factory=lambda: {"type": "LastStageDecoder"})
     patch_norm: cfg.Flag = True  # normalise the target patch by patch
     patch_eps: cfg.NonNegativeFloat = 1.0e-6  # added to a patch's variance, in C squared; the reference MAE code's
     counts_eps: cfg.NonNegativeFloat = 1.0e-6  # the same for histogram targets, in squared counts
@@ -208,8 +209,11 @@ class Tespec(EventMethod):
         """Build the method with a randomly initialised backbone; a ratio above 0 that masks no patch is refused."""
         units = math.prod(-(-side // own.mask.unit) for side in data.size)
         if own.mask.ratio and round(own.mask.ratio * units) == 0:
-            what = f"{own.mask.ratio:g} masks none of {units} patches"
-            raise UserError("objective.mask.ratio", what, f"set it to {1 / units:.3g} or more, or 0 for an autoencoder")
+            raise UserError(
+                "objective.mask.ratio",
+                f"{own.mask.ratio:g} masks none of {units} patches",
+                f"set it to {1 / units:.3g} or more, or 0 for an autoencoder",
+            )
         return cls(own, cls.new_backbone(settings, data), settings.window_ms / 1000 / settings.bins)
 
     def val_losses(self, batch: dict[str, Tensor], state: State | None) -> tuple[dict[str, Tensor], State]:

@@ -19,7 +19,7 @@ from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import identity_of, pretrain
 from tespec.runs.run import WEIGHTS, Outcome, Run, plugin_of, run_or_load
 from tespec.runs.setup import Setup
-from tespec.runs.train import SIZE, require_trainable, train
+from tespec.runs.train import SIZE, inference_ms, require_trainable, sizes_of, train
 from tespec.tasks import build_task
 from tespec.tasks.base import fresh_backbone
 from tespec.training.device import choose_device, derive, seed_everything, with_precision
@@ -109,10 +109,11 @@ def finetune(spec: CellSpec) -> Record:
 
     def evaluate() -> Outcome:
         outcome = outcome_of(task, task.evaluate(model, run.device, run.setup.workers))
+        cost = sizes_of(model) | {"inference_ms": inference_ms(model, task.size, run.device)}
         if is_first():
             beside = {SENSOR: list(task.size), SEED: run.seed, TRAINED_ON: fingerprint(task.train)}
             write_weights(run.folder / WEIGHTS, model.state_dict(), as_facts(run.settings) | beside)
-        return outcome
+        return {**outcome, "cost": cost}
 
     return run_or_load(run, evaluate, lambda: train(run, model, batches))
 

@@ -20,7 +20,7 @@ from tespec.pretraining.method import find_method, new_network, open_pretraining
 from tespec.runs.data import Data, sibling
 from tespec.runs.run import Outcome, Run, plugin_of, run_or_load
 from tespec.runs.setup import Setup
-from tespec.runs.train import require_trainable, train
+from tespec.runs.train import require_trainable, sizes_of, train
 from tespec.training.device import choose_device, derive, seed_everything, with_precision
 from tespec.training.loading import deal
 from tespec.weights.files import write_weights
@@ -139,4 +139,5 @@ def _validated(run: Run, data: PretrainData, model: Any) -> Outcome:
         "metrics": metrics,
         "groups": stages,
         "recordings": data.recordings(),
+        "cost": sizes_of(model),
     }

@@ -5,6 +5,7 @@ import signal
 import time
 import warnings
 from pathlib import Path
+from statistics import median
 from types import FrameType
 from typing import Any
 
@@ -19,7 +20,7 @@ from tespec.core.config import Settings
 from tespec.core.distributed import all_gather, barrier, broadcast, is_first, world_size
 from tespec.core.errors import Preempted, UserError
 from tespec.core.progress import say
-from tespec.core.settings import Pretraining
+from tespec.core.settings import Pretraining, Size
 from tespec.models import build_backbone
 from tespec.models.backbone import execute
 from tespec.models.layers import MatrixPool, replace_modules
@@ -33,8 +34,49 @@ from tespec.training.trainer import Trainer
 SIZE = (256, 320)  # px; input size of networks that only check options or weights
 SECONDS_BETWEEN_CHECKPOINTS = 300.0
 POINTS_ON_CURVE = 200
+TIMED_STEPS = 5  # of inference
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 TRACKERS = {"files": "Local", "tensorboard": "Tensorboard", "wandb": "Wandb", "mlflow": "MLflow"}  # of mmengine
+
+
+def sizes_of(network: Any) -> dict[str, float]:
+    """Count a network's parameters, for records.
+
+    Args:
+        network: module whose attribute `backbone` is the backbone.
+
+    Returns:
+        "backbone_parameters", and "head_parameters" of everything else that is trained, in millions.
+    """
+    backbone = {id(each) for each in network.backbone.parameters()}
+    others = [each for each in network.parameters() if each.requires_grad and id(each) not in backbone]
+    return {
+        "backbone_parameters": sum(each.numel() for each in network.backbone.parameters()) / 1e6,
+        "head_parameters": sum(each.numel() for each in others) / 1e6,
+    }
+
+
+@torch.no_grad()
+def inference_ms(network: Any, size: Size, device: torch.device) -> float:
+    """Measure the inference of one window of one recording, state included.
+
+    Args:
+        network: a task's network in evaluation mode, on `device`.
+        size: rows and columns of the histogram in px.
+        device: where the network is.
+
+    Returns:
+        Median of `TIMED_STEPS` steps in ms, after one step that is not counted.
+    """
+    histogram = torch.zeros(1, network.backbone.in_channels, *size, dtype=torch.uint8, device=device)
+    state, seconds = None, []
+    for _ in range(1 + TIMED_STEPS):
+        start = time.perf_counter()
+        _, state = network.step(histogram, state)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - start)
+    return 1000 * median(seconds[1:])
 
 
 def require_trainable(settings: Settings, setup: Setup, setting: str = "batch_size", processes: int = 0) -> None:

@@ -22,18 +22,36 @@ def build_optimizer(model: nn.Module, settings: Optimisation) -> torch.optim.Opt
 
 
 def learning_rate(settings: Optimisation, step: int) -> float:
-    """Learning rate of `step` (0-based): linear warm-up to the peak, then linear or cosine decay.
+    """Compute the learning rate of a step: linear warm-up to the peak, then linear or cosine decay.
 
-    It starts at `peak_lr / start_divisor` (c1) and ends, at the last step, at `peak_lr / end_divisor` (c2); see the
-    paper, appendix "Implementation Settings".
+    With "linear" and "cosine", the rate starts at `peak_lr / start_divisor` (c1), peaks after the
+    warm-up and ends, at the last step, at `peak_lr / end_divisor` (c2); see the paper, appendix
+    "Implementation Settings". Other schedules count steps as their publications do:
+
+    - "cosine_dino": facebookresearch/dino, utils.py, cosine_scheduler (copied by MEM and CM3AE)
+    - "cosine_moco": facebookresearch/moco-v3, main_moco.py, adjust_learning_rate (ECDP, ECDDP)
+    - "cosine_swin": microsoft/Swin-Transformer, lr_scheduler.py and main.py
+    - "cosine_moby": SwinTransformer/Transformer-SSL, lr_scheduler.py and moby_main.py
+
+    Args:
+        settings: peak, divisors, numbers of steps and the name of the schedule.
+        step: number of optimizer steps already done.
+
+    Returns:
+        The learning rate, which parameter groups multiply by their `lr_share`.
     """
     peak = settings.peak_lr
     start, end = peak / settings.start_divisor, peak / settings.end_divisor
     warmup = min(settings.warmup_steps, settings.steps)
+    if settings.schedule in ("cosine_swin", "cosine_moby"):
+        step = max(0, step - 1)  # the rate of a step is set after it, so that the next one uses it
     if step < warmup:
-        return start + (peak - start) * step / warmup
-    fall = (step - warmup) / max(1, settings.steps - 1 - warmup)
-    if settings.schedule == "cosine":
+        rise = warmup - 1 if settings.schedule == "cosine_dino" else warmup
+        return start + (peak - start) * step / max(1, rise)
+    first = 0 if settings.schedule == "cosine_moby" else warmup
+    last = settings.steps - 1 if settings.schedule in ("linear", "cosine") else settings.steps
+    fall = (step - first) / max(1, last - first)
+    if settings.schedule != "linear":
         fall = (1 - math.cos(math.pi * fall)) / 2
     return peak + (end - peak) * fall
 

@@ -3,12 +3,14 @@
 import dataclasses
 from functools import partial
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from event_files import in_memory
 from loss_cases import own
+from torch import nn
 
 from tespec.core.config import pretraining_settings
 from tespec.datasets.batches import draw_mask, sample_flip_zoom
@@ -16,7 +18,9 @@ from tespec.events import window_histograms
 from tespec.events.histogram import Region
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.models import EventSwin
+from tespec.pretraining.masking import build_decoder
 from tespec.pretraining.tespec import Tespec, normalise_patches
+from tespec.training.optimizer import learning_rate, weight_decay
 
 HEIGHT, WIDTH, UNIT = 56, 90, 16  # neither side is a multiple of the unit
 ROWS, COLS = 4, 6
@@ -60,6 +64,100 @@ def test_losses_are_pixel_means_inside_of_the_image(kind, patch_norm):
     assert losses["loss"].item() == pytest.approx(found[0] + 0.5 * found[1], rel=1e-6)
     torch.testing.assert_close(drawn.target, target, rtol=1e-4, atol=1e-4)
     assert torch.equal(drawn.masked[:, 0, 0], masked[:, 0, 0])
+
+
+def eq_3(x, y, t, p, i, bins=10, interval=50_000):
+    """Stage S_i (2, bins, H, W) of events with times in us, one by one; i counts from 1."""
+    stage = np.zeros((2, bins, HEIGHT, WIDTH))
+    for column, row, time, polarity in zip(x, y, t, p, strict=True):
+        # Integers: floor((t / T - i + 1) * B), with rational numbers
+        bin_number = ((time - (i - 1) * interval) * bins) // interval
+        if 0 <= bin_number < bins:
+            stage[polarity, bin_number, row, column] += 1
+    return stage
+
+
+def int_by_eq_7(image, memory, stage, alpha=5.0, norm_events=5000.0, contrast=1.0, dt=0.005):
+    """Int of Eq. 4 by Eq. 7: all pixels decay with the number of events of each bin."""
+    for negative, positive in zip(*stage, strict=True):
+        n = negative.sum() + positive.sum()
+        image = np.exp(-alpha * dt * n / norm_events) * image + contrast * (positive - negative)
+    return image, memory
+
+
+def int_by_eq_6(image, age, stage, alpha=5.0, contrast=1.0, dt=0.005):
+    """Int of Eq. 4 by Eq. 6, once per bin: pixels with events decay with the time since their last one."""
+    for negative, positive in zip(*stage, strict=True):
+        age = age + dt
+        seen = negative + positive > 0
+        image = np.where(seen, np.exp(-alpha * age) * image + contrast * (positive - negative), image)
+        age = np.where(seen, 0.0, age)
+    return image, age
+
+
+def eq_8(videos, predictions, mask):
+    """Loss over masked patches, normalised each as in MAE, and its gradient by the predictions (T, H, W)."""
+    errors = np.zeros(predictions.shape)
+    for row, col in zip(*mask.nonzero(), strict=True):
+        place = (slice(row * UNIT, (row + 1) * UNIT), slice(col * UNIT, (col + 1) * UNIT))
+        for number, video in enumerate(videos):
+            target = (video[place] - video[place].mean()) / np.sqrt(video[place].var(ddof=1) + 1e-6)
+            errors[number][place] = predictions[number][place] - target
+    pixels = np.kron(mask, np.ones((UNIT, UNIT)))[:HEIGHT, :WIDTH].sum()
+    return (errors**2).sum() / len(videos) / pixels, 2 * errors / len(videos) / pixels
+
+
+@pytest.mark.parametrize(("kind", "integrate"), [("intensity", int_by_eq_7), ("high_pass", int_by_eq_6)])
+def test_the_loss_of_two_steps_follows_from_the_events_by_eqs_3_to_8(kind, integrate):
+    generator = np.random.default_rng(0)
+    x, y, t, p = (generator.integers(0, most, 60_000) for most in (WIDTH, HEIGHT, 200_000, 2))
+    stream = in_memory(x, y, np.sort(t), p, HEIGHT, WIDTH)
+    model = objective(kind=kind, norm_events=5000.0)
+    model.decoder = nn.Module()
+    model.decoder.video = nn.Parameter(torch.randn(1, 2, 1, 64, 96))
+    model.decoder.forward = lambda features: model.decoder.video
+    state, image, memory = None, np.zeros((HEIGHT, WIDTH)), np.zeros((HEIGHT, WIDTH))
+    for step in range(2):
+        segments = [2 * step + 1, 2 * step + 2]
+        windows = [(50_000 * (i - 1), 50_000 * i) for i in segments]
+        batch = {
+            "histograms": torch.from_numpy(window_histograms(stream, windows, 10))[None],
+            "fresh": torch.zeros(1, dtype=torch.bool),
+            "mask": draw_mask(step, ROWS, COLS, 0.5)[None],
+        }
+        losses, state = model.loss(batch, state)
+        gradient = torch.autograd.grad(losses["loss"], model.decoder.video)[0][0, :, 0]
+        videos = []
+        for i in segments:
+            image, memory = integrate(image, memory, eq_3(x, y, np.sort(t), p, i))
+            videos.append(image)
+        predictions = model.decoder.video.detach()[0, :, 0, :HEIGHT, :WIDTH].double().numpy()
+        loss, wanted = eq_8(videos, predictions, batch["mask"][0].numpy())
+        assert losses["loss"].item() == pytest.approx(loss, rel=1e-5)
+        difference = gradient[:, :HEIGHT, :WIDTH].numpy() - wanted
+        assert np.linalg.norm(difference) < 1e-4 * np.linalg.norm(wanted)
+        assert not gradient[:, HEIGHT:].any()
+
+
+def test_the_learning_rate_is_the_appendixs():
+    """Appendix table: peak 2e-4, c1 = 25, c2 = 1,000, linear, 2,000 of 400,000 steps of warm-up."""
+    how = pretraining_settings("tespec", "paper").optimisation
+    steps = [0, 1, 500, 1000, 1999, 2000, 2001, 201_000, 300_000, 399_999]
+    wanted = np.interp(steps, [0, 2000, 399_999], [2e-4 / 25, 2e-4, 2e-4 / 1000])
+    assert [learning_rate(how, step) for step in steps] == pytest.approx(wanted.tolist(), rel=1e-9)
+    assert {weight_decay(how, step) for step in steps} == {0}
+
+
+def test_the_decoder_has_about_the_papers_parameters_and_those_that_the_page_says():
+    settings = pretraining_settings("tespec", "paper").objective["decoder"]
+    with torch.device("meta"):
+        decoder = build_decoder(settings, EventSwin("tiny", True, img_size=(384, 640)), 1)
+    count = sum(parameter.numel() for parameter in decoder.parameters())
+    block = 12 * 488**2 + 13 * 488 + 169 * 8
+    assert count == (768 + 1) * 488 + block + (488 + 1) * 32 * 32
+    assert count == pytest.approx(3.7e6, rel=0.0125)
+    page = (Path(__file__).parents[2] / "docs" / "pretraining.md").read_text()
+    assert f"{count:,} parameters" in page
 
 
 ESTIMATES = {"intensity": partial(estimate_intensity, norm_events=3000.0), "high_pass": estimate_high_pass}

@@ -47,7 +47,9 @@ def test_recipes_are_those_of_their_publications(recipe):
     optimizer, batch, peak, first, last, warmup, *others = PUBLISHED[recipe]
     assert (how.optimizer, settings.batch_size) == (optimizer, batch)
     assert learning_rate(how, 0) == pytest.approx(first, abs=1e-9)
-    assert how.peak_lr == learning_rate(how, how.warmup_steps) == pytest.approx(peak)
+    assert how.peak_lr == pytest.approx(peak)
+    around = [learning_rate(how, step) for step in range(max(0, how.warmup_steps - 1), how.warmup_steps + 2)]
+    assert max(around) == pytest.approx(peak, rel=1e-3)
     assert learning_rate(how, how.steps - 1) == pytest.approx(last, rel=1e-3, abs=1e-9)
     assert how.betas == ((0.9, 0.95) if recipe == "mem" else (0.9, 0.999))  # mem/optim_factory.py; torch's default
     assert build_optimizer(nn.Linear(2, 2), dataclasses.replace(how, patch_embed_lr=1.0)).defaults["betas"] == how.betas
