@@ -156,7 +156,7 @@ class Optimisation:
     steps: PositiveInt
     optimizer: Literal["Adam", "AdamW"] = "AdamW"
     betas: tuple[Momentum, Momentum] = (0.9, 0.999)  # of Adam
-    schedule: Literal["linear", "cosine"] = "cosine"
+    schedule: Literal["linear", "cosine", "exponential"] = "cosine"
     start_divisor: PositiveFloat = 25.0  # c1 in the paper
     end_divisor: PositiveFloat = 1000.0  # c2 in the paper
     warmup_steps: Annotated[int, Field(strict=True, ge=0)] = 0

@@ -22,7 +22,7 @@ def build_optimizer(model: nn.Module, settings: Optimisation) -> torch.optim.Opt
 
 
 def learning_rate(settings: Optimisation, step: int) -> float:
-    """Learning rate of `step` (0-based): linear warm-up to the peak, then linear or cosine decay.
+    """Learning rate of `step` (0-based): linear warm-up to the peak, then linear, cosine or exponential decay.
 
     It starts at `peak_lr / start_divisor` (c1) and ends, at the last step, at `peak_lr / end_divisor` (c2); see the
     paper, appendix "Implementation Settings".
@@ -33,6 +33,8 @@ def learning_rate(settings: Optimisation, step: int) -> float:
     if step < warmup:
         return start + (peak - start) * step / warmup
     fall = (step - warmup) / max(1, settings.steps - 1 - warmup)
+    if settings.schedule == "exponential":
+        return peak * settings.end_divisor**-fall
     if settings.schedule == "cosine":
         fall = (1 - math.cos(math.pi * fall)) / 2
     return peak + (end - peak) * fall
@@ -61,7 +63,7 @@ def parameter_groups(model: nn.Module, settings: Optimisation) -> list[dict[str,
     exempt = settings.weight_decay.exempt
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in trained.items():
-        vector = parameter.dim() <= 1 or name.endswith(".bias")
+        vector = parameter.dim() == 1 or name.endswith(".bias")
         position = any(table in name for table in tables)
         decays = not ((vector and "vectors" in exempt) or (position and "positions" in exempt))
         share = settings.patch_embed_lr if PATCH_EMBED in name else 1.0
