@@ -98,7 +98,7 @@ class Cm3ae(PairMethod):
         ),
     )
     profiles = {
-        "sample": SAMPLE | {"objective": {"mask": {"unit": 16}, "decoder": {"type": "AllStagesDecoder"}, "out": 64}},
+        "sample": SAMPLE | {"objective": {"features": "all", "blocks": 1, "out": 64}},
         "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }
 
