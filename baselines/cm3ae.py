@@ -40,7 +40,7 @@ class Cm3aeSettings:
     decoder_heads: cfg.PositiveInt = 16  # models/mae.py, decoder_num_heads
     # Width of the decoders, and so of the contrast's embeddings; models/mae.py, decoder_embed_dim.
     out: Annotated[int, Field(strict=True, gt=0, multiple_of=4)] = 512
-    contrast_pairs: Annotated[int, Field(strict=True, ge=2)] = 128  # compared with each other; batch_size_per_gpu
+    contrast_pairs: Annotated[int, Field(strict=True, ge=2)] = 128  # compared; batch_size_per_gpu
     logit_scale: cfg.PositiveFloat = math.log(1 / 0.07)  # initial, learned factor of the cosines; models/mae.py
     scale: tuple[cfg.Share, cfg.Share] = (0.2, 1.0)  # minimum and maximum share of the frame in a crop
     frame_weight: cfg.NonNegativeFloat = 4.0  # frame reconstructed from itself
@@ -67,14 +67,14 @@ class Cm3ae(PairMethod):
     summary = "Reconstructs masked patches of events and frame, and contrasts both; ConvLSTMs are randomly initialised."
     masks_patches = True
     deviations = (  # from Event-AHU/CM3AE, models/mae.py
-        "CM3AE's voxels are omitted, as are the frame reconstruction and the contrastive loss that use them: the code "
-        "that extracts their features is not published",
+        "CM3AE's voxels are omitted, as are the frame reconstruction and the contrastive loss that "
+        "use them: the code that extracts their features is not published",
         "CM3AE's encoders are Swins with their own initialisation, and see a learned patch where ViTs drop patches",
         f"CM3AE's {COUNTS}, and the target is a binary map per polarity, instead of an image of both",
         "CM3AE's decoders read tokens of 16 px from each position of a Swin's last stage (32 px), and no class token",
-        "CM3AE's fusion joins all tokens of the last stage, which show masked and visible patches at once, instead of "
-        "the frame's visible tokens and half of the events', and its output stays at the frame's positions, where "
-        "the published code decodes it at the events'",
+        "CM3AE's fusion joins all tokens of the last stage, which show masked and visible patches "
+        "at once, instead of the frame's visible tokens and half of the events', and its output "
+        "stays at the frame's positions, where the published code decodes it at the events'",
         "CM3AE's sine-cosine positions are added before the fusion, since Swins have none at their input",
     )
     # Values from Event-AHU/CM3AE, main.py, unless another file is named; 4 GPUs as in the command of README.md.
@@ -93,8 +93,8 @@ class Cm3ae(PairMethod):
             weight_decay=cfg.Decay(0.04, 0.4, ("vectors",)),  # utils.py, get_params_groups
         ),
         deviations=(
-            "CM3AE is trained on recordings with grey frames, instead of REV2M's pairs in colour; crops are resized to "
-            "the frame's size, instead of squares of 224 px",
+            "CM3AE is trained on recordings with grey frames, instead of REV2M's pairs in colour; "
+            "crops are resized to the frame's size, instead of squares of 224 px",
         ),
     )
     profiles = {
@@ -105,12 +105,13 @@ class Cm3ae(PairMethod):
     def __init__(self, own: Cm3aeSettings, backbone: Backbone, images: Backbone) -> None:
         super().__init__()
         self.own, self.backbone, self.images = own, backbone, images
-        divided = {"heads": (own.heads, backbone.channels[-1]), "decoder_heads": (own.decoder_heads, own.out)}
+        fused = backbone.channels[-1]
+        divided = {"heads": (own.heads, fused), "decoder_heads": (own.decoder_heads, own.out)}
         for name, (heads, width) in divided.items():
             if width % heads:
                 what = f"{heads} does not divide the width of {width}"
                 raise UserError(f"objective.{name}", what, "set it to a divisor")
-        self.fusion = Fusion(backbone.channels[-1], own.heads, backbone.img_size)
+        self.fusion = Fusion(fused, own.heads, backbone.img_size)
         self.event_decoder = MaskedDecoder(own, backbone, 2)
         self.frame_decoder = MaskedDecoder(own, images, 1)
         self.logit_scale = nn.Parameter(torch.tensor(own.logit_scale))
@@ -124,13 +125,14 @@ class Cm3ae(PairMethod):
         return super().from_settings(own, settings, data)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Return "loss", the weighted sum of four losses, and "found", the share of correct matches."""
+        """Return "loss", a weighted sum of four losses, and "found", the share of correct matches."""
         own, histograms = self.own, batch["histograms"]
-        pictures = torch.cat([event_frame(histograms), batch["images"]], 2)  # (B, 1, 2 + 1, H, W) uint8
+        pictures = torch.cat([event_frame(histograms), batch["images"]], 2)  # (B, 1, 3, H, W) uint8
         if self.training:
             crops = random_resized_crops(torch.cat([histograms, pictures], 2), own.scale)
             histograms, pictures = crops.split([histograms.shape[2], pictures.shape[2]], 2)
-        target, frame = ((pictures.float().round() / 255 - GREY_MEAN) / GREY_DEVIATION).split([2, 1], 2)
+        pictures = (pictures.float().round() / 255 - GREY_MEAN) / GREY_DEVIATION
+        target, frame = pictures.split([2, 1], 2)
         events_mask, frame_mask = (sent(mask, frame.device) for mask in self._masks(histograms))
         event_features = self.event_decoder.encode(self.backbone, histograms, events_mask)
         frame_features = self.frame_decoder.encode(self.images, frame, frame_mask)
@@ -143,10 +145,11 @@ class Cm3ae(PairMethod):
         loss_fused = masked_error(drawn_fused, frame, frame_mask, own.mask.unit)
         pairs = all_gather_rows(events), all_gather_rows(frames)
         loss_contrast, found = contrast_in_groups(*pairs, self.logit_scale, own.contrast_pairs)
-        reconstruction = own.frame_weight * loss_frame + own.events_weight * loss_events + own.fused_weight * loss_fused
+        loss = own.frame_weight * loss_frame + own.events_weight * loss_events
+        loss = loss + own.fused_weight * loss_fused + own.contrast_weight * loss_contrast
         named = {"loss_frame": loss_frame, "loss_events": loss_events, "loss_fused": loss_fused}
         named |= {"loss_contrast": loss_contrast, "found": found}
-        return {"loss": reconstruction + own.contrast_weight * loss_contrast, **named}, None
+        return {"loss": loss, **named}, None
 
     def _masks(self, histograms: Tensor) -> list[Tensor]:
         """Draw masks (B, rows, cols) bool of events and frames, on the CPU."""
@@ -189,7 +192,7 @@ def masked_error(drawn: Tensor, target: Tensor, mask: Tensor, unit: int) -> Tens
 
 
 def contrast_in_groups(events: Tensor, frames: Tensor, scale: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
-    """Contrast events with frames both ways among groups of about `pairs` pairs (models/mae.py, ClipLoss).
+    """Contrast events with frames both ways in groups of about `pairs` pairs (mae.py, ClipLoss).
 
     Args:
         events: embeddings (N, D) of all ranks' events.
@@ -208,15 +211,15 @@ def contrast_in_groups(events: Tensor, frames: Tensor, scale: Tensor, pairs: int
 
 
 def positions(grid: tuple[int, int], width: int) -> Tensor:
-    """Sines and cosines (h * w, width) of the positions of a grid; columns in the first half (pos_embed.py)."""
+    """Sines and cosines (h * w, width) of a grid's positions; columns come first (pos_embed.py)."""
     return build_sincos2d_pos_embed(list(grid), width, interleave_sin_cos=True).roll(width // 2, 1)
 
 
 class MaskedDecoder(nn.Module):
-    """Masks and encodes one of the two inputs, and reconstructs its `planes` planes (models/mae.py).
+    """Masks and encodes one of the inputs, and reconstructs its `planes` planes (models/mae.py).
 
-    Tokens of the masks' patches attend to each other, and each draws its patch. Their learned sum is the embedding of
-    the contrastive loss.
+    Tokens of the masks' patches attend to each other, and each draws its patch. Their learned sum
+    is the embedding of the contrastive loss.
     """
 
     positions: Tensor
@@ -226,25 +229,27 @@ class MaskedDecoder(nn.Module):
         self.unit, (height, width) = own.mask.unit, backbone.img_size
         self.grid = (height // self.unit, width // self.unit)
         self.mask_patch = MaskPatch(self.unit, backbone.in_channels)
-        self.encoder_norm = LayerNorm2d(backbone.channels[-1])  # timm's norms have an epsilon of 1e-6, as theirs
+        self.encoder_norm = LayerNorm2d(backbone.channels[-1])  # epsilon 1e-6, as all norms here
         self.patch_tokens = PatchTokens(backbone.channels, self.unit, own.out, own.features)
         self.register_buffer("positions", positions(self.grid, own.out), persistent=False)
-        self.blocks = nn.Sequential(*(Block(own.out, own.decoder_heads, qkv_bias=True) for _ in range(own.blocks)))
+        blocks = (Block(own.out, own.decoder_heads, qkv_bias=True) for _ in range(own.blocks))
+        self.blocks = nn.Sequential(*blocks)
         self.norm = LayerNorm(own.out)
         self.draw = nn.Linear(own.out, planes * self.unit**2)
         self.sum = nn.Linear(math.prod(self.grid), 1)
         self.apply(init_weights_vit_jax)  # Xavier's in linear layers, with biases of 0
 
     def encode(self, backbone: Backbone, frames: Tensor, mask: Tensor) -> list[Tensor]:
-        """Encode frames (B, 1, C, H, W), masked at `mask` (B, rows, cols), to the features of four stages."""
+        """Encode frames (B, 1, C, H, W), masked at `mask` (B, rows, cols), to four features."""
         features, _ = self.mask_patch.encode(backbone, frames, mask)
         return [*features[:-1], self.encoder_norm(features[-1].squeeze(1)).unsqueeze(1)]
 
     def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Decode features to images (B, 1, planes, H, W) at the backbone's `img_size`, and embeddings (B, D)."""
+        """Decode features to images (B, 1, planes, H, W) and embeddings (B, D)."""
         tokens = self.norm(self.blocks(self.patch_tokens(features) + self.positions))
         patches = self.draw(tokens).transpose(1, 2).unflatten(2, self.grid)
-        return pixel_shuffle(patches, self.unit).unsqueeze(1), in_fp32(self.sum)(tokens.transpose(1, 2)).squeeze(2)
+        embeddings = in_fp32(self.sum)(tokens.transpose(1, 2)).squeeze(2)
+        return pixel_shuffle(patches, self.unit).unsqueeze(1), embeddings
 
 
 class Fusion(nn.Module):
@@ -254,7 +259,7 @@ class Fusion(nn.Module):
 
     def __init__(self, width: int, heads: int, img_size: tuple[int, int]) -> None:
         super().__init__()
-        self.block = Block(width, heads, qkv_bias=True, norm_layer=nn.LayerNorm)  # with an epsilon of 1e-5
+        self.block = Block(width, heads, qkv_bias=True, norm_layer=nn.LayerNorm)  # epsilon 1e-5
         self.scale = nn.Parameter(torch.full((width,), MLP_SCALE))
         grid = (img_size[0] // STRIDE, img_size[1] // STRIDE)
         self.register_buffer("positions", positions(grid, width), persistent=False)

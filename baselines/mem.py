@@ -74,25 +74,32 @@ COLLAPSED = 2.0  # a lower perplexity on validation data means that the tokenize
 def tokenizer_input(histograms: Tensor, hot: float, gamma: float) -> Tensor:
     """Convert histograms (N, 2 * bins, H, W) to tokenizer inputs (N, 3, H, W) float32 from 0 to 1.
 
-    The planes are positive counts, zeros (the time surface, which is not used) and negative counts, divided by the
-    frame's maximum. Pixels `hot` in one polarity are cleared in both (mem/transforms.py).
+    The planes are positive counts, zeros (the unused time surface) and negative counts, divided by
+    the frame's maximum. Pixels `hot` in one polarity are cleared in both (mem/transforms.py).
     """
     counts = histograms.unflatten(1, (2, -1)).sum(2, dtype=torch.float32)
     variance, mean = torch.var_mean(counts, (1, 2, 3), keepdim=True)
     is_hot = (counts > mean + hot * variance.sqrt()).any(1, keepdim=True)
     counts = torch.where(is_hot, 0.0, counts)
-    negative, positive = (counts / counts.amax((1, 2, 3), keepdim=True).clamp(min=1)).pow(gamma).unbind(1)
+    most = counts.amax((1, 2, 3), keepdim=True).clamp(min=1)
+    negative, positive = (counts / most).pow(gamma).unbind(1)
     return torch.stack([positive, torch.zeros_like(positive), negative], 1)
 
 
+def _affine(
+    image: Tensor, how: InterpolationMode, move: Sequence[int] = (0, 0), shear: Sequence[float] = (0, 0)
+) -> Tensor:
+    return functional.affine(image, 0, list(move), 1, list(shear), how)
+
+
 Operation = Callable[[Tensor, float, InterpolationMode], Tensor]
-# Operations of mem/transforms.py, EventRandAugment, in its order: on images (..., H, W), at levels from -1 to 1.
+# Of mem/transforms.py, EventRandAugment, in its order: on images (..., H, W), at levels from -1 to 1.
 GEOMETRIC: list[Operation] = [
     lambda image, level, how: image,
-    lambda image, level, how: functional.affine(image, 0, [0, 0], 1, [math.degrees(0.3 * level), 0], how),
-    lambda image, level, how: functional.affine(image, 0, [0, 0], 1, [0, math.degrees(0.3 * level)], how),
-    lambda image, level, how: functional.affine(image, 0, [int(FARTHEST * image.shape[-1] * level), 0], 1, [0, 0], how),
-    lambda image, level, how: functional.affine(image, 0, [0, int(FARTHEST * image.shape[-2] * level)], 1, [0, 0], how),
+    lambda image, level, how: _affine(image, how, shear=[math.degrees(0.3 * level), 0]),
+    lambda image, level, how: _affine(image, how, shear=[0, math.degrees(0.3 * level)]),
+    lambda image, level, how: _affine(image, how, [int(FARTHEST * image.shape[-1] * level), 0]),
+    lambda image, level, how: _affine(image, how, [0, int(FARTHEST * image.shape[-2] * level)]),
     lambda image, level, how: functional.rotate(image, 30 * level, how),
 ]
 # Of 8-bit images of three planes.
@@ -112,7 +119,7 @@ STRONGEST = 20  # bin of the strongest operation that is drawn
 
 
 def rand_augment(lanes: Tensor, operations: Sequence[Operation], how: InterpolationMode) -> Tensor:
-    """Apply two random operations, each at a random level, to each lane (mem/datasets.py, EventRandAugment).
+    """Apply two random operations, each at a random level, to each lane (EventRandAugment).
 
     Args:
         lanes: uint8 (N, ..., H, W); a lane's frames are transformed alike.
@@ -206,7 +213,7 @@ def perplexity(used: Tensor) -> Tensor:
 
 
 class TokenHead(nn.Module):
-    """Logits of tokens of `unit` px at selected patches, see `PatchTokens`; initialised as mem/modeling_pretrain.py."""
+    """Logits of tokens of `unit` px at selected patches, started as in mem/modeling_pretrain.py."""
 
     def __init__(self, channels: tuple[int, ...], unit: int, tokens: int, features: str) -> None:
         super().__init__()
@@ -291,9 +298,8 @@ class MemTokenizer(EventMethod):
             histograms = random_shifts(random_time_flips(histograms), own.shift)
         images = tokenizer_input(random_crops(histograms, own.crop).flatten(0, 1), own.hot, own.gamma)
         if self.training:
-            images = (
-                rand_augment((255 * images).to(torch.uint8), GEOMETRIC + PHOTOMETRIC, InterpolationMode.BILINEAR) / 255
-            )
+            bytes_ = (255 * images).to(torch.uint8)
+            images = rand_augment(bytes_, GEOMETRIC + PHOTOMETRIC, InterpolationMode.BILINEAR) / 255
         logits = self.backbone.encoder(pad_to(images, padded_size(images.shape[-2], images.shape[-1], own.unit)))
         vectors = mixed_tokens(logits, gumbel_noise(logits), self._temperature, self.backbone.codebook)
         drawn, divergence = tokenizer_losses(self.backbone.decoder(vectors), images, logits)
@@ -302,7 +308,7 @@ class MemTokenizer(EventMethod):
 
     @property
     def _temperature(self) -> Tensor:
-        """Temperature, times exp(-anneal_rate * step) after the first step of each epoch (eventvae/train_vae.py)."""
+        """Temperature, times exp(-anneal_rate * step) after an epoch's first step (train_vae.py)."""
         (start, least), epoch = self.own.temperature, (EPOCHS * self.share).ceil() - 1
         return (start * (-ANNEALING * epoch * (epoch + 1) / 2).exp()).clamp(min=least).float()
 
@@ -342,9 +348,9 @@ class Mem(EventMethod):
     masks_patches = True
     deviations = (
         "MEM's network is a Swin on the complete frame, instead of a ViT-B/16 on squares of 224 px",
-        "MEM keeps the five geometric ones of RandAugment's 14 operations, which take the nearest pixel, since its "
-        "network reads whole counts, as in fine-tuning; eight others, and the jitter of brightness and saturation, "
-        "change 8-bit images",
+        "MEM keeps the five geometric ones of RandAugment's 14 operations, which take the nearest "
+        "pixel, since its network reads whole counts, as in fine-tuning; eight others, and the "
+        "jitter of brightness and saturation, change 8-bit images",
         "MEM predicts all tokens within a position of the Swin's last stage, instead of one per position of a ViT",
         "MEM masks with a learned patch of pixels before the embedding, instead of a learned token after it",
         "MEM with memory (recurrent=true) masks the same patches in all segments of a step, carries the state, and "
@@ -409,9 +415,11 @@ class Mem(EventMethod):
         own, tokenizer, histograms = self.own, self.own.tokenizer, batch["histograms"]
         if self.training:
             memory = self.backbone.recurrent
-            shifted = random_shifts(histograms if memory else random_time_flips(histograms), tokenizer.shift)
-            operations = GEOMETRIC + GEOMETRIC[:1] * len(PHOTOMETRIC)
-            histograms = shifted if memory else rand_augment(shifted, operations, InterpolationMode.NEAREST)
+            played = histograms if memory else random_time_flips(histograms)
+            histograms = random_shifts(played, tokenizer.shift)
+            if not memory:
+                operations = GEOMETRIC + GEOMETRIC[:1] * len(PHOTOMETRIC)
+                histograms = rand_augment(histograms, operations, InterpolationMode.NEAREST)
         images = tokenizer_input(histograms.flatten(0, 1), tokenizer.hot, tokenizer.gamma)
         tokens = self.tokenizer.tokens(pad_to(images, self.backbone.img_size))
         rows, columns = (-(-side // tokenizer.unit) for side in histograms.shape[-2:])

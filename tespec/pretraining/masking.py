@@ -102,7 +102,7 @@ def block_mask(generator: np.random.Generator, rows: int, columns: int, most: in
 
 
 class PatchTokens(nn.Module):
-    """Tokens of `unit` px and `width` channels from the "last" stage's features, or the sum over "all" stages.
+    """Tokens of `unit` px and `width` channels from the "last" stage, or the sum over "all" stages.
 
     A position of a coarser stage yields all tokens inside it.
     """
@@ -118,7 +118,7 @@ class PatchTokens(nn.Module):
         self.laterals = nn.ModuleList(laterals)
 
     def forward(self, features: list[Tensor]) -> Tensor:
-        """Tokens (B * T, h * w, width), row by row, of features (B, T, C, H, W) of the four stages."""
+        """Tokens (B * T, h * w, width), row by row, of features (B, T, C, H, W) of four stages."""
         used = zip(self.laterals, features[-len(self.laterals) :], strict=True)
         maps = torch.stack([lateral(stage.flatten(0, 1)) for lateral, stage in used]).sum(0)
         return maps.flatten(2).transpose(1, 2)

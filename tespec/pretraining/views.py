@@ -82,10 +82,10 @@ def random_views(
 
 
 def random_resized_crops(frames: Tensor, scale: tuple[float, float]) -> Tensor:
-    """Crop and mirror each lane of frames (B, T, C, H, W) uint8 at random, and resize the crop to the frames' size.
+    """Crop each lane of frames (B, T, C, H, W) uint8 at random, mirror it, and resize it to H x W.
 
-    As `RandomResizedCrop` of torchvision with Pillow's bicubic filter, and `RandomHorizontalFlip`; the same for all
-    segments.
+    As torchvision's `RandomResizedCrop` with Pillow's bicubic filter, and `RandomHorizontalFlip`;
+    the same for all segments.
 
     Args:
         frames: values from 0 to 255.
@@ -101,9 +101,10 @@ def random_resized_crops(frames: Tensor, scale: tuple[float, float]) -> Tensor:
         lane[..., top : bottom + 1, min(left, right) : max(left, right) + 1].float()
         for lane, (top, bottom, left, right) in zip(frames, boxes, strict=True)
     ]
-    crops = [interpolate(part, size, mode="bicubic", antialias=True).clamp(0, 255) for part in parts]
-    mirrored = [left > right for _, _, left, right in boxes]
-    return torch.stack([crop.flip(-1) if flip else crop for crop, flip in zip(crops, mirrored, strict=True)])
+    crops = torch.stack([interpolate(part, size, mode="bicubic", antialias=True) for part in parts])
+    mirrored = torch.tensor([left > right for _, _, left, right in boxes])
+    mirrored = sent(mirrored, frames.device).view(-1, 1, 1, 1, 1)
+    return torch.where(mirrored, crops.flip(-1), crops).clamp(0, 255)
 
 
 def random_time_flips(histograms: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ def build_optimizer(model: nn.Module, settings: Optimisation) -> torch.optim.Opt
 
 
 def learning_rate(settings: Optimisation, step: int) -> float:
-    """Learning rate of `step` (0-based): linear warm-up to the peak, then linear, cosine or exponential decay.
+    """Learning rate of `step` (0-based): linear warm-up to the peak, then decay by the schedule.
 
     It starts at `peak_lr / start_divisor` (c1) and ends, at the last step, at `peak_lr / end_divisor` (c2); see the
     paper, appendix "Implementation Settings".
