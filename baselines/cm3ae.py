@@ -1,28 +1,29 @@
 """CM3AE: masked frames and events are reconstructed, alone and together (Wu et al., ACM MM 2025)."""
 
 import math
-from dataclasses import field
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from pydantic.dataclasses import dataclass
-from timm.layers import build_sincos2d_pos_embed
-from timm.models.vision_transformer import Block
+from timm.layers import LayerNorm, LayerNorm2d, build_sincos2d_pos_embed
+from timm.models.vision_transformer import Block, init_weights_vit_jax
 from torch import Tensor, nn
+from torch.nn.functional import pixel_shuffle
 from typing_extensions import Self
 
 from baselines import COUNTS, SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.distributed import all_gather_rows, global_mean, shard_slice
 from tespec.core.errors import UserError
-from tespec.datasets.images import GREY_DEVIATION, GREY_MEAN, as_input
+from tespec.datasets.images import GREY_DEVIATION, GREY_MEAN
 from tespec.models.backbone import Backbone
 from tespec.models.layers import STRIDE, crop, in_fp32, sent
-from tespec.pretraining.contrast import Projector, info_nce, pooled
+from tespec.pretraining.contrast import info_nce
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.masking import MaskPatch, build_decoder, pixel_maps
+from tespec.pretraining.masking import MaskPatch, PatchTokens, pixel_maps
 from tespec.pretraining.method import PairMethod
-from tespec.pretraining.views import random_views
+from tespec.pretraining.views import random_resized_crops
 from tespec.registry import METHODS
 
 MLP_SCALE = 1e-5  # models/mae.py, init_values
@@ -32,10 +33,14 @@ MLP_SCALE = 1e-5  # models/mae.py, init_values
 class Cm3aeSettings:
     """Settings of masks, decoders, contrast and loss weights (those of CM3AELoss)."""
 
-    mask: cfg.Mask = cfg.Mask(32, 0.75)  # of both inputs; mask_ratio, on Swin's last tokens instead of ViT's 16 px
-    decoder: dict[str, Any] = field(default_factory=lambda: {"type": "LastStageDecoder"})  # with its settings
+    mask: cfg.Mask = cfg.Mask(16, 0.75)  # of both inputs; patch_size and mask_ratio
     heads: cfg.PositiveInt = 4  # of the fusion attention; models/mae.py, num_heads_att
-    out: cfg.PositiveInt = 512  # embedding width of the contrast; models/mae.py, decoder_embed_dim
+    features: Literal["last", "all"] = "last"  # decoded: last stage, or sum over all stages
+    blocks: cfg.Depth = 8  # of each decoder; models/mae.py, decoder_depth
+    decoder_heads: cfg.PositiveInt = 16  # models/mae.py, decoder_num_heads
+    # Width of the decoders, and so of the contrast's embeddings; models/mae.py, decoder_embed_dim.
+    out: Annotated[int, Field(strict=True, gt=0, multiple_of=4)] = 512
+    contrast_pairs: Annotated[int, Field(strict=True, ge=2)] = 128  # compared; batch_size_per_gpu
     logit_scale: cfg.PositiveFloat = math.log(1 / 0.07)  # initial, learned factor of the cosines; models/mae.py
     scale: tuple[cfg.Share, cfg.Share] = (0.2, 1.0)  # minimum and maximum share of the frame in a crop
     frame_weight: cfg.NonNegativeFloat = 4.0  # frame reconstructed from itself
@@ -45,7 +50,7 @@ class Cm3aeSettings:
 
     def kept(self, units: int) -> int:
         """Number of visible patches among `units`."""
-        return units - round(self.mask.ratio * units)
+        return int(units * (1 - self.mask.ratio))
 
 
 @METHODS.register_module(name="cm3ae")
@@ -62,15 +67,15 @@ class Cm3ae(PairMethod):
     summary = "Reconstructs masked patches of events and frame, and contrasts both; ConvLSTMs are randomly initialised."
     masks_patches = True
     deviations = (  # from Event-AHU/CM3AE, models/mae.py
-        "CM3AE's voxels are omitted, as are the frame reconstruction and the contrastive loss that use them",
-        "CM3AE's backbones are Swins, which see a learned patch where ViTs drop patches",
+        "CM3AE's voxels are omitted, as are the frame reconstruction and the contrastive loss that "
+        "use them: the code that extracts their features is not published",
+        "CM3AE's encoders are Swins with their own initialisation, and see a learned patch where ViTs drop patches",
         f"CM3AE's {COUNTS}, and the target is a binary map per polarity, instead of an image of both",
-        "CM3AE's decoders are TESPEC's (one block, or convolutions), instead of eight blocks",
-        "CM3AE's fusion joins all tokens of the last stage, instead of the frame's and half of the visible events' "
-        "tokens, and the fused tokens are decoded at the frame's positions, where the published code decodes them at "
-        "the events' positions",
-        "CM3AE's contrastive loss uses the encoders' pooled last stages, instead of learned sums over decoder tokens",
-        "CM3AE's contrastive loss is over the global batch, instead of the 128 pairs of each GPU",
+        "CM3AE's decoders read tokens of 16 px from each position of a Swin's last stage (32 px), and no class token",
+        "CM3AE's fusion joins all tokens of the last stage, which show masked and visible patches "
+        "at once, instead of the frame's visible tokens and half of the events', and its output "
+        "stays at the frame's positions, where the published code decodes it at the events'",
+        "CM3AE's sine-cosine positions are added before the fusion, since Swins have none at their input",
     )
     # Values from Event-AHU/CM3AE, main.py, unless another file is named; 4 GPUs as in the command of README.md.
     recipe = cfg.Pretraining(
@@ -80,6 +85,7 @@ class Cm3ae(PairMethod):
         drop_path=0.0,  # the model is built without main.py's 0.1
         optimisation=cfg.Optimisation(
             peak_lr=4.0e-4,  # lr 2e-4 * 512 / 256
+            schedule="cosine_dino",  # utils.py
             start_divisor=1.0e6,  # from 0; utils.py
             end_divisor=400,  # to min_lr 1e-6
             steps=990400,  # 200 epochs of 2,535,759 pairs (README.md)
@@ -88,24 +94,27 @@ class Cm3ae(PairMethod):
             weight_decay=cfg.Decay(0.04, 0.4, ("vectors",)),  # utils.py, get_params_groups
         ),
         deviations=(
-            "CM3AE is trained on recordings with grey frames, instead of REV2M's pairs in colour; crops are bilinear, "
-            "instead of bicubic",
+            "CM3AE is trained on recordings with grey frames, instead of REV2M's pairs in colour; "
+            "crops are resized to the frame's size, instead of squares of 224 px",
         ),
     )
     profiles = {
-        "sample": SAMPLE | {"objective": {"mask": {"unit": 16}, "decoder": {"type": "AllStagesDecoder"}, "out": 64}},
+        "sample": SAMPLE | {"objective": {"features": "all", "blocks": 1, "out": 64}},
         "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }
 
     def __init__(self, own: Cm3aeSettings, backbone: Backbone, images: Backbone) -> None:
         super().__init__()
         self.own, self.backbone, self.images = own, backbone, images
-        unit, width = own.mask.unit, backbone.channels[-1]
-        self.events_patch, self.frame_patch = MaskPatch(unit, backbone.in_channels), MaskPatch(unit, images.in_channels)
-        self.fusion = Fusion(width, own.heads, backbone.img_size)
-        self.draw_events = build_decoder(own.decoder, backbone, 2)
-        self.draw_frame = build_decoder(own.decoder, images, images.in_channels)
-        self.of_events, self.of_frame = (Projector(nn.Linear(width, own.out)) for _ in range(2))
+        fused = backbone.channels[-1]
+        divided = {"heads": (own.heads, fused), "decoder_heads": (own.decoder_heads, own.out)}
+        for name, (heads, width) in divided.items():
+            if width % heads:
+                what = f"{heads} does not divide the width of {width}"
+                raise UserError(f"objective.{name}", what, "set it to a divisor")
+        self.fusion = Fusion(fused, own.heads, backbone.img_size)
+        self.event_decoder = MaskedDecoder(own, backbone, 2)
+        self.frame_decoder = MaskedDecoder(own, images, 1)
         self.logit_scale = nn.Parameter(torch.tensor(own.logit_scale))
 
     @classmethod
@@ -117,28 +126,31 @@ class Cm3ae(PairMethod):
         return super().from_settings(own, settings, data)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
-        """Return "loss", the weighted sum of four losses, and "found", the share of events matched with their frame."""
-        own, histograms, frame = self.own, batch["histograms"], as_input(batch["images"])
-        target = event_frame(histograms)
+        """Return "loss", a weighted sum of four losses, and "found", the share of correct matches."""
+        own, histograms = self.own, batch["histograms"]
+        pictures = torch.cat([event_frame(histograms), batch["images"]], 2)  # (B, 1, 3, H, W) uint8
         if self.training:
-            parts = (histograms, target, frame)
-            (crops,), _ = random_views(torch.cat(parts, 2), 1, (frame.shape[-2], frame.shape[-1]), own.scale)
-            histograms, target, frame = crops.split([each.shape[2] for each in parts], 2)
+            crops = random_resized_crops(torch.cat([histograms, pictures], 2), own.scale)
+            histograms, pictures = crops.split([histograms.shape[2], pictures.shape[2]], 2)
+        pictures = (pictures.float().round() / 255 - GREY_MEAN) / GREY_DEVIATION
+        target, frame = pictures.split([2, 1], 2)
         events_mask, frame_mask = (sent(mask, frame.device) for mask in self._masks(histograms))
-        of_events, _ = self.events_patch.encode(self.backbone, histograms, events_mask)
-        of_frame, _ = self.frame_patch.encode(self.images, frame, frame_mask)
-        of_both = [*of_frame[:-1], self.fusion(of_frame[-1], of_events[-1])]
-        drawn = _error(self.draw_events(of_events), target, events_mask, own.mask.unit)
-        alone = _error(self.draw_frame(of_frame), frame, frame_mask, own.mask.unit)
-        fused = _error(self.draw_frame(of_both), frame, frame_mask, own.mask.unit)
-        events = all_gather_rows(self.of_events(pooled(of_events[-1])))
-        frames = all_gather_rows(self.of_frame(pooled(of_frame[-1])))
-        forth, found = info_nce(events, frames, 1 / self.logit_scale)
-        back, _ = info_nce(frames, events, 1 / self.logit_scale)
-        contrast = (forth + back) / 2
-        reconstruction = own.frame_weight * alone + own.events_weight * drawn + own.fused_weight * fused
-        named = {"loss_frame": alone, "loss_events": drawn, "loss_fused": fused, "loss_contrast": contrast}
-        return {"loss": reconstruction + own.contrast_weight * contrast, **named, "found": found}, None
+        event_features = self.event_decoder.encode(self.backbone, histograms, events_mask)
+        frame_features = self.frame_decoder.encode(self.images, frame, frame_mask)
+        fused_features = [*frame_features[:-1], self.fusion(frame_features[-1], event_features[-1])]
+        drawn_events, events = self.event_decoder(event_features)
+        drawn_frame, frames = self.frame_decoder(frame_features)
+        drawn_fused, _ = self.frame_decoder(fused_features)
+        loss_events = masked_error(drawn_events, target, events_mask, own.mask.unit)
+        loss_frame = masked_error(drawn_frame, frame, frame_mask, own.mask.unit)
+        loss_fused = masked_error(drawn_fused, frame, frame_mask, own.mask.unit)
+        pairs = all_gather_rows(events), all_gather_rows(frames)
+        loss_contrast, found = contrast_in_groups(*pairs, self.logit_scale, own.contrast_pairs)
+        loss = own.frame_weight * loss_frame + own.events_weight * loss_events
+        loss = loss + own.fused_weight * loss_fused + own.contrast_weight * loss_contrast
+        named = {"loss_frame": loss_frame, "loss_events": loss_events, "loss_fused": loss_fused}
+        named |= {"loss_contrast": loss_contrast, "found": found}
+        return {"loss": loss, **named}, None
 
     def _masks(self, histograms: Tensor) -> list[Tensor]:
         """Draw masks (B, rows, cols) bool of events and frames, on the CPU."""
@@ -161,17 +173,84 @@ def draw_masks(draws: Tensor, kept: int) -> tuple[Tensor, Tensor]:
 
 
 def event_frame(histograms: Tensor) -> Tensor:
-    """Binary maps (B, 1, 2, H, W) of pixels with events of each polarity, normalised like a grey frame."""
-    there = histograms.unflatten(2, (2, -1)).amax(3) > 0
-    return (there.float() - GREY_MEAN) / GREY_DEVIATION
+    """Maps (B, 1, 2, H, W) uint8 of pixels with events of each polarity: 255 with, 0 without."""
+    return (histograms.unflatten(2, (2, -1)).amax(3) > 0).to(torch.uint8) * 255
 
 
 @in_fp32
-def _error(drawn: Tensor, wanted: Tensor, mask: Tensor, unit: int) -> Tensor:
-    """Mean squared error over the masked patches of images (B, 1, planes, H, W)."""
-    size = (wanted.shape[-2], wanted.shape[-1])
-    squares, pixels = (crop(drawn, size) - wanted).square().mean((1, 2)), pixel_maps(mask, unit, size)
+def masked_error(drawn: Tensor, target: Tensor, mask: Tensor, unit: int) -> Tensor:
+    """Mean squared error over masked patches (models/mae.py, forward_loss).
+
+    Args:
+        drawn: reconstruction (B, 1, planes, H', W'), at least as large as the target.
+        target: normalised images (B, 1, planes, H, W).
+        mask: masked patches (B, rows, cols) of `unit` px, bool.
+        unit: side of a patch in px.
+    """
+    size = (target.shape[-2], target.shape[-1])
+    squares, pixels = (crop(drawn, size) - target).square().mean((1, 2)), pixel_maps(mask, unit, size)
     return global_mean((squares * pixels).sum(), pixels.sum())
+
+
+def contrast_in_groups(events: Tensor, frames: Tensor, scale: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
+    """Contrast events with frames both ways in groups of about `pairs` pairs (mae.py, ClipLoss).
+
+    Args:
+        events: embeddings (N, D) of all ranks' events.
+        frames: embeddings (N, D) of their frames.
+        scale: factor of the cosines.
+        pairs: size of a group, the batch of a GPU in the published training.
+
+    Returns:
+        the mean cross-entropy, and the share of correct matches.
+    """
+    count = max(1, round(len(events) / pairs))
+    groups = zip(events.chunk(count), frames.chunk(count), strict=True)
+    both_ways = [pair for one, other in groups for pair in ((one, other), (other, one))]
+    losses, matched = zip(*(info_nce(*pair, 1 / scale) for pair in both_ways), strict=True)
+    return torch.stack(losses).mean(), torch.stack(matched).mean()
+
+
+def positions(grid: tuple[int, int], width: int) -> Tensor:
+    """Sines and cosines (h * w, width) of a grid's positions; columns come first (pos_embed.py)."""
+    return build_sincos2d_pos_embed(list(grid), width, interleave_sin_cos=True).roll(width // 2, 1)
+
+
+class MaskedDecoder(nn.Module):
+    """Masks and encodes one of the inputs, and reconstructs its `planes` planes (models/mae.py).
+
+    Tokens of the masks' patches attend to each other, and each draws its patch. Their learned sum
+    is the embedding of the contrastive loss.
+    """
+
+    positions: Tensor
+
+    def __init__(self, own: Cm3aeSettings, backbone: Backbone, planes: int) -> None:
+        super().__init__()
+        self.unit, (height, width) = own.mask.unit, backbone.img_size
+        self.grid = (height // self.unit, width // self.unit)
+        self.mask_patch = MaskPatch(self.unit, backbone.in_channels)
+        self.encoder_norm = LayerNorm2d(backbone.channels[-1])  # epsilon 1e-6, as all norms here
+        self.patch_tokens = PatchTokens(backbone.channels, self.unit, own.out, own.features)
+        self.register_buffer("positions", positions(self.grid, own.out), persistent=False)
+        blocks = (Block(own.out, own.decoder_heads, qkv_bias=True) for _ in range(own.blocks))
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = LayerNorm(own.out)
+        self.draw = nn.Linear(own.out, planes * self.unit**2)
+        self.sum = nn.Linear(math.prod(self.grid), 1)
+        self.apply(init_weights_vit_jax)  # Xavier's in linear layers, with biases of 0
+
+    def encode(self, backbone: Backbone, frames: Tensor, mask: Tensor) -> list[Tensor]:
+        """Encode frames (B, 1, C, H, W), masked at `mask` (B, rows, cols), to four features."""
+        features, _ = self.mask_patch.encode(backbone, frames, mask)
+        return [*features[:-1], self.encoder_norm(features[-1].squeeze(1)).unsqueeze(1)]
+
+    def forward(self, features: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Decode features to images (B, 1, planes, H, W) and embeddings (B, D)."""
+        tokens = self.norm(self.blocks(self.patch_tokens(features) + self.positions))
+        patches = self.draw(tokens).transpose(1, 2).unflatten(2, self.grid)
+        embeddings = in_fp32(self.sum)(tokens.transpose(1, 2)).squeeze(2)
+        return pixel_shuffle(patches, self.unit).unsqueeze(1), embeddings
 
 
 class Fusion(nn.Module):
@@ -181,13 +260,11 @@ class Fusion(nn.Module):
 
     def __init__(self, width: int, heads: int, img_size: tuple[int, int]) -> None:
         super().__init__()
-        if width % heads:
-            what = f"{heads} does not divide the last stage's width of {width}"
-            raise UserError("objective.heads", what, "set it to a divisor")
-        self.block = Block(width, heads, qkv_bias=True)
+        self.block = Block(width, heads, qkv_bias=True, norm_layer=nn.LayerNorm)  # epsilon 1e-5
         self.scale = nn.Parameter(torch.full((width,), MLP_SCALE))
-        places = build_sincos2d_pos_embed([side // STRIDE for side in img_size], width, interleave_sin_cos=True)
-        self.register_buffer("positions", places, persistent=False)
+        grid = (img_size[0] // STRIDE, img_size[1] // STRIDE)
+        self.register_buffer("positions", positions(grid, width), persistent=False)
+        self.apply(init_weights_vit_jax)  # Xavier's in linear layers, with biases of 0
 
     def forward(self, frame: Tensor, events: Tensor) -> Tensor:
         """Fuse features (B, 1, C, h, w) of frame and events into features of the same shape."""

@@ -5,6 +5,7 @@ codebook tokens. `mem` masks blocks of patches, where the backbone predicts the 
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,6 +15,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax, pad, softmax
+from torchvision.transforms.v2 import InterpolationMode, functional
 from typing_extensions import Self
 
 from baselines import COUNTS, SAMPLE
@@ -22,10 +24,9 @@ from tespec.core.config import pretraining_settings
 from tespec.core.distributed import all_reduce_sum, global_mean, shard_slice
 from tespec.core.progress import say
 from tespec.models.backbone import Backbone, detach, reset
-from tespec.models.event_swin import PATCH
 from tespec.models.layers import crop, in_fp32, pad_to, padded_size, sent
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.masking import MaskPatch, draw_blocks
+from tespec.pretraining.masking import MaskPatch, PatchTokens, draw_blocks
 from tespec.pretraining.method import SEED, EventMethod
 from tespec.pretraining.views import random_crops, random_shifts, random_time_flips
 from tespec.registry import METHODS
@@ -48,8 +49,8 @@ class TokenizerSettings:
     # Of the softmax over tokens, initial and minimum; eventvae/train_vae.py, starting_temp and temp_min.
     temperature: tuple[cfg.PositiveFloat, cfg.PositiveFloat] = (1.0, 0.5)
     # Of the KL divergence from uniform token use, averaged over places, in nats. vae_kl_loss_weight is for the sum over
-    # 384 images of 196 tokens; 1.5 because their squared error averages three planes, one of them zero (vae_model.py).
-    kl_weight: cfg.NonNegativeFloat = 1.5 * 1e-10 * 384 * 196
+    # 384 images of 196 tokens.
+    kl_weight: cfg.NonNegativeFloat = 1e-10 * 384 * 196
 
 
 @dataclass(frozen=True)
@@ -71,15 +72,68 @@ COLLAPSED = 2.0  # a lower perplexity on validation data means that the tokenize
 
 @in_fp32
 def tokenizer_input(histograms: Tensor, hot: float, gamma: float) -> Tensor:
-    """Convert histograms (N, 2 * bins, H, W) to tokenizer inputs (N, 2, H, W) float32, counts per polarity from 0 to 1.
+    """Convert histograms (N, 2 * bins, H, W) to tokenizer inputs (N, 3, H, W) float32 from 0 to 1.
 
-    Counts are divided by the frame's maximum. Pixels `hot` in one polarity are cleared in both (mem/transforms.py).
+    The planes are positive counts, zeros (the unused time surface) and negative counts, divided by
+    the frame's maximum. Pixels `hot` in one polarity are cleared in both (mem/transforms.py).
     """
     counts = histograms.unflatten(1, (2, -1)).sum(2, dtype=torch.float32)
     variance, mean = torch.var_mean(counts, (1, 2, 3), keepdim=True)
     is_hot = (counts > mean + hot * variance.sqrt()).any(1, keepdim=True)
     counts = torch.where(is_hot, 0.0, counts)
-    return (counts / counts.amax((1, 2, 3), keepdim=True).clamp(min=1)).pow(gamma)
+    most = counts.amax((1, 2, 3), keepdim=True).clamp(min=1)
+    negative, positive = (counts / most).pow(gamma).unbind(1)
+    return torch.stack([positive, torch.zeros_like(positive), negative], 1)
+
+
+def _affine(
+    image: Tensor, how: InterpolationMode, move: Sequence[int] = (0, 0), shear: Sequence[float] = (0, 0)
+) -> Tensor:
+    return functional.affine(image, 0, list(move), 1, list(shear), how)
+
+
+Operation = Callable[[Tensor, float, InterpolationMode], Tensor]
+# Of mem/transforms.py, EventRandAugment, in its order: on images (..., H, W), at levels from -1 to 1.
+GEOMETRIC: list[Operation] = [
+    lambda image, level, how: image,
+    lambda image, level, how: _affine(image, how, shear=[math.degrees(0.3 * level), 0]),
+    lambda image, level, how: _affine(image, how, shear=[0, math.degrees(0.3 * level)]),
+    lambda image, level, how: _affine(image, how, [int(FARTHEST * image.shape[-1] * level), 0]),
+    lambda image, level, how: _affine(image, how, [0, int(FARTHEST * image.shape[-2] * level)]),
+    lambda image, level, how: functional.rotate(image, 30 * level, how),
+]
+# Of 8-bit images of three planes.
+PHOTOMETRIC: list[Operation] = [
+    lambda image, level, how: functional.adjust_brightness(image, 1 + 0.9 * level),
+    lambda image, level, how: functional.adjust_saturation(image, 1 + 0.9 * level),
+    lambda image, level, how: functional.adjust_contrast(image, 1 + 0.9 * level),
+    lambda image, level, how: functional.adjust_sharpness(image, 1 + 0.9 * level),
+    lambda image, level, how: functional.posterize(image, 8 - round(4 * abs(level))),
+    lambda image, level, how: functional.solarize(image, 255 * (1 - abs(level))),
+    lambda image, level, how: functional.autocontrast(image),
+    lambda image, level, how: functional.equalize(image),
+]
+FARTHEST = 150 / 331  # of a translation, as a share of the side
+BINS = 30  # steps between a level of 0 and of 1
+STRONGEST = 20  # bin of the strongest operation that is drawn
+
+
+def rand_augment(lanes: Tensor, operations: Sequence[Operation], how: InterpolationMode) -> Tensor:
+    """Apply two random operations, each at a random level, to each lane (EventRandAugment).
+
+    Args:
+        lanes: uint8 (N, ..., H, W); a lane's frames are transformed alike.
+        operations: of which each is drawn equally often.
+        how: interpolation of geometric operations.
+    """
+    everything, own = shard_slice(len(lanes))
+    for _ in range(2):
+        chosen = torch.randint(len(operations), (everything,))[own].tolist()
+        signs = 2 * torch.randint(2, (everything,)) - 1
+        levels = (signs * torch.randint(STRONGEST + 1, (everything,)) / BINS)[own].tolist()
+        drawn = zip(lanes, chosen, levels, strict=True)
+        lanes = torch.stack([operations[number](lane, level, how) for lane, number, level in drawn])
+    return lanes
 
 
 class _Residual(nn.Sequential):
@@ -92,9 +146,9 @@ class _Residual(nn.Sequential):
 
 
 class Tokenizer(nn.Module):
-    """Discrete autoencoder of event images (N, 2, H, W) whose sides are multiples of the settings' `unit`."""
+    """Discrete autoencoder of event images (N, 3, H, W) whose sides are multiples of the settings' `unit`."""
 
-    in_channels = 2
+    in_channels = 3
 
     def __init__(self, own: TokenizerSettings) -> None:
         super().__init__()
@@ -102,11 +156,13 @@ class Tokenizer(nn.Module):
         down: list[nn.Module] = []
         up: list[nn.Module] = []
         for level in range(own.unit.bit_length() - 1):
-            down += [nn.Conv2d(hidden if level else 2, hidden, 4, stride=2, padding=1), nn.ReLU()]
+            down += [nn.Conv2d(hidden if level else self.in_channels, hidden, 4, stride=2, padding=1), nn.ReLU()]
             up += [nn.ConvTranspose2d(hidden, hidden, 4, stride=2, padding=1), nn.ReLU()]
         inner, outer = ([_Residual(hidden) for _ in range(own.blocks)] for _ in range(2))
         self.encoder = nn.Sequential(*down, *inner, nn.Conv2d(hidden, own.tokens, 1))
-        self.decoder = nn.Sequential(nn.Conv2d(own.width, hidden, 1), *outer, *up, nn.Conv2d(hidden, 2, 1))
+        self.decoder = nn.Sequential(
+            nn.Conv2d(own.width, hidden, 1), *outer, *up, nn.Conv2d(hidden, self.in_channels, 1)
+        )
         self.codebook = nn.Parameter(torch.randn(own.tokens, own.width))
 
     @torch.no_grad()
@@ -134,7 +190,7 @@ def gumbel_noise(logits: Tensor) -> Tensor:
 
 @in_fp32
 def tokenizer_losses(drawn: Tensor, images: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """This rank's shares of two means for images (N, 2, H, W) that are drawn from tokens with logits (N, K, h, w).
+    """This rank's shares of two means for images (N, 3, H, W) that are drawn from tokens with logits (N, K, h, w).
 
     They are the squared error of pixels, and the KL divergence in nats from uniform token use.
     """
@@ -157,34 +213,29 @@ def perplexity(used: Tensor) -> Tensor:
 
 
 class TokenHead(nn.Module):
-    """Logits of tokens of `unit` px at selected patches, from features of the "last" stage or of the sum of "all".
+    """Logits of tokens of `unit` px at selected patches, started as in mem/modeling_pretrain.py."""
 
-    A place of a coarser stage yields the logits of all tokens inside it.
-    """
-
-    def __init__(self, channels: tuple[int, ...], unit: int, tokens: int, of: str) -> None:
+    def __init__(self, channels: tuple[int, ...], unit: int, tokens: int, features: str) -> None:
         super().__init__()
-        width, laterals = channels[-1], []
-        for stage in range(0 if of == "all" else 3, 4):
-            finer, coarser = max(1, unit // (PATCH << stage)), max(1, (PATCH << stage) // unit)
-            lateral = nn.Conv2d(channels[stage], width * coarser**2, 1)
-            laterals.append(nn.Sequential(nn.AvgPool2d(finer), lateral, nn.PixelShuffle(coarser)))
-        self.laterals = nn.ModuleList(laterals)
-        self.norm = nn.LayerNorm(width)
-        self.name = nn.Linear(width, tokens)
+        self.patch_tokens = PatchTokens(channels, unit, channels[-1], features)
+        self.norm = nn.LayerNorm(channels[-1], eps=1e-6)
+        self.name = nn.Linear(channels[-1], tokens)
+        for name, parameter in self.named_parameters():
+            if name.endswith(".bias"):
+                nn.init.zeros_(parameter)
+            elif parameter.dim() > 1:
+                nn.init.trunc_normal_(parameter, std=0.02, a=-0.02, b=0.02)
 
     @in_fp32
     def forward(self, features: list[Tensor], places: Tensor) -> Tensor:
         """Logits (P, tokens) at places (P,), flat indices of patches over frames, rows and columns."""
-        used = zip(self.laterals, features[-len(self.laterals) :], strict=True)
-        maps = torch.stack([lateral(each.flatten(0, 1)) for lateral, each in used]).sum(0)
-        vectors = maps.flatten(2).transpose(1, 2).flatten(0, 1)
+        vectors = self.patch_tokens(features).flatten(0, 1)
         return self.name(self.norm(vectors.index_select(0, places)))
 
 
 DEVIATIONS = (  # from tum-vision/mem, also for the tokenizer
     "MEM is trained on any recordings in 50 ms windows, instead of on 30,000 events of N-ImageNet in 256 px frames",
-    f"MEM's {COUNTS}; RandAugment, and brightness and saturation jitter, which need 8-bit images, are omitted",
+    f"MEM's {COUNTS}",
 )
 
 
@@ -206,13 +257,16 @@ class MemTokenizer(EventMethod):
         optimisation=cfg.Optimisation(
             optimizer="Adam",  # eventvae/train_vae.py, without weight decay and warm-up
             peak_lr=5.0e-4,  # vae_lr
-            schedule="linear",
-            end_divisor=1.105,  # vae_lr_decay 0.999, in each of 100 epochs
+            schedule="exponential",
+            end_divisor=0.999**-100,  # vae_lr_decay in each of 100 epochs
             steps=333_600,  # 100 vae_epochs of ImageNet's 1.28 million images
             clip=cfg.Clip("norm", 0.01),  # vae_grad_clip
         ),
         augmentation=cfg.Augmentation(flip=0.5),  # mem/datasets.py, Aug_FlipEvsAlongX
-        deviations=DEVIATIONS,
+        deviations=(
+            *DEVIATIONS,
+            "the tokenizer's learning rate falls evenly with the steps, instead of once an epoch",
+        ),
     )
     profiles = {
         "sample": SAMPLE
@@ -246,6 +300,9 @@ class MemTokenizer(EventMethod):
         if self.training:
             histograms = random_shifts(random_time_flips(histograms), own.shift)
         images = tokenizer_input(random_crops(histograms, own.crop).flatten(0, 1), own.hot, own.gamma)
+        if self.training:
+            bytes_ = (255 * images).to(torch.uint8)
+            images = rand_augment(bytes_, GEOMETRIC + PHOTOMETRIC, InterpolationMode.BILINEAR) / 255
         logits = self.backbone.encoder(pad_to(images, padded_size(images.shape[-2], images.shape[-1], own.unit)))
         vectors = mixed_tokens(logits, gumbel_noise(logits), self._temperature, self.backbone.codebook)
         drawn, divergence = tokenizer_losses(self.backbone.decoder(vectors), images, logits)
@@ -254,8 +311,8 @@ class MemTokenizer(EventMethod):
 
     @property
     def _temperature(self) -> Tensor:
-        """Temperature, multiplied by exp(-anneal_rate * step) at the start of each epoch (eventvae/train_vae.py)."""
-        (start, least), epoch = self.own.temperature, (EPOCHS * self.share).floor()
+        """Temperature, times exp(-anneal_rate * step) after an epoch's first step (train_vae.py)."""
+        (start, least), epoch = self.own.temperature, (EPOCHS * self.share).ceil() - 1
         return (start * (-ANNEALING * epoch * (epoch + 1) / 2).exp()).clamp(min=least).float()
 
     @torch.no_grad()
@@ -294,10 +351,13 @@ class Mem(EventMethod):
     masks_patches = True
     deviations = (
         "MEM's network is a Swin on the complete frame, instead of a ViT-B/16 on squares of 224 px",
+        "MEM keeps the five geometric ones of RandAugment's 14 operations, which take the nearest "
+        "pixel, since its network reads whole counts, as in fine-tuning; eight others, and the "
+        "jitter of brightness and saturation, change 8-bit images",
         "MEM predicts all tokens within a position of the Swin's last stage, instead of one per position of a ViT",
         "MEM masks with a learned patch of pixels before the embedding, instead of a learned token after it",
         "MEM with memory (recurrent=true) masks the same patches in all segments of a step, carries the state, and "
-        "does not reverse time",
+        "neither reverses time nor applies RandAugment, which would move what the state remembers",
         "MEM with memory draws a new shift at each step, so the state may be displaced by up to 16/256 of the side",
     )
     # Feed-forward, as published. Values from the same sources as the tokenizer's.
@@ -309,6 +369,7 @@ class Mem(EventMethod):
         drop_path=0.1,  # pt_dropout
         optimisation=cfg.Optimisation(
             peak_lr=7.5e-5,  # pt_lr; mem/run_mem_pretraining.py has opt, min_lr and weight_decay
+            schedule="cosine_dino",  # mem/utils.py
             start_divisor=1.0e6,  # from 0; mem/utils.py, cosine_scheduler
             end_divisor=7.5,  # to 1e-5
             steps=750_600,  # 300 pt_epochs of ImageNet's 1.28 million images
@@ -357,8 +418,12 @@ class Mem(EventMethod):
         """Return "loss", "found", the share of masked tokens predicted correctly, and the batch's "perplexity"."""
         own, tokenizer, histograms = self.own, self.own.tokenizer, batch["histograms"]
         if self.training:
-            flipped = histograms if self.backbone.recurrent else random_time_flips(histograms)
-            histograms = random_shifts(flipped, tokenizer.shift)
+            memory = self.backbone.recurrent
+            played = histograms if memory else random_time_flips(histograms)
+            histograms = random_shifts(played, tokenizer.shift)
+            if not memory:
+                operations = GEOMETRIC + GEOMETRIC[:1] * len(PHOTOMETRIC)
+                histograms = rand_augment(histograms, operations, InterpolationMode.NEAREST)
         images = tokenizer_input(histograms.flatten(0, 1), tokenizer.hot, tokenizer.gamma)
         tokens = self.tokenizer.tokens(pad_to(images, self.backbone.img_size))
         rows, columns = (-(-side // tokenizer.unit) for side in histograms.shape[-2:])

@@ -86,7 +86,7 @@ def ecdp(arch="micro"):
 
 
 def cm3ae():
-    settings = own("cm3ae", mask={"unit": 16, "ratio": 0.75}, decoder=DECODER, out=16)
+    settings = own("cm3ae", blocks=1, decoder_heads=4, out=16)
     return Cm3ae(settings, backbone(), backbone(channels=1, seed=1))
 
 

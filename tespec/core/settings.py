@@ -158,7 +158,9 @@ class Optimisation:
     optimizer: Literal["Adam", "AdamW"] = "AdamW"
     betas: tuple[Momentum, Momentum] = (0.9, 0.999)  # of Adam
     # of the learning rate; see `tespec.training.optimizer.learning_rate`
-    schedule: Literal["linear", "cosine", "cosine_dino", "cosine_moco", "cosine_swin", "cosine_moby"] = "cosine"
+    schedule: Literal["linear", "exponential", "cosine", "cosine_dino", "cosine_moco", "cosine_swin", "cosine_moby"] = (
+        "cosine"
+    )
     start_divisor: PositiveFloat = 25.0  # c1 in the paper
     end_divisor: PositiveFloat = 1000.0  # c2 in the paper
     warmup_steps: Annotated[int, Field(strict=True, ge=0)] = 0

@@ -17,7 +17,7 @@ from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.models.backbone import Backbone, BackboneState
-from tespec.models.event_swin import WINDOW
+from tespec.models.event_swin import PATCH, WINDOW
 from tespec.models.layers import STRIDE, crop, pad_to
 from tespec.registry import MODELS, find_registered
 
@@ -99,6 +99,29 @@ def block_mask(generator: np.random.Generator, rows: int, columns: int, most: in
         else:
             break
     return mask
+
+
+class PatchTokens(nn.Module):
+    """Tokens of `unit` px and `width` channels from the "last" stage, or the sum over "all" stages.
+
+    A position of a coarser stage yields all tokens inside it.
+    """
+
+    def __init__(self, channels: tuple[int, ...], unit: int, width: int, features: str) -> None:
+        super().__init__()
+        laterals = []
+        for stage in range(0 if features == "all" else 3, 4):
+            finer = max(1, unit // (PATCH << stage))
+            coarser = max(1, (PATCH << stage) // unit)
+            lateral = nn.Conv2d(channels[stage], width * coarser**2, 1)
+            laterals.append(nn.Sequential(nn.AvgPool2d(finer), lateral, nn.PixelShuffle(coarser)))
+        self.laterals = nn.ModuleList(laterals)
+
+    def forward(self, features: list[Tensor]) -> Tensor:
+        """Tokens (B * T, h * w, width), row by row, of features (B, T, C, H, W) of four stages."""
+        used = zip(self.laterals, features[-len(self.laterals) :], strict=True)
+        maps = torch.stack([lateral(stage.flatten(0, 1)) for lateral, stage in used]).sum(0)
+        return maps.flatten(2).transpose(1, 2)
 
 
 def build_decoder(settings: Mapping[str, Any], backbone: Backbone, planes: int) -> nn.Module:

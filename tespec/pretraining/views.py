@@ -4,7 +4,7 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import grid_sample, pad
+from torch.nn.functional import grid_sample, interpolate, pad
 
 from tespec.core.distributed import shard_slice
 from tespec.core.settings import Size
@@ -79,6 +79,32 @@ def random_views(
     boxes = sent((boxes / last).float(), frames.device)
     views = torch.stack([seen_in(frames.flatten(1, 2), each, wanted, mode) for each in boxes])
     return views.unflatten(2, frames.shape[1:3]), boxes
+
+
+def random_resized_crops(frames: Tensor, scale: tuple[float, float]) -> Tensor:
+    """Crop each lane of frames (B, T, C, H, W) uint8 at random, mirror it, and resize it to H x W.
+
+    As torchvision's `RandomResizedCrop` with Pillow's bicubic filter, and `RandomHorizontalFlip`;
+    the same for all segments.
+
+    Args:
+        frames: values from 0 to 255.
+        scale: minimum and maximum share of the frame's area in a crop.
+
+    Returns:
+        The crops, of the same shape, in float32 from 0 to 255; Pillow would round them.
+    """
+    everything, own = shard_slice(len(frames))
+    size = (frames.shape[-2], frames.shape[-1])
+    boxes = draw_boxes(torch.rand(everything, 2 * TRIES + 3)[own], size, scale).long().tolist()
+    parts = [
+        lane[..., top : bottom + 1, min(left, right) : max(left, right) + 1].float()
+        for lane, (top, bottom, left, right) in zip(frames, boxes, strict=True)
+    ]
+    crops = torch.stack([interpolate(part, size, mode="bicubic", antialias=True) for part in parts])
+    mirrored = torch.tensor([left > right for _, _, left, right in boxes])
+    mirrored = sent(mirrored, frames.device).view(-1, 1, 1, 1, 1)
+    return torch.where(mirrored, crops.flip(-1), crops).clamp(0, 255)
 
 
 def random_time_flips(histograms: Tensor) -> Tensor:

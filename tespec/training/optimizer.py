@@ -22,9 +22,9 @@ def build_optimizer(model: nn.Module, settings: Optimisation) -> torch.optim.Opt
 
 
 def learning_rate(settings: Optimisation, step: int) -> float:
-    """Compute the learning rate of a step: linear warm-up to the peak, then linear or cosine decay.
+    """Compute the learning rate of a step: linear warm-up to the peak, then decay by the schedule.
 
-    With "linear" and "cosine", the rate starts at `peak_lr / start_divisor` (c1), peaks after the
+    With "linear", "exponential" and "cosine", the rate starts at `peak_lr / start_divisor` (c1), peaks after the
     warm-up and ends, at the last step, at `peak_lr / end_divisor` (c2); see the paper, appendix
     "Implementation Settings". Other schedules count steps as their publications do:
 
@@ -49,8 +49,11 @@ def learning_rate(settings: Optimisation, step: int) -> float:
         rise = warmup - 1 if settings.schedule == "cosine_dino" else warmup
         return start + (peak - start) * step / max(1, rise)
     first = 0 if settings.schedule == "cosine_moby" else warmup
-    last = settings.steps - 1 if settings.schedule in ("linear", "cosine") else settings.steps
+    counts_last = settings.schedule in ("linear", "exponential", "cosine")
+    last = settings.steps - 1 if counts_last else settings.steps
     fall = (step - first) / max(1, last - first)
+    if settings.schedule == "exponential":
+        return peak * settings.end_divisor**-fall
     if settings.schedule != "linear":
         fall = (1 - math.cos(math.pi * fall)) / 2
     return peak + (end - peak) * fall
@@ -80,7 +83,7 @@ def parameter_groups(model: nn.Module, settings: Optimisation) -> list[dict[str,
     exempt = settings.weight_decay.exempt
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in trained.items():
-        vector = parameter.dim() <= 1 or name.endswith(".bias")
+        vector = parameter.dim() == 1 or name.endswith(".bias")
         stem = PATCH_EMBED in name
         position = any(table in name for table in tables)
         kinds = {"vectors": vector, "later_vectors": vector and not stem, "positions": position}

@@ -9,15 +9,24 @@ import torch
 from loss_cases import SIZE, TOKENIZER, events, histograms, own
 from loss_cases import mem as network
 from short_runs import setup_in
+from torchvision.transforms import InterpolationMode
 
 from baselines import mem
-from baselines.mem import Mem, MemTokenizer, gumbel_noise, tokenizer_input
+from baselines.mem import (
+    GEOMETRIC,
+    PHOTOMETRIC,
+    Mem,
+    MemTokenizer,
+    gumbel_noise,
+    rand_augment,
+    tokenizer_input,
+)
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import rank_computes
 from tespec.core.errors import UserError
 from tespec.pretraining import masking
 from tespec.pretraining.masking import block_mask, draw_blocks
-from tespec.pretraining.views import random_shifts, random_time_flips
+from tespec.pretraining.views import random_resized_crops, random_shifts, random_time_flips
 from tespec.runs.data import Data
 from tespec.runs.pretrain import pretrain
 from tespec.weights.files import read_weights
@@ -28,9 +37,8 @@ def tokenizer(**changes):
 
 
 def test_the_tokenizers_loss_is_the_published_one(monkeypatch):
-    """Up to the factor 1.5: the publication averages the squared error over three planes, one of them zero."""
     weight = own("mem-tokenizer").kl_weight
-    assert weight == pytest.approx(1.5 * 1e-10 * 384 * 196)
+    assert weight == pytest.approx(1e-10 * 384 * 196)
     said, real = [], mem.tokenizer_losses
     monkeypatch.setattr(mem, "tokenizer_losses", lambda *given: said.extend(given) or real(*given))
     found = tokenizer(kl_weight=weight).eval().loss(events(3, 1), None)[0]
@@ -39,16 +47,7 @@ def test_the_tokenizers_loss_is_the_published_one(monkeypatch):
     shares = logits.softmax(1)
     divergence = (shares * (24 * shares).log()).sum()
     theirs = error + 1e-10 * divergence * (384 * 196 / (3 * 4 * 4))
-    assert found["loss"].item() == pytest.approx(1.5 * theirs.item(), rel=1e-5)
-
-
-def test_the_temperature_falls_as_published():
-    """eventvae/train_vae.py changes the temperature at the first step of each epoch."""
-    model, temperature = tokenizer(temperature=own("mem-tokenizer").temperature), 1.0
-    for epoch in range(100):
-        temperature = max(temperature * math.exp(-1e-6 * 3336 * epoch), 0.5)
-        model.after_step((epoch + 0.5) / 100)
-        assert model._temperature.item() == pytest.approx(temperature, rel=1e-5)
+    assert found["loss"].item() == pytest.approx(theirs.item(), rel=1e-5)
 
 
 def test_noise_is_gumbels_and_processes_draw_what_one_draws():
@@ -61,6 +60,8 @@ def test_noise_is_gumbels_and_processes_draw_what_one_draws():
         lambda n: draw_blocks(n, 6, 10, 0.5, 4),
         lambda n: random_time_flips(histograms(1).expand(n, -1, -1, -1, -1)),
         lambda n: random_shifts(histograms(1).expand(n, -1, -1, -1, -1), 8 / 64),
+        lambda n: random_resized_crops(histograms(1).expand(n, -1, -1, -1, -1), (0.2, 1.0)),
+        lambda n: rand_augment(histograms(1).expand(n, -1, -1, -1, -1), GEOMETRIC, InterpolationMode.NEAREST),
     ):
         torch.manual_seed(0)
         every = draw(4)
@@ -74,11 +75,44 @@ def test_event_images_are_counts_of_each_polarity_and_hot_pixels_are_cleared_in_
     counts = torch.zeros(2, 20, 16, 16, dtype=torch.uint8)
     counts[0, 3, 2, 2] = counts[0, 4, 2, 2] = counts[0, 12, 5, 6] = 2
     found = tokenizer_input(counts, 25.0, 1.0)
-    assert (found[0, 0, 2, 2], found[0, 1, 5, 6]) == (1.0, 0.5)
+    assert (found[0, 2, 2, 2], found[0, 0, 5, 6]) == (1.0, 0.5)  # negative in the third plane, positive in the first
     assert found.sum() == 1.5  # the second frame has no events
     counts[0, 0:10, 9, 9], counts[0, 15, 9, 9] = 10, 1
     torch.testing.assert_close(tokenizer_input(counts, 10.0, 1.0), found)
     torch.testing.assert_close(tokenizer_input(counts, 10.0, 0.5), found.sqrt())
+
+
+def test_operations_are_drawn_as_published_and_are_the_same_for_all_frames_of_a_lane():
+    torch.manual_seed(0)
+    drawn, operations = [], [lambda lane, level, _, number=n: drawn.append((number, level)) or lane for n in range(14)]
+    rand_augment(torch.zeros(4000, 1, 2, 3, dtype=torch.uint8), operations, InterpolationMode.NEAREST)
+    numbers, levels = (torch.tensor(each) for each in zip(*drawn, strict=True))
+    assert len(drawn) == 8000  # two for each lane
+    assert (numbers.bincount(minlength=14) / 8000).tolist() == pytest.approx([1 / 14] * 14, abs=0.012)
+    assert sorted((30 * levels).round().int().unique().tolist()) == [*range(-20, 21)]
+    assert levels.mean().item() == pytest.approx(0, abs=0.01)
+    counts = histograms(1, 1).expand(40, 3, -1, -1, -1)
+    found = rand_augment(counts, GEOMETRIC, InterpolationMode.NEAREST)
+    assert torch.equal(found, found[:, :1].expand_as(found))
+    assert {*found.unique().tolist()} <= {*counts.unique().tolist()}  # counts stay whole
+    assert 0.1 < (found != counts).flatten(1).any(1).float().mean() < 1
+
+
+def test_training_augments_images_of_the_tokenizer_and_counts_of_the_network(monkeypatch):
+    seen = []
+    monkeypatch.setattr(mem, "rand_augment", lambda lanes, *how: seen.append((lanes, *how)) or lanes)
+    tokenizer().train().loss(events(3, 1), None)
+    network().train().loss(events(2, 1), None)
+    network(True).train().loss(events(2, 1), None)  # memory would be displaced
+    tokenizer().eval().loss(events(3, 1), None)
+    images, counts = seen
+    assert images[0].shape == (3, 3, 64, 64)
+    assert images[0].amax((1, 2, 3)).tolist() == [255] * 3
+    assert images[1:] == (GEOMETRIC + PHOTOMETRIC, InterpolationMode.BILINEAR)
+    assert counts[0].shape == (2, 1, 4, *SIZE)
+    assert counts[1][:6] == GEOMETRIC
+    assert counts[1][6:] == GEOMETRIC[:1] * 8  # instead of the photometric ones
+    assert counts[2] == InterpolationMode.NEAREST
 
 
 def test_half_of_the_windows_are_played_backwards_and_all_are_shifted():

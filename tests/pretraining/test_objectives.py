@@ -121,7 +121,7 @@ MISTAKES = [
     ("ecdp", "ddd17", "recurrent=true", "recurrent: pairs of events and image have no order in time"),
     ("cm3ae", "ddd17", "objective.mask.ratio=0", r"objective.mask.ratio: 0 leaves none of \d+ patches masked; choose"),
     ("cm3ae", "ddd17", "objective.mask.ratio=1", r"objective.mask.ratio: 1 leaves none of \d+ patches visible; choose"),
-    ("cm3ae", "ddd17", "objective.heads=5", "objective.heads: 5 does not divide the last stage's width of 192; set it"),
+    ("cm3ae", "ddd17", "objective.heads=5", "objective.heads: 5 does not divide the width of 192; set it to a divisor"),
     ("cpc", "1mpx", "segments=2", "objective.ahead: 2 segments are too few to predict 2 ahead; decrease it, or"),
     ("moby", "objects/train/street", "", "fewer than 2 images are left for validation; add images"),
     ("imagenet", "objects/train/car", "", "its images are in 1 folder; use a folder with one folder of images"),

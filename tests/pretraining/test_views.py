@@ -1,10 +1,13 @@
 import tespec.core.compat  # noqa: F401  # before torchvision
 
+import numpy as np
 import pytest
 import torch
-from torchvision.transforms import RandomResizedCrop
+from PIL import Image
+from torchvision.transforms import InterpolationMode, RandomResizedCrop
+from torchvision.transforms.functional import resized_crop
 
-from tespec.pretraining.views import TRIES, draw_boxes, random_crops, random_views, seen_in
+from tespec.pretraining.views import TRIES, draw_boxes, random_crops, random_resized_crops, random_views, seen_in
 
 SIZE = (64, 96)
 
@@ -37,6 +40,22 @@ def test_views_are_bilinear_crops_the_same_for_all_segments():
         torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-3)
     half = seen_in(torch.arange(16.0).view(1, 1, 4, 4), torch.tensor([[0.0, 1.0, 1.0, 1 / 3]]), (4, 3))
     assert half[0, 0, 0].tolist() == pytest.approx([3, 2, 1], abs=1e-5)
+
+
+def test_resized_crops_are_those_of_torchvision_with_pillows_bicubic_filter():
+    frames = torch.randint(80, 176, (6, 2, 1, *SIZE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    found = random_resized_crops(frames, (0.2, 1.0))
+    torch.manual_seed(0)
+    boxes = draw_boxes(torch.rand(6, 2 * TRIES + 3), SIZE, (0.2, 1.0)).int().tolist()
+    assert {left > right for _, _, left, right in boxes} == {True, False}
+    for crops, lane, (top, bottom, left, right) in zip(found, frames, boxes, strict=True):
+        sides = (top, min(left, right), bottom - top + 1, abs(right - left) + 1)
+        for crop, frame in zip(crops, lane, strict=True):
+            image = resized_crop(Image.fromarray(frame[0].numpy()), *sides, SIZE, InterpolationMode.BICUBIC)
+            expected = torch.from_numpy(np.array(image)).float()
+            expected = expected.flip(-1) if left > right else expected
+            assert (crop[0] - expected).abs().max() <= 1.5  # Pillow rounds, once in each direction
 
 
 def test_a_crop_is_a_square_of_the_image_the_same_for_all_segments():
