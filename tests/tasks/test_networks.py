@@ -211,13 +211,17 @@ def test_wild_depths_stay_numbers():
     assert to_metres(torch.tensor([1.0, 0.0]), head).tolist() == pytest.approx([80.0, 1.978], rel=1e-3)
 
 
-@pytest.mark.parametrize("box", [[0, 10, 10, 10.5, 30], [1, 20, 20, 40, 20], [0, 500, 500, 600, 600]])
-def test_boxes_without_area_or_outside_of_the_image_do_no_harm(box):
+@pytest.mark.parametrize(
+    ("box", "learned"),
+    [([0, 10, 10, 10.5, 30], True), ([1, 20, 20, 40, 20], True), ([0, 500, 500, 600, 600], False)],
+)
+def test_slim_and_flat_boxes_are_learned_and_those_outside_of_the_image_do_no_harm(box, learned):
     model, batch = case("detection")
     batch["boxes"] = torch.tensor([[box]] * 3, dtype=torch.float32)
     losses, _ = model.loss(batch, None)
-    assert losses["loss_box"] == 0
-    assert torch.isfinite(losses["loss"])
+    assert (losses["loss_box"] > 0) == learned
+    losses["loss"].backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("score", ["class", "objectness_x_class"])
