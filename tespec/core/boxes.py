@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 class Boxes(NamedTuple):
     """Bounding boxes of one frame."""
 
-    # (N, 4) left, top, right, bottom in px of the histogram; edges of pixels, so a box of width w has right - left == w
+    # (N, 4) left, top, right and bottom in px of the histogram; the width is right - left. As in RVT,
+    # boxes that are clipped to the image end at its last pixel, side - 1.
     corners: NDArray[np.float32]
     label: NDArray[np.int64]  # (N,) class index
     score: NDArray[np.float32]  # (N,) confidence in [0, 1]; 1 for ground truth

@@ -118,6 +118,16 @@ def all_reduce_sum(values: Tensor) -> Tensor:
     return values
 
 
+def global_sum(values: Tensor) -> Tensor:
+    """Sum over all ranks, with the gradient of a loss that is averaged over the ranks.
+
+    For losses that are not sums over the ranks: each rank computes the loss of the complete batch from
+    the sums; the gradients of the ranks, averaged, are then those of one process.
+    """
+    local = values.detach()
+    return all_reduce_sum(local) + ranks_per_batch() * (values - local)
+
+
 @torch.no_grad()
 def global_max(values: Tensor) -> Tensor:
     """Maximum over the values of all ranks as a scalar, -inf if all are empty; without gradient."""

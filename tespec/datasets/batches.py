@@ -20,7 +20,6 @@ from tespec.events.histogram import DROPPED, FlipZoom, apply_maps
 
 Indices = NDArray[np.int64]
 Playlist = tuple[Indices, Indices, Indices]  # recordings in order, cumulative chunks, first window by recording
-MIN_BOX_SIDE = 1.0  # px; a box that is smaller after clipping to the image is dropped
 NO_BOX = -1  # class of the padding of a label's boxes
 Shard = tuple[int, int]  # index and number of the shards of a batch: one per rank and gradient accumulation step
 WHOLE: Shard = (0, 1)
@@ -177,13 +176,22 @@ def _zoom_out(side: int, factor: float, place: float) -> tuple[NDArray[np.int64]
 
 
 def transform_boxes(boxes: Boxes, view: FlipZoom) -> Boxes:
-    """Flip and zoom boxes, clip them to the image, and drop boxes with a side below one pixel."""
-    moved = boxes.corners * np.array(view.scale[::-1] * 2) + np.array(view.shift[::-1] * 2)
-    sides = moved.reshape(-1, 2, 2)  # a flip swaps left and right
-    corners = np.concatenate([sides.min(axis=1), sides.max(axis=1)], axis=1)
-    corners = np.clip(corners, 0, (len(view.columns), len(view.rows)) * 2)
-    seen = boxes._replace(corners=corners.astype(np.float32))
-    return seen.keep(np.all(seen.size >= MIN_BOX_SIDE, axis=1))
+    """Flip and zoom boxes, clip them to the last visible pixel, and drop those without an area.
+
+    As in uzh-rpg/RVT, data/genx_utils/labels.py: coordinates are those of pixels from 0 to side - 1,
+    so a flip maps 0 to side - 1, and the last visible pixel is `scale` px wide when zoomed in.
+    """
+    size = np.array([len(view.columns), len(view.rows)] * 2)  # for left, top, right and bottom
+    scale, shift = np.array(view.scale[::-1] * 2), np.array(view.shift[::-1] * 2)
+    flipped = scale < 0
+    corners = np.where(flipped, size - 1 - boxes.corners[:, [2, 3, 0, 1]], boxes.corners)
+    shift = np.where(flipped, shift + size * scale, shift)  # that of the flipped image
+    scale = np.abs(scale)
+    zoomed_in = np.minimum((size - 1) * scale + shift, size) - scale
+    last = np.where(scale > 1, zoomed_in, size * scale + shift - 1)
+    corners = np.clip(corners * scale + shift, 0, last).astype(np.float32)
+    moved = boxes._replace(corners=corners)
+    return moved.keep(np.all(moved.size > 0, axis=1))
 
 
 def stack_masks(labels: Sequence[tuple[NDArray[np.uint8], FlipZoom]], size: tuple[int, int]) -> dict[str, Tensor]:

@@ -32,8 +32,10 @@ def confusion(predicted: NDArray[np.integer], labels: NDArray[np.integer], class
 def scores(matrix: NDArray[np.int64], names: Sequence[str]) -> Scores:
     """Scores in percent (see `DEFINITION`) from a confusion matrix (classes, classes), and the IoU of each named class.
 
-    IoU follows uzh-rpg/ess, evaluation/metrics.py, whose "acc" is pixel_acc. mean_class_acc follows mmsegmentation,
-    evaluation/metrics/iou_metric.py, ECDDP and TESPEC: a class without labelled pixels has no recall.
+    IoU follows uzh-rpg/ess, evaluation/metrics.py, whose "acc" is pixel_acc. mean_class_acc is that of
+    ECDDP (Yan98/Event-Camera-Data-Dense-Pre-training, eval_seg.py) where every class is labelled, as in
+    DDD17 and DSEC. A class without labelled pixels, which ECDDP counts as 0, has no recall, as in
+    mmsegmentation, evaluation/metrics/iou_metric.py.
     """
     hits = matrix.diagonal().astype(np.float64)
     labelled, predicted = matrix.sum(1), matrix.sum(0)

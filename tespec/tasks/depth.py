@@ -55,7 +55,7 @@ def gradient_loss(difference: Tensor, valid: Tensor, scales: int) -> Tensor:
 
 
 class ResidualConvUnit(nn.Module):
-    """Two 3x3 convolutions, each after a ReLU, added to the input."""
+    """Two 3x3 convolutions, each after a ReLU, added to the input after its ReLU."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -63,7 +63,9 @@ class ResidualConvUnit(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, maps: Tensor) -> Tensor:
-        return maps + self.conv2(relu(self.conv1(relu(maps))))
+        # MiDaS's first ReLU works in place, so what it adds is not the input (isl-org/MiDaS, midas/blocks.py).
+        maps = relu(maps)
+        return maps + self.conv2(relu(self.conv1(maps)))
 
 
 class Fusion(nn.Module):
@@ -81,8 +83,10 @@ class Fusion(nn.Module):
 class MidasHead(nn.Module):
     """MiDaS decoder of four stages to one full-resolution map; 4,112,513 parameters for Swin-T and 128 features.
 
-    `in_channels` are those of the stages, the finest first. The first unit of the deepest fusion is never used, but the
-    published parameter count includes it.
+    `in_channels` are those of the stages, the finest first. Fusions are those of isl-org/MiDaS,
+    midas/midas_net.py (`FeatureFusionBlock`), and the output module that of midas/dpt_depth.py: only
+    together do they have the published number of parameters, which includes the first unit of the
+    deepest fusion, though it is never used.
     """
 
     def __init__(self, in_channels: Sequence[int], features: int = 128) -> None:

@@ -27,16 +27,17 @@ from tespec.tasks.base import Network, Task, dummy_labels, groups_of, require_fi
 STAGES = (1, 2, 3)  # stages of the backbone that the neck uses, at 1/8, 1/16 and 1/32
 STRIDES = (8, 16, 32)
 NMS = {"type": "nms", "iou_threshold": 0.45}  # per class (uzh-rpg/RVT)
-BOX_WEIGHT, SMALLEST = 5.0, 1e-16  # IoU loss: its weight (YOLOX), and the minimum IoU (mmdetection)
 PRIOR = 0.01  # initial probability of an object at a location
 CANDIDATES = 1000  # boxes of a frame, by score, that reach non-maximum suppression
-# SimOTA, with the constants of open-mmlab/mmdetection, sim_ota_assigner.py.
-REACH = 2.5  # distance from a box's centre in strides, along both axes, within which locations may learn it
+# Losses and SimOTA: uzh-rpg/RVT, models/detection/yolox/models/yolo_head.py and losses.py.
+BOX_WEIGHT = 5.0  # of the IoU loss
+RADIUS = 1.5  # in strides: locations this near to a box's centre, along both axes, may learn it
 LARGEST = 10  # a box's largest IoUs; their sum is the number of locations that learn it
-OVERLAP_WEIGHT = 3.0
-FAR = 1e5  # cost of a location that is not both inside a box and near its centre
-SMALLEST_OVERLAP, SMALLEST_AREA = 1e-7, 1e-6
-NORM = {"type": "mmengine.BN", "momentum": 0.03, "eps": 0.001}
+IOU_WEIGHT = 3.0  # of the IoU in the cost of an assignment
+FAR = 1e6  # cost of a location that is not near the box's centre
+COST_EPS, IOU_EPS = 1e-8, 1e-16  # added to the IoU in its logarithm, and to the area of the union
+# PyTorch's, which RVT keeps, unlike YOLOX and mmdetection.
+NORM = {"type": "mmengine.BN", "momentum": 0.1, "eps": 1e-5}
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -78,9 +79,10 @@ class DetectionModel(Network):
     def losses(self, features: list[Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Losses "loss" and its terms "loss_box", "loss_objectness" and "loss_class".
 
-        Each is the sum over all locations divided by the number of positive ones. A step without labels has zero loss;
-        a label without boxes only adds to objectness. Boxes are (L, M, 5) float32: class, left, top, right and bottom
-        in px; padding has the class -1. Boxes less than a pixel wide or high are ignored.
+        Each is the sum over all locations divided by the number of positive ones, of all ranks. A
+        step without labels has zero loss; a label without boxes only adds to objectness. Boxes are
+        (L, M, 5) float32: class, left, top, right and bottom in px; padding has the class -1. As in
+        RVT, boxes smaller than a pixel are learned too.
         """
         place, boxes, empty = dummy_labels(batch["label_place"], batch["boxes"], NO_BOX)
         with rank_computes(unlabelled=empty):
@@ -92,44 +94,48 @@ class DetectionModel(Network):
 
     @in_fp32
     def _losses(self, outputs: Sequence[Sequence[Tensor]], boxes: Tensor) -> dict[str, Tensor]:
-        classes, corners, objectness, places = self._decoded(outputs)
-        truth = boxes[..., 1:]
-        large = (truth[..., 2:] - truth[..., :2] >= 1).all(-1)
-        label = boxes[..., 0].long().masked_fill(~large, NO_BOX)
-        centres = torch.cat([places[:, :2] + places[:, 2:] / 2, places[:, 2:]], dim=1)
+        classes, predicted, objectness, grid = self._decoded(outputs)
+        label, first, last = boxes[..., 0].long(), boxes[..., 1:3], boxes[..., 3:]
+        truth = torch.cat([(first + last) / 2, last - first], dim=2)
         scores = (classes.detach().sigmoid() * objectness.detach().sigmoid().unsqueeze(2)).sqrt()
-        learns, box, overlap = assign(centres, corners.detach(), scores, truth, label)
-        own = truth.gather(1, box.unsqueeze(2).expand(-1, -1, 4))
+        positive, box, overlap = assign(grid, predicted.detach(), scores, truth, label)
+        target = truth.gather(1, box.unsqueeze(2).expand(-1, -1, 4))
         # Locations without a box predict their target, at no cost: real predictions there may be unbounded.
-        found = overlaps(torch.where(learns.unsqueeze(2), corners, own), own).clamp(min=SMALLEST)
-        of_class = label.gather(1, box).unsqueeze(2) == torch.arange(classes.shape[2], device=label.device)
-        of_classes = binary_cross_entropy_with_logits(classes, of_class * overlap.unsqueeze(2), reduction="none")
+        ious = iou(torch.where(positive.unsqueeze(2), predicted, target), target)
+        every_class = torch.arange(classes.shape[2], device=label.device)
+        class_target = (label.gather(1, box).unsqueeze(2) == every_class) * overlap.unsqueeze(2)
+        cross_entropy = binary_cross_entropy_with_logits
+        of_objectness = cross_entropy(objectness, positive.float(), reduction="sum")
+        of_classes = cross_entropy(classes, class_target, reduction="none")
         totals = {
-            "loss_box": BOX_WEIGHT * ((1 - found.square()) * learns).sum(),
-            "loss_objectness": binary_cross_entropy_with_logits(objectness, learns.float(), reduction="sum"),
-            "loss_class": (of_classes * learns.unsqueeze(2)).sum(),
+            "loss_box": BOX_WEIGHT * ((1 - ious.square()) * positive).sum(),
+            "loss_objectness": of_objectness,
+            "loss_class": (of_classes * positive.unsqueeze(2)).sum(),
         }
-        number = learns.sum()
-        return {name: global_mean(total, number) for name, total in totals.items()}
+        n_positive = positive.sum()
+        return {name: global_mean(total, n_positive) for name, total in totals.items()}
 
     def _decoded(self, outputs: Sequence[Sequence[Tensor]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Decode the head's outputs at all locations of all levels, in float32.
 
-        Returns class logits (L, P, C), boxes (L, P, 4) in px, objectness logits (L, P), and locations (P, 3): left and
-        top in px, and stride.
+        Returns class logits (L, P, C), boxes (L, P, 4) as centre and size in px, objectness logits
+        (L, P), and the locations (P, 3), see `grid_of`.
         """
         classes, offsets, objectness = (
             torch.cat([level.float().flatten(2).transpose(1, 2) for level in kind], dim=1) for kind in outputs
         )
         levels = zip(outputs[0], STRIDES, strict=True)
-        places = torch.cat([places_of(each.shape[2:], stride, each.device) for each, stride in levels])
-        stride = places[:, 2:]
-        middle, half = offsets[..., :2] * stride + places[:, :2], offsets[..., 2:].exp() * stride / 2
-        return classes, torch.cat([middle - half, middle + half], dim=2), objectness.squeeze(2), places
+        grid = torch.cat([grid_of(level.shape[2:], side, level.device) for level, side in levels])
+        stride = grid[:, 2:]
+        centre = (offsets[..., :2] + grid[:, :2]) * stride
+        boxes = torch.cat([centre, offsets[..., 2:].exp() * stride], dim=2)
+        return classes, boxes, objectness.squeeze(2), grid
 
     def outputs(self, features: list[Tensor], size: Sequence[int]) -> list[Boxes]:
         """Boxes of each segment by decreasing score, not clipped to the image."""
-        classes, corners, objectness, _ = self._decoded(self.head(self.neck(features[1:])))
+        classes, predicted, objectness, _ = self._decoded(self.head(self.neck(features[1:])))
+        centre, half = predicted[..., :2], predicted[..., 2:] / 2
+        corners = torch.cat([centre - half, centre + half], dim=2)
         best, label = classes.sigmoid().max(dim=2)
         return [self._boxes(*frame) for frame in zip(corners, label, best, best * objectness.sigmoid(), strict=True)]
 
@@ -149,66 +155,69 @@ class DetectionModel(Network):
         return make_boxes(*(column[order].detach().cpu().numpy() for column in columns))
 
 
-def places_of(size: Sequence[int], stride: int, device: torch.device) -> Tensor:
-    """Left, top and stride in px of each location of a level, row by row, as (rows * columns, 3) float32."""
-    sides = (torch.arange(count, device=device) * float(stride) for count in size)
-    top, left = torch.meshgrid(*sides, indexing="ij")  # mmdetection's version warns
-    return torch.stack([left, top, torch.full_like(top, stride)], dim=-1).flatten(0, 1)
+def grid_of(size: Sequence[int], stride: int, device: torch.device) -> Tensor:
+    """Column, row and stride in px of each location of a level, as (rows * columns, 3) float32."""
+    sides = [torch.arange(count, device=device).float() for count in size]
+    row, column = torch.meshgrid(*sides, indexing="ij")  # mmdetection's version warns
+    return torch.stack([column, row, torch.full_like(row, stride)], dim=-1).flatten(0, 1)
 
 
 @torch.no_grad()
 def assign(
-    places: Tensor, predicted: Tensor, scores: Tensor, boxes: Tensor, label: Tensor
+    grid: Tensor, predicted: Tensor, scores: Tensor, boxes: Tensor, label: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """SimOTA: assign ground truth boxes to locations of the feature maps, for all frames of a step together.
 
-    Each box is learned by the locations of lowest cost; their number is the sum of its largest IoUs, at least one. Only
-    locations inside any box of the frame, or near the centre of one, can learn. A location matched by multiple boxes
-    learns the one of lowest cost; ties may be resolved differently from mmdetection. Shapes do not depend on the
-    values, so nothing waits for the device.
-    Ge et al., "YOLOX: Exceeding YOLO Series in 2021".
+    Each box is learned by the locations of lowest cost; their number is the sum of its largest
+    IoUs, at least one. Only locations near the centre of any box of the frame can learn. A location
+    matched by multiple boxes learns the one of lowest cost; equal costs may be ranked differently
+    from RVT. Shapes do not depend on the values, so nothing waits for the device.
+    Source: uzh-rpg/RVT, models/detection/yolox/models/yolo_head.py, `get_assignments`.
 
     Args:
-        places: (P, 3) float32, x and y of a location's centre and its stride, in px.
-        predicted: (L, P, 4) float32, left, top, right and bottom of the predicted boxes in px.
-        scores: (L, P, C) float32 class scores from 0 to 1.
-        boxes: (L, M, 4) float32 ground truth boxes, M at least 1.
+        grid: (P, 3) float32, column, row and stride in px of each location.
+        predicted: (L, P, 4) float32, centre and size of the predicted boxes in px.
+        scores: (L, P, C) float32, roots of class times objectness probability.
+        boxes: (L, M, 4) float32, centre and size of the ground truth boxes in px, M at least 1.
         label: (L, M) int64 classes of the boxes; -1 marks padding, whose `boxes` are ignored.
 
     Returns:
         whether each location learns a box (L, P) bool, the index of that box in its frame (L, P) int64, and the IoU
         (L, P) float32 of the location's prediction with it; the last two are 0 for locations without a box.
     """
-    x, y, stride = places.unsqueeze(-1).unbind(1)  # (P, 1), against boxes (L, 1, M)
-    left, top, right, bottom = boxes.unsqueeze(1).unbind(-1)
-    there = (label >= 0).unsqueeze(1)
-    inside = (x > left) & (y > top) & (x < right) & (y < bottom) & there
-    middle_x, middle_y, reach = (left + right) / 2, (top + bottom) / 2, REACH * stride
-    near = (x > middle_x - reach) & (y > middle_y - reach) & (x < middle_x + reach) & (y < middle_y + reach) & there
-    possible = (inside | near).any(-1, keepdim=True) & there
+    stride = grid[:, 2:]
+    centre = (grid[:, :2] + 0.5) * stride
+    is_box = (label >= 0).unsqueeze(1)
+    distance = (centre.unsqueeze(1) - boxes[..., :2].unsqueeze(1)).abs()  # (L, P, M, 2)
+    near = (distance < (RADIUS * stride).unsqueeze(1)).all(-1) & is_box
+    possible = near.any(-1, keepdim=True) & is_box
 
-    overlap = torch.where(possible, overlaps(predicted.unsqueeze(2), boxes.unsqueeze(1)), 0.0)
-    cost = _class_costs(scores, label) - OVERLAP_WEIGHT * torch.log(overlap + SMALLEST_OVERLAP)
-    cost = torch.where(possible, cost + ~(inside & near) * FAR, torch.inf)
+    overlap = torch.where(possible, iou(predicted.unsqueeze(2), boxes.unsqueeze(1)), 0.0)
+    cost = _class_costs(scores, label) - IOU_WEIGHT * torch.log(overlap + COST_EPS) + FAR * ~near
+    cost = torch.where(possible, cost, torch.inf)
 
-    candidates = min(LARGEST, len(places))
-    wanted = overlap.topk(candidates, dim=1).values.sum(1, keepdim=True).int().clamp(min=1)
+    candidates = min(LARGEST, len(grid))
+    count = overlap.topk(candidates, dim=1).values.sum(1, keepdim=True).int().clamp(min=1)
     cheapest = cost.topk(candidates, dim=1, largest=False)
     rank = torch.arange(candidates, device=cost.device).view(-1, 1)
-    taken = (rank < wanted) & (cheapest.values < torch.inf)
+    taken = (rank < count) & (cheapest.values < torch.inf)
     matched = torch.zeros_like(possible).scatter_(1, cheapest.indices, taken)
-    number = torch.arange(boxes.shape[1], device=cost.device)
-    matched = torch.where(matched.sum(-1, keepdim=True) > 1, number == cost.argmin(-1, keepdim=True), matched)
-    return matched.any(-1), (matched * number).sum(-1), (matched * overlap).sum(-1)
+    index = torch.arange(boxes.shape[1], device=cost.device)
+    best = index == cost.argmin(-1, keepdim=True)
+    matched = torch.where(matched.sum(-1, keepdim=True) > 1, best, matched)
+    return matched.any(-1), (matched * index).sum(-1), (matched * overlap).sum(-1)
 
 
-def overlaps(one: Tensor, other: Tensor) -> Tensor:
-    """Intersection over union of boxes (..., 4) with others, broadcast over the leading axes."""
-    sides = (torch.minimum(one[..., 2:], other[..., 2:]) - torch.maximum(one[..., :2], other[..., :2])).clamp(min=0)
-    shared = sides[..., 0] * sides[..., 1]
+def iou(boxes: Tensor, others: Tensor) -> Tensor:
+    """Intersection over union of boxes (..., 4) with others, each centre and size, broadcast."""
+    half, other_half = boxes[..., 2:] / 2, others[..., 2:] / 2
+    first = torch.maximum(boxes[..., :2] - half, others[..., :2] - other_half)
+    last = torch.minimum(boxes[..., :2] + half, others[..., :2] + other_half)
+    sides = (last - first).clamp(min=0)
     # The gradient of `prod` would wait for the device.
-    areas = [(each[..., 2] - each[..., 0]) * (each[..., 3] - each[..., 1]) for each in (one, other)]
-    return shared / (areas[0] + areas[1] - shared).clamp(min=SMALLEST_AREA)
+    shared = sides[..., 0] * sides[..., 1]
+    union = boxes[..., 2] * boxes[..., 3] + others[..., 2] * others[..., 3] - shared
+    return shared / (union + IOU_EPS)
 
 
 def _class_costs(scores: Tensor, label: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
-from tespec.core.distributed import global_mean, rank_computes
+from tespec.core.distributed import global_mean, global_sum, rank_computes
 from tespec.core.settings import Finetuning, Share, Size, Width, build
 from tespec.datasets.batches import stack_masks
 from tespec.metrics import Score
@@ -26,21 +26,29 @@ from tespec.tasks.base import Network, Task, dummy_labels, require_finite, selec
 SMOOTH = 1.0
 
 
-def dice_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """One minus the Dice coefficient of each sample and class, absent classes included.
+def dice_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """One minus the Dice coefficient, averaged over the classes, absent ones included.
 
-    Per sample and class it is 1 - (2 sum(p t) + 1) / (sum(p^2 + t^2) + 1) with softmax probabilities p and one-hot
-    labels t, as in uzh-rpg/ess, utils/loss_functions.py. Logits are (N, classes, H, W), labels (N, H, W) integers, 255
-    for ignored pixels, and the losses (N, classes) float32.
+    Per class it is 1 - (2 sum(p t) + 1) / (sum(p^2 + t^2) + 1) with softmax probabilities p and one-hot
+    labels t; each sum is over the labelled pixels of all frames of all ranks.
+    Source: uzh-rpg/ess, utils/loss_functions.py, `DiceLoss`.
+
+    Args:
+        logits: (N, classes, H, W) float.
+        labels: (N, H, W) integers, 255 for ignored pixels.
+
+    Returns:
+        The loss, a float32 scalar, equal on all ranks.
     """
     classes = logits.shape[1]
     labels = labels.unsqueeze(1)
     valid = labels != IGNORE
     target = labels == torch.arange(classes, device=labels.device).view(-1, 1, 1)
-    share = logits.float().softmax(dim=1) * valid
-    overlap = (share * target).sum(dim=(2, 3))
-    total = (share.square() + target).sum(dim=(2, 3))
-    return 1 - (2 * overlap + SMOOTH) / (total + SMOOTH)
+    probability = logits.float().softmax(dim=1) * valid
+    overlap = (probability * target).sum(dim=(0, 2, 3))
+    total = (probability.square() + target).sum(dim=(0, 2, 3))
+    overlap, total = global_sum(torch.stack([overlap, total]))
+    return (1 - (2 * overlap + SMOOTH) / (total + SMOOTH)).mean()
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -76,17 +84,16 @@ class SegmentationModel(Network):
         place, labels, empty = dummy_labels(batch["label_place"], batch["labels"], IGNORE)
         with rank_computes(unlabelled=empty):
             logits = self.outputs(select_labelled(features, place), labels.shape[-2:])
-        return self._losses(logits, labels, empty)
+        return self._losses(logits, labels)
 
     @in_fp32
-    def _losses(self, logits: Tensor, labels: Tensor, empty: bool) -> dict[str, Tensor]:
+    def _losses(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         inputs, targets = logits, labels.long()
         if torch.are_deterministic_algorithms_enabled():  # CUDA's loss over maps is not deterministic
             inputs, targets = logits.movedim(1, -1).flatten(0, -2), targets.flatten()
         ce = cross_entropy(inputs, targets, ignore_index=IGNORE, reduction="sum")
         ce = global_mean(ce, (labels != IGNORE).sum())
-        dices = dice_losses(logits, labels)
-        dice = global_mean(dices.sum(), 0 if empty else dices.numel())
+        dice = dice_loss(logits, labels)
         return {"loss": ce + dice, "loss_ce": ce, "loss_dice": dice}
 
     def outputs(self, features: list[Tensor], size: Sequence[int]) -> Tensor:

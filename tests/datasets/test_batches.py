@@ -139,11 +139,11 @@ def test_images_of_labels_are_stacked_as_their_lane_sees_them(stack, label):
 
 
 def test_boxes_of_each_label_are_filled_up_to_the_most():
-    two = make_boxes(np.array([[0, 0, 1, 2], [1, 0, 3, 2]]), np.array([1, 0]))
+    two = make_boxes(np.array([[0, 0, 1, 1], [1, 0, 2, 1]]), np.array([1, 0]))
     none, one = two.keep(np.array([False, False])), two.keep(np.array([True, False]))
     padded = pad_boxes([(two, PLAIN), (none, PLAIN), (one, FLIPPED)], (2, 3))["boxes"]
     padding = [-1] * 5
-    assert padded.tolist() == [[[1, 0, 0, 1, 2], [0, 1, 0, 3, 2]], [padding] * 2, [[1, 2, 0, 3, 2], padding]]
+    assert padded.tolist() == [[[1, 0, 0, 1, 1], [0, 1, 0, 2, 1]], [padding] * 2, [[1, 1, 0, 2, 1], padding]]
     assert padded.dtype == torch.float32
     assert pad_boxes([], (2, 3))["boxes"].shape == (0, 1, 5)
 

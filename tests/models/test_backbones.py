@@ -163,6 +163,25 @@ def test_a_backbone_for_another_size_keeps_what_does_not_depend_on_it():
     torch.testing.assert_close(flat, torch.full((13 * 13, 2), 0.7))
 
 
+@pytest.mark.parametrize(("old", "new"), [((7, 7), (3, 5)), ((3, 5), (7, 7)), ((2, 4), (4, 2))])
+def test_position_tables_are_resized_as_timm_does_it_also_for_windows_that_are_not_square(old, new):
+    from timm.layers.pos_embed_rel import gen_relative_position_index
+    from timm.layers.pos_embed_rel import resize_rel_pos_bias_table_simple as resize_by_timm
+
+    rows, columns = (2 * side - 1 for side in old)
+    new_rows, new_columns = (2 * side - 1 for side in new)
+    table = torch.randn(rows * columns, 2, generator=torch.Generator().manual_seed(0))
+    maps = table.T.reshape(2, rows, columns)
+    wanted = resize_by_timm(maps, new, (2, new_rows, new_columns)).flatten(1).T
+    torch.testing.assert_close(resize_table(table, old, new), wanted)
+    # Biases that depend on the distance in rows alone still do, as read by timm's index.
+    ramp = torch.arange(rows).float().repeat_interleave(columns).unsqueeze(1)
+    bias = resize_table(ramp, old, new)[gen_relative_position_index(new), 0]
+    bias = bias.unflatten(0, new).unflatten(2, new)  # of rows and columns of two tokens
+    torch.testing.assert_close(bias, bias[:, :1, :, :1].expand_as(bias), rtol=0, atol=1e-5)
+    assert bias[0, 0, -1, 0] < bias[0, 0, 0, 0] - 0.5
+
+
 def test_feed_forward_features_of_swin_are_those_of_timm():
     import timm  # after tespec: see tespec.core.compat
 

@@ -15,7 +15,7 @@ from tespec.models import EventSwin
 from tespec.registry import TASKS
 from tespec.tasks.depth import SOBEL, DepthHead, DepthModel, DepthTask, gradient_loss, scale_invariant_loss, to_metres
 from tespec.tasks.detection import DetectionHead, DetectionModel
-from tespec.tasks.segmentation import VIEWS, AveragedViews, SegmentationHead, SegmentationModel, dice_losses
+from tespec.tasks.segmentation import VIEWS, AveragedViews, SegmentationHead, SegmentationModel, dice_loss
 
 HEIGHT, WIDTH = 50, 70
 NO_LABEL = {"segmentation": 255, "depth": math.nan, "detection": -1}
@@ -134,19 +134,19 @@ def test_the_loss_of_segmentation_is_cross_entropy_plus_dice_of_the_labelled_seg
     logits = predicted(model, batch, batch["label_place"])
     expected = cross_entropy(logits, batch["labels"].long(), ignore_index=255)
     torch.testing.assert_close(losses["loss_ce"], expected, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(losses["loss_dice"], dice_losses(logits, batch["labels"]).mean(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(losses["loss_dice"], dice_loss(logits, batch["labels"]), rtol=1e-5, atol=1e-6)
 
 
 def test_dice_is_its_definition():
     rng, expected = np.random.default_rng(0), []
     logits, labels = rng.normal(size=(3, 4, 5, 6)), rng.choice([0, 1, 3, 255], size=(3, 5, 6)).astype(np.uint8)
-    for share, label in zip(np.exp(logits) / np.exp(logits).sum(1, keepdims=True), labels, strict=True):
-        valid = label != 255
-        for number in range(4):
-            p, t = share[number][valid], (label[valid] == number).astype(float)
-            expected.append(1 - (2 * (p * t).sum() + 1) / ((p**2 + t**2).sum() + 1))
-    found = dice_losses(torch.tensor(logits), torch.tensor(labels))
-    np.testing.assert_allclose(found.flatten(), expected, rtol=1e-5)
+    probability = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    valid = labels != 255
+    for number in range(4):
+        p, t = probability[:, number][valid], (labels[valid] == number).astype(float)
+        expected.append(1 - (2 * (p * t).sum() + 1) / ((p**2 + t**2).sum() + 1))
+    dice = dice_loss(torch.tensor(logits), torch.tensor(labels))
+    assert dice.item() == pytest.approx(np.mean(expected), rel=1e-5)
 
 
 def test_flip_is_the_mean_with_the_mirrored_image():
@@ -211,13 +211,17 @@ def test_wild_depths_stay_numbers():
     assert to_metres(torch.tensor([1.0, 0.0]), head).tolist() == pytest.approx([80.0, 1.978], rel=1e-3)
 
 
-@pytest.mark.parametrize("box", [[0, 10, 10, 10.5, 30], [1, 20, 20, 40, 20], [0, 500, 500, 600, 600]])
-def test_boxes_without_area_or_outside_of_the_image_do_no_harm(box):
+@pytest.mark.parametrize(
+    ("box", "learned"),
+    [([0, 10, 10, 10.5, 30], True), ([1, 20, 20, 40, 20], True), ([0, 500, 500, 600, 600], False)],
+)
+def test_slim_and_flat_boxes_are_learned_and_those_outside_of_the_image_do_no_harm(box, learned):
     model, batch = case("detection")
     batch["boxes"] = torch.tensor([[box]] * 3, dtype=torch.float32)
     losses, _ = model.loss(batch, None)
-    assert losses["loss_box"] == 0
-    assert torch.isfinite(losses["loss"])
+    assert (losses["loss_box"] > 0) == learned
+    losses["loss"].backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("score", ["class", "objectness_x_class"])

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tespec.core.config import finetuning_settings
 from tespec.core.distributed import object_group, rank_computes
 from tespec.core.errors import UserError
+from tespec.tasks.segmentation import dice_loss
 from tespec.training import ddp
 from tespec.training.ddp import SyncedBatchNorm, synced
 from tespec.training.loading import MicroBatches
@@ -207,12 +208,49 @@ def forget(rank):
         return str(error)
 
 
+def dice_batch():
+    """Logits, labels of four frames, and the number of frames on rank 0: the second rank may have none."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(4, 3, 6, 5, generator=generator)
+    labels = torch.randint(0, 3, (4, 6, 5), generator=generator)
+    labels[0, :4] = labels[3, 2:] = 255  # so that the frames of a rank weigh differently
+    return logits, labels, (1, 2, 4)
+
+
+def dice(rank):
+    logits, labels, counts = dice_batch()
+    found = {}
+    for count in counts:
+        frames = slice(None, count) if rank == 0 else slice(count, None)
+        mine, truth = logits[frames].clone(), labels[frames]
+        if not len(mine):  # a placeholder frame, as tasks have it
+            mine, truth = torch.ones(1, *logits.shape[1:]), torch.full((1, *labels.shape[1:]), 255)
+        loss = dice_loss(mine.requires_grad_(), truth)
+        loss.backward()
+        found[count] = loss.item(), mine.grad
+    return found
+
+
+def test_dice_is_that_of_all_frames_of_all_ranks(of_ranks):
+    logits, labels, counts = dice_batch()
+    loss = dice_loss(logits.requires_grad_(), labels)
+    loss.backward()
+    for count in counts:
+        here = [found["dice"][count] for found in of_ranks]
+        assert [value for value, _ in here] == pytest.approx([loss.item()] * RANKS, rel=1e-6)
+        gradients = torch.cat([gradient for _, gradient in here])
+        assert not gradients[4:].any()
+        # Training averages the gradients of the ranks.
+        torch.testing.assert_close(gradients[:4] / RANKS, logits.grad, rtol=1e-5, atol=1e-8)
+
+
 def work(rank, folder):
     """Entry point of a rank: join the process group, run all parts, and save the results."""
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", f"file://{folder}/meet", timedelta(seconds=120), rank=rank, world_size=RANKS)
     with object_group():
-        found = {"normalised": normalise(rank), "trained": train(rank), "forgotten": forget(rank)}
+        found = {"normalised": normalise(rank), "dice": dice(rank), "trained": train(rank)}
+        found["forgotten"] = forget(rank)  # last, since it ends the collectives
     torch.save(found, f"{folder}/{rank}.pt")
     distributed.destroy_process_group()
 

@@ -141,6 +141,28 @@ def test_a_rate_for_a_patch_embedding_that_is_not_there_is_refused():
         parameter_groups(ecdp("resnet-micro"), ECDDP)
 
 
+@pytest.mark.parametrize("task", ["gen1", "1mpx"])
+def test_detection_rates_are_those_of_torch_as_rvt_calls_it(task):
+    """RVT: modules/detection.py. The warm-up of torch ends with the peak, here the peak follows it."""
+    how = finetuning_settings(task, "recurrent", "paper").optimisation
+    optimizer = torch.optim.Adam([torch.zeros(1, requires_grad=True)], lr=how.peak_lr)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer,
+        max_lr=how.peak_lr,
+        total_steps=how.steps,
+        pct_start=(how.warmup_steps + 1) / how.steps,
+        div_factor=how.start_divisor,
+        final_div_factor=how.end_divisor / how.start_divisor,
+        anneal_strategy="linear",
+        cycle_momentum=False,
+    )
+    for step in (0, 1, 700, 1999, 2000, 2001, 60_000, 200_000, 399_998, 399_999):
+        schedule.last_epoch = step - 1
+        optimizer._opt_called = True
+        schedule.step()
+        assert learning_rate(how, step) == pytest.approx(schedule.get_last_lr()[0], rel=1e-9), step
+
+
 @pytest.mark.parametrize(("schedule", "quarter"), [("linear", 0.75), ("cosine", (1 + math.sqrt(0.5)) / 2)])
 def test_rises_during_warmup_and_falls_afterwards(schedule, quarter):
     settings = dataclasses.replace(PAPER, schedule=schedule, steps=451, warmup_steps=50)
