@@ -179,7 +179,8 @@ def pretrain(
     dataset = config.pretraining_settings(method, profile or "paper", changes, network).dataset
     found = find_unlabelled(dataset, data, profile, planned=choices.dry_run)
     settings = config.pretraining_settings(method, profile or found.profile, changes, network)
-    first, file = pretrain_method(settings).upstream(own_settings(settings.objective))
+    kind = pretrain_method(settings)
+    first, file = kind.upstream(own_settings(settings.objective))
     if choices.dry_run:
         from tespec.runs.cost import estimate_pretraining, input_of
         from tespec.runs.pretrain import identity_of
@@ -187,8 +188,10 @@ def pretrain(
         identity_of(settings)  # refuses settings without effect
         estimate = estimate_pretraining(settings, input_of(settings, dataset, found.sensor(settings.sensor)))
         print(estimate.report(found.title, setup, choices.gpus))
-        if first and not file:
+        if first in METHODS.module_dict and not file:
             print(f"First, {first} is pre-trained: see --method {first} --dry-run.")
+        elif first and not file:
+            print(f"It needs the weights of {first}.")
         return
     from tespec.core.distributed import is_first
     from tespec.runs.pretrain import pretrain
@@ -198,6 +201,8 @@ def pretrain(
     with launched(setup.launcher, setup.device), denormals_flushed():
         setup = prepared(setup, given, profile)
         require_trainable(settings, setup)  # before data is generated
+        if first and not file:
+            kind.upstream_settings(settings, first)  # refused if it cannot be pre-trained here
         if found.notice:
             say(found.notice)
         result = pretrain(method, settings, found.made(), seed, setup, skip_damaged=skip_damaged)
