@@ -93,7 +93,7 @@ class Ecdp(TeacherMethod):
         ),
     )
     profiles = {
-        "sample": SAMPLE | {"objective": {"hidden": 256, "out": 64}},
+        "sample": SAMPLE | {"objective": {"teacher": "imagenet", "hidden": 256, "out": 64}},
         "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }
 
