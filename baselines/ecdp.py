@@ -58,6 +58,7 @@ class Ecdp(TeacherMethod):
     network_title = "ResNet50"
     network = "resnet"
     architectures = ("feedforward",)
+    global_features = True
     pretraining_data = "N-ImageNet"
     citation = "Yang, Pan, Liu: Event Camera Data Pre-training, ICCV 2023"
     licence = "not specified (Yan98/Event-Camera-Data-Pre-training)"
@@ -96,8 +97,6 @@ class Ecdp(TeacherMethod):
         "sample": SAMPLE | {"objective": {"teacher": "imagenet", "hidden": 256, "out": 64}},
         "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }
-
-    global_features = True
 
     def __init__(self, own: EcdpSettings, backbone: Backbone, teacher: Teacher) -> None:
         super().__init__()

@@ -179,8 +179,7 @@ def pretrain(
     dataset = config.pretraining_settings(method, profile or "paper", changes, network).dataset
     found = find_unlabelled(dataset, data, profile, planned=choices.dry_run)
     settings = config.pretraining_settings(method, profile or found.profile, changes, network)
-    kind = pretrain_method(settings)
-    first, file = kind.upstream(own_settings(settings.objective))
+    first, file = pretrain_method(settings).upstream(own_settings(settings.objective))
     if choices.dry_run:
         from tespec.runs.cost import estimate_pretraining, input_of
         from tespec.runs.pretrain import identity_of
@@ -201,8 +200,6 @@ def pretrain(
     with launched(setup.launcher, setup.device), denormals_flushed():
         setup = prepared(setup, given, profile)
         require_trainable(settings, setup)  # before data is generated
-        if first and not file:
-            kind.upstream_settings(settings, first)  # refused if it cannot be pre-trained here
         if found.notice:
             say(found.notice)
         result = pretrain(method, settings, found.made(), seed, setup, skip_damaged=skip_damaged)

@@ -125,8 +125,8 @@ class TeacherMethod(PairMethod):
             return Teacher(cls._timm(name, size), 3, size, cls.global_features)
         first = cls.upstream_settings(settings, name)
         channels = first.objective["channels"]
-        network = build_backbone(first.width, False, first.bins, size, channels)
-        return Teacher(network, channels, size, cls.global_features)
+        backbone = build_backbone(first.width, False, first.bins, size, channels)
+        return Teacher(backbone, channels, size, cls.global_features)
 
     @classmethod
     def _timm(cls, name: str, size: Size, **given: Any) -> nn.Module:
@@ -152,18 +152,17 @@ class TeacherMethod(PairMethod):
         """Settings of the teacher's pre-training; a timm model, which is not pre-trained here, is refused."""
         if is_timm(name):
             published: Any = timm.get_pretrained_cfg(name)
-            origin = f", from huggingface.co/{published.hf_hub_id}" if published.hf_hub_id else ""
-            remedy = f"set it to the weights of {name}{origin}"
+            remedy = f"set it to the weights of {name}, from huggingface.co/{published.hf_hub_id or 'timm'}"
             raise UserError("objective.teacher_weights", "no file is given", remedy)
         return super().upstream_settings(settings, name)
 
     def load_upstream(self, path: Path) -> None:
-        teacher, name = self.teacher, self.own.teacher
-        if isinstance(teacher.network, Backbone):
-            load_backbone(teacher.network, path)
+        name, network = self.own.teacher, self.teacher.network
+        if isinstance(network, Backbone):
+            load_backbone(network, path)
             return
         try:  # by timm, which converts other formats of the same network
             source = {"pretrained": True, "pretrained_cfg_overlay": {"file": str(path)}}
-            teacher.network.load_state_dict(self._timm(name, teacher.size, **source).state_dict())
+            network.load_state_dict(self._timm(name, self.teacher.size, **source).state_dict())
         except (AttributeError, OSError, EOFError, RuntimeError, ValueError, KeyError, UnpicklingError) as error:
             raise UserError(path, f"contains no weights of {name}", "use its checkpoint") from error
