@@ -4,6 +4,8 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, ClassVar
 
+import tespec.core.compat  # noqa: F401  # before timm
+
 import timm.models
 import torch
 from pydantic.dataclasses import dataclass

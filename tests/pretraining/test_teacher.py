@@ -1,5 +1,7 @@
 """Frozen image networks: features, preprocessing, files and refusals."""
 
+import tespec.core.compat  # noqa: F401  # before timm
+
 import numpy as np
 import pytest
 import timm
