@@ -12,12 +12,11 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize
 from baselines import COUNTS, SAMPLE
 from tespec.core import settings as cfg
 from tespec.core.distributed import all_gather_rows
-from tespec.datasets.images import as_input
 from tespec.events.store import CLIP
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
 from tespec.pretraining.contrast import Projector, ema_update_, global_avg_pool, info_nce, momentum_copy
-from tespec.pretraining.method import PairMethod
+from tespec.pretraining.teacher import Teacher, TeacherMethod, TeacherSettings
 from tespec.pretraining.views import random_views
 from tespec.registry import METHODS
 
@@ -28,9 +27,10 @@ NEAR, SOON = 1.5, 1 / 50  # std of an added event's offset from its original: px
 
 
 @dataclass(frozen=True)
-class EcdpSettings:
-    """Settings of the views, the contrasts and the alignment."""
+class EcdpSettings(TeacherSettings):
+    """Settings of the image network, the views, the contrasts and the alignment."""
 
+    teacher: str = "vit_base_patch32_clip_quickgelu_224.openai"  # extract_clip_feature.py: CLIP, ViT-B/32
     scale: tuple[cfg.Share, cfg.Share] = (0.45, 1.0)  # minimum and maximum share of the frame in a view; crop_min
     shift: cfg.Share = 20 / 224  # maximum shift as a share of the shorter side; data/imagenet_dataset.py
     hidden: cfg.PositiveInt = 4096  # width of the heads
@@ -40,14 +40,16 @@ class EcdpSettings:
     event_contrast: cfg.NonNegativeFloat = 0.4  # weight of the contrast of two views; twice the temperature
     contrast: cfg.NonNegativeFloat = 0.2  # weight of the contrast with images; twice the temperature
     alignment: cfg.NonNegativeFloat = 2.0  # weight of the alignment; lambda_kl
+    alignment_group: cfg.PositiveInt = 64  # pairs that are aligned together, those of a GPU; ours_pretraining_base.yml
     momentum: cfg.Share = 0.99  # initial momentum of the momentum encoder; moco_m, rises to 1 (trainer/pr_trainer.py)
 
 
 @METHODS.register_module(name="ecdp")
-class Ecdp(PairMethod):
+class Ecdp(TeacherMethod):
     """Match two views of the events along their image's embedding, and events with images; align their similarities.
 
-    The alignment makes the similarities of events within the batch follow those of their images.
+    The alignment makes the similarities of events follow those of their images. The images are embedded by a frozen
+    network and one linear layer, which only the alignment trains.
     """
 
     title = "ECDP"
@@ -56,18 +58,19 @@ class Ecdp(PairMethod):
     network_title = "ResNet50"
     network = "resnet"
     architectures = ("feedforward",)
+    global_features = True
     pretraining_data = "N-ImageNet"
     citation = "Yang, Pan, Liu: Event Camera Data Pre-training, ICCV 2023"
     licence = "not specified (Yan98/Event-Camera-Data-Pre-training)"
     weights = "the ResNet-50 checkpoint of Yan98/Event-Camera-Data-Pre-training"
     summary = "Matches events with the image taken at the same time; a feed-forward ResNet-50 only."
     deviations = (  # from Yan98/Event-Camera-Data-Pre-training, model/hub_model.py
-        "ECDP's image network, a frozen CLIP in the original, is trained jointly, by contrast in both directions",
         "ECDP's ResNet has one mean feature for both heads, instead of a token for each",
         "ECDP's ResNet sees complete frames of events, as it cannot drop patches, instead of half of the patches",
-        "ECDP's alignment is over the global batch, for any number of GPUs, instead of the 64 pairs of each GPU",
         "ECDP's ImageNet classification loss, which trains only its own linear layer, is omitted: no classes here",
         f"ECDP's {COUNTS}, instead of one per polarity, scaled to -1 to 1",
+        "ECDP sees windows of the duration and the resolution of fine-tuning, instead of 30,000 events resized to "
+        "224 x 224 px",
     )
     # Values from Yan98/Event-Camera-Data-Pre-training, config/ours/pr_vits.yml and its base ours_pretraining_base.yml.
     # They are for ViT-S; none are published for ResNet-50. Values of the loss: model/hub_model.py.
@@ -77,31 +80,32 @@ class Ecdp(PairMethod):
         batch_size=1024,  # README.md: 4 nodes of 4 GPUs, 64 pairs on each
         drop_path=0.0,  # model/ours_model/ours_model_pretrain.py
         optimisation=cfg.Optimisation(
-            peak_lr=6.0e-4,  # base_lr 1.5e-4 * 1024 / 256; trainer/pr_trainer.py, as AdamW and the next two
+            peak_lr=6.0e-4,  # base_lr 1.5e-4 * 1024 / 256; trainer/pr_trainer.py, as AdamW and the next three
+            schedule="cosine_moco",
             start_divisor=1.0e6,  # from 0 there
             end_divisor=1.0e6,  # to 0 there
-            steps=375000,  # 300 epochs of ImageNet's 1.28 million
-            warmup_steps=50000,  # 40 epochs; warmup_epoch
+            steps=375300,  # 300 epochs of 1,251 batches, for ImageNet's 1,281,167 images
+            warmup_steps=50040,  # 40 epochs; warmup_epoch
             # Not clipped: trainer/pr_trainer.py clips only if max_grad_norm is set, which it is not.
             weight_decay=cfg.Decay(0.03, 0.03, ()),  # all parameters in one group; trainer/pr_trainer.py
         ),
         deviations=(
             "ECDP's ResNet-50 is trained with the settings of its ViT-S, since none are published for it",
-            "ECDP is trained on recordings with frames, from random weights, instead of N-ImageNet from MoCo v3's",
+            "ECDP is trained on recordings with grey frames, from random weights, instead of N-ImageNet from MoCo v3's",
         ),
     )
     profiles = {
-        "sample": SAMPLE | {"objective": {"hidden": 256, "out": 64}},
+        "sample": SAMPLE | {"objective": {"teacher": "imagenet", "hidden": 256, "out": 64}},
         "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }
 
-    def __init__(self, own: EcdpSettings, backbone: Backbone, images: Backbone) -> None:
+    def __init__(self, own: EcdpSettings, backbone: Backbone, teacher: Teacher) -> None:
         super().__init__()
-        self.own, self.backbone, self.images = own, backbone, images
+        self.own, self.backbone, self.teacher = own, backbone, teacher
         width, hidden, out = backbone.channels[-1], own.hidden, own.out
         self.event_head, self.image_head = head(width, hidden, hidden, out), head(width, hidden, hidden, out)
         self.event_predictor, self.image_predictor = head(out, hidden, out), head(out, hidden, out)
-        self.to_event = Projector(nn.Linear(images.channels[-1], out, bias=False))
+        self.to_event = Projector(nn.Linear(teacher.width, out, bias=False))
         self.slow_backbone, self.slow_head = momentum_copy(backbone), momentum_copy(self.event_head)
 
     @classmethod
@@ -129,15 +133,10 @@ class Ecdp(PairMethod):
             keys = all_gather_rows(self.slow_head(global_avg_pool(self.slow_backbone, two)))
         events = all_gather_rows(self.event_predictor(self.event_head(features)))
         matched = all_gather_rows(self.image_predictor(self.image_head(features)))
-        of_images = global_avg_pool(self.images, as_input(batch["images"]))
-        images = all_gather_rows(self.to_event(of_images))
-        # The alignment trains only the linear layer, as with the authors' frozen image network.
-        aligned = all_gather_rows(self.to_event(of_images.detach()))
+        images = all_gather_rows(self.to_event(self.teacher(batch["images"].squeeze(1))))
         views = view_contrast(events, keys, images.detach(), own.event_temperature)
-        forth, found = info_nce(matched, images.detach(), own.temperature)
-        back, _ = info_nce(images, matched.detach(), own.temperature)
-        contrast = forth + back
-        alignment = likeness_divergence(matched, aligned, own.temperature)
+        contrast, found = info_nce(matched, images.detach(), own.temperature)
+        alignment = likeness_divergence(matched, images, own.temperature, own.alignment_group)
         loss = own.event_contrast * views + own.contrast * contrast + own.alignment * alignment
         named = {"loss_views": views, "loss_contrast": contrast, "loss_alignment": alignment}
         return {"loss": loss, **named, "found": found}, None
@@ -168,17 +167,29 @@ def view_contrast(queries: Tensor, keys: Tensor, images: Tensor, temperature: fl
 
 
 @in_fp32
-def likeness_divergence(events: Tensor, images: Tensor, temperature: float) -> Tensor:
-    """KL divergence between similarities of events (N, D) and the balanced similarities of their images (N, D).
+def likeness_divergence(events: Tensor, images: Tensor, temperature: float, group: int) -> Tensor:
+    """KL divergence between similarities of events and the balanced similarities of their images.
 
-    Sinkhorn's algorithm balances them; gradients flow through its row sums (model/hub_model.py).
+    Sinkhorn's algorithm balances them; gradients flow through its row sums, not through its column sums, which are
+    summed over all groups (model/hub_model.py, get_kl_loss and sinkhorn).
+
+    Args:
+        events: event embeddings (N, D).
+        images: image embeddings (N, D).
+        temperature: of the softmax over cosines.
+        group: pairs are compared within groups of so many consecutive ones if they divide N, else all with all.
+
+    Returns:
+        The mean over the N pairs, a scalar.
     """
-    events, images = normalize(events, dim=1), normalize(images, dim=1)
-    wanted = (images @ images.T / temperature).exp()
+    rows = len(events) if len(events) % group else group
+    events, images = (normalize(vectors, dim=1).unflatten(0, (-1, rows)) for vectors in (events, images))
+    target = (images @ images.mT / temperature).exp()  # (N / rows, rows, rows)
     for _ in range(ROUNDS):
-        wanted = wanted / wanted.sum(0, keepdim=True).detach()
-        wanted = wanted / wanted.sum(1, keepdim=True)
-    return kl_div(log_softmax(events @ events.T / temperature, dim=1), wanted, reduction="batchmean")
+        target = target / target.sum((0, 1), keepdim=True).detach()
+        target = target / target.sum(2, keepdim=True)
+    predicted = log_softmax(events @ events.mT / temperature, dim=2)
+    return kl_div(predicted.flatten(0, 1), target.flatten(0, 1), reduction="batchmean")
 
 
 def with_correlated_events(histogram: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
@@ -189,9 +200,9 @@ def with_correlated_events(histogram: NDArray[np.uint8], generator: np.random.Ge
         return histogram
     added = int(generator.integers(min(ADDED[0], len(events) - 1), min(ADDED[1], len(events))))
     planes, *places = events[generator.choice(len(events), added, replace=False)].T
-    moved = (places + generator.normal(0, NEAR, (2, added))).clip(0, events.max(0)[1:, None])
-    times = planes % bins + generator.random(added) + generator.normal(0, SOON * bins, added)
-    rows, columns, in_bins = (each.astype(np.int64) for each in (*moved, times.clip(0, bins - 1)))
+    spread, last = [[SOON * bins], [NEAR], [NEAR]], [[bins - 1], *events.max(0)[1:, None]]
+    origin = np.stack([planes % bins, *places]) + generator.random((3, added))  # events are anywhere in their cell
+    in_bins, rows, columns = (origin + generator.normal(0, spread, (3, added))).clip(0, last).astype(np.int64)
     more = counts.astype(np.int64)
     np.add.at(more, (planes // bins * bins + in_bins, rows, columns), 1)
     return more.clip(max=CLIP).astype(np.uint8)[None]

@@ -1,40 +1,26 @@
 """ScaleEvent: distil a frozen image network into an event backbone (Chen et al., CVPR 2026)."""
 
 from dataclasses import replace
-from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any
 
-import timm.models
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, interpolate, normalize
-from typing_extensions import Self
 
 from baselines import COUNTS, SAMPLE
-from tespec.core.config import pretraining_settings
 from tespec.core.distributed import global_mean
-from tespec.core.errors import UserError
-from tespec.core.settings import Clip, Decay, NonNegativeFloat, Optimisation, PositiveInt, Pretraining, Share, Size
-from tespec.datasets.images import as_input
-from tespec.models.backbone import Backbone, build_backbone
-from tespec.models.layers import in_fp32, pad_to, padded_size
-from tespec.pretraining.data import PretrainData
-from tespec.pretraining.method import ImageMethod, PairMethod
+from tespec.core.settings import Clip, Decay, NonNegativeFloat, Optimisation, PositiveInt, Pretraining, Share
+from tespec.models.backbone import Backbone
+from tespec.models.layers import in_fp32, pad_to
+from tespec.pretraining.teacher import STAGE, TOKEN, Teacher, TeacherMethod, TeacherSettings
 from tespec.registry import METHODS
-from tespec.weights.load import load_backbone
-
-TOKEN = 16  # px; side of a token, the stride of a ViT's patches and of the third stage
-STAGE = 2
 
 
 @dataclass(frozen=True)
-class ScaleEventSettings:
+class ScaleEventSettings(TeacherSettings):
     """Settings of the teacher and of the losses."""
 
-    teacher: str = "vit_small_patch16_dinov3.lvd1689m"  # timm model, or a method here that pre-trains on images
-    teacher_weights: str = ""  # its checkpoint; "": the method pre-trains it first
+    teacher: str = "vit_small_patch16_dinov3.lvd1689m"  # models/build_distill_model.py: DINOv3
     activation: PositiveInt = 64  # minimum number of events in an active token; tau of Eq. 2
     alike: Share = 0.1  # pairs of image tokens with a higher cosine are compared
     plain_weight: NonNegativeFloat = 1.0  # of the feature distance
@@ -43,7 +29,7 @@ class ScaleEventSettings:
 
 
 @METHODS.register_module(name="scaleevent")
-class ScaleEvent(PairMethod):
+class ScaleEvent(TeacherMethod):
     """Match event features and their pairwise similarities with a teacher's features of the simultaneous image."""
 
     title = "ScaleEvent"
@@ -60,16 +46,18 @@ class ScaleEvent(PairMethod):
         f"ScaleEvent's {COUNTS}, instead of images of three bins",
         "ScaleEvent's tokens are active from 64 events on (the paper's Eq. 2), instead of one event in a downsampled "
         "image",
+        "ScaleEvent's teacher is in evaluation mode; in its code it is in training mode, in which DINOv3 rescales its "
+        "position embedding at random, unlike other image networks",
     )
-    # Values from zhiwen-xdu/ScaleEvent, pretrain/pretrain_ddp.py and pretrain/criterion.py
-    # (DistillLoss_With_CrossGram_V2), and from the paper, Secs. 3.1 to 4.1.
+    # Values from zhiwen-xdu/ScaleEvent, pretrain/pretrain_ddp.py and pretrain/criterion.py, and from the paper, Secs.
+    # 3.1 to 4.1.
     recipe = Pretraining(
         objective=ScaleEventSettings(),
         dataset="ddd17",
         batch_size=80,  # 20 on each of 4 GPUs for ViT-S
         optimisation=Optimisation(
             peak_lr=5.0e-4,  # from random weights; 5e-6 from the teacher's
-            steps=12500,  # 10 epochs of 100,000 pairs
+            steps=12500,  # 10 epochs of 100,000 pairs (paper)
             warmup_steps=625,
             clip=Clip("norm", 0.1),
             weight_decay=Decay(1.0e-4, 1.0e-4, ()),  # all parameters
@@ -79,6 +67,8 @@ class ScaleEvent(PairMethod):
             "the teacher's weights",
             "ScaleEvent is trained on the given recordings, without VID2E's simulated events; its 500,000 pairs "
             "include those of the data sets it is evaluated on",
+            "ScaleEvent sees 100,000 pairs an epoch, as in the paper, at the resolution of the recordings; its code "
+            "has 150,000 of 1280 x 960 px",
         ),
     )
     profiles = {
@@ -86,42 +76,15 @@ class ScaleEvent(PairMethod):
         "study": {"optimisation": {"peak_lr": 1.0e-3}},
     }
 
-    def __init__(self, own: ScaleEventSettings, backbone: Backbone, teacher: "Teacher") -> None:
+    def __init__(self, own: ScaleEventSettings, backbone: Backbone, teacher: Teacher) -> None:
         super().__init__()
         self.own, self.backbone, self.teacher = own, backbone, teacher
         self.project = nn.Linear(sum(backbone.channels[STAGE:]), teacher.width)
 
     @classmethod
-    def from_settings(cls, own: ScaleEventSettings, settings: Pretraining, data: PretrainData) -> Self:
-        teacher = build_teacher(own.teacher, settings, padded_size(*data.size))
-        return cls(own, cls.new_backbone(settings, data), teacher)
-
-    @classmethod
-    def upstream(cls, own: ScaleEventSettings) -> tuple[str, str]:
-        name, file = own.teacher, own.teacher_weights
-        method = METHODS.module_dict.get(name, object)
-        if not is_timm(name) and not (issubclass(method, ImageMethod) and method.recipe):
-            remedy = "use a timm network (timm.list_models()), or a method that pre-trains on images"
-            what = "is neither a timm network nor a method that learns from images"
-            raise UserError(f"objective.teacher {name!r}", what, remedy)
-        if (file or is_timm(name)) and not Path(file).is_file():
-            raise UserError(f"objective.teacher_weights {file!r}", "no such file", f"set it to the weights of {name}")
-        return name, str(Path(file)) if file else ""
-
-    @classmethod
     def upstream_settings(cls, settings: Pretraining, name: str) -> Pretraining:
-        """Settings of the teacher's pre-training, with the backbone that `build_teacher` builds."""
+        """Settings of the teacher's pre-training; the teacher has the backbone of the events, as in the original."""
         return replace(super().upstream_settings(settings, name), width=settings.width)
-
-    def load_upstream(self, path: Path) -> None:
-        network = self.teacher.network
-        if isinstance(network, Backbone):
-            load_backbone(network, path)
-            return
-        try:
-            timm.models.load_checkpoint(network, str(path))
-        except (OSError, EOFError, RuntimeError, ValueError, KeyError, UnpicklingError) as error:
-            raise UserError(path, f"contains no weights of {self.own.teacher}", "use its checkpoint") from error
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
         """Return "loss", the weighted sum of three losses, and "active", the share of active tokens."""
@@ -145,11 +108,22 @@ def active_tokens(histograms: Tensor, least: int) -> Tensor:
 
 @in_fp32
 def distances(events: Tensor, images: Tensor, active: Tensor, alike: float) -> list[Tensor]:
-    """This rank's shares of three mean distances between event and image features (B, N, D) at the same places.
+    """Compute the distances between event and image features at the same positions.
 
-    They are the absolute difference of the features, and the squared difference of event-event and event-image
-    similarities from image-image ones. A similarity is the cosine of two tokens of a sample, at least 0. Tokens whose
-    `active` (B, N, 1) is 0, and pairs with an image-image cosine of at most `alike`, add nothing to the sums.
+    As `DistillLoss_With_CrossGram` in zhiwen-xdu/ScaleEvent, scale_event/pretrain/criterion.py, which trains by
+    default and was `DistillLoss_With_CrossGram_V2` in the first release. The paper's Eqs. 4 and 5 have absolute
+    differences of similarities instead of squared ones.
+
+    Args:
+        events: event features (B, N, D).
+        images: image features (B, N, D).
+        active: (B, N, 1), 0 for tokens that add nothing to the sums, else 1.
+        alike: pairs of tokens with an image-image cosine of at most this add nothing to the last two sums.
+
+    Returns:
+        This rank's shares of three means: of the absolute difference of the features, and of the squared difference
+        of event-event and of event-image similarities from image-image ones. A similarity is the cosine of two tokens
+        of a sample, at least 0.
     """
     events, images = events * active, images * active
     plain = (events - images).abs()
@@ -158,43 +132,3 @@ def distances(events: Tensor, images: Tensor, active: Tensor, alike: float) -> l
     compared = wanted > alike
     intra, cross = (((each @ events.mT).clamp(min=0) - wanted).where(compared, 0).square() for each in (events, images))
     return [global_mean(each.sum(), each.numel()) for each in (plain, intra, cross)]
-
-
-class Teacher(nn.Module):
-    """Frozen image network, a backbone or a timm model, with 1 or 3 input channels, for images of (H, W) px."""
-
-    def __init__(self, network: nn.Module, channels: int, size: Size) -> None:
-        super().__init__()
-        self.network, self.channels, self.size = network.requires_grad_(False), channels, size
-        self.width = self(torch.zeros(1, 1, *size)).shape[1]
-
-    @torch.no_grad()
-    def forward(self, images: Tensor) -> Tensor:
-        """Features (B, width, H / 16, W / 16) of grey images (B, 1, h, w) uint8, from the last layer of that size."""
-        network: Any = self.network.eval()
-        seen = pad_to(as_input(images.expand(-1, self.channels, -1, -1)), self.size)
-        if isinstance(network, Backbone):
-            features, _ = network(seen.unsqueeze(1))
-            return features[STAGE].squeeze(1)
-        how = {"norm": True, "intermediates_only": True, "output_fmt": "NCHW"}
-        maps = network.forward_intermediates(seen, **how) if hasattr(network, "forward_intermediates") else ()
-        found = [each for each in maps if each.shape[-1] * TOKEN == self.size[1]]
-        if not found:
-            remedy = "choose a ViT with 16 px patches, a Swin or a ResNet"
-            raise UserError("objective.teacher", "has no features at stride 16", remedy)
-        return found[-1]
-
-
-def is_timm(name: str) -> bool:
-    """Whether timm has a network of that name, with the pretrained tag in it, if any."""
-    return timm.is_model(name) and ("." not in name or name in timm.list_models(include_tags=True))
-
-
-def build_teacher(name: str, settings: Pretraining, size: Size) -> Teacher:
-    """Build a teacher with random weights, a timm model or an image method's; raise `UserError` without stride 16."""
-    if is_timm(name):
-        published: Any = timm.get_pretrained_cfg(name)
-        fixed: dict[str, Any] = {"img_size": size} if published.fixed_input_size else {}
-        return Teacher(timm.create_model(name, **fixed), 3, size)
-    channels = pretraining_settings(name, settings.profile).objective["channels"]
-    return Teacher(build_backbone(settings.width, False, settings.bins, size, channels), channels, size)

@@ -9,10 +9,11 @@ from baselines.ecdp import Ecdp
 from baselines.imagenet import Imagenet
 from baselines.mem import Mem, MemTokenizer
 from baselines.moby import Moby
-from baselines.scaleevent import ScaleEvent, Teacher
+from baselines.scaleevent import ScaleEvent
 from tespec.core.config import pretraining_settings
 from tespec.models import build_backbone
 from tespec.pretraining.method import own_settings
+from tespec.pretraining.teacher import Teacher
 from tespec.pretraining.tespec import Tespec
 from tespec.tasks.depth import DepthHead, DepthModel
 from tespec.tasks.detection import DetectionHead, DetectionModel
@@ -82,7 +83,8 @@ def moby(queue=8, arch="micro"):
 
 
 def ecdp(arch="micro"):
-    return Ecdp(own("ecdp", hidden=32, out=16), backbone(arch=arch), backbone(channels=1, seed=1, arch=arch))
+    teacher = Teacher(backbone(channels=1, seed=1), 1, SIZE, global_features=True)
+    return Ecdp(own("ecdp", hidden=32, out=16), backbone(arch=arch), teacher)
 
 
 def cm3ae():

@@ -187,8 +187,10 @@ def pretrain(
         identity_of(settings)  # refuses settings without effect
         estimate = estimate_pretraining(settings, input_of(settings, dataset, found.sensor(settings.sensor)))
         print(estimate.report(found.title, setup, choices.gpus))
-        if first and not file:
+        if first in METHODS.module_dict and not file:
             print(f"First, {first} is pre-trained: see --method {first} --dry-run.")
+        elif first and not file:
+            print(f"It needs the weights of {first}.")
         return
     from tespec.core.distributed import is_first
     from tespec.runs.pretrain import pretrain

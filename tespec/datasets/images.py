@@ -124,11 +124,15 @@ def read_image(path: Path, channels: int) -> Image.Image:
         raise UserError(path, "not a readable image", "copy it again or remove it") from error
 
 
-def as_input(pixels: Tensor) -> Tensor:
-    """Normalise pixels (..., C, H, W) uint8 by ImageNet's statistics to float32; float32 is returned as it is."""
+def as_input(pixels: Tensor, rgb: tuple[Sequence[float], Sequence[float]] = (MEAN, DEVIATION)) -> Tensor:
+    """Normalise pixels (..., C, H, W) uint8 to float32; float32 is returned as it is.
+
+    Grey pixels are normalised by ImageNet's statistics, and RGB ones by the means and deviations `rgb`, ImageNet's by
+    default.
+    """
     if pixels.dtype is not torch.uint8:
         return pixels
-    mean, deviation = ((GREY_MEAN,), (GREY_DEVIATION,)) if pixels.shape[-3] == 1 else (MEAN, DEVIATION)
+    mean, deviation = ((GREY_MEAN,), (GREY_DEVIATION,)) if pixels.shape[-3] == 1 else rgb
     of_channels = torch.tensor((mean, deviation)).to(pixels.device, non_blocking=True)[..., None, None]
     return (pixels.float() / 255 - of_channels[0]) / of_channels[1]
 

@@ -180,7 +180,9 @@ def test_deviations_are_those_of_recipe_and_profile_and_the_objectives_own():
 
 
 # Number of deviations from its publication that each method declares, in its class and its recipe.
-DECLARED = {"ecddp": 7, "ecdp": 8, "mem": 8, "mem-tokenizer": 3, "cm3ae": 7, "scaleevent": 5, "imagenet": 1, "cpc": 2}
+DECLARED = {
+    "ecddp": 7, "ecdp": 7, "mem": 8, "mem-tokenizer": 3, "cm3ae": 7, "scaleevent": 7, "imagenet": 1, "cpc": 2
+}  # fmt: skip
 
 
 def test_every_method_with_a_declared_difference_has_its_deviations():

@@ -134,11 +134,11 @@ def pretrained(method: str, data: str, changes: Sequence[str], world: Path, fold
     return trained(run(folder, "pretrain", *what, changes=(*TWO_STEPS, *changes)))
 
 
-def taught(world: Path, folder: Path) -> Values:
-    """The same for ScaleEvent, with a teacher trained for two steps."""
+def taught(method: str, world: Path, folder: Path) -> Values:
+    """The same for a method with a teacher, which is trained for two steps."""
     PRETRAININGS["imagenet"](world, folder / "teacher")
     (weights,) = (folder / "teacher").rglob("backbone.safetensors")
-    return pretrained("scaleevent", DDD17, (IMAGES, f"objective.teacher_weights={weights}"), world, folder)
+    return pretrained(method, DDD17, (IMAGES, f"objective.teacher_weights={weights}"), world, folder)
 
 
 LANES, IMAGES = "batch_size=2", "batch_size=8"
@@ -155,12 +155,11 @@ PRETRAININGS: dict[str, Case] = {
         ("ecddp", ONE_MPX, LANES),
         ("mem-tokenizer", ONE_MPX, LANES),
         ("mem", ONE_MPX, LANES),
-        ("ecdp", DDD17, IMAGES),
         ("cm3ae", DDD17, IMAGES),
         ("moby", "objects", IMAGES),
         ("imagenet", "objects", IMAGES),
     )
-} | {"scaleevent": taught}
+} | {method: partial(taught, method) for method in ("ecdp", "scaleevent")}
 
 
 def answer(folder: Path) -> Values:

@@ -40,7 +40,7 @@ def made(tiny_world, tmp_path_factory):
 
     @cache
     def make(name):
-        taught = [f"objective.teacher_weights={make('imagenet').weights}"] if name == "scaleevent" else []
+        taught = [f"objective.teacher_weights={make('imagenet').weights}"] if name in ("ecdp", "scaleevent") else []
         return run(tiny_world, tmp_path_factory.mktemp("made"), name, *taught)
 
     return make
