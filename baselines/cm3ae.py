@@ -11,7 +11,7 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from baselines import COUNTS, SAMPLE
+from baselines import COUNTS
 from tespec.core import settings as cfg
 from tespec.core.distributed import all_gather_rows, global_mean, shard_slice
 from tespec.core.errors import UserError
@@ -92,10 +92,6 @@ class Cm3ae(PairMethod):
             "instead of bicubic",
         ),
     )
-    profiles = {
-        "sample": SAMPLE | {"objective": {"mask": {"unit": 16}, "decoder": {"type": "AllStagesDecoder"}, "out": 64}},
-        "study": {"optimisation": {"peak_lr": 1.0e-3}},
-    }
 
     def __init__(self, own: Cm3aeSettings, backbone: Backbone, images: Backbone) -> None:
         super().__init__()

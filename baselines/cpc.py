@@ -45,7 +45,6 @@ class Cpc(EventMethod):
     citation = "van den Oord et al.: Representation Learning with Contrastive Predictive Coding, 2018"
     summary = "The recurrent state predicts the features of the next segments among negatives (InfoNCE)."
     recipe = replace(Tespec.recipe, objective=CpcSettings())
-    profiles = {"sample": {"objective": {"width": 64, "ahead": 2, "places": 256}}}
 
     def __init__(self, own: CpcSettings, backbone: Backbone) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from timm.layers import Mlp
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize, scaled_dot_product_attention
 
-from baselines import COUNTS, SAMPLE
+from baselines import COUNTS
 from tespec.core import settings as cfg
 from tespec.core.distributed import global_mean, shard_slice
 from tespec.models.event_swin import PATCH, EventSwin
@@ -229,14 +229,6 @@ class Ecddp(EventMethod):
             "ECDDP's patch embedding has no weight decay on its biases and norm, like all vectors of the network",
         ),
     )
-    profiles = {
-        "sample": SAMPLE
-        | {
-            "objective": {"hidden": 256, "bottleneck": 64, "prototypes": 256, "clusters": 4}
-            | {"local_views": 2, "crop": 96, "large": 96, "small": 64},
-        },
-        "study": {"optimisation": {"peak_lr": 2.5e-4}},
-    }
     share: Tensor
 
     def __init__(self, own: EcddpSettings, backbone: EventSwin) -> None:

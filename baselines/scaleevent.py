@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, interpolate, normalize
 from typing_extensions import Self
 
-from baselines import COUNTS, SAMPLE
+from baselines import COUNTS
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import global_mean
 from tespec.core.errors import UserError
@@ -81,10 +81,6 @@ class ScaleEvent(PairMethod):
             "include those of the data sets it is evaluated on",
         ),
     )
-    profiles = {
-        "sample": SAMPLE | {"objective": {"teacher": "imagenet", "activation": 8}},
-        "study": {"optimisation": {"peak_lr": 1.0e-3}},
-    }
 
     def __init__(self, own: ScaleEventSettings, backbone: Backbone, teacher: "Teacher") -> None:
         super().__init__()
