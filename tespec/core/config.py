@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache, lru_cache, reduce
 from pathlib import Path
 from typing import Any
@@ -272,13 +271,14 @@ def finetuning_settings(
     architecture the profile chooses, or an architecture. `deviations` of the result lists the differences from the
     paper's settings of the same task, or of the task's base; a task without either has none.
     """
-    facts, scale = cell_facts(task, arch, profile, changes, of_data), _scale(profile, network)
-    settings = build(Finetuning, {**facts, "task": task, "arch": arch, **scale}, f"task {task}")
+    names = {"task": task, "arch": arch, **_scale(profile, network)}
+    facts = {**cell_facts(task, arch, profile, changes, of_data), **names}
+    settings = build(Finetuning, facts, f"task {task}")
     settings.check()
     if not (of_repository := _of_repository(task)):
         return settings
     paper = {**_paper_cell(of_repository, arch), **_scale("paper", network)}
-    return replace(settings, deviations=tuple(differences(as_facts(settings), paper)))
+    return build(Finetuning, facts | {"deviations": differences(as_facts(settings), paper)}, f"task {task}")
 
 
 def pretraining_settings(method: str, profile: str, changes: Sequence[str] = (), network: str = "") -> Pretraining:
@@ -289,13 +289,14 @@ def pretraining_settings(method: str, profile: str, changes: Sequence[str] = (),
     """
     kind, (usual, loss, *layers) = recipe_of(method), pretraining_layers(method, profile, changes)
     paper = merge(usual[1], loss) | _scale("paper", network or kind.network)
-    facts = reduce(merge, layers, paper) | _scale(profile, network or kind.network)
-    settings = build(Pretraining, facts | {"name": method}, f"method {method}")
+    facts = {**reduce(merge, layers, paper), **_scale(profile, network or kind.network), "name": method}
+    settings = build(Pretraining, facts, f"method {method}")
     settings.check()
     trained = recipe_of(settings.objective["type"])
     paper["objective"] = paper["objective"] | {"type": method}
     changed = differences(as_facts(settings), paper, trained.unused)
-    return replace(settings, deviations=(*kind.recipe.deviations, *trained.deviations, *changed))
+    deviations = [*kind.recipe.deviations, *trained.deviations, *changed]
+    return build(Pretraining, facts | {"deviations": deviations}, f"method {method}")
 
 
 def refuse_unknown_changes(changes: Sequence[str]) -> None:
