@@ -289,7 +289,7 @@ def pretraining_settings(method: str, profile: str, changes: Sequence[str] = (),
     """
     kind, (usual, loss, *layers) = recipe_of(method), pretraining_layers(method, profile, changes)
     paper = merge(usual[1], loss) | _scale("paper", network or kind.network)
-    facts = {**reduce(merge, layers, paper), **_scale(profile, network or kind.network), "name": method}
+    facts = reduce(merge, layers, paper) | _scale(profile, network or kind.network) | {"name": method}
     settings = build(Pretraining, facts, f"method {method}")
     settings.check()
     trained = recipe_of(settings.objective["type"])
