@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pixel_shuffle
 from typing_extensions import Self
 
-from baselines import COUNTS, SAMPLE
+from baselines import COUNTS
 from tespec.core import settings as cfg
 from tespec.core.distributed import all_gather_rows, global_mean, shard_slice
 from tespec.core.errors import UserError
@@ -98,10 +98,6 @@ class Cm3ae(PairMethod):
             "crops are resized to the frame's size, instead of squares of 224 px",
         ),
     )
-    profiles = {
-        "sample": SAMPLE | {"objective": {"features": "all", "blocks": 1, "out": 64}},
-        "study": {"optimisation": {"peak_lr": 1.0e-3}},
-    }
 
     def __init__(self, own: Cm3aeSettings, backbone: Backbone, images: Backbone) -> None:
         super().__init__()

@@ -51,7 +51,6 @@ class Cpc(EventMethod):
         "(published: an encoder, and a recurrent network on its latents)",
     )
     recipe = replace(Tespec.recipe, objective=CpcSettings())
-    profiles = {"sample": {"objective": {"width": 64, "ahead": 2, "places": 256}}}
 
     def __init__(self, own: CpcSettings, backbone: Backbone) -> None:
         super().__init__()

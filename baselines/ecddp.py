@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, normalize, scaled_dot_product_attention
 from typing_extensions import Self
 
-from baselines import COUNTS, SAMPLE
+from baselines import COUNTS
 from tespec.core import settings as cfg
 from tespec.core.distributed import global_mean, shard_slice
 from tespec.core.errors import UserError
@@ -241,14 +241,6 @@ class Ecddp(EventMethod):
             f"ECDDP's {COUNTS}, instead of 6 bins for both",
         ),
     )
-    profiles = {
-        "sample": SAMPLE
-        | {
-            "objective": {"hidden": 256, "bottleneck": 64, "prototypes": 256, "clusters": 4}
-            | {"local_views": 2, "crop": 96, "large": 96, "small": 64},
-        },
-        "study": {"optimisation": {"peak_lr": 2.5e-4}},
-    }
     share: Tensor
 
     def __init__(self, own: EcddpSettings, backbone: EventSwin) -> None:

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize
 
-from baselines import COUNTS, SAMPLE
+from baselines import COUNTS
 from tespec.core import settings as cfg
 from tespec.core.distributed import all_gather_rows
 from tespec.events.store import CLIP
@@ -94,10 +94,6 @@ class Ecdp(TeacherMethod):
             "ECDP is trained on recordings with grey frames, from random weights, instead of N-ImageNet from MoCo v3's",
         ),
     )
-    profiles = {
-        "sample": SAMPLE | {"objective": {"teacher": "imagenet", "hidden": 256, "out": 64}},
-        "study": {"optimisation": {"peak_lr": 1.0e-3}},
-    }
 
     def __init__(self, own: EcdpSettings, backbone: Backbone, teacher: Teacher) -> None:
         super().__init__()

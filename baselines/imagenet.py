@@ -12,7 +12,6 @@ from torch.nn.functional import cross_entropy
 from torchvision.transforms import v2
 from typing_extensions import Self
 
-from baselines import SAMPLE
 from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
 from tespec.core.settings import Clip, Decay, NonNegativeFloat, Optimisation, Pretraining, Share
@@ -85,10 +84,6 @@ class Imagenet(ImageMethod):
             weight_decay=Decay(0.05, 0.05, ("vectors", "positions")),
         ),
     )
-    profiles = {
-        "sample": SAMPLE | {"batch_size": 32, "objective": {"size": 64, "channels": 1, "mixup": 0.0, "cutmix": 0.0}},
-        "study": {"batch_size": 16, "optimisation": {"peak_lr": 2.5e-4}},
-    }
 
     def __init__(self, own: ImagenetSettings, backbone: Backbone, classes: int) -> None:
         super().__init__()

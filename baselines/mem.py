@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy, log_softmax, pad, softmax
 from torchvision.transforms.v2 import InterpolationMode, functional
 from typing_extensions import Self
 
-from baselines import COUNTS, SAMPLE
+from baselines import COUNTS
 from tespec.core import settings as cfg
 from tespec.core.config import pretraining_settings
 from tespec.core.distributed import all_reduce_sum, global_mean, shard_slice
@@ -268,16 +268,6 @@ class MemTokenizer(EventMethod):
             "the tokenizer's learning rate falls evenly with the steps, instead of once an epoch",
         ),
     )
-    profiles = {
-        "sample": SAMPLE
-        | {
-            "optimisation": {"peak_lr": 5.0e-3, "warmup_steps": 0},
-            # A gamma that MEM's code offers. With tokens of 16 px and a gamma of 1 the tokenizer learns nothing in
-            # hundreds of steps.
-            "objective": {"unit": 8, "crop": 48, "tokens": 32, "width": 16, "hidden": 32, "blocks": 1}
-            | {"gamma": 0.5, "temperature": [1.0, 0.3]},
-        },
-    }
     backbone: Any
     share: Tensor
 
@@ -381,11 +371,6 @@ class Mem(EventMethod):
         augmentation=cfg.Augmentation(flip=0.5),
         deviations=DEVIATIONS,
     )
-    profiles = {
-        "sample": SAMPLE
-        | {"objective": {"features": "all", "tokenizer": MemTokenizer.profiles["sample"]["objective"]}},
-        "study": {"optimisation": {"peak_lr": 1.0e-3}},
-    }
 
     def __init__(self, own: MemSettings, backbone: Backbone) -> None:
         super().__init__()

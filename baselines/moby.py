@@ -11,7 +11,6 @@ from torch.nn.functional import normalize
 from torchvision.transforms import v2
 from typing_extensions import Self
 
-from baselines import SAMPLE
 from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
 from tespec.core.settings import Clip, Decay, Optimisation, PositiveFloat, PositiveInt, Pretraining, Share
@@ -70,11 +69,6 @@ class Moby(ImageMethod):
             weight_decay=Decay(0.05, 0.05, ("vectors",)),
         ),
     )
-    profiles = {
-        "sample": SAMPLE
-        | {"batch_size": 32, "objective": {"size": 64, "channels": 1, "hidden": 256, "out": 64, "queue": 1024}},
-        "study": {"batch_size": 16, "optimisation": {"peak_lr": 2.5e-4}},
-    }
     queues: Tensor
     place: Tensor
 

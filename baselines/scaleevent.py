@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, interpolate, normalize
 
-from baselines import COUNTS, SAMPLE
+from baselines import COUNTS
 from tespec.core.distributed import global_mean
 from tespec.core.settings import Clip, Decay, NonNegativeFloat, Optimisation, PositiveInt, Pretraining, Share
 from tespec.models.backbone import Backbone
@@ -71,10 +71,6 @@ class ScaleEvent(TeacherMethod):
             "has 150,000 of 1280 x 960 px",
         ),
     )
-    profiles = {
-        "sample": SAMPLE | {"objective": {"teacher": "imagenet", "activation": 8}},
-        "study": {"optimisation": {"peak_lr": 1.0e-3}},
-    }
 
     def __init__(self, own: ScaleEventSettings, backbone: Backbone, teacher: Teacher) -> None:
         super().__init__()

@@ -35,7 +35,6 @@ class BYOL(EventMethod):
         downsample=Downsample("auto", "nearest", to_width=640),
         optimisation=Optimisation(peak_lr=1.0e-3, steps=100_000, warmup_steps=1_000),
     )
-    profiles = {"sample": {"batch_size": 16, "segments": 1, "objective": {"hidden": 256, "out": 64}}}
 
     def __init__(self, own, backbone):
         super().__init__()

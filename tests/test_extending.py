@@ -27,7 +27,7 @@ def test_a_method_is_listed_run_and_in_the_table(tiny_world, tmp_path):
     assert "title: BYOL" in described
     records = {(each.kind, each.method): each for each in read_records(tmp_path / "results")[0]}
     pretrained, tuned = (records[kind, "byol"] for kind in ("pretraining", "evaluation"))
-    own = {"type": "byol", "hidden": 256, "out": 64, "scale": [0.08, 1.0], "momentum": 0.99}
+    own = {"type": "byol", "hidden": 4096, "out": 256, "scale": [0.08, 1.0], "momentum": 0.99}
     assert pretrained.config["objective"] == own
     assert {"loss", "last_stage_std", "last_stage_rank"} <= set(pretrained.metrics)
     assert pretrained.plugin == tuned.plugin == hashlib.sha256(PROGRAM.encode()).hexdigest()[:12]

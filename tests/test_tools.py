@@ -1,10 +1,12 @@
-"""Short runs of tools/fuzz.py and tools/kills.py, which search for inputs and interruptions that break the harness."""
+"""Short runs of the tools that search for faults, and of the one that chooses learning rates."""
 
 import runpy
 
+import pandas as pd
 import pytest
 import torch
 
+from tespec.core.config import pretraining_settings, read_profiles
 from tespec.core.paths import REPOSITORY
 
 TOOLS = REPOSITORY / "tools"
@@ -22,3 +24,50 @@ def test_a_run_killed_anywhere_goes_on_as_if_it_had_not_been():
     torch.set_num_threads(1)  # a process that has started threads cannot be forked safely
     counts = runpy.run_path(str(TOOLS / "kills.py"))["soak"](20, minutes=3.0, seed=0)
     assert min(counts["kills"] - 19, counts["inside a file operation"], counts["at a random moment"]) > 0
+
+
+@pytest.fixture(scope="module")
+def rates():
+    """Names of tools/learning_rates.py."""
+    return runpy.run_path(str(TOOLS / "learning_rates.py"))
+
+
+def test_profile_sample_has_the_learning_rates_that_the_committed_results_choose(rates):
+    chosen, (sample,) = rates["chosen_rates"](), read_profiles("sample")
+    of_all = sample.pretraining["optimisation"]["peak_lr"]
+    expected = {name: chosen.get(name, of_all) for name in rates["compared_methods"]()}
+    for profile in ("sample", "study", "tiny"):
+        assert {name: pretraining_settings(name, profile).optimisation.peak_lr for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("losses", "ranks", "chosen"),
+    [
+        ((1.0, 2.0), (9.0, 9.0), 2.5e-4),
+        ((2.0, 1.0), (9.0, 9.0), 1.0e-3),
+        ((2.0, 1.0), (9.0, 7.9), 2.5e-4),
+        ((2.0, 1.0), (1.0, 8.0), 1.0e-3),
+        ((1.0, 2.0), (7.9, 1.0), 1.0e-3),
+        ((1.0,), (9.0,), None),
+    ],
+)
+def test_the_lower_loss_is_chosen_unless_the_last_stage_collapses_there(rates, losses, ranks, chosen):
+    rows = pd.DataFrame({"peak_lr": rates["RATES"][: len(losses)], "loss": losses, "rank": ranks})
+    assert rates["choose"](rows) == chosen
+
+
+@pytest.mark.slow
+def test_learning_rates_are_searched_once_and_what_changes_is_printed(rates, tiny_world, tmp_path, capsys):
+    out, places = tmp_path / "rates.csv", {"work": tmp_path / "work", "world": tiny_world, "steps": 3}
+    rates["main"](only=("imagenet",), out=out, **places)
+    printed, table = capsys.readouterr().out, pd.read_csv(out)
+    assert list(table["peak_lr"]) == list(rates["RATES"])
+    (chosen,) = table[table["chosen"] == "yes"]["peak_lr"]
+    assert rates["chosen_rates"](out) == {"imagenet": chosen}
+    present = pretraining_settings("imagenet", "sample").optimisation.peak_lr
+    assert ("imagenet: {optimisation: {peak_lr:" in printed) == (chosen != present)
+    written = out.read_bytes()
+    (tmp_path / "work").rename(tmp_path / "moved")
+    rates["main"](only=("imagenet",), out=out, **places)
+    assert out.read_bytes() == written
+    assert not (tmp_path / "work").exists()

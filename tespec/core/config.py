@@ -1,7 +1,8 @@
 """Resolve settings in layers: configs/ and recipes, then a profile's changes, then values set by the user."""
 
+import json
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, reduce
+from functools import cache, lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from tespec.registry import METHODS, pretrained_methods
 Settings = Finetuning | Pretraining
 UPSTREAM = "upstream_sha256"  # in records and recipes of pre-trainings: hash of the user's file of another network
 CHOSEN = ("task", "name", "arch", "profile", "width", "deviations")  # settings that --set does not change
+# Settings that name a run or affect its speed instead of its result.
+NAMES = ("task", "name", "arch", "profile", "title", "version", "deviations", "evaluation_lanes")
 _added: dict[str, dict[str, Path]] = {}  # the user's config files by kind ("tasks", "profiles") and name
 
 
@@ -53,8 +56,11 @@ def _parsed(path: Path, changed: int) -> Any:
     return read_yaml(path)
 
 
-def _read(kind: str, name: str, *, is_base: bool = False) -> list[dict[str, Any]]:
-    """Read the base of a config, if it has one, and the config itself, which takes precedence."""
+def _read(kind: str, name: str, above: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Read the bases of a config, a task has at most one, and the config itself; a later one takes precedence.
+
+    `above` are the configs that are based on it.
+    """
     path = files(kind).get(name)
     if path is None:
         raise UserError(name[:100], f"no such file in configs/{kind}", suggest(name, names(kind)))
@@ -64,9 +70,11 @@ def _read(kind: str, name: str, *, is_base: bool = False) -> list[dict[str, Any]
         raise UserError(path, f"not a readable YAML file ({error})", "fix or restore it") from error
     if not isinstance(facts, dict) or not all(isinstance(key, str) for key in facts):
         raise UserError(path, "is not a mapping of settings", "fix or restore it")
-    if is_base and "base" in facts:
+    if name in above:
+        raise UserError(f"base: {name}", "is based on itself", "choose another base")
+    if above and kind == "tasks" and "base" in facts:
         raise UserError(f"base: {name}", "has a base itself", "choose a base that has none")
-    bases = _read(kind, str(facts["base"]), is_base=True) if "base" in facts else []
+    bases = _read(kind, str(facts["base"]), (*above, name)) if "base" in facts else []
     return [*bases, facts | {"name": name}]
 
 
@@ -78,19 +86,41 @@ def _group(facts: Facts, key: str, source: str) -> Facts:
     return group
 
 
-def _task_layers(name: str) -> list[Layer]:
-    """Return a task's config after that of its base.
+def _not_inherited(task: Facts, base: Facts) -> set[str]:
+    """Settings of a task's base that another data set, or another kind of task, does not have."""
+    groups = {"dataset": {"protocol", "splits"}, "kind": {"head"}}
+    changed = [groups[key] for key in groups if task.get(key, base.get(key)) != base.get(key)]
+    return set().union(*changed)
 
-    Protocol and splits of another data set, and the head of another kind, are not inherited.
-    """
-    *bases, own = _read("tasks", name)
+
+def _task_layers(name: str) -> list[Layer]:
+    """Return a task's config after what it inherits of its base."""
+    *bases, task = _read("tasks", name)
+    layers: list[Layer] = []
     for base in bases:
-        if own.get("dataset", base.get("dataset")) != base.get("dataset"):
-            base["protocol"] = own.get("protocol", {})
-            base.pop("splits", None)
-        if own.get("kind", base.get("kind")) != base.get("kind"):
-            base["head"] = own.get("head", {})
-    return [(f"task {each.pop('name')}", each) for each in (*bases, own)]
+        lost = _not_inherited(task, base)
+        kept = {key: value for key, value in base.items() if key not in {"name", *lost}}
+        layers.append((f"task {base['name']}", kept | {key: task[key] for key in lost if key in task}))
+    return [*layers, (f"task {name}", {key: value for key, value in task.items() if key != "name"})]
+
+
+def _profile_layers(profile: str, task: str) -> list[Layer]:
+    """Return a profile's settings for all tasks, for the base of `task` as far as they are inherited, and for `task`.
+
+    `downsample` is not inherited by another data set either, whose labels it may not be able to scale.
+    """
+    *bases, own = _read("tasks", task)
+    layers: list[Layer] = []
+    for each in read_profiles(profile):
+        layers.append((f"profile {each.name}", each.finetuning))
+        for base in bases:
+            lost = _not_inherited(own, base)
+            lost |= {"downsample"} if "protocol" in lost else set()
+            section = each.tasks.get(base["name"], {})
+            kept = {key: value for key, value in section.items() if key not in lost}
+            layers.append((f"profile {each.name}, task {base['name']}", kept))
+        layers.append((f"profile {each.name}, task {task}", each.tasks.get(task, {})))
+    return layers
 
 
 def dataset_and_splits(task: str) -> tuple[str, dict[str, list[str]]]:
@@ -106,11 +136,51 @@ def read_profiles(name: str) -> list[Profile]:
 
 
 def _scale(profile: str, network: str) -> dict[str, Any]:
-    """Profile, architecture and deviations of a run; `network` is a kind of network or a registered architecture."""
-    every = read_profiles(profile)
-    networks = {kind: width for each in every for kind, width in each.networks.items()}
-    deviations = [deviation for each in every for deviation in each.deviations]
-    return {"profile": profile, "width": networks.get(network, network), "deviations": deviations}
+    """Profile and architecture of a run; `network` is a kind of network or a registered architecture."""
+    networks = {kind: width for each in read_profiles(profile) for kind, width in each.networks.items()}
+    return {"profile": profile, "width": networks.get(network, network)}
+
+
+def differences(used: Facts, paper: Facts, unused: Sequence[str] = ()) -> list[str]:
+    """List the settings that differ from the paper's.
+
+    Settings that only one of the two has, such as those of a decoder of another type, are left out, since the type is
+    listed.
+
+    Args:
+        used: settings of a run, nested.
+        paper: the paper's settings.
+        unused: settings, or groups of them, without effect on the run.
+
+    Returns:
+        Texts "name: value instead of value" with dotted names.
+    """
+    ours, theirs = flattened(used), flattened(paper)
+    common = [key for key in theirs if key in ours and key.partition(".")[0] not in {*NAMES, *unused}]
+    texts = {key: f"{key}: {_shown(ours[key])} instead of {_shown(theirs[key])}" for key in common}
+    return [texts[key] for key in common if ours[key] != theirs[key]]
+
+
+def _shown(value: Any) -> str:
+    """Write a setting's value in at most 40 characters."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = value if isinstance(value, str) else json.dumps(value)
+    if len(text) <= 40:
+        return text
+    return f"{len(value)} values" if isinstance(value, list) else f"{text[:37]}..."
+
+
+@cache
+def _paper_cell(task: str, arch: str) -> Facts:
+    """Settings of a task of this repository in profile `paper`."""
+    return cell_facts(task, arch, "paper", ())
+
+
+def _of_repository(task: str) -> str:
+    """Return the task of this repository that `task` is or is based on, "" for none."""
+    names = [str(each["name"]) for each in _read("tasks", task)]
+    return next((name for name in names if name not in _added.get("tasks", {})), "")
 
 
 def cell_layers(
@@ -120,14 +190,11 @@ def cell_layers(
 
     Each config gives two layers: its settings for all architectures, and those for this one.
     """
-    every = _task_layers(task)
+    every = [*_task_layers(task), *_profile_layers(profile, task)]
     source, first = every[0]
     known = _group(first, "architectures", source)
     if arch not in known:
         raise UserError(source, f"no architecture {arch!r}", f"choose from {', '.join(map(str, known))}")
-    for each in read_profiles(profile):
-        of_task = each.tasks.get(task, {})
-        every += [(f"profile {each.name}", each.finetuning), (f"profile {each.name}, task {task}", of_task)]
     layers: list[Layer] = []
     for source, layer in [*every, ("dataset.json", of_data or {})]:
         groups = _group(layer, "architectures", source)
@@ -152,20 +219,20 @@ def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -
     kind, every = recipe_of(method), read_profiles(profile)
     swaps = [change for change in changes if change.startswith("objective=")]
     objective = str(parse_change(swaps[-1])[1]["objective"]) if swaps else method
-    own = recipe_of(objective)
-    if unknown := {*kind.profiles, *own.profiles} - {*names("profiles")}:
-        what = f"changes profile {min(unknown)!r}, which does not exist"
-        raise UserError(f"method {method}", what, f"choose from {', '.join(names('profiles'))}")
-    # A method's own settings for a profile, or for its base, override the profile's settings for all methods.
+    loss = as_facts(recipe_of(objective).recipe)["objective"]
     layers = [
         (f"recipe of {method}", _changeable(kind.recipe)),
-        (f"recipe of {objective}", {"objective": {"type": objective, **as_facts(own.recipe)["objective"]}}),
+        (f"recipe of {objective}", {"objective": {"type": objective, **loss}}),
         *((f"profile {each.name}", each.pretraining) for each in every),
     ]
-    for name in (each.name for each in every):
-        general = {key: value for key, value in kind.profiles.get(name, {}).items() if key != "objective"}
-        loss = {"objective": own.profiles.get(name, {}).get("objective", {})}
-        layers += [(f"profile {name}, method {method}", general), (f"profile {name}, method {objective}", loss)]
+    # Settings for a method, in the profile or its base, override the profile's settings for all methods.
+    for each in every:
+        of_method = {key: value for key, value in each.methods.get(method, {}).items() if key != "objective"}
+        of_loss = {"objective": _group(each.methods.get(objective, {}), "objective", f"profile {each.name}")}
+        layers += [
+            (f"profile {each.name}, method {method}", of_method),
+            (f"profile {each.name}, method {objective}", of_loss),
+        ]
     return [*layers, *(parse_change(change) for change in changes if change not in swaps)]
 
 
@@ -201,12 +268,17 @@ def finetuning_settings(
     """Resolve the settings of one cell: task config, profile, overrides of the data, and the user's changes.
 
     `of_data` are the overrides of the data, see `Description.overrides`; `network` is a kind of network, whose
-    architecture the profile chooses, or an architecture.
+    architecture the profile chooses, or an architecture. `deviations` of the result lists the differences from the
+    paper's settings of the same task, or of the task's base; a task without either has none.
     """
-    facts, scale = cell_facts(task, arch, profile, changes, of_data), _scale(profile, network)
-    settings = build(Finetuning, {**facts, "task": task, "arch": arch, **scale}, f"task {task}")
+    names = {"task": task, "arch": arch, **_scale(profile, network)}
+    facts = {**cell_facts(task, arch, profile, changes, of_data), **names}
+    settings = build(Finetuning, facts, f"task {task}")
     settings.check()
-    return settings
+    if not (of_repository := _of_repository(task)):
+        return settings
+    paper = {**_paper_cell(of_repository, arch), **_scale("paper", network)}
+    return build(Finetuning, facts | {"deviations": differences(as_facts(settings), paper)}, f"task {task}")
 
 
 def pretraining_settings(method: str, profile: str, changes: Sequence[str] = (), network: str = "") -> Pretraining:
@@ -215,12 +287,16 @@ def pretraining_settings(method: str, profile: str, changes: Sequence[str] = (),
     The change `objective=NAME` trains the loss of another method, with that method's own settings. `network` is as in
     `finetuning_settings`, by default the method's.
     """
-    kind, (usual, *layers) = recipe_of(method), pretraining_layers(method, profile, changes)
-    facts, scale = reduce(merge, layers, dict(usual[1])), _scale(profile, network or kind.network)
-    deviations = [*kind.recipe.deviations, *scale["deviations"], *recipe_of(str(facts["objective"]["type"])).deviations]
-    settings = build(Pretraining, facts | scale | {"name": method, "deviations": deviations}, f"method {method}")
+    kind, (usual, loss, *layers) = recipe_of(method), pretraining_layers(method, profile, changes)
+    paper = merge(usual[1], loss) | _scale("paper", network or kind.network)
+    facts = reduce(merge, layers, paper) | _scale(profile, network or kind.network) | {"name": method}
+    settings = build(Pretraining, facts, f"method {method}")
     settings.check()
-    return settings
+    trained = recipe_of(settings.objective["type"])
+    paper["objective"] = paper["objective"] | {"type": method}
+    changed = differences(as_facts(settings), paper, trained.unused)
+    deviations = [*kind.recipe.deviations, *trained.deviations, *changed]
+    return build(Pretraining, facts | {"deviations": deviations}, f"method {method}")
 
 
 def refuse_unknown_changes(changes: Sequence[str]) -> None:
@@ -245,7 +321,8 @@ def changed_settings(settings: Settings, network: str, of_data: Facts | None = N
             version = recipe_of(objective).version
             changed = {"objective": objective} | ({"objective_version": version} if version > 1 else {})
     ours, usual = flattened(as_facts(settings)), flattened(as_facts(default))
-    return changed | {key: ours.get(key) for key in sorted({*ours, *usual}) if ours.get(key) != usual.get(key)}
+    names = sorted({*ours, *usual} - {"deviations"})  # follow from the others
+    return changed | {key: ours.get(key) for key in names if ours.get(key) != usual.get(key)}
 
 
 def flattened(facts: Facts, prefix: str = "") -> dict[str, Any]:

@@ -210,11 +210,11 @@ class Profile:
     name: str
     base: str = ""  # profile that it extends
     networks: dict[str, str] = field(default_factory=dict)  # architectures by kind of network
-    deviations: tuple[str, ...] = ()
     threads: PositiveInt | None = None
     finetuning: dict[str, Any] = field(default_factory=dict)  # of all tasks
-    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)  # of single ones
-    pretraining: dict[str, Any] = field(default_factory=dict)
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)  # of single ones, and of tasks based on them
+    pretraining: dict[str, Any] = field(default_factory=dict)  # of all methods
+    methods: dict[str, dict[str, Any]] = field(default_factory=dict)  # of single ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +232,7 @@ class OfRecordings:
     augmentation: Augmentation = Augmentation()
     profile: str = "paper"
     width: str = ""
-    deviations: tuple[str, ...] = ()
+    deviations: tuple[str, ...] = ()  # in words; in a recipe those that no setting expresses
     sensor_px: str | None = None  # such as "640x480", for recordings that do not store it
 
     def check(self) -> None:

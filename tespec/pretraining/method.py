@@ -42,7 +42,6 @@ class Method:
     architectures: ClassVar[tuple[str, ...]] = ARCHITECTURES
     pretraining_data: ClassVar[str] = "-"  # data set of the pre-training, "-" for none
     recipe: ClassVar[Pretraining | None] = None  # published pre-training settings; None: not pre-trained here
-    profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # changes to the recipe by profile
     citation: ClassVar[str] = ""  # key or reference of the publication
     licence: ClassVar[str] = ""  # licence of the published weights, "" if there are none
     weights: ClassVar[str] = ""  # published file with these weights

@@ -133,19 +133,6 @@ class Tespec(EventMethod):
         ),
         augmentation=cfg.Augmentation(flip=0.5, zoom=0.8),
     )
-    profiles = {
-        "sample": {
-            "objective": {
-                "mask": {"unit": 16},
-                "target": {"norm_events": 3000.0},
-                "decoder": {"type": "AllStagesDecoder"},
-                "patch_eps": 0.05,
-                "counts_eps": 1.0e-4,  # as large, relative to the patches' variance, as 0.05 is for intensity
-                "visible_weight": 0.5,
-            },
-        },
-        "study": {"optimisation": {"peak_lr": 2.5e-4}},
-    }
 
     def __init__(self, own: TespecSettings, backbone: Backbone, bin_seconds: float = 0.005) -> None:
         super().__init__()

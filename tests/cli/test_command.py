@@ -96,12 +96,12 @@ def test_a_task_and_a_profile_of_ones_own_are_files(tmp_path, monkeypatch, call)
     monkeypatch.setattr(config, "_added", {})
     task, profile = tmp_path / "mine.yaml", tmp_path / "quick.yaml"
     task.write_text("base: ddd17\ntitle: Mine\n")
-    profile.write_text("base: tiny\n")
+    profile.write_text("base: quick\n")
     command = ("run", "--method", "scratch", "--task", task, "--profile", profile, "--data")
     refused = (2, "", "error: /nowhere: no such file or folder; check the path\n")
-    with_base = (2, "", "error: base: tiny: has a base itself; choose a base that has none\n")
-    assert call(*command, tmp_path) == with_base
-    profile.write_text("base: sample\nfinetuning: {optimisation: {steps: 33}}\n")
+    circular = (2, "", "error: base: quick: is based on itself; choose another base\n")
+    assert call(*command, tmp_path) == circular
+    profile.write_text("base: tiny\nfinetuning: {optimisation: {steps: 33}}\n")
     assert call(*command, "/nowhere") == refused
     out = call("run", "--describe", task, "--profile", profile)[1]
     assert out.startswith("mine, recurrent, profile quick\n")

@@ -121,7 +121,7 @@ def own(tmp_path, monkeypatch):
 
 def test_of_a_profile_the_task_wins_and_then_the_architecture(own):
     own(
-        "base: sample\ndeviations: [few steps]\n"
+        "base: sample\n"
         "finetuning: {batch_size: 6, architectures: {recurrent: {optimisation: {peak_lr: 1.0e-4}}}}\n"
         "tasks: {ddd17: {optimisation: {steps: 77}, architectures: {feedforward: {optimisation: {peak_lr: 2.0e-4}}}}}"
     )
@@ -131,7 +131,16 @@ def test_of_a_profile_the_task_wins_and_then_the_architecture(own):
     assert (recurrent.batch_size, alone.batch_size) == (6, 6)  # overrides the base profile's value for an architecture
     base = finetuning_settings("ddd17", "recurrent", "sample")
     assert (recurrent.width, recurrent.segments) == (base.width, base.segments)
-    assert recurrent.deviations == (*base.deviations, "few steps")
+    ours, theirs = (set(settings.deviations) for settings in (recurrent, base))
+    assert ours - theirs == {
+        "batch_size: 6 instead of 16",
+        "optimisation.steps: 77 instead of 50000",
+    }
+    assert theirs - ours == {
+        "batch_size: 4 instead of 16",
+        "optimisation.peak_lr: 0.001 instead of 0.0001",
+        "optimisation.steps: 300 instead of 50000",
+    }
 
 
 def test_a_task_wins_over_its_base_in_all_that_it_states(own):
@@ -154,7 +163,8 @@ def test_a_task_wins_over_its_base_in_all_that_it_states(own):
         ("tasks", "base: ddd17\nsplits: 3", "task own: splits is not a mapping of settings"),
         ("tasks", "base: ddd17\nsplits:", "task own: splits is not a mapping of settings"),
         ("profiles", "base: sample\nfinetuning: {stepps: 3}", "unknown setting 'stepps'"),
-        ("profiles", "base: sample\ndeviations: 3", "profile own, deviations: 3 is not allowed"),
+        ("profiles", "base: sample\nthreads: many", "profile own, threads: 'many' is not allowed"),
+        ("profiles", "base: sample\nmethods: {moby: 3}", "profile own, methods.moby: 3 is not allowed"),
         ("profiles", "base: sample\nfinetuning: {architectures: {recurrent: {batchsize: 4}}}", "mean 'batch_size'"),
         ("profiles", "base: sample\ntasks: {ddd17: 3}", "profile own, tasks.ddd17: 3 is not allowed"),
         ("profiles", "base: sample\nfinetuning: {architectures: [recurrent]}", "is not a mapping of settings"),
@@ -172,11 +182,84 @@ def test_every_pretraining_of_a_comparison_takes_as_many_steps_of_as_many_sample
     assert len({settings.batch_size * settings.segments for settings in every}) == 1
 
 
-def test_deviations_are_those_of_recipe_and_profile_and_the_objectives_own():
+GEN1_AT_SAMPLE_SIZE = """
+protocol.min_diagonal: 12 instead of 30
+protocol.min_side: 4 instead of 10
+head.score: objectness_x_class instead of class
+head.min_diagonal: 12 instead of 30
+head.min_side: 4 instead of 10
+downsample.factor: auto instead of 1
+downsample.keep: all instead of nearest
+downsample.to_width: 160 instead of null
+""".strip().splitlines()
+
+
+def test_a_task_of_ones_own_inherits_what_a_profile_sets_for_its_base(own):
+    own("base: gen1\ntitle: Mine\nclasses: [circle]\nhead: {neck_blocks: 1}", "tasks")
+    mine, gen1 = (finetuning_settings(task, "recurrent", "demo") for task in ("own", "gen1"))
+    assert mine.head == gen1.head | {"neck_blocks": 1}
+    assert (mine.protocol, mine.downsample) == (gen1.protocol, gen1.downsample)
+    assert set(gen1.deviations) > set(GEN1_AT_SAMPLE_SIZE)
+    of_the_file = {'classes: ["circle"] instead of ["car", "pedestrian"]', "head.neck_blocks: 1 instead of 2"}
+    assert set(mine.deviations) == {*gen1.deviations, *of_the_file}
+    paper = finetuning_settings("own", "recurrent", "paper")
+    assert (paper.head["min_diagonal"], set(paper.deviations)) == (30, of_the_file)
+
+
+def test_of_a_profile_a_task_of_ones_own_inherits_only_what_applies_to_it(own, tmp_path):
+    own("base: gen1\ndataset: Drives\nprotocol: {rows: 9}", "tasks")
+    other_data = finetuning_settings("own", "recurrent", "demo")
+    assert (other_data.protocol, other_data.downsample.factor) == ({"rows": 9}, 1)
+    assert other_data.head["min_diagonal"] == 12
+    assert not any(text.startswith("protocol") for text in other_data.deviations)
+    own("base: gen1\nkind: counts\nhead: {hidden: 8}", "tasks")
+    other_kind = finetuning_settings("own", "recurrent", "demo")
+    assert (other_kind.head, other_kind.protocol["min_diagonal"]) == ({"hidden": 8}, 12)
+    (tmp_path / "mine.yaml").write_text("base: demo\ntasks: {own: {head: {hidden: 4}}, gen1: {batch_size: 2}}")
+    config.add_file("profiles", tmp_path / "mine.yaml")
+    mine = finetuning_settings("own", "recurrent", "mine", ["segments=3"])
+    assert (mine.head, mine.batch_size, mine.segments) == ({"hidden": 4}, 2, 3)
+
+
+def test_deviations_follow_from_the_settings_that_are_used(own):
+    assert finetuning_settings("ddd17", "recurrent", "paper").deviations == ()
+    changes = ["label_share=0.1", "splits.train=[a, b]", "evaluation_lanes=2", "title=Other"]
+    changed = finetuning_settings("ddd17", "recurrent", "paper", changes)
+    assert set(changed.deviations) == {
+        "label_share: 0.1 instead of 1",
+        'splits.train: ["a", "b"] instead of null',
+    }
+    long = finetuning_settings("ddd17", "recurrent", "paper", [f"splits.train={[str(n) for n in range(99)]}"])
+    assert long.deviations == ("splits.train: 99 values instead of null",)
+    own((config.CONFIGS / "tasks" / "ddd17.yaml").read_text(), "tasks")  # without a base: no paper has its settings
+    assert finetuning_settings("own", "recurrent", "sample").deviations == ()
+
+
+def test_deviations_of_a_pretraining_are_the_method_s_in_words_and_the_settings_that_differ(own):
     paper, sample = (pretraining_settings("ecddp", profile) for profile in ("paper", "sample"))
-    assert paper.deviations
-    assert set(paper.deviations) == {*Ecddp.recipe.deviations, *Ecddp.deviations} < set(sample.deviations)
-    assert pretraining_settings("tespec", "paper", ["objective=ecdp"]).deviations == Ecdp.deviations
+    assert paper.deviations == (*Ecddp.recipe.deviations, *Ecddp.deviations)
+    assert sample.deviations[: len(paper.deviations)] == paper.deviations
+    assert "objective.local_views: 2 instead of 8" in sample.deviations
+    other = pretraining_settings("tespec", "paper", ["objective=ecdp", "objective.out=64"])
+    assert other.deviations == (*Ecdp.deviations, "objective.type: ecdp instead of tespec", OUT)
+    images = pretraining_settings("moby", "sample").deviations  # which recordings' settings do not affect
+    assert not any(text.startswith(("downsample", "augmentation")) for text in images)
+
+
+OUT = f"objective.out: 64 instead of {Ecdp.recipe.objective.out}"
+
+
+def test_a_profile_sets_what_is_its_own_for_a_method_behind_what_it_sets_for_all(own):
+    own(
+        "base: sample\npretraining: {batch_size: 7, segments: 3}\n"
+        "methods: {tespec: {batch_size: 5, objective: {patch_eps: 0.5}}, cpc: {batch_size: 2, objective: {ahead: 1}}}"
+    )
+    tespec, moby = (pretraining_settings(name, "own") for name in ("tespec", "moby"))
+    sample = pretraining_settings("tespec", "sample")
+    assert (tespec.batch_size, tespec.segments, moby.segments) == (5, sample.segments, 3)
+    assert (tespec.objective["patch_eps"], tespec.objective["mask"]) == (0.5, sample.objective["mask"])
+    cpc = pretraining_settings("tespec", "own", ["objective=cpc"])  # the loss is cpc's, the training tespec's
+    assert (cpc.batch_size, cpc.objective["ahead"]) == (5, 1)
 
 
 # Number of deviations from its publication that each method declares, in its class and its recipe.

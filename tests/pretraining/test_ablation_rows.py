@@ -38,15 +38,14 @@ def learns_by(name, recurrent, network, batch, settings):
 
 
 by_eq_6 = partial(reconstructs, estimate_high_pass)
-by_eq_7 = {n: partial(reconstructs, partial(estimate_intensity, norm_events=n)) for n in (300, 3000, 3e4, 1.2e5)}
+by_eq_7 = {n: partial(reconstructs, partial(estimate_intensity, norm_events=n)) for n in (500, 5000, 5e4, 2e5)}
 histograms = partial(reconstructs, lambda counts: (counts.float(),))
 # tests/comparison/test_published.py covers the ablation of steps.
 ROWS = {
     "masking": {f"{100 * ratio:.0f}%": partial(masks, ratio) for ratio in (0.0, 0.25, 0.5, 0.75)},
-    # Scaled to the sample profile, whose N is 3000.
     "norm_events": dict(zip(("500", "5,000", "50,000", "200,000"), by_eq_7.values(), strict=True)),
-    "target": {"Histograms": histograms, "Eq. 6": by_eq_6, "Eq. 7": by_eq_7[3000]},
-    "target_ddd17": {"Eq. 6": by_eq_6, "Eq. 7": by_eq_7[3000]},
+    "target": {"Histograms": histograms, "Eq. 6": by_eq_6, "Eq. 7": by_eq_7[5000]},
+    "target_ddd17": {"Eq. 6": by_eq_6, "Eq. 7": by_eq_7[5000]},
     "dataset": {
         "Gen1": partial(is_trained_on, "gen1", (240, 304), (240, 304)),
         "1Mpx": partial(is_trained_on, "1mpx", (720, 1280), (360, 640)),
