@@ -124,6 +124,7 @@ ARCHITECTURES = ("recurrent", "feedforward")
 SAMPLING = {"streams": 0.0, "mixed": 0.5, "clips": 1.0}
 Sampling = Literal["streams", "mixed", "clips"]
 Rule = Literal["edges", "rvt"]
+Side = Annotated[int, Field(strict=True, ge=1, le=2048)]  # px of a network's input; no sensor is larger
 
 
 @dataclass(frozen=True)
@@ -299,6 +300,11 @@ class Finetuning(OfRecordings):
         return self.recurrent and self.sampling != "clips"
 
     @property
+    def play_lanes(self) -> int:
+        """Number of lanes of an evaluation: recordings with their state, or segments of windows."""
+        return self.evaluation_lanes if self.carries_state else self.batch_size
+
+    @property
     def most_labels(self) -> int:
         """Maximum number of labels of a chunk that reach the head; the protocol's `period_ms` is their spacing."""
         most, period = min(self.labels_per_chunk or self.segments, self.segments), self.protocol.get("period_ms")
@@ -332,3 +338,39 @@ class Pretraining(OfRecordings):
     def arch(self) -> str:
         """Architecture in records, "recurrent" or "feedforward"."""
         return "recurrent" if self.recurrent else "feedforward"
+
+
+@dataclass(frozen=True)
+class HistogramSpec:
+    """How events become the histograms that a network was trained on, and which of them its state has seen.
+
+    It is built once from the settings, stored in the recipe of the weights, and used wherever the network plays a
+    recording.
+    """
+
+    bins: PositiveInt
+    rule: Rule
+    # Length of a window. For windows from label to label, the median one of the training, for recordings without labels
+    window_ms: PositiveFloat
+    downsample: Downsample
+    size: tuple[Side, Side]  # (H, W) in px of the training's histograms
+    segments: PositiveInt  # number of windows that the network takes at once
+    # True: the state is reset for each predicted window, at the start of the `segments` windows that end with it.
+    # False: it is carried from the start of the recording.
+    reset: Flag
+
+    @classmethod
+    def of(cls, settings: Finetuning | Pretraining, size: Size, window_ms: float) -> "HistogramSpec":
+        """Build it for a training on histograms of `size` (H, W) in px; a network learns to carry its state by streams.
+
+        `window_ms` is the length of its windows, nominal if the settings have none.
+        """
+        return cls(
+            bins=settings.bins,
+            rule=settings.rule,
+            window_ms=window_ms,
+            downsample=settings.downsample,
+            size=size,
+            segments=settings.segments if settings.recurrent else 1,
+            reset=settings.sampling == "clips",
+        )

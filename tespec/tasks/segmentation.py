@@ -153,9 +153,10 @@ class SegmentationTask(Task):
     def network(cls, settings: Finetuning, backbone: Backbone) -> SegmentationModel:
         return SegmentationModel(backbone, len(settings.classes), build(SegmentationHead, settings.head, "head"))
 
-    def player(self, model: SegmentationModel) -> SegmentationModel | AveragedViews:
-        scales = VIEWS[self.settings.test_time_augmentation]
-        return AveragedViews(model, scales, self.size) if scales else model
+    @classmethod
+    def predictor(cls, settings: Finetuning, model: SegmentationModel, size: Size) -> SegmentationModel | AveragedViews:
+        scales = VIEWS[settings.test_time_augmentation]
+        return AveragedViews(model, scales, size) if scales else model
 
     def scorer(self) -> SegmentationScorer:
         return SegmentationScorer(self.settings.classes)
