@@ -147,19 +147,18 @@ def stream(
     sensor_px = f"{sensor[1]}x{sensor[0]}" if sensor else None
     opened = find(str(recording), spec, settings, None if data is None else Path(data), sensor_px)
     size = opened.region.height, opened.region.width
-    if settings is None:
-        backbone: Any = for_size(network, size)
-        player = features_player(backbone, spec, next(backbone.parameters()).device)
-    else:
+    if settings is not None:
         player = TrainedNetwork(network, find_task(settings), settings, spec).player(size)
+    else:
+        player = features_player(for_size(network, size), spec, next(network.parameters()).device)
     # Not a generator itself, so that errors are raised here and not at the first window.
     every = play(player, [opened], windows=[np.arange(len(opened))])
     return ((int(opened.windows[played.position, 1]), played.output) for played in every)
 
 
-def for_size(network: Backbone | Network, size: Size) -> Backbone | Network:
+def for_size(network: Any, size: Size) -> Any:
     """Return the network for histograms of `size` (H, W) in px: itself, or a copy with the same weights."""
-    backbone, padded = network if isinstance(network, Backbone) else network.backbone, padded_size(*size)
+    backbone, padded = getattr(network, "backbone", network), padded_size(*size)
     if backbone.img_size == padded:
         return network
     # In the copy of the complete network, the resized backbone replaces the original.
@@ -267,25 +266,20 @@ def find(
     contiguous windows of the length of the training's. `sensor_px` is as in `predict`.
     """
     path, recordings = Path(wanted), list[RecordingFiles]()
-    if len(path.parts) > 1 and not path.exists():
-        raise UserError(wanted, "no such file or folder", "check the path")
+    paths = find_recordings(path) if path.exists() else []
+    if len(paths) > 1:
+        raise UserError(path, f"contains {len(paths)} recordings", "choose one of them")
     if root is not None and settings is not None:
         dataset = open_dataset(replace(settings, sensor_px=sensor_px or settings.sensor_px), root)
         recordings = [files for split in dataset.splits for files in dataset.files(split)]
     for files in recordings:
-        if files.name == wanted:
+        if files.name == wanted or files.source.path.resolve() in [found.resolve() for found in paths]:
             return dataset.open_checked(files)
-    if not path.exists():
+    if not paths:
         names = ", ".join(files.name for files in recordings[:6])
         raise UserError(wanted, "no such recording", f"use a path{names and f', or one of {names}'}")
-    found, *others = find_recordings(path)
-    if others:
-        raise UserError(path, f"contains {len(others) + 1} recordings", "choose one of them")
-    for files in recordings:
-        if files.source.path.resolve() == found.resolve():
-            return dataset.open_checked(files)
-    source = source_of(found, parse_size(sensor_px) if sensor_px else None)
-    recording = fixed_windows(name_of(path, found), source, spec.window_ms, spec.downsample)
+    source = source_of(paths[0], parse_size(sensor_px) if sensor_px else None)
+    recording = fixed_windows(name_of(path, paths[0]), source, spec.window_ms, spec.downsample)
     if not len(recording):
         raise UserError(path, f"is shorter than a window of {spec.window_ms:g} ms", "use a longer recording")
     return recording

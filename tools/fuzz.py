@@ -250,8 +250,7 @@ def read_backbone(path: Path) -> None:
 def write_network(path: Path) -> None:
     settings = config.finetuning_settings("gen1", "feedforward", "tiny")
     network = find_task(settings).network(settings, base.fresh_backbone(settings, (32, 32)))
-    spec = HistogramSpec.of(settings, (32, 32), 50.0)
-    recipe = config.as_facts(settings) | {load.HISTOGRAMS: asdict(spec)}
+    recipe = config.as_facts(settings) | {load.HISTOGRAMS: asdict(HistogramSpec.of(settings, (32, 32), 50.0))}
     files.write_weights(path, network.state_dict(), recipe)
 
 

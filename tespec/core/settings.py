@@ -295,14 +295,9 @@ class Finetuning(OfRecordings):
         return self.arch == "recurrent"
 
     @property
-    def carries_state(self) -> bool:
-        """Whether evaluation carries the state through each recording; training only on clips does not teach this."""
-        return self.recurrent and self.sampling != "clips"
-
-    @property
     def play_lanes(self) -> int:
         """Number of lanes of an evaluation: recordings with their state, or segments of windows."""
-        return self.evaluation_lanes if self.carries_state else self.batch_size
+        return self.batch_size if self.sampling == "clips" else self.evaluation_lanes
 
     @property
     def most_labels(self) -> int:
@@ -356,12 +351,12 @@ class HistogramSpec:
     size: tuple[Side, Side]  # (H, W) in px of the training's histograms
     segments: PositiveInt  # number of windows that the network takes at once
     # True: the state is reset for each predicted window, at the start of the `segments` windows that end with it.
-    # False: it is carried from the start of the recording.
+    # False: it is carried from the start of the recording, which training only on clips does not teach.
     reset: Flag
 
     @classmethod
     def of(cls, settings: Finetuning | Pretraining, size: Size, window_ms: float) -> "HistogramSpec":
-        """Build it for a training on histograms of `size` (H, W) in px; a network learns to carry its state by streams.
+        """Build it for a training on histograms of `size` (H, W) in px.
 
         `window_ms` is the length of its windows, nominal if the settings have none.
         """

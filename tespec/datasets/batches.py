@@ -1,6 +1,6 @@
 """Batches of training and of playing recordings: item k, a pure function of the arguments, is the batch of step k."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -377,9 +377,6 @@ class PlayBatches(Dataset[PlayBatch]):
 
     def __len__(self) -> int:
         return max(map(len, self._playlists), default=0)
-
-    def __iter__(self) -> Iterator[PlayBatch]:
-        return (self[step] for step in range(len(self)))
 
     def __getitem__(self, step: int) -> PlayBatch:
         spec, region, lanes = self._spec, self._recordings[0].region, len(self._playlists)

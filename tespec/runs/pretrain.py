@@ -124,7 +124,9 @@ def _validated(run: Run, data: PretrainData, model: Any) -> Outcome:
             metrics = model.validate(data, run.device)
             stages = model.stage_spreads(data, run.device) if isinstance(model.backbone, Backbone) else {}
             model.draw(data, run.device, run.setup.results / "pictures" / f"{run.name}.png")
+        spec = HistogramSpec.of(settings, data.size, settings.window_ms)
         recipe = run.config | {
+            HISTOGRAMS: asdict(spec) if model.backbone.in_channels == 2 * spec.bins else None,  # None: of images
             "method": run.method_name,
             "overrides": dict(run.choices["overrides"]),
             "seed": run.seed,
@@ -133,8 +135,6 @@ def _validated(run: Run, data: PretrainData, model: Any) -> Outcome:
             "data": run.data,
             "data_fingerprint": run.data_fingerprint,
         }
-        if model.backbone.in_channels == 2 * settings.bins:  # not of images
-            recipe[HISTOGRAMS] = asdict(HistogramSpec.of(settings, data.size, settings.window_ms))
         sha256 = write_weights(run.folder / WEIGHTS, model.backbone.state_dict(), recipe)
     metrics, stages, sha256 = broadcast((metrics, stages, sha256))
     return {

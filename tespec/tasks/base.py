@@ -159,8 +159,8 @@ class Task(ABC):
     @cached_property
     def histogram_spec(self) -> HistogramSpec:
         """How events become histograms; windows from label to label have the median length of the training's ones."""
-        lengths = np.concatenate([np.diff(recording.windows) for recording in self.train])
-        window_ms = self.settings.window_ms or float(np.median(lengths)) / 1000
+        lengths = np.concatenate([np.diff(recording.windows) for recording in self.train]) / 1000
+        window_ms = self.settings.window_ms or float(np.median(lengths))
         return HistogramSpec.of(self.settings, self.size, window_ms)
 
     def model(self) -> Any:
@@ -207,10 +207,10 @@ class Task(ABC):
         if settings.label_share != 1:
             learned, every = (sum(len(each.labelled) for each in group) for group in (self.learned, self.train))
             train += f"; {learned:,} of these {every:,} labels are used for training, spread evenly over each recording"
-        if settings.carries_state:
-            state = ", state carried through the complete recording"
-        elif settings.recurrent:
-            state = f", state reset at the start of a clip of {settings.segments} windows that ends at the label"
+        if settings.recurrent:
+            clip = f"reset at the start of a clip of {settings.segments} windows that ends at the label"
+            carried = "carried through the complete recording"
+            state = f", state {clip if self.histogram_spec.reset else carried}"
         return {
             TRAIN: train,
             self.split: named(self.scored),
@@ -243,19 +243,15 @@ class Task(ABC):
         return draw_label(axis, label)
 
     @classmethod
-    def predictor(cls, settings: Finetuning, model: Any, size: Size) -> Any:
-        """Return what predicts from histograms of `size` (H, W) in px: the model, or its test-time augmentation."""
-        return model
-
-    @classmethod
     def player(cls, settings: Finetuning, model: Any, spec: HistogramSpec, size: Size, device: torch.device) -> Player:
         """Return the model on `device` as it is scored, for recordings with histograms of `size` (H, W) in px.
 
-        On a GPU it predicts in the precision of its training, on a CPU in float32.
+        On a GPU it predicts in the precision of its training, on a CPU in float32. Tasks with test-time augmentation
+        override this to wrap the model.
         """
         on_gpu = device.type == "cuda"
         half = HALF.get(with_precision(settings.optimisation, device).precision) if on_gpu else None
-        return Player(cls.predictor(settings, model, size).predict, cls.read, spec, device, half)
+        return Player(model.predict, cls.read, spec, device, half)
 
     def score(self, scorer: Any, predicted: Any, truth: Any, recording: LabelledRecording, label: int) -> None:
         """Update the scorer with one prediction; `truth` is label number `label` of the recording."""
@@ -299,18 +295,13 @@ def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
 def features_player(backbone: Backbone, spec: HistogramSpec, device: torch.device) -> Player:
     """Return a backbone on `device` that plays recordings in float32; its outputs are four features (C, h, w)."""
 
-    def predict(histograms: Tensor, state: BackboneState, place: Tensor) -> tuple[list[Tensor], BackboneState]:
+    def predict(histograms: Tensor, state: BackboneState, place: Tensor) -> tuple[Any, BackboneState]:
         features, state = backbone(histograms, state)
-        return select_labelled(features, place), state
+        if not all(stage.isfinite().all() for stage in features):
+            raise UserError("the backbone", "gives features that are infinite or NaN", "use other weights")
+        return zip(*select_labelled(features, place), strict=True), state
 
-    return Player(predict, read_features, spec, device)
-
-
-def read_features(features: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-    """Split the features (L, C, h, w) of four stages into those of each segment; refuse infinite and NaN ones."""
-    if not all(stage.isfinite().all() for stage in features):
-        raise UserError("the backbone", "gives features that are infinite or NaN", "use other weights")
-    return list(zip(*features, strict=True))
+    return Player(predict, list, spec, device)
 
 
 def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:

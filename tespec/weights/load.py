@@ -133,8 +133,8 @@ def read_backbone(path: Path) -> Backbone:
 def histograms_of(recipe: Mapping[str, Any], where: object) -> HistogramSpec:
     """Read from a recipe how events become the network's histograms; raise `UserError` if it does not say so."""
     if recipe.get(HISTOGRAMS) is None:
-        what = "does not say how events become histograms"
-        raise UserError(where, what, "use weights that this version trained on events, or pass histograms to step()")
+        remedy = "use weights that this version trained on events, or pass histograms to step()"
+        raise UserError(where, "does not say how events become histograms", remedy)
     return build(HistogramSpec, recipe[HISTOGRAMS], f"{where}: {HISTOGRAMS}")
 
 
@@ -221,11 +221,9 @@ def rewrite(contents: Contents) -> tuple[dict[str, Tensor], dict[str, Any]]:
     matched = contents.matches["recurrent" if contents.settings["recurrent"] else "feed-forward"]
     matched.require_complete(path, f"the file is {found.title}; {contents.arch} needs all its tensors")
     source = {"file": path.name, "format": found.name, "sha256": contents.sha256}
-    described = (recipe or {"source": source}) | contents.settings
-    if recipe.get(HISTOGRAMS) is not None:
-        adapted = {"bins": contents.settings["bins"], "size": contents.settings["sensor"]}
-        described[HISTOGRAMS] = recipe[HISTOGRAMS] | adapted
-    return matched.tensors, described
+    given = {"bins": contents.settings["bins"], "size": contents.settings["sensor"]}
+    histograms = {HISTOGRAMS: recipe[HISTOGRAMS] | given} if recipe.get(HISTOGRAMS) else {}
+    return matched.tensors, (recipe or {"source": source}) | contents.settings | histograms
 
 
 def timm_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -253,7 +253,7 @@ def evaluation(lengths, lanes, segments, mode="streams", every=1, shards=1):
     spec = HistogramSpec(1, "edges", 50.0, Downsample(1, "nearest"), (1, 2), segments, MODES[mode])
     recordings = [numbered(number, length, every) for number, length in enumerate(lengths)]
     shares = [batches.PlayBatches(spec, recordings, lanes, (number, shards)) for number in range(shards)]
-    return recordings, [batch for share in shares for batch in share]
+    return recordings, [share[step] for share in shares for step in range(len(share))]
 
 
 @given(LENGTHS, SMALL, SMALL, st.sampled_from(sorted(MODES)), st.integers(1, 6), st.integers(1, 4))

@@ -207,7 +207,7 @@ def test_predictions_are_drawn_and_the_network_is_built_once(tiny_world, tmp_pat
 
 NOT_PREDICTED = [
     ("dir99", {}, r"^dir99: no such recording; use a path, or one of dir2"),
-    ("no/such.raw", {}, r"^no/such.raw: no such file or folder; check the path"),
+    ("no/such.raw", {}, r"^no/such.raw: no such recording; use a path, or one of dir2"),
     ("dir0", {"clip": (50, 60)}, r"no window ends between 50 and 60 s; the recording lasts .* s; choose"),
     (str(RECORDING), {"sensor_px": "2x2"}, r"davis\.aedat4: "),
     (str(RECORDING), {"sensor_px": "wide"}, r"give WIDTHxHEIGHT in px"),
