@@ -4,34 +4,33 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic.dataclasses import dataclass
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
-from tespec.core.progress import progress
-from tespec.core.settings import Downsample, Finetuning, PositiveFloat, PositiveInt, Rule, Size, build, parse_size
+from tespec.core.settings import Finetuning, HistogramSpec, Size, build, parse_size
+from tespec.datasets.base import RecordingFiles
 from tespec.datasets.folder import find_recordings, name_of, source_of
 from tespec.datasets.recording import LabelledRecording, Recording, fixed_windows
 from tespec.models.backbone import Backbone, resized
 from tespec.models.layers import padded_size
 from tespec.tasks import find_task
-from tespec.tasks.base import Network, Task, fresh_backbone, open_dataset
+from tespec.tasks.base import Network, Task, features_player, fresh_backbone, open_dataset
+from tespec.tasks.play import Player, play
 from tespec.weights.files import problem_of, read_recipe, read_tensors
-from tespec.weights.load import BESIDE, SENSOR, read_backbone
+from tespec.weights.load import BESIDE, histograms_of, read_backbone
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LARGEST = 2048  # px of a side; no sensor is larger
-SEGMENT_MS = 50.0  # for networks trained on windows from label to label (paper, Sec. 4.1)
 ROWS = 4  # of the figure
 MIN_SCORE = 0.3  # of boxes that are drawn
 COLUMNS = ("events", "prediction", "ground truth")
@@ -70,68 +69,71 @@ def _given_size(height: Any, width: Any) -> Size | None:
 
 
 class TrainedNetwork(NamedTuple):
-    """A network in evaluation mode, its task and its settings."""
+    """A network in evaluation mode, its task, its settings and its histograms."""
 
     model: Any
     task: type[Task]
     settings: Finetuning
+    spec: HistogramSpec
+
+    def player(self, size: Size) -> Player:
+        """Return the network as it is scored, for histograms of `size` (H, W) in px."""
+        model = for_size(self.model, size)
+        return self.task.player(self.settings, model, self.spec, size, next(model.parameters()).device)
 
 
 def read_settings(path: Path) -> Finetuning:
     """Read the settings of the fine-tuning that wrote a network from the file's header; a `UserError` if none did."""
-    recipe = read_recipe(path)
+    return settings_of(read_recipe(path), path)
+
+
+def settings_of(recipe: Mapping[str, Any], where: object) -> Finetuning:
+    """Settings of the fine-tuning that wrote a recipe; a `UserError` if none did."""
     if "kind" not in recipe:
-        raise UserError(path, "contains no network with a task head", "use a model.safetensors of `tespec run`")
-    return build(Finetuning, {key: value for key, value in recipe.items() if key not in BESIDE}, str(path))
+        raise UserError(where, "contains no network with a task head", "use a model.safetensors of `tespec run`")
+    return build(Finetuning, {key: value for key, value in recipe.items() if key not in BESIDE}, str(where))
 
 
 def load_trained(path: Path) -> TrainedNetwork:
     """Load a task's network for the histogram size of its training; a `UserError` if the file does not fit it."""
-    settings = read_settings(path)
     tensors, recipe = read_tensors(path)
-    if SENSOR not in recipe:
-        raise UserError(path, "does not store the sensor size of its training", "train it again with this version")
+    settings, spec = settings_of(recipe, path), histograms_of(recipe, path)
     task = find_task(settings)
-    model = task.network(settings, fresh_backbone(settings, tuple(recipe[SENSOR])))
+    model = task.network(settings, fresh_backbone(settings, spec.size))
     wanted = model.state_dict()
     for name, target in wanted.items():
         if problem := problem_of(tensors.get(name), target):
             raise UserError(path, f"{name} {problem}", "use the unmodified file of `tespec run`")
     model.load_state_dict({name: tensors[name] for name in wanted})
-    return TrainedNetwork(model.eval(), task, settings)
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """Conversion of events to histograms in a training, from the recipe of its weights."""
-
-    window_ms: PositiveFloat | None
-    bins: PositiveInt
-    rule: Rule
-    downsample: Downsample
+    return TrainedNetwork(model.eval(), task, settings, spec)
 
 
 def stream(
     recording: str | Path,
     network: str | Path | Backbone | Network,
     *,
+    data: str | Path | None = None,
     height: int | None = None,
     width: int | None = None,
-) -> Iterator[tuple[Any, Any]]:
-    """Yield the features of a recording window by window, with the state carried from its first event on.
+) -> Iterator[tuple[int, Any]]:
+    """Yield the outputs of a network on a recording, window by window.
 
-    Windows, bins, clipping, order of polarities and downsampling are those of the network's training. A network trained
-    for another image size is built again for this size, with the same weights. No gradients are computed.
+    Windows, bins, clipping, order of polarities, downsampling and the rule by which the state is reset are those of the
+    network's training, test-time augmentation and precision those of its evaluation. A network trained for another
+    image size is built again for this size, with the same weights. No gradients are computed.
 
     Args:
-        recording: file or folder of events.
+        recording: file or folder of events, played in contiguous windows of the length of the training's; or a
+            recording of `data`, by name or path, played in the windows that are scored.
         network: network from `tespec.load`, or the path of its weights; it runs on its current device.
+        data: folder of the data set of the network's task.
         height: rows of the sensor in px, for recordings that do not specify them.
         width: columns of the sensor in px, for recordings that do not specify them.
 
     Yields:
-        the output of `network.step` for each window: four features (1, C, h, w) of a backbone, or the prediction of a
-        task's network; and the state after the window.
+        the end of each window in us on the clock of the recording (as `t_last` of `tespec.events.open_events`), and the
+        output: four features (C, h, w) of a backbone; or a task's prediction as it is scored, a mask (H, W) uint8, a
+        depth map (H, W) float32 in m, or `Boxes`.
 
     Raises:
         UserError: the recording is unreadable or shorter than a window, or the network was not trained on events.
@@ -139,50 +141,28 @@ def stream(
     where, sensor = "network", _given_size(height, width)
     if isinstance(network, str | Path):
         where, network = str(network), load(network)
-    backbone, recipe = _backbone(network), network.recipe or {}
-    if backbone.in_channels != 2 * backbone.bins:
-        what = f"was trained on images of {backbone.in_channels} channels, not on events"
-        raise UserError(where, what, "use a network trained on events")
-    names = [field.name for field in fields(Preprocessing)]
-    if missing := [name for name in names if name not in recipe]:
-        what = f"does not specify how events become histograms ({', '.join(missing)})"
-        raise UserError(where, what, "load weights trained with tespec, or pass histograms to its step()")
-    counted = build(Preprocessing, {name: recipe[name] for name in names}, where)
-    length = counted.window_ms or SEGMENT_MS
-    opened = open_recording(Path(recording), length, counted.downsample, sensor)
-    if not len(opened):
-        raise UserError(recording, f"is shorter than a window of {length:g} ms", "use a longer recording")
-    # Not a generator itself, so that errors are raised here and not at the first step.
-    return _steps(for_size(network, (opened.region.height, opened.region.width)), opened, counted)
+    recipe = network.recipe or {}
+    spec = histograms_of(recipe, where)
+    settings = settings_of(recipe, where) if data is not None or isinstance(network, Network) else None
+    sensor_px = f"{sensor[1]}x{sensor[0]}" if sensor else None
+    opened = find(str(recording), spec, settings, None if data is None else Path(data), sensor_px)
+    size = opened.region.height, opened.region.width
+    if settings is not None:
+        player = TrainedNetwork(network, find_task(settings), settings, spec).player(size)
+    else:
+        player = features_player(for_size(network, size), spec, next(network.parameters()).device)
+    # Not a generator itself, so that errors are raised here and not at the first window.
+    every = play(player, [opened], windows=[np.arange(len(opened))])
+    return ((int(opened.windows[played.position, 1]), played.output) for played in every)
 
 
-def _steps(network: Backbone | Network, recording: Recording, counted: Preprocessing) -> Iterator[tuple[Any, Any]]:
-    device, state = next(network.parameters()).device, None
-    for window in range(len(recording)):
-        histogram = torch.from_numpy(recording.histograms(window, 1, counted.bins, counted.rule))
-        features, state = network.step(histogram.to(device), state)
-        yield features, state
-
-
-def open_recording(path: Path, window_ms: float, downsample: Downsample, sensor: Size | None = None) -> Recording:
-    """Open the only recording at or under `path`, cut into contiguous windows; a `UserError` unless there is one."""
-    found, *others = find_recordings(path)
-    if others:
-        raise UserError(path, f"contains {len(others) + 1} recordings", "choose one of them")
-    return fixed_windows(name_of(path, found), source_of(found, sensor), window_ms, downsample)
-
-
-def for_size(network: Backbone | Network, size: Size) -> Backbone | Network:
+def for_size(network: Any, size: Size) -> Any:
     """Return the network for histograms of `size` (H, W) in px: itself, or a copy with the same weights."""
-    backbone, padded = _backbone(network), padded_size(*size)
+    backbone, padded = getattr(network, "backbone", network), padded_size(*size)
     if backbone.img_size == padded:
         return network
     # In the copy of the complete network, the resized backbone replaces the original.
     return copy.deepcopy(network, {id(backbone): resized(backbone, padded)})
-
-
-def _backbone(network: Backbone | Network) -> Backbone:
-    return network if isinstance(network, Backbone) else network.backbone
 
 
 class Prediction(NamedTuple):
@@ -207,14 +187,13 @@ def predict(
 ) -> tuple[int, int, Path]:
     """Run the network of `weights` on a recording and draw `ROWS` of its predictions.
 
-    `wanted` is the name of a recording of the task's data in `root`, which is shown with its labels, or the path of any
-    other recording. `clip` is start and end in s; `sensor_px`, such as "640x480", is the size of the sensor if the
-    recording does not specify it. Returns the number of windows in the clip, the number of these with a label, and the
-    path of the figure in the folder `out`.
+    `wanted` is the name or path of a recording of the task's data in `root`, which is shown in the windows that are
+    scored and with its labels, or the path of any other recording. `clip` is start and end in s; `sensor_px`, such as
+    "640x480", is the size of the sensor if the recording does not specify it. Returns the number of windows in the
+    clip, the number of these with a label, and the path of the figure in the folder `out`.
     """
-    recording = find(read_settings(weights), wanted, root, sensor_px)
-    if not len(recording):
-        raise UserError(recording.path, "is shorter than a training window", "use a longer recording")
+    recipe = read_recipe(weights)
+    recording = find(wanted, histograms_of(recipe, weights), settings_of(recipe, weights), root, sensor_px)
     ends, (start, end) = _seconds(recording), clip
     windows = np.flatnonzero((ends >= start) & (ends <= end)).tolist()
     if not windows:
@@ -224,8 +203,7 @@ def predict(
     shown = labelled or windows
     drawn = sorted({shown[place] for place in np.linspace(0, len(shown) - 1, ROWS).round().astype(int)})
     network = load_trained(weights)
-    model = for_size(network.model, (recording.region.height, recording.region.width))
-    network = network._replace(model=model.to(device))
+    network.model.to(device)
     predictions = list(run_inference(network, recording, drawn))
     from tespec.pictures import save_figure
 
@@ -234,39 +212,24 @@ def predict(
     return len(windows), len(labelled), figure
 
 
-@torch.no_grad()
 def run_inference(network: TrainedNetwork, recording: Recording, windows: Sequence[int]) -> Iterator[Prediction]:
-    """Yield the predictions at the end of selected windows of a recording, given by their indices in rising order.
-
-    A recurrent network runs from the start of the recording, a feed-forward one on each selected window alone. Boxes
-    with a score below `MIN_SCORE` are dropped.
-    """
-    model, task, settings = network
-    device, state = next(model.parameters()).device, None
-    place = torch.zeros(1, 2, dtype=torch.int64, device=device)
-    ends, lengths, wanted = _seconds(recording), np.diff(recording.windows, axis=1)[:, 0] / 1e3, set(windows)
-    steps = range(windows[-1] + 1) if settings.recurrent else windows
-    with progress(f"predictions on {recording.name}", "windows") as advance:
-        for done, index in enumerate(steps):
-            histogram = recording.histograms(index, 1, settings.bins, settings.rule)
-            segments = torch.from_numpy(histogram).to(device).unsqueeze(1)
-            predictions, state = model.predict(segments, state, place if index in wanted else place[:0])
-            if index in wanted:
-                (predicted,) = task.read(predictions)
-                if isinstance(predicted, Boxes):
-                    predicted = predicted.keep(predicted.score >= MIN_SCORE)
-                truth = None
-                if isinstance(recording, LabelledRecording) and (labels := recording.labels_in(index, 1)):
-                    truth = recording.labels[labels[-1]]
-                yield Prediction(float(ends[index]), float(lengths[index]), histogram[0], predicted, truth)
-            advance(done + 1, len(steps), "")
+    """Yield the predictions, as they are scored, at the end of windows given by their indices in rising order."""
+    player = network.player((recording.region.height, recording.region.width))
+    ends, lengths = _seconds(recording), np.diff(recording.windows)[:, 0] / 1e3
+    for played in play(player, [recording], windows=[np.array(windows)], label=f"predictions on {recording.name}"):
+        window, truth = windows[played.position], None
+        if isinstance(recording, LabelledRecording) and (labels := recording.labels_in(window, 1)):
+            truth = recording.labels[labels[-1]]
+        histogram = played.histogram.numpy()
+        yield Prediction(float(ends[window]), float(lengths[window]), histogram, played.output, truth)
 
 
 def draw(shown: Sequence[Prediction], network: TrainedNetwork, has_truth: bool) -> Figure:
     """Draw two or three panels in a row for each prediction; depth has the range of the network's head."""
     from tespec.pictures import POLARITIES, add_bar, colours_of, make_panels, show_events, show_faded
 
-    _, task, settings = network
+    task, settings = network.task, network.settings
+    shown = [each._replace(predicted=confident(each.predicted)) for each in shown]
     limits = (settings.head["min_depth"], settings.head["max_depth"]) if "max_depth" in settings.head else None
     columns = COLUMNS if has_truth else COLUMNS[:2]
     labels = [label for each in shown for label in (each.predicted, each.truth) if label is not None]
@@ -289,23 +252,37 @@ def draw(shown: Sequence[Prediction], network: TrainedNetwork, has_truth: bool) 
     return figure
 
 
-def find(settings: Finetuning, wanted: str, root: Path | None, sensor_px: str | None = None) -> Recording:
-    """Open the recording of that name or path: from the task's data in `root` with labels, else without labels."""
-    path, names = Path(wanted), []
-    if len(path.parts) > 1 and not path.exists():
-        raise UserError(f"--predict {wanted}", "no such file or folder", "check the path")
-    if root is not None:
+def confident(predicted: Any) -> Any:
+    """Drop boxes with a score below `MIN_SCORE`, of which there are hundreds; other predictions stay as they are."""
+    return predicted.keep(predicted.score >= MIN_SCORE) if isinstance(predicted, Boxes) else predicted
+
+
+def find(
+    wanted: str, spec: HistogramSpec, settings: Finetuning | None, root: Path | None, sensor_px: str | None = None
+) -> Recording:
+    """Open the recording of that name or path, with at least one window.
+
+    A recording of the task's data in `root` is opened with its labels and the windows that are scored, another one in
+    contiguous windows of the length of the training's. `sensor_px` is as in `predict`.
+    """
+    path, recordings = Path(wanted), list[RecordingFiles]()
+    paths = find_recordings(path) if path.exists() else []
+    if len(paths) > 1:
+        raise UserError(path, f"contains {len(paths)} recordings", "choose one of them")
+    if root is not None and settings is not None:
         dataset = open_dataset(replace(settings, sensor_px=sensor_px or settings.sensor_px), root)
-        for split in dataset.splits:
-            for files in dataset.files(split):
-                if files.name == wanted or (path.exists() and files.source.path.resolve() == path.resolve()):
-                    return dataset.open_checked(files)
-                names.append(files.name)
-    if not path.exists():
-        there = f"use a path, or one of {', '.join(names[:6])}" if names else "use the path of a recording"
-        raise UserError(f"--predict {wanted}", "no such recording", there)
-    window_ms, sensor = settings.window_ms or SEGMENT_MS, parse_size(sensor_px) if sensor_px else None
-    return open_recording(path, window_ms, settings.downsample, sensor)
+        recordings = [files for split in dataset.splits for files in dataset.files(split)]
+    for files in recordings:
+        if files.name == wanted or files.source.path.resolve() in [found.resolve() for found in paths]:
+            return dataset.open_checked(files)
+    if not paths:
+        names = ", ".join(files.name for files in recordings[:6])
+        raise UserError(wanted, "no such recording", f"use a path{names and f', or one of {names}'}")
+    source = source_of(paths[0], parse_size(sensor_px) if sensor_px else None)
+    recording = fixed_windows(name_of(path, paths[0]), source, spec.window_ms, spec.downsample)
+    if not len(recording):
+        raise UserError(path, f"is shorter than a window of {spec.window_ms:g} ms", "use a longer recording")
+    return recording
 
 
 def _seconds(recording: Recording) -> Any:

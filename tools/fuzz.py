@@ -27,6 +27,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +44,7 @@ from safetensors.torch import load_file, save_file
 from tespec.core import config
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
+from tespec.core.settings import HistogramSpec
 from tespec.datasets.images import held_out_batch, open_images
 from tespec.events import event_histogram, load_events, packing
 from tespec.events.packing import open_reader
@@ -248,7 +250,8 @@ def read_backbone(path: Path) -> None:
 def write_network(path: Path) -> None:
     settings = config.finetuning_settings("gen1", "feedforward", "tiny")
     network = find_task(settings).network(settings, base.fresh_backbone(settings, (32, 32)))
-    files.write_weights(path, network.state_dict(), config.as_facts(settings) | {"sensor": [32, 32]})
+    recipe = config.as_facts(settings) | {load.HISTOGRAMS: asdict(HistogramSpec.of(settings, (32, 32), 50.0))}
+    files.write_weights(path, network.state_dict(), recipe)
 
 
 def write_run(folder: Path) -> None:

@@ -221,7 +221,7 @@ def draw(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) 
     if not drawing.model.is_file():
         raise UserError(drawing.model, "no such file", "give the model.safetensors of a run")
     root, device = None, choose_device(setup.device)
-    if not Path(drawing.predict).exists():
+    if data or not Path(drawing.predict).exists():
         trained = read_settings(drawing.model)
         root = find_data(trained.task, data, trained.profile).made().root
     windows, labelled, figure = predict(

@@ -23,14 +23,15 @@ Advance = Callable[[int, "int | None", str], None]
 def progress(label: str, unit: str, start: int = 0) -> Iterator[Advance]:
     """Show a progress bar on a terminal, else a line every 5 s; yields `advance(done, total or None, note)`.
 
-    Only rank 0 shows it. `unit` is plural; `start` is the number of units done before.
+    Only rank 0 shows it, and nobody one without a label. `unit` is plural; `start` is the number of units done before.
     """
     shown = sys.stderr.isatty()
     with (
         open(os.devnull, "w", encoding="utf-8") as nowhere,
         tqdm(
-            desc=label, unit=f" {unit}", initial=start, delay=2, miniters=1, smoothing=0, disable=not _speaks(),
-            bar_format=None if shown else LINE, file=sys.stderr if shown else nowhere,
+            desc=label, unit=f" {unit}", initial=start, delay=2, miniters=1, smoothing=0,
+            disable=not (label and _speaks()), bar_format=None if shown else LINE,
+            file=sys.stderr if shown else nowhere,
         ) as bar,
     ):  # fmt: skip
         began = last = time.monotonic()

@@ -124,6 +124,7 @@ ARCHITECTURES = ("recurrent", "feedforward")
 SAMPLING = {"streams": 0.0, "mixed": 0.5, "clips": 1.0}
 Sampling = Literal["streams", "mixed", "clips"]
 Rule = Literal["edges", "rvt"]
+Side = Annotated[int, Field(strict=True, ge=1, le=2048)]  # px of a network's input; no sensor is larger
 
 
 @dataclass(frozen=True)
@@ -298,9 +299,9 @@ class Finetuning(OfRecordings):
         return self.arch == "recurrent"
 
     @property
-    def carries_state(self) -> bool:
-        """Whether evaluation carries the state through each recording; training only on clips does not teach this."""
-        return self.recurrent and self.sampling != "clips"
+    def play_lanes(self) -> int:
+        """Number of lanes of an evaluation: recordings with their state, or segments of windows."""
+        return self.batch_size if self.sampling == "clips" else self.evaluation_lanes
 
     @property
     def most_labels(self) -> int:
@@ -336,3 +337,39 @@ class Pretraining(OfRecordings):
     def arch(self) -> str:
         """Architecture in records, "recurrent" or "feedforward"."""
         return "recurrent" if self.recurrent else "feedforward"
+
+
+@dataclass(frozen=True)
+class HistogramSpec:
+    """How events become the histograms that a network was trained on, and which of them its state has seen.
+
+    It is built once from the settings, stored in the recipe of the weights, and used wherever the network plays a
+    recording.
+    """
+
+    bins: PositiveInt
+    rule: Rule
+    # Length of a window. For windows from label to label, the median one of the training, for recordings without labels
+    window_ms: PositiveFloat
+    downsample: Downsample
+    size: tuple[Side, Side]  # (H, W) in px of the training's histograms
+    segments: PositiveInt  # number of windows that the network takes at once
+    # True: the state is reset for each predicted window, at the start of the `segments` windows that end with it.
+    # False: it is carried from the start of the recording, which training only on clips does not teach.
+    reset: Flag
+
+    @classmethod
+    def of(cls, settings: Finetuning | Pretraining, size: Size, window_ms: float) -> "HistogramSpec":
+        """Build it for a training on histograms of `size` (H, W) in px.
+
+        `window_ms` is the length of its windows, nominal if the settings have none.
+        """
+        return cls(
+            bins=settings.bins,
+            rule=settings.rule,
+            window_ms=window_ms,
+            downsample=settings.downsample,
+            size=size,
+            segments=settings.segments if settings.recurrent else 1,
+            reset=settings.sampling == "clips",
+        )

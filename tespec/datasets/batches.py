@@ -1,6 +1,6 @@
-"""Training and evaluation batches by step: item k, a pure function of the arguments, is the batch of step k."""
+"""Batches of training and of playing recordings: item k, a pure function of the arguments, is the batch of step k."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from torch.utils.data import Dataset
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
-from tespec.core.settings import SAMPLING, Augmentation, Finetuning, Mask, Pretraining
+from tespec.core.settings import SAMPLING, Augmentation, Finetuning, HistogramSpec, Mask, Pretraining
 from tespec.datasets.labels import IGNORE
 from tespec.datasets.recording import LabelledRecording, Recording
 from tespec.events.histogram import DROPPED, FlipZoom, apply_maps
@@ -326,69 +326,79 @@ class LabelledBatches(StepBatches):
         return [labels[index] for index in sorted([*others.tolist(), last])]
 
 
-class EvaluationBatch(NamedTuple):
-    """One step of an evaluation."""
+class PlayBatch(NamedTuple):
+    """One step in which a network plays recordings."""
 
     histograms: Tensor  # (B, T, 2*bins, H, W) uint8
     fresh: Tensor  # (B,) bool, whether a lane's state is reset
-    place: Tensor  # (L, 2) int64 lane and segment of each label; other segments are padding or not scored
-    frames: list[tuple[int, int]]  # indices of the recording and the label in it, for each of the L labels
-    labels: list[Any]  # as the recordings return them
+    place: Tensor  # (L, 2) int64 lane and segment of each chosen window; other segments are padding or lead up to them
+    frames: list[tuple[int, int]]  # indices of the recording and of the window among its chosen ones, for each of the L
+    labels: list[Any]  # as the recordings return them; None if windows were chosen
 
 
-class EvaluationBatches(Dataset[EvaluationBatch]):
-    """Batches that evaluate a network trained with `settings` on every label of every recording exactly once.
+class PlayBatches(Dataset[PlayBatch]):
+    """Batches in which a network plays recordings to predict every chosen window of each exactly once.
 
-    A network that carries a state plays each recording in order on one lane. Other recurrent networks play, for each
-    label, a clip of windows that ends at it; feed-forward networks play each window once. A lane without windows left
-    is padded with empty ones. Together, the shards play every label once.
+    If the state is carried, a lane plays recordings one after the other, from their first window to the last chosen
+    one. If it is reset, a lane plays a segment of windows for each chosen one, which ends it. A lane with nothing left
+    to play is padded with empty windows. Together, the shards play every chosen window once.
+
+    Args:
+        spec: of the network.
+        recordings: with histograms of the same size.
+        lanes: maximum number of lanes of a shard.
+        shard: index and number of the shards.
+        windows: rising indices (K,) of the chosen windows of each recording; default: those that end at a label, and
+            the batches hold these labels.
     """
 
-    def __init__(self, settings: Finetuning, recordings: Sequence[LabelledRecording], shard: Shard = WHOLE) -> None:
-        self._settings, self._recordings = settings, recordings
-        self._segments, self._stateful = settings.segments, settings.carries_state
-        lanes = (settings.evaluation_lanes if self._stateful else settings.batch_size) * shard[1]
+    def __init__(
+        self,
+        spec: HistogramSpec,
+        recordings: Sequence[Any],
+        lanes: int,
+        shard: Shard = WHOLE,
+        windows: Sequence[Indices] | None = None,
+    ) -> None:
+        self._spec, self._recordings, self._with_labels = spec, recordings, windows is None
+        self._windows = [recording.labelled for recording in recordings] if windows is None else windows
         chunks = [self._chunks(number) for number in range(len(recordings))]
-        if self._stateful:
-            dealt = balance_lanes([len(recording) for recording in recordings], lanes)
-            playlists = [[chunk for number in lane for chunk in chunks[number]] for lane in dealt]
-        else:
+        total = lanes * shard[1]
+        if spec.reset:
             every = [chunk for each in chunks for chunk in each]
-            playlists = [every[lane::lanes] for lane in range(min(lanes, len(every)))]
+            playlists = [every[lane::total] for lane in range(min(total, len(every)))]
+        else:
+            dealt = balance_lanes([len(recording) for recording in recordings], total)
+            playlists = [[chunk for number in lane for chunk in chunks[number]] for lane in dealt]
         self._playlists = playlists[shard[0] :: shard[1]]
 
-    def _chunks(self, number: int) -> list[tuple[int, int, int, range]]:
-        """Chunks of a recording: its index, the first window, the number of windows, and the labels to score."""
-        recording, most = self._recordings[number], self._segments
-        if self._settings.recurrent and not self._stateful:
-            return [
-                (number, max(0, end - most + 1), min(most, end + 1), range(label, label + 1))
-                for label, end in enumerate(recording.labelled.tolist())
-            ]
+    def _chunks(self, number: int) -> list[tuple[int, int, range]]:
+        """Chunks of a recording: its index, the first window, and the indices of the chosen windows to predict."""
+        chosen, segments = self._windows[number], self._spec.segments
+        if self._spec.reset:
+            firsts = np.maximum(chosen - segments + 1, 0).tolist()
+            return [(number, first, range(index, index + 1)) for index, first in enumerate(firsts)]
+        firsts = range(0, chosen.max(initial=-1) + 1, segments)
         return [
-            (number, first, min(most, len(recording) - first), recording.labels_in(first, most))
-            for first in range(0, len(recording), most)
+            (number, first, range(*np.searchsorted(chosen, (first, first + segments)).tolist())) for first in firsts
         ]
 
     def __len__(self) -> int:
         return max(map(len, self._playlists), default=0)
 
-    def __iter__(self) -> Iterator[EvaluationBatch]:
-        return (self[step] for step in range(len(self)))
-
-    def __getitem__(self, step: int) -> EvaluationBatch:
-        settings, region, lanes = self._settings, self._recordings[0].region, len(self._playlists)
-        histograms = np.zeros((lanes, self._segments, 2 * settings.bins, region.height, region.width), np.uint8)
-        fresh = np.full(lanes, not self._stateful)
+    def __getitem__(self, step: int) -> PlayBatch:
+        spec, region, lanes = self._spec, self._recordings[0].region, len(self._playlists)
+        histograms = np.zeros((lanes, spec.segments, 2 * spec.bins, region.height, region.width), np.uint8)
+        fresh = np.full(lanes, spec.reset)
         places, frames = [], []
         for lane, playlist in enumerate(self._playlists):
             if step < len(playlist):
-                number, first, count, scored = playlist[step]
+                number, first, indices = playlist[step]
                 recording = self._recordings[number]
-                recording.fill(histograms[lane, :count], first, settings.bins, settings.rule)
+                recording.fill(histograms[lane, : len(recording) - first], first, spec.bins, spec.rule)
                 fresh[lane] |= first == 0
-                places += [(lane, int(recording.labelled[label]) - first) for label in scored]
-                frames += [(number, label) for label in scored]
+                places += [(lane, int(self._windows[number][index]) - first) for index in indices]
+                frames += [(number, index) for index in indices]
         place = torch.tensor(places, dtype=torch.int64).reshape(-1, 2)
-        labels = [self._recordings[number].labels[label] for number, label in frames]
-        return EvaluationBatch(torch.from_numpy(histograms), torch.from_numpy(fresh), place, frames, labels)
+        labels = [self._recordings[number].labels[index] if self._with_labels else None for number, index in frames]
+        return PlayBatch(torch.from_numpy(histograms), torch.from_numpy(fresh), place, frames, labels)

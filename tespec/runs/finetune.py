@@ -25,7 +25,7 @@ from tespec.tasks.base import fresh_backbone
 from tespec.training.device import choose_device, derive, seed_everything, with_precision
 from tespec.training.loading import deal
 from tespec.weights.files import state_sha256, write_weights
-from tespec.weights.load import SEED, SENSOR, TRAINED_ON, Origin, origin_of, require_other_labels
+from tespec.weights.load import HISTOGRAMS, SEED, TRAINED_ON, Origin, origin_of, require_other_labels
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,8 @@ def finetune(spec: CellSpec) -> Record:
         outcome = outcome_of(task, task.evaluate(model, run.device, run.setup.workers))
         cost = sizes_of(model) | {"inference_ms": inference_ms(model, task.size, run.device)}
         if is_first():
-            beside = {SENSOR: list(task.size), SEED: run.seed, TRAINED_ON: fingerprint(task.train)}
+            histograms = asdict(task.histogram_spec)
+            beside = {HISTOGRAMS: histograms, SEED: run.seed, TRAINED_ON: fingerprint(task.train)}
             write_weights(run.folder / WEIGHTS, model.state_dict(), as_facts(run.settings) | beside)
         return {**outcome, "cost": cost}
 

@@ -1,7 +1,7 @@
 """Pre-train a backbone on recordings, and save it with its recipe, a record and a picture."""
 
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from tespec.core.distributed import broadcast, is_first, rank_computes, rank_zer
 from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
 from tespec.core.progress import say
-from tespec.core.settings import Pretraining
+from tespec.core.settings import HistogramSpec, Pretraining
 from tespec.datasets.recording import require_stored
 from tespec.models.backbone import Backbone
 from tespec.pretraining.data import PretrainData
@@ -24,6 +24,7 @@ from tespec.runs.train import require_trainable, sizes_of, train
 from tespec.training.device import choose_device, derive, seed_everything, with_precision
 from tespec.training.loading import deal
 from tespec.weights.files import write_weights
+from tespec.weights.load import HISTOGRAMS
 
 WEIGHTS = "backbone.safetensors"
 
@@ -117,12 +118,15 @@ def _upstream(name: str, settings: Pretraining, data: Data, seed: int, setup: Se
 def _validated(run: Run, data: PretrainData, model: Any) -> Outcome:
     """On rank 0, validate the network, draw a picture and save the backbone."""
     metrics, stages, sha256 = {}, dict[str, Any](), ""
+    settings: Any = run.settings
     if is_first():
         with rank_computes(alone=True):
             metrics = model.validate(data, run.device)
             stages = model.stage_spreads(data, run.device) if isinstance(model.backbone, Backbone) else {}
             model.draw(data, run.device, run.setup.results / "pictures" / f"{run.name}.png")
+        spec = HistogramSpec.of(settings, data.size, settings.window_ms)
         recipe = run.config | {
+            HISTOGRAMS: asdict(spec) if model.backbone.in_channels == 2 * spec.bins else None,  # None: of images
             "method": run.method_name,
             "overrides": dict(run.choices["overrides"]),
             "seed": run.seed,

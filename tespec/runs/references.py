@@ -15,20 +15,18 @@ from tespec.comparison.records import Record
 from tespec.core.boxes import Boxes
 from tespec.core.distributed import world_size
 from tespec.core.errors import UserError
-from tespec.core.progress import progress
 from tespec.core.settings import Finetuning
 from tespec.datasets.base import TRAIN
-from tespec.datasets.batches import EvaluationBatches
 from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.features import linear_probe, nearest_neighbours
 from tespec.metrics.priors import box_prior, class_prior, depth_prior
 from tespec.metrics.segmentation import IGNORE, confusion, scores
 from tespec.models import Backbone
-from tespec.models.backbone import reset
 from tespec.pretraining.method import Method
 from tespec.runs.finetune import CellSpec, outcome_of, prepare_run
 from tespec.runs.run import Outcome, Run, run_or_load
-from tespec.tasks.base import select_labelled
+from tespec.tasks.base import features_player
+from tespec.tasks.play import play
 
 PRIOR = "prior"  # name in records
 STRIDE = 8  # side of a patch in px
@@ -109,8 +107,8 @@ def probe(spec: CellSpec) -> Record:
 
 
 def _measured(run: Run, task: Any, backbone: Backbone) -> Outcome:
-    features, labels = patches(run, backbone, task.learned, TRAIN)
-    queries, wanted = patches(run, backbone, task.scored, task.split)
+    features, labels = patches(run, task, backbone, TRAIN)
+    queries, wanted = patches(run, task, backbone, task.split)
     names: Sequence[str] = task.settings.classes
     metrics: dict[str, float] = {}
     of_classes: dict[str, float] = {}
@@ -122,37 +120,29 @@ def _measured(run: Run, task: Any, backbone: Backbone) -> Outcome:
     return {"protocol": task.protocol() | {"scores": DEFINITION}, "metrics": metrics, "classes": of_classes}
 
 
-@torch.no_grad()
-def patches(run: Run, backbone: Backbone, recordings: Sequence[LabelledRecording], split: str) -> tuple[Tensor, Tensor]:
+def patches(run: Run, task: Any, backbone: Backbone, split: str) -> tuple[Tensor, Tensor]:
     """Sample features (N, C) and classes (N,) of patches of a split, on the CPU; the run's seed chooses the patches."""
-    settings: Any = run.settings
-    device = run.device
-    backbone.to(device).eval()
+    settings: Finetuning = task.settings
+    recordings: Sequence[LabelledRecording] = task.learned if split == TRAIN else task.scored
     total = sum(len(recording.labelled) for recording in recordings)
     share = max(1, -(-PATCHES // max(total, 1)))
     rng = np.random.default_rng([run.seed, *split.encode()])
-    features, labels, state, done = [], [], None, 0
-    with progress(f"features of the {split} recordings", "labels") as advance:
-        for batch in EvaluationBatches(settings, recordings):
-            maps, state = backbone(batch.histograms.to(device), reset(state, batch.fresh.to(device)))
-            if not batch.frames:
-                continue
-            for mask, each in zip(batch.labels, _at_stride(select_labelled(maps, batch.place.to(device))), strict=True):
-                classes = patch_classes(mask, len(settings.classes))
-                rows, columns = np.nonzero(classes != IGNORE)
-                drawn = rng.permutation(len(rows))[:share]
-                features.append(each[:, rows[drawn], columns[drawn]].T.float().cpu())
-                labels.append(torch.from_numpy(classes[rows[drawn], columns[drawn]].astype(np.int64)))
-            done += len(batch.frames)
-            advance(done, total, "")
+    features, labels = [], []
+    player = features_player(backbone.to(run.device).eval(), task.histogram_spec, run.device)
+    for played in play(player, recordings, lanes=settings.play_lanes, label=f"features of the {split} recordings"):
+        classes = patch_classes(played.label, len(settings.classes))
+        rows, columns = np.nonzero(classes != IGNORE)
+        drawn = rng.permutation(len(rows))[:share]
+        features.append(_at_stride(played.output)[:, rows[drawn], columns[drawn]].T.float().cpu())
+        labels.append(torch.from_numpy(classes[rows[drawn], columns[drawn]].astype(np.int64)))
     return torch.cat(features), torch.cat(labels)
 
 
-def _at_stride(features: list[Tensor]) -> Tensor:
-    """Resize the feature maps of all stages to `STRIDE` and concatenate them to (L, C, h, w)."""
+def _at_stride(features: Sequence[Tensor]) -> Tensor:
+    """Resize the features (C, h, w) of all stages to `STRIDE` and concatenate them to (C, h, w)."""
     size = features[1].shape[-2:]
-    maps = [interpolate(each.float(), size=size, mode="bilinear", align_corners=False) for each in features]
-    return torch.cat(maps, dim=1)
+    maps = [interpolate(stage.float()[None], size=size, mode="bilinear", align_corners=False) for stage in features]
+    return torch.cat(maps, dim=1)[0]
 
 
 def patch_classes(mask: NDArray[Any], classes: int) -> NDArray[np.uint8]:

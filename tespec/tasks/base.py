@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
 from tespec.core.distributed import all_gather, rank, world_size
 from tespec.core.errors import UserError
-from tespec.core.progress import progress
-from tespec.core.settings import Finetuning, Size, build
+from tespec.core.settings import Finetuning, HistogramSpec, Size, build
 from tespec.datasets import batches
 from tespec.datasets.base import TEST, TRAIN, LabelledDataset
 from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
@@ -25,8 +26,8 @@ from tespec.models import Backbone, build_backbone
 from tespec.models.backbone import BackboneState, detach, reset
 from tespec.models.layers import padded_size
 from tespec.registry import DATASETS, TASKS, find_registered
+from tespec.tasks.play import Player, play
 from tespec.training.device import with_precision
-from tespec.training.loading import load_batches
 from tespec.training.trainer import HALF
 
 if TYPE_CHECKING:
@@ -155,6 +156,13 @@ class Task(ABC):
         """Size of the histograms as (H, W) in px."""
         return self.train[0].region.height, self.train[0].region.width
 
+    @cached_property
+    def histogram_spec(self) -> HistogramSpec:
+        """How events become histograms; windows from label to label have the median length of the training's ones."""
+        lengths = np.concatenate([np.diff(recording.windows) for recording in self.train]) / 1000
+        window_ms = self.settings.window_ms or float(np.median(lengths))
+        return HistogramSpec.of(self.settings, self.size, window_ms)
+
     def model(self) -> Any:
         """Build a randomly initialised backbone and head for histograms of `size`."""
         return self.network(self.settings, fresh_backbone(self.settings, self.size))
@@ -199,10 +207,10 @@ class Task(ABC):
         if settings.label_share != 1:
             learned, every = (sum(len(each.labelled) for each in group) for group in (self.learned, self.train))
             train += f"; {learned:,} of these {every:,} labels are used for training, spread evenly over each recording"
-        if settings.carries_state:
-            state = ", state carried through the complete recording"
-        elif settings.recurrent:
-            state = f", state reset at the start of a clip of {settings.segments} windows that ends at the label"
+        if settings.recurrent:
+            clip = f"reset at the start of a clip of {settings.segments} windows that ends at the label"
+            carried = "carried through the complete recording"
+            state = f", state {clip if self.histogram_spec.reset else carried}"
         return {
             TRAIN: train,
             self.split: named(self.scored),
@@ -234,36 +242,38 @@ class Task(ABC):
 
         return draw_label(axis, label)
 
-    def player(self, model: Any) -> Any:
-        """Return the model that predicts: the model itself, or its wrapper for test-time augmentation."""
-        return model
+    @classmethod
+    def player(cls, settings: Finetuning, model: Any, spec: HistogramSpec, size: Size, device: torch.device) -> Player:
+        """Return the model on `device` as it is scored, for recordings with histograms of `size` (H, W) in px.
+
+        On a GPU it predicts in the precision of its training, on a CPU in float32. Tasks with test-time augmentation
+        override this to wrap the model.
+        """
+        on_gpu = device.type == "cuda"
+        half = HALF.get(with_precision(settings.optimisation, device).precision) if on_gpu else None
+        return Player(model.predict, cls.read, spec, device, half)
 
     def score(self, scorer: Any, predicted: Any, truth: Any, recording: LabelledRecording, label: int) -> None:
         """Update the scorer with one prediction; `truth` is label number `label` of the recording."""
         scorer.update(predicted, truth, recording.name, groups_of(recording, label))
 
-    @torch.no_grad()
     def evaluate(self, model: Any, device: torch.device, workers: int = 0) -> Any:
         """Score every label of the scored recordings once, divided among the ranks; return the scorer of all.
 
-        The model is on `device`, and predicts in the precision of its training. `workers` processes load the data, 0 is
-        this one.
+        The model is on `device`. `workers` processes load the data, 0 is this one.
         """
-        total = sum(len(recording.labelled) for recording in self.scored)
-        scorer, player, state, done = self.scorer(), self.player(model.eval()), None, 0
-        steps = batches.EvaluationBatches(self.settings, self.scored, (rank(), world_size()))
-        half = HALF.get(with_precision(self.settings.optimisation, device).precision)
-        with progress("evaluation", "labels") as advance:
-            for batch in load_batches(steps, 0, len(steps), workers, pin=device.type == "cuda"):
-                histograms, fresh, place = (each.to(device, non_blocking=True) for each in batch[:3])
-                state = reset(state, fresh)
-                with torch.autocast(device.type, half, enabled=half is not None):
-                    predictions, state = player.predict(histograms, state, place)
-                found = self.read(predictions) if batch.frames else []
-                for (index, label), truth, predicted in zip(batch.frames, batch.labels, found, strict=True):
-                    self.score(scorer, predicted, truth, self.scored[index], label)
-                done += len(batch.frames)
-                advance(done, total, "")
+        scorer = self.scorer()
+        player = self.player(self.settings, model.eval(), self.histogram_spec, self.size, device)
+        every = play(
+            player,
+            self.scored,
+            lanes=self.settings.play_lanes,
+            shard=(rank(), world_size()),
+            workers=workers,
+            label="evaluation",
+        )
+        for played in every:
+            self.score(scorer, played.output, played.label, played.recording, played.position)
         others = all_gather(scorer.state())
         scorer.merge(state for process, state in enumerate(others) if process != rank())
         return scorer
@@ -280,6 +290,18 @@ def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
     return build_backbone(
         settings.width, settings.recurrent, settings.bins, padded_size(*size), drop_path=settings.drop_path
     )
+
+
+def features_player(backbone: Backbone, spec: HistogramSpec, device: torch.device) -> Player:
+    """Return a backbone on `device` that plays recordings in float32; its outputs are four features (C, h, w)."""
+
+    def predict(histograms: Tensor, state: BackboneState, place: Tensor) -> tuple[Any, BackboneState]:
+        features, state = backbone(histograms, state)
+        if not all(stage.isfinite().all() for stage in features):
+            raise UserError("the backbone", "gives features that are infinite or NaN", "use other weights")
+        return zip(*select_labelled(features, place), strict=True), state
+
+    return Player(predict, list, spec, device)
 
 
 def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:

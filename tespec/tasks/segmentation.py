@@ -1,7 +1,7 @@
 """Semantic segmentation: UperNet on the backbone, cross-entropy and Dice loss, mIoU, and test-time augmentation."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import tespec.core.compat  # noqa: F401  # before mmseg
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
 from tespec.core.distributed import global_mean, global_sum, rank_computes
-from tespec.core.settings import Finetuning, Share, Size, Width, build
+from tespec.core.settings import Finetuning, HistogramSpec, Share, Size, Width, build
 from tespec.datasets.batches import stack_masks
 from tespec.metrics import Score
 from tespec.metrics.segmentation import IGNORE, SegmentationScorer
@@ -22,6 +22,7 @@ from tespec.models.backbone import BackboneState, resized
 from tespec.models.layers import crop, in_fp32, padded_size
 from tespec.registry import MODELS, TASKS
 from tespec.tasks.base import Network, Task, dummy_labels, require_finite, select_labelled
+from tespec.tasks.play import Player
 
 SMOOTH = 1.0
 
@@ -162,9 +163,11 @@ class SegmentationTask(Task):
     def network(cls, settings: Finetuning, backbone: Backbone) -> SegmentationModel:
         return SegmentationModel(backbone, len(settings.classes), build(SegmentationHead, settings.head, "head"))
 
-    def player(self, model: SegmentationModel) -> SegmentationModel | AveragedViews:
-        scales = VIEWS[self.settings.test_time_augmentation]
-        return AveragedViews(model, scales, self.size) if scales else model
+    @classmethod
+    def player(cls, settings: Finetuning, model: Any, spec: HistogramSpec, size: Size, device: torch.device) -> Player:
+        scales = VIEWS[settings.test_time_augmentation]
+        views = AveragedViews(model, scales, size) if scales else model
+        return super().player(settings, views, spec, size, device)
 
     def scorer(self) -> SegmentationScorer:
         return SegmentationScorer(self.settings.classes)

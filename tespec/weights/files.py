@@ -20,25 +20,24 @@ from torch import Tensor
 
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, sha256_of, whole_file
-from tespec.core.settings import Flag, build
+from tespec.core.settings import Flag, HistogramSpec, Side, build
 
 RECIPE_KEY = "tespec"
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 WRAPPERS = ("state_dict", "model", "checkpoint", "weights")
-# Limits beyond any real network and sensor.
-Channels = Annotated[int, Field(strict=True, ge=1, le=1024)]
-Side = Annotated[int, Field(strict=True, ge=1, le=2048)]
+Channels = Annotated[int, Field(strict=True, ge=1, le=1024)]  # beyond any real network
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """Fields of a recipe that describe the network of its tensors; others are not validated."""
+    """Fields of a recipe that describe the network of its tensors and its input; others are not validated."""
 
     width: str | None = None
     recurrent: Flag | None = None
     bins: Channels | None = None
     sensor: tuple[Side, Side] | None = None
     in_channels: Channels | None = None
+    histograms: HistogramSpec | None = None
 
 
 class Unread:

@@ -11,6 +11,7 @@ from torch import Tensor
 from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
 from tespec.core.paths import cache_root
+from tespec.core.settings import HistogramSpec, build
 from tespec.models import Backbone, build_backbone
 from tespec.models.layers import padded_size
 from tespec.registry import BACKBONES
@@ -21,9 +22,9 @@ LSTMS = "lstms."
 FALLBACK = "tiny"  # architecture that files of unknown width are compared with
 DEFAULT_BINS = 10
 PREFIX = "timm:"
-# Fields that the recipe of a fine-tuned network has in addition to its settings: (H, W) of its histograms in px, the
-# run's seed, and the hash of the recordings whose labels it was trained on.
-SENSOR, SEED, TRAINED_ON = BESIDE = ("sensor", "seed", "trained_on")
+# Fields that the recipe of a fine-tuned network has in addition to its settings: its `HistogramSpec`, the run's seed,
+# and the hash of the recordings whose labels it was trained on.
+HISTOGRAMS, SEED, TRAINED_ON = BESIDE = ("histograms", "seed", "trained_on")
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,14 @@ def read_backbone(path: Path) -> Backbone:
     return backbone.eval()
 
 
+def histograms_of(recipe: Mapping[str, Any], where: object) -> HistogramSpec:
+    """Read from a recipe how events become the network's histograms; raise `UserError` if it does not say so."""
+    if recipe.get(HISTOGRAMS) is None:
+        remedy = "use weights that this version trained on events, or pass histograms to step()"
+        raise UserError(where, "does not say how events become histograms", remedy)
+    return build(HistogramSpec, recipe[HISTOGRAMS], f"{where}: {HISTOGRAMS}")
+
+
 class Origin(NamedTuple):
     """Pre-training data: name of the data set, "" if none or unknown, and whether it is of the sample world."""
 
@@ -212,7 +221,9 @@ def rewrite(contents: Contents) -> tuple[dict[str, Tensor], dict[str, Any]]:
     matched = contents.matches["recurrent" if contents.settings["recurrent"] else "feed-forward"]
     matched.require_complete(path, f"the file is {found.title}; {contents.arch} needs all its tensors")
     source = {"file": path.name, "format": found.name, "sha256": contents.sha256}
-    return matched.tensors, (recipe or {"source": source}) | contents.settings
+    given = {"bins": contents.settings["bins"], "size": contents.settings["sensor"]}
+    histograms = {HISTOGRAMS: recipe[HISTOGRAMS] | given} if recipe.get(HISTOGRAMS) else {}
+    return matched.tensors, (recipe or {"source": source}) | contents.settings | histograms
 
 
 def timm_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

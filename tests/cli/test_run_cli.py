@@ -6,9 +6,10 @@ from tespec.comparison.frame import to_frame
 from tespec.comparison.records import read_records
 from tespec.core.paths import REPOSITORY
 from tespec.inference import load_trained
+from tespec.models import EventSwin
 from tespec.tasks import build_task
 from tespec.training.device import derive, seed_everything
-from tespec.weights.files import state_sha256
+from tespec.weights.files import read_recipe, state_sha256, write_weights
 
 FEW = ["--set", "optimisation.steps=2", "--set", "optimisation.warmup_steps=1", "--set", "batch_size=2"]
 
@@ -80,3 +81,32 @@ def test_a_frozen_backbone_stays_as_it_was_and_the_head_is_trained(call, tiny_wo
     assert of_trained == of_fresh == record.start_sha256
     head = fresh.head.state_dict()
     assert not any(torch.equal(each, head[name]) for name, each in network.model.head.named_parameters())
+
+
+def test_a_backbone_whose_features_are_not_finite_is_not_probed(call, tiny_world, tmp_path, places):
+    path, state = tmp_path / "backbone.safetensors", EventSwin("micro", recurrent=False, img_size=(64, 96)).state_dict()
+    state["swin.patch_embed.proj.weight"].fill_(3e38)  # finite, but no sum of products with counts is
+    write_weights(path, state, {"width": "micro", "recurrent": False, "bins": 10, "sensor": [64, 96]})
+    what = ["--method", "ecddp", "--task", "ddd17", "--arch", "feedforward", "--data", tiny_world / "ddd17"]
+    code, out, err = call("run", *what, "--profile", "tiny", "--checkpoint", path, "--probe", *places)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1] == ("error: the backbone: gives features that are infinite or NaN; use other weights")
+    assert not [file for file in tmp_path.rglob("*") if file.is_file() and file != path and ".locks" not in file.parts]
+
+
+def test_a_recording_of_the_data_is_drawn_with_its_labels_by_name_and_by_path_with_data(
+    call, tiny_world, tmp_path, places
+):
+    data, profile = ["--data", tiny_world / "ddd17"], ["--profile", "tiny", *FEW]
+    code, _, err = call("run", "--method", "scratch", "--task", "ddd17", *data, *profile, *places)
+    assert code == 0, err
+    (path,) = tmp_path.glob("runs/*/model.safetensors")
+    recipe = read_recipe(path)["histograms"]
+    assert (recipe["window_ms"], recipe["size"], recipe["reset"]) == (30.0, [64, 96], False)
+    drawing = ["--model", path, "--out", tmp_path / "out", "--device", "cpu", "--predict"]
+    recording = tiny_world / "ddd17" / "dir2"
+    by_name, by_path, alone = (
+        call("run", *drawing, *words)[1].split(":")[0] for words in (["dir2", *data], [recording, *data], [recording])
+    )
+    assert by_name == by_path == "63 windows, 63 of them labelled"
+    assert alone.endswith(" windows, 0 of them labelled")

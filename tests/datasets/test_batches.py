@@ -16,7 +16,7 @@ from twins import opened
 from tespec.core.boxes import make_boxes
 from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.settings import Augmentation, Mask
+from tespec.core.settings import Augmentation, Downsample, HistogramSpec, Mask
 from tespec.datasets import batches
 from tespec.datasets.batches import LabelledBatches, Lanes, balance_lanes, pad_boxes, stack_depths, stack_masks
 from tespec.datasets.folder import divide
@@ -229,10 +229,10 @@ def test_recordings_are_dealt_once_and_evenly(lengths, lanes):
     assert balance_lanes([1, 2, 3, 4, 5], 2) == [[4, 1, 0], [3, 2]]
 
 
-# Evaluation scores every label once: streams with their state, clips that end at a label, and single windows.
+# A network plays every chosen window once: in streams with their state, or at the end of clips.
 LENGTHS = st.lists(st.integers(1, 20), min_size=1, max_size=6)
 SMALL = st.integers(1, 7)
-MODES = {"streams": (True, True), "clips": (True, False), "windows": (False, False)}  # recurrent, carries_state
+MODES = {"streams": False, "clips": True}  # whether the state is reset
 
 
 def numbered(number, length, every):
@@ -250,12 +250,10 @@ def numbered(number, length, every):
 
 def evaluation(lengths, lanes, segments, mode="streams", every=1, shards=1):
     """Recordings, and the evaluation batches of all shards."""
-    settings = SimpleNamespace(segments=segments, bins=1, rule="edges")
-    settings.recurrent, settings.carries_state = MODES[mode]
-    settings.evaluation_lanes, settings.batch_size = (lanes, 999) if settings.carries_state else (999, lanes)
+    spec = HistogramSpec(1, "edges", 50.0, Downsample(1, "nearest"), (1, 2), segments, MODES[mode])
     recordings = [numbered(number, length, every) for number, length in enumerate(lengths)]
-    shares = [batches.EvaluationBatches(settings, recordings, (number, shards)) for number in range(shards)]
-    return recordings, [batch for share in shares for batch in share]
+    shares = [batches.PlayBatches(spec, recordings, lanes, (number, shards)) for number in range(shards)]
+    return recordings, [share[step] for share in shares for step in range(len(share))]
 
 
 @given(LENGTHS, SMALL, SMALL, st.sampled_from(sorted(MODES)), st.integers(1, 6), st.integers(1, 4))
@@ -268,11 +266,11 @@ def test_every_label_is_scored_once_at_its_window_and_padding_never(lengths, lan
         assert mode == "streams" or batch.fresh.all()
         for (number, label), (lane, segment) in zip(batch.frames, batch.place.tolist(), strict=True):
             window = int(recordings[number].labelled[label])
-            before = min(segments - 1, window) if mode == "clips" else 0
+            before = min(segments - 1, window) if mode == "clips" else 0  # windows that the state has seen
             assert mode != "clips" or segment == before
             seen = batch.histograms[lane, segment - before : segment + 1, 0, 0].tolist()
             assert seen == [[1 + number, each] for each in range(window - before, window + 1)]
-    if mode != "clips":
+    if mode != "clips" and every == 1:
         assert sum(int((batch.histograms[:, :, 0, 0, 0] > 0).sum()) for batch in played) == sum(lengths)
 
 
@@ -291,7 +289,7 @@ def test_a_recording_is_played_in_order_on_one_lane_with_its_state(lengths, lane
             assert following == ((following[0], 0) if last else (recording, label + 1))
 
 
-@pytest.mark.parametrize(("mode", "shape"), [("streams", (2, 3)), ("windows", (2, 3)), ("clips", (5, 3))])
+@pytest.mark.parametrize(("mode", "shape"), [("streams", (2, 3)), ("clips", (5, 3))])
 def test_more_lanes_than_there_is_to_play_are_not_made(mode, shape):
     _, (batch,) = evaluation([2, 3], lanes=50, segments=3, mode=mode)
     assert batch.histograms.shape == (*shape, 2, 1, 2)

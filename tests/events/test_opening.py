@@ -3,7 +3,7 @@
 import json
 import os
 import pickle
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +12,8 @@ from event_files import assert_refused, assert_same_events, dat, ddd17, evt3, ev
 
 import tespec
 from tespec.cli.main import main
-from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
-from tespec.core.settings import Downsample
+from tespec.core.settings import Downsample, HistogramSpec
 from tespec.datasets.folder import divide
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, pack_missing
@@ -26,6 +25,7 @@ from tespec.inference import find
 
 REAL = Path(__file__).parents[1] / "data"
 RAW = REAL / "evt3_640x480_2.08s.raw"
+SPEC = HistogramSpec(10, "edges", 50.0, Downsample(1, "nearest"), (64, 96), segments=5, reset=False)
 EVENTS = random_events(400, height=260, width=346, end=200_000)
 
 
@@ -37,9 +37,9 @@ def listed(*folders):
 
 def play(world, out):
     network = tespec.models.EventSwin(arch="micro", img_size=(64, 96)).eval()
-    network.recipe = {"window_ms": 50.0, "bins": 10, "rule": "edges", "downsample": {"factor": 1, "keep": "nearest"}}
+    network.recipe = {"histograms": asdict(SPEC)}
     path = world / "1mpx" / "train" / "moorea_2019-02-19_000_td_500000_8500000_td.dat"
-    assert next(tespec.stream(path, network))[0]
+    assert next(tespec.stream(path, network))
 
 
 def command(text):
@@ -165,9 +165,8 @@ def test_the_size_reaches_workers_the_fingerprint_and_predictions(tmp_path):
     again, real = pickle.loads(pickle.dumps(division.train[0])), divide(RAW, 50, every).train[0]
     np.testing.assert_array_equal(again.histograms(3, 4, 10, "edges"), real.histograms(3, 4, 10, "edges"))
     assert fingerprint(division.train) != fingerprint(divide(nameless.parent, 50, every, (720, 1280)).train)
-    trained = finetuning_settings("ddd17", "recurrent", "sample", ["sensor_px=346x260"])
-    found = find(trained, str(nameless), None, "640x480")
+    found = find(str(nameless), SPEC, None, None, "640x480")
     assert (found.region.height, found.region.width) == (480, 640)
-    for refused in (lambda: find(trained, str(nameless), None), lambda: divide(nameless.parent, 50, every)):
+    for refused in (lambda: find(str(nameless), SPEC, None, None), lambda: divide(nameless.parent, 50, every)):
         with pytest.raises(UserError, match=r"drive\.raw: does not specify the sensor's size"):
             refused()

@@ -1,7 +1,7 @@
 """Networks loaded from files: predictions and features equal those of training, and predictions are drawn."""
 
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from tespec import inference
 from tespec.core.boxes import make_boxes
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.datasets.batches import EvaluationBatches
+from tespec.core.settings import HistogramSpec
 from tespec.inference import ROWS, Prediction, TrainedNetwork, draw, find, load_trained, predict, run_inference
 from tespec.models import build_backbone
 from tespec.models.backbone import reset
@@ -41,7 +41,7 @@ def written(world, folder, name, arch="recurrent"):
     torch.manual_seed(0)
     model = task.model().eval()
     path = folder / "model.safetensors"
-    write_weights(path, model.state_dict(), as_facts(settings) | {"sensor": list(task.size)})
+    write_weights(path, model.state_dict(), as_facts(settings) | {"histograms": asdict(task.histogram_spec)})
     return path, model, task
 
 
@@ -72,7 +72,9 @@ def test_files_that_are_not_whole_are_refused(tiny_world, tmp_path):
     for change, message in (
         (lambda t, _: t.pop("head.conv_seg.weight"), "head.conv_seg.weight is missing"),
         (lambda t, _: t.update({BIAS: torch.zeros(9)}), r"conv_seg.bias has shape \(9,\), but this model needs \(6,\)"),
-        (lambda _, r: r.pop("sensor"), "does not store the sensor size"),
+        (lambda _, r: r.pop("histograms"), "does not say how events become histograms; use weights that this version"),
+        (lambda _, r: r["histograms"].pop("reset"), "recipe: setting 'histograms.reset' is missing"),
+        (lambda _, r: r["histograms"].update(size=[10**6, 1]), "histograms.size: .* is not allowed"),
         (lambda _, r: r.update(kind="counting"), "kind: unknown task .counting."),
         (lambda _, r: r["head"].update(channels=10**9), "head.channels: 1000000000 is not allowed"),
     ):
@@ -86,14 +88,13 @@ def test_files_that_are_not_whole_are_refused(tiny_world, tmp_path):
         load_trained(other)
 
 
-def recipe(*changes):
-    return as_facts(pretraining_settings("tespec", "tiny", changes))
-
-
-def write_backbone(folder, facts, size, in_channels=20):
+def write_backbone(folder, settings, size, changes):
+    """Save a backbone with random weights as a pre-training does; `changes` of its histograms, None: without them."""
     torch.manual_seed(0)
-    backbone = build_backbone("micro", True, 10, padded_size(*size), in_channels)
-    facts = facts | {"width": "micro", "recurrent": True, "in_channels": in_channels, "bins": 10, "sensor": list(size)}
+    backbone = build_backbone("micro", True, 10, padded_size(*size))
+    facts = as_facts(settings) | {"width": "micro", "recurrent": True, "in_channels": 20, "sensor": list(size)}
+    if changes is not None:
+        facts["histograms"] = asdict(HistogramSpec.of(settings, size, settings.window_ms)) | changes
     write_weights(folder / "backbone.safetensors", backbone.state_dict(), facts)
     return folder / "backbone.safetensors"
 
@@ -101,16 +102,17 @@ def write_backbone(folder, facts, size, in_channels=20):
 @pytest.mark.parametrize("changes", [[], HALVED])
 @torch.no_grad()
 def test_features_are_those_of_the_trainings_batches(tiny_world, tmp_path, changes):
-    task = open_pretraining(pretraining_settings("tespec", "tiny", changes), tiny_world / "1mpx")
+    settings = pretraining_settings("tespec", "tiny", changes)
+    task = open_pretraining(settings, tiny_world / "1mpx")
     assert task.size == ((32, 48) if changes else (64, 96))
-    path = write_backbone(tmp_path, recipe(*changes), task.size)
+    path = write_backbone(tmp_path, settings, task.size, {})
     backbone = tespec.load(path)
     (recording,) = task.held_out
     expected, state = [], None
     for batch in task.val_chunks():
         features, state = backbone(batch["histograms"], reset(state, batch["fresh"]))
-        expected += list(zip(*(stage.unbind(1) for stage in features), strict=True))
-    played = [features for features, _ in tespec.stream(recording.path, path)]
+        expected += list(zip(*(stage[0] for stage in features), strict=True))
+    played = [features for _, features in tespec.stream(recording.path, path)]
     assert 20 < len(expected) <= len(played) == len(recording)  # the batches leave out an incomplete last chunk
     torch.testing.assert_close(played[: len(expected)], expected, rtol=1e-4, atol=1e-5)
 
@@ -118,18 +120,23 @@ def test_features_are_those_of_the_trainings_batches(tiny_world, tmp_path, chang
 @pytest.mark.parametrize("name", ["ddd17", "gen1", "mvsec", "backbone"])
 def test_a_network_is_built_again_for_the_recordings_sensor(tiny_world, tmp_path, name):
     if name == "backbone":
-        path = write_backbone(tmp_path, recipe("downsample.to_width=346"), (64, 96))
+        settings = pretraining_settings("tespec", "tiny", ["downsample.to_width=346"])
+        path = write_backbone(tmp_path, settings, (64, 96), {})
     else:
         path = written(tiny_world, tmp_path, name)[0]
     loaded = tespec.load(path)
     backbone = getattr(loaded, "backbone", loaded)
     size = backbone.img_size
-    by_path, given = ([state for _, state in tespec.stream(RECORDING, network)] for network in (path, loaded))
-    assert len(given) == 2
-    torch.testing.assert_close(by_path, given, rtol=0, atol=0)
-    # The input of detectors is at most 160 px wide.
-    assert given[0][0][0].shape[-2:] == ((96 // 4, 128 // 4) if name == "gen1" else (288 // 4, 352 // 4))
-    assert not any(each.requires_grad or each.grad_fn for stage in given[1] for each in stage)
+    by_path, given = ([output for _, output in tespec.stream(RECORDING, network)] for network in (path, loaded))
+    assert len(given) >= 2
+    for one, other in zip(by_path, given, strict=True):
+        for part, same in zip(one, other, strict=True):
+            np.testing.assert_array_equal(part, same)
+    if name == "backbone":
+        assert [stage.shape[1:] for stage in given[0]] == [(288 // side, 352 // side) for side in (4, 8, 16, 32)]
+        assert not any(stage.requires_grad for stage in given[0])
+    elif name != "gen1":
+        assert given[0].shape == (260, 346)
     larger = tespec.load(path, height=264, width=320)
     assert (backbone.img_size, getattr(larger, "backbone", larger).img_size) == (size, padded_size(264, 320))
     for one, other in zip(larger.parameters(), loaded.parameters(), strict=True):
@@ -137,12 +144,12 @@ def test_a_network_is_built_again_for_the_recordings_sensor(tiny_world, tmp_path
 
 
 MISTAKES = [
-    ({"window_ms": ..., "rule": ...}, 20, "", {}, r"does not specify how .* \(window_ms, rule\); load weights"),
-    ({"rule": "sum"}, 20, "", {}, r"rule: 'sum' is not allowed; it should be 'edges' or 'rvt'"),
-    ({"window_ms": 1000.0}, 20, "", {}, r"is shorter than a window of 1000 ms; use a longer"),
-    ({}, 3, "", {}, r"was trained on images of 3 channels, not on events; use a network trained on events"),
-    ({}, 20, "1mpx", {}, r"1mpx: contains 3 recordings; choose one of them"),
-    ({}, 20, "", {"height": 2, "width": 2}, r"davis\.aedat4: "),
+    (None, "", {}, r"does not say how events become histograms; use weights that this version trained on events, or"),
+    ({"rule": "sum"}, "", {}, r"histograms\.rule: 'sum' is not allowed; it should be 'edges' or 'rvt'"),
+    ({"window_ms": 1000.0}, "", {}, r"is shorter than a window of 1000 ms; use a longer"),
+    ({}, "", {"data": "1mpx"}, r"contains no network with a task head; use a model\.safetensors of"),
+    ({}, "1mpx", {}, r"1mpx: contains 3 recordings; choose one of them"),
+    ({}, "", {"height": 2, "width": 2}, r"davis\.aedat4: "),
 ]
 
 
@@ -151,33 +158,35 @@ def test_mistakes_are_told_before_anything_is_computed(tiny_world, tmp_path):
         for call in (tespec.load, partial(tespec.stream, "any.raw")):
             with pytest.raises(UserError, match=r"height=.*, width=.*: not a size in px; set both, from 1 to 2048"):
                 call("any.safetensors", height=height, width=width)
-    for changes, in_channels, recording, size, message in MISTAKES:
-        facts = {name: value for name, value in (recipe() | changes).items() if value is not ...}
-        path = write_backbone(tmp_path, facts, (64, 96), in_channels)
+    for changes, recording, options, message in MISTAKES:
+        path = write_backbone(tmp_path, pretraining_settings("tespec", "tiny"), (64, 96), changes)
         with pytest.raises(UserError, match=message):
-            tespec.stream(tiny_world / recording if recording else RECORDING, path, **size)
-    with pytest.raises(UserError, match=r"network: does not specify how events become histograms"):
+            tespec.stream(tiny_world / recording if recording else RECORDING, path, **options)
+    with pytest.raises(UserError, match=r"network: does not say how events become histograms"):
         tespec.stream(RECORDING, build_backbone("micro", True, 10, (64, 96)))
 
 
-@pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
-@torch.no_grad()
-def test_inference_predicts_what_the_evaluation_scores(tiny_world, tmp_path, arch):
-    path, model, task = written(tiny_world, tmp_path, "ddd17", arch)
-    recording = task.scored[0]
-    moments = list(run_inference(load_trained(path), recording, recording.labelled[3:8].tolist()))
-    scored, state = {}, None
-    settings = replace(task.settings, segments=5, evaluation_lanes=1, batch_size=1)
-    for batch in EvaluationBatches(settings, [recording]):
-        logits, state = model.predict(batch.histograms, state if arch == "recurrent" else None, batch.place)
-        scored |= {label: mask for (_, label), mask in zip(batch.frames, task.read(logits), strict=True)}
+@pytest.mark.parametrize(("arch", "length"), [("recurrent", 30), ("feedforward", 100)])
+def test_a_recording_of_the_data_is_played_in_its_scored_windows_and_alone_in_windows_as_long(
+    tiny_world, tmp_path, arch, length
+):
+    path, _, task = written(tiny_world, tmp_path, "ddd17", arch)
+    (recording,) = task.scored
+    network = load_trained(path)
+    for wanted in (recording.name, str(recording.path)):
+        found = find(wanted, network.spec, network.settings, tiny_world / "ddd17")
+        np.testing.assert_array_equal(found.windows, recording.windows)
+    moments = list(run_inference(network, found, recording.labelled[3:8].tolist()))
     assert len(moments) == 5
     for label, moment in enumerate(moments, start=3):
-        np.testing.assert_equal((moment.predicted, moment.truth), (scored[label], recording.labels[label]))
+        np.testing.assert_array_equal(moment.truth, recording.labels[label])
+        np.testing.assert_array_equal(moment.histogram, recording.histograms(label, 1, 10, "edges")[0])
         assert moment.seconds == pytest.approx((recording.label_times[label] - recording.windows[0, 0]) / 1e6)
-    # A path inside the data set also finds the labels.
-    found = find(task.settings, str(recording.path), tiny_world / "ddd17")
-    assert (found.name, len(found), len(found.labels)) == (recording.name, len(recording), len(recording.labels))
+    alone = find(str(recording.path), network.spec, network.settings, None)
+    assert set(np.diff(alone.windows).ravel().tolist()) == {length * 1000}
+    times = [time for time, _ in tespec.stream(recording.path, path)]
+    assert times == alone.windows[:, 1].tolist()
+    assert times[0] == recording.stream.t_first + length * 1000
 
 
 @pytest.mark.parametrize("name", ["gen1", "mvsec"])
@@ -193,12 +202,12 @@ def test_predictions_are_drawn_and_the_network_is_built_once(tiny_world, tmp_pat
     assert list((tmp_path / "out").iterdir()) == [drawn]
     with Image.open(drawn) as figure:
         assert figure.width > 3 * 300
-    assert predict(path, str(RECORDING), tmp_path / "out", CPU)[:2] == (2, 0)
+    assert predict(path, str(RECORDING), tmp_path / "out", CPU)[1] == 0
 
 
 NOT_PREDICTED = [
-    ("dir99", {}, r"--predict dir99: no such recording; use a path, or one of dir2"),
-    ("no/such.raw", {}, r"--predict no/such.raw: no such file or folder; check the path"),
+    ("dir99", {}, r"^dir99: no such recording; use a path, or one of dir2"),
+    ("no/such.raw", {}, r"^no/such.raw: no such recording; use a path, or one of dir2"),
     ("dir0", {"clip": (50, 60)}, r"no window ends between 50 and 60 s; the recording lasts .* s; choose"),
     (str(RECORDING), {"sensor_px": "2x2"}, r"davis\.aedat4: "),
     (str(RECORDING), {"sensor_px": "wide"}, r"give WIDTHxHEIGHT in px"),
@@ -215,11 +224,13 @@ def test_mistakes_are_named_and_nothing_is_written(tiny_world, tmp_path):
 
 
 def test_boxes_of_low_scores_are_not_drawn(tiny_world, tmp_path):
-    path, _, task = written(tiny_world, tmp_path, "gen1")
+    path, _, _ = written(tiny_world, tmp_path, "gen1")
     boxes = make_boxes(np.array([[1, 1, 5, 5], [2, 2, 8, 8]]), np.array([0, 1]), np.array([0.9, 0.2]))
-    network = load_trained(path)._replace(task=SimpleNamespace(read=lambda predictions: [boxes]))
-    (moment,) = run_inference(network, task.scored[0], [0])
-    assert moment.predicted.label.tolist() == [0]
+    shown = Prediction(2.0, 50.0, np.ones((20, 32, 32), np.uint8), boxes, None)
+    seen = []
+    network = load_trained(path)._replace(task=SimpleNamespace(draw=lambda axis, label: seen.append(label)))
+    draw([shown], network, False)
+    assert [label.label.tolist() for label in seen] == [[0]]
 
 
 def test_colours_of_depth_span_the_range_of_the_head_in_every_panel():
@@ -227,7 +238,7 @@ def test_colours_of_depth_span_the_range_of_the_head_in_every_panel():
     known[:16] = 5.0
     shown = Prediction(2.0, 50.0, np.ones((20, 32, 32), np.uint8), np.full((32, 32), 90.0, np.float32), known)
     settings = SimpleNamespace(head={"min_depth": 3.0, "max_depth": 40.0}, classes=())
-    figure = draw([shown], TrainedNetwork(None, Task, settings), True)
+    figure = draw([shown], TrainedNetwork(None, Task, settings, None), True)
     images = [axis.images[-1] for axis in figure.axes if axis.get_title() != "events"]
     assert [image.get_clim() for image in images if image.get_label() == "depth in m"] == [(3.0, 40.0)] * 2
     (bar,) = [bar for axis in figure.axes for bar in axis.child_axes]

@@ -1,0 +1,128 @@
+"""What is drawn and streamed is what was scored, for every task, architecture and sampling."""
+
+from contextlib import suppress
+from dataclasses import asdict, replace
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+import tespec
+from tespec import inference
+from tespec.core.boxes import Boxes
+from tespec.core.config import as_facts
+from tespec.runs.data import Data, settings_of
+from tespec.tasks import build_task
+from tespec.tasks.play import play
+from tespec.tasks.segmentation import SegmentationTask
+from tespec.weights.files import write_weights
+
+CPU = torch.device("cpu")
+KINDS = [*(("recurrent", sampling) for sampling in ("mixed", "streams", "clips")), ("feedforward", "clips")]
+CASES = [(task, *kind, "none") for task in ("ddd17", "gen1", "mvsec") for kind in KINDS]
+CASES += [("ddd17", "recurrent", sampling, "flip") for sampling in ("streams", "clips")]
+
+
+@torch.no_grad()
+def trained(world, folder, name, arch, *changes):
+    """Save a network with random weights as a fine-tuning does; returns its file, the network and the task."""
+    data = Data(world / name, "sample")
+    task = build_task(settings_of(data, name, arch, None, changes), data.root)
+    torch.manual_seed(0)
+    model = task.model().eval()
+    for memory in model.backbone.lstms.parameters():
+        memory.mul_(4)  # an untrained ConvLSTM has little effect
+    if name == "gen1":  # so that an untrained network finds boxes, which depend on its input
+        head = model.head
+        for conv in (*head.multi_level_conv_cls, *head.multi_level_conv_obj, *head.multi_level_conv_reg):
+            conv.bias.zero_()
+            conv.weight.mul_(30)
+    recipe = as_facts(task.settings) | {"histograms": asdict(task.histogram_spec)}
+    write_weights(folder / "model.safetensors", model.state_dict(), recipe)
+    return folder / "model.safetensors", model, task
+
+
+def scored(task, model):
+    """What the evaluation gives to the scorer, by recording and time of the label in us."""
+    calls = Mock(wraps=task.score)
+    task.score = calls
+    task.evaluate(model, CPU)
+    arguments = [call.args for call in calls.call_args_list]
+    return {(each.name, int(each.label_times[label])): found for _, found, _, each, label in arguments}
+
+
+def drawn(path, name, world, folder, monkeypatch):
+    """Every prediction that `--predict` would draw of a recording, if its figure had a row for each window."""
+    shown = []
+    monkeypatch.setattr(inference, "ROWS", 1000)
+    monkeypatch.setattr(inference, "draw", lambda predictions, *_: shown.extend(predictions) or Figure())
+    inference.predict(path, name, folder / "out", CPU, root=world, clip=(0, 1e9))
+    return [each.predicted for each in shown]
+
+
+@pytest.fixture
+def gaps(monkeypatch):
+    """Masks that networks predict, each with the difference (H, W) between the two highest logits, by the mask's id."""
+    found, read = {}, SegmentationTask.read
+
+    def read_both(logits):
+        masks, (first, second) = read(logits), logits.topk(2, dim=1).values.unbind(1)
+        found.update({id(mask): (mask, gap) for mask, gap in zip(masks, (first - second).numpy(), strict=True)})
+        return masks
+
+    monkeypatch.setattr(SegmentationTask, "read", staticmethod(read_both))
+    return found
+
+
+def assert_same(one, other, gaps):
+    """Assert equal predictions up to rounding, which depends on the size of a batch."""
+    if isinstance(one, Boxes):
+        assert len(one.label) == len(other.label) > 0
+        np.testing.assert_array_equal(one.label, other.label)
+        np.testing.assert_allclose(one.score, other.score, rtol=1e-4)
+        np.testing.assert_allclose(one.corners, other.corners, rtol=1e-4, atol=1e-3)
+    elif one.dtype == np.uint8:
+        clear = gaps[id(one)][1] > 1e-4  # rounding may decide between nearly equal logits
+        assert clear.mean() > 0.9
+        np.testing.assert_array_equal(one[clear], other[clear])
+    else:
+        np.testing.assert_allclose(one, other, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "arch", "sampling", "views"), CASES)
+def test_every_pixel_and_box_that_is_shown_is_the_one_that_was_scored(
+    tiny_world, tmp_path, monkeypatch, gaps, name, arch, sampling, views
+):
+    changes = [f"sampling={sampling}", "batch_size=2", *(["segments=2"] if arch == "recurrent" else [])]
+    changes += [] if views == "none" else [f"test_time_augmentation={views}"]
+    path, model, task = trained(tiny_world, tmp_path, name, arch, *changes)
+    of_scorer = scored(task, model)
+    for recording in task.scored:
+        times = recording.label_times.tolist()
+        pictures = drawn(path, recording.name, tiny_world / name, tmp_path, monkeypatch)
+        streamed = dict(tespec.stream(recording.name, path, data=tiny_world / name))
+        assert len(pictures) == len(times) > 0
+        assert list(streamed) == recording.windows[:, 1].tolist()
+        for time, picture in zip(times, pictures, strict=True):
+            assert_same(picture, of_scorer.pop((recording.name, time)), gaps)
+            assert_same(streamed[time], picture, gaps)
+    assert not of_scorer
+
+
+@pytest.mark.parametrize("name", ["ddd17", "gen1", "mvsec"])
+def test_a_state_that_is_carried_predicts_something_else_than_one_that_is_reset(tiny_world, tmp_path, gaps, name):
+    """So the comparisons above tell one from the other."""
+    _, model, task = trained(tiny_world, tmp_path, name, "recurrent", "sampling=clips", "segments=2")
+    player = task.player(task.settings, model, task.histogram_spec, task.size, CPU)
+    reset, carried = (
+        [played.output for played in play(player._replace(spec=spec), task.scored[:1])]
+        for spec in (player.spec, replace(player.spec, reset=False))
+    )
+    same = 0
+    for one, other in zip(reset, carried, strict=True):
+        with suppress(AssertionError):
+            assert_same(one, other, gaps)
+            same += 1
+    assert same < 0.2 * len(reset)
