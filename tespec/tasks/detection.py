@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy, binary_cross_entropy_with_
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.distributed import global_mean, rank_computes
 from tespec.core.settings import Depth, Finetuning, NonNegativeFloat, Share, Width, build
-from tespec.datasets.batches import NO_BOX, WHOLE, LabelledBatches, Shard, StepBatches, pad_boxes
+from tespec.datasets.batches import MIN_BOX_SIDE, NO_BOX, WHOLE, LabelledBatches, Shard, StepBatches, pad_boxes
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
 from tespec.metrics import Score
 from tespec.metrics.detection import BoxFilter, DetectionScorer
@@ -226,6 +226,7 @@ class DetectionTask(Task):
     """Task on a data set with bounding boxes; see `Task`."""
 
     collate, head = pad_boxes, DetectionHead
+    content = "a box that is large and late enough"
     scores: ClassVar = {
         "map": Score("mAP ↑", "higher", "%"),
         "ap50": Score("AP50 ↑", "higher", "%"),
@@ -241,6 +242,13 @@ class DetectionTask(Task):
         recordings = cut_at_gaps(self.learned, self.settings.segments)
         return LabelledBatches(recordings, self.settings, seed, pad_boxes, shard)
 
+    def is_learned(self, recording: LabelledRecording, label: int) -> bool:
+        return bool((recording.labels[label].size >= MIN_BOX_SIDE).all(axis=1).any())
+
+    def is_scored(self, recording: LabelledRecording, label: int) -> bool:
+        filters = self.scorer().filters
+        return since_start(recording, label) > filters.skip_us and bool(filters.keeps(recording.labels[label]).any())
+
     def scorer(self) -> DetectionScorer:
         head = build(DetectionHead, self.settings.head, "head")
         ranked = "class score" if head.score == "class" else "objectness times class score"
@@ -252,5 +260,9 @@ class DetectionTask(Task):
 
     def score(self, scorer: Any, predicted: Boxes, truth: Boxes, recording: LabelledRecording, label: int) -> None:
         """Update the scorer with the boxes of one frame and its time since the recording's start."""
-        time_us = int(recording.label_times[label]) - recording.start
-        scorer.update(predicted, truth, recording.name, time_us, groups_of(recording, label))
+        scorer.update(predicted, truth, recording.name, since_start(recording, label), groups_of(recording, label))
+
+
+def since_start(recording: LabelledRecording, label: int) -> int:
+    """Time of a label in us since the recording's start."""
+    return int(recording.label_times[label]) - recording.start

@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy, interpolate
 from tespec.core.distributed import global_mean, rank_computes
 from tespec.core.settings import Finetuning, Share, Size, Width, build
 from tespec.datasets.batches import stack_masks
+from tespec.datasets.recording import LabelledRecording
 from tespec.metrics import Score
 from tespec.metrics.segmentation import IGNORE, SegmentationScorer
 from tespec.models import Backbone
@@ -142,6 +143,7 @@ class SegmentationTask(Task):
     """Task on a data set with segmentation masks; see `Task`."""
 
     collate, head = stack_masks, SegmentationHead
+    content = "a pixel with a class"
     scores: ClassVar = {
         "miou": Score("mIoU ↑", "higher", "%"),
         "mean_class_acc": Score("mAcc ↑", "higher", "%"),
@@ -156,6 +158,9 @@ class SegmentationTask(Task):
     def player(self, model: SegmentationModel) -> SegmentationModel | AveragedViews:
         scales = VIEWS[self.settings.test_time_augmentation]
         return AveragedViews(model, scales, self.size) if scales else model
+
+    def is_learned(self, recording: LabelledRecording, label: int) -> bool:
+        return bool((recording.labels[label] != IGNORE).any())
 
     def scorer(self) -> SegmentationScorer:
         return SegmentationScorer(self.settings.classes)
