@@ -68,7 +68,7 @@ class MicroBatch:
 
     part: tuple[int, int] = (0, 1)  # index and number of the batch's micro-batches, on all ranks
     alone: bool = False  # whether this rank computes without collectives
-    unlabelled: bool = False  # whether it has no labels: it joins all collectives, but must not affect results
+    unlabelled: bool = False  # without labels, it joins all collectives, but must not affect results
     counts: list[Tensor] | None = None  # `global_mean` appends the counts that it divides losses by
 
 
@@ -108,17 +108,18 @@ def ranks_per_batch() -> int:
 
 
 def global_mean(total: Tensor, elements: Tensor | int) -> Tensor:
-    """Divide a sum of a loss over this rank's elements by their number, for the mean over all ranks.
+    """Divide the sum of a loss by its number of elements on all ranks.
 
-    With gradient accumulation, the trainer weighs each micro-batch by the first such number of its loss. The step's
-    gradient is then that of the complete batch for every term that is divided by this number or one proportional to it.
+    With gradient accumulation, the trainer weighs each micro-batch by the number of elements in its
+    first call. Terms that are divided by this number, or by one proportional to it, then have the
+    gradient of the complete batch; others are divided by their number in each micro-batch.
 
     Args:
         total: scalar, the sum over this rank's elements.
         elements: their number, a scalar of any dtype.
 
     Returns:
-        scalar whose mean over the ranks is that of the elements of all ranks; 0 without any elements.
+        scalar whose mean over the ranks is the mean over the elements of all ranks; 0 without any.
     """
     ranks = ranks_per_batch()
     count = torch.zeros((), dtype=torch.float64, device=total.device) + elements

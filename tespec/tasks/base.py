@@ -159,23 +159,27 @@ class Task(ABC):
         return self.train[0].region.height, self.train[0].region.width
 
     def is_learned(self, recording: LabelledRecording, label: int) -> bool:
-        """Whether label number `label` of a recording has `content`; tasks whose labels may be empty override this."""
+        """Whether label number `label` of a recording has `content`; by default true."""
         return True
 
     def is_scored(self, recording: LabelledRecording, label: int) -> bool:
-        """Whether label number `label` of a recording counts in the scores; by default if it has `content`."""
+        """Whether label number `label` of a recording counts in the scores; by default `is_learned`."""
         return self.is_learned(recording, label)
 
     def _require_content(self) -> None:
-        """Refuse recordings without a label to learn or to score; labels are read up to the first with content."""
+        """Refuse recordings without a label to learn or score; reads labels up to the first with content."""
         for split, recordings, counts in (
             (TRAIN, self.learned, self.is_learned),
             (self.split, self.scored, self.is_scored),
         ):
-            labels = [(recording, label) for recording in recordings for label in range(len(recording.labelled))]
+            labels = [
+                (recording, label)  # its number
+                for recording in recordings
+                for label in range(len(recording.labelled))
+            ]
             if not any(starmap(counts, labels)):
                 what = f"none of the {len(labels)} labels has {self.content}: {named(recordings)}"
-                raise UserError(f"{split} recordings", what, f"give labels with {self.content}")
+                raise UserError(f"{split} recordings", what, "give recordings with such labels")
 
     def model(self) -> Any:
         """Build a randomly initialised backbone and head for histograms of `size`."""

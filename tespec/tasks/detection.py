@@ -247,7 +247,8 @@ class DetectionTask(Task):
 
     def is_scored(self, recording: LabelledRecording, label: int) -> bool:
         filters = self.scorer().filters
-        return since_start(recording, label) > filters.skip_us and bool(filters.keeps(recording.labels[label]).any())
+        time_us = recording.label_times[label] - recording.start
+        return bool(time_us > filters.skip_us and filters.keeps(recording.labels[label]).any())
 
     def scorer(self) -> DetectionScorer:
         head = build(DetectionHead, self.settings.head, "head")
@@ -260,9 +261,5 @@ class DetectionTask(Task):
 
     def score(self, scorer: Any, predicted: Boxes, truth: Boxes, recording: LabelledRecording, label: int) -> None:
         """Update the scorer with the boxes of one frame and its time since the recording's start."""
-        scorer.update(predicted, truth, recording.name, since_start(recording, label), groups_of(recording, label))
-
-
-def since_start(recording: LabelledRecording, label: int) -> int:
-    """Time of a label in us since the recording's start."""
-    return int(recording.label_times[label]) - recording.start
+        time_us = int(recording.label_times[label]) - recording.start
+        scorer.update(predicted, truth, recording.name, time_us, groups_of(recording, label))

@@ -72,7 +72,7 @@ def load_batches(steps: Dataset[Any], first: int, last: int, workers: int | None
     elif pin and workers is None and first < last:
         workers = choose_workers(answers[first])
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # the user's choice
+        warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores
         loader = DataLoader(
             answers,
             batch_size=None,

@@ -40,10 +40,11 @@ def not_finite(loss: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
 class Trainer:
     """Trainer of `model` on the batches of `steps`, whose item k is the batch of step k.
 
-    Each rank trains on its micro-batches of a batch (see `MicroBatches`). Their gradients are averaged, weighed by the
-    number of elements of each loss (`tespec.core.distributed.global_mean`), then averaged over the ranks in the last
-    backward pass of a step. All randomness comes from generators seeded by (seed, step), so a run resumed at step k
-    draws the same numbers as an uninterrupted one. A step with a non-finite loss or gradient changes no weight.
+    Each rank trains on its micro-batches of a batch (see `MicroBatches`). Their gradients are
+    averaged, weighed by the number of elements of each loss (`tespec.core.distributed.global_mean`),
+    and averaged over the ranks in the last backward pass of a step. All randomness comes from
+    generators seeded by (seed, step), so a run resumed at step k draws the same numbers as an
+    uninterrupted one. A step with a non-finite loss or gradient changes no weight.
 
     The model has `loss(batch, state)`, which returns the losses by name ("loss" is minimised) and the detached state.
     After each optimizer step, its `after_step(progress)`, if defined, is called, for example for an EMA, and then
@@ -169,7 +170,10 @@ class Trainer:
             # The losses' backward pass is in float32 too; TF32 makes no difference to layers in half precision.
             with without_tf32() if half else nullcontext():
                 self.scaler.scale(losses["loss"] * weight).backward()
-        means = {name: weight * value.detach() + weight_before * means.get(name, 0) for name, value in losses.items()}
+        means = {
+            name: weight * value.detach() + weight_before * means.get(name, 0.0)  # of this step so far
+            for name, value in losses.items()
+        }
         return after, means, state
 
     @property
@@ -213,8 +217,11 @@ class Trainer:
         first, parts = rank() * self.accumulate, world_size() * self.accumulate
 
         def rows(part: int) -> Any:
-            whole = content["state"]
-            return tree_map_only(Tensor, lambda each: each.chunk(parts)[part].to(self.device, copy=True), whole)
+            return tree_map_only(
+                Tensor,
+                lambda values: values.chunk(parts)[part].to(self.device, copy=True),
+                content["state"],
+            )
 
         self.states = [rows(first + number) for number in range(self.accumulate)]
 
