@@ -71,6 +71,7 @@ def load_batches(steps: Dataset[Any], first: int, last: int, workers: int | None
         say("--workers 0 with a GPU: it waits for every batch; omit --workers to choose automatically")
     elif pin and workers is None and first < last:
         workers = choose_workers(answers[first])
+    before = signal.getsignal(signal.SIGCHLD)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores
         loader = DataLoader(
@@ -82,8 +83,7 @@ def load_batches(steps: Dataset[Any], first: int, last: int, workers: int | None
             pin_memory=pin,
             collate_fn=_as_it_is,
         )
-    before = signal.getsignal(signal.SIGCHLD)
-    batches = iter(loader)
+        batches = iter(loader)
     if signal.getsignal(signal.SIGCHLD) != before:
         # When a worker dies, torch's handler would raise anywhere in the training; without it, torch raises in `next`.
         signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
