@@ -29,6 +29,9 @@ from tespec.metrics import Score
 RESULTS_VERSION = 2
 ARCHIVE = "records.jsonl.gz"  # finished records in one file, one per line
 
+# What gradient accumulation computes on one micro-batch at a time instead of the whole batch.
+PER_MICRO_BATCH = "batch normalisation, Dice, contrastive losses and their queues"
+
 PACKAGES = ("tespec", "baselines")
 Numbers = dict[str, float | None]  # None: the number was not finite
 

@@ -39,6 +39,7 @@ from tespec.comparison.published import (
     task_titles,
     titles_of,
 )
+from tespec.comparison.records import PER_MICRO_BATCH
 from tespec.core.errors import UserError
 from tespec.core.settings import suggest
 
@@ -56,6 +57,7 @@ CELLS = (
 )
 SEEDS, RUNS = "seeds", "runs (fine-tuning seeds × pre-training seeds)"
 PARTIAL = 'Brackets such as "2 of 3 classes" mark means over only some of the classes, recordings or frames.'
+ACCUMULATED = f"accumulate=N: {PER_MICRO_BATCH} use one of N micro-batches, not the whole batch."
 GAINS = (
     "Gain: mean difference over seeds, paired by seed; positive is better, also for error metrics. n: number of pairs.",
     "p: paired t-test, two-sided; Holm: corrected for all tests of this table. Bold: p (Holm) below 0.05.",
@@ -223,7 +225,8 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
     ).set_index(["Task", "Data", "Method", "Recurrent", "Backbone", "Metric"])
     bold = pd.DataFrame(False, cells.index, cells.columns).assign(gain=(data["p_holm"] < statistics.ALPHA).to_numpy())
     title = f"Gains over {chosen.loc[chosen['method'] == baseline, 'title'].iloc[0]}"
-    notes = [*GAINS, *([SINGLE] * has_single), *([SEVERAL] * any(spreads.values())), *left_out]
+    notes = [*GAINS, *([SINGLE] * has_single), *([SEVERAL] * any(spreads.values()))]
+    notes += [*_accumulated(chosen), *left_out]
     return Table(title, cells, bold, tuple(notes), data, rules=rules_between(data["task"]), name=f"gains_{baseline}")
 
 
@@ -383,7 +386,14 @@ def _scores(measured: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, li
         said = "; ".join(f"{sign} {name}" for name, sign in signs.items())
         notes.append(f"Measured on different machines: {said.strip()}; unmarked: {names[0]}.")
     notes += [PARTIAL] if (scores["partial"] != "").any() else []
+    notes += _accumulated(measured)
     return scores.assign(source=scores["column"], text=texts, bold=bold), notes
+
+
+def _accumulated(measured: pd.DataFrame) -> list[str]:
+    """Note on results of gradient accumulation, which column names mark; empty without any."""
+    changed = pd.concat([measured["overrides"], measured["pretraining_overrides"]]).astype(str)
+    return [ACCUMULATED] if changed.str.contains("accumulate=").any() else []
 
 
 def _cell(score: Any) -> str:

@@ -6,6 +6,7 @@ complete batch.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -61,23 +62,30 @@ def all_gather(value: Value) -> list[Value]:
     return dist.all_gather_object(value, _group)
 
 
-# See `rank_computes`. Not a context variable: activation checkpointing reads it from autograd's threads.
-_batch: dict[str, Any] = {"part": (0, 1), "alone": False, "unlabelled": False}
+@dataclass(frozen=True)
+class MicroBatch:
+    """What this rank computes of a batch, see `rank_computes`."""
+
+    part: tuple[int, int] = (0, 1)  # index and number of the batch's micro-batches, on all ranks
+    alone: bool = False  # whether this rank computes without collectives
+    unlabelled: bool = False  # without labels, it joins all collectives, but must not affect results
+    counts: list[Tensor] | None = None  # `global_mean` appends the counts that it divides losses by
+
+
+# Not a context variable: activation checkpointing reads it from autograd's threads.
+_micro_batch = MicroBatch()
 
 
 @contextmanager
-def rank_computes(**facts: Any) -> Iterator[None]:
-    """Context that states what this rank computes of a batch.
-
-    `part=(i, n)`: micro-batch i of n, see `shard_slice`; `alone=True`: without collectives; `unlabelled=True`: without
-    labels, so it joins all collectives, but must not affect results.
-    """
-    before = _batch.copy()
-    _batch.update(facts)
+def rank_computes(**changes: Any) -> Iterator[None]:
+    """Context in which this rank computes the current `MicroBatch` with `changes` of its fields."""
+    global _micro_batch
+    before = _micro_batch
+    _micro_batch = replace(before, **changes)
     try:
         yield
     finally:
-        _batch.update(before)
+        _micro_batch = before
 
 
 def shard_slice(here: int) -> tuple[int, slice]:
@@ -85,28 +93,41 @@ def shard_slice(here: int) -> tuple[int, slice]:
 
     Random numbers per row are drawn for the complete batch; each micro-batch uses its slice.
     """
-    part, parts = _batch["part"]
+    part, parts = _micro_batch.part
     return here * parts, slice(part * here, (part + 1) * here)
 
 
 def has_no_labels() -> bool:
     """Whether this rank's results must be ignored, as it has no labels in the batch."""
-    return bool(_batch["unlabelled"])
+    return _micro_batch.unlabelled
 
 
 def ranks_per_batch() -> int:
     """Number of ranks that share a batch; 1 if this rank computes alone."""
-    return 1 if _batch["alone"] else world_size()
+    return 1 if _micro_batch.alone else world_size()
 
 
 def global_mean(total: Tensor, elements: Tensor | int) -> Tensor:
-    """Scale this rank's sum of `elements` elements, so that the mean over the ranks is that of all; 0 without any."""
+    """Divide the sum of a loss by its number of elements on all ranks.
+
+    With gradient accumulation, the trainer weighs each micro-batch by the number of elements in its
+    first call. Terms that are divided by this number, or by one proportional to it, then have the
+    gradient of the complete batch; others are divided by their number in each micro-batch.
+
+    Args:
+        total: scalar, the sum over this rank's elements.
+        elements: their number, a scalar of any dtype.
+
+    Returns:
+        scalar whose mean over the ranks is the mean over the elements of all ranks; 0 without any.
+    """
     ranks = ranks_per_batch()
-    if ranks == 1:
-        return total / (max(elements, 1) if isinstance(elements, int) else elements.clamp(min=1))
-    everywhere = torch.zeros((), dtype=torch.float64, device=total.device) + elements
-    distributed.all_reduce(everywhere)
-    return total / (everywhere.clamp(min=1) / ranks).to(total.dtype)
+    count = torch.zeros((), dtype=torch.float64, device=total.device) + elements
+    if ranks > 1:
+        distributed.all_reduce(count)
+    if _micro_batch.counts is not None and total.requires_grad:
+        _micro_batch.counts.append(count)
+    return total / (count.clamp(min=1) / ranks).to(total.dtype)
 
 
 @torch.no_grad()

@@ -70,12 +70,16 @@ class Lanes:
 
     @property
     def random_lanes(self) -> int:
-        """Number of lanes that play random chunks: the first ones."""
+        """Number of lanes that play random chunks."""
         return round(self.random_share * self.count)
+
+    def is_random(self, lane: int) -> bool:
+        """Whether a lane plays random chunks; they are spread evenly, so each shard has both kinds."""
+        return (lane + 1) * self.random_lanes // self.count > lane * self.random_lanes // self.count
 
     def slot(self, lane: int, step: int) -> Slot:
         """Return the chunk that `lane` plays at `step`."""
-        if lane < self.random_lanes:
+        if self.is_random(lane):
             position = int(self.generator("random", lane, step).integers(len(self._random_chunks)))
             recording, first = self._random_chunks[position].tolist()
             return Slot(recording, first, step, True)

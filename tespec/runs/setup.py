@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from tespec.comparison.records import require_results_folder
+from tespec.comparison.records import PER_MICRO_BATCH, require_results_folder
 from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS, RUNS
 
@@ -36,7 +36,13 @@ class Setup:
     overwrite: Annotated[bool, Parameter(help="start again, even if a result or checkpoint exists")] = False
     workers: Annotated[NonNegativeInt | None, Advanced(help="data loading workers (default: automatic; CPU: 0)")] = None
     threads: Annotated[PositiveInt | None, Advanced(help="CPU threads (default: the profile's, else torch's)")] = None
-    accumulate: Annotated[PositiveInt, Advanced(help="gradient accumulation steps: same batch, less memory")] = 1
+    accumulate: Annotated[
+        PositiveInt,
+        Advanced(
+            help=f"gradient accumulation steps: less memory, the gradients of the whole batch, except that "
+            f"{PER_MICRO_BATCH} use one micro-batch at a time"
+        ),
+    ] = 1
     recompute: Annotated[bool, Advanced(help="activation checkpointing: less memory, a third more time")] = False
     deterministic: Annotated[bool, Advanced(help="use deterministic algorithms on a GPU as well; slower")] = False
     compiled: Annotated[bool, Advanced(help="compile the backbone; needs a C++ compiler", name="--compile")] = False
@@ -61,13 +67,19 @@ class Setup:
         from tespec.core.distributed import world_size
 
         fast = self.fast
-        on = {"recompute": self.recompute, "fused_attention": fast, "compiled": self.compiled, "channels_last": fast}
+        on = {
+            "recompute": self.recompute,
+            "fused_attention": fast,
+            "compiled": self.compiled,
+            "channels_last": fast,
+            "per_micro_batch": PER_MICRO_BATCH if self.accumulate > 1 else "",
+        }
         return {
             "deterministic": self.deterministic,
             "processes": world_size(),
             "accumulate": self.accumulate,
             "threads": torch.get_num_threads(),
-            **{name: True for name, value in on.items() if value},
+            **{name: value for name, value in on.items() if value},
         }
 
     def prepare(self) -> None:

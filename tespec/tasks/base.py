@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -126,6 +127,7 @@ class Task(ABC):
     """
 
     collate: ClassVar[batches.Collate]  # function from a step's labels, each with its lane's augmentation, to tensors
+    content: ClassVar[str] = "content"  # that a label needs to be learned and scored, for messages
     scores: ClassVar[Mapping[str, Score]]  # table column of each score, by its name in `metrics`; the main one first
     head: ClassVar[Any] = None  # dataclass of the settings under `head`, None if there are none
     test_time_augmentations: ClassVar[Sequence[str]] = ("none",)
@@ -145,6 +147,7 @@ class Task(ABC):
         pack_missing(files.source for each in (split, TRAIN) for files in self.dataset.files(each))
         self.train, self.scored = self.dataset.recordings(TRAIN), self.dataset.recordings(split)
         require_one_size(root, ((each.name, each.region) for each in (*self.train, *self.scored)))
+        self._require_content()
 
     @property
     def learned(self) -> list[LabelledRecording]:
@@ -162,6 +165,29 @@ class Task(ABC):
         lengths = np.concatenate([np.diff(recording.windows) for recording in self.train]) / 1000
         window_ms = self.settings.window_ms or float(np.median(lengths))
         return HistogramSpec.of(self.settings, self.size, window_ms)
+
+    def is_learned(self, recording: LabelledRecording, label: int) -> bool:
+        """Whether label number `label` of a recording has `content`; by default true."""
+        return True
+
+    def is_scored(self, recording: LabelledRecording, label: int) -> bool:
+        """Whether label number `label` of a recording counts in the scores; by default `is_learned`."""
+        return self.is_learned(recording, label)
+
+    def _require_content(self) -> None:
+        """Refuse recordings without a label to learn or score; reads labels up to the first with content."""
+        for split, recordings, counts in (
+            (TRAIN, self.learned, self.is_learned),
+            (self.split, self.scored, self.is_scored),
+        ):
+            labels = [
+                (recording, label)  # its number
+                for recording in recordings
+                for label in range(len(recording.labelled))
+            ]
+            if not any(starmap(counts, labels)):
+                what = f"none of the {len(labels)} labels has {self.content}: {named(recordings)}"
+                raise UserError(f"{split} recordings", what, "give recordings with such labels")
 
     def model(self) -> Any:
         """Build a randomly initialised backbone and head for histograms of `size`."""

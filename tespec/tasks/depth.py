@@ -13,6 +13,7 @@ from tespec.core.distributed import global_mean, has_no_labels, rank_computes
 from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning, NonNegativeFloat, PositiveFloat, PositiveInt, Share, Width, build
 from tespec.datasets.batches import stack_depths
+from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.depth import SCORES, DepthScorer
 from tespec.models import Backbone
 from tespec.models.layers import crop, in_fp32, sent
@@ -177,11 +178,16 @@ class DepthTask(Task):
     """Task on a data set with depth maps; see `Task`."""
 
     collate, head = stack_depths, DepthHead
+    content = "a pixel from head.min_depth to head.max_depth"
     scores: ClassVar = SCORES
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> DepthModel:
         return DepthModel(backbone, build(DepthHead, settings.head, "head"))
+
+    def is_learned(self, recording: LabelledRecording, label: int) -> bool:
+        head, depth = build(DepthHead, self.settings.head, "head"), recording.labels[label]
+        return bool(((depth >= head.min_depth) & (depth <= head.max_depth)).any())
 
     def scorer(self) -> DepthScorer:
         head = build(DepthHead, self.settings.head, "head")

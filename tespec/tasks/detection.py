@@ -235,6 +235,7 @@ class DetectionTask(Task):
     """Task on a data set with bounding boxes; see `Task`."""
 
     collate, head = pad_boxes, DetectionHead
+    content = "a box that is large and late enough"
     scores: ClassVar = {
         "map": Score("mAP ↑", "higher", "%"),
         "ap50": Score("AP50 ↑", "higher", "%"),
@@ -249,6 +250,14 @@ class DetectionTask(Task):
         """Training batches by step; stretches without labels are skipped."""
         recordings = cut_at_gaps(self.learned, self.settings.segments)
         return LabelledBatches(recordings, self.settings, seed, pad_boxes, shard)
+
+    def is_learned(self, recording: LabelledRecording, label: int) -> bool:
+        return bool((recording.labels[label].size > 0).all(axis=1).any())
+
+    def is_scored(self, recording: LabelledRecording, label: int) -> bool:
+        filters = self.scorer().filters
+        time_us = recording.label_times[label] - recording.start
+        return bool(time_us > filters.skip_us and filters.keeps(recording.labels[label]).any())
 
     def scorer(self) -> DetectionScorer:
         head = build(DetectionHead, self.settings.head, "head")

@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy, interpolate
 from tespec.core.distributed import global_mean, global_sum, rank_computes
 from tespec.core.settings import Finetuning, HistogramSpec, Share, Size, Width, build
 from tespec.datasets.batches import stack_masks
+from tespec.datasets.recording import LabelledRecording
 from tespec.metrics import Score
 from tespec.metrics.segmentation import IGNORE, SegmentationScorer
 from tespec.models import Backbone
@@ -152,6 +153,7 @@ class SegmentationTask(Task):
     """Task on a data set with segmentation masks; see `Task`."""
 
     collate, head = stack_masks, SegmentationHead
+    content = "a pixel with a class"
     scores: ClassVar = {
         "miou": Score("mIoU ↑", "higher", "%"),
         "mean_class_acc": Score("mAcc ↑", "higher", "%"),
@@ -168,6 +170,9 @@ class SegmentationTask(Task):
         scales = VIEWS[settings.test_time_augmentation]
         views = AveragedViews(model, scales, size) if scales else model
         return super().player(settings, views, spec, size, device)
+
+    def is_learned(self, recording: LabelledRecording, label: int) -> bool:
+        return bool((recording.labels[label] != IGNORE).any())
 
     def scorer(self) -> SegmentationScorer:
         return SegmentationScorer(self.settings.classes)

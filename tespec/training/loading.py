@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -70,17 +71,19 @@ def load_batches(steps: Dataset[Any], first: int, last: int, workers: int | None
         say("--workers 0 with a GPU: it waits for every batch; omit --workers to choose automatically")
     elif pin and workers is None and first < last:
         workers = choose_workers(answers[first])
-    loader = DataLoader(
-        answers,
-        batch_size=None,
-        sampler=range(first, last),
-        num_workers=workers or 0,
-        prefetch_factor=PREFETCH if workers else None,
-        pin_memory=pin,
-        collate_fn=_as_it_is,
-    )
     before = signal.getsignal(signal.SIGCHLD)
-    batches = iter(loader)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than cores
+        loader = DataLoader(
+            answers,
+            batch_size=None,
+            sampler=range(first, last),
+            num_workers=workers or 0,
+            prefetch_factor=PREFETCH if workers else None,
+            pin_memory=pin,
+            collate_fn=_as_it_is,
+        )
+        batches = iter(loader)
     if signal.getsignal(signal.SIGCHLD) != before:
         # When a worker dies, torch's handler would raise anywhere in the training; without it, torch raises in `next`.
         signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)

@@ -9,13 +9,13 @@ from typing import Any
 import tespec.core.compat  # noqa: F401  # before mmengine
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import get_total_norm
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from torch.utils.data import Dataset
 
-from tespec.core.distributed import all_gather, rank, rank_computes, world_size
+from tespec.core.distributed import all_gather, all_reduce_sum, rank, rank_computes, world_size
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Optimisation
@@ -40,9 +40,11 @@ def not_finite(loss: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
 class Trainer:
     """Trainer of `model` on the batches of `steps`, whose item k is the batch of step k.
 
-    Each rank trains on its micro-batches of a batch (see `MicroBatches`); gradients are averaged over the ranks in the
-    last backward pass of a step. All randomness comes from generators seeded by (seed, step), so a run resumed at step
-    k draws the same numbers as an uninterrupted one. A step with a non-finite loss or gradient changes no weight.
+    Each rank trains on its micro-batches of a batch (see `MicroBatches`). Their gradients are
+    averaged, weighed by the number of elements of each loss (`tespec.core.distributed.global_mean`),
+    and averaged over the ranks in the last backward pass of a step. All randomness comes from
+    generators seeded by (seed, step), so a run resumed at step k draws the same numbers as an
+    uninterrupted one. A step with a non-finite loss or gradient changes no weight.
 
     The model has `loss(batch, state)`, which returns the losses by name ("loss" is minimised) and the detached state.
     Its `before_step(progress)`, if defined, is called before gradients are clipped, for example to
@@ -105,9 +107,15 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["lr_share"]
             group["weight_decay"] = decay if group["decays"] else 0.0
-        found = [self._backward(batch, number) for number, batch in enumerate(batches)]
+        states: list[Any] = []
+        losses: dict[str, Tensor] = {}
+        elements = torch.zeros((), dtype=torch.float64, device=self.device)
+        for number, batch in enumerate(batches):
+            elements, losses, state = self._backward(batch, number, elements, losses)
+            states.append(state)
         require_gradients(self.model)
-        losses = mean_losses([each for each, _ in found])
+        means = all_reduce_sum(torch.stack([value.float() for value in losses.values()]))
+        losses = dict(zip(losses, (means / world_size()).unbind(), strict=True))
         # Scaled gradients may overflow: the scaler then skips the step and lowers its scale.
         wrong = not_finite(losses["loss"], () if self.scaler.is_enabled() else self._trained)
         self._first_wrong = self._first_wrong.masked_fill((wrong > 0) & (self._first_wrong == NONE_YET), self.step)
@@ -122,27 +130,55 @@ class Trainer:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
-        self.states = [state for _, state in found]
+        self.states = states
         if after_step := getattr(self.model, "after_step", None):
             after_step((self.step + 1) / self.settings.steps)
         return losses
 
-    def _backward(self, batch: Batch, number: int) -> tuple[dict[str, Tensor], Any]:
-        """Accumulate the gradients of a micro-batch; return its losses and the state after it."""
+    def _backward(
+        self, batch: Batch, number: int, before: Tensor, means: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor], Any]:
+        """Add a micro-batch to the mean gradient and the mean losses of a step, weighed by its elements.
+
+        Args:
+            batch: the micro-batch.
+            number: its index among this rank's.
+            before: number of elements in the micro-batches before it, a float64 scalar.
+            means: mean losses of the micro-batches before it.
+
+        Returns:
+            number of elements and mean losses including this micro-batch, and the state after it.
+        """
         part, parts = rank() * self.accumulate + number, world_size() * self.accumulate
         # Part 0 draws the same numbers as a single process; others have their own seed, unless the model shares one.
         own = () if part == 0 or getattr(self.model, "shared_rng", False) else ("part", part)
         seed_everything(derive(self._seed, "step", self.step, *own))
         half = HALF.get(self.settings.precision)
         exchanged = number == self.accumulate - 1 or world_size() == 1
+        counts: list[Tensor] = []
         # The backward pass is inside the block: stages that it recomputes must draw for the same part of the batch.
-        with rank_computes(part=(part, parts)), nullcontext() if exchanged else self._replica.no_sync():
+        with (
+            rank_computes(part=(part, parts), counts=counts),
+            nullcontext() if exchanged else self._replica.no_sync(),
+        ):
             with torch.autocast(self.device.type, dtype=half) if half else nullcontext():
                 losses, state = self._replica(batch, self.states[number])
+            # A loss without `global_mean` counts as one element; a mean over none is a sum divided by 1.
+            elements = counts[0] if counts else torch.ones_like(before)
+            after = before + elements
+            weight = (elements.clamp(min=1) / after.clamp(min=1)).float()
+            weight_before = (before.clamp(min=1) / after.clamp(min=1)).float()
+            if number:
+                gradients = [each.grad for each in self._trained if each.grad is not None]
+                torch._foreach_mul_(gradients, weight_before)
             # The losses' backward pass is in float32 too; TF32 makes no difference to layers in half precision.
             with without_tf32() if half else nullcontext():
-                self.scaler.scale(losses["loss"] / self.accumulate).backward()
-        return losses, state
+                self.scaler.scale(losses["loss"] * weight).backward()
+        means = {
+            name: weight * value.detach() + weight_before * means.get(name, 0.0)  # of this step so far
+            for name, value in losses.items()
+        }
+        return after, means, state
 
     @property
     def is_sync_step(self) -> bool:
@@ -185,23 +221,13 @@ class Trainer:
         first, parts = rank() * self.accumulate, world_size() * self.accumulate
 
         def rows(part: int) -> Any:
-            whole = content["state"]
-            return tree_map_only(Tensor, lambda each: each.chunk(parts)[part].to(self.device, copy=True), whole)
+            return tree_map_only(
+                Tensor,
+                lambda values: values.chunk(parts)[part].to(self.device, copy=True),
+                content["state"],
+            )
 
         self.states = [rows(first + number) for number in range(self.accumulate)]
-
-
-@torch.no_grad()
-def mean_losses(found: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Mean of each loss over the micro-batches of all ranks."""
-    if len(found) == 1 and world_size() == 1:
-        return {name: value.detach() for name, value in found[0].items()}
-    names = list(found[0])
-    table = torch.stack([torch.stack([losses[name].float() for name in names]) for losses in found]).mean(0)
-    if world_size() > 1:
-        distributed.all_reduce(table)
-        table /= world_size()
-    return dict(zip(names, table.unbind(), strict=True))
 
 
 def _joined(first: Any, *others: Any) -> Any:

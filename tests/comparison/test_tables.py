@@ -7,7 +7,7 @@ from tespec.comparison.export import to_csv
 from tespec.comparison.frame import to_frame
 from tespec.comparison.published import published_frame, read_ablations, read_published, titles_of
 from tespec.comparison.records import RESULTS_VERSION
-from tespec.comparison.tables import NONE, PARTIAL, SEVERAL, SINGLE, gains_table, make_tables
+from tespec.comparison.tables import ACCUMULATED, NONE, PARTIAL, SEVERAL, SINGLE, gains_table, make_tables
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 
@@ -97,6 +97,20 @@ def test_means_over_fewer_classes_or_recordings_than_there_are_say_so():
     assert PARTIAL in table.notes
     assert PARTIAL not in one([record("tespec")]).notes
     assert to_frame(made)["partial"].tolist() == ["", "2 of 3 classes"] * 2
+
+
+@pytest.mark.parametrize("of", ["overrides", "pretraining_overrides"])
+def test_gradient_accumulation_leaves_the_default_tables_and_is_noted_in_others(of):
+    recipe = {"dataset": "1mpx", "data": "sample", "overrides": {"accumulate": 2}}
+    change = {"overrides": {"accumulate": 2}} if of == "overrides" else {"weights": {"recipe": recipe}}
+    made = [record("scratch"), record("tespec", **change)]
+    default, shown = one(made), one(made, where={of: "*"})
+    assert ("TESPEC (Ours)", "yes") not in column(default, "DDD17", "mIoU ↑", MEASURED)
+    assert ACCUMULATED not in default.notes
+    assert f"Not shown: 1 results with {of} " in default.notes[-1]
+    assert "accumulate=2" in " ".join(shown.cells.columns.get_level_values(2))
+    assert ACCUMULATED in shown.notes
+    assert ACCUMULATED in gains_table(to_frame(made), "scratch", {of: "*"}).notes
 
 
 def test_errors_are_best_where_they_are_lowest_and_one_row_is_not_the_best():

@@ -18,7 +18,15 @@ from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Augmentation, Downsample, HistogramSpec, Mask
 from tespec.datasets import batches
-from tespec.datasets.batches import LabelledBatches, Lanes, balance_lanes, pad_boxes, stack_depths, stack_masks
+from tespec.datasets.batches import (
+    LabelledBatches,
+    Lanes,
+    balance_lanes,
+    lanes_of,
+    pad_boxes,
+    stack_depths,
+    stack_masks,
+)
 from tespec.datasets.folder import divide
 from tespec.datasets.recording import LabelledRecording, contiguous_windows, cut_at_gaps
 from tespec.events.histogram import FlipZoom, Region
@@ -205,10 +213,18 @@ def test_random_lanes_reach_all_that_they_may_end_at_and_streams_stay_streams():
     assert {lanes.slot(0, step)[:2] for step in range(100)} == {(0, 0), (0, 3), (1, 0)}
     assert not replace(lanes, ends=(np.array([], int), np.array([], int), np.array([0]))).playable
     lanes = Lanes((3, 7), segments=2, count=4, seed=0, random_share=0.5)
-    drawn = [lanes.slot(lane, step) for lane in (0, 1) for step in range(200)]
+    drawn = [lanes.slot(lane, step) for lane in (1, 3) for step in range(200)]
     assert {slot[:2] for slot in drawn} == {(0, first) for first in range(2)} | {(1, first) for first in range(6)}
     assert [(slot.pass_index, slot.fresh) for slot in drawn] == [(step, True) for step in range(200)] * 2
-    assert not all(lanes.slot(lane, step).fresh for lane in (2, 3) for step in range(50))
+    assert not all(lanes.slot(lane, step).fresh for lane in (0, 2) for step in range(50))
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.sampled_from([0.0, 0.3, 0.5, 1.0]))
+def test_every_part_of_a_batch_holds_as_many_random_lanes_as_the_others(lanes, parts, share):
+    batch = Lanes((9,), segments=2, count=lanes * parts, seed=0, random_share=share)
+    counts = [sum(batch.is_random(lane) for lane in lanes_of(batch.count, (part, parts))) for part in range(parts)]
+    assert sum(counts) == round(share * batch.count)
+    assert max(counts) - min(counts) <= 1
 
 
 def test_lanes_of_a_single_recording_and_seeds_differ():

@@ -14,10 +14,11 @@ from torch import distributed, multiprocessing, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tespec.core.config import finetuning_settings
-from tespec.core.distributed import object_group, rank_computes
+from tespec.core.distributed import global_mean, object_group, rank_computes
 from tespec.core.errors import UserError
 from tespec.tasks.segmentation import dice_loss
 from tespec.training import ddp
+from tespec.training import trainer as training
 from tespec.training.ddp import SyncedBatchNorm, synced
 from tespec.training.loading import MicroBatches
 from tespec.training.trainer import Trainer
@@ -186,6 +187,36 @@ def state_after(loop):
     return copy.deepcopy(loop.state_dict())
 
 
+class Counted(nn.Module):
+    """Mean over the marked elements, of which the rows of a batch have none, one, three and nine."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(9, 9)
+
+    def loss(self, batch, state):
+        errors = self.linear(batch["x"]).square() * batch["marked"]
+        return {"loss": global_mean(errors.sum(), batch["marked"].sum())}, None
+
+
+def gradients_of(accumulate, rank=0, ranks=1):
+    """Gradients and losses of one step on micro-batches of four rows."""
+    torch.manual_seed(0)
+    marked = torch.arange(9) < torch.tensor([0, 1, 3, 9]).view(4, 1)
+    whole = {"x": torch.sin(torch.arange(36.0)).view(4, 9), "marked": marked}
+    parts = (
+        {name: rows.chunk(ranks * accumulate)[rank * accumulate + number] for name, rows in whole.items()}
+        for number in range(accumulate)
+    )
+    micro_batches = [*parts]
+    trainer = Trainer(Counted(), MicroBatches(micro_batches), SETTINGS, seed=0, device=CPU)
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "clip", lambda trained, how: found.extend(each.grad.clone() for each in trained))
+        losses = trainer.train_step(*micro_batches)
+    return found, losses
+
+
 WAYS = {"plain": (Net, 1), "in turns": (Net, 2), "unused": (partial(Net, True, True), 1)}
 
 
@@ -250,6 +281,7 @@ def work(rank, folder):
     distributed.init_process_group("gloo", f"file://{folder}/meet", timedelta(seconds=120), rank=rank, world_size=RANKS)
     with object_group():
         found = {"normalised": normalise(rank), "dice": dice(rank), "trained": train(rank)}
+        found["gradients"] = {accumulate: gradients_of(accumulate, rank, RANKS) for accumulate in (1, 2)}
         found["forgotten"] = forget(rank)  # last, since it ends the collectives
     torch.save(found, f"{folder}/{rank}.pt")
     distributed.destroy_process_group()
@@ -275,6 +307,13 @@ def test_several_ranks_train_what_one_trains(of_ranks):
         torch.testing.assert_close(first[way]["state"], one["state"])
         rows = torch.cat([part[way]["own"][0]["sum"][0] for part in (first, second)])
         assert torch.equal(rows, first[way]["state"]["sum"][0])
+
+
+def test_micro_batches_of_several_ranks_have_the_gradient_of_the_whole_batch(of_ranks):
+    expected = gradients_of(1)
+    for accumulate, here in product((1, 2), of_ranks):
+        torch.testing.assert_close(here["gradients"][accumulate], expected)
+    torch.testing.assert_close(gradients_of(4), expected)
 
 
 def test_a_parameter_without_a_gradient_on_one_rank_is_named(of_ranks):
