@@ -58,7 +58,7 @@ class Cm3ae(PairMethod):
     """Each network reconstructs its masked patches, the fused features the frame; a contrast matches the two inputs."""
 
     title = "CM3AE"
-    version = 3
+    version = 4
     group = "Beyond the paper"
     pretraining_data = "REV2M"
     citation = "Wu et al.: CM3AE: A Unified RGB Frame and Event-Voxel/-Frame Pre-training Framework, ACM MM 2025"

@@ -198,7 +198,7 @@ class Ecddp(EventMethod):
     """Patch, context and image losses; attention windows stay those of the backbone's `img_size` for all views."""
 
     title = "ECDDP"
-    version = 2
+    version = 3
     group = "Pre-trained on events"
     pretraining_data = "E-TartanAir"
     citation = "Yang, Pan, Liu: Event Camera Data Dense Pre-training, ECCV 2024"

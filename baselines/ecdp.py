@@ -53,7 +53,7 @@ class Ecdp(TeacherMethod):
     """
 
     title = "ECDP"
-    version = 3
+    version = 4
     group = "Pre-trained on events"
     network_title = "ResNet50"
     network = "resnet"

@@ -55,7 +55,7 @@ class Imagenet(ImageMethod):
     """Classify images with a linear layer on the mean of the normalised last stage."""
 
     title = "RGB Supervised"
-    version = 2
+    version = 3
     group = "Pre-trained on images"
     pretraining_data = "ImageNet-1k"
     citation = "Liu et al.: Swin Transformer, ICCV 2021"

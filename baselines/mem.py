@@ -244,6 +244,7 @@ class MemTokenizer(EventMethod):
     """Discrete autoencoder whose tokens MEM predicts."""
 
     title = "MEM's tokenizer"
+    version = 2
     architectures = ()
     unused = ("drop_path", "recurrent", "width")
     citation = "Klenk, Bonello, Koestler, Araslanov, Cremers: Masked Event Modeling, WACV 2024"
@@ -331,7 +332,7 @@ class Mem(EventMethod):
     """Predict the tokens of masked patches."""
 
     title = "MEM"
-    version = 2
+    version = 3
     group = "Beyond the paper"
     pretraining_data = "N-ImageNet"
     citation = MemTokenizer.citation

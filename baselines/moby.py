@@ -43,7 +43,7 @@ class Moby(ImageMethod):
     """Each of two views of an image is matched with the other among a queue of keys from a momentum encoder."""
 
     title = "MoBY"
-    version = 2
+    version = 3
     group = "Pre-trained on images"
     pretraining_data = "ImageNet-1k"
     citation = "Xie et al.: Self-Supervised Learning with Swin Transformers, 2021"

@@ -33,6 +33,7 @@ class ScaleEvent(TeacherMethod):
     """Match event features and their pairwise similarities with a teacher's features of the simultaneous image."""
 
     title = "ScaleEvent"
+    version = 2
     group = "Beyond the paper"
     pretraining_data = "paired events and images"
     citation = "Chen et al.: Scaling Dense Event-Stream Pretraining from Visual Foundation Models, CVPR 2026"

@@ -26,7 +26,7 @@ from tespec.metrics import Score
 
 # Incremented by hand when the same choices yield different numbers, as golden tests (tests/golden) detect. Results of
 # different versions never share a column of a table.
-RESULTS_VERSION = 2
+RESULTS_VERSION = 3
 ARCHIVE = "records.jsonl.gz"  # finished records in one file, one per line
 
 # What gradient accumulation computes on one micro-batch at a time instead of the whole batch.

@@ -12,11 +12,10 @@ import pytest
 
 from tespec.comparison.export import write_tables
 from tespec.comparison.frame import to_frame
-from tespec.comparison.records import Record, read_records
+from tespec.comparison.records import RESULTS_VERSION, Record, read_records
 from tespec.comparison.tables import gains_table, make_tables
 from tespec.core.files import read_yaml
 from tespec.core.paths import REPOSITORY
-from tespec.plan.jobs import expand, missing_jobs, read_plan, up_to_date
 
 STUDY, DOCS = REPOSITORY / "results" / "sample", REPOSITORY / "docs"
 PAGE, README = (DOCS / "study.md").read_text(), (REPOSITORY / "README.md").read_text()
@@ -124,8 +123,15 @@ def test_the_ablations_of_the_page_are_those_of_the_records(records: list[Record
     assert {f"{p:.2g}" for p in differences.p_holm} == {"1"}
 
 
-def test_nothing_of_the_plan_is_missing(records: list[Record]) -> None:
-    assert missing_jobs(expand(read_plan("sample")), up_to_date(records), Path("no runs")) == []
+def test_the_page_and_the_tables_name_the_version_of_the_records(records: list[Record]) -> None:
+    manifest = read_yaml(STUDY / "manifest.yaml")
+    version = manifest["results_version"]
+    assert {each.results_version for each in records} == {version}
+    assert len(records) == manifest["records"]
+    named = "" if version == RESULTS_VERSION else f", results version {version}"
+    assert f"measured (sample, study{named})" in (STUDY / "tables" / "segmentation.csv").read_text()
+    assert PAGE.startswith(f"# The sample world study, results version {version}\n")
+    assert f"results version {version}" in README
 
 
 def test_the_readme_has_the_scores_of_the_page() -> None:
