@@ -118,6 +118,7 @@ BINS = 30  # steps between a level of 0 and of 1
 STRONGEST = 20  # bin of the strongest operation that is drawn
 
 
+@in_fp32  # the products of affine transforms would round positions
 def rand_augment(lanes: Tensor, operations: Sequence[Operation], how: InterpolationMode) -> Tensor:
     """Apply two random operations, each at a random level, to each lane (EventRandAugment).
 

@@ -11,6 +11,7 @@ change.
 import tempfile
 from itertools import product
 from pathlib import Path
+from typing import Annotated
 
 import tespec.core.compat  # noqa: F401  # before mmengine
 
@@ -29,7 +30,7 @@ from tespec.training.device import denormals_flushed
 
 PROFILE = "sample"
 RATES = (2.5e-4, 1.0e-3)
-STEPS = 250
+STEPS = 150
 MIN_RANK = 8.0  # a last stage of lower rank counts as collapsed
 RESULTS = REPOSITORY / "results" / "sample" / "learning_rates.csv"
 WORK = Path(tempfile.gettempdir()) / "learning_rates"
@@ -99,7 +100,7 @@ def measure(method: str, rate: float, steps: int, world: Path | None, work: Path
 
 def main(
     *,
-    only: tuple[str, ...] = (),
+    only: Annotated[tuple[str, ...], cyclopts.Parameter(consume_multiple=True)] = (),
     out: Path = RESULTS,
     work: Path = WORK,
     world: Path | None = None,

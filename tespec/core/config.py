@@ -288,11 +288,13 @@ def pretraining_settings(method: str, profile: str, changes: Sequence[str] = (),
     `finetuning_settings`, by default the method's.
     """
     kind, (usual, loss, *layers) = recipe_of(method), pretraining_layers(method, profile, changes)
-    paper = merge(usual[1], loss) | _scale("paper", network or kind.network)
-    facts = reduce(merge, layers, paper) | _scale(profile, network or kind.network) | {"name": method}
+    published = merge(usual[1], loss)
+    network = network or kind.network
+    facts = reduce(merge, layers, published) | _scale(profile, network) | {"name": method}
     settings = build(Pretraining, facts, f"method {method}")
     settings.check()
     trained = recipe_of(settings.objective["type"])
+    paper = published | _scale("paper", network)
     paper["objective"] = paper["objective"] | {"type": method}
     changed = differences(as_facts(settings), paper, trained.unused)
     deviations = [*kind.recipe.deviations, *trained.deviations, *changed]

@@ -271,7 +271,8 @@ DECLARED = {
 def test_every_method_with_a_declared_difference_has_its_deviations():
     table = (REPOSITORY / "docs" / "pretraining.md").read_text().split("## Fidelity")[1].split("\n## ")[0]
     rows = [row.strip("|").split("|") for row in table.splitlines() if row.startswith("| ")]
-    declared = {cells[0].strip().lower().replace(", ", "-") for cells in rows if "declared" in cells[-1]}
+    methods = [row for row in rows if not row[0].startswith((" Detection", " Segmentation", " Depth"))]
+    declared = {cells[0].strip().lower().replace(", ", "-") for cells in methods if "declared" in cells[-1]}
     assert declared == set(DECLARED)
     kinds = {name: METHODS.module_dict[name] for name in pretrained_methods()}
     counts = {name: len({*kind.deviations, *kind.recipe.deviations}) for name, kind in kinds.items()}
