@@ -98,6 +98,7 @@ def load_trained(path: Path) -> TrainedNetwork:
     """Load a task's network for the histogram size of its training; a `UserError` if the file does not fit it."""
     tensors, recipe = read_tensors(path)
     settings, spec = settings_of(recipe, path), histograms_of(recipe, path)
+    require_bins(spec, settings.bins, path)
     task = find_task(settings)
     model = task.network(settings, fresh_backbone(settings, spec.size))
     wanted = model.state_dict()
@@ -106,6 +107,13 @@ def load_trained(path: Path) -> TrainedNetwork:
             raise UserError(path, f"{name} {problem}", "use the unmodified file of `tespec run`")
     model.load_state_dict({name: tensors[name] for name in wanted})
     return TrainedNetwork(model.eval(), task, settings, spec)
+
+
+def require_bins(spec: HistogramSpec, bins: int, where: object) -> None:
+    """Refuse weights whose histograms have another number of bins than their network takes."""
+    if spec.bins != bins:
+        what = f"its histograms have {spec.bins} bins, but its network takes {bins}"
+        raise UserError(where, what, "use the unmodified file")
 
 
 def stream(
@@ -143,6 +151,8 @@ def stream(
         where, network = str(network), load(network)
     recipe = network.recipe or {}
     spec = histograms_of(recipe, where)
+    backbone: Any = getattr(network, "backbone", network)
+    require_bins(spec, backbone.bins, where)
     settings = settings_of(recipe, where) if data is not None or isinstance(network, Network) else None
     sensor_px = f"{sensor[1]}x{sensor[0]}" if sensor else None
     opened = find(str(recording), spec, settings, None if data is None else Path(data), sensor_px)

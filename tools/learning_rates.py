@@ -38,7 +38,7 @@ COLUMNS = ("method", "version", "peak_lr", "steps", "loss", "rank", "chosen")
 
 
 def compared_methods() -> list[str]:
-    """Names of the methods with a pre-training, in alphabetical order behind ImageNet, which ScaleEvent needs."""
+    """Names of the methods with a pre-training, in alphabetical order behind ImageNet, which two of them need."""
     names = [name for name in pretrained_methods() if find_method(name).architectures]
     return sorted(names, key=lambda name: (name != "imagenet", name))
 

@@ -187,7 +187,7 @@ def pretrain(
         identity_of(settings)  # refuses settings without effect
         estimate = estimate_pretraining(settings, input_of(settings, dataset, found.sensor(settings.sensor)))
         print(estimate.report(found.title, setup, choices.gpus))
-        if first in METHODS.module_dict and not file:
+        if first in METHODS.module_dict and not file and found.is_sample:
             print(f"First, {first} is pre-trained: see --method {first} --dry-run.")
         elif first and not file:
             print(f"It needs the weights of {first}.")

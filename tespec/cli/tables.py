@@ -61,7 +61,8 @@ def tables(
     elif scored or not only:
         made = make_tables(frame, only=scored, measured=measured, where=wanted, by=by)
     if cost.NAME in only:
-        made.append(cost.cost_table(frame, wanted))
+        sizes = cost.cost_table(frame, wanted)
+        made.append((sizes.measured() if measured else None) or sizes)
     written = write_tables(made, out or results / "tables")
     quiet, unmeasured = [], frame.empty
     for table in made:

@@ -11,7 +11,18 @@ from pydantic_core import to_jsonable_python
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, parse_yaml, read_yaml
 from tespec.core.paths import CONFIGS
-from tespec.core.settings import Facts, Finetuning, Layer, Pretraining, Profile, build, known_settings, merge, suggest
+from tespec.core.settings import (
+    ARCHITECTURES,
+    Facts,
+    Finetuning,
+    Layer,
+    Pretraining,
+    Profile,
+    build,
+    known_settings,
+    merge,
+    suggest,
+)
 from tespec.registry import METHODS, pretrained_methods
 
 Settings = Finetuning | Pretraining
@@ -137,8 +148,12 @@ def read_profiles(name: str) -> list[Profile]:
 
 def _scale(profile: str, network: str) -> dict[str, Any]:
     """Profile and architecture of a run; `network` is a kind of network or a registered architecture."""
-    networks = {kind: width for each in read_profiles(profile) for kind, width in each.networks.items()}
-    return {"profile": profile, "width": networks.get(network, network)}
+    return {"profile": profile, "width": _networks(profile).get(network, network)}
+
+
+def _networks(profile: str) -> dict[str, str]:
+    """Architectures of a profile by kind of network."""
+    return {kind: width for each in read_profiles(profile) for kind, width in each.networks.items()}
 
 
 def differences(used: Facts, paper: Facts, unused: Sequence[str] = ()) -> list[str]:
@@ -177,7 +192,7 @@ def _paper_cell(task: str, arch: str) -> Facts:
     return cell_facts(task, arch, "paper", ())
 
 
-def _of_repository(task: str) -> str:
+def repository_task(task: str) -> str:
     """Return the task of this repository that `task` is or is based on, "" for none."""
     names = [str(each["name"]) for each in _read("tasks", task)]
     return next((name for name in names if name not in _added.get("tasks", {})), "")
@@ -198,7 +213,7 @@ def cell_layers(
     layers: list[Layer] = []
     for source, layer in [*every, ("dataset.json", of_data or {})]:
         groups = _group(layer, "architectures", source)
-        if unknown := [str(name) for name in groups if name not in known]:
+        if unknown := [str(name) for name in groups if name not in {*known, *ARCHITECTURES}]:
             raise UserError(source, f"unknown architecture {unknown[0]!r}", suggest(unknown[0], known))
         of_all = {key: value for key, value in layer.items() if key not in ("architectures", "base")}
         if "splits" in of_all:
@@ -275,9 +290,11 @@ def finetuning_settings(
     facts = {**cell_facts(task, arch, profile, changes, of_data), **names}
     settings = build(Finetuning, facts, f"task {task}")
     settings.check()
-    if not (of_repository := _of_repository(task)):
+    if not (of_repository := repository_task(task)):
         return settings
-    paper = {**_paper_cell(of_repository, arch), **_scale("paper", network)}
+    # A network that was chosen by name is compared with the one that most methods have.
+    kind = network if network in _networks("paper") else "swin"
+    paper = {**_paper_cell(of_repository, arch), **_scale("paper", kind)}
     return build(Finetuning, facts | {"deviations": differences(as_facts(settings), paper)}, f"task {task}")
 
 
@@ -289,12 +306,12 @@ def pretraining_settings(method: str, profile: str, changes: Sequence[str] = (),
     """
     kind, (usual, loss, *layers) = recipe_of(method), pretraining_layers(method, profile, changes)
     published = merge(usual[1], loss)
-    network = network or kind.network
-    facts = reduce(merge, layers, published) | _scale(profile, network) | {"name": method}
+    scale = _scale(profile, network or kind.network)
+    facts = reduce(merge, layers, published) | scale | {"name": method}
     settings = build(Pretraining, facts, f"method {method}")
     settings.check()
     trained = recipe_of(settings.objective["type"])
-    paper = published | _scale("paper", network)
+    paper = published | _scale("paper", kind.network)
     paper["objective"] = paper["objective"] | {"type": method}
     changed = differences(as_facts(settings), paper, trained.unused)
     deviations = [*kind.recipe.deviations, *trained.deviations, *changed]

@@ -74,7 +74,7 @@ class Lanes:
         return round(self.random_share * self.count)
 
     def is_random(self, lane: int) -> bool:
-        """Whether a lane plays random chunks; they are spread evenly, so each shard has both kinds."""
+        """Whether a lane plays random chunks; they are spread evenly, so shards of two or more have both kinds."""
         return (lane + 1) * self.random_lanes // self.count > lane * self.random_lanes // self.count
 
     def slot(self, lane: int, step: int) -> Slot:

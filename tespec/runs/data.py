@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import tespec.datasets  # noqa: F401  # registers the data sets
-from tespec.core.config import finetuning_settings, names
+from tespec.core.config import finetuning_settings, names, repository_task
 from tespec.core.description import Description, described_size, descriptions_above, read_description
 from tespec.core.distributed import rank_zero_first
 from tespec.core.errors import UserError
@@ -83,7 +83,9 @@ def find_data(dataset: str, given: Path | None, profile: str | None = None, *, p
     The sample world is a default only if neither `$TESPEC_DATA` nor a profile for real data is given. It is not
     generated yet. If `planned`, as in a dry run, missing data yields a placeholder, which is not read.
     """
-    sample, named = world_folder() / dataset, os.environ.get("TESPEC_DATA", "")
+    # A task of one's own uses the sample world's data of the task that it is based on.
+    of_world = repository_task(dataset) if dataset in names("tasks") else ""
+    sample, named = world_folder() / (of_world or dataset), os.environ.get("TESPEC_DATA", "")
     if given == Path(SAMPLE):
         if given.exists():
             what = f"a folder here has this name, but --data {SAMPLE} means the sample world"

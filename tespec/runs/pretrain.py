@@ -48,12 +48,12 @@ def pretrain(
     # Settings and options are refused before another network is pre-trained.
     open_pretraining(settings, None)
     require_trainable(settings, setup)
-    upstream = _upstream(name, settings, data, seed, setup, skip_damaged)
-    settings = replace(settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device)))
     with rank_zero_first():
         learned = open_pretraining(settings, data.root, skip_damaged=skip_damaged)
     for note in learned.notes:
         say(note)
+    upstream = _upstream(name, settings, data, seed, setup, skip_damaged)
+    settings = replace(settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device)))
     learned_from = (*getattr(learned, "train", ()), *getattr(learned, "held_out", ()))  # images have no recordings
     require_stored(learned_from, settings.downsample, overrides)
     seed_everything(derive(seed, "model"))
@@ -108,7 +108,7 @@ def _upstream(name: str, settings: Pretraining, data: Data, seed: int, setup: Se
     same = pretrain_method(recipe).data_type is method.data_type
     if not same and not data.is_sample:
         what = f"needs a network pre-trained by {first} on other data"
-        remedy = f"run tespec pretrain --method {first}, and set its backbone.safetensors in the objective"
+        remedy = f"run tespec pretrain --method {first}, and set objective.teacher_weights to its backbone.safetensors"
         raise UserError(f"--method {name}", what, remedy)
     say(f"{name} needs the network of {first}, which is pre-trained first")
     where = data if same else sibling(data, recipe.dataset)

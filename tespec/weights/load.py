@@ -133,7 +133,7 @@ def read_backbone(path: Path) -> Backbone:
 def histograms_of(recipe: Mapping[str, Any], where: object) -> HistogramSpec:
     """Read from a recipe how events become the network's histograms; raise `UserError` if it does not say so."""
     if recipe.get(HISTOGRAMS) is None:
-        remedy = "use weights that this version trained on events, or pass histograms to step()"
+        remedy = "use weights that this version trained on events"
         raise UserError(where, "does not say how events become histograms", remedy)
     return build(HistogramSpec, recipe[HISTOGRAMS], f"{where}: {HISTOGRAMS}")
 

@@ -235,6 +235,22 @@ def test_deviations_follow_from_the_settings_that_are_used(own):
     assert finetuning_settings("own", "recurrent", "sample").deviations == ()
 
 
+def test_deviations_name_a_network_that_is_not_the_papers():
+    micro = "width: micro instead of tiny"
+    assert micro in finetuning_settings("ddd17", "recurrent", "sample").deviations
+    assert micro in finetuning_settings("ddd17", "recurrent", "paper", network="micro").deviations
+    assert micro in pretraining_settings("tespec", "paper", network="micro").deviations
+    assert "width: resnet-micro instead of resnet50" in pretraining_settings("ecdp", "sample").deviations
+
+
+def test_a_task_with_one_architecture_ignores_what_a_profile_sets_for_the_other(own, tmp_path):
+    text = (config.CONFIGS / "tasks" / "ddd17.yaml").read_text()
+    own(text.split("  feedforward:")[0], "tasks")
+    assert finetuning_settings("own", "recurrent", "tiny").segments == 3
+    with pytest.raises(UserError, match="no architecture 'feedforward'"):
+        finetuning_settings("own", "feedforward", "tiny")
+
+
 def test_deviations_of_a_pretraining_are_the_method_s_in_words_and_the_settings_that_differ(own):
     paper, sample = (pretraining_settings("ecddp", profile) for profile in ("paper", "sample"))
     assert paper.deviations == (*Ecddp.recipe.deviations, *Ecddp.deviations)

@@ -65,3 +65,39 @@ def test_unbounded_predictions_of_locations_without_a_box_leave_the_loss_finite(
     maps[1][0][:, 2:] = 200.0  # e^200 px wide
     losses = model._losses(maps, torch.full((4, 1, 5), -1.0))
     assert all(torch.isfinite(loss) for loss in losses.values())
+
+
+def one_box(ious, logits):
+    """Assignment of a box of 8 px around (28, 28) to the 8 px level, whose predictions overlap it by `ious`.
+
+    `ious` and class probabilities are by (column, row); other locations predict nothing near.
+    """
+    grid = grid_of((8, 8), 8, torch.device("cpu"))
+    predicted = torch.tensor([500.0, 500.0, 4.0, 4.0]).repeat(1, 64, 1)
+    scores = torch.full((1, 64, 1), 0.5)
+    for (column, row), overlap in ious.items():
+        # A box of the same centre and another width: its IoU is the ratio of the widths.
+        predicted[0, 8 * row + column] = torch.tensor([28.0, 28.0, 8.0 * overlap, 8.0])
+        scores[0, 8 * row + column] = logits[column, row]
+    positive, _, _ = assign(grid, predicted, scores, torch.tensor([[[28.0, 28.0, 8.0, 8.0]]]), torch.zeros(1, 1).long())
+    return {(int(index) % 8, int(index) // 8) for index in positive[0].nonzero()}
+
+
+def test_the_logarithm_of_a_small_iou_weighs_as_in_rvt():
+    # 3 * ln(1e8) = 55.3 for no overlap at all against 3 * ln(1e3) + 20 = 40.7 (yolo_head.py, get_assignments).
+    near = {(2, 2): 0.0, (3, 3): 1e-3}
+    assert one_box(near, {(2, 2): 1.0, (3, 3): torch.exp(torch.tensor(-20.0))}) == {(3, 3)}
+
+
+def test_locations_far_from_a_box_learn_it_only_if_more_are_needed_than_are_near():
+    grid = grid_of((8, 8), 8, torch.device("cpu"))
+    boxes = torch.tensor([[[12.0, 12.0, 8.0, 8.0], [52.0, 52.0, 8.0, 8.0]]])
+    predicted = boxes[:, :1].repeat(1, 64, 1)  # all fit the first box, so it is learned ten times
+    scores = torch.tensor([1.0, 0.0]).repeat(1, 64, 1)
+    is_near = (((grid[:, :2] + 0.5) * 8 - 12).abs() < 12).all(1)
+    scores[0, is_near] = torch.tensor([0.0, 1.0])  # which its near locations deny, at a cost of 200
+    positive, box, _ = assign(grid, predicted, scores, boxes, torch.zeros(1, 2).long())
+    first = positive[0] & (box[0] == 0)
+    assert is_near.sum() == 9
+    assert first[is_near].all()
+    assert first.sum() == 10
