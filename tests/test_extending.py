@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 
+import pytest
 from guides import follow, forgotten_afterwards, section
 
 from tespec.comparison.records import read_records
@@ -37,6 +38,7 @@ def test_a_method_is_listed_run_and_in_the_table(tiny_world, tmp_path):
     assert f"{tuned.metrics['miou']:.2f} (1" in row
 
 
+@pytest.mark.slow
 def test_an_installed_package_offers_a_method_by_its_entry_point(tiny_world, tmp_path):
     for name, text in {
         "offered/byol.py": PROGRAM,

@@ -12,6 +12,7 @@ from tespec.core.paths import REPOSITORY
 TOOLS = REPOSITORY / "tools"
 
 
+@pytest.mark.slow
 def test_damaged_files_are_refused_in_one_line_or_read(tiny_world):
     fuzz = runpy.run_path(str(TOOLS / "fuzz.py"))
     for name in fuzz["TARGETS"]:

@@ -97,7 +97,7 @@ ANOTHER = [
     {"profile": "paper"},
     {"data": "ddd17"},
     {"arch": "feedforward"},
-    {"task_version": 2},
+    {"task_version": 9},
     {"overrides": {"label_share": 0.5}},
     {"kind": "probe"},
     {"recipe": {"seed": 1}},

@@ -85,6 +85,7 @@ def test_options_reach_every_run_and_failures_the_user(tmp_path, monkeypatch, ca
         assert words.endswith(f" --accumulate 2 --workers 2 --device cuda {' '.join(places)} --threads 1")
 
 
+@pytest.mark.slow
 def test_a_plan_is_run_once_from_each_of_its_pretrainings(tmp_path, tiny_world, capsys, places):
     file = tmp_path / "mine.yaml"
     file.write_text(

@@ -44,6 +44,7 @@ def test_each_split_is_a_run_of_its_own(tiny_world, tmp_path):
     assert test.curve == val.curve
 
 
+@pytest.mark.slow
 def test_a_probe_and_the_label_prior_are_scored_on_a_split_and_taken_up_again(tiny_world, tmp_path):
     probes = [probe(spec_of(tiny_world, tmp_path, split)) for split in ("test", "val")]
     priors = [prior(tiny_world, tmp_path, split=split) for split in ("test", "val")]

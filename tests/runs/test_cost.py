@@ -62,6 +62,7 @@ def test_a_step_that_looks_at_numbers_is_refused_in_one_line(monkeypatch):
         cost_of_small()
 
 
+@pytest.mark.slow
 def test_the_papers_pretraining_step():
     recipes = (pretraining_settings("tespec", "paper", changes) for changes in ([], [FP32]))
     half, single = (estimate_pretraining(recipe, (360, 640)) for recipe in recipes)

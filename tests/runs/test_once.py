@@ -82,6 +82,7 @@ def start(tmp_path):
         each.process.join()
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_killed_maker_goes_on_from_its_checkpoint_while_a_child_of_the_maker_lives(start, tmp_path):
     never = processes.Event()
     maker = start(pause=never)

@@ -96,12 +96,9 @@ def compute_by_two(tiny_world, folder, *cases):
     assert ended.returncode == 0, ended.stderr[-3000:]
 
 
-SOME = ["gen1, unlabelled", "mvsec, frozen", "ecddp"]
-ALL = [*TASKS, *OBJECTIVES]
-
-
-@pytest.mark.parametrize("cases", [SOME, pytest.param(ALL, marks=pytest.mark.slow)], ids=["some", "all"])
-def test_two_processes_compute_what_one_computes(tiny_world, tmp_path, cases):
+@pytest.mark.slow
+def test_two_processes_compute_what_one_computes(tiny_world, tmp_path):
+    cases = [*TASKS, *OBJECTIVES]
     compute_by_two(tiny_world, tmp_path / "two", *cases)
     for case in cases:
         compute(case, tiny_world, tmp_path / "one" / case)
@@ -149,6 +146,7 @@ def test_gradient_accumulation_computes_what_one_batch_computes(tiny_world, tmp_
         assert theirs == pytest.approx(ours, rel=tolerance, abs=tolerance)
 
 
+@pytest.mark.slow
 def test_the_command_line_by_two_processes_and_a_stop(tiny_world, tmp_path):
     places = ["--data", tiny_world / "mvsec", "--results", tmp_path / "results", "--runs", tmp_path / "runs"]
     what = ["--method", "scratch", "--task", "mvsec", "--profile", "sample", "--launcher", "pytorch", "--device", "cpu"]

@@ -37,6 +37,7 @@ def test_the_bytes_are_those_of_the_version(tiny_world, dataset):
     assert (tiny_world.name, digest(tiny_world / dataset)) == (golden["folder"], golden[dataset])
 
 
+@pytest.mark.slow
 def test_callers_at_once_get_what_is_missing_made_once_by_any_number_of_processes(tiny_world, tmp_path):
     world = tmp_path / tiny_world.name
     for name in ("gen1", ".mvsec.unfinished"):

@@ -78,6 +78,7 @@ def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
 
 
 @torch.no_grad()
+@pytest.mark.slow
 def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
     data, found = Data(tiny_world / "mvsec", "sample"), {}
     carried = "carried through the complete recording"

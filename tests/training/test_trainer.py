@@ -183,7 +183,12 @@ DATA_FAILURES = [
     (Path("/nowhere/dir1.dat").read_bytes, 0, VANISHED),
     (Path("/nowhere/dir1.dat").read_bytes, 2, VANISHED),
     (Mock(side_effect=UserError("a.dat", "is torn", "copy it again")), 2, r"^a.dat: is torn; copy it again$"),
-    (lambda: os.kill(os.getpid(), signal.SIGKILL), 2, r"--workers 2: a worker process died at step \d"),
+    pytest.param(
+        lambda: os.kill(os.getpid(), signal.SIGKILL),
+        2,
+        r"--workers 2: a worker process died at step \d",
+        marks=pytest.mark.slow,
+    ),
 ]
 
 
