@@ -145,6 +145,7 @@ def test_a_network_is_built_again_for_the_recordings_sensor(tiny_world, tmp_path
 
 MISTAKES = [
     (None, "", {}, r"does not say how events become histograms; use weights that this version trained on events"),
+    ({"bins": 5}, "", {}, r"its histograms have 5 bins, but its network takes 10; use the unmodified file"),
     ({"rule": "sum"}, "", {}, r"histograms\.rule: 'sum' is not allowed; it should be 'edges' or 'rvt'"),
     ({"window_ms": 1000.0}, "", {}, r"is shorter than a window of 1000 ms; use a longer"),
     ({}, "", {"data": "1mpx"}, r"contains no network with a task head; use a model\.safetensors of"),

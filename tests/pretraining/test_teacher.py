@@ -8,6 +8,7 @@ import timm
 import torch
 from loss_cases import CASES, own
 from PIL import Image
+from short_runs import setup_in
 from torchvision import transforms
 
 from baselines.ecdp import Ecdp
@@ -16,6 +17,8 @@ from tespec.core.config import changed_settings, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.pretraining.method import new_network, open_pretraining
 from tespec.pretraining.teacher import clip_preprocess
+from tespec.runs.data import Data
+from tespec.runs.pretrain import pretrain
 
 MAPS = {"vit_tiny_patch16_224": 192, "resnet18": 256, "swin_tiny_patch4_window7_224": 384, "imagenet": 96}
 VECTORS = {"vit_tiny_patch16_224": 1000, "resnet18": 1000, "test_vit.r160_in1k": 1000, "imagenet": 192}
@@ -117,3 +120,10 @@ def test_a_network_without_stride_16_is_refused_for_maps():
     settings = pretraining_settings("scaleevent", "sample", [])
     with pytest.raises(UserError, match=r"objective\.teacher: has no features at stride 16; choose a ViT with 16 px"):
         ScaleEvent.build_teacher("vit_small_patch32_224", settings, (64, 96))
+
+
+def test_data_without_images_are_refused_before_the_image_network_is_pre_trained(tiny_world, tmp_path):
+    settings = pretraining_settings("ecdp", "tiny")
+    with pytest.raises(UserError, match="has images in imgs/"):
+        pretrain("ecdp", settings, Data(tiny_world / "1mpx", "sample"), 0, setup_in(tmp_path))
+    assert not [*tmp_path.rglob("*.json"), *tmp_path.rglob("*.safetensors")]

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from tespec.core import config
 from tespec.core.errors import UserError
 from tespec.runs.data import Data, find_data, find_unlabelled
 from tespec.sample import world_folder
@@ -92,3 +93,11 @@ def test_data_is_never_replaced(tmp_path, monkeypatch, profile, given, variable,
         find_data("ddd17", given and Path(given), profile)
     if variable == "archives":
         assert find_data("gen1", None, profile).root == tmp_path / "archives" / "gen1"
+
+
+def test_a_task_of_ones_own_uses_the_sample_worlds_data_of_its_base(tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "_added", {})
+    (tmp_path / "mine.yaml").write_text("base: gen1\n")
+    task = config.add_file("tasks", tmp_path / "mine.yaml")
+    assert find_data(task, Path("sample")) == Data(world_folder() / "gen1", "sample")
+    assert find_data(task, None, "sample").root == world_folder() / "gen1"
