@@ -18,6 +18,7 @@ RESULTS = ("--results", "results")
 PLACES = ("--device", "cpu", "--runs", "runs", *RESULTS)
 
 
+@pytest.mark.slow
 def test_a_method_is_listed_run_and_in_the_table(tiny_world, tmp_path):
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     _, commands = section("A method")

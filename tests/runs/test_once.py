@@ -100,6 +100,7 @@ def test_who_waits_for_a_killed_maker_goes_on_from_its_checkpoint_while_a_child_
     assert waiter.number() == waiter.process.pid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_two_at_once_compute_once_and_readers_of_an_older_result_do_not_wait(start, tmp_path, overwrite):
     before = start().number() if overwrite else None

@@ -22,7 +22,8 @@ from tespec.weights.files import write_weights
 CPU = torch.device("cpu")
 KINDS = [*(("recurrent", sampling) for sampling in ("mixed", "streams", "clips")), ("feedforward", "clips")]
 CASES = [(task, *kind, "none") for task in ("ddd17", "gen1", "mvsec") for kind in KINDS]
-CASES += [("ddd17", "recurrent", sampling, "flip") for sampling in ("streams", "clips")]
+FLIPS = [("ddd17", "recurrent", sampling, "flip") for sampling in ("streams", "clips")]
+CASES += [pytest.param(*case, marks=pytest.mark.slow) for case in FLIPS]
 
 
 @torch.no_grad()
