@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 from short_runs import cell_spec, setup_in, short_pretrainings, stopped_after
 
-from baselines.mem import Mem
 from tespec.comparison.records import read_records
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import Preempted
 from tespec.core.paths import REPOSITORY
 from tespec.datasets.batches import LabelledBatches
-from tespec.registry import register_methods
+from tespec.registry import METHODS, register_methods
 from tespec.runs.data import Data
 from tespec.runs.finetune import finetune
 from tespec.runs.pretrain import pretrain
@@ -63,6 +62,9 @@ OBJECTIVES = {
 }
 
 
+UPSTREAM = {"mem": "mem-tokenizer", "ecdp": "imagenet", "scaleevent": "imagenet"}
+
+
 def compute(case, world, folder, stop=0, **changes):
     """Run a case in a folder, or stop it by SIGTERM after step `stop`, as a scheduler would."""
     register_methods()
@@ -77,17 +79,20 @@ def compute(case, world, folder, stop=0, **changes):
         else:
             name, dataset, own = OBJECTIVES[case]
             recipe = pretraining_settings(name, "sample", [*own, *FEW])
-            if name == "mem":  # its tokenizer is not trained, since rounding would change the tokens
-                first = Mem.upstream_settings(recipe, "mem-tokenizer")
+            if name in UPSTREAM:  # is not trained, since rounding would change what is learned from it
+                kind = METHODS.module_dict[name]
+                first = kind.upstream_settings(recipe, UPSTREAM[name])
                 still = replace(first, optimisation=replace(first.optimisation, peak_lr=1e-15))
-                patch.setattr(Mem, "upstream_settings", lambda settings, name: still)
+                patch.setattr(kind, "upstream_settings", lambda settings, name: still)
             pretrain(name, recipe, Data(world / dataset, "sample"), 0, setup_in(folder, **changes))
 
 
-def record_of(folder):
+def record_of(folder, case=""):
+    """Record of a case, not that of the network that it learns from."""
     records, problems = read_records(folder / "results")
     assert problems == []
-    return max(records, key=lambda each: each.method == "mem")  # the other record is its tokenizer's
+    (record,) = [each for each in records if each.method != UPSTREAM.get(case)]
+    return record
 
 
 def compute_by_two(tiny_world, folder, *cases):
@@ -102,9 +107,10 @@ def test_two_processes_compute_what_one_computes(tiny_world, tmp_path):
     compute_by_two(tiny_world, tmp_path / "two", *cases)
     for case in cases:
         compute(case, tiny_world, tmp_path / "one" / case)
-        one, two = (record_of(tmp_path / processes / case) for processes in ("one", "two"))
+        one, two = (record_of(tmp_path / processes / case, case) for processes in ("one", "two"))
         assert two.environment["processes"] == 2
-        assert two.id == one.id or case == "mem", case  # the tokenizer's weights, a choice of "mem", differ by rounding
+        # The weights of the network that a method learns from are a choice of it, and may differ by rounding.
+        assert two.id == one.id or case in UPSTREAM, case
         curves = list(zip(one.curve, two.curve, strict=True))
         assert len(curves) == 4
         # After the first loss, Adam's first steps turn the rounding of nearly zero gradients into full steps; the size
@@ -127,7 +133,7 @@ def test_a_run_goes_on_with_more_processes(tiny_world, tmp_path):
             compute(case, tiny_world, tmp_path / "stopped" / case, stop=2)
     compute_by_two(tiny_world, tmp_path / "stopped", *cases)
     for case in cases:
-        straight, resumed = (record_of(tmp_path / folder / case) for folder in ("straight", "stopped"))
+        straight, resumed = (record_of(tmp_path / folder / case, case) for folder in ("straight", "stopped"))
         assert resumed.id == straight.id
         for ours, theirs in zip(straight.curve, resumed.curve, strict=True):
             assert theirs == pytest.approx(ours, rel=1e-5, abs=1e-5), case
