@@ -46,8 +46,9 @@ from tespec.datasets.recording import Recording
 from tespec.datasets.sources import EventSource
 from tespec.events import Events, event_histogram, window_histograms
 from tespec.events.histogram import Region, apply_maps
-from tespec.events.packing import open_reader, pack
-from tespec.events.readers.prophesee import write_dat
+from tespec.events.opening import open_reader
+from tespec.events.packing import pack
+from tespec.events.readers.dat import write_dat
 from tespec.events.store import open_store, store_of
 from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.models import EventSwin

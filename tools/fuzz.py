@@ -47,8 +47,8 @@ from tespec.core.paths import REPOSITORY
 from tespec.core.settings import HistogramSpec
 from tespec.datasets.images import held_out_batch, open_images
 from tespec.events import event_histogram, load_events, packing
-from tespec.events.packing import open_reader
-from tespec.events.readers.prophesee import write_dat
+from tespec.events.opening import open_reader
+from tespec.events.readers.dat import write_dat
 from tespec.inference import load_trained
 from tespec.models import EventSwin
 from tespec.runs.data import Data, settings_of

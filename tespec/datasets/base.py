@@ -19,7 +19,6 @@ from tespec.datasets.labels import speed_at, with_checks
 from tespec.datasets.recording import LabelledRecording, Labels, WindowRule
 from tespec.datasets.sources import Source
 from tespec.events.histogram import Region
-from tespec.events.readers import Reader
 
 SPLITS = TRAIN, HELD_OUT, TEST = "train", "val", "test"
 UNKNOWN = "unknown"  # in place of a split: a recording of the data set whose split cannot be determined
@@ -70,19 +69,6 @@ class LabelledDataset(ABC):
                 what = f"{name} is in {first[name]} and again in {split}"
                 raise UserError(self.root, what, "list it once, in one of the splits")
             first[name] = split
-
-    @classmethod
-    def reads(cls, path: Path) -> bool:
-        """Whether a file or folder has events in the data set's own format, judging by the names in it."""
-        return False
-
-    @classmethod
-    def reader(cls, path: Path, sensor: Size | None, default: Size | None) -> Reader:
-        """Reader of a file or folder for which `reads` is true.
-
-        `sensor` is the user's (height, width) in px; `default` is the size if nothing else specifies it.
-        """
-        raise NotImplementedError(f"{cls.__name__} has no file format of its own")
 
     def names(self, split: str) -> tuple[str, ...]:
         """Names of the recordings of a split."""

@@ -21,9 +21,11 @@ from tespec.datasets.labels import BOXES, DEPTH, IGNORE, MASK
 from tespec.datasets.recording import LabelledRecording, require_one_size
 from tespec.datasets.sources import BINS, STORED_RULE, ArchiveSource, EventSource, packed_events, read_rectification
 from tespec.events import PackedEvents
+from tespec.events.files import SourceHash, is_recorded
 from tespec.events.histogram import Region
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
-from tespec.events.packing import SourceHash, in_order, is_recorded, require_same
+from tespec.events.opening import require_same
+from tespec.events.packing import in_order
 from tespec.events.store import header_of, store_of, verify_store
 
 QUICK = 16  # labels that a quick check reads

@@ -1,32 +1,24 @@
 """DDD17 with segmentation masks, in the layout of the archive that uzh-rpg/ess offers."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pydantic
-from numpy.typing import NDArray
 
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
-from tespec.core.settings import Finetuning, PositiveInt, Size
+from tespec.core.settings import Finetuning, PositiveInt
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.events.histogram import Region
-from tespec.events.packing import EVENTS, TIMES
-from tespec.events.readers import Events, Reader, read_rows, resolve_size
-from tespec.events.readers.arrays import as_events, load_array
+from tespec.events.readers.arrays import load_array
+from tespec.events.readers.ddd17 import EVENTS, INDEX, SENSOR, TIMES, read_index
 from tespec.events.store import HEADER, STORE
 from tespec.registry import DATASETS
 
-INDEX, IMAGES = "index", "imgs"  # folders of image times, and of images if the archive has them
-INDICES = ("index_50ms.npy", "index_10ms.npy", "index_250ms.npy")  # each has one row per image
-TICKS, XYP = np.dtype("<i8"), np.dtype(("<i2", (3,)))  # of an event: its time, and its x, y and polarity
-BLOCK = 1 << 20  # events per read
-FRAME_PERIOD_US = (10_000, 100_000)  # the archive's is about 33 ms
-TICKS_PER_US = (1000, 1)  # times are in ns or in us
+IMAGES = "imgs"  # folder of images, if the archive has them
 MASK_PLACES = ("segmentation_masks.zip", "segmentation_masks")
 SPEED = "ego_speed.npy"
 PARTS = (TIMES, f"events{STORE}", HEADER, INDEX, IMAGES, *MASK_PLACES)  # of a recording, packed or not
@@ -60,7 +52,7 @@ class Ddd17(LabelledDataset):
     """
 
     title = "DDD17"
-    sensor = (260, 346)
+    sensor = SENSOR
     # Papers report on dir1, the test sequence of EV-SegNet. No validation split exists: uzh-rpg/ess calls dir1 "valid",
     # and dir5, which has a single mask, "test" (datasets/ddd17_events_loader.py).
     splits = {  # noqa: RUF012  # instances set their own
@@ -75,36 +67,6 @@ class Ddd17(LabelledDataset):
         if not any(root.glob("dir*")) and (root / "data").is_dir():
             root = root / "data"
         super().__init__(root, settings)
-
-    @classmethod
-    def reads(cls, path: Path) -> bool:
-        """Whether a folder has one of DDD17's event files."""
-        return (path / TIMES).is_file() or (path / EVENTS).is_file()
-
-    @classmethod
-    def reader(cls, path: Path, sensor: Size | None, default: Size | None) -> Reader:
-        """Reader of a recording folder (uzh-rpg/ess, datasets/extract_data_tools/example_loader_ddd17.py)."""
-        for name in (TIMES, EVENTS):
-            if not (path / name).is_file():
-                raise UserError(path / name, "no such file", "give a recording folder of the DDD17 archive")
-        times, events = ((path / name).stat().st_size for name in (TIMES, EVENTS))
-        count, rest = divmod(times, TICKS.itemsize)
-        if rest or not times:
-            what = f"truncated: {rest} bytes after the last complete timestamp" if rest else "the file is empty"
-            raise UserError(path / TIMES, what, "copy it again")
-        if events != XYP.itemsize * count:
-            what = f"has {events} bytes, but the {count} events of {TIMES} need {XYP.itemsize * count}"
-            raise UserError(path / EVENTS, what, "copy both files again")
-        sensor = resolve_size(path, sensor, default=default or cls.sensor)
-        _, _, ticks_per_us = read_index(path)
-
-        def chunks() -> Iterator[Events]:
-            rows = read_rows(path / TIMES, TICKS, 0, count, BLOCK), read_rows(path / EVENTS, XYP, 0, count, BLOCK)
-            for times, xyp in zip(*rows, strict=True):
-                x, y, p = xyp.T
-                yield as_events(path / EVENTS, sensor, x, y, times // ticks_per_us, p)
-
-        return Reader(path, *sensor, count, chunks)
 
     def find(self, split: str, name: str) -> RecordingFiles:
         folder = self.root / name
@@ -146,20 +108,3 @@ class Ddd17(LabelledDataset):
         """Whether a file or folder belongs to the recording `name`; unrelated folders of this name do not count."""
         folders = [folder for folder in (path, *path.parents)[:LEVELS] if folder.name == name]
         return any(not folder.exists() or any((folder / part).exists() for part in PARTS) for folder in folders)
-
-
-def read_index(folder: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Time in us of each of a recording's images, index of the first event after it, and ticks of its clock per us."""
-    path = next((folder / INDEX / name for name in INDICES if (folder / INDEX / name).is_file()), None)
-    if path is None:
-        raise UserError(folder / INDEX, "holds none of " + ", ".join(INDICES), "copy the folder again")
-    rows = load_array(path)
-    if rows.ndim != 2 or rows.shape[1] != 3 or len(rows) < 2 or rows.dtype.kind not in "iuf" or np.isnan(rows).any():
-        raise UserError(path, f"is {rows.dtype} of shape {rows.shape}, not numbers (images, 3)", "copy it again")
-    rows = rows.astype(np.int64)
-    spacing, (shortest, longest) = float(np.median(np.diff(rows[:, 0]))), FRAME_PERIOD_US
-    ticks = next((ticks for ticks in TICKS_PER_US if shortest <= spacing / ticks <= longest), None)
-    if ticks is None:
-        what = f"images are {spacing:g} ticks apart, which is not 10 to 100 ms in ns or us"
-        raise UserError(folder / INDEX, what, "copy the folder again")
-    return rows[:, 0] // ticks, rows[:, 1], ticks

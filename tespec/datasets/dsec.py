@@ -1,6 +1,5 @@
 """DSEC-Semantic: events, rectification maps and masks, in all layouts in which its labels are distributed."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -8,18 +7,16 @@ import numpy as np
 import pydantic
 
 from tespec.core.errors import UserError
-from tespec.core.settings import Finetuning, Flag, PositiveInt, Size
+from tespec.core.settings import Finetuning, Flag, PositiveInt
 from tespec.datasets.base import SPLITS, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.events.histogram import Region
-from tespec.events.readers import Events, Reader, arrays, hdf5, resolve_size
+from tespec.events.readers.dsec import SENSOR
 from tespec.registry import DATASETS
 
 EVENTS, RECTIFY = "events/left/events.h5", "events/left/rectify_map.h5"
-INDEX, OFFSET = "ms_to_idx", "t_offset"
-LARGEST_OFFSET = 1 << 60  # us; the sum with a 32-bit time fits 64 bits
 FOLDERS = (*SPLITS, "")  # subfolders of the root that may hold sequences
 # Folders that may hold the masks, and the file of their times; {classes} is 11 or 19, {name} the sequence.
 LAYOUTS = {
@@ -64,7 +61,7 @@ class Dsec(LabelledDataset):
     """
 
     title = "DSEC"
-    sensor = (480, 640)
+    sensor = SENSOR
     # As in uzh-rpg/ess (DSEC/dataset/provider.py), which has no validation split: it validates on its test sequences.
     splits = {  # noqa: RUF012  # instances set their own
         "train": [f"zurich_city_{number}_a" for number in ("00", "01", "02", "04", "05", "06", "07", "08")],
@@ -81,31 +78,6 @@ class Dsec(LabelledDataset):
         masks = [self._masks(folder, name) for name, folder in folders.items() if folder is not None]
         places = sorted({layout for layout, *_ in filter(None, masks)})
         self.layout = f"masks in {' and '.join(places)}" if places else "no labels"
-
-    @classmethod
-    def reads(cls, path: Path) -> bool:
-        """Whether an HDF5 file has events and DSEC's offset or index of their times."""
-        is_hdf5 = path.suffix.lower() in hdf5.SUFFIXES
-        return is_hdf5 and hdf5.holds(path, *hdf5.COLUMNS) and hdf5.holds(path, OFFSET, INDEX)
-
-    @classmethod
-    def reader(cls, path: Path, sensor: Size | None, default: Size | None) -> Reader:
-        """Reader of an `events.h5` file; times are t + t_offset, on the clock of the labels."""
-        count, *others = (len(hdf5.dataset(path, name, "iub")) for name in hdf5.COLUMNS)
-        if any(length != count for length in others):
-            raise UserError(path, f"its columns x, y, t, p have different lengths {[count, *others]}", hdf5.AGAIN)
-        with hdf5.translate_errors(path, OFFSET):
-            offset = int(hdf5.dataset(path, OFFSET, "iu", 0)[()])
-        if abs(offset) > LARGEST_OFFSET:
-            raise UserError(path, f"{OFFSET} is out of range: {offset}", hdf5.AGAIN)
-        size = resolve_size(path, sensor, default=default or cls.sensor)
-
-        def chunks() -> Iterator[Events]:
-            for columns in hdf5.read_slices(path, *hdf5.COLUMNS):
-                events = arrays.as_events(path, size, *columns)
-                yield events._replace(t=events.t + offset)
-
-        return Reader(path, *size, count, chunks)
 
     def _folder(self, name: str) -> Path | None:
         return next((self.root / each / name for each in FOLDERS if (self.root / each / name).is_dir()), None)

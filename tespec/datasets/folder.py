@@ -18,7 +18,7 @@ from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, Labelle
 from tespec.datasets.labels import MaskFiles
 from tespec.datasets.recording import LabelledRecording, Recording, fixed_windows, require_one_size
 from tespec.datasets.sources import WINDOW_US, EventSource, is_archive, pack_missing, raise_or_leave_out, source_of
-from tespec.events.packing import READERS, dataset_of, has_columns
+from tespec.events.opening import FILES, format_of, has_columns
 from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.store import HEADER, STORE, header_of
@@ -45,7 +45,7 @@ def find_recordings(root: Path) -> list[Path]:
         return [root]
     found = {_packed_from(path) for path in map(Path, entries_below(root)) if _is_recording(path)}
     if not found:
-        kinds = ", ".join((*READERS, *SUFFIXES, "packed store", "DDD17 recording", "RVT's preprocessed archive"))
+        kinds = ", ".join((*FILES, *SUFFIXES, "packed store", "DDD17 recording", "RVT's preprocessed archive"))
         raise UserError(root, f"holds no recording ({kinds})", "give another file or folder")
     return sorted(found)
 
@@ -75,12 +75,12 @@ def entries_below(root: Path) -> Iterator[os.DirEntry[str]]:
 
 def _is_recording(path: Path) -> bool:
     if path.is_symlink() and not path.exists():
-        return path.suffix.lower() in ("", STORE, *READERS, *SUFFIXES)
+        return path.suffix.lower() in ("", STORE, *FILES, *SUFFIXES)
     suffix = path.suffix.lower() if path.is_file() else ""
     if suffix == ".npz":
         return arrays.holds_events(path)
     try:
-        known = suffix in READERS or (path / HEADER).is_file() or is_archive(path) or dataset_of(path) is not None
+        known = suffix in FILES or (path / HEADER).is_file() or is_archive(path) or format_of(path) is not None
         return known or has_columns(path)
     except UserError:
         return True  # too damaged to tell

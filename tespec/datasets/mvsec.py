@@ -1,24 +1,19 @@
 """MVSEC: events and depth maps, read from the official HDF5 files without conversion."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 
 from tespec.core.errors import UserError
-from tespec.core.settings import Size
 from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import DepthMaps
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, is_there
 from tespec.events.histogram import Region
-from tespec.events.readers import Events, Reader, resolve_size
-from tespec.events.readers.arrays import as_events
-from tespec.events.readers.hdf5 import AGAIN, SUFFIXES, dataset, holds, read_slices, translate_errors
+from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
+from tespec.events.readers.mvsec import SENSOR
 from tespec.registry import DATASETS
 
 DATA, TRUTH = "_data.hdf5", "_gt.hdf5"
-EVENTS, DEPTH_MAPS = "davis/left/events", "davis/left/depth_image_raw"
+DEPTH_MAPS = "davis/left/depth_image_raw"
 LATEST = 1e11  # s, the year 5138; in us it is exact in 64 bits
 
 
@@ -42,7 +37,7 @@ class Mvsec(LabelledDataset):
     """
 
     title = "MVSEC"
-    sensor = (260, 346)
+    sensor = SENSOR
     # As in the paper. HMNet has no validation split (experiments/depth/config/hmnet_B3.py); e2depth and RAMNet validate
     # on a time segment of outdoor_day2, in separate folders (uzh-rpg/rpg_ramnet, RAM_Net/configs/*_mvsec.json).
     splits = {  # noqa: RUF012  # instances set their own
@@ -50,25 +45,6 @@ class Mvsec(LabelledDataset):
         "test": ["outdoor_day1", "outdoor_night1", "outdoor_night2", "outdoor_night3"],
     }
     layout = "official hdf5 files, one of events and one of ground truth for each sequence"
-
-    @classmethod
-    def reads(cls, path: Path) -> bool:
-        """Whether an HDF5 file has MVSEC's events of the left camera."""
-        return path.suffix.lower() in SUFFIXES and holds(path, EVENTS)
-
-    @classmethod
-    def reader(cls, path: Path, sensor: Size | None, default: Size | None) -> Reader:
-        """Reader of a `_data.hdf5` file: float64 rows of x, y, time in s since 1970, and polarity -1 or 1."""
-        shape = dataset(path, EVENTS, "f", 2).shape
-        if shape[1] != 4:
-            raise UserError(path, f"{EVENTS} has the shape {shape} instead of (events, 4)", AGAIN)
-        size = resolve_size(path, sensor, default=default or cls.sensor)
-
-        def chunks() -> Iterator[Events]:
-            for (rows,) in read_slices(path, EVENTS):
-                yield as_events(path, size, *rows.T)
-
-        return Reader(path, *size, shape[0], chunks)
 
     def find(self, split: str, name: str) -> RecordingFiles:
         places = [folder / f"{name}{DATA}" for folder in (self.root, *sorted(self.root.iterdir()))]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Size
-from tespec.events import PackedEvents, load_events, open_events, packing, window_histograms
+from tespec.events import PackedEvents, files, load_events, open_events, opening, packing, window_histograms
 from tespec.events.histogram import FlipZoom, Region, apply_maps
 from tespec.events.readers import Reader, resolve_size
 from tespec.events.readers.arrays import load_array
@@ -57,18 +57,18 @@ class EventSource:
 
     def reader(self) -> Reader:
         """Reader of the original recording."""
-        return packing.open_reader(self.path, self.sensor, self.default)
+        return opening.open_reader(self.path, self.sensor, self.default)
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of each file that determines the histograms, independent of its location.
 
         For a packed store without its recording, these are the files it was made from.
         """
-        maps = [packing.quick_hash(self.rectify_map)] if self.rectify_map else []
+        maps = [files.quick_hash(self.rectify_map)] if self.rectify_map else []
         store = store_of(self.path)
-        if not packing.is_recorded(self.path) and (store / HEADER).is_file():
+        if not files.is_recorded(self.path) and (store / HEADER).is_file():
             return [*header_of(store)["source"]["files"], *maps]
-        return [*map(packing.quick_hash, packing.files_of(self.path)), *maps]
+        return [*map(files.quick_hash, files.files_of(self.path)), *maps]
 
     def fill(
         self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: FlipZoom | None
@@ -83,7 +83,7 @@ def packed_events(source: EventSource) -> PackedEvents | None:
     # The cache is unbounded: an open store is small, and maps its files again after a long time without use.
     try:
         return source.opened(open_events)
-    except packing.NotPacked:
+    except opening.NotPacked:
         return None
 
 
@@ -148,7 +148,7 @@ class ArchiveSource:
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of the files of histograms and times."""
-        return [packing.quick_hash(file) for file in (self.file, self.path / ENDS)]
+        return [files.quick_hash(file) for file in (self.file, self.path / ENDS)]
 
     @cached_property
     def windows(self) -> Windows:
@@ -282,10 +282,10 @@ def _missing(source: EventSource, beside: bool) -> list[Packing]:
         if open_events(source.path, source.sensor, source.default).path == store or not beside:
             return []
     except UserError as error:  # no store, or the one next to the recording is damaged or of another version
-        if not isinstance(error, packing.NotPacked) and not (beside and packing.is_recorded(source.path)):
+        if not isinstance(error, opening.NotPacked) and not (beside and files.is_recorded(source.path)):
             raise
     reader = source.reader()
-    return [Packing(source, store if beside else packing.cache_path(reader), reader.events)]
+    return [Packing(source, store if beside else files.cache_path(reader), reader.events)]
 
 
 def _pack(wanted: Packing, packed: Callable[[int, str], None] = lambda events, name: None) -> UserError | None:
@@ -293,7 +293,7 @@ def _pack(wanted: Packing, packed: Callable[[int, str], None] = lambda events, n
     try:
         reader = wanted.source.reader()
         packing.pack(reader, wanted.store, lambda events, _: packed(events, wanted.source.path.name))
-        if (cached := packing.cache_path(reader)) != wanted.store:
+        if (cached := files.cache_path(reader)) != wanted.store:
             shutil.rmtree(cached, ignore_errors=True)  # written by a training run, no longer needed
     except UserError as error:
         return error

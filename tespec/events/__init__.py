@@ -1,7 +1,7 @@
 """Event streams and event histograms; this package imports torch only when it is needed."""
 
 from tespec.events.histogram import event_histogram, window_histograms
-from tespec.events.packing import load_events, open_events
+from tespec.events.opening import load_events, open_events
 from tespec.events.readers import Events
 from tespec.events.store import PackedEvents
 

@@ -14,7 +14,7 @@ from tespec.core.distributed import rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning, Size
 from tespec.datasets.folder import find_recordings
-from tespec.events.packing import open_reader
+from tespec.events.opening import open_reader
 from tespec.registry import DATASETS
 from tespec.sample import facts, make_world, world_folder
 

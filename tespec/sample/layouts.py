@@ -12,7 +12,7 @@ from PIL import Image
 from scipy.spatial import KDTree
 
 from tespec.events.readers import Events
-from tespec.events.readers.prophesee import write_dat
+from tespec.events.readers.dat import write_dat
 from tespec.sample.render import CAR, PERSON, RIDER, SIGN, TRUCK, TWO_WHEELER
 from tespec.sample.street import FRAME_RATE, PERIOD_US, Film, Frame
 

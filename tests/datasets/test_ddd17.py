@@ -9,8 +9,8 @@ from event_files import assert_same_events, ddd17, plain_histogram, random_event
 from twins import opened
 
 from tespec.core.errors import UserError
-from tespec.datasets.ddd17 import read_index
 from tespec.events import load_events
+from tespec.events.readers.ddd17 import read_index
 
 EPOCH_US = 1_487_842_276_585_000  # a day in 2017; in ns it is not exact in float64
 
@@ -53,7 +53,7 @@ def test_official_sizes_and_units(tmp_path, ticks, start_us):
 
 
 def test_nanoseconds_are_cut_and_steps_back_are_raised_and_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr("tespec.datasets.ddd17.BLOCK", 7)
+    monkeypatch.setattr("tespec.events.readers.ddd17.BLOCK", 7)
     events, _ = write_official(tmp_path)
     before, t = events.t.copy(), events.t
     t[100] = t[99] - 5_000

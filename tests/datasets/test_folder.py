@@ -20,8 +20,9 @@ from tespec.datasets.check import check, problems
 from tespec.datasets.folder import EventFolder, divide, find_recordings, split_recordings
 from tespec.datasets.images import open_images
 from tespec.events.histogram import Region
-from tespec.events.packing import open_reader, pack
-from tespec.events.readers.prophesee import write_dat
+from tespec.events.opening import open_reader
+from tespec.events.packing import pack
+from tespec.events.readers.dat import write_dat
 from tespec.pretraining.method import open_pretraining
 
 WHOLE = Downsample(1, "nearest")

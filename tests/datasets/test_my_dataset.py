@@ -13,13 +13,12 @@ from tespec.core import config
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 from tespec.core.settings import Downsample
-from tespec.datasets.base import LabelledDataset
 from tespec.datasets.folder import divide
 from tespec.datasets.labels import IGNORE
-from tespec.events import Events, load_events
+from tespec.events import Events, load_events, opening
 from tespec.events.readers import Reader
-from tespec.events.readers.prophesee import write_dat
-from tespec.registry import DATASETS, import_files
+from tespec.events.readers.dat import write_dat
+from tespec.registry import import_files
 from tespec.tasks import build_task, import_tasks
 from tespec.tasks.base import open_dataset
 
@@ -83,16 +82,14 @@ def test_what_it_tests_on_is_known_wherever_it_lies(drives, settings, tmp_path):
 def test_a_format_of_ones_own_is_asked_before_those_of_the_harness(tmp_path, monkeypatch):
     """The HDF5 reader would refuse the file's layout, so the user's class is asked first."""
 
-    class Own(LabelledDataset):
-        @classmethod
-        def reads(cls, path):
+    class Own:
+        def reads(self, path):
             return path.name == "own.h5"
 
-        @classmethod
-        def reader(cls, path, sensor, default):
+        def open_recording(self, path, sensor, default):
             return Reader(path, 4, 5, 3, lambda: iter([Events(*np.arange(12).reshape(4, 3) % 2)]))
 
-    monkeypatch.setitem(DATASETS.module_dict, "Own", Own)
+    monkeypatch.setattr(opening, "FORMATS", [Own(), *opening.FORMATS])
     for name in ("own.h5", "other.h5"):
         write_h5(tmp_path / name, {f"events/{column}": np.arange(3) for column in "xytp"})
     assert load_events(tmp_path / "own.h5").count == 3

@@ -17,7 +17,7 @@ from tespec.datasets.folder import EventFolder, divide
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import load_events, open_events
-from tespec.events.readers.prophesee import write_dat
+from tespec.events.readers.dat import write_dat
 from tespec.events.store import AGAIN, store_of, verify_store
 
 

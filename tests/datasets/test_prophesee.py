@@ -19,7 +19,7 @@ from tespec.datasets.prophesee import BoxLabels, PropheseeProtocol, choose_boxes
 from tespec.datasets.recording import contiguous_windows
 from tespec.datasets.sources import ENDS, REPRESENTATIONS
 from tespec.events.histogram import FlipZoom
-from tespec.events.readers.prophesee import write_dat
+from tespec.events.readers.dat import write_dat
 from tespec.runs.data import Data
 from tespec.runs.finetune import prepare_run
 from tespec.tasks import import_tasks

@@ -18,8 +18,10 @@ from tespec.datasets.folder import divide
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import load_events, open_events
-from tespec.events.packing import cache_path, open_reader, pack
-from tespec.events.readers.prophesee import write_dat
+from tespec.events.files import cache_path
+from tespec.events.opening import open_reader
+from tespec.events.packing import pack
+from tespec.events.readers.dat import write_dat
 from tespec.events.store import store_of
 from tespec.inference import find
 

@@ -22,8 +22,9 @@ from tespec.events import Events, load_events, open_events
 from tespec.events.readers import arrays, prophesee
 from tespec.events.readers.aedat4 import EVENT, MAGIC
 from tespec.events.readers.arrays import load_array, load_arrays
+from tespec.events.readers.dat import write_dat
 from tespec.events.readers.hdf5 import part
-from tespec.events.readers.prophesee import read_header, write_dat
+from tespec.events.readers.prophesee import read_header
 
 DATA = Path(__file__).parents[1] / "data"
 REAL = DATA / "evt3_640x480_2.08s.raw"

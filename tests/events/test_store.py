@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
-from tespec.events import Events, packing, store, window_histograms
-from tespec.events.packing import load, open_reader, pack
-from tespec.events.readers import prophesee
-from tespec.events.readers.prophesee import write_dat
+from tespec.events import Events, files, packing, store, window_histograms
+from tespec.events.opening import open_reader
+from tespec.events.packing import load, pack
+from tespec.events.readers import dat
+from tespec.events.readers.dat import write_dat
 from tespec.events.store import open_store
 
 FORK = multiprocessing.get_context("fork")
@@ -57,7 +58,7 @@ def test_what_is_packed_is_read_in_any_slice(tmp_path_factory, events, slices):
 
 
 def test_words_index_and_header_are_laid_out_as_described(tmp_path, monkeypatch):
-    monkeypatch.setattr(packing, "BLOCK", 2)  # bytes hashed after each part of the events
+    monkeypatch.setattr(files, "BLOCK", 2)  # bytes hashed after each part of the events
     source = tmp_path / "dir0"
     (source / "imgs").mkdir(parents=True)
     (source / "b").write_bytes(b"recording")
@@ -85,14 +86,14 @@ def test_words_index_and_header_are_laid_out_as_described(tmp_path, monkeypatch)
 @pytest.fixture
 def recording(tmp_path, monkeypatch):
     """Path of a file that is read in blocks of 500 events, and the content of its store without interruption."""
-    monkeypatch.setattr(prophesee, "BLOCK", 500)
+    monkeypatch.setattr(dat, "BLOCK", 500)
     path = tmp_path / "a.dat"
     write_dat(path, *random_events(20_000, height=60, width=80, end=3_000_000), 60, 80)
     return path, content(pack(open_reader(path), tmp_path / "whole"))
 
 
 def test_a_recording_is_hashed_while_it_is_decoded_and_read_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(packing, "BLOCK", 1 << 12)
+    monkeypatch.setattr(files, "BLOCK", 1 << 12)
     path, content, hashed, before, opened = tmp_path / "a", bytes(range(256)) * 4096, [], [], Path.open
     chunks = parts_of(random_events(1_000), 10)
     reader = replace(reader_of(path, *chunks), chunks=lambda: (before.append(sum(hashed)) or each for each in chunks))
@@ -106,7 +107,7 @@ def test_a_recording_is_hashed_while_it_is_decoded_and_read_once(tmp_path, monke
     monkeypatch.setattr(Path, "open", lambda at, *args, **kw: Watched(at) if at == path else opened(at, *args, **kw))
     header = json.loads((pack(reader, tmp_path / "store") / "header.json").read_text())
     assert header["source"]["sha256"] == sha256(content)
-    assert sum(hashed) == len(content) + 2 * packing.SAMPLED  # read once, plus the samples
+    assert sum(hashed) == len(content) + 2 * files.SAMPLED  # read once, plus the samples
     assert all(before[number] >= len(content) * (number - 1) // 10 for number in range(2, 10))
 
 

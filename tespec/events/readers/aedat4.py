@@ -22,7 +22,12 @@ AGAIN = "copy it again"
 DAMAGED = (ValueError, RuntimeError, MemoryError, ElementTree.ParseError, zstandard.ZstdError)
 
 
-def open_aedat4(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
+def reads(path: Path) -> bool:
+    """Whether a file is named as one."""
+    return path.suffix.lower() == ".aedat4" and path.is_file()
+
+
+def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
     """Open an `.aedat4` recording; only its first event stream is read. See `tespec.events.readers`."""
     whole = path.stat().st_size
     with path.open("rb") as file:

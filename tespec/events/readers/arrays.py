@@ -59,7 +59,12 @@ def load_arrays(path: Path, names: Sequence[str], content: bool = True) -> list[
     return arrays
 
 
-def open_arrays(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
+def reads(path: Path) -> bool:
+    """Whether a file is named as one."""
+    return path.suffix.lower() == ".npz" and path.is_file()
+
+
+def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
     """Open a `.npz` file of arrays x, y, t, p (N,) as in `as_events`; see `tespec.events.readers`."""
     columns = load_arrays(path, "xytp", content=False)
     if any(column.shape != (columns[2].size,) or column.dtype.kind not in "biuf" for column in columns):

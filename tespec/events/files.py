@@ -1,0 +1,86 @@
+"""Files that a recording consists of: their hashes, and the store that is made of them."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tespec.core.errors import UserError
+from tespec.core.paths import cache_root
+from tespec.events.readers import Reader, ddd17
+from tespec.events.store import header_of
+
+NAME_LETTERS = 40  # of a recording's name, in the name of its store in the cache
+BLOCK = 1 << 20  # bytes hashed per block
+SAMPLED = 1 << 16  # bytes hashed at the start and at the end of a file
+
+
+def cache_path(reader: Reader) -> Path:
+    """Path of a recording's store in the cache; it depends on sensor size and files, not on the recording's folder."""
+    state = [[file.stat().st_mtime_ns, quick_hash(file)] for file in files_of(reader.path)]
+    digest = hashlib.sha256(json.dumps([reader.width, reader.height, state]).encode()).hexdigest()
+    return cache_root() / "stores" / f"{reader.path.name[:NAME_LETTERS]}-{digest[:24]}"
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """Files that hold a recording's events: the file itself, the two of a DDD17 folder, or all files in a folder."""
+    if path.is_file():
+        return (path,)
+    if not path.is_dir():
+        raise UserError(path, "no such file or folder", "give the original recording")
+    if (path / ddd17.EVENTS).is_file():
+        return tuple(path / name for name in (ddd17.EVENTS, ddd17.TIMES) if (path / name).is_file())
+    return tuple(sorted(entry for entry in path.iterdir() if entry.is_file()))
+
+
+def is_recorded(path: Path) -> bool:
+    """Whether a recording's original event files exist, with or without a packed store."""
+    return path.is_file() or (path / ddd17.EVENTS).is_file()
+
+
+def quick_hash(path: Path) -> dict[str, Any]:
+    """Name and size of a file, and the SHA-256 of its first and last 64 kB."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        digest = hashlib.sha256(file.read(SAMPLED))
+        file.seek(max(0, size - SAMPLED))
+        digest.update(file.read(SAMPLED))
+    return {"name": path.name, "bytes": size, "sampled_sha256": digest.hexdigest()}
+
+
+def is_of(folder: Path, reader: Reader) -> bool:
+    """Whether a store matches a recording by sensor size, and its files by size and sampled SHA-256, ignoring names.
+
+    A change between the samples that keeps the size is not detected.
+    """
+    header, found = header_of(folder), map(quick_hash, files_of(reader.path))
+    same = [dict(file, name="") for file in header["source"]["files"]] == [dict(file, name="") for file in found]
+    return same and (header["height"], header["width"]) == (reader.height, reader.width)
+
+
+class SourceHash:
+    """SHA-256 of a recording's concatenated files, updated while they are decoded: the disk is read only once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._files = path, files_of(path)
+        self._bytes = sum(file.stat().st_size for file in self._files)
+        self._digest, self._hashed, self._blocks = hashlib.sha256(), 0, self._read()
+
+    def _read(self) -> Iterator[bytes]:
+        for path in self._files:
+            with path.open("rb") as file:
+                while block := file.read(BLOCK):
+                    yield block
+
+    def advance(self, share: float) -> None:
+        """Hash the files up to this share of their bytes."""
+        while self._hashed < share * self._bytes and (block := next(self._blocks, b"")):
+            self._digest.update(block)
+            self._hashed += len(block)
+
+    def describe(self) -> dict[str, Any]:
+        """Hash the rest; return the recording's name, size and SHA-256, and the `quick_hash` of each file."""
+        self.advance(1.0)
+        files = [quick_hash(file) for file in self._files]
+        return {"name": self._path.name, "bytes": self._bytes, "sha256": self._digest.hexdigest(), "files": files}

@@ -1,0 +1,77 @@
+"""Prophesee's `.dat`: after the header one byte each for event type and size, then two 32-bit words per event."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numba import njit
+
+from tespec.core.errors import UserError
+from tespec.core.files import whole_file
+from tespec.core.settings import Size
+from tespec.events.readers import Column, Events, Reader, check_events, read_rows, resolve_size
+from tespec.events.readers.prophesee import BLOCK, empty_events, number_of, read_header, unwrap
+
+TYPES = (0, 12)  # event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
+RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])
+PERIOD = 1 << 32  # us (71.6 minutes) after which times wrap around to 0
+X_BITS, Y_BITS = 14, 14
+VERSION = "2"  # earlier ones have 9 bits for x and 8 for y (Prophesee's load_atis_data.m)
+
+
+def reads(path: Path) -> bool:
+    """Whether a file is named as one."""
+    return path.suffix.lower() == ".dat" and path.is_file()
+
+
+def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
+    """Open a `.dat` recording; see `tespec.events.readers`."""
+    fields, named, start = read_header(path)
+    if (version := fields.get("version", VERSION)) != VERSION:
+        raise UserError(path, f"has the unsupported format version {version}", f"give a file of version {VERSION}")
+    size = resolve_size(path, sensor, named, default)
+    with path.open("rb") as file:
+        file.seek(start)
+        kind = file.read(2)
+    if len(kind) < 2 or kind[0] not in TYPES or kind[1] != RECORD.itemsize:
+        found = "missing" if len(kind) < 2 else f"{kind[0]} of {kind[1]} bytes"
+        raise UserError(path, f"its event type is {found}, not 0 or 12 of 8 bytes", "give a file of CD events")
+    begin = start + len(kind)
+    count = number_of(path, begin, RECORD.itemsize)
+
+    def chunks() -> Iterator[Events]:
+        latest = None
+        for records in read_rows(path, RECORD, begin, count, BLOCK):
+            words = records.view("<u4")
+            *columns, latest = _decode_dat(words, int(words[0]) if latest is None else latest)
+            yield Events(*columns)
+
+    return Reader(path, *size, count, chunks)
+
+
+@njit(cache=True, nogil=True)
+def _decode_dat(words, latest):  # type: ignore[no-untyped-def]
+    """Decode words (2 * N,) to events, and return the latest time; `latest` is the latest time before them."""
+    x, y, t, p = empty_events(len(words) // 2)
+    start = latest // PERIOD * PERIOD  # of the current period
+    for i in range(len(t)):
+        word = words[2 * i + 1]
+        x[i], y[i] = word & ((1 << X_BITS) - 1), word >> X_BITS & ((1 << Y_BITS) - 1)
+        t[i], p[i] = words[2 * i] + start, word >> (X_BITS + Y_BITS) & 1
+    if t.min() < latest or t.max() >= latest + PERIOD // 2:  # rare: a step back, or a wrap-around
+        for i in range(len(t)):
+            t[i] = unwrap(t[i], latest, PERIOD)
+            latest = max(latest, t[i])
+    return x, y, t, p, max(latest, t.max())
+
+
+def write_dat(path: Path, x: Column, y: Column, t: Column, p: Column, height: int, width: int) -> None:
+    """Atomically write events (N,) with times in us below 2^32 to a `.dat` file that names its sensor size."""
+    check_events(x, y, t, p, height, width)
+    if len(t) and not 0 <= t.min() <= t.max() < PERIOD:
+        raise ValueError(f"times {t.min()} to {t.max()} us do not fit in 32 bits")
+    times, columns, rows, on = (np.asarray(values, RECORD["t"]) for values in (t, x, y, p))
+    text = f"% Data file containing CD events.\n% Version {VERSION}\n% Height {height}\n% Width {width}\n"
+    with whole_file(path) as unfinished, unfinished.open("wb") as file:
+        file.write(text.encode() + bytes((12, RECORD.itemsize)))
+        np.stack([times, columns | rows << X_BITS | on << (X_BITS + Y_BITS)], axis=1).tofile(file)

@@ -1,0 +1,92 @@
+"""Prophesee's `.raw`: after the header words in the encoding EVT2 or EVT3 (Prophesee, "Data Encoding Formats")."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numba import njit
+
+from tespec.core.errors import UserError
+from tespec.core.settings import Size
+from tespec.events.readers import Events, Reader, read_rows, resolve_size
+from tespec.events.readers.prophesee import BLOCK, empty_events, number_of, read_header, unwrap
+
+# EVT3: 16-bit words, their kind in the upper four bits.
+EVT3_ADDR_Y, EVT3_ADDR_X, EVT3_BASE_X, EVT3_VECT_12, EVT3_VECT_8, EVT3_TIME_LOW, EVT3_TIME_HIGH = 0, 2, 3, 4, 5, 6, 8
+# EVT2: 32-bit words, their kind in the upper four bits; kinds 0 and 1 are OFF and ON events.
+EVT2_TIME_HIGH = 8
+EVT3_HIGHS, EVT2_HIGHS = 1 << 12, 1 << 28  # range of the high time word, which then wraps around to 0
+OFF_SENSOR = 1 << 14  # px, beyond any column
+
+
+def reads(path: Path) -> bool:
+    """Whether a file is named as one."""
+    return path.suffix.lower() == ".raw" and path.is_file()
+
+
+def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
+    """Open a `.raw` recording; triggers and other words are skipped. See `tespec.events.readers`."""
+    fields, named, start = read_header(path)
+    encoding = fields.get("evt") or fields.get("format", "").partition(";")[0].removeprefix("EVT")
+    if encoding not in ("2", "2.0", "3", "3.0"):
+        what = f"its header has the unsupported encoding {encoding!r}" if encoding else "its header has no encoding"
+        raise UserError(path, what, "give an EVT2 or EVT3 recording")
+    dtype, decode = (np.dtype("<u4"), _decode_evt2) if encoding[0] == "2" else (np.dtype("<u2"), _decode_evt3)
+    size = resolve_size(path, sensor, named, default)
+    count = number_of(path, start, dtype.itemsize)
+
+    def chunks() -> Iterator[Events]:
+        state = np.zeros(6, np.int64)  # of the decoder
+        for words in read_rows(path, dtype, start, count, BLOCK):
+            yield Events(*decode(words, state))
+
+    return Reader(path, *size, count, chunks)
+
+
+@njit(cache=True, nogil=True)
+def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
+    """Decode a block of words to events; `state` is updated in place."""
+    x, y, t, p = empty_events(12 * len(words))  # upper bound; memory is only used where it is filled
+    n, (row, base, polarity, high, low, timed) = 0, state
+    for word in words:
+        kind, value = word >> 12, int(word & 0xFFF)
+        if kind == EVT3_TIME_HIGH:
+            # Only the high word shows a wrap-around: the low word steps back a few us if rows are read out of order.
+            value = unwrap(value, high, EVT3_HIGHS) if timed else value
+            if value != high or not timed:
+                low = 0
+            high, timed = value, 1
+        elif kind == EVT3_TIME_LOW:
+            low = value
+        elif kind == EVT3_ADDR_Y:
+            row = value & 0x7FF
+        elif kind == EVT3_BASE_X:
+            base, polarity = value & 0x7FF, value >> 11
+        elif timed and kind == EVT3_ADDR_X:
+            x[n], y[n], t[n], p[n] = value & 0x7FF, row, (high << 12) + low, value >> 11
+            n += 1
+        elif kind in (EVT3_VECT_12, EVT3_VECT_8):
+            length = 12 if kind == EVT3_VECT_12 else 8
+            for bit in range(length if timed else 0):
+                if value >> bit & 1:
+                    x[n], y[n], t[n], p[n] = base + bit, row, (high << 12) + low, polarity
+                    n += 1
+            base = min(base + length, OFF_SENSOR)  # cannot overflow back onto the sensor
+    state[:] = row, base, polarity, high, low, timed
+    return x[:n], y[:n], t[:n], p[:n]
+
+
+@njit(cache=True, nogil=True)
+def _decode_evt2(words, state):  # type: ignore[no-untyped-def]
+    """Decode a block of EVT2 words; see `_decode_evt3`."""
+    x, y, t, p = empty_events(len(words))
+    n, high, timed = 0, state[3], state[5]
+    for word in words:
+        kind, value = word >> 28, int(word & 0x0FFFFFFF)
+        if kind == EVT2_TIME_HIGH:
+            high, timed = unwrap(value, high, EVT2_HIGHS) if timed else value, 1
+        elif kind <= 1 and timed:
+            x[n], y[n], t[n], p[n] = value >> 11 & 0x7FF, value & 0x7FF, (high << 6) + (value >> 22), kind
+            n += 1
+    state[3], state[5] = high, timed
+    return x[:n], y[:n], t[:n], p[:n]
