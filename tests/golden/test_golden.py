@@ -42,6 +42,8 @@ TOLERANCES: Sequence[tuple[str, float, float]] = (
     ("pretraining/tespec, objective cpc/*", 1e-2, 0.0),
     ("pretraining/ecdp/*", 5e-3, 0.0),
     ("pretraining/cm3ae/score *", 5e-3, 0.0),  # differ by 3e-3 without vector instructions
+    # After one step of Adam, the signs of the smallest gradients count; without vector instructions it differs by 9e-3.
+    ("finetuning/dsec*/grad_norm, step 2", 2e-2, 0.0),
     ("*/grad_norm*", 2e-3, 0.0),
     ("*", 1e-3, 1e-6),
 )

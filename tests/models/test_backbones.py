@@ -178,7 +178,7 @@ def test_position_tables_are_resized_as_timm_does_it_also_for_windows_that_are_n
     ramp = torch.arange(rows).float().repeat_interleave(columns).unsqueeze(1)
     bias = resize_table(ramp, old, new)[gen_relative_position_index(new), 0]
     bias = bias.unflatten(0, new).unflatten(2, new)  # of rows and columns of two tokens
-    torch.testing.assert_close(bias, bias[:, :1, :, :1].expand_as(bias), rtol=0, atol=1e-5)
+    torch.testing.assert_close(bias, bias[:, :1, :, :1].expand_as(bias), rtol=0, atol=5e-5)  # of up to 12
     assert bias[0, 0, -1, 0] < bias[0, 0, 0, 0] - 0.5
 
 
