@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import shutil
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,7 @@ from cyclopts.types import PositiveFloat
 
 from tespec.cli.main import MISTAKE, new_app, refuse
 from tespec.cli.options import Changed, Plugins, Words, read_config
-from tespec.core.errors import UserError
+from tespec.core.errors import UserError, one_line
 from tespec.core.settings import parse_size
 from tespec.registry import DATASETS, find_registered, import_files
 from tespec.runs.setup import PositiveInt
@@ -160,6 +161,22 @@ def preview(
     out = out or next(path for path in unused if not path.exists())
     draw(shown, opened.classes, out, norm_events, high_pass)
     print(f"written: {out}")
+
+
+@app.command
+def cache(*, empty: Annotated[bool, Parameter(help="remove all but those that are being packed")] = False) -> None:
+    """List the packed recordings in the cache, the least recently used first, with size, last use and source."""
+    from tespec.events.cache import LIMIT, limit_bytes, list_stores, remove, size_text, stores_folder
+
+    stores = list_stores()
+    for store in stores:
+        last_use = datetime.fromtimestamp(store.last_use).isoformat(" ", "minutes")
+        print(f"{store.path.name:33}  {size_text(store.bytes):>6}  {last_use}  {one_line(store.source)}")
+        if empty:
+            remove(store.path)
+    total = size_text(sum(store.bytes for store in stores))
+    print(f"{'removed' if empty else 'cached'}: {_counted(len(stores), 'recording')}, {total}")
+    print(f"limit: {size_text(limit_bytes())} ({LIMIT}, in GB) in {stores_folder()}")
 
 
 @app.command(name="download-guide")

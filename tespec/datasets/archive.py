@@ -57,6 +57,8 @@ class ArchiveSource:
         """Raise a `UserError`, since the archive has no events."""
         raise UserError(self.path, "holds histograms, not events", "give the raw recordings")
 
+    facts = stream
+
     @property
     def region(self) -> Region:
         """Region with the size and the downsampling factor of the stored histograms."""

@@ -1,12 +1,11 @@
 """Events of a recording, packed or not, as the source of its histograms; each worker opens its own."""
 
 import multiprocessing
-import shutil
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from dataclasses import dataclass, fields
+from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,19 +15,22 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Size
-from tespec.events import PackedEvents, files, load_events, open_events, opening, packing, window_histograms
+from tespec.events import PackedEvents, files, open_events, opening, packing, window_histograms
+from tespec.events.cache import NO_ROOM, cached_store, make_room, remove, require_disk
 from tespec.events.histogram import FlipZoom, Region
+from tespec.events.packing import scan
 from tespec.events.readers import Reader
 from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
-from tespec.events.store import HEADER, header_of, store_of
+from tespec.events.store import HEADER, Facts, header_of, store_of
 
 RECTIFY_MAP = "rectify_map"
+LOADED = 4  # recordings without a store that are kept in memory
 Windows = NDArray[np.int64]  # (N, 2) start and end of each in us, end exclusive
 
 
 @dataclass(frozen=True)
 class EventSource:
-    """Events of a file or folder, from its packed store next to it or in the cache, or else loaded into memory."""
+    """Events of a file or folder, packed or not; see `tespec.events.open_events`."""
 
     path: Path  # for `open_events`; it may be missing if its store exists
     sensor: Size | None = None  # the user's (height, width) in px, for recordings that do not name it
@@ -37,19 +39,23 @@ class EventSource:
 
     @property
     def stream(self) -> PackedEvents:
-        """The open recording, which is not part of this object's pickle."""
-        return packed_events(self) or _in_memory(self)
+        """The open recording, see `tespec.events.open_events`; it is not part of this object's pickle."""
+        found = find_events(self)
+        return found if isinstance(found, PackedEvents) else _open(self)
 
-    def opened(self, opener: Callable[..., PackedEvents]) -> PackedEvents:
-        """Open the recording with `open_events` or `load_events`, and rectify it if there is a map."""
-        stream = opener(self.path, self.sensor, self.default)
+    @cached_property
+    def facts(self) -> Facts:
+        """Facts of the packed store, else of the recording, which is read once without keeping its events."""
+        found = find_events(self)
+        if isinstance(found, Reader):
+            return scan(found)
+        return Facts(**{field.name: getattr(found, field.name) for field in fields(Facts)})
+
+    def rectified(self, stream: PackedEvents) -> PackedEvents:
+        """Rectify the events if there is a map."""
         if self.rectify_map is None:
             return stream
         return stream.rectified(read_rectification(self.rectify_map, stream.height, stream.width))
-
-    def reader(self) -> Reader:
-        """Reader of the original recording."""
-        return opening.open_reader(self.path, self.sensor, self.default)
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of each file that determines the histograms, independent of its location.
@@ -70,18 +76,16 @@ class EventSource:
 
 
 @cache
-def packed_events(source: EventSource) -> PackedEvents | None:
-    """Open a packed recording, or return None if it had no store since the last `pack_missing`."""
+def find_events(source: EventSource) -> PackedEvents | Reader:
+    """Open a packed recording, or return the reader of one that had no store since the last `pack_missing`."""
     # The cache is unbounded: an open store is small, and maps its files again after a long time without use.
-    try:
-        return source.opened(open_events)
-    except opening.NotPacked:
-        return None
+    found = opening.find_events(source.path, source.sensor, source.default)
+    return source.rectified(found) if isinstance(found, PackedEvents) else found
 
 
-@lru_cache(maxsize=1)
-def _in_memory(source: EventSource) -> PackedEvents:
-    return source.opened(load_events)
+@lru_cache(maxsize=LOADED)
+def _open(source: EventSource) -> PackedEvents:
+    return source.rectified(open_events(source.path, source.sensor, source.default))
 
 
 def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]:
@@ -123,7 +127,7 @@ def pack_missing(
     `skip_damaged` leaves out unreadable recordings and returns their errors; None: the user has no such option. If
     killed, it resumes at the first incomplete recording when called again.
     """
-    packed_events.cache_clear()
+    find_events.cache_clear()
     wanted = [source for source in sources if isinstance(source, EventSource)]
     missing: list[Packing] = []
     left_out: list[UserError] = []
@@ -134,19 +138,17 @@ def pack_missing(
             left_out.append(raise_or_leave_out(error, skip_damaged, len(wanted)))
     if not missing:
         return left_out
-    folder, needed = missing[0].store.parent, 4 * sum(each.events for each in missing)  # bytes
-    free = shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.exists())).free
-    remedy = "free disk space" + ("" if beside else ", or set TESPEC_CACHE to a folder on another disk")
-    if needed > free:
-        recordings = f"{len(missing)} recording{'s' * (len(missing) > 1)}"
-        what = f"has {free:,} bytes free, but the packed events of {recordings} need about {needed:,}"
-        raise UserError(folder, what, remedy)
-    done, total = 0, sum(each.events for each in missing)
+    folder, events = missing[0].store.parent, sum(each.events for each in missing)
+    if beside:
+        require_disk(folder, events, "free disk space")
+    else:
+        make_room(events)
+    done = 0
     with ExitStack() as stack:
         advance = stack.enter_context(progress("packing" if beside else f"packing into {folder}", "events"))
 
-        def packed(events: int, name: str) -> None:
-            advance(done + events, max(total, done + events), name)
+        def packed(count: int, name: str) -> None:
+            advance(done + count, max(events, done + count), name)
 
         run: Any = partial(map, partial(_pack, packed=packed))
         if processes > 1:
@@ -159,7 +161,7 @@ def pack_missing(
                 continue
             if isinstance(failure, packing.NotWritable):
                 # The store could not be written; no recording is damaged.
-                raise UserError(failure.where, failure.what, failure.remedy if beside else remedy)
+                raise UserError(failure.where, failure.what, failure.remedy if beside else NO_ROOM)
             left_out.append(raise_or_leave_out(failure, skip_damaged, len(wanted)))
     return left_out
 
@@ -176,22 +178,25 @@ def _missing(source: EventSource, beside: bool) -> list[Packing]:
     """List the packing that a recording needs: none if it has a store."""
     store = store_of(source.path)
     try:
-        if open_events(source.path, source.sensor, source.default).path == store or not beside:
+        found = opening.find_events(source.path, source.sensor, source.default)
+        if isinstance(found, PackedEvents) and (found.path == store or not beside):
             return []
-    except UserError as error:  # no store, or the one next to the recording is damaged or of another version
-        if not isinstance(error, opening.NotPacked) and not (beside and files.is_recorded(source.path)):
+    except UserError:
+        # With `beside`, a store that is damaged or of another version is replaced.
+        if not (beside and files.is_recorded(source.path)):
             raise
-    reader = source.reader()
-    return [Packing(source, store if beside else files.cache_path(reader), reader.events)]
+    reader = opening.open_reader(source.path, source.sensor, source.default)
+    return [Packing(source, store if beside else cached_store(reader), reader.events)]
 
 
 def _pack(wanted: Packing, packed: Callable[[int, str], None] = lambda events, name: None) -> UserError | None:
     """Pack one recording in this process; return its error, if any."""
     try:
-        reader = wanted.source.reader()
-        packing.pack(reader, wanted.store, lambda events, _: packed(events, wanted.source.path.name))
-        if (cached := files.cache_path(reader)) != wanted.store:
-            shutil.rmtree(cached, ignore_errors=True)  # written by a training run, no longer needed
+        source = wanted.source
+        reader = opening.open_reader(source.path, source.sensor, source.default)
+        packing.pack(reader, wanted.store, lambda events, _: packed(events, source.path.name))
+        if (cached := cached_store(reader)) != wanted.store:
+            remove(cached)  # written by a training run, no longer needed
     except UserError as error:
         return error
     return None
