@@ -32,7 +32,7 @@ class CachedStore(NamedTuple):
     """A store in the cache."""
 
     path: Path
-    source: str  # name of the recording, "unfinished" for what a killed process left
+    source: str  # name of the recording; "unreadable" for another version, or what a killed process left
     bytes: int
     last_use: float  # seconds since 1970
 
@@ -81,7 +81,7 @@ def list_stores() -> list[CachedStore]:
                 continue
             files = [file.stat() for file in path.iterdir()]
             last_use = max(facts.st_mtime for facts in (path.stat(), *files))
-            source = "unfinished"
+            source = "unreadable"
             with suppress(UserError):
                 source = str(header_of(path)["source"]["name"])
             if path.name[0] != "." or time.time() - last_use > ABANDONED:

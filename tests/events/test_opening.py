@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import shutil
+import signal
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -15,14 +16,17 @@ from event_files import assert_refused, assert_same_events, dat, ddd17, evt3, ev
 import tespec
 from tespec.cli.main import main
 from tespec.core.errors import UserError
+from tespec.core.files import read_yaml
 from tespec.core.settings import Downsample, HistogramSpec
-from tespec.datasets.folder import divide
+from tespec.datasets.folder import divide, find_recordings
+from tespec.datasets.labels import MaskFiles, read_stamps
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import open_events, opening
 from tespec.events.cache import cached_store
 from tespec.events.opening import open_reader
 from tespec.events.packing import pack, scan
+from tespec.events.readers.arrays import load_array, load_arrays
 from tespec.events.readers.dat import write_dat
 from tespec.events.store import store_of
 from tespec.inference import find
@@ -153,6 +157,47 @@ def test_a_damaged_store_in_the_cache_is_made_again(without_data, tmp_path, harm
     pack_missing([EventSource(recording)])
     assert open_events(recording).path == store
     assert_same_events(whole(open_events(recording)), EVENTS)
+
+
+PIPES = {
+    "a.raw": open_events,
+    "a.h5": open_events,
+    "a": open_events,
+    "a.npz": lambda path: load_arrays(path, "xytp"),
+    "a.npy": load_array,
+    "times.txt": read_stamps,
+    "masks.zip": lambda path: MaskFiles(path, ("0.png",))[0],
+    "w.safetensors": tespec.load,
+    "w.pth": tespec.load,
+    "plan.yaml": read_yaml,
+}
+
+
+@pytest.mark.parametrize("name", PIPES)
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path, name):
+    path = tmp_path / name
+    os.mkfifo(path)
+
+    def stop(*_):
+        raise AssertionError("it waits for the pipe")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(10)
+    try:
+        with pytest.raises((UserError, OSError), match=name):
+            PIPES[name](path)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_device_is_refused_and_pipes_in_folders_are_no_recordings(tmp_path):
+    with pytest.raises(UserError, match=r"/dev/zero: not a regular file; give a file or folder of events"):
+        open_events("/dev/zero")
+    for name in ("a.raw", "b.npz", "c"):
+        os.mkfifo(tmp_path / name)
+    FORMATS["dat"](tmp_path)
+    assert find_recordings(tmp_path) == [tmp_path / "a.DAT"]
 
 
 @pytest.mark.parametrize("kind", ["dat", "ddd17"])
