@@ -14,7 +14,7 @@ from cyclopts.types import PositiveFloat
 
 from tespec.cli.main import MISTAKE, new_app, refuse
 from tespec.cli.options import Changed, Plugins, Words, read_config
-from tespec.core.errors import UserError, one_line
+from tespec.core.errors import UserError
 from tespec.core.settings import parse_size
 from tespec.registry import DATASETS, find_registered, import_files
 from tespec.runs.setup import PositiveInt
@@ -165,18 +165,18 @@ def preview(
 
 @app.command
 def cache(*, empty: Annotated[bool, Parameter(help="remove all but those that are being packed")] = False) -> None:
-    """List the packed recordings in the cache, the least recently used first, with size, last use and source."""
-    from tespec.events.cache import LIMIT, limit_bytes, list_stores, remove, size_text, stores_folder
+    """List the packed recordings in the cache with last use, size and name, the least recently used first."""
+    from tespec.events.cache import LIMIT, limit_bytes, list_stores, remove, stores_folder
 
     stores = list_stores()
     for store in stores:
-        last_use = datetime.fromtimestamp(store.last_use).isoformat(" ", "minutes")
-        print(f"{store.path.name:33}  {size_text(store.bytes):>6}  {last_use}  {one_line(store.source)}")
+        last_use = datetime.fromtimestamp(store.last_use)
+        print(f"{last_use:%Y-%m-%d %H:%M} {store.bytes / 1e6:12,.1f} MB  {store.path.name}")
         if empty:
             remove(store.path)
-    total = size_text(sum(store.bytes for store in stores))
-    print(f"{'removed' if empty else 'cached'}: {_counted(len(stores), 'recording')}, {total}")
-    print(f"limit: {size_text(limit_bytes())} ({LIMIT}, in GB) in {stores_folder()}")
+    total = sum(store.bytes for store in stores) / 1e9
+    print(f"{'removed' if empty else 'cached'}: {_counted(len(stores), 'recording')}, {total:,.3f} GB")
+    print(f"limit: {limit_bytes() / 1e9:,.3f} GB ({LIMIT}) in {stores_folder()}")
 
 
 @app.command(name="download-guide")

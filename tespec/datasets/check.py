@@ -20,7 +20,7 @@ from tespec.datasets.recording import LabelledRecording, require_one_size
 from tespec.datasets.sources import find_events, read_rectification
 from tespec.events import PackedEvents
 from tespec.events.cache import EVENT_BYTES
-from tespec.events.files import SourceHash, is_recorded
+from tespec.events.files import content_sha256, is_recorded
 from tespec.events.histogram import Region
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.events.opening import require_same
@@ -102,7 +102,7 @@ def _event_facts(recording: LabelledRecording, kind: str | None, quick: bool) ->
         store, path = found.path, recording.path
         verify_store(store)
         if is_recorded(path):
-            require_same(store, path, SourceHash(path).describe()["sha256"] == header_of(store)["source"]["sha256"])
+            require_same(store, path, content_sha256(path) == header_of(store)["source"]["sha256"])
     elif source.rectify_map is not None:
         read_rectification(source.rectify_map, facts.height, facts.width)
     length = facts.t_last - facts.t_first

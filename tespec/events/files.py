@@ -49,6 +49,11 @@ def is_of(folder: Path, reader: Reader) -> bool:
     return same and (header["height"], header["width"]) == (reader.height, reader.width)
 
 
+def content_sha256(path: Path) -> str:
+    """SHA-256 of all bytes of a recording's files, which are read."""
+    return str(SourceHash(path).describe()["sha256"])
+
+
 class SourceHash:
     """SHA-256 of a recording's concatenated files, updated while they are decoded: the disk is read only once."""
 

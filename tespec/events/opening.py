@@ -90,7 +90,7 @@ def open_reader(path: Path, sensor: Size | None = None, default: Size | None = N
     """Return the reader of an original recording; see `open_events`."""
     if not (path.is_file() or path.is_dir()):
         what = "not a regular file" if path.exists() else "no such file or folder"
-        raise UserError(path, what, "give a file or folder of events")
+        raise UserError(path, what, "check the path")
     if not os.access(path, os.R_OK):
         raise UserError(path, "cannot be read (no permission)", "change its permissions")
     if (found := format_of(path)) is not None:

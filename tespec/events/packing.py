@@ -67,7 +67,7 @@ def pack(reader: Reader, folder: Path, progress: Callable[[int, int], None] = la
     except OSError as error:
         if error.errno not in NOT_WRITABLE:
             raise
-        what = f"cannot be written to ({error.strerror}); packed events of about {4 * reader.events:,} bytes need it"
+        what = f"cannot be written to ({error.strerror}); the events need about {4 * reader.events:,} bytes"
         raise NotWritable(folder.parent, what, "free disk space, or choose a writable folder") from error
     return folder
 

@@ -17,9 +17,8 @@ from tespec.datasets.folder import EventFolder, divide
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import open_events
-from tespec.events.cache import list_stores
 from tespec.events.readers.dat import write_dat
-from tespec.events.store import AGAIN, store_of, verify_store
+from tespec.events.store import AGAIN, header_of, store_of, verify_store
 
 
 def recording(path, count=20_000, seed=0):
@@ -77,7 +76,7 @@ def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_
     root = copied(tiny_world, tmp_path, "1mpx")
     divide(root, 50, Downsample(1, "nearest"))
     used = [path.name for split in ("train", "val") for path in root.glob(f"{split}/*.dat")]
-    assert sorted(store.source for store in list_stores()) == sorted(used) != []
+    assert sorted(header_of(path)["source"]["name"] for path in cache.iterdir()) == sorted(used) != []
     shutil.rmtree(cache.parent)
     cache.parent.write_text("a file where a folder should be")
     what = r"cannot be written to \(.*; free disk space, set TESPEC_CACHE to a folder on another disk"

@@ -367,7 +367,7 @@ HALF, NONE = r"is incomplete \(2 of 6 chunks", r"is incomplete \(0 of 1 chunks"
 WRITTEN = [(dsec, "events/t"), (dsec, "events/x"), (dsec, "events/p"), (mvsec, "davis/left/events")]
 BAD = {
     "gone.raw": (lambda path: None, "no such file or folder; check the path"),
-    "pipe.dat": (os.mkfifo, "no such file or folder; check the path"),
+    "pipe.dat": (os.mkfifo, "not a regular file; check the path"),
     "notes.txt": (Path.touch, r"holds no events in a supported format; give a \.dat, \.raw, "),
     "folder.dat": (Path.mkdir, r"holds no events in a supported format; give a \.dat, \.raw, "),
     "empty.dat": (Path.touch, "the file is empty; copy it again"),
