@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from tespec.datasets.archive import BINS, STORED_RULE, ArchiveSource
 from tespec.datasets.base import LabelledDataset
 from tespec.datasets.labels import BOXES, DEPTH, IGNORE, MASK
 from tespec.datasets.recording import LabelledRecording, require_one_size
-from tespec.datasets.sources import find_events, read_rectification
+from tespec.datasets.sources import EventSource, find_events, read_rectification
 from tespec.events import PackedEvents
 from tespec.events.cache import EVENT_BYTES
 from tespec.events.files import content_sha256, is_recorded
@@ -74,6 +75,8 @@ def _check_recording(dataset: LabelledDataset, split: str, name: str, quick: boo
     problems: list[UserError] = []
     try:
         files = dataset.find(split, name)
+        if isinstance(files.source, EventSource):
+            files = files._replace(source=replace(files.source, scan_only=True))
         recording = dataset.open_checked(files)
         content = tuple((file["bytes"], file["sampled_sha256"]) for file in files.source.identity())
     except UserError as error:

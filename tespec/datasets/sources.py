@@ -36,6 +36,7 @@ class EventSource:
     sensor: Size | None = None  # the user's (height, width) in px, for recordings that do not name it
     rectify_map: Path | None = None  # DSEC's file of rectified coordinates, to rectify the events; None: raw events
     default: Size | None = None  # (height, width) in px if nothing else specifies it
+    scan_only: bool = False  # whether `facts` come from reading a recording that is not packed, which writes nothing
 
     @property
     def stream(self) -> PackedEvents:
@@ -45,11 +46,11 @@ class EventSource:
 
     @cached_property
     def facts(self) -> Facts:
-        """Facts of the packed store, else of the recording, which is read once without keeping its events."""
+        """Facts of the open recording or, with `scan_only`, of one that is read once without keeping its events."""
         found = find_events(self)
-        if isinstance(found, Reader):
+        if self.scan_only and isinstance(found, Reader):
             return scan(found)
-        return Facts(**{field.name: getattr(found, field.name) for field in fields(Facts)})
+        return Facts(**{field.name: getattr(self.stream, field.name) for field in fields(Facts)})
 
     def rectified(self, stream: PackedEvents) -> PackedEvents:
         """Rectify the events if there is a map."""

@@ -19,7 +19,7 @@ from tespec.events.store import header_of
 
 LIMIT = "TESPEC_CACHE_LIMIT"  # environment variable: GB; without it, a quarter of the disk
 ABANDONED = 3600.0  # seconds without a write, after which an unfinished store belongs to a killed process
-NO_ROOM = f"free disk space, set TESPEC_CACHE to a folder on another disk, or set {LIMIT} to more GB"
+NO_ROOM = "free disk space (tespec data cache --empty), or set TESPEC_CACHE to a folder on another disk"
 EVENT_BYTES = 4  # of a packed event
 NAME_LETTERS = 40  # of a recording's name, in the name of its store
 

@@ -79,7 +79,7 @@ def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_
     assert sorted(header_of(path)["source"]["name"] for path in cache.iterdir()) == sorted(used) != []
     shutil.rmtree(cache.parent)
     cache.parent.write_text("a file where a folder should be")
-    what = r"cannot be written to \(.*; free disk space, set TESPEC_CACHE to a folder on another disk"
+    what = r"cannot be written to \(.*; free disk space \(tespec data cache --empty\), or set TESPEC_CACHE to"
     with pytest.raises(UserError, match=what):
         pack_missing([EventSource(recording(tmp_path / "a.dat"))])
 
