@@ -38,9 +38,9 @@ class Drives(LabelledDataset):
 
     def open(self, files):
         """Open one drive with its masks; the first mask's events begin at the first event."""
-        stream, (masks, stamps) = files.source.stream, files.beside
+        facts, (masks, stamps) = files.source.facts, files.beside
         names, times = mask_names(masks), read_stamps(stamps)
         if len(times) != len(names):
             raise UserError(stamps, f"contains {len(times)} times for {len(names)} masks", "copy both again")
-        labels, region = MaskFiles(masks, tuple(names.values())), Region(stream.height, stream.width)
-        return self.labelled(files, region, labels, times, min(stream.t_first, int(times[0]) - 1))
+        labels, region = MaskFiles(masks, tuple(names.values())), Region(facts.height, facts.width)
+        return self.labelled(files, region, labels, times, min(facts.t_first, int(times[0]) - 1))

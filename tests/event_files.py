@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from tespec.core.errors import UserError
-from tespec.events import Events, load_events
+from tespec.events import Events, open_events
 from tespec.events.packing import load
 from tespec.events.readers import Reader
 
@@ -67,7 +67,7 @@ def whole(stream):
 
 
 def read(path, sensor=None):
-    return whole(load_events(path, sensor))
+    return whole(open_events(path, sensor))
 
 
 def assert_same_events(found, wanted):
@@ -79,7 +79,7 @@ def assert_same_events(found, wanted):
 def assert_refused(path, message, sensor=None):
     """Assert that loading raises a one-line error that begins with the path and has a remedy."""
     with pytest.raises(UserError, match=message) as caught:
-        load_events(path, sensor)
+        open_events(path, sensor)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
     assert "; " in str(caught.value)

@@ -1,7 +1,9 @@
-"""Layers of packages: imports never point to a higher layer, and none are circular."""
+"""Layers of packages: imports, dynamic ones included, never point to a higher layer, and none are circular."""
 
 import ast
 from graphlib import TopologicalSorter
+
+import pytest
 
 from tespec.core.paths import REPOSITORY
 
@@ -32,11 +34,26 @@ def room_of(module):
     return (rest.partition(".")[0] or None) if first == "tespec" else first
 
 
+# Files that may import modules by computed names or from higher layers by name, and why.
+DYNAMIC = {
+    "tespec": "names of the package are imported when they are used",
+    "tespec.registry": "importing the modules of a package registers their classes",
+    "tespec.core.compat": "imports torchvision, whose name it patches",
+}
+IMPORTERS = ("import_module", "__import__", "import_modules", "exec_module", "load_module")
+
+
 def imports_of(path, *, everywhere):
-    """Modules that a file imports at its top level or, with `everywhere`, also in its functions."""
-    tree, found = ast.parse(path.read_text(encoding="utf-8")), set()
+    """Modules that a file imports at its top level or, with `everywhere`, also in its functions or by name."""
+    return imports_in(path.read_text(encoding="utf-8"), everywhere)
+
+
+def imports_in(text, everywhere):
+    tree, found = ast.parse(text), set()
     for node in ast.walk(tree) if everywhere else tree.body:
-        if isinstance(node, ast.ImportFrom) and node.module:
+        if everywhere and isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found |= {node.value.partition(":")[0]} if "." in node.value else set()
+        elif isinstance(node, ast.ImportFrom) and node.module:
             inner = {f"{node.module}.{each.name}" for each in node.names}
             modules = inner & set(MODULES)
             found |= modules if modules == inner else modules | {node.module}
@@ -45,15 +62,66 @@ def imports_of(path, *, everywhere):
     return found
 
 
+def computed_imports(text):
+    """Lines that import a module whose name is not a plain string, or relative to their package."""
+    tree = ast.parse(text)
+    aliases = (each for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for each in node.names)
+    names = {*IMPORTERS, *(each.asname for each in aliases if each.name in IMPORTERS)}
+    lines = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            lines.append(node.lineno)
+        if isinstance(node, ast.Call) and {getattr(node.func, "attr", ""), getattr(node.func, "id", "")} & names:
+            values = [*node.args, *(each.value for each in node.keywords)]
+            plain = [isinstance(value, ast.Constant) and not str(value.value).startswith(".") for value in values]
+            lines += [] if all(plain) else [node.lineno]
+    return lines
+
+
+def goes_up(module, text):
+    """Modules of higher layers that a file of this name and text would import."""
+    here = room_of(module)
+    rooms = {other: room_of(other) for other in imports_in(text, everywhere=True) & set(MODULES)}
+    return [other for other, there in rooms.items() if None not in (here, there) and FLOOR[there] > FLOOR[here]]
+
+
 def has_code(path):
     return any(isinstance(node, ast.ClassDef | ast.FunctionDef) for node in ast.parse(path.read_text()).body)
 
 
 def test_imports_only_point_down():
     for module, path in MODULES.items():
-        for other in imports_of(path, everywhere=True) & set(MODULES):
-            here, there = room_of(module), room_of(other)
-            assert None in (here, there) or FLOOR[there] <= FLOOR[here], f"{module} imports {other}"
+        if module not in DYNAMIC:
+            text = path.read_text(encoding="utf-8")
+            assert goes_up(module, text) == [], module
+            assert computed_imports(text) == [], f"{module}: a dynamic import that is not listed in DYNAMIC"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f():\n    from tespec.datasets import folder",
+        "from importlib import import_module\nimport_module('tespec.datasets.folder')",
+        "import importlib\ndef f():\n    return importlib.import_module('tespec.datasets')",
+        "__import__('tespec.runs.data')",
+        "READERS = {'dsec': 'tespec.datasets.dsec:reader'}",
+        "def f(name):\n    return importlib.import_module(f'tespec.{name}')",
+        "from importlib import import_module as load\nload('tespec.' + 'datasets')",
+        "from ..datasets import folder",
+        "importlib.import_module('..datasets', package='tespec.events')",
+    ],
+)
+def test_an_import_upwards_is_seen_in_every_form(text):
+    assert goes_up("tespec.events.packing", text) or computed_imports(text)
+
+
+def test_data_sets_know_no_methods():
+    for module, path in MODULES.items():
+        if room_of(module) == "datasets":
+            nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            imports = (node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "tespec.registry")
+            names = {each.name for node in imports for each in node.names}
+            assert names <= {"DATASETS", "find_registered"}, module
 
 
 def test_modules_import_each_other_in_no_circle():

@@ -46,7 +46,7 @@ from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 from tespec.core.settings import HistogramSpec
 from tespec.datasets.images import held_out_batch, open_images
-from tespec.events import event_histogram, load_events, packing
+from tespec.events import event_histogram, open_events, packing
 from tespec.events.opening import open_reader
 from tespec.events.readers.dat import write_dat
 from tespec.inference import load_trained
@@ -206,7 +206,7 @@ def write_store(path: Path) -> None:
 
 def read_events(path: Path) -> None:
     """Read events and check the guarantees of every recording."""
-    stream = load_events(path, (260, 346) if path.suffix == ".npz" else None)
+    stream = open_events(path, (260, 346) if path.suffix == ".npz" else None)
     for t0, t1 in [(stream.t_first, stream.t_last + 1), (stream.t_first, stream.t_first + 40_000), (60_000, 61_500)]:
         events = stream.slice(t0, t1)
         assert (np.diff(events.t) >= 0).all()

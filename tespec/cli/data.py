@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import shutil
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -160,6 +161,22 @@ def preview(
     out = out or next(path for path in unused if not path.exists())
     draw(shown, opened.classes, out, norm_events, high_pass)
     print(f"written: {out}")
+
+
+@app.command
+def cache(*, empty: Annotated[bool, Parameter(help="remove all but those that are being packed")] = False) -> None:
+    """List the packed recordings in the cache with last use, size and name, the least recently used first."""
+    from tespec.events.cache import LIMIT, limit_bytes, list_stores, remove, stores_folder
+
+    stores = list_stores()
+    for store in stores:
+        last_use = datetime.fromtimestamp(store.last_use)
+        print(f"{last_use:%Y-%m-%d %H:%M} {store.bytes / 1e6:12,.1f} MB  {store.path.name}")
+        if empty:
+            remove(store.path)
+    total = sum(store.bytes for store in stores) / 1e9
+    print(f"{'removed' if empty else 'cached'}: {_counted(len(stores), 'recording')}, {total:,.3f} GB")
+    print(f"limit: {limit_bytes() / 1e9:,.3f} GB ({LIMIT}) in {stores_folder()}")
 
 
 @app.command(name="download-guide")

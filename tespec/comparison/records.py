@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import tespec
 from tespec.core.errors import UserError
-from tespec.core.files import whole_file, write_all
+from tespec.core.files import regular_file, whole_file, write_all
 from tespec.core.paths import REPOSITORY, RESULTS
 from tespec.metrics import Score
 
@@ -218,7 +218,7 @@ def _texts(path: Path) -> list[tuple[str, str]]:
     """Return (text, location) of each record in a file or an archive; empty if the archive does not exist."""
     try:
         if path.name != ARCHIVE:
-            return [(path.read_text(encoding="utf-8"), str(path))]
+            return [(regular_file(path).read_text(encoding="utf-8"), str(path))]
         lines = gzip.decompress(path.read_bytes()).decode().splitlines() if path.is_file() else []
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise UserError(path, f"cannot be read ({error})", "remove it, or run again with --overwrite") from error

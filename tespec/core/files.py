@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,6 +18,9 @@ from filelock import FileLock, Timeout
 from tespec.core.progress import say
 
 UNREADABLE = (OSError, ValueError, RecursionError)  # the last one by values that are nested too deeply
+# Number of files that a cache of open files may hold: a quarter of those that the system allows.
+ALLOWED_FILES, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+OPEN_FILES = (min(1024, ALLOWED_FILES) if ALLOWED_FILES > 0 else 1024) // 4  # it is -1 for any number
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # no locks, as on some NFS
 
 
@@ -29,14 +33,21 @@ _Loader.add_implicit_resolver(
 )
 
 
+def regular_file(path: Path) -> Path:
+    """Return a path that is to be read; a pipe, socket or device, which could block for ever, raises an `OSError`."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return path
+
+
 def read_json(path: Path) -> Any:
     """Parse a JSON file in UTF-8; one that cannot be read raises an error of `UNREADABLE`."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    return json.loads(regular_file(path).read_text(encoding="utf-8"))
 
 
 def read_yaml(path: Path) -> Any:
     """Parse a YAML file in UTF-8; one that cannot be read raises an error of `UNREADABLE`."""
-    return parse_yaml(path.read_text(encoding="utf-8"))
+    return parse_yaml(regular_file(path).read_text(encoding="utf-8"))
 
 
 def parse_yaml(text: str) -> Any:
@@ -78,7 +89,7 @@ def write_all(texts: Mapping[Path, str]) -> None:
 def sha256_of(path: Path) -> str:
     """Compute the SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with regular_file(path).open("rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):
             digest.update(block)
     return digest.hexdigest()

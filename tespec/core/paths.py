@@ -15,5 +15,9 @@ RUNS = Path("runs") if INSTALLED else REPOSITORY / "runs"
 
 
 def cache_root() -> Path:
-    """Cache folder, `$TESPEC_CACHE` or `~/.cache/tespec`; it may not exist yet."""
-    return Path(os.environ.get("TESPEC_CACHE") or Path.home() / ".cache" / "tespec")
+    """Cache folder, which may not exist yet: `$TESPEC_CACHE`, else `tespec` in `$XDG_CACHE_HOME` or in `~/.cache`."""
+    if chosen := os.environ.get("TESPEC_CACHE"):
+        return Path(chosen)
+    caches = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The XDG base directory specification ignores relative paths.
+    return (caches if caches.is_absolute() else Path.home() / ".cache") / "tespec"

@@ -15,9 +15,9 @@ from tespec.core.description import LEVELS, read_description
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Finetuning, Size, build
+from tespec.datasets.archive import Source
 from tespec.datasets.labels import speed_at, with_checks
 from tespec.datasets.recording import LabelledRecording, Labels, WindowRule
-from tespec.datasets.sources import Source
 from tespec.events.histogram import Region
 
 SPLITS = TRAIN, HELD_OUT, TEST = "train", "val", "test"
@@ -99,12 +99,12 @@ class LabelledDataset(ABC):
         `times` (K,) are those of the labels in us, rising, on the clock of the events; times on another clock are
         refused. The first label's events start at `begin`, before it. `more` are other fields of `LabelledRecording`.
         """
-        stream = files.source.stream
-        if region.height > stream.height:
-            what = f"has {stream.height} rows, fewer than the {region.height} rows with labels"
+        facts = files.source.facts
+        if region.height > facts.height:
+            what = f"has {facts.height} rows, fewer than the {region.height} rows with labels"
             raise UserError(files.source.path, what, "set protocol.rows, or specify the sensor's size in dataset.json")
-        if len(times) and (times[-1] <= stream.t_first or times[-1] > stream.t_last + LATEST_US):
-            what = f"its labels are at {times[0]} to {times[-1]} us, the events at {stream.t_first} to {stream.t_last}"
+        if len(times) and (times[-1] <= facts.t_first or times[-1] > facts.t_last + LATEST_US):
+            what = f"its labels are at {times[0]} to {times[-1]} us, the events at {facts.t_first} to {facts.t_last}"
             where = f"{files.source.path}, recording {files.name}"
             raise UserError(where, what, "copy events and labels again, or convert label times to the events' clock")
         windows, labelled = self.rule.apply(times, begin)

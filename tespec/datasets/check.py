@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,25 +14,26 @@ from numpy.typing import NDArray
 
 from tespec import pictures
 from tespec.core.errors import UserError
+from tespec.datasets.archive import BINS, STORED_RULE, ArchiveSource
 from tespec.datasets.base import LabelledDataset
 from tespec.datasets.labels import BOXES, DEPTH, IGNORE, MASK
 from tespec.datasets.recording import LabelledRecording, require_one_size
-from tespec.datasets.sources import BINS, STORED_RULE, ArchiveSource, EventSource, packed_events, read_rectification
+from tespec.datasets.sources import EventSource, find_events, read_rectification
 from tespec.events import PackedEvents
-from tespec.events.files import SourceHash, is_recorded
+from tespec.events.cache import EVENT_BYTES
+from tespec.events.files import content_sha256, is_recorded
 from tespec.events.histogram import Region
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.events.opening import require_same
-from tespec.events.packing import in_order
-from tespec.events.store import header_of, store_of, verify_store
+from tespec.events.store import header_of, verify_store
 
 QUICK = 16  # labels that a quick check reads
-EVENTS = ("height", "width", "count", "t_first", "t_last", "clamped")  # facts of a recording's events
 # Columns of the table after split and recording, as format strings over the facts of a recording.
 COLUMNS = {
     "sensor": "{events_width}x{events_height}",
     "events": "{events_count:,}",
     "raised": "{events_clamped:,}",  # timestamps that step back
+    "dropped": "{events_dropped:,}",  # events outside of the sensor
     "length": "{events_seconds:.1f} s",
     "labels": "{labels_count:,}",
     "empty": "{labels_empty:,} of {labels_read:,}",  # labels without content, of those read
@@ -60,27 +59,6 @@ class Checked(NamedTuple):
     region: Region | None = None  # of its histograms
 
 
-@dataclass(frozen=True)
-class ScannedSource(EventSource):
-    """Event source that reads unpacked events once, without holding them in memory."""
-
-    @cached_property
-    def stream(self) -> Any:
-        """The packed recording, or only the facts `EVENTS` of an unpacked one."""
-        if (packed := packed_events(self)) is not None:
-            return packed
-        reader = self.reader()
-        if self.rectify_map is not None:
-            read_rectification(self.rectify_map, reader.height, reader.width)
-        count = clamped = first = last = 0
-        for events, raised in in_order(reader):
-            first, last = first if count else int(events.t[0]), int(events.t[-1])
-            count, clamped = count + len(events.t), clamped + raised
-        return SimpleNamespace(
-            height=reader.height, width=reader.width, count=count, t_first=first, t_last=last, clamped=clamped
-        )
-
-
 def check(dataset: LabelledDataset, *, quick: bool = False, processes: int = 1) -> Iterator[Checked]:
     """Check every recording of the data set's splits, `processes` of them concurrently.
 
@@ -97,10 +75,10 @@ def _check_recording(dataset: LabelledDataset, split: str, name: str, quick: boo
     problems: list[UserError] = []
     try:
         files = dataset.find(split, name)
-        if isinstance(source := files.source, EventSource):
-            files = files._replace(source=ScannedSource(**vars(source)))
+        if isinstance(files.source, EventSource):
+            files = files._replace(source=replace(files.source, scan_only=True))
         recording = dataset.open_checked(files)
-        content = tuple((file["bytes"], file["sampled_sha256"]) for file in source.identity())
+        content = tuple((file["bytes"], file["sampled_sha256"]) for file in files.source.identity())
     except UserError as error:
         return Checked(split, name, facts, (error,))
     facts["size_mb"] = (sum(size for size, _ in content) + sum(map(_size, files.beside))) / 1e6
@@ -121,17 +99,19 @@ def _event_facts(recording: LabelledRecording, kind: str | None, quick: bool) ->
         for first in (0, len(recording) - 1) if quick else range(len(recording)):
             recording.histograms(first, 1, BINS, STORED_RULE)
         return {}
-    stream: Any = recording.stream
-    if not quick and isinstance(stream, PackedEvents):
-        store, path = stream.path, recording.path
+    source, facts = recording.source, recording.source.facts
+    found = find_events(source)
+    if isinstance(found, PackedEvents) and not quick:
+        store, path = found.path, recording.path
         verify_store(store)
-        # Packed events in the cache are in a folder named after the state of their recording, which is not read again.
-        if is_recorded(path) and store == store_of(path):
-            require_same(store, path, SourceHash(path).describe()["sha256"] == header_of(store)["source"]["sha256"])
-    length = stream.t_last - stream.t_first
-    return {f"events_{name}": getattr(stream, name) for name in EVENTS} | {
+        if is_recorded(path):
+            require_same(store, path, content_sha256(path) == header_of(store)["source"]["sha256"])
+    elif source.rectify_map is not None:
+        read_rectification(source.rectify_map, facts.height, facts.width)
+    length = facts.t_last - facts.t_first
+    return {f"events_{name}": value for name, value in vars(facts).items()} | {
         "events_seconds": length / 1e6,
-        "events_packed_bytes": 4 * stream.count + 8 * (length // 1000 + 2),
+        "events_packed_bytes": EVENT_BYTES * facts.count + 8 * (length // 1000 + 2),
     }
 
 

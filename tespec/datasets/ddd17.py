@@ -76,7 +76,7 @@ class Ddd17(LabelledDataset):
         return RecordingFiles(name, split, EventSource(folder, self.given_sensor), beside)
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        folder, stream = files.source.path, files.source.stream
+        folder, facts = files.source.path, files.source.facts
         taken, following, _ = read_index(folder)
         place = next((folder / name for name in MASK_PLACES if (folder / name).exists()), None)
         if place is None:
@@ -87,13 +87,13 @@ class Ddd17(LabelledDataset):
         if len(outside):
             raise UserError(place, f"mask {outside[0]} matches none of {len(taken)} images", "copy the folder again")
         times = taken[images]
-        start = taken[images[0] - 1] if images[0] else min(stream.t_first, times[0] - 1)
+        start = taken[images[0] - 1] if images[0] else min(facts.t_first, times[0] - 1)
         if (np.diff(times, prepend=start) <= 0).any():
             raise UserError(folder / INDEX, "the image times step back or repeat", "copy the folder again")
-        if (needed := int(following[images].max())) > stream.count:
-            what = f"truncated: {stream.count} events, but the masks need {needed}"
+        if (needed := int(following[images].max())) > facts.count:
+            what = f"truncated: {facts.count} events, but the masks need {needed}"
             raise UserError(folder / EVENTS, what, "copy the event files again")
-        labels, region = MaskFiles(place, tuple(masks.values())), Region(self.protocol.rows, stream.width)
+        labels, region = MaskFiles(place, tuple(masks.values())), Region(self.protocol.rows, facts.width)
         ego_speed = None
         if (folder / SPEED).is_file():
             speed = load_array(folder / SPEED)

@@ -113,5 +113,5 @@ class Dsec(LabelledDataset):
         times, names = times[chosen], names[chosen]
         if not len(times):
             raise UserError(stamps, f"protocol.labels={self.protocol.labels} leaves no label", "set it to all")
-        region = Region(self.protocol.rows, files.source.stream.width)
+        region = Region(self.protocol.rows, files.source.facts.width)
         return self.labelled(files, region, MaskFiles(masks, names), times, int(times[0]) - spacing)

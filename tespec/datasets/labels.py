@@ -16,6 +16,7 @@ from PIL import Image
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
+from tespec.core.files import regular_file
 from tespec.core.settings import Size
 from tespec.datasets.recording import ChosenLabels, LabelledRecording, Labels
 from tespec.events.readers.arrays import load_array
@@ -84,7 +85,7 @@ class MaskFiles:
     def _read(self, name: str) -> bytes:
         try:
             if self.place.is_dir():
-                return (self.place / name).read_bytes()
+                return regular_file(self.place / name).read_bytes()
             return _archive(self.place, os.getpid()).read(name)
         except DAMAGED_ZIP as error:
             raise UserError(f"{self.place}, {name}", "not readable", AGAIN) from error
@@ -94,7 +95,7 @@ class MaskFiles:
 def _archive(path: Path, process: int) -> zipfile.ZipFile:
     """Open an archive once per process: forked workers that share a file move each other's position in it."""
     try:
-        return zipfile.ZipFile(path)
+        return zipfile.ZipFile(regular_file(path))
     except DAMAGED_ZIP as error:
         raise UserError(path, "not a readable zip archive", AGAIN) from error
 
@@ -129,7 +130,7 @@ class DepthMaps:
 def read_stamps(path: Path) -> NDArray[np.int64]:
     """Read times (N,) int64 in us, rising, from a text file with one time per line."""
     try:
-        times = np.array([int(line) for line in path.read_text().split()], np.int64)
+        times = np.array([int(line) for line in regular_file(path).read_text().split()], np.int64)
     except FileNotFoundError as error:
         raise UserError(path, "no such file", "copy the times of the masks") from error
     except (ValueError, OverflowError, OSError) as error:

@@ -59,7 +59,7 @@ class Mvsec(LabelledDataset):
         return RecordingFiles(name, split, EventSource(data, self.given_sensor), (truth,))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        stream, truth = files.source.stream, files.beside[0]
+        facts, truth = files.source.facts, files.beside[0]
         count, name = len(dataset(truth, DEPTH_MAPS, "f", 3)), f"{DEPTH_MAPS}_ts"
         with translate_errors(truth, name):
             seconds = dataset(truth, name, "f")[()].astype(np.float64)  # since 1970
@@ -72,11 +72,11 @@ class Mvsec(LabelledDataset):
             raise UserError(truth, f"{DEPTH_MAPS} has {count} maps, but {len(times)} times", AGAIN)
         spacing = int(np.median(np.diff(times))) if count > 1 else 50_000
         begin = times - spacing
-        kept = np.flatnonzero((begin >= stream.t_first) & (begin <= stream.t_last))
+        kept = np.flatnonzero((begin >= facts.t_first) & (begin <= facts.t_last))
         if not len(kept):
-            what = f"its depth is at {times[0]} to {times[-1]} us, the events at {stream.t_first} to {stream.t_last}"
+            what = f"its depth is at {times[0]} to {times[-1]} us, the events at {facts.t_first} to {facts.t_last}"
             raise UserError(truth, what, "copy events and ground truth again")
         labels = DepthMaps(truth, DEPTH_MAPS, tuple(kept.tolist()))
         start = int(times[kept[0]]) - spacing
-        region, left_out = Region(stream.height, stream.width), count - len(kept)
+        region, left_out = Region(facts.height, facts.width), count - len(kept)
         return self.labelled(files, region, labels, times[kept], start, left_out=left_out)

@@ -15,10 +15,11 @@ from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning, Flag, NonNegativeFloat, PositiveFloat, Share, Size
+from tespec.datasets.archive import REPRESENTATIONS, ArchiveSource
 from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import speed_at
 from tespec.datasets.recording import LabelledRecording, reduced
-from tespec.datasets.sources import REPRESENTATIONS, ArchiveSource, EventSource
+from tespec.datasets.sources import EventSource
 from tespec.events.readers.arrays import AGAIN, load_array, load_arrays
 from tespec.events.store import STORE
 from tespec.registry import DATASETS
@@ -234,15 +235,15 @@ class PropheseeDataset(LabelledDataset):
         count = len(self.classes) or self.known_classes
         if isinstance(files.source, ArchiveSource):
             return self._open_archive(files, files.source, count)
-        stream, path = files.source.stream, files.beside[0]
+        facts, path = files.source.facts, files.beside[0]
         boxes = raw_boxes(load_array(path), path, self.known_classes)
-        kept = choose_boxes(boxes, self.protocol, count, (stream.height, stream.width), files.split == TRAIN)
-        start = start_of(stream.t_first)
+        kept = choose_boxes(boxes, self.protocol, count, (facts.height, facts.width), files.split == TRAIN)
+        start = start_of(facts.t_first)
         times = choose_frames(kept.t, self.protocol, start)
         if not len(times):
             what = f"no label frame from {boxes.t[0]} to {boxes.t[-1]} us passes the filters"
             raise UserError(path, what, SKIP)
-        region, sensor = reduced(stream.height, stream.width, self.downsample), (stream.height, stream.width)
+        region, sensor = reduced(facts.height, facts.width, self.downsample), (facts.height, facts.width)
         left_out = len(np.unique(boxes.t)) - len(times)
         kept = kept.keep(np.isin(kept.t, times)).downsampled(region.factor, sensor)  # most boxes are between frames
         labels, begin = BoxLabels(kept, times), min(start, int(times[0]) - 1)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
-from tespec.datasets.sources import ArchiveSource, Source, Windows
+from tespec.datasets.archive import ArchiveSource, Source
+from tespec.datasets.sources import Windows
 from tespec.events import PackedEvents
 from tespec.events.histogram import FlipZoom, Region
 
@@ -117,9 +118,9 @@ def fixed_windows(name: str, source: Source, window_ms: float, downsample: Downs
     if isinstance(source, ArchiveSource):
         source.require_window(window_ms)
         return Recording(name, source, source.region, source.windows)
-    stream = source.stream
-    windows = contiguous_windows(stream.t_first, stream.t_last + 1, window_us(window_ms))
-    return Recording(name, source, reduced(stream.height, stream.width, downsample), windows)
+    facts = source.facts
+    windows = contiguous_windows(facts.t_first, facts.t_last + 1, window_us(window_ms))
+    return Recording(name, source, reduced(facts.height, facts.width, downsample), windows)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,26 +1,16 @@
-"""Files that a recording consists of: their hashes, and the store that is made of them."""
+"""Files that a recording consists of, and their hashes."""
 
 import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from tespec.core.errors import UserError
-from tespec.core.paths import cache_root
 from tespec.events.readers import Reader, ddd17
 from tespec.events.store import header_of
 
-NAME_LETTERS = 40  # of a recording's name, in the name of its store in the cache
 BLOCK = 1 << 20  # bytes hashed per block
 SAMPLED = 1 << 16  # bytes hashed at the start and at the end of a file
-
-
-def cache_path(reader: Reader) -> Path:
-    """Path of a recording's store in the cache; it depends on sensor size and files, not on the recording's folder."""
-    state = [[file.stat().st_mtime_ns, quick_hash(file)] for file in files_of(reader.path)]
-    digest = hashlib.sha256(json.dumps([reader.width, reader.height, state]).encode()).hexdigest()
-    return cache_root() / "stores" / f"{reader.path.name[:NAME_LETTERS]}-{digest[:24]}"
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
@@ -57,6 +47,11 @@ def is_of(folder: Path, reader: Reader) -> bool:
     header, found = header_of(folder), map(quick_hash, files_of(reader.path))
     same = [dict(file, name="") for file in header["source"]["files"]] == [dict(file, name="") for file in found]
     return same and (header["height"], header["width"]) == (reader.height, reader.width)
+
+
+def content_sha256(path: Path) -> str:
+    """SHA-256 of all bytes of a recording's files, which are read."""
+    return str(SourceHash(path).describe()["sha256"])
 
 
 class SourceHash:

@@ -1,13 +1,16 @@
 """Open recordings of any format, recognised by suffix or content."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from tespec.core.errors import UserError
+from tespec.core.progress import progress
 from tespec.core.settings import Size
-from tespec.events.files import cache_path, is_of, is_recorded
-from tespec.events.packing import load
+from tespec.events.cache import cached_store, make_room
+from tespec.events.files import is_of, is_recorded
+from tespec.events.packing import load, pack
 from tespec.events.readers import Reader, aedat4, arrays, dat, ddd17, dsec, mvsec, raw, resolve_size
 from tespec.events.readers.hdf5 import COLUMNS, SUFFIXES, holds
 from tespec.events.store import HEADER, PackedEvents, open_store, store_of
@@ -26,11 +29,8 @@ class Format(Protocol):
 # In order: the first that reads a path opens it. Formats of one's own come first (`FORMATS.insert(0, ...)`).
 FORMATS: list[Format] = [dat, raw, aedat4, arrays, ddd17, dsec, mvsec]
 FILES = (".dat", ".raw", ".aedat4", ".npz")  # suffixes of the formats that are recognised by suffix
+IN_MEMORY = 1 << 24  # events, 64 MB: a recording with more is packed into the cache
 PROPHESEE = "CD/events"  # in HDF5 files of Prophesee's own codec
-
-
-class NotPacked(UserError):
-    """Raised for a readable recording that has no packed store."""
 
 
 def format_of(path: Path) -> Format | None:
@@ -44,42 +44,53 @@ def has_columns(path: Path) -> bool:
 
 
 def open_events(path: str | Path, sensor: Size | None = None, default: Size | None = None) -> PackedEvents:
-    """Open the packed store of a recording: next to it, inside it, or in the cache (`$TESPEC_CACHE/stores`).
+    """Open a recording of any supported format, packed or not.
 
-    Nothing is written: a recording without a store raises `NotPacked`. `sensor`, (height, width) in px, is for
-    recordings that do not name it; for `default`, see `resolve_size`. A recording that is missing or unreadable, or a
-    store that does not match it, raises a `UserError`.
+    A packed store is memory-mapped: the one beside the file, inside the folder, or in the cache. Without one, a small
+    recording is read into memory, 4 bytes an event; a larger one is packed into the cache, with a progress bar.
+
+    Args:
+        path: file or folder of a recording, or a packed store. The recording itself may be missing if its store exists.
+        sensor: (height, width) in px, for recordings that do not name it.
+        default: (height, width) in px if nothing else names it, see `tespec.events.readers.resolve_size`.
+
+    Raises:
+        UserError: the recording is missing or unreadable, or its store does not match it or cannot be written.
     """
-    path = Path(path)
+    found = find_events(Path(path), sensor, default)
+    if isinstance(found, PackedEvents):
+        return found
+    if found.events <= IN_MEMORY:
+        return load(found)
+    store = cached_store(found)
+    make_room(found.events)
+    with progress(f"packing {found.path.name} into {store.parent}", "events") as advance:
+        pack(found, store, lambda done, total: advance(done, total, ""))
+    return open_store(store)
+
+
+def find_events(path: Path, sensor: Size | None = None, default: Size | None = None) -> PackedEvents | Reader:
+    """Open the packed store of a recording, or return the reader of a recording without one; see `open_events`."""
     folder = store_of(path)
-    if (folder / HEADER).is_file():
-        stream = open_store(folder)
-        if folder != path and is_recorded(path):
-            reader = open_reader(path, sensor, default or (stream.height, stream.width))
-            require_same(folder, path, is_of(folder, reader))
-        else:
-            resolve_size(path, sensor, (stream.height, stream.width))
-        return stream
-    reader = open_reader(path, sensor, default)
-    try:
-        return open_store(cache_path(reader))
-    except UserError as error:
-        remedy = f"pack it (tespec data prepare recordings {path}), or load it into memory with load_events"
-        raise NotPacked(path, "is not packed", remedy) from error
-
-
-def load_events(path: str | Path, sensor: Size | None = None, default: Size | None = None) -> PackedEvents:
-    """Load all events of an original recording into memory, 4 bytes each; open a packed store. See `open_events`."""
-    path = Path(path)
-    if store_of(path) == path:
-        return open_events(path, sensor)
-    return load(open_reader(path, sensor, default))
+    if not (folder / HEADER).is_file():
+        reader = open_reader(path, sensor, default)
+        with suppress(UserError):  # no store in the cache, or a damaged one
+            return open_store(cached_store(reader))
+        return reader
+    stream = open_store(folder)
+    size = stream.height, stream.width
+    if folder == path or not is_recorded(path):
+        resolve_size(path, sensor, size)
+    else:
+        require_same(folder, path, is_of(folder, open_reader(path, sensor, default or size)))
+    return stream
 
 
 def open_reader(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
     """Return the reader of an original recording; see `open_events`."""
     if not (path.is_file() or path.is_dir()):
-        raise UserError(path, "no such file or folder", "check the path")
+        what = "not a regular file" if path.exists() else "no such file or folder"
+        raise UserError(path, what, "check the path")
     if not os.access(path, os.R_OK):
         raise UserError(path, "cannot be read (no permission)", "change its permissions")
     if (found := format_of(path)) is not None:

@@ -20,7 +20,7 @@ from tespec.core.progress import say
 from tespec.events import store
 from tespec.events.files import SourceHash, is_of
 from tespec.events.readers import Events, Reader
-from tespec.events.store import HEADER, MILLISECOND, PackedEvents, open_store
+from tespec.events.store import HEADER, MILLISECOND, Facts, PackedEvents, open_store
 
 LATEST = 10**17  # us since 1970: the year 5138; today's time in nanoseconds is a larger number
 NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
@@ -67,8 +67,8 @@ def pack(reader: Reader, folder: Path, progress: Callable[[int, int], None] = la
     except OSError as error:
         if error.errno not in NOT_WRITABLE:
             raise
-        what, remedy = f"cannot be written to ({error.strerror})", "free disk space, or choose a writable folder"
-        raise NotWritable(folder.parent, what, remedy) from error
+        what = f"cannot be written to ({error.strerror}); the events need about {4 * reader.events:,} bytes"
+        raise NotWritable(folder.parent, what, "free disk space, or choose a writable folder") from error
     return folder
 
 
@@ -154,3 +154,12 @@ def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
     if 10 * raised_of[0] > 9 * raised_of[1]:
         what = f"{raised_of[0]:,} of {raised_of[1]:,} times are earlier than one before them"
         raise UserError(reader.path, what, "sort its events by time, or copy it again")
+
+
+def scan(reader: Reader) -> Facts:
+    """Read a recording once, without keeping its events."""
+    count = clamped = first = last = 0
+    for events, raised in in_order(reader):
+        first, last = first if count else int(events.t[0]), int(events.t[-1])
+        count, clamped = count + len(events.t), clamped + raised
+    return Facts(reader.height, reader.width, count, first, last, clamped, 0)

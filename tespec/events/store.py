@@ -8,6 +8,7 @@ from the millisecond of the first event to the one after the last. `header.json`
 import hashlib
 from collections.abc import Callable
 from copy import copy
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from operator import index as whole_number
 from pathlib import Path
@@ -18,7 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.core.files import UNREADABLE, read_json
+from tespec.core.files import OPEN_FILES, UNREADABLE, read_json
 from tespec.events.readers import Events
 
 VERSION, FORMAT = 2, "tespec packed events"
@@ -26,7 +27,7 @@ HEADER, WORDS, INDEX = "header.json", "events.u32", "index.i64"
 NUMBERS = ("height", "width", "count", "clamped", "first_ms")  # fields of a header
 STORE = ".store"  # suffix of a store's folder, after the name of the file it was made from
 AGAIN = "pack the recording again, or copy the store again"
-MAPPED = 128  # stores kept memory-mapped, with two open files each
+MAPPED = OPEN_FILES // 2  # stores kept memory-mapped, with two open files each
 LONGEST_MS = 8 * 3600 * 1000  # 8 h, with an index of 0.2 GB; a longer recording has a damaged timestamp
 LATEST_MS = 1 << 52  # 140,000 years; in us it fits 64 bits
 MILLISECOND = 1000  # us
@@ -44,6 +45,19 @@ Arrays = tuple[NDArray[np.uint32], NDArray[np.int64]]  # packed events and index
 Seen = tuple[NDArray[np.int32], NDArray[np.int32]]  # rows and columns, see `tespec.events.histogram.Region.seen`
 
 
+@dataclass
+class Facts:
+    """What is known of a recording's events after reading them once."""
+
+    height: int  # rows of the sensor in px
+    width: int  # columns of the sensor in px
+    count: int = 0  # events on the sensor
+    t_first: int = 0  # us, of the first and the last event
+    t_last: int = 0
+    clamped: int = 0  # events whose time was mended, see `tespec.events.packing.in_order`
+    dropped: int = 0  # events off the sensor, which are not in `count`
+
+
 class PackedEvents:
     """An open recording: `height` and `width` of the sensor in px, `count` of events from `t_first` to `t_last` in us.
 
@@ -55,6 +69,7 @@ class PackedEvents:
         self, path: Path, size: tuple[int, int], first_ms: int, clamped: int, arrays: Callable[[], Arrays]
     ) -> None:
         self.path, (self.height, self.width), self.clamped = path, size, clamped
+        self.dropped = 0
         self._first_ms, self._arrays = first_ms, arrays
         self._table: NDArray[np.uint32] | None = None  # (height, width) rectified pixels, x | y << X_BITS, or `OUTSIDE`
         self._cells: tuple[Seen, NDArray[np.int32]] | None = None  # their histogram indices for the last `seen`
@@ -118,8 +133,11 @@ def open_store(folder: Path) -> PackedEvents:
         facts = [(folder / name).stat() for name in (HEADER, WORDS, INDEX)]
         mapped = partial(_mapped, folder, *((each.st_size, each.st_mtime_ns) for each in facts))
         words, index = mapped()
-    except (OSError, ValueError) as error:
+    except (FileNotFoundError, ValueError) as error:
         raise UserError(folder, f"{WORDS} or {INDEX} is missing or truncated", AGAIN) from error
+    except OSError as error:
+        remedy = "check its disk and permissions, or allow more open files (ulimit -n)"
+        raise UserError(folder, f"cannot be opened ({error.strerror})", remedy) from error
     fits = len(words) == header["count"] and 2 <= len(index) <= LONGEST_MS + 2
     fits = fits and index[0] == 0 < index[1] and index[-2] < index[-1] == len(words) and (index[1:] >= index[:-1]).all()
     if not fits:

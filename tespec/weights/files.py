@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tespec.core.errors import UserError
-from tespec.core.files import UNREADABLE, sha256_of, whole_file
+from tespec.core.files import UNREADABLE, regular_file, sha256_of, whole_file
 from tespec.core.settings import Flag, HistogramSpec, Side, build
 
 RECIPE_KEY = "tespec"
@@ -130,7 +130,7 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 def _is_safetensors(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with regular_file(path).open("rb") as file:
             start = file.read(9)
     except OSError as error:
         what = "no such weights file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"

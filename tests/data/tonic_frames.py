@@ -34,8 +34,8 @@ if sys.argv[2:] == ["frames"]:
         }
     np.savez_compressed(HERE / "tonic_frames.npz", **content)
 else:
-    from tespec.events import load_events
+    from tespec.events import open_events
 
-    stream = load_events(HERE / "evt3_640x480_2.08s.raw")
+    stream = open_events(HERE / "evt3_640x480_2.08s.raw")
     columns = stream.slice(stream.t_first, stream.t_last + 1)
     np.save(sys.argv[1], np.rec.fromarrays([column.astype("<i8") for column in columns], names="x, y, t, p"))

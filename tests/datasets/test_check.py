@@ -11,10 +11,10 @@ from ddd17_copies import extract, png
 from twins import copied, opened
 
 from tespec.core.errors import UserError
-from tespec.datasets import sources
 from tespec.datasets.check import check, choose, moment, problems, table, windows_at
 from tespec.datasets.folder import ALL, EventFolder
-from tespec.events import load_events
+from tespec.datasets.sources import EventSource
+from tespec.events import open_events
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
@@ -22,10 +22,10 @@ from tespec.tasks import build_task
 
 @pytest.mark.parametrize("task", ["ddd17", "gen1", "dsec", "mvsec"])
 def test_a_recording_that_is_not_packed_is_read_through_and_not_held(tiny_world, monkeypatch, task):
-    monkeypatch.setattr(sources, "load_events", None)
+    monkeypatch.setattr(EventSource, "stream", None)
     for each in check(opened(tiny_world / task, task)):
         assert each.problems == ()
-        stream = load_events(opened(tiny_world / task, task).find(each.split, each.name).source.path)
+        stream = open_events(opened(tiny_world / task, task).find(each.split, each.name).source.path)
         found = {name: each.facts[f"events_{name}"] for name in ("height", "width", "count", "t_first", "t_last")}
         assert found == {name: getattr(stream, name) for name in found}
 

@@ -9,7 +9,7 @@ from event_files import assert_same_events, ddd17, plain_histogram, random_event
 from twins import opened
 
 from tespec.core.errors import UserError
-from tespec.events import load_events
+from tespec.events import open_events
 from tespec.events.readers.ddd17 import read_index
 
 EPOCH_US = 1_487_842_276_585_000  # a day in 2017; in ns it is not exact in float64
@@ -40,7 +40,7 @@ def open_test(root):
 @pytest.mark.parametrize("start_us", [5_000_000, EPOCH_US])
 def test_official_sizes_and_units(tmp_path, ticks, start_us):
     events, stamps = write_official(tmp_path, ticks=ticks, start_us=start_us)
-    stream = load_events(tmp_path / "dir1")
+    stream = open_events(tmp_path / "dir1")
     assert (stream.height, stream.width) == (260, 346)
     assert_same_events(whole(stream), events)
     np.testing.assert_equal(read_index(tmp_path / "dir1")[::2], (stamps, ticks))
@@ -58,7 +58,7 @@ def test_nanoseconds_are_cut_and_steps_back_are_raised_and_counted(tmp_path, mon
     before, t = events.t.copy(), events.t
     t[100] = t[99] - 5_000
     (1000 * t + np.arange(len(t)) * 999 // len(t)).tofile(tmp_path / "dir1" / "events.dat.t")
-    stream = load_events(tmp_path / "dir1")
+    stream = open_events(tmp_path / "dir1")
     before[100] = t[99]
     assert stream.clamped == 1
     np.testing.assert_array_equal(stream.slice(t[0], t[-1] + 1).t, before)
@@ -70,7 +70,7 @@ def test_any_index_will_do_and_the_sensor_is_the_given_one(tmp_path):
     index.rename(index.with_name("index_250ms.npy"))
     assert len(open_test(tmp_path)) == 8
     with pytest.raises(UserError, match=r"x from \d+ to \d+ on a sensor of 300x260 px"):
-        load_events(tmp_path / "dir1", (260, 300))
+        open_events(tmp_path / "dir1", (260, 300))
 
 
 def test_events_add_up_where_masks_are_missing_and_each_is_a_label_at_the_time_of_its_image(tmp_path):

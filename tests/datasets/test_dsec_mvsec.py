@@ -9,7 +9,7 @@ from event_files import write_h5
 from twins import opened
 
 from tespec.datasets.sources import read_rectification
-from tespec.events import load_events
+from tespec.events import open_events
 
 
 def of_test(root, *changes, arch="recurrent"):
@@ -69,7 +69,7 @@ def test_depth_has_its_own_clock(tiny_world):
 def test_one_rule_says_which_depths_have_events(tiny_world, tmp_path, later, kept):
     """A label is kept if its period, which begins at the previous label, begins within the recording's events."""
     root = shutil.copytree(tiny_world / "mvsec", tmp_path / "mvsec")
-    stream = load_events(root / "outdoor_day1_data.hdf5")
+    stream = open_events(root / "outdoor_day1_data.hdf5")
     with h5py.File(root / "outdoor_day1_gt.hdf5", "r+") as file:
         stamps = file["davis/left/depth_image_raw_ts"]
         spacing = int(np.median(np.diff(np.rint(stamps[:] * 1e6).astype(np.int64))))

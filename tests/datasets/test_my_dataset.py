@@ -15,7 +15,7 @@ from tespec.core.paths import REPOSITORY
 from tespec.core.settings import Downsample
 from tespec.datasets.folder import divide
 from tespec.datasets.labels import IGNORE
-from tespec.events import Events, load_events, opening
+from tespec.events import Events, open_events, opening
 from tespec.events.readers import Reader
 from tespec.events.readers.dat import write_dat
 from tespec.registry import import_files
@@ -92,9 +92,9 @@ def test_a_format_of_ones_own_is_asked_before_those_of_the_harness(tmp_path, mon
     monkeypatch.setattr(opening, "FORMATS", [Own(), *opening.FORMATS])
     for name in ("own.h5", "other.h5"):
         write_h5(tmp_path / name, {f"events/{column}": np.arange(3) for column in "xytp"})
-    assert load_events(tmp_path / "own.h5").count == 3
+    assert open_events(tmp_path / "own.h5").count == 3
     with pytest.raises(UserError, match=r"other\.h5: is an HDF5 file of events in an unsupported layout"):
-        load_events(tmp_path / "other.h5")
+        open_events(tmp_path / "other.h5")
 
 
 @pytest.mark.slow

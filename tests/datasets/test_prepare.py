@@ -16,9 +16,9 @@ from tespec.datasets.check import check, problems
 from tespec.datasets.folder import EventFolder, divide
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, pack_missing
-from tespec.events import load_events, open_events
+from tespec.events import open_events
 from tespec.events.readers.dat import write_dat
-from tespec.events.store import AGAIN, store_of, verify_store
+from tespec.events.store import AGAIN, header_of, store_of, verify_store
 
 
 def recording(path, count=20_000, seed=0):
@@ -42,7 +42,7 @@ def assert_refused(path, message):
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     """Folder of packed stores in a cache of this test alone, with no store open."""
-    sources.packed_events.cache_clear()
+    sources.find_events.cache_clear()
     monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "stores"
 
@@ -60,9 +60,9 @@ def test_what_is_not_packed_is_packed_into_the_cache_until_it_is_prepared(cache,
 def test_room_for_all_is_asked_for_before_anything_is_written(cache, tmp_path, monkeypatch):
     paths = [recording(tmp_path / "in" / f"{number}.dat", seed=number) for number in range(3)]
     prepare(EventFolder(paths[0]))
-    before, disk = sorted(tmp_path.rglob("*")), SimpleNamespace(free=159_999)
-    monkeypatch.setattr(sources.shutil, "disk_usage", lambda path: disk)
-    what = "has 159,999 bytes free, but the packed events of 2 recordings need about 160,000; free disk space"
+    before, disk = sorted(tmp_path.rglob("*")), SimpleNamespace(free=159_999, total=10**12)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)
+    what = "has 159,999 bytes free, but the packed events need about 160,000; free disk space"
     with pytest.raises(UserError, match=f"stores: {what}"):
         pack_missing(map(EventSource, paths))
     with pytest.raises(UserError, match=f"in: {what}"):
@@ -75,11 +75,12 @@ def test_room_for_all_is_asked_for_before_anything_is_written(cache, tmp_path, m
 def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_alone(tiny_world, cache, tmp_path):
     root = copied(tiny_world, tmp_path, "1mpx")
     divide(root, 50, Downsample(1, "nearest"))
-    used = [path.name[:36] for split in ("train", "val") for path in root.glob(f"{split}/*.dat")]
-    assert sorted(path.name[:36] for path in cache.iterdir()) == sorted(used) != []
+    used = [path.name for split in ("train", "val") for path in root.glob(f"{split}/*.dat")]
+    assert sorted(header_of(path)["source"]["name"] for path in cache.iterdir()) == sorted(used) != []
     shutil.rmtree(cache.parent)
     cache.parent.write_text("a file where a folder should be")
-    with pytest.raises(UserError, match=r"cannot be written to \(.*; free disk space, or set TESPEC_CACHE to a folder"):
+    what = r"cannot be written to \(.*; free disk space \(tespec data cache --empty\), or set TESPEC_CACHE to"
+    with pytest.raises(UserError, match=what):
         pack_missing([EventSource(recording(tmp_path / "a.dat"))])
 
 
@@ -108,7 +109,7 @@ def test_a_store_of_another_version_is_refused_and_replaced(tmp_path):
     prepare(EventFolder(path.parent))
     verify_store(store)
     assert (store / "events.u32").read_bytes() != before
-    assert_same_events(whole(open_events(store)), whole(load_events(path)))
+    assert_same_events(whole(open_events(store)), whole(open_events(path)))
     assert [each.name for each in store.parent.iterdir() if each.name.startswith(".")] == []
     # Renaming a recording keeps its store valid.
     path, _ = path.rename(path.with_name("b.dat")), store.rename(store.with_name("b.dat.store"))
@@ -164,7 +165,7 @@ def test_preparing_what_is_packed_already_changes_nothing_nor_does_losing_the_or
     assert {path: path.stat().st_ino for path in root.rglob("events.u32")} == stores != {}
     for path in root.glob("*/*_td.dat"):
         path.unlink()
-    sources.packed_events.cache_clear()
+    sources.find_events.cache_clear()
     assert fingerprint(opened(root, "gen1").recordings("test")) == before
 
 

@@ -16,7 +16,7 @@ from torch.nn.functional import avg_pool2d, interpolate
 
 from tespec.core.settings import Augmentation
 from tespec.datasets.batches import sample_flip_zoom
-from tespec.events import event_histogram, load_events, window_histograms
+from tespec.events import event_histogram, open_events, window_histograms
 from tespec.events.histogram import FlipZoom, Region, apply_maps, bin_times, rvt_bin_times
 
 DATA = Path(__file__).parents[1] / "data"
@@ -99,7 +99,7 @@ def test_bins_are_those_of_tonic(number):
         start, shape = int(frames[f"start_{number}"]), tuple(frames[f"shape_{number}"])
         wanted = np.zeros(np.prod(shape), np.uint8)
         wanted[frames[f"places_{number}"]] = frames[f"counts_{number}"]
-    events = load_events(DATA / "evt3_640x480_2.08s.raw").slice(start, start + 50_000)
+    events = open_events(DATA / "evt3_640x480_2.08s.raw").slice(start, start + 50_000)
     found = event_histogram(*events, t_start=start, t_end=start + 50_000, bins=10, height=480, width=640)
     assert shape == (10, 2, 480, 640)
     assert wanted.sum() == len(events.t) > 1_000

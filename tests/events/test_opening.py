@@ -1,8 +1,11 @@
-"""Opening recordings: packed stores are memory-mapped, others are read into memory or refused; nothing is written."""
+"""Opening recordings: a packed store is memory-mapped, a small recording read into memory, a large one packed."""
 
 import json
 import os
 import pickle
+import re
+import shutil
+import signal
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -13,14 +16,17 @@ from event_files import assert_refused, assert_same_events, dat, ddd17, evt3, ev
 import tespec
 from tespec.cli.main import main
 from tespec.core.errors import UserError
+from tespec.core.files import read_yaml
 from tespec.core.settings import Downsample, HistogramSpec
-from tespec.datasets.folder import divide
+from tespec.datasets.folder import divide, find_recordings
+from tespec.datasets.labels import MaskFiles, read_stamps
 from tespec.datasets.recording import fingerprint
 from tespec.datasets.sources import EventSource, pack_missing
-from tespec.events import load_events, open_events
-from tespec.events.files import cache_path
+from tespec.events import open_events, opening
+from tespec.events.cache import cached_store
 from tespec.events.opening import open_reader
-from tespec.events.packing import pack
+from tespec.events.packing import pack, scan
+from tespec.events.readers.arrays import load_array, load_arrays
 from tespec.events.readers.dat import write_dat
 from tespec.events.store import store_of
 from tespec.inference import find
@@ -75,35 +81,71 @@ FORMATS = {
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_format_gives_the_same_events_packed_or_not(without_data, tmp_path, kind):
     path = FORMATS[kind](tmp_path)
-    streams = [load_events(str(path)), EventSource(path).stream]
+    streams = [open_events(str(path)), EventSource(path).stream]
     pack_missing([EventSource(path)])
     for stream in (*streams, open_events(path)):
         assert_same_events(whole(stream), EVENTS)
     assert EventSource(path).stream.path == open_events(path).path
 
 
-def test_a_store_in_the_cache_is_known_by_content_wherever_the_recording_lies(without_data, tmp_path):
-    recording, cache = FORMATS["dat"](tmp_path), tmp_path / "cache"
-    with pytest.raises(UserError) as caught:
-        open_events(recording)
-    remedy = f"pack it (tespec data prepare recordings {recording}), or load it into memory with load_events"
-    assert str(caught.value) == f"{recording}: is not packed; {remedy}"
-    assert not cache.exists()
+def test_a_large_recording_is_packed_into_the_cache_and_a_small_one_is_not(without_data, tmp_path, monkeypatch):
+    path, stores = FORMATS["dat"](tmp_path), tmp_path / "cache" / "stores"
+    assert_same_events(whole(open_events(path)), EVENTS)
+    assert not stores.exists()
+    monkeypatch.setattr(opening, "IN_MEMORY", 399)
+    stream = open_events(path)
+    assert_same_events(whole(stream), EVENTS)
+    assert [stream.path] == list(stores.iterdir())
+    assert EventSource(path).facts == EventSource(path, scan_only=True).facts == scan(open_reader(path))
+
+
+def files_in(stores):
+    """Folders of stores in the cache, without the links to them."""
+    return [path for path in stores.iterdir() if not path.is_symlink()]
+
+
+def test_one_content_has_one_store_whatever_its_name_place_and_time(without_data, tmp_path):
+    """A change between the first and the last 64 kB is noticed by the file's time and the hash of its content."""
+    recording, stores = tmp_path / "a.dat", tmp_path / "cache" / "stores"
+    events = random_events(40_000, height=260, width=346, end=200_000)
+    write_dat(recording, *events, 260, 346)
     pack_missing([EventSource(recording)])
-    (store,) = (cache / "stores").iterdir()
-    (tmp_path / "mounted elsewhere").mkdir()
-    moved = recording.rename(tmp_path / "mounted elsewhere" / recording.name)
+    (store,) = stores.iterdir()
+    (tmp_path / "mounted: elsewhere").mkdir()
+    moved = recording.rename(tmp_path / "mounted: elsewhere" / "b.dat")
     assert open_events(moved).path == store
-    assert cache_path(replace(open_reader(moved), height=300)) != store
     os.utime(moved, (1, 1))
-    with pytest.raises(UserError, match="is not packed"):
-        open_events(moved)  # a change between the parts that are hashed is seen by the file's time
-    content = bytearray(moved.read_bytes())
-    content[-1] ^= 1 << 4  # a polarity
-    moved.write_bytes(content)
-    with pytest.raises(UserError, match="is not packed"):
-        open_events(moved)
-    assert_same_events(whole(EventSource(moved).stream), whole(load_events(moved)))
+    assert open_events(moved).path == store
+    shutil.copy(moved, recording)
+    pack_missing([EventSource(recording)])
+    assert files_in(stores) == [store]
+    assert cached_store(replace(open_reader(moved), height=300)) != store
+    content = bytearray(recording.read_bytes())
+    content[-20_000 * 8 + 7] ^= 1 << 4  # the polarity of one event
+    recording.write_bytes(content)
+    os.utime(recording, (3, 3))
+    assert np.flatnonzero(whole(open_events(recording)).p != events.p).tolist() == [20_000]
+    pack_missing([EventSource(recording)])
+    assert len(files_in(stores)) == 2
+    assert open_events(moved).path == store
+    assert np.flatnonzero(whole(open_events(recording)).p != events.p).tolist() == [20_000]
+
+
+def test_a_recording_with_any_name_is_packed(without_data, tmp_path):
+    for name in (
+        "2026-01-01T10:00:00.dat",
+        "a  b.dat",
+        "\u00fcbung \u8f66\u8f06" + 60 * "\u8f66" + ".dat",
+        "one\ntwo.dat",
+        "-.dat",
+    ):
+        path = tmp_path / name
+        write_dat(path, *EVENTS, 260, 346)
+        pack_missing([EventSource(path)])
+        assert_same_events(whole(open_events(path)), EVENTS)
+    stores = tmp_path / "cache" / "stores"
+    assert len(files_in(stores)) == 1  # they have the same content
+    assert all(re.fullmatch("[A-Za-z0-9._-]+", path.name) for path in stores.iterdir())
 
 
 @pytest.mark.parametrize("harm", ["header.json", "events.u32", "index.i64"])
@@ -112,10 +154,51 @@ def test_a_damaged_store_in_the_cache_is_made_again(without_data, tmp_path, harm
     pack_missing([EventSource(recording)])
     (store,) = (tmp_path / "cache" / "stores").iterdir()
     (store / harm).write_bytes(b"x" * 7)
-    with pytest.raises(UserError, match="is not packed"):
-        open_events(recording)
+    assert open_events(recording).path == recording
     pack_missing([EventSource(recording)])
+    assert open_events(recording).path == store
     assert_same_events(whole(open_events(recording)), EVENTS)
+
+
+PIPES = {
+    "a.raw": open_events,
+    "a.h5": open_events,
+    "a": open_events,
+    "a.npz": lambda path: load_arrays(path, "xytp"),
+    "a.npy": load_array,
+    "times.txt": read_stamps,
+    "masks.zip": lambda path: MaskFiles(path, ("0.png",))[0],
+    "w.safetensors": tespec.load,
+    "w.pth": tespec.load,
+    "plan.yaml": read_yaml,
+}
+
+
+@pytest.mark.parametrize("name", PIPES)
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path, name):
+    path = tmp_path / name
+    os.mkfifo(path)
+
+    def stop(*_):
+        raise AssertionError("it waits for the pipe")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(10)
+    try:
+        with pytest.raises((UserError, OSError), match=name):
+            PIPES[name](path)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_device_is_refused_and_pipes_in_folders_are_no_recordings(tmp_path):
+    with pytest.raises(UserError, match=r"/dev/zero: not a regular file; check the path"):
+        open_events("/dev/zero")
+    for name in ("a.raw", "b.npz", "c"):
+        os.mkfifo(tmp_path / name)
+    FORMATS["dat"](tmp_path)
+    assert find_recordings(tmp_path) == [tmp_path / "a.DAT"]
 
 
 @pytest.mark.parametrize("kind", ["dat", "ddd17"])
@@ -147,8 +230,8 @@ def test_the_user_goes_before_a_description_beside_the_recording_and_nothing_is_
     (tmp_path / "dataset.json").write_text(json.dumps({"splits": {"train": ["a"]}}))
     assert_refused(path, r"give --sensor WIDTHxHEIGHT.*% geometry WIDTHxHEIGHT.*dataset\.json")
     (tmp_path / "dataset.json").write_text(json.dumps({"sensor": {"width": 96, "height": 80}}))
-    assert load_events(path).width == 96
-    assert load_events(path, (120, 160)).width == 160
+    assert open_events(path).width == 96
+    assert open_events(path, (120, 160)).width == 160
 
 
 def test_a_size_that_contradicts_the_file_is_refused(tmp_path):

@@ -18,7 +18,7 @@ from event_files import assert_refused, assert_same_events, cut, dat, evt3, evt3
 
 from tespec.core.errors import UserError
 from tespec.datasets.folder import find_recordings
-from tespec.events import Events, load_events, open_events
+from tespec.events import Events, open_events
 from tespec.events.readers import arrays, prophesee
 from tespec.events.readers.aedat4 import EVENT, MAGIC
 from tespec.events.readers.arrays import load_array, load_arrays
@@ -101,7 +101,7 @@ def aedat4(path, *packets, compression=1, xml=XML, end=-1):
 )
 def test_every_event_of_a_real_recording_is_that_of_another_decoder(monkeypatch, name, facts, checksums):
     monkeypatch.setattr(prophesee, "BLOCK", 77_777)
-    stream = load_events(DATA / name)
+    stream = open_events(DATA / name)
     assert (stream.height, stream.width, stream.count, stream.clamped) == facts
     assert [zlib.crc32(np.ascontiguousarray(column).tobytes()) for column in read(DATA / name)] == checksums
 
@@ -137,7 +137,7 @@ def test_words_of_evt3_are_read_as_described(tmp_path):
         ("TIME_LOW", 905), ("ADDR_X", 5),  # a low word that steps back is not an overflow
         ("TIME_HIGH", 2), ("ADDR_X", 4),  # a new high word resets the low word
     ]  # fmt: skip
-    stream = load_events(evt3(tmp_path / "a.raw", *words))
+    stream = open_events(evt3(tmp_path / "a.raw", *words))
     x, y, t, p = (column.tolist() for column in stream.slice(0, 9_000))
     assert x == [100, 111, 113, 119, 121, 1, 2, 3, 5, 4]
     assert y == [7] * 5 + [9] * 5
@@ -168,7 +168,7 @@ def test_high_words_go_on_at_an_overflow_and_step_back_beside_it(tmp_path, highs
         (evt2(tmp_path / "b.raw", *words2), evt2_wanted),
     ):
         assert read(path).t.tolist() == wanted
-        assert load_events(path).clamped == clamped
+        assert open_events(path).clamped == clamped
 
 
 @pytest.mark.parametrize("block", [1 << 16, 1])
@@ -184,7 +184,7 @@ def test_high_words_go_on_at_an_overflow_and_step_back_beside_it(tmp_path, highs
 )
 def test_the_clock_of_dat_goes_on_at_its_end_and_steps_back_beside_it(tmp_path, monkeypatch, times, wanted, block):
     monkeypatch.setattr(prophesee, "BLOCK", block)
-    stream = load_events(dat(tmp_path / "a.dat", [(1, 1, t, 1) for t in times]))
+    stream = open_events(dat(tmp_path / "a.dat", [(1, 1, t, 1) for t in times]))
     assert stream.slice(0, 3 * PERIOD).t.tolist() == wanted
     assert stream.clamped == sum(t % PERIOD != w % PERIOD for t, w in zip(times, wanted, strict=True))
 
@@ -243,7 +243,7 @@ def test_hdf5_of_dsec_and_mvsec(tmp_path, monkeypatch, block):
         (mvsec(tmp_path / "d_data.hdf5", *EVENTS), EVENTS._replace(t=epoch_us), (260, 346)),
         (mvsec(tmp_path / "e.hdf5", *EVENTS, rows=rows), EVENTS._replace(t=epoch_us), (260, 346)),
     ):
-        stream = load_events(path)
+        stream = open_events(path)
         assert ((stream.height, stream.width), stream.clamped) == (size, 0)
         assert_same_events(read(path), wanted)
 
@@ -367,7 +367,7 @@ HALF, NONE = r"is incomplete \(2 of 6 chunks", r"is incomplete \(0 of 1 chunks"
 WRITTEN = [(dsec, "events/t"), (dsec, "events/x"), (dsec, "events/p"), (mvsec, "davis/left/events")]
 BAD = {
     "gone.raw": (lambda path: None, "no such file or folder; check the path"),
-    "pipe.dat": (os.mkfifo, "no such file or folder; check the path"),
+    "pipe.dat": (os.mkfifo, "not a regular file; check the path"),
     "notes.txt": (Path.touch, r"holds no events in a supported format; give a \.dat, \.raw, "),
     "folder.dat": (Path.mkdir, r"holds no events in a supported format; give a \.dat, \.raw, "),
     "empty.dat": (Path.touch, "the file is empty; copy it again"),

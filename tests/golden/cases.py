@@ -31,7 +31,7 @@ from tespec.core.boxes import make_boxes
 from tespec.core.config import as_facts, finetuning_settings, flattened, pretraining_settings
 from tespec.core.settings import ARCHITECTURES, Finetuning, Pretraining
 from tespec.datasets.batches import Lanes
-from tespec.events import load_events
+from tespec.events import open_events
 from tespec.events.histogram import event_histogram
 from tespec.events.intensity import estimate_intensity
 from tespec.metrics.depth import DepthScorer
@@ -365,7 +365,7 @@ RECORDINGS: dict[str, str | Path] = {
 
 def packed(path: str | Path, world: Path, folder: Path) -> Values:
     """Hashes of the packed events of a recording, all of them and a slice of 50 ms."""
-    stream = load_events(world / path)
+    stream = open_events(world / path)
     middle = (stream.t_first + stream.t_last) // 2
     found: Values = {name: getattr(stream, name) for name in ("height", "width", "count", "t_first", "t_last")}
     for part, ends in {"all": (stream.t_first, stream.t_last + 1), "50 ms": (middle, middle + 50_000)}.items():

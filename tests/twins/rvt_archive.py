@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 from event_files import plain_histogram, whole, write_h5
 
-from tespec.events import load_events
+from tespec.events import open_events
 
 WINDOW_US = 50_000
 FIRST_LABEL_US = 100_000
@@ -20,7 +20,7 @@ def archive(root, factor, period_us, windows_per_period, classes, min_diagonal, 
     5 windows in 250 ms are right; RVT's public script writes 2.
     """
     for path in root.glob("*/*_td.dat"):
-        name, stream = path.name.removesuffix("_td.dat"), load_events(path)
+        name, stream = path.name.removesuffix("_td.dat"), open_events(path)
         boxes = np.load(path.with_name(f"{name}_bbox.npy"))
         training = path.parent.name == "train"
         boxes = filtered(boxes, classes, stream.height, stream.width, min_diagonal, min_side, training)

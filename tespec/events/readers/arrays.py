@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
+from tespec.core.files import regular_file
 from tespec.core.settings import Size
 from tespec.events.readers import Events, Reader, resolve_size
 
@@ -25,7 +26,7 @@ AGAIN = "copy it again"
 def load_array(path: Path) -> NDArray[Any]:
     """Load the array in a `.npy` file, without pickles."""
     try:
-        with path.open("rb") as file:
+        with regular_file(path).open("rb") as file:
             return np.lib.format.read_array(file, allow_pickle=False)
     except DAMAGED as error:
         raise UserError(path, "not a readable .npy file", AGAIN) from error
@@ -46,7 +47,7 @@ def load_arrays(path: Path, names: Sequence[str], content: bool = True) -> list[
     """Load named arrays of a `.npz` file, without pickles; if not `content`, only shapes and dtypes are read."""
     arrays = []
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(regular_file(path)) as archive:
             for name in names:
                 with archive.open(entry := archive.getinfo(f"{name}.npy")) as file:
                     whole = np.lib.format.read_array(file, allow_pickle=False) if content else None
@@ -83,7 +84,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
 def holds_events(path: Path) -> bool:
     """Whether a `.npz` file has the arrays of a recording, or is too damaged to tell."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(regular_file(path)) as archive:
             return {f"{name}.npy" for name in "xytp"} <= set(archive.namelist())
     except DAMAGED_ARCHIVE:
         return True

@@ -13,8 +13,9 @@ import hdf5plugin  # noqa: F401  # registers the filters that official files are
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
+from tespec.core.files import OPEN_FILES
 
-OPEN = 256  # files and datasets kept open, each dataset with a chunk cache of at most 1 MB
+OPEN = OPEN_FILES  # files and datasets kept open, each dataset with a chunk cache of at most 1 MB
 AT_ONCE = 1 << 18  # events per read
 SUFFIXES = (".h5", ".hdf5")
 COLUMNS = ("events/x", "events/y", "events/t", "events/p")
