@@ -15,9 +15,9 @@ from tespec.core.description import LEVELS, read_description
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Finetuning, Size, build
+from tespec.datasets.archive import Source
 from tespec.datasets.labels import speed_at, with_checks
 from tespec.datasets.recording import LabelledRecording, Labels, WindowRule
-from tespec.datasets.sources import Source
 from tespec.events.histogram import Region
 
 SPLITS = TRAIN, HELD_OUT, TEST = "train", "val", "test"

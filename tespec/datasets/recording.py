@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
-from tespec.datasets.sources import ArchiveSource, Source, Windows
+from tespec.datasets.archive import ArchiveSource, Source
+from tespec.datasets.sources import Windows
 from tespec.events import PackedEvents
 from tespec.events.histogram import FlipZoom, Region
 
