@@ -34,8 +34,8 @@ SPLIT = {
     "gen1": (["test/", "17-04-13_15-05-13"], ["17-04-13_15-05-10", "17-04-13_15-05-11"], "17-04-13_15-05-12"),
     "1mpx": (["test/", "moorea_2019-02-19_002"], ["moorea_2019-02-19_000"], "moorea_2019-02-19_001"),
 }
-# The files of "dat-no-size" do not specify the sensor's size, so it would have to be given.
-EVERY_LAYOUT = [(dataset, layout) for dataset in LAYOUTS for layout in LAYOUTS[dataset] if layout != "dat-no-size"]
+# The files of some layouts do not specify the sensor's size, so it would have to be given.
+EVERY_LAYOUT = [(dataset, layout) for dataset in LAYOUTS for layout in LAYOUTS[dataset] if "no-size" not in layout]
 
 
 def official(world, folder, dataset, layout=""):
