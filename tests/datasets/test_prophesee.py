@@ -154,6 +154,22 @@ def test_every_recording_of_a_split_but_the_skipped_ones_is_there_in_order(root)
         changed.recordings("test")
 
 
+def test_event_files_of_several_kinds_are_each_a_recording(root):
+    test = root / "test"
+    for name, ending in (("d", "_td.dat.h5"), ("e", "_td.h5"), ("f", "_td.dat.h5.store")):
+        (test / f"{name}{ending}").touch()
+        shutil.copy(test / "c_bbox.npy", test / f"{name}_bbox.npy")
+    data = opened(root)
+    paths = {name: data.find("test", name).source.path.name for name in data.names("test")}
+    assert paths == {"c": "c_td.dat", "d": "d_td.dat.h5", "e": "e_td.h5", "f": "f_td.dat.h5"}
+    assert data.layout == "_td.dat, _td.dat.h5, _td.h5"
+    for ending in ("_td.h5", "_td.dat.h5.store"):
+        (test / f"c{ending}").touch()
+        with pytest.raises(UserError, match=rf"c{ending.removesuffix('.store')}: also exists as c_td\.dat; keep one"):
+            opened(root)
+        (test / f"c{ending}").unlink()
+
+
 def test_five_windows_of_50_ms_lead_from_label_to_label_or_one_to_each(root):
     (recording,) = opened(root).recordings("test")
     assert (recording.label_times.tolist(), recording.left_out) == (TIMES[1:], 1)

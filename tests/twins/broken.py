@@ -101,7 +101,7 @@ DDD17 = {
     "torn mask": (masks(at("*", torn)), "not a readable PNG"),
     "masks in two folders": (
         masks(lambda folder: shutil.copytree(folder, folder / "colour")),
-        "mask 4 is in the folders . and colour inside it",
+        "mask 4 is in the folders colour and . inside it",
     ),
     "recording twice": (lambda root: shutil.copytree(root / "dir3", root / "test" / "dir3"), "dir3: also exists as "),
 }

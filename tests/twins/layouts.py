@@ -71,7 +71,7 @@ def made(folder):
 
 
 def one_folder(root):
-    """Unpack DSEC's archives into one folder (hamarh/HMNet_pth, experiments/segmentation/data/dsec/scripts/prepair.sh)."""
+    """Unpack DSEC's archives into one folder, as for hamarh/HMNet_pth (.../data/dsec/scripts/prepair.sh)."""
     dsec_labels(root, *ARCHIVE)
     for folder in sorted(root.glob("t*/*")):
         shutil.move(folder / "events", made(root / folder.name) / "events")
