@@ -1,4 +1,4 @@
-"""RVT's preprocessed archives of Gen1 and 1Mpx: histograms of 50 ms, and the labels that belong to them."""
+"""RVT's preprocessed archives of Gen1 and 1Mpx: histograms of windows of 50 ms."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,10 +22,11 @@ from tespec.events.store import CLIP
 # RVT's archives: one HDF5 chunk per window of 50 ms (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py).
 REPRESENTATIONS = Path("event_representations_v2") / "stacked_histogram_dt=50_nbins=10"
 FACTORS = {"event_representations.h5": 1, "event_representations_ds2_nearest.h5": 2}  # of Gen1 and 1Mpx
-TIMES = REPRESENTATIONS / "timestamps_us.npy"  # of windows: (N,) their ends, or (N, 2) their starts and ends
-WINDOW_OF_FRAME = REPRESENTATIONS / "objframe_idx_2_repr_idx.npy"  # index of the window of each label frame
+TIMES = REPRESENTATIONS / "timestamps_us.npy"  # of windows: ends (N,), or starts and ends (N, 2)
+WINDOW_OF_FRAME = REPRESENTATIONS / "objframe_idx_2_repr_idx.npy"  # (K,) for each label frame
 BINS, STORED_RULE, WINDOW_US = 10, "rvt", 50_000
-SHORTEST_US, LONGEST_US = 45_000, 55_000  # windows vary a little in spacing, since they are fitted between labels
+# Lengths and spacings of windows, which vary a little since windows are fitted between labels.
+SHORTEST_US, LONGEST_US = 45_000, 55_000
 
 
 @dataclass(frozen=True)
@@ -77,17 +78,18 @@ class ArchiveSource:
         """
         path, count = self.path / TIMES, len(self.data)
         times = load_array(path)
-        if times.dtype.kind not in "iu" or times.shape not in ((count,), (count, 2)):
-            raise UserError(path, f"does not hold {count} times, one for each histogram, or starts and ends", AGAIN)
+        known = times.dtype.kind in "iu" and times.shape in ((count,), (count, 2))
+        if not known or (times[1:] <= times[:-1]).any():
+            what = f"does not hold {count} increasing times, one for each histogram"
+            raise UserError(path, what, AGAIN)
         times = times.astype(np.int64)
         starts, ends = (times[:, 0], times[:, 1]) if times.ndim == 2 else (times - WINDOW_US, times)
-        if (np.diff(ends) <= 0).any():
-            raise UserError(path, f"does not hold {count} increasing times, one for each histogram", AGAIN)
-        lengths, spacings = ends - starts, np.diff(ends)
+        lengths = ends - starts
         if ((lengths < SHORTEST_US) | (lengths > LONGEST_US)).any():
-            raise UserError(path, f"its windows last {lengths.min()} to {lengths.max()} us, not {WINDOW_US}", AGAIN)
-        # Gen1 archives made with RVT's public script cover 50 ms of each 125 ms: 60 % of the events are lost.
-        spacing = float(np.median(spacings)) if count > 1 else WINDOW_US
+            what = f"its windows last {lengths.min()} to {lengths.max()} us, not {WINDOW_US}"
+            raise UserError(path, what, AGAIN)
+        # Gen1 archives of RVT's public script cover 50 ms of each 125 ms: 60 % of the events are lost.
+        spacing = float(np.median(np.diff(ends))) if count > 1 else WINDOW_US
         if not SHORTEST_US <= spacing <= LONGEST_US:
             what = f"windows of 50 ms are {spacing / 1000:g} ms apart, so events between them are missing"
             remedy = "give RVT's own archive (not one made with its public script), or the raw recordings"
@@ -95,15 +97,15 @@ class ArchiveSource:
         return np.stack([starts, ends], axis=1)
 
     def window_of_frame(self) -> NDArray[np.int64]:
-        """Index (K,) of the window that each label frame belongs to, rising.
+        """Index (K,) of the window of each label frame, rising.
 
-        As in uzh-rpg/RVT (data/genx_utils/sequence_base.py), which does not compare the times of windows and boxes.
+        As in uzh-rpg/RVT (data/genx_utils/sequence_base.py), which does not match times.
         """
-        path = self.path / WINDOW_OF_FRAME
-        index = load_array(path)
+        index, count = load_array(self.path / WINDOW_OF_FRAME), len(self.windows)
         rising = index.ndim == 1 and index.dtype.kind in "iu" and (index[1:] > index[:-1]).all()
-        if not rising or (index >= len(self.windows)).any() or (index < 0).any():
-            raise UserError(path, f"does not hold rising indices of {len(self.windows)} histograms", AGAIN)
+        if not rising or ((index < 0) | (index >= count)).any():
+            what = f"does not hold rising indices of {count} histograms"
+            raise UserError(self.path / WINDOW_OF_FRAME, what, AGAIN)
         return index.astype(np.int64)
 
     def require_window(self, length_ms: float | None) -> None:

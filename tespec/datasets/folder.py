@@ -78,10 +78,8 @@ def entries_below(root: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _is_recording(path: Path) -> bool:
-    if path.is_symlink() and not path.exists():
-        return path.suffix.lower() in ("", STORE, *FILES, *SUFFIXES)
-    if not (path.is_file() or path.is_dir()):  # opening a pipe or a device may never return
-        return False
+    if not (path.is_file() or path.is_dir()):  # a broken link, or a pipe or device that must not be opened
+        return not path.exists() and path.suffix.lower() in ("", STORE, *FILES, *SUFFIXES)
     suffix = path.suffix.lower() if path.is_file() else ""
     if suffix == ".npz":
         return arrays.holds_events(path)
@@ -135,7 +133,7 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
     a split (see `split_named`), next to which other folders are left out. Recordings in no split are used for training.
 
     Raises:
-        UserError: for a recording that may be in a test split: its folder's name contains "test" and more, for example.
+        UserError: if a recording may be in a test split, since its folder is called "Test_2", for example.
     """
     found: dict[str, list[Path]] = {name: [] for name in (*SPLITS, LEFT_OUT)}
     base = Path(os.path.abspath(root))
@@ -147,9 +145,9 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
 
     @cache  # since a folder is above many recordings
     def splits_in(folder: Path) -> frozenset[str]:
-        """Splits that have a folder in this one; below the root, folders without recordings do not count."""
-        splits = split_folders(folder)
-        return frozenset(split for split, path in splits if path in holding or not path.is_relative_to(base))
+        """Splits that have a folder in this one; below the root, only if it holds recordings."""
+        counted = holding.__contains__ if folder.is_relative_to(base) else Path.is_dir
+        return frozenset(split for split, path in split_folders(folder) if counted(path))
 
     described = {path: _described_split(whole[path], base) for path in paths}
     selective = {folder for folder, split in described.values() if split is not None}
@@ -191,11 +189,11 @@ def _names_of(path: Path) -> set[str]:
 def _split_of_folders(
     path: Path, root: Path, splits_in: Callable[[Path], frozenset[str]]
 ) -> tuple[str | None, Path | None]:
-    """Split by the split folders above a recording, and a folder that may be a split but is not understood.
+    """Split by the split folders above a recording, and the folder above it that may be a split, if any.
 
-    Next to a train folder and another split folder, other folders are left out. Above `root`, split folders count only
-    next to a train folder, and nothing is left out. Names inside a split folder are not doubtful, and neither are those
-    of files. `splits_in` returns the splits that have a folder in a folder.
+    Next to a train folder and another split folder, other folders are left out. Above `root`, split folders
+    count only next to a train folder, and nothing is left out. A folder inside a split folder is no other
+    split. `splits_in` returns the splits that have a folder in a folder.
     """
     found: list[str] = []
     doubtful: Path | None = None

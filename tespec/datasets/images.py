@@ -31,7 +31,6 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # suffixes can hide others; Pillow opens some with external programs
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 HELD_OUT_SHARE = 0.1
-NO_CLASS = -1  # label of images without a class
 HASHED = 256  # images of a folder whose content goes into its fingerprint
 WIDE = ("I", "F")  # first letters of Pillow's modes with more than 8 bits, whose values it would clip at 255
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
@@ -59,7 +58,7 @@ class ImageFolder:
 
     def label(self, path: Path) -> int:
         """Class index of an image, given by its folder; -1 without a class."""
-        return NO_CLASS if path.parent in self.flat else self.classes.index(path.parent.name)
+        return -1 if path.parent in self.flat else self.classes.index(path.parent.name)
 
     def counts(self) -> dict[str, dict[str, float]]:
         """Number of training ("train") and held-out ("held_out") images in each folder."""
@@ -114,8 +113,8 @@ def open_images(root: Path) -> ImageFolder:
 
 def _is_split(folder: Path, split: str) -> bool:
     """Whether a folder of images is a split itself and not a class: a class may be called "train" as well."""
-    named = split_named(folder.name) == split
-    return named and (split != TRAIN or len({other for other, _ in split_folders(folder.parent)}) > 1)
+    siblings = {other for other, _ in split_folders(folder.parent)}
+    return split_named(folder.name) == split and (split != TRAIN or len(siblings) > 1)
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:

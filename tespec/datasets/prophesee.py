@@ -26,7 +26,7 @@ from tespec.events.store import STORE
 from tespec.registry import DATASETS
 
 ARCHIVE = "RVT's preprocessed archive"  # layout
-# Event files: Prophesee's, and those that RVT's page offers (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py).
+# Event files: Prophesee's, and those of RVT (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py).
 EVENT_FILES, BOX_FILE = ("_td.dat.h5", "_td.h5", "_td.dat"), "_bbox.npy"
 LABELS = Path("labels_v2") / "labels.npz"  # in a recording folder of RVT's archives
 ROW_OF_FRAME = "objframe_idx_2_label_idx"  # in the same file: row of the first box of each label frame
@@ -194,10 +194,8 @@ class PropheseeDataset(LabelledDataset):
             what = f"has no train, val or test folder{there}"
             raise UserError(root, what, "give the folder that contains them")
         self.root = places[0]
-        named = split_folders(self.root)
-        self.folders = {
-            split: only_one([path for name, path in named if name == split] or [self.root / split]) for split in SPLITS
-        }
+        found = {split: [path for of, path in split_folders(self.root) if of == split] for split in SPLITS}
+        self.folders = {split: only_one(paths or [self.root / split]) for split, paths in found.items()}
         self._found = {split: recordings_in(self.folders[split]) for split in self.splits}
         other = {Gen1: OneMpx, OneMpx: Gen1}.get(type(self))  # which numbers its classes differently
         if other and any(other.official.match(name) for found in self._found.values() for name in found):
@@ -263,16 +261,14 @@ class PropheseeDataset(LabelledDataset):
         stored, row_of_frame = load_arrays(path, ("labels", ROW_OF_FRAME))
         boxes, labelled = raw_boxes(stored, path, count), source.window_of_frame()
         box_times, first_rows = np.unique(boxes.t, return_index=True)
-        if not np.array_equal(first_rows, row_of_frame):
-            raise UserError(path, f"{ROW_OF_FRAME} are not the first boxes of each time", "unpack the archive again")
-        if len(labelled) != len(box_times):
-            what = f"holds {len(box_times)} label frames, but {WINDOW_OF_FRAME.name} {len(labelled)}"
+        if not np.array_equal(first_rows, row_of_frame) or len(labelled) != len(row_of_frame):
+            counts = f"{len(box_times)}, {len(row_of_frame)} and {len(labelled)} label frames"
+            what = f"boxes, {ROW_OF_FRAME} and {WINDOW_OF_FRAME.name} do not match ({counts})"
             raise UserError(path, what, "unpack the archive again")
-        # A label has the time at which its window ends. In Gen1, that of its boxes is 1 us earlier.
+        # A label has the time at which its window ends. In Gen1, its boxes are 1 us earlier.
         times = windows[labelled, 1]
-        if (far := np.abs(box_times - times) > WINDOW_US).any():
-            at = int(np.argmax(far))
-            what = f"label frame {at} is at {box_times[at]} us, its window ends at {times[at]} us"
+        if (farthest := int(np.abs(box_times - times).max())) > WINDOW_US:
+            what = f"has boxes {farthest} us from the end of their window"
             raise UserError(path, what, "unpack the archive again")
         boxes = boxes._replace(t=np.repeat(times, np.diff(first_rows, append=len(boxes.t))))
         if not self.rule.recurrent:
@@ -288,7 +284,8 @@ class PropheseeDataset(LabelledDataset):
         parts = path.parts[-LEVELS:]
         if not any(cls.official.match(part) for part in parts):
             return None
-        named = (split_named(part) for part in reversed(parts))
+        # "dev" names a folder of software as well.
+        named = (split_named(part) for part in reversed(parts) if part.casefold() != "dev")
         return next((split for split in named if split in SPLITS), UNKNOWN)
 
 

@@ -14,45 +14,47 @@ NAMES = {
     **dict.fromkeys(("test", "testing"), TEST),
 }
 UNDERSTOOD = tuple(NAMES)
-# Folders of DSEC's archives, unpacked side by side (https://dsec.ifi.uzh.ch/dsec-datasets/download/).
+# Archives of DSEC, unpacked side by side (https://dsec.ifi.uzh.ch/dsec-datasets/download/).
 DSEC_PARTS = ("events", "images", "semantic_segmentation", "disparity", "optical_flow")
 NAMES |= {f"{split}_{part}": split for split in (TRAIN, TEST) for part in DSEC_PARTS}
-# A word of a name in lower case, such as "test" in "test_2"; "testimony" and "valley" are other words.
-DOUBTFUL = re.compile(r"(?<![a-z])(train(ing)?|val(id(ation)?)?|trainval|dev|test(ing)?|eval(uation)?)(set)?(?![a-z])")
+# A whole word of a name, such as "test" in "test_2", but not in "testimony".
+WORD = r"(train(ing)?|trainval|val(id(ation)?)?|dev|test(ing)?|eval(uation)?)(set)?"
+DOUBTFUL = re.compile(rf"(?<![a-z]){WORD}(?![a-z])")
 
 
 def split_named(name: str) -> str | None:
     """Return the split that a folder is named after, in any case.
 
     Returns:
-        "train", "val" or "test"; `UNKNOWN` if the name contains the word of a split and more, as "Test_2" does; None
-        for any other name.
+        "train", "val" or "test"; `UNKNOWN` if the name contains the word of a split and more, as
+        "Test_2" does; None for any other name.
     """
     lower = name.casefold()
     return NAMES.get(lower) or (UNKNOWN if DOUBTFUL.search(lower) else None)
 
 
 def split_folders(folder: Path) -> list[tuple[str, Path]]:
-    """List the split and the path of each subfolder that is named after one; an unreadable folder has none."""
+    """List split and path of each subfolder that is named after a split; none if it is unreadable."""
     try:
         with os.scandir(folder) as entries:
-            folders = sorted(Path(entry.path) for entry in entries if split_named(entry.name) and entry.is_dir())
+            named = [each for each in entries if split_named(each.name) in SPLITS and each.is_dir()]
     except OSError:
         return []
-    return [(str(split), path) for path in folders if (split := split_named(path.name)) in SPLITS]
+    return sorted((str(split_named(each.name)), Path(each.path)) for each in named)
 
 
 def search_folders(root: Path) -> list[Path]:
-    """Folders that may hold recordings: `root`, its split folders, and split folders in these.
+    """Folders that may hold recordings: `root`, its split folders, and the split folders in these.
 
-    The latter are in DSEC's archives of labels: train_semantic_segmentation/train.
+    DSEC's labels are in train_semantic_segmentation/train.
     """
     outer = [path for _, path in split_folders(root)]
-    return [root, *outer, *(path for folder in outer for _, path in split_folders(folder))]
+    inner = [path for folder in outer for _, path in split_folders(folder)]
+    return [root, *outer, *inner]
 
 
 def only_one(paths: Sequence[Path]) -> Path:
-    """Return the first of one or more paths; refuse two that are not links to the same file or folder."""
-    if (other := next((path for path in paths if path.resolve() != paths[0].resolve()), None)) is not None:
-        raise UserError(paths[0], f"also exists as {other}", "keep one of them")
+    """Return the first of one or more paths; refuse two that are not links to the same place."""
+    if len({path.resolve() for path in paths}) > 1:
+        raise UserError(paths[0], f"also exists as {paths[1]}", "keep one of them")
     return paths[0]
