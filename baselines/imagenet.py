@@ -156,6 +156,9 @@ class Imagenet(ImageMethod):
     @classmethod
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
         images = getattr(data, "images", None)
+        if images and images.flat:
+            remedy = "sort its images into a folder for each class, or remove it"
+            raise UserError(images.flat[0], "holds images outside of folders of classes", remedy)
         classes = len(images.classes) if images else IMAGENET_CLASSES
         if classes < 2:
             remedy = "use a folder with one folder of images per class"

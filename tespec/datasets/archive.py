@@ -1,4 +1,4 @@
-"""RVT's preprocessed archives of Gen1 and 1Mpx: histograms of 50 ms, and the labels that belong to them."""
+"""RVT's preprocessed archives of Gen1 and 1Mpx: histograms of windows of 50 ms."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,9 +22,11 @@ from tespec.events.store import CLIP
 # RVT's archives: one HDF5 chunk per window of 50 ms (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py).
 REPRESENTATIONS = Path("event_representations_v2") / "stacked_histogram_dt=50_nbins=10"
 FACTORS = {"event_representations.h5": 1, "event_representations_ds2_nearest.h5": 2}  # of Gen1 and 1Mpx
-ENDS = REPRESENTATIONS / "timestamps_us.npy"
+TIMES = REPRESENTATIONS / "timestamps_us.npy"  # of windows: ends (N,), or starts and ends (N, 2)
+WINDOW_OF_FRAME = REPRESENTATIONS / "objframe_idx_2_repr_idx.npy"  # (K,) for each label frame
 BINS, STORED_RULE, WINDOW_US = 10, "rvt", 50_000
-SPACING_US = (45_000, 55_000)  # of windows, which varies a little because windows are fitted between labels
+# Lengths and spacings of windows, which vary a little since windows are fitted between labels.
+SHORTEST_US, LONGEST_US = 45_000, 55_000
 
 
 @dataclass(frozen=True)
@@ -68,22 +70,45 @@ class ArchiveSource:
 
     def identity(self) -> list[dict[str, Any]]:
         """Name, size and sampled SHA-256 of the files of histograms and times."""
-        return [files.quick_hash(file) for file in (self.file, self.path / ENDS)]
+        return [files.quick_hash(file) for file in (self.file, self.path / TIMES)]
 
     @cached_property
     def windows(self) -> Windows:
-        """Windows (N, 2) of the histograms in us; an event at a border is in both windows."""
-        path, count = self.path / ENDS, len(self.data)
-        ends = load_array(path)
-        if ends.dtype.kind not in "iu" or ends.shape != (count,) or (ends[1:] <= ends[:-1]).any():
-            raise UserError(path, f"does not hold {count} increasing times, one for each histogram", AGAIN)
-        # Gen1 archives made with RVT's public script cover 50 ms of each 125 ms: 60 % of the events are lost.
+        """Windows (N, 2) of the histograms in us; an event at a border is in both windows.
+
+        RVT's archive of Gen1 stores their starts and ends, that of 1Mpx only their ends.
+        """
+        path, count = self.path / TIMES, len(self.data)
+        times = load_array(path)
+        known = times.dtype.kind in "iu" and times.shape in ((count,), (count, 2))
+        if not known or (times[1:] <= times[:-1]).any():
+            what = f"does not hold {count} increasing times, one for each histogram"
+            raise UserError(path, what, AGAIN)
+        times = times.astype(np.int64)
+        starts, ends = (times[:, 0], times[:, 1]) if times.ndim == 2 else (times - WINDOW_US, times)
+        lengths = ends - starts
+        if ((lengths < SHORTEST_US) | (lengths > LONGEST_US)).any():
+            what = f"its windows last {lengths.min()} to {lengths.max()} us, not {WINDOW_US}"
+            raise UserError(path, what, AGAIN)
+        # Gen1 archives of RVT's public script cover 50 ms of each 125 ms: 60 % of the events are lost.
         spacing = float(np.median(np.diff(ends))) if count > 1 else WINDOW_US
-        if not SPACING_US[0] <= spacing <= SPACING_US[1]:
+        if not SHORTEST_US <= spacing <= LONGEST_US:
             what = f"windows of 50 ms are {spacing / 1000:g} ms apart, so events between them are missing"
             remedy = "give RVT's own archive (not one made with its public script), or the raw recordings"
             raise UserError(path, what, remedy)
-        return ends.astype(np.int64)[:, None] - (WINDOW_US, 0)
+        return np.stack([starts, ends], axis=1)
+
+    def window_of_frame(self) -> NDArray[np.int64]:
+        """Index (K,) of the window of each label frame, rising.
+
+        As in uzh-rpg/RVT (data/genx_utils/sequence_base.py), which does not match times.
+        """
+        index, count = load_array(self.path / WINDOW_OF_FRAME), len(self.windows)
+        rising = index.ndim == 1 and index.dtype.kind in "iu" and (index[1:] > index[:-1]).all()
+        if not rising or ((index < 0) | (index >= count)).any():
+            what = f"does not hold rising indices of {count} histograms"
+            raise UserError(self.path / WINDOW_OF_FRAME, what, AGAIN)
+        return index.astype(np.int64)
 
     def require_window(self, length_ms: float | None) -> None:
         """Refuse windows of another length than the stored ones."""

@@ -12,6 +12,7 @@ from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
+from tespec.datasets.splits import only_one, search_folders
 from tespec.events.histogram import Region
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.ddd17 import EVENTS, INDEX, SENSOR, TIMES, read_index
@@ -45,7 +46,7 @@ class Ddd17(LabelledDataset):
         ddd17/dir0/segmentation_masks.zip (or the folder inside it)
         the same for dir1 dir3 dir4 dir6 dir7; dir5 has a single mask and is not used
 
-    Also read: recordings in the subfolder data/.
+    Also read: recordings in a subfolder data/, or in subfolders train/ and test/.
 
     Mask n belongs to image n - 1 and has its time. Events accumulate over missing masks; those of the first mask start
     at the previous image. Every mask is used. 200 of the 260 rows carry labels; the car's bonnet is below them.
@@ -69,9 +70,12 @@ class Ddd17(LabelledDataset):
         super().__init__(root, settings)
 
     def find(self, split: str, name: str) -> RecordingFiles:
-        folder = self.root / name
-        if not folder.is_dir():
-            raise UserError(folder, f"recording of the {split} split is missing", "copy it into the archive")
+        # Some loaders read <root>/train/dir0 and <root>/test/dir1; the names decide on the split, not the folders.
+        folders = [folder / name for folder in search_folders(self.root) if (folder / name).is_dir()]
+        if not folders:
+            what = f"recording of the {split} split is missing"
+            raise UserError(self.root / name, what, "copy it into the archive")
+        folder = only_one(folders)
         beside = tuple(folder / part for part in (INDEX, *MASK_PLACES, IMAGES, SPEED) if (folder / part).exists())
         return RecordingFiles(name, split, EventSource(folder, self.given_sensor), beside)
 

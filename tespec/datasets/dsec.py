@@ -8,24 +8,36 @@ import pydantic
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning, Flag, PositiveInt
-from tespec.datasets.base import SPLITS, LabelledDataset, RecordingFiles
+from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
 from tespec.datasets.recording import LabelledRecording
-from tespec.datasets.sources import EventSource
+from tespec.datasets.sources import EventSource, is_there
+from tespec.datasets.splits import only_one, search_folders
 from tespec.events.histogram import Region
 from tespec.events.readers.dsec import SENSOR
 from tespec.registry import DATASETS
 
-EVENTS, RECTIFY = "events/left/events.h5", "events/left/rectify_map.h5"
-FOLDERS = (*SPLITS, "")  # subfolders of the root that may hold sequences
-# Folders that may hold the masks, and the file of their times; {classes} is 11 or 19, {name} the sequence.
-LAYOUTS = {
-    "semantic/left/{classes}classes/data": "semantic/timestamps.txt",
-    "semantic/left/{classes}classes": "semantic/timestamps.txt",  # README of uzh-rpg/DSEC
-    "semantic/{classes}classes/data": "semantic/timestamps.txt",  # code of uzh-rpg/ess
-    "semantic/{classes}classes": "semantic/timestamps.txt",
-    "{classes}classes": "{name}_semantic_timestamps.txt",  # archive of the labels
-}
+# In a sequence's folder; {classes} is 11 or 19, {name} the sequence.
+EVENTS = (
+    "events/left/events.h5",  # train_events.zip, test_events.zip
+    "events_left/events.h5",  # {name}_events_left.zip, as unpacked by uzh-rpg/E-RAFT (download_dsec_test.py)
+)
+RECTIFY = "rectify_map.h5"  # next to the events
+MASKS = (
+    "semantic/left/{classes}classes/data",  # README of uzh-rpg/ess
+    "semantic/left/{classes}classes",  # README of uzh-rpg/DSEC
+    "semantic/{classes}classes/data",  # code of uzh-rpg/ess (DSEC/dataset/sequence.py)
+    "semantic/{classes}classes",
+    # train_semantic_segmentation.zip; Yan98/Event-Camera-Data-Dense-Pre-training (data/DESC_dataset.py)
+    "{classes}classes",
+)
+TIMES = (  # of the masks
+    "semantic/timestamps.txt",  # README of uzh-rpg/DSEC
+    "semantic/semantic_timestamps.txt",
+    "semantic/left/{name}_semantic_timestamps.txt",
+    "semantic/{name}_semantic_timestamps.txt",
+    "{name}_semantic_timestamps.txt",  # train_semantic_segmentation.zip
+)
 LABEL_SETS = {"all": slice(None), "ess": slice(6, None, 2)}
 
 
@@ -53,9 +65,10 @@ class Dsec(LabelledDataset):
         dsec/train/zurich_city_00_a/semantic/timestamps.txt
         the same for 01_a 02_a 04_a 05_a 06_a 07_a 08_a in train, 13_a 14_c 15_a in test
 
-    Also read: the layouts of the ESS code (semantic/11classes/data) and of the label archive (<sequence>/11classes with
-    <sequence>_semantic_timestamps.txt), and sequences directly in the folder. The number of `classes` in the settings,
-    11 or 19, selects the masks.
+    Also read: the official archives unpacked side by side (train_events, train_semantic_segmentation, ...) or into one
+    folder, the layout of the ESS code (semantic/11classes/data), times of masks named as in the label archive
+    (<sequence>_semantic_timestamps.txt) next to the masks or above, events_left/events.h5, and sequences directly in
+    the folder. The number of `classes` in the settings, 11 or 19, selects the masks.
 
     Events are moved to the nearest rectified pixel, where the labels are. 440 of the 480 rows carry labels.
     """
@@ -74,32 +87,34 @@ class Dsec(LabelledDataset):
         super().__init__(root, settings)
         if len(self.classes) not in (11, 19):
             raise UserError("classes", f"{len(self.classes)} are listed, but DSEC has masks of 11 or 19", "list those")
-        folders = {name: self._folder(name) for names in self.splits.values() for name in names}
-        masks = [self._masks(folder, name) for name, folder in folders.items() if folder is not None]
-        places = sorted({layout for layout, *_ in filter(None, masks)})
-        self.layout = f"masks in {' and '.join(places)}" if places else "no labels"
+        self._search = search_folders(root)
+        masks = [self._masks(folder) for names in self.splits.values() for name in names for folder in self._of(name)]
+        layouts = sorted({layout for layout in masks if layout})
+        self.layout = f"masks in {' and '.join(layouts)}" if layouts else "no labels"
 
-    def _folder(self, name: str) -> Path | None:
-        return next((self.root / each / name for each in FOLDERS if (self.root / each / name).is_dir()), None)
+    def _of(self, name: str) -> list[Path]:
+        """Folders of a sequence: one, or those of its events and its labels in archives unpacked side by side."""
+        return [folder / name for folder in self._search if (folder / name).is_dir()]
 
-    def _masks(self, folder: Path, name: str) -> tuple[str, Path, Path] | None:
-        """Layout, folder of the masks and file of their times; None if no layout has masks."""
-        for layout, stamps in LAYOUTS.items():
-            place = layout.format(classes=len(self.classes))
-            if any((folder / place).glob("*.png")):
-                return place, folder / place, folder / stamps.format(name=name)
-        return None
+    def _masks(self, folder: Path) -> str | None:
+        """Subfolder of a sequence's folder that holds its masks, if any."""
+        layouts = (layout.format(classes=len(self.classes)) for layout in MASKS)
+        return next((layout for layout in layouts if any((folder / layout).glob("*.png"))), None)
 
     def find(self, split: str, name: str) -> RecordingFiles:
-        if (folder := self._folder(name)) is None:
+        if not (folders := self._of(name)):
             what = f"recording of the {split} split is missing"
             raise UserError(self.root / name, what, "copy it there, or into a train, val or test folder")
-        if (labels := self._masks(folder, name)) is None:
+        if not (labelled := [folder for folder in folders if self._masks(folder)]):
             what = f"holds no masks of {len(self.classes)} classes in any known layout"
-            raise UserError(folder, what, "copy the labels of DSEC-Semantic next to the events")
-        _, masks, stamps = labels
-        rectify = folder / RECTIFY if self.protocol.rectify else None
-        return RecordingFiles(name, split, EventSource(folder / EVENTS, self.given_sensor, rectify), (masks, stamps))
+            raise UserError(folders[0], what, "copy the labels of DSEC-Semantic next to the events")
+        labels = only_one(labelled)
+        masks, times = labels / str(self._masks(labels)), [labels / path.format(name=name) for path in TIMES]
+        stamps = next((path for path in times if path.is_file()), times[-1])
+        paths = [folder / path for folder in folders for path in EVENTS]
+        events = only_one([path for path in paths if is_there(path)] or paths[:1])
+        rectify = events.with_name(RECTIFY) if self.protocol.rectify else None
+        return RecordingFiles(name, split, EventSource(events, self.given_sensor, rectify), (masks, stamps))
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         masks, stamps = files.beside

@@ -17,15 +17,18 @@ from tespec.core.settings import Downsample, Size
 from tespec.datasets.archive import WINDOW_US, is_archive, source_of
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles
+from tespec.datasets.mvsec import DATA
+from tespec.datasets.prophesee import EVENT_FILES
 from tespec.datasets.recording import LabelledRecording, Recording, fixed_windows, require_one_size
 from tespec.datasets.sources import EventSource, pack_missing, raise_or_leave_out
+from tespec.datasets.splits import UNDERSTOOD, split_folders, split_named
 from tespec.events.opening import FILES, format_of, has_columns
 from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.store import HEADER, STORE, header_of
 from tespec.registry import DATASETS, find_registered
 
-ENDINGS = ("_td.dat", "_data.hdf5")  # endings of event files, after the recording's name
+ENDINGS = (*EVENT_FILES, DATA)  # of event files, after the recording's name
 ALL = "all"  # split of an `EventFolder`
 LEFT_OUT = "left out"  # in place of a split: not named by a `dataset.json` that names others, or next to split folders
 HELD_OUT_SHARE = 0.2
@@ -75,8 +78,8 @@ def entries_below(root: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _is_recording(path: Path) -> bool:
-    if path.is_symlink() and not path.exists():
-        return path.suffix.lower() in ("", STORE, *FILES, *SUFFIXES)
+    if not (path.is_file() or path.is_dir()):  # a broken link, or a pipe or device that must not be opened
+        return not path.exists() and path.suffix.lower() in ("", STORE, *FILES, *SUFFIXES)
     suffix = path.suffix.lower() if path.is_file() else ""
     if suffix == ".npz":
         return arrays.holds_events(path)
@@ -126,21 +129,36 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
     """Group recordings, or folders of images, at or below `root` by split: "train", "val", "test" or "left out".
 
     The nearest `dataset.json` with splits above a recording decides; if it names others but not this one, the recording
-    is left out. Otherwise the official splits of data sets and task configs decide, and folders train, val and test,
-    next to which other folders are left out. Recordings in no split are used for training.
+    is left out. Otherwise the official splits of data sets and task configs decide, and folders that are named after
+    a split (see `split_named`), next to which other folders are left out. Recordings in no split are used for training.
+
+    Raises:
+        UserError: if a recording may be in a test split, since its folder is called "Test_2", for example.
     """
     found: dict[str, list[Path]] = {name: [] for name in (*SPLITS, LEFT_OUT)}
-    base, splits_in = Path(os.path.abspath(root)), cache(_splits_in)
+    base = Path(os.path.abspath(root))
     archives = [(kind, kind.splits) for kind in DATASETS.module_dict.values()]
     of_tasks = map(dataset_and_splits, names("tasks"))
     archives += [(find_registered(DATASETS, dataset, "dataset"), splits) for dataset, splits in of_tasks]
     whole = {path: Path(os.path.abspath(path)) for path in paths}
+    holding = {folder for path in whole.values() for folder in (path, *path.parents)}
+
+    @cache  # since a folder is above many recordings
+    def splits_in(folder: Path) -> frozenset[str]:
+        """Splits that have a folder in this one; below the root, only if it holds recordings."""
+        counted = holding.__contains__ if folder.is_relative_to(base) else Path.is_dir
+        return frozenset(split for split, path in split_folders(folder) if counted(path))
+
     described = {path: _described_split(whole[path], base) for path in paths}
     selective = {folder for folder, split in described.values() if split is not None}
     for path, (folder, split) in described.items():
         if split is None and folder not in selective:
-            of_folders = _split_of_folders(whole[path], base, splits_in)
-            split = _first_of((_split_of_archive(whole[path], archives), of_folders)) or TRAIN
+            official = _split_of_archive(whole[path], archives)
+            of_folders, doubtful = _split_of_folders(whole[path], base, splits_in)
+            if official is None and doubtful is not None:
+                what = f"may be a split, but its name is none of {', '.join(UNDERSTOOD)}"
+                raise UserError(doubtful, what, "rename it, or list the splits in a dataset.json")
+            split = _first_of((official, of_folders)) or TRAIN
         found[split or LEFT_OUT].append(path)
     if found[TEST] and not found[TRAIN] and not found[HELD_OUT]:
         what = "belongs to a test split, which pre-training must not use"
@@ -168,27 +186,30 @@ def _names_of(path: Path) -> set[str]:
     return {*path.parts, path.stem, *(path.name.removesuffix(ending) for ending in ENDINGS)}
 
 
-def _splits_in(folder: Path) -> list[str]:
-    return [name for name in SPLITS if (folder / name).is_dir() and any((folder / name).iterdir())]
+def _split_of_folders(
+    path: Path, root: Path, splits_in: Callable[[Path], frozenset[str]]
+) -> tuple[str | None, Path | None]:
+    """Split by the split folders above a recording, and the folder above it that may be a split, if any.
 
-
-def _split_of_folders(path: Path, root: Path, splits_in: Callable[[Path], list[str]]) -> str | None:
-    """Split by the folders train, val and test above a recording; next to train and another of them it is left out.
-
-    Above `root`, such a folder counts only next to a folder train, and nothing is left out. `splits_in` is
-    `_splits_in`, cached, since a folder is above many recordings.
+    Next to a train folder and another split folder, other folders are left out. Above `root`, split folders
+    count only next to a train folder, and nothing is left out. A folder inside a split folder is no other
+    split. `splits_in` returns the splits that have a folder in a folder.
     """
-    found = []
+    found: list[str] = []
+    doubtful: Path | None = None
     for level, folder in enumerate((path, *path.parents)):
         below = folder.parent.is_relative_to(root)
         if level >= LEVELS and not below:
             break
-        there = splits_in(folder.parent)
-        if folder.name in SPLITS and (below or TRAIN in there):
-            found.append(folder.name)
-        elif below and TRAIN in there and len(there) > 1:
+        siblings, split = splits_in(folder.parent), split_named(folder.name)
+        if split == UNKNOWN and (below or TRAIN in siblings) and folder.is_dir():
+            doubtful = folder
+        elif split in SPLITS and (below or TRAIN in siblings):
+            found.append(str(split))
+            doubtful = None
+        elif below and TRAIN in siblings and len(siblings) > 1:
             found.append(LEFT_OUT)
-    return _first_of(found)
+    return _first_of(found), doubtful
 
 
 def _split_of_archive(path: Path, archives: list[tuple[Any, Mapping[str, Sequence[str]]]]) -> str | None:

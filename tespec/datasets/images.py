@@ -24,6 +24,7 @@ from tespec.datasets.batches import WHOLE, Shard, lanes_of, sample_flip_zoom, sh
 from tespec.datasets.ddd17 import IMAGES, read_index
 from tespec.datasets.folder import LEFT_OUT, entries_below, split_recordings
 from tespec.datasets.recording import Recording, window_us
+from tespec.datasets.splits import split_folders, split_named
 from tespec.events.histogram import apply_maps
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -43,19 +44,21 @@ Augment = Callable[[NDArray[np.uint8], np.random.Generator], NDArray[np.uint8]]
 class ImageFolder:
     """Paths of training and held-out images, and the names of their folders as `classes`.
 
-    Folders of test splits (`excluded_test`) and folders next to split folders (`left_out`) are not used.
+    Images that lie directly in `root` or in a split folder are without a class (`flat`). Folders of test splits
+    (`excluded_test`) and folders next to split folders (`left_out`) are not used.
     """
 
     root: Path
     train: tuple[Path, ...]
     held_out: tuple[Path, ...]
     classes: tuple[str, ...]
+    flat: tuple[Path, ...]  # folders of images without a class
     excluded_test: tuple[str, ...]
     left_out: tuple[str, ...]
 
     def label(self, path: Path) -> int:
-        """Class index of an image, given by its folder."""
-        return self.classes.index(path.parent.name)
+        """Class index of an image, given by its folder; -1 without a class."""
+        return -1 if path.parent in self.flat else self.classes.index(path.parent.name)
 
     def counts(self) -> dict[str, dict[str, float]]:
         """Number of training ("train") and held-out ("held_out") images in each folder."""
@@ -101,9 +104,17 @@ def open_images(root: Path) -> ImageFolder:
         train = sorted(set(train) - set(held_out))
     if not train:
         raise UserError(root, "holds images only in val", "put training images into train")
-    classes = sorted({path.parent.name for path in (*train, *held_out)})
+    folders = sorted({path.parent for path in (*train, *held_out)})
+    flat = tuple(folder for folder in folders if folder == root or _is_split(folder, split[folder]))
+    classes = sorted({folder.name for folder in folders if folder not in flat})
     unused = [tuple(folder.relative_to(root).as_posix() for folder in splits[name]) for name in (TEST, LEFT_OUT)]
-    return ImageFolder(root, tuple(train), tuple(held_out), tuple(classes), *unused)
+    return ImageFolder(root, tuple(train), tuple(held_out), tuple(classes), flat, *unused)
+
+
+def _is_split(folder: Path, split: str) -> bool:
+    """Whether a folder of images is a split itself and not a class: a class may be called "train" as well."""
+    siblings = {other for other, _ in split_folders(folder.parent)}
+    return split_named(folder.name) == split and (split != TRAIN or len(siblings) > 1)
 
 
 def _is_image(entry: os.DirEntry[str]) -> bool:

@@ -43,7 +43,11 @@ def mask_names(place: Path) -> dict[int, str]:
         if match is None or PurePosixPath(name).name.startswith("."):  # macOS adds "._" twins to archives
             continue
         if (other := found.setdefault(int(match[1]), name)) != name:
-            raise UserError(place, f"{other} and {name} are both mask {int(match[1])}", "keep one of them")
+            what, remedy = f"{other} and {name} are both mask {int(match[1])}", "keep one of them"
+            if (folders := [str(PurePosixPath(each).parent) for each in (other, name)])[0] != folders[1]:
+                what = f"mask {int(match[1])} is in the folders {folders[0]} and {folders[1]} inside it"
+                remedy = "keep the folder of the masks whose pixels are class indices"
+            raise UserError(place, what, remedy)
     if not found:
         raise UserError(place, "holds no masks (PNG files whose names end in a number)", AGAIN)
     return dict(sorted(found.items()))

@@ -7,6 +7,7 @@ from tespec.datasets.base import LabelledDataset, RecordingFiles
 from tespec.datasets.labels import DepthMaps
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, is_there
+from tespec.datasets.splits import only_one
 from tespec.events.histogram import Region
 from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
 from tespec.events.readers.mvsec import SENSOR
@@ -28,7 +29,8 @@ class Mvsec(LabelledDataset):
         mvsec/outdoor_day2_data.hdf5     mvsec/outdoor_day2_gt.hdf5
         the same for outdoor_day1, outdoor_night1, outdoor_night2, outdoor_night3
 
-    Also read: the same files in a subfolder. They are read without conversion.
+    Also read: the same files in subfolders, such as outdoor_day/ and outdoor_night/ of the download page. They are
+    read without conversion.
 
     Labels have the times of the depth maps; images, which differ in number, are not used. The ground truth is
     depth_image_raw, since depth_image_rect is at rectified pixels and the events are not. The events of a map are those
@@ -49,10 +51,9 @@ class Mvsec(LabelledDataset):
     def find(self, split: str, name: str) -> RecordingFiles:
         places = [folder / f"{name}{DATA}" for folder in (self.root, *sorted(self.root.iterdir()))]
         found = [path for path in places if is_there(path)]
-        if len(found) != 1:
-            what = f"also exists as {found[1]}" if found else f"recording of the {split} split is missing"
-            raise UserError((found or places)[0], what, "keep one of them" if found else "copy it into the folder")
-        (data,) = found
+        if not found:
+            raise UserError(places[0], f"recording of the {split} split is missing", "copy it into the folder")
+        data = only_one(found)
         truth = data.with_name(f"{name}{TRUTH}")
         if not truth.is_file():
             raise UserError(truth, "no such file", "copy the ground truth next to the events")

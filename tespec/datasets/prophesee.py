@@ -15,19 +15,21 @@ from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning, Flag, NonNegativeFloat, PositiveFloat, Share, Size
-from tespec.datasets.archive import REPRESENTATIONS, ArchiveSource
+from tespec.datasets.archive import REPRESENTATIONS, WINDOW_OF_FRAME, WINDOW_US, ArchiveSource
 from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import speed_at
 from tespec.datasets.recording import LabelledRecording, reduced
 from tespec.datasets.sources import EventSource
+from tespec.datasets.splits import only_one, split_folders, split_named
 from tespec.events.readers.arrays import AGAIN, load_array, load_arrays
 from tespec.events.store import STORE
 from tespec.registry import DATASETS
 
-DAT, ARCHIVE = "Prophesee .dat", "RVT's preprocessed archive"  # layouts
-EVENT_FILE, BOX_FILE = "_td.dat", "_bbox.npy"
-INTERMEDIATE = ("_td.dat.h5", "_td.h5")  # event files of RVT's preprocessing
+ARCHIVE = "RVT's preprocessed archive"  # layout
+# Event files: Prophesee's, and those of RVT (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py).
+EVENT_FILES, BOX_FILE = ("_td.dat.h5", "_td.h5", "_td.dat"), "_bbox.npy"
 LABELS = Path("labels_v2") / "labels.npz"  # in a recording folder of RVT's archives
+ROW_OF_FRAME = "objframe_idx_2_label_idx"  # in the same file: row of the first box of each label frame
 EVERY = ("*",)  # in place of a split's names: every recording in its folder
 
 FIRST_LABEL_US = 100_000  # earlier label frames are left out (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py)
@@ -160,15 +162,17 @@ def recordings_in(folder: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         file = path.with_name(path.name.removesuffix(STORE))
-        if file.name.endswith(INTERMEDIATE):
-            remedy = "give the .dat or RVT's preprocessed archive"
-            raise UserError(path, "is RVT's intermediate .h5, which is not supported", remedy)
-        raw = file.name.endswith(EVENT_FILE)
-        if raw or (path / REPRESENTATIONS).is_dir() or (path / LABELS).is_file():
-            other = found.setdefault(file.name.removesuffix(EVENT_FILE), file)
-            if raw != other.name.endswith(EVENT_FILE):
+        ending = event_ending(file)
+        if ending or (path / REPRESENTATIONS).is_dir() or (path / LABELS).is_file():
+            other = found.setdefault(file.name.removesuffix(ending), file)
+            if file != other:
                 raise UserError(file, f"also exists as {other.name}", "keep one of them")
     return dict(sorted(found.items()))
+
+
+def event_ending(path: Path) -> str:
+    """Ending of an event file's name after the recording's name, or "" for other files."""
+    return next((ending for ending in EVENT_FILES if path.name.endswith(ending)), "")
 
 
 class PropheseeDataset(LabelledDataset):
@@ -184,13 +188,15 @@ class PropheseeDataset(LabelledDataset):
 
     def __init__(self, root: Path, settings: Finetuning) -> None:
         super().__init__(root, settings)
-        places = [path for path in (root, *sorted(root.iterdir())) if any((path / split).is_dir() for split in SPLITS)]
+        places = [path for path in (root, *sorted(root.iterdir())) if split_folders(path)]
         if root not in places and len(places) != 1:
             there = f" ({len(places)} of its folders do)" if places else ""
             what = f"has no train, val or test folder{there}"
             raise UserError(root, what, "give the folder that contains them")
         self.root = places[0]
-        self._found = {split: recordings_in(self.root / split) for split in self.splits}
+        found = {split: [path for of, path in split_folders(self.root) if of == split] for split in SPLITS}
+        self.folders = {split: only_one(paths or [self.root / split]) for split, paths in found.items()}
+        self._found = {split: recordings_in(self.folders[split]) for split in self.splits}
         other = {Gen1: OneMpx, OneMpx: Gen1}.get(type(self))  # which numbers its classes differently
         if other and any(other.official.match(name) for found in self._found.values() for name in found):
             raise UserError(self.root, f"has recordings of {other.title}", f"give the folder of {self.title}")
@@ -200,14 +206,14 @@ class PropheseeDataset(LabelledDataset):
             {split: [name for name in found if name not in self.protocol.skip] for split, found in self._found.items()}
         )
         paths = (path for found in self._found.values() for path in found.values())
-        layouts = {DAT if path.name.endswith(EVENT_FILE) else ARCHIVE for path in paths}
-        if len(layouts) > 1:
-            raise UserError(self.root, f"mixes {DAT} files with {ARCHIVE}", "keep only one of the two")
-        self.layout = "".join(layouts) or "no recordings"
+        layouts = {event_ending(path) or ARCHIVE for path in paths}
+        if ARCHIVE in layouts and len(layouts) > 1:
+            raise UserError(self.root, f"mixes event files with {ARCHIVE}", "keep only one of the two")
+        self.layout = ", ".join(sorted(layouts)) or "no recordings"
 
     def names(self, split: str) -> tuple[str, ...]:
         """Names of the recordings of a split, without those in `protocol.skip`."""
-        names, folder, skipped = super().names(split), self.root / split, self.protocol.skip
+        names, folder, skipped = super().names(split), self.folders[split], self.protocol.skip
         if names == EVERY:
             names = tuple(self._found.get(split, ()))
             for path in sorted(folder.glob(f"*{BOX_FILE}")):
@@ -219,7 +225,7 @@ class PropheseeDataset(LabelledDataset):
 
     def find(self, split: str, name: str) -> RecordingFiles:
         if name not in self._found.get(split, {}):
-            where = self.root / split / f"{name}_td.dat"
+            where = self.folders[split] / f"{name}_td.dat"
             raise UserError(where, f"recording of the {split} split is missing", "copy it into the folder")
         path = self._found[split][name]
         if self.layout == ARCHIVE:
@@ -252,17 +258,25 @@ class PropheseeDataset(LabelledDataset):
     def _open_archive(self, files: RecordingFiles, source: ArchiveSource, count: int) -> LabelledRecording:
         source.require_window(self.rule.length_ms)
         region, windows, path = source.region, source.windows, source.path / LABELS
-        boxes = raw_boxes(load_arrays(path, ("labels",))[0], path, count)
-        times = np.unique(boxes.t)
-        if not np.isin(times, windows[:, 1]).all():
-            raise UserError(path, "has boxes at times that are not the end of a histogram", "unpack it again")
-        places, start = np.searchsorted(windows[:, 1], times), start_of(max(0, int(windows[0, 0])))
+        stored, row_of_frame = load_arrays(path, ("labels", ROW_OF_FRAME))
+        boxes, labelled = raw_boxes(stored, path, count), source.window_of_frame()
+        box_times, first_rows = np.unique(boxes.t, return_index=True)
+        if not np.array_equal(first_rows, row_of_frame) or len(labelled) != len(row_of_frame):
+            counts = f"{len(box_times)}, {len(row_of_frame)} and {len(labelled)} label frames"
+            what = f"boxes, {ROW_OF_FRAME} and {WINDOW_OF_FRAME.name} do not match ({counts})"
+            raise UserError(path, what, "unpack the archive again")
+        # A label has the time at which its window ends. In Gen1, its boxes are 1 us earlier.
+        times = windows[labelled, 1]
+        if (farthest := int(np.abs(box_times - times).max())) > WINDOW_US:
+            what = f"has boxes {farthest} us from the end of their window"
+            raise UserError(path, what, "unpack the archive again")
+        boxes = boxes._replace(t=np.repeat(times, np.diff(first_rows, append=len(boxes.t))))
         if not self.rule.recurrent:
-            windows, places = windows[places], np.arange(len(places), dtype=np.int64)
+            windows, labelled = windows[labelled], np.arange(len(labelled), dtype=np.int64)
         sensor = region.factor * region.height, region.factor * region.width
         labels = BoxLabels(boxes.downsampled(region.factor, sensor), times)
-        speed = speed_at(self.root, files.name, times)
-        return LabelledRecording(files.name, source, region, windows, labels, places, speed, start=start)
+        speed, start = speed_at(self.root, files.name, times), start_of(max(0, int(source.windows[0, 0])))
+        return LabelledRecording(files.name, source, region, windows, labels, labelled, speed, start=start)
 
     @classmethod
     def split_of(cls, path: Path, splits: Mapping[str, Sequence[str]]) -> str | None:
@@ -270,7 +284,9 @@ class PropheseeDataset(LabelledDataset):
         parts = path.parts[-LEVELS:]
         if not any(cls.official.match(part) for part in parts):
             return None
-        return next((part for part in reversed(parts) if part in SPLITS), UNKNOWN)
+        # "dev" names a folder of software as well.
+        named = (split_named(part) for part in reversed(parts) if part.casefold() != "dev")
+        return next((split for split in named if split in SPLITS), UNKNOWN)
 
 
 @DATASETS.register_module()
@@ -287,8 +303,8 @@ class Gen1(PropheseeDataset):
         gen1/train/<name>_td.dat   gen1/train/<name>_bbox.npy
         gen1/val/...               gen1/test/...
 
-    Also read: RVT's preprocessed archive, which requires --set rule=rvt. Recordings whose boxes RVT's rules would
-    all remove are left out (protocol.skip).
+    Also read: RVT's raw files (<name>_td.dat.h5, <name>_td.h5), and RVT's preprocessed archive, which requires
+    --set rule=rvt. Recordings whose boxes RVT's rules would all remove are left out (protocol.skip).
     """
 
     title = "Gen1"
@@ -310,8 +326,8 @@ class OneMpx(PropheseeDataset):
         1mpx/train/<name>_td.dat   1mpx/train/<name>_bbox.npy
         1mpx/val/...               1mpx/test/...
 
-    Also read: RVT's preprocessed archive, which requires --set rule=rvt. Only the classes pedestrian, two-wheeler and
-    car are used.
+    Also read: RVT's raw files (<name>_td.dat.h5, <name>_td.h5), and RVT's preprocessed archive, which requires
+    --set rule=rvt. Only the classes pedestrian, two-wheeler and car are used.
     """
 
     title = "1Mpx"

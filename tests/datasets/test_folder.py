@@ -1,8 +1,10 @@
 """Folders of recordings: in every layout, all are found, and no test or validation recording is trained on."""
 
 import json
+import os
 import re
 import shutil
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from tespec.core.settings import Downsample
 from tespec.datasets.check import check, problems
 from tespec.datasets.folder import EventFolder, divide, find_recordings, split_recordings
 from tespec.datasets.images import open_images
+from tespec.datasets.splits import split_folders, split_named
 from tespec.events.histogram import Region
 from tespec.events.opening import open_reader
 from tespec.events.packing import pack
@@ -34,8 +37,8 @@ SPLIT = {
     "gen1": (["test/", "17-04-13_15-05-13"], ["17-04-13_15-05-10", "17-04-13_15-05-11"], "17-04-13_15-05-12"),
     "1mpx": (["test/", "moorea_2019-02-19_002"], ["moorea_2019-02-19_000"], "moorea_2019-02-19_001"),
 }
-# The files of "dat-no-size" do not specify the sensor's size, so it would have to be given.
-EVERY_LAYOUT = [(dataset, layout) for dataset in LAYOUTS for layout in LAYOUTS[dataset] if layout != "dat-no-size"]
+# The files of some layouts do not specify the sensor's size, so it would have to be given.
+EVERY_LAYOUT = [(dataset, layout) for dataset in LAYOUTS for layout in LAYOUTS[dataset] if "no-size" not in layout]
 
 
 def official(world, folder, dataset, layout=""):
@@ -157,16 +160,16 @@ def test_recordings_of_ones_own_are_left_out_by_no_name(tmp_path):
 
 
 def test_what_lies_beside_the_folders_of_splits_is_left_out_and_named(tmp_path):
-    files = "train/one.dat", "test/two.dat", "testing/three.dat", "extra/train/four.dat", "five.dat"
+    files = "train/one.dat", "test/two.dat", "more/three.dat", "extra/train/four.dat", "five.dat"
     write_recordings(tmp_path, *files, height=48, width=64)
     division = divide(tmp_path, 50, WHOLE)
     assert {recording.path for recording in division.train + division.held_out} == {tmp_path / "train" / "one.dat"}
     assert division.excluded_test == ("test/two.dat",)
-    assert division.left_out == ("extra/train/four.dat", "five.dat", "testing/three.dat")
+    assert division.left_out == ("extra/train/four.dat", "five.dat", "more/three.dat")
     assert divide(tmp_path / "extra", 50, WHOLE).train
     tested, beside = open_pretraining(pretraining_settings("tespec", "sample", ["segments=5"]), tmp_path).notes
     assert tested == "skipped (test split): test/two.dat"
-    assert beside.endswith("not listed in dataset.json): extra/train/four.dat, five.dat, testing/three.dat")
+    assert beside.endswith("not listed in dataset.json): extra/train/four.dat, five.dat, more/three.dat")
 
 
 def test_folders_of_images_may_have_the_names_of_splits_and_recordings(tmp_path):
@@ -239,12 +242,65 @@ def test_links_to_folders_are_followed_once_and_never_in_circles(tmp_path):
     assert {*images.train, *images.held_out} == {root / "1.png", root / "linked" / "2.png"}
 
 
-def test_folders_of_splits_are_listed_once_and_not_for_each_recording(tmp_path, monkeypatch):
+def test_each_folder_is_searched_for_splits_once_and_not_for_each_recording(tmp_path, monkeypatch):
     write_recordings(tmp_path, *(f"{split}/{number}.dat" for split in ("train", "test") for number in range(5)))
-    listed, iterdir = [], Path.iterdir
-    monkeypatch.setattr(Path, "iterdir", lambda folder: listed.append(folder) or iterdir(folder))
+    listed, replaced = [], "tespec.datasets.folder.split_folders"
+    monkeypatch.setattr(replaced, lambda path: listed.append(path) or split_folders(path))
     assert len(split_recordings(tmp_path, find_recordings(tmp_path))["train"]) == 5
-    assert sorted(listed) == [tmp_path / "test", tmp_path / "train"]
+    assert len(listed) == len(set(listed))
+    assert {tmp_path, tmp_path / "test", tmp_path / "train"} <= set(listed)
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [("train", "train"), ("Training", "train"), ("TRAIN", "train"), ("train_events", "train"),
+     ("val", "val"), ("Valid", "val"), ("validation", "val"), ("dev", "val"),
+     ("test", "test"), ("Testing", "test"), ("test_events", "test"),
+     ("Test_2", "unknown"), ("train2", "unknown"), ("test-clean", "unknown"), ("trainval", "unknown"),
+     ("ILSVRC2012_img_val", "unknown"), ("my testset", "unknown"), ("eval", "unknown"), ("train_val", "unknown"),
+     ("latest", None), ("contest", None), ("valley", None), ("device", None), ("testimony", None), ("dir1", None)],
+)  # fmt: skip
+def test_folders_are_splits_by_every_usual_name(tmp_path, name, split):
+    """Whether a folder is alone, next to others of no split, or next to a folder "train"."""
+    assert split_named(name) == split
+    for others in ((), ("city",), ("city", "train/a")):
+        root = tmp_path / str(len(others))
+        (path,) = write_recordings(root, f"{name}/drive/r.dat")
+        write_recordings(root, *(f"{other}/s.dat" for other in others))
+        if split == "unknown":
+            what = rf"{re.escape(name)}: may be a split, but its name is none of train, training, val, .*; rename it"
+            with pytest.raises(UserError, match=what):
+                split_recordings(root, find_recordings(root))
+            continue
+        if split == "test" and "train/a" not in others and not others:
+            with pytest.raises(UserError, match="belongs to a test split"):
+                split_recordings(root, find_recordings(root))
+            continue
+        found = split_recordings(root, find_recordings(root))
+        assert next(of for of, paths in found.items() if path in paths) == (split or "train")
+
+
+def test_a_doubtful_folder_is_refused_outside_of_splits_alone(tmp_path):
+    """Also when it is given itself, next to a split; a `dataset.json` can say what it is."""
+    write_recordings(tmp_path, "Train/test_drive/a.dat", "Train/test_2.dat", "test_3.dat")
+    found = split_recordings(tmp_path, find_recordings(tmp_path))
+    assert [path.name for path in found["train"]] == ["test_2.dat", "a.dat", "test_3.dat"]
+    (path,) = write_recordings(tmp_path, "Test_2/train/b.dat")
+    for root in (tmp_path, tmp_path / "Test_2"):
+        with pytest.raises(UserError, match=r"Test_2: may be a split"):
+            split_recordings(root, find_recordings(root))
+    (tmp_path / "dataset.json").write_text('{"splits": {"train": ["Train"], "test": ["Test_2"]}}')
+    assert split_recordings(tmp_path, find_recordings(tmp_path))["test"] == [path]
+
+
+def test_pipes_and_sockets_in_a_folder_are_never_opened(tmp_path):
+    (path,) = write_recordings(tmp_path, "train/one.dat")
+    for ending in (".raw", ".dat", ".h5", ".hdf5", ".npz", ".aedat4", ".csv", ".bin", ".png", ""):
+        os.mkfifo(tmp_path / "train" / f"pipe{ending}")
+    (tmp_path / "train" / "device.raw").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "s.raw"))
+        assert find_recordings(tmp_path) == [path]
 
 
 MISTAKES = {

@@ -21,6 +21,7 @@ from tespec.core.settings import Downsample
 from tespec.datasets import images
 from tespec.datasets.folder import divide
 from tespec.datasets.images import as_input, held_out_batch, open_images, paired, read_image, seeded
+from tespec.pretraining.method import new_network, open_pretraining
 
 VIEW = v2.Compose([v2.RandomResizedCrop((16, 24)), v2.ColorJitter(0.4), v2.PILToTensor()])
 
@@ -87,6 +88,43 @@ def test_frames_are_found_by_the_number_at_the_end_of_their_names(tiny_world, tm
         (root / "imgs" / name).touch()
     after = paired(divide(root, 50, Downsample(1, "nearest")).train, 50)
     assert [int(path.stem) for path in after[0].images] == [int(path.stem[4:]) for path in before[0].images]
+
+
+def write_images(root, *names):
+    for number, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), 20 * number).save(root / name)
+
+
+FLAT = {
+    "ImageNet's flat val": (["train/n01/0.png", "train/n02/1.png", "val/n01_2.png"], ["n01", "n02"], ["val"]),
+    "flat Valid": (["Training/n01/0.png", "Training/n02/1.png", "Valid/2.png"], ["n01", "n02"], ["Valid"]),
+    "flat splits": (["train/0.png", "train/1.png", "validation/2.png"], [], ["train", "validation"]),
+    "flat val among classes": (["n01/0.png", "n02/1.png", "val/2.png"], ["n01", "n02"], ["val"]),
+    "in the folder itself": (["0.png", "n01/1.png", "n02/2.png"], ["n01", "n02"], ["."]),
+    "a class called train": (["train/0.png", "bus/1.png", "car/2.png"], ["bus", "car", "train"], []),
+    "a flat test": (["train/n01/0.png", "train/n02/1.png", "train/n02/2.png", "Test/3.png"], ["n01", "n02"], []),
+}
+
+
+@pytest.mark.parametrize(("names", "classes", "flat"), FLAT.values(), ids=FLAT)
+def test_flat_folders_of_images_are_no_classes(tmp_path, names, classes, flat):
+    write_images(tmp_path, *names)
+    folder = open_images(tmp_path)
+    assert (list(folder.classes), [path.relative_to(tmp_path).as_posix() for path in folder.flat]) == (classes, flat)
+    assert not [path for path in (*folder.train, *folder.held_out) if "Test" in path.parts]
+    labels = {folder.label(path) for path in (*folder.train, *folder.held_out)}
+    assert labels == {*range(len(classes)), *([-1] if flat else [])}
+
+
+def test_images_without_a_class_serve_methods_without_labels_alone(tmp_path):
+    names = [f"train/n0{number % 2}/{number}.png" for number in range(16)]
+    write_images(tmp_path, *names, *(f"val/{number}.png" for number in range(8)))
+    imagenet, moby = (pretraining_settings(method, "sample", [], "swin") for method in ("imagenet", "moby"))
+    assert sum(counts.get("held_out", 0) for counts in open_pretraining(moby, tmp_path).recordings().values()) == 8
+    task = open_pretraining(imagenet, tmp_path)
+    with pytest.raises(UserError, match=r"val: holds images outside of folders of classes; sort its images into a"):
+        new_network(imagenet, task)
 
 
 def numbers():

@@ -2,8 +2,11 @@
 
 import dataclasses
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
+import h5py
+import hdf5plugin  # noqa: F401  # registers the filter of RVT's files
 import numpy as np
 import pytest
 from event_files import random_events
@@ -15,8 +18,9 @@ from twins.rvt_archive import archive
 
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
-from tespec.datasets.archive import ENDS, REPRESENTATIONS
-from tespec.datasets.prophesee import BoxLabels, PropheseeProtocol, choose_boxes, choose_frames, raw_boxes
+from tespec.datasets.archive import REPRESENTATIONS, WINDOW_OF_FRAME
+from tespec.datasets.archive import TIMES as WINDOW_TIMES
+from tespec.datasets.prophesee import LABELS, BoxLabels, PropheseeProtocol, choose_boxes, choose_frames, raw_boxes
 from tespec.datasets.recording import contiguous_windows
 from tespec.events.histogram import FlipZoom
 from tespec.events.readers.dat import write_dat
@@ -150,6 +154,22 @@ def test_every_recording_of_a_split_but_the_skipped_ones_is_there_in_order(root)
         changed.recordings("test")
 
 
+def test_event_files_of_several_kinds_are_each_a_recording(root):
+    test = root / "test"
+    for name, ending in (("d", "_td.dat.h5"), ("e", "_td.h5"), ("f", "_td.dat.h5.store")):
+        (test / f"{name}{ending}").touch()
+        shutil.copy(test / "c_bbox.npy", test / f"{name}_bbox.npy")
+    data = opened(root)
+    paths = {name: data.find("test", name).source.path.name for name in data.names("test")}
+    assert paths == {"c": "c_td.dat", "d": "d_td.dat.h5", "e": "e_td.h5", "f": "f_td.dat.h5"}
+    assert data.layout == "_td.dat, _td.dat.h5, _td.h5"
+    for ending in ("_td.h5", "_td.dat.h5.store"):
+        (test / f"c{ending}").touch()
+        with pytest.raises(UserError, match=rf"c{ending.removesuffix('.store')}: also exists as c_td\.dat; keep one"):
+            opened(root)
+        (test / f"c{ending}").unlink()
+
+
 def test_five_windows_of_50_ms_lead_from_label_to_label_or_one_to_each(root):
     (recording,) = opened(root).recordings("test")
     assert (recording.label_times.tolist(), recording.left_out) == (TIMES[1:], 1)
@@ -237,12 +257,64 @@ def test_a_protocol_or_factor_that_an_archive_is_not_stored_with_is_refused(tiny
 COUNTS = REPRESENTATIONS / "event_representations.h5"
 
 
+def boxes_of(**changes):
+    """Change arrays of an archive's labels.npz; None removes one."""
+
+    def spoil(path):
+        arrays = dict(np.load(path))
+        arrays |= {name: change(arrays[name]) for name, change in changes.items()}
+        np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+
+    return spoil
+
+
+def earlier(stored, us=1):
+    stored["t"] -= us
+    return stored
+
+
+def starts_and_ends(ends, length=50_000):
+    return np.stack([ends - length, ends], axis=1)
+
+
+@pytest.mark.parametrize("arch", ["recurrent", "feedforward"])
+def test_rvts_own_archive_of_gen1_is_read_by_its_index_files(made, tmp_path, arch):
+    """It holds starts and ends of windows, and boxes 1 us before the ends (249999, 499999, ...)."""
+    (before,) = opened(made, "gen1", "rule=rvt", arch=arch).recordings("test")
+    folder = shutil.copytree(made, tmp_path / "archive") / "test" / "a"
+    content(starts_and_ends)(folder / WINDOW_TIMES)
+    boxes_of(labels=earlier)(folder / LABELS)
+    (recording,) = opened(tmp_path / "archive", "gen1", "rule=rvt", arch=arch).recordings("test")
+    np.testing.assert_array_equal(recording.windows, before.windows)
+    assert recording.label_times.tolist() == before.label_times.tolist() == TIMES[1:]
+    for one, other in zip(recording.labels, before.labels, strict=True):
+        assert len(one.label) == 1
+        np.testing.assert_equal(one, other)
+    np.testing.assert_array_equal(recording.histograms(0, 5, 10, "rvt"), before.histograms(0, 5, 10, "rvt"))
+    # The index decides: boxes belong to another window if it says so.
+    content(lambda index: index - 1)(folder / WINDOW_OF_FRAME)
+    (moved,) = opened(tmp_path / "archive", "gen1", "rule=rvt", arch=arch).recordings("test")
+    assert moved.label_times.tolist() == [time - 50_000 for time in TIMES[1:]]
+
+
 @pytest.mark.parametrize(
     ("file", "spoil", "message"),
     [(COUNTS, content(lambda data: data.astype("u2"), "data"), r"data is uint16 \(24, 20, 240, 304\) instead of uint8"),
      (COUNTS, content(lambda data: data * 11, "data"), r"event_representations\.h5: holds counts above 10"),
-     (ENDS, content(lambda times: times[:-1]), "does not hold 24 increasing times"),
-     (ENDS, content(lambda times: times + 7), r"labels\.npz: has boxes at times that are not the end")],
+     (WINDOW_TIMES, content(lambda times: times[:-1]), "does not hold 24 increasing times, one for each"),
+     (WINDOW_TIMES, content(lambda times: times[::-1]), "does not hold 24 increasing times"),
+     (WINDOW_TIMES, content(lambda times: starts_and_ends(times, 250_000)), "last 250000 to 250000 us, not 50000"),
+     (WINDOW_TIMES, content(lambda times: starts_and_ends(times)[:, ::-1]), "last -50000 to -50000 us, not 50000"),
+     (WINDOW_TIMES, content(lambda times: times + 60_000), r"labels\.npz: has boxes 60000 us from the end of their"),
+     (WINDOW_OF_FRAME, lambda path: path.unlink(), r"repr_idx\.npy: not a readable \.npy file"),
+     (WINDOW_OF_FRAME, content(lambda index: index[::-1]), "does not hold rising indices of 24 histograms"),
+     (WINDOW_OF_FRAME, content(lambda index: index + 1), "does not hold rising indices of 24 histograms"),
+     (WINDOW_OF_FRAME, content(lambda index: index - 4), "does not hold rising indices of 24 histograms"),
+     (WINDOW_OF_FRAME, content(lambda index: index * 0.5), "does not hold rising indices of 24 histograms"),
+     (WINDOW_OF_FRAME, content(lambda index: index[:-1]), r"do not match \(5, 5 and 4 label frames\); unpack"),
+     (LABELS, boxes_of(objframe_idx_2_label_idx=lambda rows: rows + 1), r"do not match \(5, 5 and 5"),
+     (LABELS, boxes_of(objframe_idx_2_label_idx=lambda rows: rows[1:]), r"do not match \(5, 4 and 5"),
+     (LABELS, boxes_of(objframe_idx_2_label_idx=lambda rows: None), "lacks one of the arrays labels, objframe_idx_2")],
 )  # fmt: skip
 def test_damaged_archives_are_refused(made, tmp_path, file, spoil, message):
     root = shutil.copytree(made, tmp_path / "archive")
@@ -265,3 +337,52 @@ def test_histograms_that_an_archive_does_not_hold_are_refused(made, changes, lat
 
     with pytest.raises(UserError, match=message):
         read()
+
+
+# What RVT's own script made of recordings: tests/data/NOTICE.md.
+RVT = Path(__file__).parents[1] / "data" / "rvt_script_fixture"
+SCRIPT = {
+    "gen1": (GEN1, 2, "17-03-30_12-53-58_1037500000_1097500000", "event_representations.h5"),
+    "1mpx": (ONE_MPX, 3, "moorea_2019-06-14_002_976500000_1036500000", "event_representations_ds2_nearest.h5"),
+}
+
+
+@pytest.mark.parametrize("task", SCRIPT)
+def test_histograms_frames_and_boxes_are_those_of_rvts_script(task):
+    rules, classes, name, counts = SCRIPT[task]
+    folder = "gen1" if task == "gen1" else "gen4"
+    archived = RVT / f"{folder}_proc" / "train" / name
+    (raw,) = opened(RVT / f"{folder}_raw", task).recordings("train")
+    ends = np.load(archived / WINDOW_TIMES)
+    with h5py.File(archived / REPRESENTATIONS / counts) as file:
+        expected = file["data"][:]
+    found = dataclasses.replace(raw, windows=starts_and_ends(ends)).histograms(0, len(ends), 10, "rvt")
+    assert expected.sum() > 5_000
+    np.testing.assert_array_equal(found, expected)
+
+    np.testing.assert_array_equal(raw.label_times, np.load(archived / "labels_v2" / "timestamps_us.npy"))
+    stored = np.load(archived / LABELS)["labels"]
+    path = RVT / f"{folder}_raw" / "train" / f"{name}_bbox.npy"
+    sensor = type(opened(RVT / f"{folder}_raw", task)).sensor
+    kept = choose_boxes(raw_boxes(np.load(path), path, 7), rules, classes, sensor, training=True)
+    kept = kept.keep(np.isin(kept.t, raw.label_times))
+    assert (kept.t.tolist(), kept.label.tolist()) == (stored["t"].tolist(), stored["class_id"].tolist())
+    sizes = kept.corners[:, 2:] - kept.corners[:, :2]
+    for values, field in zip((*kept.corners[:, :2].T, *sizes.T), "xywh", strict=True):
+        np.testing.assert_array_equal(values, stored[field])
+
+
+def test_the_archive_that_rvts_script_makes_of_1mpx_has_the_labels_of_its_recording():
+    (raw,), (archived,) = (
+        opened(RVT / f"gen4_{kind}", "1mpx", "rule=rvt").recordings("train") for kind in ("raw", "proc")
+    )
+    assert archived.label_times.tolist() == raw.label_times.tolist()
+    for one, other in zip(archived.labels, raw.labels, strict=True):
+        assert one.label.tolist() == other.label.tolist()
+        np.testing.assert_allclose(one.corners, other.corners, rtol=1e-6)  # widths are rounded to float32
+    np.testing.assert_array_equal(archived.windows[archived.labelled, 1], raw.windows[raw.labelled, 1])
+
+
+def test_the_archive_that_rvts_script_makes_of_gen1_is_refused():
+    with pytest.raises(UserError, match=r"windows of 50 ms are 125 ms apart, so events between them are missing; give"):
+        opened(RVT / "gen1_proc", "gen1", "rule=rvt").recordings("train")

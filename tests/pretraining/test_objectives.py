@@ -124,7 +124,7 @@ MISTAKES = [
     ("cm3ae", "ddd17", "objective.heads=5", "objective.heads: 5 does not divide the width of 192; set it to a divisor"),
     ("cpc", "1mpx", "segments=2", "objective.ahead: 2 segments are too few to predict 2 ahead; decrease it, or"),
     ("moby", "objects/train/street", "", "fewer than 2 images are left for validation; add images"),
-    ("imagenet", "objects/train/car", "", "its images are in 1 folder; use a folder with one folder of images"),
+    ("imagenet", "objects/train/car", "", "car: holds images outside of folders of classes; sort its images into a"),
     ("imagenet", "objects", "objective.augment=autumn", "objective.augment: timm has no augmentation 'autumn'; write"),
     ("imagenet", "objects", "objective.augment=rand-x9", "objective.augment: timm has no augmentation 'rand-x9'; wr"),
     ("tespec", "1mpx", "--backbone=resnet", "objective tespec: resnet-micro has no patches to mask"),

@@ -99,6 +99,11 @@ DDD17 = {
     "torn zip": (at(ZIP, torn), "not a readable zip archive"),
     "other speeds": (at("dir3/ego_speed.npy", content(lambda speed: speed[:3])), "float32 of shape (3,), not float"),
     "torn mask": (masks(at("*", torn)), "not a readable PNG"),
+    "masks in two folders": (
+        masks(lambda folder: shutil.copytree(folder, folder / "colour")),
+        "mask 4 is in the folders colour and . inside it",
+    ),
+    "recording twice": (lambda root: shutil.copytree(root / "dir3", root / "test" / "dir3"), "dir3: also exists as "),
 }
 
 ONE = "test/zurich_city_13_a"
@@ -116,6 +121,10 @@ DSEC = {
     "events without labels": (at(f"{ONE}/semantic", shutil.rmtree), "holds no masks of 11 classes"),
     "a mask too few": (at(PNG, Path.unlink), "times for 39 masks"),
     "a mask twice": (at(PNG, lambda path: shutil.copy(path, path.with_name("0.png"))), "are both mask 0"),
+    "events twice": (
+        lambda root: shutil.copytree(root / ONE / "events", root / "zurich_city_13_a" / "events"),
+        "events.h5: also exists as ",
+    ),
     "traces of macOS": (at(PNG, lambda path: path.with_name(f"._{path.name}").write_bytes(b"\0\5")), HANDLED),
     "no times": (at(STAMPS, Path.unlink), "timestamps.txt: no such file; copy the times of the masks"),
 }
@@ -159,8 +168,12 @@ def boxes(field, change):
 
 
 PROPHESEE = {
-    "RVT's intermediate": (at("val/*.dat", lambda path: path.rename(f"{path}.h5")), ".h5: is RVT's intermediate"),
-    "one packed": (at("train/*.dat", lambda path: path.rename(f"{path}.h5.store")), ".store: is RVT's intermediate"),
+    "not HDF5": (at("val/*.dat", lambda path: path.rename(f"{path}.h5")), "incomplete or unreadable HDF5 file"),
+    "in another format as well": (
+        at("val/*.dat", lambda path: path.with_name(f"{path.name}.h5").touch()),
+        "_td.dat.h5: also exists as ",
+    ),
+    "a split in two folders": (lambda root: shutil.copytree(root / "val", root / "Validation"), "also exists as "),
     "labels without events": (at(DAT, Path.unlink), "recording of the test split is missing"),
     "events without labels": (at(BOXES, Path.unlink), "no such file, but events exist"),
     "labels after the last event": (boxes("t", lambda times: times + 10**9), "the events at"),
@@ -175,7 +188,10 @@ PROPHESEE = {
     "box partly outside": (boxes("x", first_with(-2)), HANDLED),
     "missing split": (at("test", shutil.rmtree), "recording of the test split is missing"),
     "as an archive as well": (at(DAT, archived), "_td.dat: also exists as "),
-    "another as an archive": (at(DAT, lambda path: archived(path, path.with_name("a"))), "files with RVT's"),
+    "another as an archive": (
+        at(DAT, lambda path: archived(path, path.with_name("a"))),
+        "mixes event files with RVT's",
+    ),
     "RVT's public script": (partial(archive, **GEN1 | {"windows_per_period": 2}), "50 ms are 125 ms apart"),
     "in two splits": (lambda root: shutil.copytree(root / "test", root / "train", dirs_exist_ok=True), "again in test"),
 }

@@ -5,7 +5,10 @@ import zipfile
 from functools import partial
 
 import numpy as np
+from event_files import write_h5
 
+from tespec.events.opening import open_reader
+from tespec.events.readers import Events
 from tespec.sample.layouts import DSEC_MASKS
 from twins.rvt_archive import GEN1, ONE_MPX, archive
 
@@ -51,6 +54,59 @@ def dsec_labels(root, place, times="semantic/timestamps.txt", flat=False):
             shutil.move(folder, root / folder.name)
 
 
+def side_by_side(root):
+    """Unpack DSEC's archives into a folder each, as in the file paths of its public loaders."""
+    dsec_labels(root, *ARCHIVE)
+    for split in ("train", "test"):
+        shutil.move(root / split, moved := root / "moved")
+        for folder in sorted(moved.iterdir()):
+            shutil.move(folder / "events", made(root / f"{split}_events" / folder.name) / "events")
+            shutil.move(folder, made(root / f"{split}_semantic_segmentation" / split) / folder.name)
+        moved.rmdir()
+
+
+def made(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def one_folder(root):
+    """Unpack DSEC's archives into one folder, as for hamarh/HMNet_pth (.../data/dsec/scripts/prepair.sh)."""
+    dsec_labels(root, *ARCHIVE)
+    for folder in sorted(root.glob("t*/*")):
+        shutil.move(folder / "events", made(root / folder.name) / "events")
+
+
+def eraft(root):
+    """Move events to events_left, as uzh-rpg/E-RAFT (download_dsec_test.py) does, and times next to the masks."""
+    dsec_labels(root, "semantic/left/{}", "semantic/left/{}_semantic_timestamps.txt")
+    for folder in sorted(root.glob("t*/*")):
+        shutil.move(folder / "events" / "left", folder / "events_left")
+
+
+def renamed(root, **names):
+    """Rename folders of splits."""
+    for path in [path for path in root.iterdir() if path.name in names]:
+        path.rename(path.with_name(names[path.name]))
+
+
+def by_split(root):
+    """Move DDD17's recordings into folders of their split."""
+    for path in sorted(root.glob("dir*")):
+        shutil.move(path, made(root / ("test" if path.name == "dir1" else "train")) / path.name)
+
+
+def rvt_raw(root, ending, sized=True):
+    """Write the events of `.dat` files as RVT's page hosts them."""
+    for path in root.glob("*/*_td.dat"):
+        reader = open_reader(path)
+        events = Events(*map(np.concatenate, zip(*reader.chunks(), strict=True)))
+        content = {f"events/{name}": values for name, values in events._asdict().items()}
+        sides = {"events/height": reader.height, "events/width": reader.width} if sized else {}
+        write_h5(path.with_name(path.name.removesuffix("_td.dat") + ending), content | sides)
+        path.unlink()
+
+
 def by_day(root):
     """Sort recordings into folders of day and night, as in MVSEC's downloads."""
     for path in list(root.glob("outdoor_*.hdf5")):
@@ -83,6 +139,10 @@ PROPHESEE = {
     "dat-no-size": without_size,
     "older": older,
     "nested": lambda root: into(root, "detection_dataset_duration_60s_ratio_1.0", "dataset.json"),
+    "other names": partial(renamed, train="Training", val="validation", test="TEST"),
+    "dat.h5": partial(rvt_raw, ending="_td.dat.h5"),
+    "h5": partial(rvt_raw, ending="_td.h5"),
+    "h5-no-size": partial(rvt_raw, ending="_td.h5", sized=False),
 }
 ARCHIVE = "{}", "{}_semantic_timestamps.txt"
 LAYOUTS = {
@@ -90,6 +150,7 @@ LAYOUTS = {
         "zip": str,
         "folder": extracted,
         "us": microseconds,
+        "by split": by_split,
         "outer": lambda root: (into(root, "data", "dataset.json"), shutil.copy(root / "dataset.json", root / "data")),
     },
     "dsec": {
@@ -97,6 +158,10 @@ LAYOUTS = {
         "ess-readme": lambda root: dsec_labels(root, "semantic/left/{}/data"),
         "ess": lambda root: dsec_labels(root, "semantic/{}/data"),
         "archive": lambda root: dsec_labels(root, *ARCHIVE),
+        "side by side": side_by_side,
+        "one folder": one_folder,
+        "events_left": eraft,
+        "other names": partial(renamed, train="Train", test="testing"),
         "flat": lambda root: dsec_labels(root, "semantic/left/{}", flat=True),
         "flat-archive": lambda root: dsec_labels(root, *ARCHIVE, flat=True),
     },

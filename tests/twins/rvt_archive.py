@@ -37,8 +37,10 @@ def archive(root, factor, period_us, windows_per_period, classes, min_diagonal, 
         frames = frames[:, :, factor // 2 :: factor, factor // 2 :: factor].astype(np.uint8)
         write_h5(place / f"event_representations{kept}.h5", {"data": frames})
         np.save(place / "timestamps_us.npy", ends)
+        np.save(place / "objframe_idx_2_repr_idx.npy", np.searchsorted(ends, stamps))
         (folder / "labels_v2").mkdir()
-        np.savez(folder / "labels_v2" / "labels.npz", labels=boxes)
+        first_rows = np.searchsorted(boxes["t"], stamps)
+        np.savez(folder / "labels_v2" / "labels.npz", labels=boxes, objframe_idx_2_label_idx=first_rows)
         path.unlink()
         path.with_name(f"{name}_bbox.npy").unlink()
 

@@ -1,0 +1,60 @@
+"""Splits of a data set by the names of its folders."""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from tespec.core.errors import UserError
+from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN
+
+NAMES = {
+    **dict.fromkeys(("train", "training"), TRAIN),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), HELD_OUT),
+    **dict.fromkeys(("test", "testing"), TEST),
+}
+UNDERSTOOD = tuple(NAMES)
+# Archives of DSEC, unpacked side by side (https://dsec.ifi.uzh.ch/dsec-datasets/download/).
+DSEC_PARTS = ("events", "images", "semantic_segmentation", "disparity", "optical_flow")
+NAMES |= {f"{split}_{part}": split for split in (TRAIN, TEST) for part in DSEC_PARTS}
+# A whole word of a name, such as "test" in "test_2", but not in "testimony".
+WORD = r"(train(ing)?|trainval|val(id(ation)?)?|dev|test(ing)?|eval(uation)?)(set)?"
+DOUBTFUL = re.compile(rf"(?<![a-z]){WORD}(?![a-z])")
+
+
+def split_named(name: str) -> str | None:
+    """Return the split that a folder is named after, in any case.
+
+    Returns:
+        "train", "val" or "test"; `UNKNOWN` if the name contains the word of a split and more, as
+        "Test_2" does; None for any other name.
+    """
+    lower = name.casefold()
+    return NAMES.get(lower) or (UNKNOWN if DOUBTFUL.search(lower) else None)
+
+
+def split_folders(folder: Path) -> list[tuple[str, Path]]:
+    """List split and path of each subfolder that is named after a split; none if it is unreadable."""
+    try:
+        with os.scandir(folder) as entries:
+            named = [each for each in entries if split_named(each.name) in SPLITS and each.is_dir()]
+    except OSError:
+        return []
+    return sorted((str(split_named(each.name)), Path(each.path)) for each in named)
+
+
+def search_folders(root: Path) -> list[Path]:
+    """Folders that may hold recordings: `root`, its split folders, and the split folders in these.
+
+    DSEC's labels are in train_semantic_segmentation/train.
+    """
+    outer = [path for _, path in split_folders(root)]
+    inner = [path for folder in outer for _, path in split_folders(folder)]
+    return [root, *outer, *inner]
+
+
+def only_one(paths: Sequence[Path]) -> Path:
+    """Return the first of one or more paths; refuse two that are not links to the same place."""
+    if len({path.resolve() for path in paths}) > 1:
+        raise UserError(paths[0], f"also exists as {paths[1]}", "keep one of them")
+    return paths[0]
