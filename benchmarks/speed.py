@@ -42,10 +42,11 @@ from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.config import pretraining_settings
 from tespec.core.files import write_all
 from tespec.core.paths import RESULTS
+from tespec.datasets.augment import apply_maps
 from tespec.datasets.recording import Recording
 from tespec.datasets.sources import EventSource
 from tespec.events import Events, event_histogram, window_histograms
-from tespec.events.histogram import Region, apply_maps
+from tespec.events.histogram import Region
 from tespec.events.opening import open_reader
 from tespec.events.packing import pack
 from tespec.events.readers.dat import write_dat

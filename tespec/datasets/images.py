@@ -19,12 +19,12 @@ from torch.utils.data import Dataset
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining
+from tespec.datasets.augment import apply_maps, sample_flip_zoom
 from tespec.datasets.base import HELD_OUT, TEST, TRAIN
-from tespec.datasets.batches import WHOLE, Shard, lanes_of, sample_flip_zoom, shuffled
 from tespec.datasets.ddd17 import IMAGES, read_index
 from tespec.datasets.folder import LEFT_OUT, entries_below, split_recordings
+from tespec.datasets.lanes import WHOLE, Shard, lanes_of, shuffled
 from tespec.datasets.recording import Recording, window_us
-from tespec.events.histogram import apply_maps
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # suffixes can hide others; Pillow opens some with external programs

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
+from tespec.datasets.augment import FlipZoom
 from tespec.datasets.sources import ArchiveSource, Source, Windows
 from tespec.events import PackedEvents
-from tespec.events.histogram import FlipZoom, Region
+from tespec.events.histogram import Region
 
 
 class WindowRule(NamedTuple):

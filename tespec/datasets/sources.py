@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Size
+from tespec.datasets.augment import FlipZoom, apply_maps
 from tespec.events import PackedEvents, files, load_events, open_events, opening, packing, window_histograms
-from tespec.events.histogram import FlipZoom, Region, apply_maps
+from tespec.events.histogram import Region
 from tespec.events.readers import Reader, resolve_size
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
@@ -74,7 +75,7 @@ class EventSource:
         self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: FlipZoom | None
     ) -> None:
         """Write histograms of windows (N, 2) in us, transformed by `view`, to `out` (N, 2*bins, H, W) uint8."""
-        window_histograms(self.stream, windows, bins, rule=rule, region=region, view=view, out=out)
+        window_histograms(self.stream, windows, bins, rule=rule, region=region, maps=view and view.maps, out=out)
 
 
 @cache

@@ -16,9 +16,10 @@ from torch import Tensor
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining, Size
 from tespec.datasets import images
-from tespec.datasets.batches import WHOLE, Shard, StepBatches, draw_mask
+from tespec.datasets.batches import StepBatches, draw_mask
 from tespec.datasets.ddd17 import IMAGES
 from tespec.datasets.folder import TrainValSplit, divide, find_recordings
+from tespec.datasets.lanes import WHOLE, Shard
 from tespec.datasets.recording import Recording, fingerprint
 from tespec.models import Backbone
 from tespec.models.backbone import reset

@@ -20,6 +20,7 @@ from tespec.core.settings import Finetuning, HistogramSpec, Size, build
 from tespec.datasets import batches
 from tespec.datasets.base import TEST, TRAIN, LabelledDataset
 from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
+from tespec.datasets.lanes import WHOLE, Shard
 from tespec.datasets.recording import LabelledRecording, require_one_size, with_label_share
 from tespec.datasets.sources import pack_missing
 from tespec.metrics import Score
@@ -198,7 +199,7 @@ class Task(ABC):
     def network(cls, settings: Finetuning, backbone: Backbone) -> Any:
         """Add a randomly initialised head to `backbone`; needs no data."""
 
-    def steps(self, seed: int, shard: batches.Shard = batches.WHOLE) -> batches.StepBatches:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> batches.StepBatches:
         """Training batches by step."""
         return batches.LabelledBatches(self.learned, self.settings, seed, type(self).collate, shard)
 

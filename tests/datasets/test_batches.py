@@ -18,18 +18,17 @@ from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Augmentation, Downsample, HistogramSpec, Mask
 from tespec.datasets import batches
+from tespec.datasets.augment import FlipZoom
 from tespec.datasets.batches import (
     LabelledBatches,
-    Lanes,
-    balance_lanes,
-    lanes_of,
     pad_boxes,
     stack_depths,
     stack_masks,
 )
 from tespec.datasets.folder import divide
+from tespec.datasets.lanes import Lanes, balance_lanes, lanes_of
 from tespec.datasets.recording import LabelledRecording, contiguous_windows, cut_at_gaps
-from tespec.events.histogram import FlipZoom, Region
+from tespec.events.histogram import Region
 from tespec.runs.data import Data, settings_of
 
 FLIP, NONE, ALWAYS = Augmentation(flip=1.0), Augmentation(), Augmentation(flip=0.5, zoom=1.0)
