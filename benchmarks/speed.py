@@ -161,12 +161,14 @@ def batch(quick: bool, folder: Path) -> Case:
 def counted_then_mapped(steps: Any) -> Tensor:
     """Histograms of step 0 by counting all events first, then flipping and zooming the images."""
 
-    def fill(recording: Recording, out: NDArray[np.uint8], first: int, bins: int, rule: str, view: Any) -> None:
-        counted = np.empty_like(out)
-        recording.source.fill(counted, recording.windows[first : first + len(out)], bins, rule, recording.region, None)
-        out[...] = apply_maps(counted, view, 0)
+    fill = Recording.fill
 
-    with patch.object(Recording, "fill", fill):
+    def counted_first(recording: Recording, out: NDArray[np.uint8], first: int, binning: Any, flip_zoom: Any) -> None:
+        counted = np.empty_like(out)
+        fill(recording, counted, first, binning)
+        out[...] = apply_maps(counted, flip_zoom, 0)
+
+    with patch.object(Recording, "fill", counted_first):
         histograms: Tensor = steps[0]["histograms"]
     return histograms
 

@@ -56,14 +56,14 @@ def _zoom_out(side: int, factor: float, place: float) -> tuple[NDArray[np.int64]
     return indices, small / side, float(start)
 
 
-def transform_boxes(boxes: Boxes, view: FlipZoom) -> Boxes:
+def transform_boxes(boxes: Boxes, flip_zoom: FlipZoom) -> Boxes:
     """Flip and zoom boxes, clip them to the last visible pixel, and drop those without an area.
 
     As in uzh-rpg/RVT, data/genx_utils/labels.py: coordinates are those of pixels from 0 to side - 1,
     so a flip maps 0 to side - 1, and the last visible pixel is `scale` px wide when zoomed in.
     """
-    size = np.array([len(view.columns), len(view.rows)] * 2)  # for left, top, right and bottom
-    scale, shift = np.array(view.scale[::-1] * 2), np.array(view.shift[::-1] * 2)
+    size = np.array([len(flip_zoom.columns), len(flip_zoom.rows)] * 2)  # for left, top, right and bottom
+    scale, shift = np.array(flip_zoom.scale[::-1] * 2), np.array(flip_zoom.shift[::-1] * 2)
     flipped = scale < 0
     corners = np.where(flipped, size - 1 - boxes.corners[:, [2, 3, 0, 1]], boxes.corners)
     shift = np.where(flipped, shift + size * scale, shift)  # that of the flipped image
@@ -75,16 +75,16 @@ def transform_boxes(boxes: Boxes, view: FlipZoom) -> Boxes:
     return moved.keep(np.all(moved.size > 0, axis=1))
 
 
-def apply_maps(image: NDArray[Any], view: FlipZoom, outside: float) -> NDArray[Any]:
+def apply_maps(image: NDArray[Any], flip_zoom: FlipZoom, outside: float) -> NDArray[Any]:
     """Flip and zoom an image (..., H, W); pixels from outside of the image get the value `outside`.
 
     Returns the image itself if nothing changes.
     """
-    seen = image
+    moved = image
     # Indexing one axis at a time takes a third of the time of indexing both together; most axes do not change.
-    for axis, sources in ((-2, view.rows), (-1, view.columns)):
+    for axis, sources in ((-2, flip_zoom.rows), (-1, flip_zoom.columns)):
         if np.array_equal(sources, np.arange(image.shape[axis])):
             continue
-        seen = seen.take(sources, axis=axis)
-        seen.swapaxes(axis, -1)[..., sources == DROPPED] = outside
-    return seen
+        moved = moved.take(sources, axis=axis)
+        moved.swapaxes(axis, -1)[..., sources == DROPPED] = outside
+    return moved

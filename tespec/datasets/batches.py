@@ -24,14 +24,14 @@ Collate = Callable[..., dict[str, Tensor]]
 
 def stack_masks(labels: Sequence[tuple[NDArray[np.uint8], FlipZoom]], size: tuple[int, int]) -> dict[str, Tensor]:
     """Stack masks to `labels` (L, H, W) uint8: the class of each pixel, 255 for unlabelled pixels."""
-    seen = [apply_maps(mask, view, IGNORE) for mask, view in labels]
-    return {"labels": torch.from_numpy(np.array(seen, np.uint8).reshape(-1, *size))}
+    masks = [apply_maps(mask, flip_zoom, IGNORE) for mask, flip_zoom in labels]
+    return {"labels": torch.from_numpy(np.array(masks, np.uint8).reshape(-1, *size))}
 
 
 def stack_depths(labels: Sequence[tuple[NDArray[np.float32], FlipZoom]], size: tuple[int, int]) -> dict[str, Tensor]:
-    """Stack depth maps to `labels` (L, H, W) float32 in m, NaN for unknown depth; `Task` refuses views that zoom."""
-    seen = [apply_maps(depth, view, np.nan) for depth, view in labels]
-    return {"labels": torch.from_numpy(np.array(seen, np.float32).reshape(-1, *size))}
+    """Stack depth maps to `labels` (L, H, W) float32 in m, NaN for unknown depth; `Task` refuses to zoom them."""
+    depths = [apply_maps(depth, flip_zoom, np.nan) for depth, flip_zoom in labels]
+    return {"labels": torch.from_numpy(np.array(depths, np.float32).reshape(-1, *size))}
 
 
 def pad_boxes(labels: Sequence[tuple[Boxes, FlipZoom]], size: tuple[int, int]) -> dict[str, Tensor]:
@@ -39,9 +39,9 @@ def pad_boxes(labels: Sequence[tuple[Boxes, FlipZoom]], size: tuple[int, int]) -
 
     M is the largest number of boxes of a label, at least 1. Padding has the class `NO_BOX`.
     """
-    seen = [transform_boxes(boxes, view) for boxes, view in labels]
-    padded = np.full((len(seen), max([1, *(len(boxes.label) for boxes in seen)]), 5), NO_BOX, np.float32)
-    for row, boxes in zip(padded, seen, strict=True):
+    moved = [transform_boxes(boxes, flip_zoom) for boxes, flip_zoom in labels]
+    padded = np.full((len(moved), max([1, *(len(boxes.label) for boxes in moved)]), 5), NO_BOX, np.float32)
+    for row, boxes in zip(padded, moved, strict=True):
         row[: len(boxes.label)] = np.column_stack([boxes.label, boxes.corners])
     return {"boxes": torch.from_numpy(padded)}
 
@@ -78,7 +78,7 @@ class StepBatches(Dataset[dict[str, Tensor]]):
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         slots = self._slots(step)
-        batch = self._events(slots, self._views(slots))
+        batch = self._events(slots, self._flip_zooms(slots))
         if self._mask is None:
             return batch
         rows, columns = (-(-side // self._mask.unit) for side in self._size)
@@ -92,17 +92,17 @@ class StepBatches(Dataset[dict[str, Tensor]]):
     def _slots(self, step: int) -> list[Slot]:
         return [self._lanes.slot(lane, step) for lane in self._share]
 
-    def _views(self, slots: Sequence[Slot]) -> list[FlipZoom]:
+    def _flip_zooms(self, slots: Sequence[Slot]) -> list[FlipZoom]:
         """Sample the flip and zoom of each lane, fixed within a pass over a recording."""
         passes = zip(self._share, slots, strict=True)
         generators = (self._lanes.generator("augmentation", lane, slot.pass_index) for lane, slot in passes)
         return [sample_flip_zoom(each, self._settings.augmentation, *self._size) for each in generators]
 
-    def _events(self, slots: Sequence[Slot], views: Sequence[FlipZoom]) -> dict[str, Tensor]:
-        bins, rule = self._settings.bins, self._settings.rule
-        histograms = np.empty((len(slots), self.segments, 2 * bins, *self._size), np.uint8)
-        for histogram, slot, view in zip(histograms, slots, views, strict=True):
-            self._recordings[slot.recording].fill(histogram, slot.first, bins, rule, view)
+    def _events(self, slots: Sequence[Slot], flip_zooms: Sequence[FlipZoom]) -> dict[str, Tensor]:
+        binning = self._settings.binning
+        histograms = np.empty((len(slots), self.segments, 2 * binning.bins, *self._size), np.uint8)
+        for histogram, slot, flip_zoom in zip(histograms, slots, flip_zooms, strict=True):
+            self._recordings[slot.recording].fill(histogram, slot.first, binning, flip_zoom)
         fresh = torch.tensor([slot.fresh for slot in slots])
         return {"fresh": fresh, "histograms": torch.from_numpy(histograms)}
 
@@ -135,16 +135,16 @@ class LabelledBatches(StepBatches):
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         slots = self._slots(step)
-        views = self._views(slots)
+        flip_zooms = self._flip_zooms(slots)
         places: list[tuple[int, int]] = []
         labels: list[tuple[Any, FlipZoom]] = []
         for row, (lane, slot) in enumerate(zip(self._share, slots, strict=True)):
             recording = self._labelled[slot.recording]
             for label in self._choose(recording.labels_in(slot.first, self.segments), lane, step):
                 places.append((row, int(recording.labelled[label]) - slot.first))
-                labels.append((recording.labels[label], views[row]))
+                labels.append((recording.labels[label], flip_zooms[row]))
         place = {"label_place": torch.tensor(places, dtype=torch.int64).reshape(-1, 2)}
-        return self._events(slots, views) | place | self._collate(labels, self._size)
+        return self._events(slots, flip_zooms) | place | self._collate(labels, self._size)
 
     def _choose(self, labels: range, lane: int, step: int) -> list[int]:
         if self._per_chunk is None or len(labels) <= self._per_chunk:
@@ -223,7 +223,7 @@ class PlayBatches(Dataset[PlayBatch]):
             if step < len(playlist):
                 number, first, indices = playlist[step]
                 recording = self._recordings[number]
-                recording.fill(histograms[lane, : len(recording) - first], first, spec.bins, spec.rule)
+                recording.fill(histograms[lane, : len(recording) - first], first, spec)
                 fresh[lane] |= first == 0
                 places += [(lane, int(self._windows[number][index]) - first) for index in indices]
                 frames += [(number, index) for index in indices]

@@ -1,15 +1,16 @@
 """DDD17 with segmentation masks, in the layout of the archive that uzh-rpg/ess offers."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pydantic
 
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
-from tespec.core.settings import Finetuning, PositiveInt
-from tespec.datasets.base import LabelledDataset, RecordingFiles
-from tespec.datasets.labels import MaskFiles, mask_names
+from tespec.core.settings import PositiveInt
+from tespec.datasets.base import TRAIN, LabelledDataset, RecordingFiles
+from tespec.datasets.labels import MASK, MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.events.histogram import Region
@@ -52,6 +53,7 @@ class Ddd17(LabelledDataset):
     """
 
     title = "DDD17"
+    label_kind = MASK
     sensor = SENSOR
     # Papers report on dir1, the test sequence of EV-SegNet. No validation split exists: uzh-rpg/ess calls dir1 "valid",
     # and dir5, which has a single mask, "test" (datasets/ddd17_events_loader.py).
@@ -63,10 +65,11 @@ class Ddd17(LabelledDataset):
     protocol_type = Ddd17Protocol
     protocol: Ddd17Protocol
 
-    def __init__(self, root: Path, settings: Finetuning) -> None:
+    def __init__(self, root: Path | str, split: str = TRAIN, **options: Any) -> None:
+        root = Path(root)
         if not any(root.glob("dir*")) and (root / "data").is_dir():
             root = root / "data"
-        super().__init__(root, settings)
+        super().__init__(root, split, **options)
 
     def find(self, split: str, name: str) -> RecordingFiles:
         folder = self.root / name

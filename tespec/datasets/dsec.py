@@ -1,15 +1,15 @@
 """DSEC-Semantic: events, rectification maps and masks, in all layouts in which its labels are distributed."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pydantic
 
 from tespec.core.errors import UserError
-from tespec.core.settings import Finetuning, Flag, PositiveInt
-from tespec.datasets.base import SPLITS, LabelledDataset, RecordingFiles
-from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
+from tespec.core.settings import Flag, PositiveInt
+from tespec.datasets.base import SPLITS, TRAIN, LabelledDataset, RecordingFiles
+from tespec.datasets.labels import MASK, MaskFiles, mask_names, read_stamps
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.events.histogram import Region
@@ -61,6 +61,7 @@ class Dsec(LabelledDataset):
     """
 
     title = "DSEC"
+    label_kind = MASK
     sensor = SENSOR
     # As in uzh-rpg/ess (DSEC/dataset/provider.py), which has no validation split: it validates on its test sequences.
     splits = {  # noqa: RUF012  # instances set their own
@@ -70,8 +71,8 @@ class Dsec(LabelledDataset):
     protocol_type = DsecProtocol
     protocol: DsecProtocol
 
-    def __init__(self, root: Path, settings: Finetuning) -> None:
-        super().__init__(root, settings)
+    def __init__(self, root: Path | str, split: str = TRAIN, **options: Any) -> None:
+        super().__init__(root, split, **options)
         if len(self.classes) not in (11, 19):
             raise UserError("classes", f"{len(self.classes)} are listed, but DSEC has masks of 11 or 19", "list those")
         folders = {name: self._folder(name) for names in self.splits.values() for name in names}

@@ -17,7 +17,15 @@ from tespec.core.settings import Downsample, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles
 from tespec.datasets.recording import LabelledRecording, Recording, fixed_windows, require_one_size
-from tespec.datasets.sources import WINDOW_US, EventSource, is_archive, pack_missing, raise_or_leave_out, source_of
+from tespec.datasets.sources import (
+    BINS,
+    WINDOW_US,
+    EventSource,
+    is_archive,
+    pack_missing,
+    raise_or_leave_out,
+    source_of,
+)
 from tespec.events.opening import FILES, format_of, has_columns
 from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
@@ -105,9 +113,19 @@ class EventFolder(LabelledDataset):
     layout = "events without labels"
 
     def __init__(self, root: Path, sensor: Size | None = None) -> None:
-        self.root, self.classes, self.given_sensor = root.parent if root.is_file() else root, (), sensor
-        self.splits = {ALL: [path.relative_to(self.root).as_posix() for path in find_recordings(root)]}
-        read_description(self.root)  # refuses a damaged one
+        folder = root.parent if root.is_file() else root
+        super().__init__(
+            folder,
+            ALL,
+            window_ms=WINDOW_US / 1000,
+            bins=BINS,
+            rule="edges",
+            classes=(),
+            splits={ALL: [path.relative_to(folder).as_posix() for path in find_recordings(root)]},
+            sensor=sensor,
+            downsample=Downsample(1, "nearest"),
+            protocol={},
+        )
 
     def find(self, split: str, name: str) -> RecordingFiles:
         return RecordingFiles(name, split, source_of(self.root / name, self.given_sensor), ())

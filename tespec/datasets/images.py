@@ -257,8 +257,8 @@ class PairBatches(Dataset[dict[str, Tensor]]):
         images = np.empty((len(pairs), 1, 1, *size), np.uint8)
         for row, (recording, window) in enumerate(pairs):
             generator = np.random.default_rng([self._seed, *b"augmentation", positions[row]])
-            view = sample_flip_zoom(generator, settings.augmentation, *size)
-            recording.fill(histograms[row], window, settings.bins, settings.rule, view)
+            flip_zoom = sample_flip_zoom(generator, settings.augmentation, *size)
+            recording.fill(histograms[row], window, settings.binning, flip_zoom)
             histograms[row] = self._augment(histograms[row], generator)
-            images[row, 0] = apply_maps(recording.image(window), view, MIDDLE)
+            images[row, 0] = apply_maps(recording.image(window), flip_zoom, MIDDLE)
         return {"histograms": torch.from_numpy(histograms), "images": torch.from_numpy(images)}

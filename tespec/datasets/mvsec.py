@@ -4,7 +4,7 @@ import numpy as np
 
 from tespec.core.errors import UserError
 from tespec.datasets.base import LabelledDataset, RecordingFiles
-from tespec.datasets.labels import DepthMaps
+from tespec.datasets.labels import DEPTH, DepthMaps
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, is_there
 from tespec.events.histogram import Region
@@ -37,6 +37,7 @@ class Mvsec(LabelledDataset):
     """
 
     title = "MVSEC"
+    label_kind = DEPTH
     sensor = SENSOR
     # As in the paper. HMNet has no validation split (experiments/depth/config/hmnet_B3.py); e2depth and RAMNet validate
     # on a time segment of outdoor_day2, in separate folders (uzh-rpg/rpg_ramnet, RAM_Net/configs/*_mvsec.json).

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
-from tespec.core.settings import Finetuning, Flag, NonNegativeFloat, PositiveFloat, Share, Size
+from tespec.core.settings import Flag, NonNegativeFloat, PositiveFloat, Share, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
-from tespec.datasets.labels import speed_at
+from tespec.datasets.labels import BOXES, speed_at
 from tespec.datasets.recording import LabelledRecording, reduced
 from tespec.datasets.sources import REPRESENTATIONS, ArchiveSource, EventSource
 from tespec.events.readers.arrays import AGAIN, load_array, load_arrays
@@ -179,10 +179,12 @@ class PropheseeDataset(LabelledDataset):
     splits = dict.fromkeys(SPLITS, EVERY)
     protocol_type = PropheseeProtocol
     divides_labels = True
+    label_kind = BOXES
     protocol: PropheseeProtocol
 
-    def __init__(self, root: Path, settings: Finetuning) -> None:
-        super().__init__(root, settings)
+    def __init__(self, root: Path | str, split: str = TRAIN, **options: Any) -> None:
+        super().__init__(root, split, **options)
+        root = self.root
         places = [path for path in (root, *sorted(root.iterdir())) if any((path / split).is_dir() for split in SPLITS)]
         if root not in places and len(places) != 1:
             there = f" ({len(places)} of its folders do)" if places else ""
@@ -249,14 +251,14 @@ class PropheseeDataset(LabelledDataset):
         return self.labelled(files, region, labels, times, begin, left_out=left_out, start=start)
 
     def _open_archive(self, files: RecordingFiles, source: ArchiveSource, count: int) -> LabelledRecording:
-        source.require_window(self.rule.length_ms)
+        source.require_window(self.window_ms)
         region, windows, path = source.region, source.windows, source.path / LABELS
         boxes = raw_boxes(load_arrays(path, ("labels",))[0], path, count)
         times = np.unique(boxes.t)
         if not np.isin(times, windows[:, 1]).all():
             raise UserError(path, "has boxes at times that are not the end of a histogram", "unpack it again")
         places, start = np.searchsorted(windows[:, 1], times), start_of(max(0, int(windows[0, 0])))
-        if not self.rule.recurrent:
+        if not self.contiguous:
             windows, places = windows[places], np.arange(len(places), dtype=np.int64)
         sensor = region.factor * region.height, region.factor * region.width
         labels = BoxLabels(boxes.downsampled(region.factor, sensor), times)

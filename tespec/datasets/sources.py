@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
-from tespec.core.settings import Size
+from tespec.core.settings import Binning, Rule, Size
 from tespec.datasets.augment import FlipZoom, apply_maps
-from tespec.events import PackedEvents, files, load_events, open_events, opening, packing, window_histograms
+from tespec.events import PackedEvents, files, load_events, open_events, opening, packing
 from tespec.events.histogram import Region
 from tespec.events.readers import Reader, resolve_size
 from tespec.events.readers.arrays import load_array
@@ -31,7 +31,8 @@ Windows = NDArray[np.int64]  # (N, 2) start and end of each in us, end exclusive
 REPRESENTATIONS = Path("event_representations_v2") / "stacked_histogram_dt=50_nbins=10"
 FACTORS = {"event_representations.h5": 1, "event_representations_ds2_nearest.h5": 2}  # of Gen1 and 1Mpx
 ENDS = REPRESENTATIONS / "timestamps_us.npy"
-BINS, STORED_RULE, WINDOW_US = 10, "rvt", 50_000
+BINS, WINDOW_US = 10, 50_000
+STORED_RULE: Rule = "rvt"
 SPACING_US = (45_000, 55_000)  # of windows, which varies a little because windows are fitted between labels
 
 
@@ -70,12 +71,6 @@ class EventSource:
         if not files.is_recorded(self.path) and (store / HEADER).is_file():
             return [*header_of(store)["source"]["files"], *maps]
         return [*map(files.quick_hash, files.files_of(self.path)), *maps]
-
-    def fill(
-        self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: FlipZoom | None
-    ) -> None:
-        """Write histograms of windows (N, 2) in us, transformed by `view`, to `out` (N, 2*bins, H, W) uint8."""
-        window_histograms(self.stream, windows, bins, rule=rule, region=region, maps=view and view.maps, out=out)
 
 
 @cache
@@ -173,12 +168,11 @@ class ArchiveSource:
             remedy = f"give --set window_ms={WINDOW_US // 1000}, or the raw recordings"
             raise UserError(self.path, f"holds windows of {WINDOW_US / 1000:g} ms, not {asked}", remedy)
 
-    def fill(
-        self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: FlipZoom | None
-    ) -> None:
-        """Write stored histograms, see `EventSource.fill`; other bins, rules and windows are refused."""
-        if (bins, rule) != (BINS, STORED_RULE):
-            what = f"holds histograms of {BINS} bins with rule {STORED_RULE}, not {bins} bins with rule {rule}"
+    def fill(self, out: NDArray[np.uint8], windows: Windows, binning: Binning, flip_zoom: FlipZoom | None) -> None:
+        """Write stored histograms, see `Recording.fill`; another binning and other windows are refused."""
+        if (binning.bins, binning.rule) != (BINS, STORED_RULE):
+            what = f"holds histograms of {BINS} bins with rule {STORED_RULE}, not {binning.bins} bins with rule"
+            what += f" {binning.rule}"
             raise UserError(self.path, what, f"give --set bins={BINS} --set rule={STORED_RULE}, or the raw recordings")
         places = np.searchsorted(self.windows[:-1, 1], windows[:, 1])
         if (self.windows[places] != windows).any():
@@ -189,7 +183,7 @@ class ArchiveSource:
                 stored = data[place]
             if stored.max() > CLIP:
                 raise UserError(self.file, f"holds counts above {CLIP}", AGAIN)
-            histogram[...] = stored if view is None else apply_maps(stored, view, 0)
+            histogram[...] = stored if flip_zoom is None else apply_maps(stored, flip_zoom, 0)
 
 
 Source = EventSource | ArchiveSource

@@ -132,7 +132,7 @@ class EventData(_Data):
             windows = max(segments, frames // len(played))
         for number, recording in enumerate(played):
             for first in range(0, min(windows, len(recording)) // segments * segments, segments):
-                histograms = recording.histograms(first, segments, settings.bins, settings.rule)
+                histograms = recording.histograms(first, segments, settings.binning)
                 batch = {"histograms": torch.from_numpy(histograms)[None], "fresh": torch.tensor([first == 0])}
                 if mask is not None:
                     rows, columns = (-(-side // mask.unit) for side in histograms.shape[-2:])
