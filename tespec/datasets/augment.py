@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from tespec.core.boxes import Boxes
 from tespec.core.settings import Augmentation
-from tespec.events.histogram import DROPPED, PixelMaps
+from tespec.events.histogram import DROPPED
 
 
 class FlipZoom(NamedTuple):
@@ -17,11 +17,6 @@ class FlipZoom(NamedTuple):
     columns: NDArray[np.int64]  # (W,) source column of each output column; `DROPPED` outside of the image
     scale: tuple[float, float] = (1.0, 1.0)  # factors along rows and columns; negative if flipped
     shift: tuple[float, float] = (0.0, 0.0)  # output position of the source's upper and left edges in px
-
-    @property
-    def maps(self) -> PixelMaps:
-        """Maps of rows and columns, for `tespec.events.window_histograms`."""
-        return self.rows, self.columns
 
 
 def sample_flip_zoom(generator: np.random.Generator, settings: Augmentation, height: int, width: int) -> FlipZoom:

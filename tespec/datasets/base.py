@@ -3,7 +3,7 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import make_dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import ARCHITECTURES, Binning, Downsample, OfRecordings, Rule, Size, build
 from tespec.datasets.labels import speed_at, with_checks
-from tespec.datasets.recording import LabelledRecording, Labels, describe_windows, label_windows
+from tespec.datasets.recording import LabelledRecording, Labels, label_windows
 from tespec.datasets.sources import Source, pack_missing
 from tespec.events import Events
 from tespec.events.histogram import Region
@@ -46,6 +46,11 @@ class LabelledWindow(NamedTuple):
     time: int  # of the label in us, on the clock of the recording
 
 
+@dataclass(frozen=True)
+class NoProtocol:
+    """Options of data sets on which published protocols do not differ."""
+
+
 class LabelledDataset(ABC):
     """A labelled data set: item i is label i of a split and the events of the window that ends at it.
 
@@ -59,9 +64,9 @@ class LabelledDataset(ABC):
     Args:
         root: folder of the data set.
         split: split of the items, "train", "val" or "test".
-        window_ms: length of a window in ms; None: all events since the previous label.
-        contiguous: whether windows are contiguous, so that they contain each event once, and about `window_ms` long;
-            if not, the window of a label is the `window_ms` before it.
+        window_ms: length of a window in ms; None: the time since the previous label.
+        contiguous: whether the windows contain each event once, as recurrent networks need it, and have about the
+            length `window_ms`; if not, the window of a label is the `window_ms` before it.
         events: whether items contain `Events`, x and y in px of the full sensor, instead of a histogram.
         bins: time bins per window.
         rule: "edges" or "rvt", see `tespec.events.event_histogram`.
@@ -79,7 +84,7 @@ class LabelledDataset(ABC):
     # Names of the recordings of each split, as in the official archive or in published code.
     splits: Mapping[str, Sequence[str]] = MappingProxyType({})
     sensor: ClassVar[Size | None] = None  # (height, width) in px
-    protocol_type: ClassVar[type[Any]] = make_dataclass("NoProtocol", ())  # dataclass of the options in `protocol`
+    protocol_type: ClassVar[type[Any]] = NoProtocol  # dataclass of the options in `protocol`
     divides_labels: ClassVar[bool] = False  # whether labels can be downsampled with the events
     layout: str  # description of the layout on disk
     label_kind: str | None = None  # as in `tespec.datasets.labels`; None: labels are not checked
@@ -105,14 +110,13 @@ class LabelledDataset(ABC):
             raise UserError(root, "no such folder", f"give the folder of the {self.title} data set")
         description = read_description(self.root)
         if classes is None or splits is None or downsample is None or protocol is None:
-            task, changes = self.title.casefold(), description.overrides()
-            published = finetuning_settings(task, ARCHITECTURES[0], "paper", (), changes)
+            published = finetuning_settings(
+                self.title.casefold(), ARCHITECTURES[0], "paper", of_data=description.overrides()
+            )
             classes = published.classes if classes is None else classes
             splits = published.splits | dict(splits or {})
             downsample = downsample or published.downsample
             protocol = published.protocol | dict(protocol or {})
-        if window_ms is None and not contiguous:
-            raise UserError("window_ms", "is None", "give a length in ms, or set contiguous")
         self.window_ms, self.contiguous, self.given_sensor = window_ms, contiguous, sensor
         self.binning = build(Binning, {"bins": bins, "rule": rule}, "histograms")
         self.protocol = build(self.protocol_type, protocol, "protocol")
@@ -136,18 +140,18 @@ class LabelledDataset(ABC):
         recording, label = self._labels[index]
         window = int(recording.labelled[label])
         start, end = recording.windows[window].tolist()
-        if self.events:
-            events: Any = recording.stream.slice(start, end)
-        else:
-            (events,) = recording.histograms(window, 1, self.binning)
+        events: Any = (
+            recording.stream.slice(start, end) if self.events else recording.histograms(window, 1, self.binning)[0]
+        )
         return LabelledWindow(events, recording.labels[label], recording.name, end)
 
     @cached_property
     def _labels(self) -> list[tuple[LabelledRecording, int]]:
         """Recording and number of each label of the split."""
         pack_missing(files.source for files in self.files(self.split))
-        recordings = self.recordings(self.split)
-        return [(recording, label) for recording in recordings for label in range(len(recording.labelled))]
+        return [
+            (recording, label) for recording in self.recordings(self.split) for label in range(len(recording.labelled))
+        ]
 
     def _refuse_repeated(self, splits: Mapping[str, Iterable[str]]) -> None:
         first: dict[str, str] = {}
@@ -226,9 +230,9 @@ class LabelledDataset(ABC):
     def describe(self) -> dict[str, str]:
         """Describe the protocol: layout, events per label, and options."""
         chosen = vars(self.protocol) | {"downsample": self.downsample.factor}
+        events = "all events since the previous label"
+        if self.window_ms is not None:
+            length = f"{self.window_ms:g} ms"
+            events = f"{events} in windows of about {length}" if self.contiguous else f"the {length} before the label"
         words = (f"{name} {len(each) if isinstance(each, tuple) else each}" for name, each in chosen.items())
-        return {
-            "layout": self.layout,
-            "events": describe_windows(self.window_ms, self.contiguous),
-            "protocol": ", ".join(words),
-        }
+        return {"layout": self.layout, "events": events, "protocol": ", ".join(words)}

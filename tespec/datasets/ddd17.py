@@ -50,6 +50,17 @@ class Ddd17(LabelledDataset):
 
     Mask n belongs to image n - 1 and has its time. Events accumulate over missing masks; those of the first mask start
     at the previous image. Every mask is used. 200 of the 260 rows carry labels; the car's bonnet is below them.
+
+    Args:
+        protocol: `rows`, see `Ddd17Protocol`; other arguments are those of `LabelledDataset`.
+
+    Example:
+        >>> from tespec.sample import make_world
+        >>> root = make_world("tiny", datasets=["ddd17"]) / "ddd17"  # or the folder of the archive
+        >>> data = Ddd17(root, "train", window_ms=None)
+        >>> histogram, mask, name, time = data[0]
+        >>> histogram.shape, mask.shape, name
+        ((20, 64, 96), (64, 96), 'dir0')
     """
 
     title = "DDD17"
@@ -66,9 +77,8 @@ class Ddd17(LabelledDataset):
     protocol: Ddd17Protocol
 
     def __init__(self, root: Path | str, split: str = TRAIN, **options: Any) -> None:
-        root = Path(root)
-        if not any(root.glob("dir*")) and (root / "data").is_dir():
-            root = root / "data"
+        if not any(Path(root).glob("dir*")) and Path(root, "data").is_dir():
+            root = Path(root, "data")
         super().__init__(root, split, **options)
 
     def find(self, split: str, name: str) -> RecordingFiles:

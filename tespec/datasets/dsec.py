@@ -58,6 +58,17 @@ class Dsec(LabelledDataset):
     11 or 19, selects the masks.
 
     Events are moved to the nearest rectified pixel, where the labels are. 440 of the 480 rows carry labels.
+
+    Args:
+        protocol: `rows`, `labels` and `rectify`, see `DsecProtocol`; other arguments are those of `LabelledDataset`.
+
+    Example:
+        >>> from tespec.sample import make_world
+        >>> root = make_world("tiny", datasets=["dsec"]) / "dsec"  # or the folder of the archive
+        >>> data = Dsec(root, "train", window_ms=50)
+        >>> histogram, mask, name, time = data[0]
+        >>> histogram.shape, mask.shape, name
+        ((20, 56, 80), (56, 80), 'zurich_city_00_a')
     """
 
     title = "DSEC"

@@ -290,6 +290,18 @@ class Gen1(PropheseeDataset):
 
     Also read: RVT's preprocessed archive, which requires --set rule=rvt. Recordings whose boxes RVT's rules would
     all remove are left out (protocol.skip).
+
+    Args:
+        protocol: `period_ms`, `min_diagonal` and others, see `PropheseeProtocol`; other arguments are those of
+            `LabelledDataset`.
+
+    Example:
+        >>> from tespec.sample import make_world
+        >>> root = make_world("tiny", datasets=["gen1"]) / "gen1"  # or the folder of the archive
+        >>> data = Gen1(root, "test", window_ms=50)
+        >>> histogram, boxes, name, time = data[0]
+        >>> histogram.shape, boxes.corners.shape, name
+        ((20, 64, 80), (1, 4), '17-04-13_15-05-13_500000_8500000')
     """
 
     title = "Gen1"
@@ -313,6 +325,18 @@ class OneMpx(PropheseeDataset):
 
     Also read: RVT's preprocessed archive, which requires --set rule=rvt. Only the classes pedestrian, two-wheeler and
     car are used.
+
+    Args:
+        protocol: `period_ms`, `min_diagonal` and others, see `PropheseeProtocol`; other arguments are those of
+            `LabelledDataset`.
+
+    Example:
+        >>> from tespec.sample import make_world
+        >>> root = make_world("tiny", datasets=["1mpx"]) / "1mpx"  # or the folder of the archive
+        >>> data = OneMpx(root, "test", window_ms=50)
+        >>> histogram, boxes, name, time = data[0]
+        >>> histogram.shape, boxes.corners.shape, name
+        ((20, 32, 48), (6, 4), 'moorea_2019-02-19_002_td_500000_8500000')
     """
 
     title = "1Mpx"

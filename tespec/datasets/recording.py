@@ -30,8 +30,8 @@ def label_windows(
     Args:
         times: (K,) times of the labels in us, rising.
         start: time in us at which the events of the first label begin, before it.
-        window_ms: nominal length of a window in ms; None: the time since the previous label.
-        contiguous: whether windows are contiguous; if not, each label has the `window_ms` before it.
+        window_ms: nominal length of a window in ms; None: all of the time since the previous label.
+        contiguous: whether windows are contiguous; if not, the window of a label is the `window_ms` before it.
 
     Returns:
         The windows (N, 2) in us, end exclusive, and the index (K,) int64 of the window that ends at each label.
@@ -49,14 +49,6 @@ def label_windows(
     between = np.repeat(times[:-1], parts) + np.repeat(spacings, parts) * part // np.repeat(parts, parts)
     borders = np.concatenate([times[0] - length * np.arange(lead, -1, -1, dtype=np.int64), between])
     return np.stack([borders[:-1], borders[1:]], axis=1), lead - 1 + np.append(0, ends)
-
-
-def describe_windows(window_ms: float | None, contiguous: bool) -> str:
-    """Describe which events `label_windows` assigns to a label."""
-    if not contiguous:
-        return f"the {window_ms:g} ms before the label"
-    between = "" if window_ms is None else f" in windows of about {window_ms:g} ms"
-    return f"all events since the previous label{between}"
 
 
 def window_us(length_ms: float) -> int:
@@ -116,7 +108,7 @@ class Recording:
         if isinstance(self.source, ArchiveSource):
             self.source.fill(out, windows, binning, flip_zoom)
             return
-        maps = flip_zoom and flip_zoom.maps
+        maps = flip_zoom and (flip_zoom.rows, flip_zoom.columns)
         window_histograms(
             self.source.stream, windows, binning.bins, rule=binning.rule, region=self.region, maps=maps, out=out
         )
@@ -218,12 +210,9 @@ def with_label_share(recordings: Sequence[LabelledRecording], share: float) -> l
 
     The choice depends only on the number of labels; a smaller share is a subset of a larger one.
     """
-    thinned = []
-    for recording in recordings:
-        count = len(recording.labelled)
-        chosen = np.sort(van_der_corput_order(count)[: max(1, round(share * count))])
-        thinned.append(recording.subset(chosen) if len(chosen) < count else recording)
-    return thinned
+    counts = [len(recording.labelled) for recording in recordings]
+    chosen = [np.sort(van_der_corput_order(count)[: max(min(count, 1), round(share * count))]) for count in counts]
+    return [recording.subset(labels) for recording, labels in zip(recordings, chosen, strict=True)]
 
 
 def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[LabelledRecording]:

@@ -183,4 +183,6 @@ def test_a_label_and_its_speed_stay_with_their_window():
     assert (few.labelled.tolist(), [*few.labels], few.ego_speed.tolist()) == ([4, 5], [1, 2], [1, 2])
     assert (few.windows is whole.windows, few.labels.checksums()) == (True, whole.labels.checksums())
     assert [*few.part(5, 12).labels] == [2]
-    assert with_label_share([whole], 1.0) == [whole]
+    same, none = with_label_share([whole, labelled_at(12, [])], 1.0)
+    assert (len(none), len(none.labels)) == (12, 0)
+    assert (same.labelled.tolist(), [*same.labels]) == (whole.labelled.tolist(), [*whole.labels])
