@@ -42,10 +42,11 @@ from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.config import pretraining_settings
 from tespec.core.files import write_all
 from tespec.core.paths import RESULTS
+from tespec.datasets.augment import apply_maps
 from tespec.datasets.recording import Recording
 from tespec.datasets.sources import EventSource
 from tespec.events import Events, event_histogram, window_histograms
-from tespec.events.histogram import Region, apply_maps
+from tespec.events.histogram import Region
 from tespec.events.opening import open_reader
 from tespec.events.packing import pack
 from tespec.events.readers.dat import write_dat
@@ -160,12 +161,12 @@ def batch(quick: bool, folder: Path) -> Case:
 def counted_then_mapped(steps: Any) -> Tensor:
     """Histograms of step 0 by counting all events first, then flipping and zooming the images."""
 
-    def fill(recording: Recording, out: NDArray[np.uint8], first: int, bins: int, rule: str, view: Any) -> None:
-        counted = np.empty_like(out)
-        recording.source.fill(counted, recording.windows[first : first + len(out)], bins, rule, recording.region, None)
-        out[...] = apply_maps(counted, view, 0)
+    def counted_first(recording: Recording, out: NDArray[np.uint8], first: int, binning: Any, flip_zoom: Any) -> None:
+        windows, rule, region = recording.windows[first : first + len(out)], binning.rule, recording.region
+        counted = window_histograms(recording.stream, windows, binning.bins, rule=rule, region=region)
+        out[...] = apply_maps(counted, flip_zoom, 0)
 
-    with patch.object(Recording, "fill", fill):
+    with patch.object(Recording, "fill", counted_first):
         histograms: Tensor = steps[0]["histograms"]
     return histograms
 

@@ -223,7 +223,7 @@ def read_dataset(task: str, root: Path) -> None:
     """Read the labels of the test recordings, and the events of some windows."""
     settings = settings_of(Data(root, "sample"), task, "recurrent")
     for recording in base.open_dataset(settings, root).recordings("test"):
-        assert recording.histograms(0, 3, settings.bins, settings.rule).max() <= 10
+        assert recording.histograms(0, 3, settings.binning).max() <= 10
         assert all(recording.labels[index] is not None for index in range(len(recording.labels)))
 
 

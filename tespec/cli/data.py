@@ -20,6 +20,7 @@ from tespec.registry import DATASETS, find_registered, import_files
 from tespec.runs.setup import PositiveInt
 
 if TYPE_CHECKING:
+    from tespec.core.settings import Rule
     from tespec.datasets.base import LabelledDataset
 
 RECORDINGS = "recordings"  # instead of a data set: recordings in any supported format, without labels
@@ -38,7 +39,7 @@ class Reading:
     changed: Changed = Changed()
     plugins: Plugins = ()
 
-    def dataset(self, name: str, path: Path) -> tuple[LabelledDataset, str]:
+    def dataset(self, name: str, path: Path) -> tuple[LabelledDataset, Rule]:
         """Open the data set, or the recordings, in `path`; return it with its histogram rule."""
         import_files(self.plugins)
         if name == RECORDINGS:

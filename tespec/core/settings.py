@@ -191,6 +191,14 @@ class Augmentation:
 
 
 @dataclass(frozen=True)
+class Binning:
+    """How the events of a window become a histogram (2*bins, H, W); see `tespec.events.event_histogram`."""
+
+    bins: PositiveInt
+    rule: Rule  # "edges" divides the window; "rvt" the time from its first to its last event, as RVT's archives
+
+
+@dataclass(frozen=True)
 class Downsample:
     """Spatial downsampling of events; "auto" reduces the width to at most `to_width` px, for `keep` see `Region`."""
 
@@ -244,6 +252,11 @@ class OfRecordings:
         if self.sampling == "mixed" and self.batch_size < 2:
             what = "'mixed' needs at least two lanes, but batch_size is 1"
             raise UserError("sampling", what, "increase batch_size, or choose streams or clips")
+
+    @property
+    def binning(self) -> Binning:
+        """How the events of a window become a histogram."""
+        return Binning(self.bins, self.rule)
 
     @property
     def sensor(self) -> Size | None:
@@ -340,15 +353,13 @@ class Pretraining(OfRecordings):
 
 
 @dataclass(frozen=True)
-class HistogramSpec:
+class HistogramSpec(Binning):
     """How events become the histograms that a network was trained on, and which of them its state has seen.
 
     It is built once from the settings, stored in the recipe of the weights, and used wherever the network plays a
     recording.
     """
 
-    bins: PositiveInt
-    rule: Rule
     # Length of a window. For windows from label to label, the median one of the training, for recordings without labels
     window_ms: PositiveFloat
     downsample: Downsample

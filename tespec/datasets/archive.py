@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.core.settings import Size
+from tespec.core.settings import Binning, Rule, Size
+from tespec.datasets.augment import FlipZoom, apply_maps
 from tespec.datasets.sources import EventSource, Windows
 from tespec.events import PackedEvents, files
-from tespec.events.histogram import FlipZoom, Region, apply_maps
+from tespec.events.histogram import Region
 from tespec.events.readers import resolve_size
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
@@ -24,7 +25,8 @@ REPRESENTATIONS = Path("event_representations_v2") / "stacked_histogram_dt=50_nb
 FACTORS = {"event_representations.h5": 1, "event_representations_ds2_nearest.h5": 2}  # of Gen1 and 1Mpx
 TIMES = REPRESENTATIONS / "timestamps_us.npy"  # of windows: ends (N,), or starts and ends (N, 2)
 WINDOW_OF_FRAME = REPRESENTATIONS / "objframe_idx_2_repr_idx.npy"  # (K,) for each label frame
-BINS, STORED_RULE, WINDOW_US = 10, "rvt", 50_000
+BINS, WINDOW_US = 10, 50_000
+STORED_RULE: Rule = "rvt"
 # Lengths and spacings of windows, which vary a little since windows are fitted between labels.
 SHORTEST_US, LONGEST_US = 45_000, 55_000
 
@@ -117,12 +119,11 @@ class ArchiveSource:
             remedy = f"give --set window_ms={WINDOW_US // 1000}, or the raw recordings"
             raise UserError(self.path, f"holds windows of {WINDOW_US / 1000:g} ms, not {asked}", remedy)
 
-    def fill(
-        self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: FlipZoom | None
-    ) -> None:
-        """Write stored histograms, see `EventSource.fill`; other bins, rules and windows are refused."""
-        if (bins, rule) != (BINS, STORED_RULE):
-            what = f"holds histograms of {BINS} bins with rule {STORED_RULE}, not {bins} bins with rule {rule}"
+    def fill(self, out: NDArray[np.uint8], windows: Windows, binning: Binning, flip_zoom: FlipZoom | None) -> None:
+        """Write stored histograms, see `Recording.fill`; another binning and other windows are refused."""
+        if (binning.bins, binning.rule) != (BINS, STORED_RULE):
+            what = f"holds histograms of {BINS} bins with rule {STORED_RULE}, not {binning.bins} bins with rule"
+            what += f" {binning.rule}"
             raise UserError(self.path, what, f"give --set bins={BINS} --set rule={STORED_RULE}, or the raw recordings")
         places = np.searchsorted(self.windows[:-1, 1], windows[:, 1])
         if (self.windows[places] != windows).any():
@@ -133,7 +134,7 @@ class ArchiveSource:
                 stored = data[place]
             if stored.max() > CLIP:
                 raise UserError(self.file, f"holds counts above {CLIP}", AGAIN)
-            histogram[...] = stored if view is None else apply_maps(stored, view, 0)
+            histogram[...] = stored if flip_zoom is None else apply_maps(stored, flip_zoom, 0)
 
 
 Source = EventSource | ArchiveSource

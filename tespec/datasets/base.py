@@ -3,7 +3,8 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import make_dataclass
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -11,13 +12,16 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tespec.core.config import finetuning_settings
 from tespec.core.description import LEVELS, read_description
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
-from tespec.core.settings import Finetuning, Size, build
+from tespec.core.settings import ARCHITECTURES, Binning, Downsample, OfRecordings, Rule, Size, build
 from tespec.datasets.archive import Source
 from tespec.datasets.labels import speed_at, with_checks
-from tespec.datasets.recording import LabelledRecording, Labels, WindowRule
+from tespec.datasets.recording import LabelledRecording, Labels, label_windows
+from tespec.datasets.sources import pack_missing
+from tespec.events import Events
 from tespec.events.histogram import Region
 
 SPLITS = TRAIN, HELD_OUT, TEST = "train", "val", "test"
@@ -34,33 +38,121 @@ class RecordingFiles(NamedTuple):
     beside: tuple[Path, ...]  # other files: labels, label times, speeds
 
 
-class LabelledDataset(ABC):
-    """Base class of labelled data sets; those registered in `DATASETS` have the download guide as their docstring."""
+class LabelledWindow(NamedTuple):
+    """A label and the events of the window that ends at it."""
 
-    title: ClassVar[str]  # name in tables
+    events: NDArray[np.uint8] | Events  # histogram (2*bins, H, W), or the events themselves
+    label: Any  # a mask, a depth map or boxes, see `tespec.datasets.recording.Labels`
+    name: str  # of the recording
+    time: int  # of the label in us, on the clock of the recording
+
+
+@dataclass(frozen=True)
+class NoProtocol:
+    """Options of data sets on which published protocols do not differ."""
+
+
+class LabelledDataset(ABC):
+    """A labelled data set: item i is label i of a split and the events of the window that ends at it.
+
+    Items are `LabelledWindow`s of arrays and need no torch. A data set can be pickled, so a torch `DataLoader` reads it
+    with any number of workers (a `collate_fn` must pad boxes, whose number differs). Its first item opens the
+    recordings, and packs those without a packed store. Values that are not given are the published ones: those of the
+    config in `configs/tasks/` and of a `dataset.json` in the folder.
+
+    Classes registered in `DATASETS` have the download guide as their docstring.
+
+    Args:
+        root: folder of the data set.
+        split: split of the items, "train", "val" or "test".
+        window_ms: length of a window in ms; None: the time since the previous label.
+        contiguous: whether the windows contain each event once, as recurrent networks need it, and have about the
+            length `window_ms`; if not, the window of a label is the `window_ms` before it.
+        events: whether items contain `Events`, x and y in px of the full sensor, instead of a histogram.
+        bins: time bins per window.
+        rule: "edges" or "rvt", see `tespec.events.event_histogram`.
+        classes: names of the classes, in the order of their numbers.
+        splits: names of the recordings by split; None for a split: those of the archive.
+        sensor: (height, width) in px, for recordings that do not store it.
+        downsample: spatial downsampling of events and labels.
+        protocol: options on which published protocols differ, by name, see the class's `protocol_type`.
+
+    Raises:
+        UserError: if the data set is not in `root`, or a value is not allowed.
+    """
+
+    title: ClassVar[str]  # name in tables; in lower case, the name of the task with the published settings
     # Names of the recordings of each split, as in the official archive or in published code.
     splits: Mapping[str, Sequence[str]] = MappingProxyType({})
     sensor: ClassVar[Size | None] = None  # (height, width) in px
-    protocol_type: ClassVar[type[Any]] = make_dataclass("NoProtocol", ())  # options on which published protocols differ
+    protocol_type: ClassVar[type[Any]] = NoProtocol  # dataclass of the options in `protocol`
     divides_labels: ClassVar[bool] = False  # whether labels can be downsampled with the events
     layout: str  # description of the layout on disk
-    label_kind: str | None = None  # as in `tespec.datasets.labels`, set by the task; None: labels are not checked
+    label_kind: str | None = None  # as in `tespec.datasets.labels`; None: labels are not checked
 
-    def __init__(self, root: Path, settings: Finetuning) -> None:
-        if not root.is_dir():
+    def __init__(
+        self,
+        root: Path | str,
+        split: str = TRAIN,
+        *,
+        window_ms: float | None,
+        contiguous: bool = False,
+        events: bool = False,
+        bins: int = OfRecordings.bins,
+        rule: Rule = OfRecordings.rule,
+        classes: Sequence[str] | None = None,
+        splits: Mapping[str, Sequence[str] | None] | None = None,
+        sensor: Size | None = None,
+        downsample: Downsample | None = None,
+        protocol: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.root, self.split, self.events = Path(root), split, events
+        if not self.root.is_dir():
             raise UserError(root, "no such folder", f"give the folder of the {self.title} data set")
-        self.root, self.classes, self.given_sensor = root, settings.classes, settings.sensor
-        named = {split: self.splits.get(split) if names is None else names for split, names in settings.splits.items()}
-        self.splits = {split: tuple(names) for split, names in named.items() if names}
+        description = read_description(self.root)
+        if classes is None or splits is None or downsample is None or protocol is None:
+            published = finetuning_settings(
+                self.title.casefold(), ARCHITECTURES[0], "paper", of_data=description.overrides()
+            )
+            classes = published.classes if classes is None else classes
+            splits = published.splits | dict(splits or {})
+            downsample = downsample or published.downsample
+            protocol = published.protocol | dict(protocol or {})
+        self.window_ms, self.contiguous, self.given_sensor = window_ms, contiguous, sensor
+        self.binning = build(Binning, {"bins": bins, "rule": rule}, "histograms")
+        self.protocol = build(self.protocol_type, protocol, "protocol")
+        self.downsample, self.classes = downsample, tuple(classes)
+        named = {part: self.splits.get(part) if names is None else names for part, names in splits.items()}
+        self.splits = {part: tuple(names) for part, names in named.items() if names}
         self._refuse_repeated(self.splits)
-        self.rule, self.downsample = WindowRule(settings.recurrent, settings.window_ms), settings.downsample
-        self.protocol = build(self.protocol_type, settings.protocol, "protocol")
-        if not self.divides_labels and self.downsample.factor != 1:
+        if not self.divides_labels and downsample.factor != 1:
             raise UserError("downsample.factor", f"labels of {self.title} cannot be downsampled", "set it to 1")
-        described = read_description(root).classes
-        if self.classes and described and described != self.classes:
-            what = f"its dataset.json lists the classes {', '.join(described)}, not {', '.join(self.classes)}"
+        if self.classes and description.classes and description.classes != self.classes:
+            listed = ", ".join(description.classes)
+            what = f"its dataset.json lists the classes {listed}, not {', '.join(self.classes)}"
             raise UserError(root, what, "list the same classes in both")
+
+    def __len__(self) -> int:
+        """Number of labels of the split."""
+        return len(self._labels)
+
+    def __getitem__(self, index: int) -> LabelledWindow:
+        """Label `index` of the split and the events of its window."""
+        recording, label = self._labels[index]
+        window = int(recording.labelled[label])
+        start, end = recording.windows[window].tolist()
+        events: Any = (
+            recording.stream.slice(start, end) if self.events else recording.histograms(window, 1, self.binning)[0]
+        )
+        return LabelledWindow(events, recording.labels[label], recording.name, end)
+
+    @cached_property
+    def _labels(self) -> list[tuple[LabelledRecording, int]]:
+        """Recording and number of each label of the split."""
+        pack_missing(files.source for files in self.files(self.split))
+        return [
+            (recording, label) for recording in self.recordings(self.split) for label in range(len(recording.labelled))
+        ]
 
     def _refuse_repeated(self, splits: Mapping[str, Iterable[str]]) -> None:
         first: dict[str, str] = {}
@@ -94,7 +186,7 @@ class LabelledDataset(ABC):
     def labelled(
         self, files: RecordingFiles, region: Region, labels: Labels, times: NDArray[np.int64], begin: int, **more: Any
     ) -> LabelledRecording:
-        """Build a labelled recording with windows as set by `rule`.
+        """Build a labelled recording with windows as set by `window_ms` and `contiguous`.
 
         `times` (K,) are those of the labels in us, rising, on the clock of the events; times on another clock are
         refused. The first label's events start at `begin`, before it. `more` are other fields of `LabelledRecording`.
@@ -107,7 +199,7 @@ class LabelledDataset(ABC):
             what = f"its labels are at {times[0]} to {times[-1]} us, the events at {facts.t_first} to {facts.t_last}"
             where = f"{files.source.path}, recording {files.name}"
             raise UserError(where, what, "copy events and labels again, or convert label times to the events' clock")
-        windows, labelled = self.rule.apply(times, begin)
+        windows, labelled = label_windows(times, begin, self.window_ms, self.contiguous)
         more = {"ego_speed": speed_at(self.root, files.name, times)} | more
         return LabelledRecording(files.name, files.source, region, windows, labels, labelled, **more)
 
@@ -139,5 +231,9 @@ class LabelledDataset(ABC):
     def describe(self) -> dict[str, str]:
         """Describe the protocol: layout, events per label, and options."""
         chosen = vars(self.protocol) | {"downsample": self.downsample.factor}
+        events = "all events since the previous label"
+        if self.window_ms is not None:
+            length = f"{self.window_ms:g} ms"
+            events = f"{events} in windows of about {length}" if self.contiguous else f"the {length} before the label"
         words = (f"{name} {len(each) if isinstance(each, tuple) else each}" for name, each in chosen.items())
-        return {"layout": self.layout, "events": self.rule.describe(), "protocol": ", ".join(words)}
+        return {"layout": self.layout, "events": events, "protocol": ", ".join(words)}

@@ -1,8 +1,6 @@
 """Batches of training and of playing recordings: item k, a pure function of the arguments, is the batch of step k."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,201 +11,27 @@ from torch.utils.data import Dataset
 
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
-from tespec.core.settings import SAMPLING, Augmentation, Finetuning, HistogramSpec, Mask, Pretraining
+from tespec.core.settings import SAMPLING, Finetuning, HistogramSpec, Mask, Pretraining
+from tespec.datasets.augment import FlipZoom, apply_maps, sample_flip_zoom, transform_boxes
 from tespec.datasets.labels import IGNORE
+from tespec.datasets.lanes import WHOLE, Indices, Lanes, Shard, Slot, balance_lanes, lanes_of
 from tespec.datasets.recording import LabelledRecording, Recording
-from tespec.events.histogram import DROPPED, FlipZoom, apply_maps
 
-Indices = NDArray[np.int64]
-Playlist = tuple[Indices, Indices, Indices]  # recordings in order, cumulative chunks, first window by recording
 NO_BOX = -1  # class of the padding of a label's boxes
-Shard = tuple[int, int]  # index and number of the shards of a batch: one per rank and gradient accumulation step
-WHOLE: Shard = (0, 1)
-# Takes the labels of a step, each with its lane's view, and the (H, W) of the histograms; returns tensors by name.
+# Takes the labels of a step, each with its lane's flip and zoom, and the (H, W) of the histograms; returns tensors.
 Collate = Callable[..., dict[str, Tensor]]
-
-
-class Slot(NamedTuple):
-    """Chunk that a lane plays at a step."""
-
-    recording: int  # index
-    first: int  # index of the chunk's first window
-    pass_index: int  # of the pass over a recording within the lane; augmentation is sampled once per pass
-    fresh: bool  # whether the state is reset
-
-
-@dataclass(frozen=True)
-class Lanes:
-    """Playlists of a batch: slot i plays lane i, an endless seeded playlist of chunks of consecutive windows.
-
-    A pass over a recording plays as many complete chunks as fit; recordings shorter than a chunk are never played. The
-    offset of the first chunk changes with each epoch, so that every window is played within as many epochs as a chunk
-    has windows.
-    """
-
-    lengths: tuple[int, ...]  # number of windows of each recording
-    segments: int  # windows per chunk
-    count: int  # number of lanes, the batch size
-    seed: int
-    # Share of the lanes, rounded to complete lanes, that play a random chunk with a reset state at each step instead of
-    # streams (RVT's mixed sampling).
-    random_share: float = 0.0
-    # Windows of each recording, rising, at which random chunks end; None: any. A chunk that would begin before the
-    # recording begins with it instead.
-    ends: tuple[Indices, ...] | None = None
-    # Cache of each lane's current playlist, so that the cost of a step does not grow with the number of recordings.
-    _known: dict[int, tuple[int, Playlist]] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    @property
-    def playable(self) -> bool:
-        """Whether any recording holds a complete chunk."""
-        return bool(self._chunks.any()) and (not self.random_lanes or len(self._random_chunks) > 0)
-
-    @property
-    def has_no_continuation(self) -> bool:
-        """Whether lanes play streams, but no recording has a second chunk to carry a state to."""
-        return self.random_lanes < self.count and max(self.lengths, default=0) < 2 * self.segments
-
-    @property
-    def random_lanes(self) -> int:
-        """Number of lanes that play random chunks."""
-        return round(self.random_share * self.count)
-
-    def is_random(self, lane: int) -> bool:
-        """Whether a lane plays random chunks; they are spread evenly, so shards of two or more have both kinds."""
-        return (lane + 1) * self.random_lanes // self.count > lane * self.random_lanes // self.count
-
-    def slot(self, lane: int, step: int) -> Slot:
-        """Return the chunk that `lane` plays at `step`."""
-        if self.is_random(lane):
-            position = int(self.generator("random", lane, step).integers(len(self._random_chunks)))
-            recording, first = self._random_chunks[position].tolist()
-            return Slot(recording, first, step, True)
-        total = int(self._chunks.sum())
-        # Lanes start spread over the playlist, so that they differ even with a single recording.
-        start = int((lane + self.generator("start", lane).random()) * total / self.count)
-        epoch, position = divmod(start + step, total)
-        order, ends, phases = self._playlist(lane, epoch)
-        index = int(np.searchsorted(ends, position, side="right"))
-        recording = int(order[index])
-        chunk = position - int(ends[index] - self._chunks[recording])
-        first = int(phases[recording]) + chunk * self.segments
-        return Slot(recording, first, epoch * len(order) + index, chunk == 0 or step == 0)
-
-    @cached_property
-    def _chunks(self) -> Indices:
-        return np.array(self.lengths, np.int64) // self.segments
-
-    def _playlist(self, lane: int, epoch: int) -> Playlist:
-        if lane not in self._known or self._known[lane][0] != epoch:
-            order = self.generator("order", lane, epoch).permutation(len(self._chunks))
-            phases = np.array(self.lengths, np.int64) % self.segments + 1
-            first = (self.generator("phase", lane).integers(phases) + epoch) % phases
-            self._known[lane] = epoch, (order, self._chunks[order].cumsum(), first)
-        return self._known[lane][1]
-
-    @cached_property
-    def _random_chunks(self) -> Indices:
-        """Recording and first window (N, 2) of each possible random chunk."""
-        found = [np.empty((0, 2), np.int64)]
-        for number, length in enumerate(self.lengths):
-            ends = np.arange(length) if self.ends is None else self.ends[number]
-            firsts = np.unique(np.maximum(ends - self.segments + 1, 0)) if length >= self.segments else ends[:0]
-            found.append(np.column_stack([np.full_like(firsts, number), firsts]))
-        return np.concatenate(found)
-
-    def generator(self, purpose: str, *numbers: int) -> np.random.Generator:
-        """Random generator for one purpose, a pure function of the seed, the purpose and the numbers."""
-        return np.random.default_rng([self.seed, *purpose.encode(), *numbers])
-
-
-def shuffled(positions: Sequence[int], count: int, seed: int) -> list[int]:
-    """Items at positions of an endless sequence; each epoch shows all `count` items once, in a different order."""
-    return [int(_order(count, seed, position // count)[position % count]) for position in positions]
-
-
-@lru_cache(maxsize=2)
-def _order(count: int, seed: int, epoch: int) -> Indices:
-    """Order of an epoch; it is as long as the data, so it is drawn once and not for each position."""
-    return np.random.default_rng([seed, *b"order", epoch]).permutation(count)
-
-
-def balance_lanes(lengths: Sequence[int], lanes: int) -> list[list[int]]:
-    """Deal recordings to lanes by decreasing length, back and forth, so that lanes end at about the same time."""
-    dealt: list[list[int]] = [[] for _ in range(lanes)]
-    for place, recording in enumerate(np.argsort(lengths, kind="stable")[::-1]):
-        turn, offset = divmod(place, lanes)
-        dealt[offset if turn % 2 == 0 else lanes - 1 - offset].append(int(recording))
-    return [lane for lane in dealt if lane]
-
-
-def lanes_of(count: int, shard: Shard) -> range:
-    """Lanes of a batch with `count` lanes that a shard plays; the shards together play each lane once."""
-    number, shards = shard
-    return range(number * count // shards, (number + 1) * count // shards)
-
-
-def sample_flip_zoom(generator: np.random.Generator, settings: Augmentation, height: int, width: int) -> FlipZoom:
-    """Sample a flip and a zoom (paper, table "Augmentation Transformations").
-
-    Zooming in by f crops 1/f of the height and width at a random position. Zooming out by f places the full image, at
-    1/f of its size, at a random position. Resampling is nearest-exact.
-    """
-    flip = generator.random() < settings.flip
-    axes = [(np.arange(side), 1.0, 0.0) for side in (height, width)]
-    if generator.random() < settings.zoom:
-        inward = generator.random() < settings.zoom_in_share
-        factor = generator.uniform(*(settings.zoom_in if inward else settings.zoom_out))
-        axes = [(_zoom_in if inward else _zoom_out)(side, factor, generator.random()) for side in (height, width)]
-    (rows, row_scale, row_shift), (columns, scale, shift) = axes
-    if flip:
-        columns, scale, shift = columns[::-1], -scale, width - shift
-    return FlipZoom(rows, columns, (row_scale, scale), (row_shift, shift))
-
-
-def _zoom_in(side: int, factor: float, place: float) -> tuple[NDArray[np.int64], float, float]:
-    start = place * (side - side / factor)
-    indices = (start + (np.arange(side) + 0.5) / factor).astype(np.int64)
-    return np.minimum(indices, side - 1), factor, -start * factor
-
-
-def _zoom_out(side: int, factor: float, place: float) -> tuple[NDArray[np.int64], float, float]:
-    small = round(side / factor)
-    start = round(place * (side - small))
-    indices = np.full(side, DROPPED, np.int64)
-    indices[start : start + small] = ((np.arange(small) + 0.5) * side / small).astype(np.int64)
-    return indices, small / side, float(start)
-
-
-def transform_boxes(boxes: Boxes, view: FlipZoom) -> Boxes:
-    """Flip and zoom boxes, clip them to the last visible pixel, and drop those without an area.
-
-    As in uzh-rpg/RVT, data/genx_utils/labels.py: coordinates are those of pixels from 0 to side - 1,
-    so a flip maps 0 to side - 1, and the last visible pixel is `scale` px wide when zoomed in.
-    """
-    size = np.array([len(view.columns), len(view.rows)] * 2)  # for left, top, right and bottom
-    scale, shift = np.array(view.scale[::-1] * 2), np.array(view.shift[::-1] * 2)
-    flipped = scale < 0
-    corners = np.where(flipped, size - 1 - boxes.corners[:, [2, 3, 0, 1]], boxes.corners)
-    shift = np.where(flipped, shift + size * scale, shift)  # that of the flipped image
-    scale = np.abs(scale)
-    zoomed_in = np.minimum((size - 1) * scale + shift, size) - scale
-    last = np.where(scale > 1, zoomed_in, size * scale + shift - 1)
-    corners = np.clip(corners * scale + shift, 0, last).astype(np.float32)
-    moved = boxes._replace(corners=corners)
-    return moved.keep(np.all(moved.size > 0, axis=1))
 
 
 def stack_masks(labels: Sequence[tuple[NDArray[np.uint8], FlipZoom]], size: tuple[int, int]) -> dict[str, Tensor]:
     """Stack masks to `labels` (L, H, W) uint8: the class of each pixel, 255 for unlabelled pixels."""
-    seen = [apply_maps(mask, view, IGNORE) for mask, view in labels]
-    return {"labels": torch.from_numpy(np.array(seen, np.uint8).reshape(-1, *size))}
+    masks = [apply_maps(mask, flip_zoom, IGNORE) for mask, flip_zoom in labels]
+    return {"labels": torch.from_numpy(np.array(masks, np.uint8).reshape(-1, *size))}
 
 
 def stack_depths(labels: Sequence[tuple[NDArray[np.float32], FlipZoom]], size: tuple[int, int]) -> dict[str, Tensor]:
-    """Stack depth maps to `labels` (L, H, W) float32 in m, NaN for unknown depth; `Task` refuses views that zoom."""
-    seen = [apply_maps(depth, view, np.nan) for depth, view in labels]
-    return {"labels": torch.from_numpy(np.array(seen, np.float32).reshape(-1, *size))}
+    """Stack depth maps to `labels` (L, H, W) float32 in m, NaN for unknown depth; `Task` refuses to zoom them."""
+    depths = [apply_maps(depth, flip_zoom, np.nan) for depth, flip_zoom in labels]
+    return {"labels": torch.from_numpy(np.array(depths, np.float32).reshape(-1, *size))}
 
 
 def pad_boxes(labels: Sequence[tuple[Boxes, FlipZoom]], size: tuple[int, int]) -> dict[str, Tensor]:
@@ -215,9 +39,9 @@ def pad_boxes(labels: Sequence[tuple[Boxes, FlipZoom]], size: tuple[int, int]) -
 
     M is the largest number of boxes of a label, at least 1. Padding has the class `NO_BOX`.
     """
-    seen = [transform_boxes(boxes, view) for boxes, view in labels]
-    padded = np.full((len(seen), max([1, *(len(boxes.label) for boxes in seen)]), 5), NO_BOX, np.float32)
-    for row, boxes in zip(padded, seen, strict=True):
+    moved = [transform_boxes(boxes, flip_zoom) for boxes, flip_zoom in labels]
+    padded = np.full((len(moved), max([1, *(len(boxes.label) for boxes in moved)]), 5), NO_BOX, np.float32)
+    for row, boxes in zip(padded, moved, strict=True):
         row[: len(boxes.label)] = np.column_stack([boxes.label, boxes.corners])
     return {"boxes": torch.from_numpy(padded)}
 
@@ -254,7 +78,7 @@ class StepBatches(Dataset[dict[str, Tensor]]):
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         slots = self._slots(step)
-        batch = self._events(slots, self._views(slots))
+        batch = self._events(slots, self._flip_zooms(slots))
         if self._mask is None:
             return batch
         rows, columns = (-(-side // self._mask.unit) for side in self._size)
@@ -268,17 +92,17 @@ class StepBatches(Dataset[dict[str, Tensor]]):
     def _slots(self, step: int) -> list[Slot]:
         return [self._lanes.slot(lane, step) for lane in self._share]
 
-    def _views(self, slots: Sequence[Slot]) -> list[FlipZoom]:
+    def _flip_zooms(self, slots: Sequence[Slot]) -> list[FlipZoom]:
         """Sample the flip and zoom of each lane, fixed within a pass over a recording."""
         passes = zip(self._share, slots, strict=True)
         generators = (self._lanes.generator("augmentation", lane, slot.pass_index) for lane, slot in passes)
         return [sample_flip_zoom(each, self._settings.augmentation, *self._size) for each in generators]
 
-    def _events(self, slots: Sequence[Slot], views: Sequence[FlipZoom]) -> dict[str, Tensor]:
-        bins, rule = self._settings.bins, self._settings.rule
-        histograms = np.empty((len(slots), self.segments, 2 * bins, *self._size), np.uint8)
-        for histogram, slot, view in zip(histograms, slots, views, strict=True):
-            self._recordings[slot.recording].fill(histogram, slot.first, bins, rule, view)
+    def _events(self, slots: Sequence[Slot], flip_zooms: Sequence[FlipZoom]) -> dict[str, Tensor]:
+        binning = self._settings.binning
+        histograms = np.empty((len(slots), self.segments, 2 * binning.bins, *self._size), np.uint8)
+        for histogram, slot, flip_zoom in zip(histograms, slots, flip_zooms, strict=True):
+            self._recordings[slot.recording].fill(histogram, slot.first, binning, flip_zoom)
         fresh = torch.tensor([slot.fresh for slot in slots])
         return {"fresh": fresh, "histograms": torch.from_numpy(histograms)}
 
@@ -311,16 +135,16 @@ class LabelledBatches(StepBatches):
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         slots = self._slots(step)
-        views = self._views(slots)
+        flip_zooms = self._flip_zooms(slots)
         places: list[tuple[int, int]] = []
         labels: list[tuple[Any, FlipZoom]] = []
         for row, (lane, slot) in enumerate(zip(self._share, slots, strict=True)):
             recording = self._labelled[slot.recording]
             for label in self._choose(recording.labels_in(slot.first, self.segments), lane, step):
                 places.append((row, int(recording.labelled[label]) - slot.first))
-                labels.append((recording.labels[label], views[row]))
+                labels.append((recording.labels[label], flip_zooms[row]))
         place = {"label_place": torch.tensor(places, dtype=torch.int64).reshape(-1, 2)}
-        return self._events(slots, views) | place | self._collate(labels, self._size)
+        return self._events(slots, flip_zooms) | place | self._collate(labels, self._size)
 
     def _choose(self, labels: range, lane: int, step: int) -> list[int]:
         if self._per_chunk is None or len(labels) <= self._per_chunk:
@@ -399,7 +223,7 @@ class PlayBatches(Dataset[PlayBatch]):
             if step < len(playlist):
                 number, first, indices = playlist[step]
                 recording = self._recordings[number]
-                recording.fill(histograms[lane, : len(recording) - first], first, spec.bins, spec.rule)
+                recording.fill(histograms[lane, : len(recording) - first], first, spec)
                 fresh[lane] |= first == 0
                 places += [(lane, int(self._windows[number][index]) - first) for index in indices]
                 frames += [(number, index) for index in indices]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tespec import pictures
 from tespec.core.errors import UserError
+from tespec.core.settings import Binning, Rule
 from tespec.datasets.archive import BINS, STORED_RULE, ArchiveSource
 from tespec.datasets.base import LabelledDataset
 from tespec.datasets.labels import BOXES, DEPTH, IGNORE, MASK
@@ -97,7 +98,7 @@ def _event_facts(recording: LabelledRecording, kind: str | None, quick: bool) ->
     """Figures of the events, and bytes to pack them; `quick` skips checksums and most histograms of an archive."""
     if isinstance(recording.source, ArchiveSource):
         for first in (0, len(recording) - 1) if quick else range(len(recording)):
-            recording.histograms(first, 1, BINS, STORED_RULE)
+            recording.histograms(first, 1, Binning(BINS, STORED_RULE))
         return {}
     source, facts = recording.source, recording.source.facts
     found = find_events(source)
@@ -190,7 +191,7 @@ class Moment(NamedTuple):
     label: Any  # a mask, boxes or a depth; None where the window has none
 
 
-def moment(recording: LabelledRecording, window: int, rule: str, norm_events: float) -> Moment:
+def moment(recording: LabelledRecording, window: int, rule: Rule, norm_events: float) -> Moment:
     """Compute everything that the preview shows for the end of a window."""
     windows, end = recording.windows[: window + 1], int(recording.windows[window, 1])
     image: Any = None
@@ -209,7 +210,7 @@ def moment(recording: LabelledRecording, window: int, rule: str, norm_events: fl
     return Moment(title, histogram[0], filtered[0, 0].numpy(), image[0].numpy(), label)
 
 
-def choose(recordings: Sequence[LabelledRecording], count: int, rule: str) -> list[tuple[LabelledRecording, int]]:
+def choose(recordings: Sequence[LabelledRecording], count: int, rule: Rule) -> list[tuple[LabelledRecording, int]]:
     """Choose `count` windows, spread over recordings and time; around each place, take the one with most events.
 
     Only windows that end at a label are candidates, if any do. Windows repeat only in recordings with too few of them.
@@ -229,9 +230,9 @@ def choose(recordings: Sequence[LabelledRecording], count: int, rule: str) -> li
     return chosen
 
 
-def _histogram(recording: LabelledRecording, window: int, rule: str) -> NDArray[np.uint8]:
+def _histogram(recording: LabelledRecording, window: int, rule: Rule) -> NDArray[np.uint8]:
     stored = isinstance(recording.source, ArchiveSource)
-    return recording.histograms(window, 1, BINS, STORED_RULE if stored else rule)
+    return recording.histograms(window, 1, Binning(BINS, STORED_RULE if stored else rule))
 
 
 def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[int]:

@@ -1,15 +1,16 @@
 """DDD17 with segmentation masks, in the layout of the archive that uzh-rpg/ess offers."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pydantic
 
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
-from tespec.core.settings import Finetuning, PositiveInt
-from tespec.datasets.base import LabelledDataset, RecordingFiles
-from tespec.datasets.labels import MaskFiles, mask_names
+from tespec.core.settings import PositiveInt
+from tespec.datasets.base import TRAIN, LabelledDataset, RecordingFiles
+from tespec.datasets.labels import MASK, MaskFiles, mask_names
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource
 from tespec.datasets.splits import only_one, search_folders
@@ -50,9 +51,21 @@ class Ddd17(LabelledDataset):
 
     Mask n belongs to image n - 1 and has its time. Events accumulate over missing masks; those of the first mask start
     at the previous image. Every mask is used. 200 of the 260 rows carry labels; the car's bonnet is below them.
+
+    Args:
+        protocol: `rows`, see `Ddd17Protocol`; other arguments are those of `LabelledDataset`.
+
+    Example:
+        >>> from tespec.sample import make_world
+        >>> root = make_world("tiny", datasets=["ddd17"]) / "ddd17"  # or the folder of the archive
+        >>> data = Ddd17(root, "train", window_ms=None)
+        >>> histogram, mask, name, time = data[0]
+        >>> histogram.shape, mask.shape, name
+        ((20, 64, 96), (64, 96), 'dir0')
     """
 
     title = "DDD17"
+    label_kind = MASK
     sensor = SENSOR
     # Papers report on dir1, the test sequence of EV-SegNet. No validation split exists: uzh-rpg/ess calls dir1 "valid",
     # and dir5, which has a single mask, "test" (datasets/ddd17_events_loader.py).
@@ -64,10 +77,10 @@ class Ddd17(LabelledDataset):
     protocol_type = Ddd17Protocol
     protocol: Ddd17Protocol
 
-    def __init__(self, root: Path, settings: Finetuning) -> None:
-        if not any(root.glob("dir*")) and (root / "data").is_dir():
-            root = root / "data"
-        super().__init__(root, settings)
+    def __init__(self, root: Path | str, split: str = TRAIN, **options: Any) -> None:
+        if not any(Path(root).glob("dir*")) and Path(root, "data").is_dir():
+            root = Path(root, "data")
+        super().__init__(root, split, **options)
 
     def find(self, split: str, name: str) -> RecordingFiles:
         # Some loaders read <root>/train/dir0 and <root>/test/dir1; the names decide on the split, not the folders.

@@ -1,15 +1,15 @@
 """DSEC-Semantic: events, rectification maps and masks, in all layouts in which its labels are distributed."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pydantic
 
 from tespec.core.errors import UserError
-from tespec.core.settings import Finetuning, Flag, PositiveInt
-from tespec.datasets.base import LabelledDataset, RecordingFiles
-from tespec.datasets.labels import MaskFiles, mask_names, read_stamps
+from tespec.core.settings import Flag, PositiveInt
+from tespec.datasets.base import TRAIN, LabelledDataset, RecordingFiles
+from tespec.datasets.labels import MASK, MaskFiles, mask_names, read_stamps
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, is_there
 from tespec.datasets.splits import only_one, search_folders
@@ -71,9 +71,21 @@ class Dsec(LabelledDataset):
     the folder. The number of `classes` in the settings, 11 or 19, selects the masks.
 
     Events are moved to the nearest rectified pixel, where the labels are. 440 of the 480 rows carry labels.
+
+    Args:
+        protocol: `rows`, `labels` and `rectify`, see `DsecProtocol`; other arguments are those of `LabelledDataset`.
+
+    Example:
+        >>> from tespec.sample import make_world
+        >>> root = make_world("tiny", datasets=["dsec"]) / "dsec"  # or the folder of the archive
+        >>> data = Dsec(root, "train", window_ms=50)
+        >>> histogram, mask, name, time = data[0]
+        >>> histogram.shape, mask.shape, name
+        ((20, 56, 80), (56, 80), 'zurich_city_00_a')
     """
 
     title = "DSEC"
+    label_kind = MASK
     sensor = SENSOR
     # As in uzh-rpg/ess (DSEC/dataset/provider.py), which has no validation split: it validates on its test sequences.
     splits = {  # noqa: RUF012  # instances set their own
@@ -83,11 +95,11 @@ class Dsec(LabelledDataset):
     protocol_type = DsecProtocol
     protocol: DsecProtocol
 
-    def __init__(self, root: Path, settings: Finetuning) -> None:
-        super().__init__(root, settings)
+    def __init__(self, root: Path | str, split: str = TRAIN, **options: Any) -> None:
+        super().__init__(root, split, **options)
         if len(self.classes) not in (11, 19):
             raise UserError("classes", f"{len(self.classes)} are listed, but DSEC has masks of 11 or 19", "list those")
-        self._search = search_folders(root)
+        self._search = search_folders(self.root)
         masks = [self._masks(folder) for names in self.splits.values() for name in names for folder in self._of(name)]
         layouts = sorted({layout for layout in masks if layout})
         self.layout = f"masks in {' and '.join(layouts)}" if layouts else "no labels"

@@ -14,7 +14,7 @@ from tespec.core.config import dataset_and_splits, names
 from tespec.core.description import LEVELS, descriptions_above, read_description
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample, Size
-from tespec.datasets.archive import WINDOW_US, is_archive, source_of
+from tespec.datasets.archive import BINS, WINDOW_US, is_archive, source_of
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles
 from tespec.datasets.mvsec import DATA
@@ -109,9 +109,19 @@ class EventFolder(LabelledDataset):
     layout = "events without labels"
 
     def __init__(self, root: Path, sensor: Size | None = None) -> None:
-        self.root, self.classes, self.given_sensor = root.parent if root.is_file() else root, (), sensor
-        self.splits = {ALL: [path.relative_to(self.root).as_posix() for path in find_recordings(root)]}
-        read_description(self.root)  # refuses a damaged one
+        folder = root.parent if root.is_file() else root
+        super().__init__(
+            folder,
+            ALL,
+            window_ms=WINDOW_US / 1000,
+            bins=BINS,
+            rule="edges",
+            classes=(),
+            splits={ALL: [path.relative_to(folder).as_posix() for path in find_recordings(root)]},
+            sensor=sensor,
+            downsample=Downsample(1, "nearest"),
+            protocol={},
+        )
 
     def find(self, split: str, name: str) -> RecordingFiles:
         return RecordingFiles(name, split, source_of(self.root / name, self.given_sensor), ())

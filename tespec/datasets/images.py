@@ -19,13 +19,13 @@ from torch.utils.data import Dataset
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining
+from tespec.datasets.augment import apply_maps, sample_flip_zoom
 from tespec.datasets.base import HELD_OUT, TEST, TRAIN
-from tespec.datasets.batches import WHOLE, Shard, lanes_of, sample_flip_zoom, shuffled
 from tespec.datasets.ddd17 import IMAGES, read_index
 from tespec.datasets.folder import LEFT_OUT, entries_below, split_recordings
+from tespec.datasets.lanes import WHOLE, Shard, lanes_of, shuffled
 from tespec.datasets.recording import Recording, window_us
 from tespec.datasets.splits import split_folders, split_named
-from tespec.events.histogram import apply_maps
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # suffixes can hide others; Pillow opens some with external programs
@@ -268,8 +268,8 @@ class PairBatches(Dataset[dict[str, Tensor]]):
         images = np.empty((len(pairs), 1, 1, *size), np.uint8)
         for row, (recording, window) in enumerate(pairs):
             generator = np.random.default_rng([self._seed, *b"augmentation", positions[row]])
-            view = sample_flip_zoom(generator, settings.augmentation, *size)
-            recording.fill(histograms[row], window, settings.bins, settings.rule, view)
+            flip_zoom = sample_flip_zoom(generator, settings.augmentation, *size)
+            recording.fill(histograms[row], window, settings.binning, flip_zoom)
             histograms[row] = self._augment(histograms[row], generator)
-            images[row, 0] = apply_maps(recording.image(window), view, MIDDLE)
+            images[row, 0] = apply_maps(recording.image(window), flip_zoom, MIDDLE)
         return {"histograms": torch.from_numpy(histograms), "images": torch.from_numpy(images)}

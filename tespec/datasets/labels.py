@@ -18,7 +18,7 @@ from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.files import regular_file
 from tespec.core.settings import Size
-from tespec.datasets.recording import ChosenLabels, LabelledRecording, Labels
+from tespec.datasets.recording import LabelledRecording, Labels, Subset
 from tespec.events.readers.arrays import load_array
 from tespec.events.readers.hdf5 import AGAIN, part, translate_errors
 
@@ -161,25 +161,26 @@ def speed_at(root: Path, name: str, times: NDArray[np.int64]) -> NDArray[np.floa
 
 
 def with_checks(recording: LabelledRecording, kind: str, classes: int) -> LabelledRecording:
-    """Return the recording with labels that are checked on access; each label must have a window.
+    """Return the recording with labels that are checked as they are read; each label must have a window.
 
-    `kind` is `MASK`, `DEPTH` or `BOXES`; `classes` is the number of classes, 0 if unknown.
+    Args:
+        recording: with labels in px of its histograms.
+        kind: expected kind of the labels, `MASK`, `DEPTH` or `BOXES`.
+        classes: number of classes, 0 if unknown.
     """
     where, labels = f"{recording.path}, recording {recording.name}", recording.labels
     if len(labels) != len(recording.labelled):
         what = f"{len(labels)} labels for {len(recording.labelled)} labelled windows"
         raise UserError(where, what, "give the window that ends at each label")
     size = (recording.region.height, recording.region.width)
-    read = partial(_read_checked, labels, where, kind, size, classes)
-    return replace(recording, labels=ChosenLabels(labels, np.arange(len(labels)), read))
+    check = partial(_check, labels, where, kind, size, classes)
+    return replace(recording, labels=Subset(labels, np.arange(len(labels)), check))
 
 
-def _read_checked(labels: Labels, where: str, kind: str, size: Size, classes: int, index: int) -> Any:
-    label = labels[index]
+def _check(labels: Labels, where: str, kind: str, size: Size, classes: int, label: Any, index: int) -> None:
     if fault := (_box_fault if kind == BOXES else _map_fault)(label, kind, size, classes):
         file = f" ({labels.names[index]})" if isinstance(labels, MaskFiles) else ""
         raise UserError(f"{where}, label {index}{file}", *fault)
-    return label
 
 
 def _map_fault(label: Any, kind: str, size: Size, classes: int) -> tuple[str, str] | None:

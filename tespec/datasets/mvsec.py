@@ -4,7 +4,7 @@ import numpy as np
 
 from tespec.core.errors import UserError
 from tespec.datasets.base import LabelledDataset, RecordingFiles
-from tespec.datasets.labels import DepthMaps
+from tespec.datasets.labels import DEPTH, DepthMaps
 from tespec.datasets.recording import LabelledRecording
 from tespec.datasets.sources import EventSource, is_there
 from tespec.datasets.splits import only_one
@@ -36,9 +36,20 @@ class Mvsec(LabelledDataset):
     depth_image_raw, since depth_image_rect is at rectified pixels and the events are not. The events of a map are those
     since the previous map. Maps less than one label spacing after the first event, or more than one after the last, are
     left out and counted. Maps without any depth remain labels.
+
+    Args: those of `LabelledDataset`; there are no options in `protocol`.
+
+    Example:
+        >>> from tespec.sample import make_world
+        >>> root = make_world("tiny", datasets=["mvsec"]) / "mvsec"  # or the folder of the archive
+        >>> data = Mvsec(root, "train", window_ms=50)
+        >>> histogram, depth, name, time = data[0]
+        >>> histogram.shape, depth.shape, name
+        ((20, 64, 80), (64, 80), 'outdoor_day2')
     """
 
     title = "MVSEC"
+    label_kind = DEPTH
     sensor = SENSOR
     # As in the paper. HMNet has no validation split (experiments/depth/config/hmnet_B3.py); e2depth and RAMNet validate
     # on a time segment of outdoor_day2, in separate folders (uzh-rpg/rpg_ramnet, RAM_Net/configs/*_mvsec.json).

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
-from tespec.core.settings import Finetuning, Flag, NonNegativeFloat, PositiveFloat, Share, Size
+from tespec.core.settings import Flag, NonNegativeFloat, PositiveFloat, Share, Size
 from tespec.datasets.archive import REPRESENTATIONS, WINDOW_OF_FRAME, WINDOW_US, ArchiveSource
 from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
-from tespec.datasets.labels import speed_at
+from tespec.datasets.labels import BOXES, speed_at
 from tespec.datasets.recording import LabelledRecording, reduced
 from tespec.datasets.sources import EventSource
 from tespec.datasets.splits import only_one, split_folders, split_named
@@ -184,10 +184,12 @@ class PropheseeDataset(LabelledDataset):
     splits = dict.fromkeys(SPLITS, EVERY)
     protocol_type = PropheseeProtocol
     divides_labels = True
+    label_kind = BOXES
     protocol: PropheseeProtocol
 
-    def __init__(self, root: Path, settings: Finetuning) -> None:
-        super().__init__(root, settings)
+    def __init__(self, root: Path | str, split: str = TRAIN, **options: Any) -> None:
+        super().__init__(root, split, **options)
+        root = self.root
         places = [path for path in (root, *sorted(root.iterdir())) if split_folders(path)]
         if root not in places and len(places) != 1:
             there = f" ({len(places)} of its folders do)" if places else ""
@@ -256,7 +258,7 @@ class PropheseeDataset(LabelledDataset):
         return self.labelled(files, region, labels, times, begin, left_out=left_out, start=start)
 
     def _open_archive(self, files: RecordingFiles, source: ArchiveSource, count: int) -> LabelledRecording:
-        source.require_window(self.rule.length_ms)
+        source.require_window(self.window_ms)
         region, windows, path = source.region, source.windows, source.path / LABELS
         stored, row_of_frame = load_arrays(path, ("labels", ROW_OF_FRAME))
         boxes, labelled = raw_boxes(stored, path, count), source.window_of_frame()
@@ -271,7 +273,7 @@ class PropheseeDataset(LabelledDataset):
             what = f"has boxes {farthest} us from the end of their window"
             raise UserError(path, what, "unpack the archive again")
         boxes = boxes._replace(t=np.repeat(times, np.diff(first_rows, append=len(boxes.t))))
-        if not self.rule.recurrent:
+        if not self.contiguous:
             windows, labelled = windows[labelled], np.arange(len(labelled), dtype=np.int64)
         sensor = region.factor * region.height, region.factor * region.width
         labels = BoxLabels(boxes.downsampled(region.factor, sensor), times)
@@ -305,6 +307,18 @@ class Gen1(PropheseeDataset):
 
     Also read: RVT's raw files (<name>_td.dat.h5, <name>_td.h5), and RVT's preprocessed archive, which requires
     --set rule=rvt. Recordings whose boxes RVT's rules would all remove are left out (protocol.skip).
+
+    Args:
+        protocol: `period_ms`, `min_diagonal` and others, see `PropheseeProtocol`; other arguments are those of
+            `LabelledDataset`.
+
+    Example:
+        >>> from tespec.sample import make_world
+        >>> root = make_world("tiny", datasets=["gen1"]) / "gen1"  # or the folder of the archive
+        >>> data = Gen1(root, "test", window_ms=50)
+        >>> histogram, boxes, name, time = data[0]
+        >>> histogram.shape, boxes.corners.shape, name
+        ((20, 64, 80), (1, 4), '17-04-13_15-05-13_500000_8500000')
     """
 
     title = "Gen1"
@@ -328,6 +342,18 @@ class OneMpx(PropheseeDataset):
 
     Also read: RVT's raw files (<name>_td.dat.h5, <name>_td.h5), and RVT's preprocessed archive, which requires
     --set rule=rvt. Only the classes pedestrian, two-wheeler and car are used.
+
+    Args:
+        protocol: `period_ms`, `min_diagonal` and others, see `PropheseeProtocol`; other arguments are those of
+            `LabelledDataset`.
+
+    Example:
+        >>> from tespec.sample import make_world
+        >>> root = make_world("tiny", datasets=["1mpx"]) / "1mpx"  # or the folder of the archive
+        >>> data = OneMpx(root, "test", window_ms=50)
+        >>> histogram, boxes, name, time = data[0]
+        >>> histogram.shape, boxes.corners.shape, name
+        ((20, 32, 48), (6, 4), 'moorea_2019-02-19_002_td_500000_8500000')
     """
 
     title = "1Mpx"

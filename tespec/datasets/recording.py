@@ -1,55 +1,55 @@
-"""Recordings as sequences of windows, with or without labels, and the rule that assigns events to labels."""
+"""Recordings as sequences of windows, with or without labels, and the windows that belong to the labels."""
 
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.core.settings import Downsample
+from tespec.core.settings import Binning, Downsample
 from tespec.datasets.archive import ArchiveSource, Source
+from tespec.datasets.augment import FlipZoom
 from tespec.datasets.sources import Windows
-from tespec.events import PackedEvents
-from tespec.events.histogram import FlipZoom, Region
+from tespec.events import PackedEvents, window_histograms
+from tespec.events.histogram import Region
 
 
-class WindowRule(NamedTuple):
-    """Rule that assigns events to labels."""
+def label_windows(
+    times: NDArray[np.int64], start: int, window_ms: float | None, contiguous: bool
+) -> tuple[Windows, NDArray[np.int64]]:
+    """Compute the windows of a recording and which of them ends at each label.
 
-    recurrent: bool  # windows are contiguous, so each event is in exactly one; if not, each label has its own
-    length_ms: float | None  # nominal length; None, only if recurrent: all events since the previous label
+    Contiguous windows hold every event exactly once. Before the first label they have the nominal length: as many as
+    fit after `start`, at least one. The time between two labels is divided equally into windows as close to the
+    nominal length as possible. No window follows the last label.
 
-    def apply(self, times: NDArray[np.int64], start: int) -> tuple[Windows, NDArray[np.int64]]:
-        """Compute the windows (N, 2) of a recording in us, and the index (K,) int64 of the window ending at each label.
+    Args:
+        times: (K,) times of the labels in us, rising.
+        start: time in us at which the events of the first label begin, before it.
+        window_ms: nominal length of a window in ms; None: all of the time since the previous label.
+        contiguous: whether windows are contiguous; if not, the window of a label is the `window_ms` before it.
 
-        Labels are at `times` (K,), rising; the events of the first one begin at `start`, before it. Before the first
-        label, contiguous windows have the nominal length: as many as fit after `start`, at least one. The time between
-        two labels is divided equally into windows as close to the nominal length as possible, so that no event is lost
-        or counted twice. No window follows the last label.
-        """
-        length = 0 if self.length_ms is None else window_us(self.length_ms)
-        if self.length_ms is None or not self.recurrent:
-            starts = np.append(start, times[:-1]) if self.length_ms is None else times - length
-            return np.stack([starts, times], axis=1).astype(np.int64), np.arange(len(times), dtype=np.int64)
-        lead, spacings = max(1, (int(times[0]) - start) // length), np.diff(times)
-        parts = np.maximum(1, np.round(spacings / length)).astype(np.int64)
-        ends = np.cumsum(parts)
-        place = np.arange(1, parts.sum() + 1) - np.repeat(ends - parts, parts)  # of each part between labels, from 1
-        between = np.repeat(times[:-1], parts) + np.repeat(spacings, parts) * place // np.repeat(parts, parts)
-        borders = np.concatenate([times[0] - length * np.arange(lead, -1, -1, dtype=np.int64), between])
-        return np.stack([borders[:-1], borders[1:]], axis=1), lead - 1 + np.append(0, ends)
-
-    def describe(self) -> str:
-        """Describe the rule."""
-        if not self.recurrent:
-            return f"the {self.length_ms:g} ms before the label"
-        between = "" if self.length_ms is None else f" in windows of about {self.length_ms:g} ms"
-        return f"all events since the previous label{between}"
+    Returns:
+        The windows (N, 2) in us, end exclusive, and the index (K,) int64 of the window that ends at each label.
+    """
+    if window_ms is None:
+        return np.stack([np.append(start, times[:-1]), times], axis=1), np.arange(len(times), dtype=np.int64)
+    length = window_us(window_ms)
+    if not contiguous:
+        return np.stack([times - length, times], axis=1), np.arange(len(times), dtype=np.int64)
+    lead = max(1, (int(times[0]) - start) // length)
+    spacings = np.diff(times)
+    parts = np.maximum(1, np.round(spacings / length)).astype(np.int64)  # windows between two labels
+    ends = np.cumsum(parts)
+    part = np.arange(1, parts.sum() + 1) - np.repeat(ends - parts, parts)  # number between its labels, from 1
+    between = np.repeat(times[:-1], parts) + np.repeat(spacings, parts) * part // np.repeat(parts, parts)
+    borders = np.concatenate([times[0] - length * np.arange(lead, -1, -1, dtype=np.int64), between])
+    return np.stack([borders[:-1], borders[1:]], axis=1), lead - 1 + np.append(0, ends)
 
 
 def window_us(length_ms: float) -> int:
@@ -87,15 +87,32 @@ class Recording:
         """The recording's events."""
         return self.source.stream
 
-    def histograms(self, first: int, count: int, bins: int, rule: str) -> NDArray[np.uint8]:
-        """Histograms (count, 2*bins, H, W) of windows from `first` on; unreadable ones raise a `UserError`."""
-        out = np.empty((count, 2 * bins, self.region.height, self.region.width), np.uint8)
-        self.fill(out, first, bins, rule)
+    def histograms(self, first: int, count: int, binning: Binning) -> NDArray[np.uint8]:
+        """Compute the histograms (count, 2*bins, H, W) of windows from `first` on."""
+        out = np.empty((count, 2 * binning.bins, self.region.height, self.region.width), np.uint8)
+        self.fill(out, first, binning)
         return out
 
-    def fill(self, out: NDArray[np.uint8], first: int, bins: int, rule: str, view: FlipZoom | None = None) -> None:
-        """Write histograms of T windows from `first` on, transformed by `view`, to `out` (T, 2*bins, H, W) uint8."""
-        self.source.fill(out, self.windows[first : first + len(out)], bins, rule, self.region, view)
+    def fill(self, out: NDArray[np.uint8], first: int, binning: Binning, flip_zoom: FlipZoom | None = None) -> None:
+        """Write the histograms of T windows from `first` on to `out`.
+
+        Args:
+            out: (T, 2*bins, H, W), for histograms of the recording's `region`.
+            first: index of the first window.
+            binning: bins of a window and the rule that assigns events to them; a `HistogramSpec` is one.
+            flip_zoom: flip and zoom of the histograms; None: neither.
+
+        Raises:
+            UserError: if events cannot be read, or a stored histogram has another binning.
+        """
+        windows = self.windows[first : first + len(out)]
+        if isinstance(self.source, ArchiveSource):
+            self.source.fill(out, windows, binning, flip_zoom)
+            return
+        maps = flip_zoom and (flip_zoom.rows, flip_zoom.columns)
+        window_histograms(
+            self.source.stream, windows, binning.bins, rule=binning.rule, region=self.region, maps=maps, out=out
+        )
 
 
 class Labels(Protocol):
@@ -144,33 +161,39 @@ class LabelledRecording(Recording):
 
     def part(self, first: int, end: int) -> "LabelledRecording":
         """Return the windows from `first` to `end` (exclusive), with their labels."""
-        part = self.keep(np.array(self.labels_in(first, end - first), np.int64))
+        part = self.subset(np.array(self.labels_in(first, end - first), np.int64))
         return replace(part, windows=self.windows[first:end], labelled=part.labelled - first)
 
-    def keep(self, labels: NDArray[np.int64]) -> "LabelledRecording":
-        """Return the recording with only the labels of these indices."""
+    def subset(self, labels: NDArray[np.int64]) -> "LabelledRecording":
+        """Return the recording with all windows, but only the labels of these indices (L,), rising."""
         speed = None if self.ego_speed is None else self.ego_speed[labels]
-        kept = ChosenLabels(self.labels, labels, self.labels.__getitem__)
-        return replace(self, labels=kept, labelled=self.labelled[labels], ego_speed=speed)
+        return replace(self, labels=Subset(self.labels, labels), labelled=self.labelled[labels], ego_speed=speed)
 
 
 @dataclass(frozen=True)
-class ChosenLabels:
-    """Labels `numbers` of a recording, each returned by `read`, given its index; checksums are those of all labels."""
+class Subset:
+    """Labels of a recording selected by `indices` (K,); the checksums are those of all of its labels.
 
-    every: Labels
-    numbers: NDArray[np.int64]
-    read: Callable[[int], Any]
+    `check(label, index)`, given the index into `labels`, raises a `UserError` if a label that is read is not valid.
+    """
+
+    labels: Labels
+    indices: NDArray[np.int64]
+    check: Callable[[Any, int], None] | None = None
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self.indices)
 
     def __getitem__(self, index: int) -> Any:
-        return self.read(int(self.numbers[index]))
+        number = int(self.indices[index])
+        label = self.labels[number]
+        if self.check:
+            self.check(label, number)
+        return label
 
     def checksums(self) -> list[int]:
         """Checksums of all labels of the recording."""
-        return self.every.checksums()
+        return self.labels.checksums()
 
 
 def van_der_corput_order(count: int) -> NDArray[np.int64]:
@@ -188,12 +211,9 @@ def with_label_share(recordings: Sequence[LabelledRecording], share: float) -> l
 
     The choice depends only on the number of labels; a smaller share is a subset of a larger one.
     """
-    thinned = []
-    for recording in recordings:
-        count = len(recording.labelled)
-        kept = np.sort(van_der_corput_order(count)[: max(1, round(share * count))])
-        thinned.append(recording.keep(kept) if len(kept) < count else recording)
-    return thinned
+    counts = [len(recording.labelled) for recording in recordings]
+    chosen = [np.sort(van_der_corput_order(count)[: max(min(count, 1), round(share * count))]) for count in counts]
+    return [recording.subset(labels) for recording, labels in zip(recordings, chosen, strict=True)]
 
 
 def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[LabelledRecording]:

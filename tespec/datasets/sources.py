@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import Size
-from tespec.events import PackedEvents, files, open_events, opening, packing, window_histograms
+from tespec.events import PackedEvents, files, open_events, opening, packing
 from tespec.events.cache import NO_ROOM, cached_store, make_room, remove, require_disk
-from tespec.events.histogram import FlipZoom, Region
 from tespec.events.packing import scan
 from tespec.events.readers import Reader
 from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
@@ -68,12 +67,6 @@ class EventSource:
         if not files.is_recorded(self.path) and (store / HEADER).is_file():
             return [*header_of(store)["source"]["files"], *maps]
         return [*map(files.quick_hash, files.files_of(self.path)), *maps]
-
-    def fill(
-        self, out: NDArray[np.uint8], windows: Windows, bins: int, rule: str, region: Region, view: FlipZoom | None
-    ) -> None:
-        """Write histograms of windows (N, 2) in us, transformed by `view`, to `out` (N, 2*bins, H, W) uint8."""
-        window_histograms(self.stream, windows, bins, rule=rule, region=region, view=view, out=out)
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,15 +11,8 @@ from tespec.events.store import MAX_WIDTH, PackedEvents, Seen, count_events
 
 RULES = ("edges", "rvt")
 DROPPED = -1
-
-
-class FlipZoom(NamedTuple):
-    """Flip and zoom of an image, as index maps for pixels and as scale and shift for boxes."""
-
-    rows: NDArray[np.int64]  # (H,) source row of each output row; `DROPPED` outside of the image
-    columns: NDArray[np.int64]  # (W,) source column of each output column; `DROPPED` outside of the image
-    scale: tuple[float, float] = (1.0, 1.0)  # factors along rows and columns; negative if flipped
-    shift: tuple[float, float] = (0.0, 0.0)  # output position of the source's upper and left edges in px
+# Source row of each output row (H,) and source column of each output column (W,); `DROPPED` outside of the image.
+PixelMaps = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -37,15 +29,15 @@ class Region:
     factor: int = 1  # sensor pixels per histogram pixel, along each side
     keep: str = "nearest"
 
-    def seen(self, view: FlipZoom | None = None) -> Seen:
+    def seen(self, maps: PixelMaps | None = None) -> Seen:
         """Map sensor coordinates to histogram rows (K, 2049) and columns (L, 2049).
 
         Zooming in repeats some sensor rows and columns: entry [k, c] is the k-th place of coordinate c, or `DROPPED`.
         """
-        if view is None:
+        if maps is None:
             return _places(self)
         (rows,), (columns,) = _places(self)
-        return _seen(rows, view.rows), _seen(columns, view.columns)
+        return _seen(rows, maps[0]), _seen(columns, maps[1])
 
 
 @lru_cache(maxsize=64)
@@ -61,7 +53,7 @@ def _places(region: Region) -> Seen:
 
 
 def _seen(places: NDArray[np.int32], sources: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Output places (K, 2049) of sensor coordinates, given their `places` in the region and a `FlipZoom` index map."""
+    """Output places (K, 2049) of sensor coordinates, given their `places` in the region and a map of pixels."""
     size = len(sources)
     where = np.flatnonzero(sources != DROPPED)
     order = where[np.argsort(sources[where], kind="stable")]
@@ -71,21 +63,6 @@ def _seen(places: NDArray[np.int32], sources: NDArray[np.int64]) -> NDArray[np.i
     seen = np.full((int(nth.max(initial=0)) + 1, size + 1), DROPPED, np.int32)
     seen[nth, shown] = order
     return np.ascontiguousarray(seen[:, np.where(places == DROPPED, size, places)])
-
-
-def apply_maps(image: NDArray[Any], view: FlipZoom, outside: float) -> NDArray[Any]:
-    """Flip and zoom an image (..., H, W); pixels from outside of the image get the value `outside`.
-
-    Returns the image itself if nothing changes.
-    """
-    seen = image
-    # Indexing one axis at a time takes a third of the time of indexing both together; most axes do not change.
-    for axis, sources in ((-2, view.rows), (-1, view.columns)):
-        if np.array_equal(sources, np.arange(image.shape[axis])):
-            continue
-        seen = seen.take(sources, axis=axis)
-        seen.swapaxes(axis, -1)[..., sources == DROPPED] = outside
-    return seen
 
 
 def bin_times(t_start: int, t_end: int, bins: int) -> NDArray[np.int64]:
@@ -173,7 +150,7 @@ def window_histograms(
     *,
     rule: str = "edges",
     region: Region | None = None,
-    view: FlipZoom | None = None,
+    maps: PixelMaps | None = None,
     out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8]:
     """Compute the event histograms of windows of a recording, negative polarity first; see `event_histogram`.
@@ -186,7 +163,7 @@ def window_histograms(
         bins: time bins per window.
         rule: "edges" or "rvt".
         region: part of the sensor to use, and its downsampling; default: the full sensor.
-        view: flip and zoom of the region; pixels from outside of the region are zero; default: none.
+        maps: flip and zoom of the region, see `PixelMaps`; pixels from outside of it are zero; default: none.
         out: C-contiguous uint8 array (T, 2*bins, H, W) to overwrite with the result; default: a new array.
     """
     limits, region = np.asarray(windows, np.int64), region or Region(stream.height, stream.width)
@@ -198,7 +175,7 @@ def window_histograms(
     histograms = np.empty(shape, np.uint8) if out is None else out
     if histograms.shape != shape or histograms.dtype != np.uint8 or not histograms.flags.c_contiguous:
         raise ValueError(f"out must be C-contiguous uint8 {shape}, not {histograms.dtype} {histograms.shape}")
-    seen = region.seen(view)
+    seen = region.seen(maps)
     for histogram, (start, end) in zip(histograms, limits.tolist(), strict=True):
         times = bin_times(start, end, bins)
         if rule == "rvt":

@@ -16,9 +16,10 @@ from torch import Tensor
 from tespec.core.errors import UserError
 from tespec.core.settings import Pretraining, Size
 from tespec.datasets import images
-from tespec.datasets.batches import WHOLE, Shard, StepBatches, draw_mask
+from tespec.datasets.batches import StepBatches, draw_mask
 from tespec.datasets.ddd17 import IMAGES
 from tespec.datasets.folder import TrainValSplit, divide, find_recordings
+from tespec.datasets.lanes import WHOLE, Shard
 from tespec.datasets.recording import Recording, fingerprint
 from tespec.models import Backbone
 from tespec.models.backbone import reset
@@ -131,7 +132,7 @@ class EventData(_Data):
             windows = max(segments, frames // len(played))
         for number, recording in enumerate(played):
             for first in range(0, min(windows, len(recording)) // segments * segments, segments):
-                histograms = recording.histograms(first, segments, settings.bins, settings.rule)
+                histograms = recording.histograms(first, segments, settings.binning)
                 batch = {"histograms": torch.from_numpy(histograms)[None], "fresh": torch.tensor([first == 0])}
                 if mask is not None:
                     rows, columns = (-(-side // mask.unit) for side in histograms.shape[-2:])

@@ -20,6 +20,7 @@ from tespec.core.settings import Finetuning, HistogramSpec, Size, build
 from tespec.datasets import batches
 from tespec.datasets.base import TEST, TRAIN, LabelledDataset
 from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
+from tespec.datasets.lanes import WHOLE, Shard
 from tespec.datasets.recording import LabelledRecording, require_one_size, with_label_share
 from tespec.datasets.sources import pack_missing
 from tespec.metrics import Score
@@ -198,7 +199,7 @@ class Task(ABC):
     def network(cls, settings: Finetuning, backbone: Backbone) -> Any:
         """Add a randomly initialised head to `backbone`; needs no data."""
 
-    def steps(self, seed: int, shard: batches.Shard = batches.WHOLE) -> batches.StepBatches:
+    def steps(self, seed: int, shard: Shard = WHOLE) -> batches.StepBatches:
         """Training batches by step."""
         return batches.LabelledBatches(self.learned, self.settings, seed, type(self).collate, shard)
 
@@ -230,6 +231,7 @@ class Task(ABC):
     def protocol(self) -> dict[str, str]:
         """Describe the training data, the scored data and the evaluation protocol."""
         settings, train, state = self.settings, named(self.train), ""
+        described = self.dataset.describe()
         if settings.label_share != 1:
             learned, every = (sum(len(each.labelled) for each in group) for group in (self.learned, self.train))
             train += f"; {learned:,} of these {every:,} labels are used for training, spread evenly over each recording"
@@ -240,8 +242,8 @@ class Task(ABC):
         return {
             TRAIN: train,
             self.split: named(self.scored),
-            **self.dataset.describe(),
-            "events": self.dataset.rule.describe() + state,
+            **described,
+            "events": described["events"] + state,
             "scored": f"every {self.split} label once; test-time augmentation: {settings.test_time_augmentation}",
             "histograms": f"{settings.bins} bins, rule {settings.rule}",
         }
@@ -333,7 +335,18 @@ def features_player(backbone: Backbone, spec: HistogramSpec, device: torch.devic
 def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
     """Open the dataset named by the settings in `root`; its labels must be of the kind that the task expects."""
     kind = find_registered(DATASETS, settings.dataset, "dataset")
-    dataset: LabelledDataset = kind(root, settings)
+    dataset: LabelledDataset = kind(
+        root,
+        window_ms=settings.window_ms,
+        contiguous=settings.recurrent,
+        bins=settings.bins,
+        rule=settings.rule,
+        classes=settings.classes,
+        splits=settings.splits,
+        sensor=settings.sensor,
+        downsample=settings.downsample,
+        protocol=settings.protocol,
+    )
     dataset.label_kind = LABEL_KINDS.get(getattr(TASKS.module_dict.get(settings.kind), "collate", None))
     return dataset
 

@@ -15,7 +15,8 @@ from torch.nn.functional import binary_cross_entropy, binary_cross_entropy_with_
 from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.distributed import global_mean, rank_computes
 from tespec.core.settings import Depth, Finetuning, NonNegativeFloat, Share, Width, build
-from tespec.datasets.batches import NO_BOX, WHOLE, LabelledBatches, Shard, StepBatches, pad_boxes
+from tespec.datasets.batches import NO_BOX, LabelledBatches, StepBatches, pad_boxes
+from tespec.datasets.lanes import WHOLE, Shard
 from tespec.datasets.recording import LabelledRecording, cut_at_gaps
 from tespec.metrics import Score
 from tespec.metrics.detection import BoxFilter, DetectionScorer

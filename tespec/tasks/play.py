@@ -12,7 +12,8 @@ from torch import Tensor
 
 from tespec.core.progress import progress
 from tespec.core.settings import HistogramSpec
-from tespec.datasets.batches import WHOLE, PlayBatches, Shard
+from tespec.datasets.batches import PlayBatches
+from tespec.datasets.lanes import WHOLE, Shard
 from tespec.datasets.recording import Recording
 from tespec.models.backbone import reset
 from tespec.training.loading import load_batches

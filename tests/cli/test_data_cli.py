@@ -11,6 +11,7 @@ from twins import copied, opened
 from twins.layouts import relayout
 
 from tespec.core.paths import REPOSITORY
+from tespec.core.settings import Binning
 from tespec.datasets.recording import fingerprint
 from tespec.events.store import store_of
 
@@ -46,13 +47,13 @@ def test_one_recording_in_two_splits_fails_under_any_name(call, tiny_world, tmp_
 def test_packed_data_is_the_same_data(call, tiny_world, tmp_path, dataset):
     root = copied(tiny_world, tmp_path, dataset)
     before = opened(root, dataset).recordings("test")
-    known, histograms = fingerprint(before), before[0].histograms(2, 3, 10, "edges")
+    known, histograms = fingerprint(before), before[0].histograms(2, 3, Binning(10, "edges"))
     code, text, _ = call("data", "prepare", dataset, root)
     assert (code, text.startswith("packed: ")) == (0, True)
     after = opened(root, dataset).recordings("test")
     assert all((store_of(each.path) / "header.json").is_file() for each in after)
     assert fingerprint(after) == known
-    np.testing.assert_array_equal(after[0].histograms(2, 3, 10, "edges"), histograms)
+    np.testing.assert_array_equal(after[0].histograms(2, 3, Binning(10, "edges")), histograms)
 
 
 def test_a_damaged_recording_is_named_and_the_rest_packed_if_asked_for(call, tiny_world, tmp_path):

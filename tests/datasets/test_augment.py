@@ -9,8 +9,8 @@ from torch.nn.functional import interpolate
 
 from tespec.core.boxes import make_boxes
 from tespec.core.settings import Augmentation
-from tespec.datasets.batches import sample_flip_zoom, transform_boxes
-from tespec.events.histogram import DROPPED, FlipZoom, apply_maps
+from tespec.datasets.augment import FlipZoom, apply_maps, sample_flip_zoom, transform_boxes
+from tespec.events.histogram import DROPPED
 
 PAPER = Augmentation(flip=0.5, zoom=0.8, zoom_in_share=0.8, zoom_in=(1.0, 1.5), zoom_out=(1.0, 1.2))
 FLIP = Augmentation(flip=1.0)

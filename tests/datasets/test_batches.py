@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import cache, partial
 from itertools import groupby, pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,20 +15,19 @@ from twins import opened
 from tespec.core.boxes import make_boxes
 from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.settings import Augmentation, Downsample, HistogramSpec, Mask
+from tespec.core.settings import Augmentation, Binning, Downsample, HistogramSpec, Mask
 from tespec.datasets import batches
+from tespec.datasets.augment import FlipZoom
 from tespec.datasets.batches import (
     LabelledBatches,
-    Lanes,
-    balance_lanes,
-    lanes_of,
     pad_boxes,
     stack_depths,
     stack_masks,
 )
 from tespec.datasets.folder import divide
+from tespec.datasets.lanes import Lanes, balance_lanes, lanes_of
 from tespec.datasets.recording import LabelledRecording, contiguous_windows, cut_at_gaps
-from tespec.events.histogram import FlipZoom, Region
+from tespec.events.histogram import Region
 from tespec.runs.data import Data, settings_of
 
 FLIP, NONE, ALWAYS = Augmentation(flip=1.0), Augmentation(), Augmentation(flip=0.5, zoom=1.0)
@@ -99,7 +97,8 @@ def test_labels_are_those_of_their_segments(tiny_world, labels_per_chunk):
             segments = batch["label_place"][rows, 1].tolist()
             assert segments == sorted(set(segments))
             assert (len(segments), segments[-1]) == (min(labels_per_chunk or 5, 5), 4)
-            np.testing.assert_array_equal(batch["histograms"][lane], recording.histograms(slot.first, 5, 10, "edges"))
+            histograms = recording.histograms(slot.first, 5, Binning(10, "edges"))
+            np.testing.assert_array_equal(batch["histograms"][lane], histograms)
             labels = [recording.labels[slot.first + segment] for segment in segments]
             np.testing.assert_array_equal(batch["labels"][rows], labels)
 
@@ -113,8 +112,10 @@ def test_augmentation_is_drawn_once_for_each_recording_pass(tiny_world):
     steps, drawn = unlabelled(tiny_world, augmentation=ALWAYS, segments=2), {}
     for step in range(60):
         slots = steps._slots(step)
-        for lane, (slot, view) in enumerate(zip(slots, steps._views(slots), strict=True)):
-            drawn.setdefault((lane, slot.pass_index), set()).add((view.rows.tobytes(), view.columns.tobytes()))
+        for lane, (slot, flip_zoom) in enumerate(zip(slots, steps._flip_zooms(slots), strict=True)):
+            drawn.setdefault((lane, slot.pass_index), set()).add(
+                (flip_zoom.rows.tobytes(), flip_zoom.columns.tobytes())
+            )
     assert all(len(each) == 1 for each in drawn.values())
     assert len(set.union(*drawn.values())) == len(drawn) > 6
 
@@ -251,17 +252,20 @@ SMALL = st.integers(1, 7)
 MODES = {"streams": False, "clips": True}  # whether the state is reset
 
 
+class Numbered(LabelledRecording):
+    """Recording whose histograms encode its number, in place of a source, and the window."""
+
+    def fill(self, out, first, binning, flip_zoom=None):
+        assert (binning.bins, binning.rule, flip_zoom) == (1, "edges", None)
+        out[:, 0, 0, 0] = 1 + self.source
+        out[:, 0, 0, 1] = self.windows[first : first + len(out), 0]
+
+
 def numbered(number, length, every):
-    """Recording with a label every `every` windows, whose histograms encode its number and the window."""
-
-    def fill(out, windows, bins, rule, region, view):
-        assert (bins, rule) == (1, "edges")
-        out[:, 0, 0, 0] = 1 + number
-        out[:, 0, 0, 1] = windows[:, 0]
-
+    """Recording with a label every `every` windows."""
     labelled = np.arange(every - 1, length, every)
     labels, windows = [(number, label) for label in range(len(labelled))], contiguous_windows(0, length, 1)
-    return LabelledRecording("", SimpleNamespace(fill=fill), Region(1, 2), windows, labels, labelled)
+    return Numbered("", number, Region(1, 2), windows, labels, labelled)
 
 
 def evaluation(lengths, lanes, segments, mode="streams", every=1, shards=1):

@@ -11,6 +11,7 @@ from ddd17_copies import extract, png
 from twins import copied, opened
 
 from tespec.core.errors import UserError
+from tespec.core.settings import Binning
 from tespec.datasets.check import check, choose, moment, problems, table, windows_at
 from tespec.datasets.folder import ALL, EventFolder
 from tespec.datasets.sources import EventSource
@@ -76,7 +77,7 @@ def test_moments_are_windows_that_have_ended(recording):
 
 def test_both_intensities_are_those_of_the_recording_from_its_start(recording):
     shown = moment(recording, 20, "edges", 500.0)
-    counts = torch.from_numpy(recording.histograms(0, 21, 10, "edges"))[None]
+    counts = torch.from_numpy(recording.histograms(0, 21, Binning(10, "edges")))[None]
     estimates = estimate_intensity(counts, norm_events=500.0), estimate_high_pass(counts)
     for image, (video, _) in zip((shown.intensity, shown.high_pass), estimates, strict=True):
         np.testing.assert_allclose(image, video[0, -1], rtol=1e-4, atol=1e-5)

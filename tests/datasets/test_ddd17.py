@@ -9,6 +9,7 @@ from event_files import assert_same_events, ddd17, plain_histogram, random_event
 from twins import opened
 
 from tespec.core.errors import UserError
+from tespec.core.settings import Binning
 from tespec.events import open_events
 from tespec.events.readers.ddd17 import read_index
 
@@ -48,7 +49,7 @@ def test_official_sizes_and_units(tmp_path, ticks, start_us):
     assert (recording.region.height, recording.region.width, recording.ego_speed) == (200, 346, None)
     np.testing.assert_array_equal(recording.label_times, stamps[:8])
     expected = plain_histogram(*events, t_start=stamps[2], t_end=stamps[3], bins=5, height=260, width=346)
-    np.testing.assert_array_equal(recording.histograms(3, 1, 5, "edges")[0], expected[:, :200])
+    np.testing.assert_array_equal(recording.histograms(3, 1, Binning(5, "edges"))[0], expected[:, :200])
     np.testing.assert_array_equal(recording.labels[3], official_mask(4))
 
 
@@ -89,4 +90,4 @@ def test_the_first_image_has_the_events_before_it_and_counts_without_any(tmp_pat
     windows = [[events.t[0], stamps[0]], [stamps[0], stamps[1]]]
     np.testing.assert_array_equal(open_test(tmp_path / "early").windows, windows)
     (1000 * (events.t + 35_000)).tofile(tmp_path / "late" / "dir1" / "events.dat.t")
-    assert not open_test(tmp_path / "late").histograms(0, 1, 10, "edges").any()
+    assert not open_test(tmp_path / "late").histograms(0, 1, Binning(10, "edges")).any()

@@ -17,7 +17,7 @@ from tespec.core import config
 from tespec.core.config import pretraining_settings
 from tespec.core.description import Description, described_size, descriptions_above, read_description
 from tespec.core.errors import UserError
-from tespec.core.settings import Downsample
+from tespec.core.settings import Binning, Downsample
 from tespec.datasets.check import check, problems
 from tespec.datasets.folder import EventFolder, divide, find_recordings, split_recordings
 from tespec.datasets.images import open_images
@@ -359,7 +359,7 @@ def test_an_archive_of_histograms_is_pretrained_on_as_it_is(tiny_world, tmp_path
     root = official(tiny_world, tmp_path, "gen1", "rvt-archive")
     division = divide(root, 50, WHOLE)
     assert (len(division.train), len(division.held_out), division.train[0].region) == (2, 1, Region(64, 80))
-    assert division.train[0].histograms(1, 2, 10, "rvt").max() > 0
+    assert division.train[0].histograms(1, 2, Binning(10, "rvt")).max() > 0
     with pytest.raises(UserError, match=r"holds windows of 50 ms, not 40; give --set window_ms=50"):
         divide(root, 40, WHOLE)
 

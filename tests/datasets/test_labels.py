@@ -141,7 +141,7 @@ def test_a_part_names_labels_by_their_number_in_the_recording_and_their_file(tmp
     source, windows = EventSource(tmp_path / "drive.raw"), 1000 * np.arange(8).reshape(4, 2)
     drive = LabelledRecording("drive", source, Region(4, 6), windows, open_masks(tmp_path), np.array([0, 1, 3]))
     found = with_checks(drive, MASK, 3)
-    for part in (found.part(1, 4).labels, found.keep(np.array([0, 2])).labels):
+    for part in (found.part(1, 4).labels, found.subset(np.array([0, 2])).labels):
         assert len(part) == 2
         part[0]
         with pytest.raises(UserError, match=r"recording drive, label 2 \(m_2.png\): mask holds class 9 of 3"):

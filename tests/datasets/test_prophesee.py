@@ -18,11 +18,12 @@ from twins.rvt_archive import archive
 
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
+from tespec.core.settings import Binning
 from tespec.datasets.archive import REPRESENTATIONS, WINDOW_OF_FRAME
 from tespec.datasets.archive import TIMES as WINDOW_TIMES
+from tespec.datasets.augment import FlipZoom
 from tespec.datasets.prophesee import LABELS, BoxLabels, PropheseeProtocol, choose_boxes, choose_frames, raw_boxes
 from tespec.datasets.recording import contiguous_windows
-from tespec.events.histogram import FlipZoom
 from tespec.events.readers.dat import write_dat
 from tespec.runs.data import Data
 from tespec.runs.finetune import prepare_run
@@ -31,6 +32,7 @@ from tespec.tasks.base import open_dataset
 from tespec.tasks.detection import DetectionTask
 
 # prophesee-ai/prophesee-automotive-dataset-toolbox, src/io/box_loading.py
+RVT = Binning(10, "rvt")  # of RVT's archives
 FIELDS = ("t", "x", "y", "w", "h", "class_id", "track_id", "class_confidence")
 BOX = list(zip(FIELDS, ("<i8", "<f4", "<f4", "<f4", "<f4", "<u4", "<u4", "<f4"), strict=True))
 
@@ -175,7 +177,7 @@ def test_five_windows_of_50_ms_lead_from_label_to_label_or_one_to_each(root):
     assert (recording.label_times.tolist(), recording.left_out) == (TIMES[1:], 1)
     assert recording.labelled.tolist() == [4, 9, 14, 19, 24]
     np.testing.assert_array_equal(recording.windows, contiguous_windows(0, 1_250_000, 50_000))
-    assert recording.histograms(0, 25, 10, "edges").shape == (25, 20, 240, 304)
+    assert recording.histograms(0, 25, Binning(10, "edges")).shape == (25, 20, 240, 304)
     (alone,) = opened(root, "gen1", arch="feedforward").recordings("test")
     assert alone.windows.tolist() == [[time - 50_000, time] for time in TIMES[1:]]
 
@@ -232,10 +234,10 @@ def test_of_an_archive_feed_forward_networks_see_the_window_of_each_label(made):
     (alone,) = opened(made, "gen1", "rule=rvt", arch="feedforward").recordings("test")
     assert (every.labelled.tolist(), alone.labelled.tolist()) == ([3, 8, 13, 18, 23], [0, 1, 2, 3, 4])
     assert every.label_times.tolist() == alone.label_times.tolist() == TIMES[1:]
-    np.testing.assert_array_equal(alone.histograms(1, 2, 10, "rvt"), every.histograms(8, 6, 10, "rvt")[::5])
+    np.testing.assert_array_equal(alone.histograms(1, 2, RVT), every.histograms(8, 6, RVT)[::5])
     flipped = np.empty((2, 20, 240, 304), np.uint8)
-    every.fill(flipped, 3, 10, "rvt", FlipZoom(np.arange(240), np.arange(304)[::-1]))
-    np.testing.assert_array_equal(flipped, every.histograms(3, 2, 10, "rvt")[..., ::-1])
+    every.fill(flipped, 3, RVT, FlipZoom(np.arange(240), np.arange(304)[::-1]))
+    np.testing.assert_array_equal(flipped, every.histograms(3, 2, RVT)[..., ::-1])
 
 
 def test_a_protocol_or_factor_that_an_archive_is_not_stored_with_is_refused(tiny_world, tmp_path):
@@ -320,7 +322,7 @@ def test_damaged_archives_are_refused(made, tmp_path, file, spoil, message):
     root = shutil.copytree(made, tmp_path / "archive")
     spoil(root / "test" / "a" / file)
     with pytest.raises(UserError, match=message):
-        opened(root, "gen1", "rule=rvt").recordings("test")[0].histograms(0, 24, 10, "rvt")
+        opened(root, "gen1", "rule=rvt").recordings("test")[0].histograms(0, 24, RVT)
 
 
 @pytest.mark.parametrize(
@@ -333,7 +335,7 @@ def test_damaged_archives_are_refused(made, tmp_path, file, spoil, message):
 def test_histograms_that_an_archive_does_not_hold_are_refused(made, changes, later_us, bins, message):
     def read():
         (recording,) = opened(made, "gen1", "rule=rvt", *changes).recordings("test")
-        dataclasses.replace(recording, windows=recording.windows + later_us).histograms(0, 24, bins, "rvt")
+        dataclasses.replace(recording, windows=recording.windows + later_us).histograms(0, 24, Binning(bins, "rvt"))
 
     with pytest.raises(UserError, match=message):
         read()

@@ -14,10 +14,10 @@ from tespec.core.settings import Downsample
 from tespec.datasets.folder import divide
 from tespec.datasets.recording import (
     LabelledRecording,
-    WindowRule,
     contiguous_windows,
     cut_at_gaps,
     fingerprint,
+    label_windows,
     van_der_corput_order,
     with_label_share,
 )
@@ -30,7 +30,7 @@ TIMES = st.lists(st.integers(1, 10**7), min_size=1, max_size=20, unique=True).ma
 
 @given(TIMES, st.integers(1_000, 10**6))
 def test_windows_on_a_grid_hold_every_event_once_and_end_at_the_labels(times, length):
-    windows, label_window = WindowRule(True, length / 1000).apply(times, 0)
+    windows, label_window = label_windows(times, 0, length / 1000, contiguous=True)
     np.testing.assert_array_equal(windows[label_window, 1], times)
     np.testing.assert_array_equal(windows[1:, 0], windows[:-1, 1])
     assert (np.diff(windows, axis=1) > 0).all()
@@ -42,7 +42,7 @@ def test_windows_on_a_grid_hold_every_event_once_and_end_at_the_labels(times, le
 
 
 def test_spacings_are_divided_into_the_closest_number_of_windows():
-    windows, label_window = WindowRule(True, 0.05).apply(np.array([100, 103, 250]), 90)
+    windows, label_window = label_windows(np.array([100, 103, 250]), 90, 0.05, contiguous=True)
     assert windows.tolist() == [[50, 100], [100, 103], [103, 152], [152, 201], [201, 250]]
     assert label_window.tolist() == [0, 1, 4]
 
@@ -183,4 +183,6 @@ def test_a_label_and_its_speed_stay_with_their_window():
     assert (few.labelled.tolist(), [*few.labels], few.ego_speed.tolist()) == ([4, 5], [1, 2], [1, 2])
     assert (few.windows is whole.windows, few.labels.checksums()) == (True, whole.labels.checksums())
     assert [*few.part(5, 12).labels] == [2]
-    assert with_label_share([whole], 1.0) == [whole]
+    same, none = with_label_share([whole, labelled_at(12, [])], 1.0)
+    assert (len(none), len(none.labels)) == (12, 0)
+    assert (same.labelled.tolist(), [*same.labels]) == (whole.labelled.tolist(), [*whole.labels])

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch.nn.functional import avg_pool2d, interpolate
 
 from tespec.core.settings import Augmentation
-from tespec.datasets.batches import sample_flip_zoom
+from tespec.datasets.augment import FlipZoom, apply_maps, sample_flip_zoom
 from tespec.events import event_histogram, open_events, window_histograms
-from tespec.events.histogram import FlipZoom, Region, apply_maps, bin_times, rvt_bin_times
+from tespec.events.histogram import Region, bin_times, rvt_bin_times
 
 DATA = Path(__file__).parents[1] / "data"
 WINDOW = {"t_start": 0, "t_end": 3_000, "height": 6, "width": 8}
@@ -154,7 +154,7 @@ def test_rectified_histograms_are_those_of_the_moved_events(rule):
     # Flips, and zooms that repeat events.
     views = [sample_flip_zoom(np.random.default_rng(seed), FLIP_ZOOM, *SIZE) for seed in range(8)]
     for region, view in [*((region, None) for region in REGIONS[:2]), *((REGIONS[0], view) for view in views)]:
-        options = {"region": region, "view": view, "rule": rule}
+        options = {"region": region, "maps": view and view[:2], "rule": rule}
         found, wanted = (window_histograms(stream, windows, 5, **options) for stream in (rectified, moved))
         np.testing.assert_array_equal(found, wanted)
     assert_same_events(rectified.slice(125_000, 140_001), moved.slice(125_000, 140_001))
@@ -167,7 +167,7 @@ def test_a_view_of_the_events_is_that_of_their_histogram(seed, region, rule):
     plain = window_histograms(stream, windows, 4, rule=rule, region=region)
     for view in (sample_flip_zoom(rng, FLIP_ZOOM, *sides), FlipZoom(*(rng.integers(-1, side, side) for side in sides))):
         out = np.full_like(plain, 7)
-        window_histograms(stream, windows, 4, rule=rule, region=region, view=view, out=out)
+        window_histograms(stream, windows, 4, rule=rule, region=region, maps=view[:2], out=out)
         np.testing.assert_array_equal(out, apply_maps(plain, view, 0))
 
 

@@ -17,7 +17,7 @@ import tespec
 from tespec.cli.main import main
 from tespec.core.errors import UserError
 from tespec.core.files import read_yaml
-from tespec.core.settings import Downsample, HistogramSpec
+from tespec.core.settings import Binning, Downsample, HistogramSpec
 from tespec.datasets.folder import divide, find_recordings
 from tespec.datasets.labels import MaskFiles, read_stamps
 from tespec.datasets.recording import fingerprint
@@ -248,7 +248,8 @@ def test_the_size_reaches_workers_the_fingerprint_and_predictions(tmp_path):
     division = divide(nameless.parent, 50, every, (480, 640))
     # Workers receive the recording as a pickle and open it themselves.
     again, real = pickle.loads(pickle.dumps(division.train[0])), divide(RAW, 50, every).train[0]
-    np.testing.assert_array_equal(again.histograms(3, 4, 10, "edges"), real.histograms(3, 4, 10, "edges"))
+    histograms, expected = (recording.histograms(3, 4, Binning(10, "edges")) for recording in (again, real))
+    np.testing.assert_array_equal(histograms, expected)
     assert fingerprint(division.train) != fingerprint(divide(nameless.parent, 50, every, (720, 1280)).train)
     found = find(str(nameless), SPEC, None, None, "640x480")
     assert (found.region.height, found.region.width) == (480, 640)

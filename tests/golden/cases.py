@@ -30,7 +30,7 @@ from tespec.cli.main import main
 from tespec.core.boxes import make_boxes
 from tespec.core.config import as_facts, finetuning_settings, flattened, pretraining_settings
 from tespec.core.settings import ARCHITECTURES, Finetuning, Pretraining
-from tespec.datasets.batches import Lanes
+from tespec.datasets.lanes import Lanes
 from tespec.events import open_events
 from tespec.events.histogram import event_histogram
 from tespec.events.intensity import estimate_intensity

@@ -16,7 +16,7 @@ from tespec import inference
 from tespec.core.boxes import make_boxes
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.settings import HistogramSpec
+from tespec.core.settings import Binning, HistogramSpec
 from tespec.inference import ROWS, Prediction, TrainedNetwork, draw, find, load_trained, predict, run_inference
 from tespec.models import build_backbone
 from tespec.models.backbone import reset
@@ -55,7 +55,7 @@ def test_a_loaded_network_predicts_what_the_trained_one_predicted(tiny_world, tm
     assert load_trained(path).settings == task.settings
     state = expected_state = None
     for segment in range(3):
-        histogram = torch.from_numpy(task.scored[0].histograms(segment, 1, 10, "edges"))
+        histogram = torch.from_numpy(task.scored[0].histograms(segment, 1, Binning(10, "edges")))
         predicted, state = loaded.step(histogram, state)
         expected, expected_state = model.step(histogram, expected_state)
         if name == "gen1":
@@ -181,7 +181,7 @@ def test_a_recording_of_the_data_is_played_in_its_scored_windows_and_alone_in_wi
     assert len(moments) == 5
     for label, moment in enumerate(moments, start=3):
         np.testing.assert_array_equal(moment.truth, recording.labels[label])
-        np.testing.assert_array_equal(moment.histogram, recording.histograms(label, 1, 10, "edges")[0])
+        np.testing.assert_array_equal(moment.histogram, recording.histograms(label, 1, Binning(10, "edges"))[0])
         assert moment.seconds == pytest.approx((recording.label_times[label] - recording.windows[0, 0]) / 1e6)
     alone = find(str(recording.path), network.spec, network.settings, None)
     assert set(np.diff(alone.windows).ravel().tolist()) == {length * 1000}

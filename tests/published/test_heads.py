@@ -10,8 +10,7 @@ from published_values import assert_gradient, assert_loss, published
 from torch import nn
 
 from tespec.core.boxes import make_boxes
-from tespec.datasets.batches import transform_boxes
-from tespec.events.histogram import FlipZoom
+from tespec.datasets.augment import FlipZoom, transform_boxes
 from tespec.metrics.depth import NAMES, DepthScorer, frame_errors
 from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.metrics.segmentation import SegmentationScorer

@@ -29,7 +29,7 @@ def predicted_one_by_one(task, model, clip=None):
         state, seen = None, 0
         for label, end in enumerate(recording.labelled.tolist()):
             first = max(0, end + 1 - clip) if clip else seen
-            histograms = recording.histograms(first, end + 1 - first, settings.bins, settings.rule)
+            histograms = recording.histograms(first, end + 1 - first, settings.binning)
             place = torch.tensor([[0, end - first]])
             predictions, after = model.predict(torch.from_numpy(histograms)[None], state, place)
             state, seen = (None, 0) if clip else (after, end + 1)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tespec.core.errors import UserError
+from tespec.core.settings import Binning
 from tespec.datasets.check import check, problems
 from twins import copied, opened
 from twins.broken import DEFECTS
@@ -34,7 +35,7 @@ def test_every_layout_holds_the_same_recordings(tiny_world, tmp_path, dataset, l
             np.testing.assert_array_equal(*begins)
             one = dataclasses.replace(one, windows=other.windows)
             for window in range(0, len(other), 3 if archive else 20):
-                args = window, 1, 10, "rvt" if archive else "edges"
+                args = window, 1, Binning(10, "rvt" if archive else "edges")
                 np.testing.assert_array_equal(one.histograms(*args), other.histograms(*args))
 
 
