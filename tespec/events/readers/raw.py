@@ -1,5 +1,9 @@
-"""Prophesee's `.raw`: after the header words in the encoding EVT2 or EVT3 (Prophesee, "Data Encoding Formats")."""
+"""Prophesee's `.raw`: after the header words in the encoding EVT2, EVT2.1 or EVT3.
 
+Source: Prophesee, "Data Encoding Formats"; prophesee-ai/openeb, hal/cpp/include/metavision/hal/decoders.
+"""
+
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,15 +12,19 @@ from numba import njit
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
-from tespec.events.readers import Events, Reader, read_rows, resolve_size
-from tespec.events.readers.prophesee import BLOCK, empty_events, number_of, read_header, unwrap
+from tespec.events.readers import Events, Reader, prophesee, read_rows, resolve_size
+from tespec.events.readers.prophesee import SYSTEMS, empty_events, number_of, read_header, size_of, system_id, unwrap
 
 # EVT3: 16-bit words, their kind in the upper four bits.
 EVT3_ADDR_Y, EVT3_ADDR_X, EVT3_BASE_X, EVT3_VECT_12, EVT3_VECT_8, EVT3_TIME_LOW, EVT3_TIME_HIGH = 0, 2, 3, 4, 5, 6, 8
 # EVT2: 32-bit words, their kind in the upper four bits; kinds 0 and 1 are OFF and ON events.
+# EVT2.1: such a word with a 32-bit mask; its bits are the pixels from x on that have an event.
 EVT2_TIME_HIGH = 8
 EVT3_HIGHS, EVT2_HIGHS = 1 << 12, 1 << 28  # range of the high time word, which then wraps around to 0
 OFF_SENSOR = 1 << 14  # px, beyond any column
+NAMES = {"2": "EVT2", "2.0": "EVT2", "2.1": "EVT21", "3": "EVT3", "3.0": "EVT3"}  # by the field evt of older headers
+WORDS = {"EVT2": "<u4", "EVT21 little": "<u8", "EVT21 legacy": "<u8", "EVT3": "<u2"}
+SWAPPED = (-1, *range(1, 0x37))  # system ids, -1 for none, with EVT2.1 whose 32-bit halves are swapped ("legacy")
 
 
 def reads(path: Path) -> bool:
@@ -26,19 +34,30 @@ def reads(path: Path) -> bool:
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
     """Open a `.raw` recording; triggers and other words are skipped. See `tespec.events.readers`."""
-    fields, named, start = read_header(path)
-    encoding = fields.get("evt") or fields.get("format", "").partition(";")[0].removeprefix("EVT")
-    if encoding not in ("2", "2.0", "3", "3.0"):
+    fields, start = read_header(path)
+    described, evt, number = fields.get("format", ""), fields.get("evt", ""), system_id(fields)
+    encoding = (described or NAMES.get(evt, evt) or SYSTEMS.get(number, "")).partition(";")[0]
+    if encoding == "EVT21":
+        order = dict(re.findall(r"(\w+)=(\w+)", described)).get("endianness") or fields.get("endianness")
+        encoding += f" {order or ('legacy' if number in SWAPPED else 'little')}"
+    if encoding not in WORDS:
         what = f"its header has the unsupported encoding {encoding!r}" if encoding else "its header has no encoding"
-        raise UserError(path, what, "give an EVT2 or EVT3 recording")
-    dtype, decode = (np.dtype("<u4"), _decode_evt2) if encoding[0] == "2" else (np.dtype("<u2"), _decode_evt3)
-    size = resolve_size(path, sensor, named, default)
+        raise UserError(path, what, "give an EVT2, EVT2.1 or EVT3 recording")
+    size = resolve_size(path, sensor, size_of(fields), default)
+    dtype = np.dtype(WORDS[encoding])
     count = number_of(path, start, dtype.itemsize)
 
     def chunks() -> Iterator[Events]:
         state = np.zeros(6, np.int64)  # of the decoder
-        for words in read_rows(path, dtype, start, count, BLOCK):
-            yield Events(*decode(words, state))
+        for words in read_rows(path, dtype, start, count, prophesee.BLOCK):
+            if encoding == "EVT3":
+                yield Events(*_decode_evt3(words, state))
+            elif encoding == "EVT2":
+                yield Events(*_decode_evt2(words, np.ones_like(words), state))
+            else:
+                low, high = words.view("<u4").reshape(-1, 2).T.copy()
+                heads, masks = (low, high) if encoding == "EVT21 legacy" else (high, low)
+                yield Events(*_decode_evt2(heads, masks, state))
 
     return Reader(path, *size, count, chunks)
 
@@ -77,16 +96,20 @@ def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _decode_evt2(words, state):  # type: ignore[no-untyped-def]
-    """Decode a block of EVT2 words; see `_decode_evt3`."""
-    x, y, t, p = empty_events(len(words))
+def _decode_evt2(heads, masks, state):  # type: ignore[no-untyped-def]
+    """Decode a block of EVT2 words, or of EVT2.1 words with their masks, all (N,) uint32; see `_decode_evt3`."""
+    x, y, t, p = empty_events(32 * len(heads))
     n, high, timed = 0, state[3], state[5]
-    for word in words:
-        kind, value = word >> 28, int(word & 0x0FFFFFFF)
+    for head, mask in zip(heads, masks):  # noqa: B905  # Numba knows no strict
+        kind, value = head >> 28, int(head & 0x0FFFFFFF)
         if kind == EVT2_TIME_HIGH:
             high, timed = unwrap(value, high, EVT2_HIGHS) if timed else value, 1
         elif kind <= 1 and timed:
-            x[n], y[n], t[n], p[n] = value >> 11 & 0x7FF, value & 0x7FF, (high << 6) + (value >> 22), kind
-            n += 1
+            column = value >> 11 & 0x7FF
+            while mask:
+                if mask & 1:
+                    x[n], y[n], t[n], p[n] = column, value & 0x7FF, (high << 6) + (value >> 22), kind
+                    n += 1
+                column, mask = column + 1, mask >> 1
     state[3], state[5] = high, timed
     return x[:n], y[:n], t[:n], p[:n]
