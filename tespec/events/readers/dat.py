@@ -10,7 +10,7 @@ from tespec.core.errors import UserError
 from tespec.core.files import whole_file
 from tespec.core.settings import Size
 from tespec.events.readers import Column, Events, Reader, check_events, prophesee, read_rows, resolve_size
-from tespec.events.readers.prophesee import empty_events, number_of, read_header, size_of
+from tespec.events.readers.prophesee import number_of, read_header, size_of
 
 TYPES = (0, 12)  # event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
 RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])
@@ -62,17 +62,19 @@ def _decode_dat(words, state):  # type: ignore[no-untyped-def]
 
     `state` is the time before these words, and the period before that time if it jumped; it is updated in place.
     """
-    x, y, t, p = empty_events(len(words) // 2)
+    count = len(words) // 2
+    x, y = np.empty(count, np.uint16), np.empty(count, np.uint16)
+    t, p = np.empty(count, np.int64), np.empty(count, np.uint8)
     previous, before = state
     start = previous // PERIOD * PERIOD  # of the current period
-    for i in range(len(t)):
+    for i in range(count):
         word = words[2 * i + 1]
         x[i], y[i] = word & ((1 << X_BITS) - 1), word >> X_BITS & ((1 << Y_BITS) - 1)
         t[i], p[i] = words[2 * i] + start, word >> (X_BITS + Y_BITS) & 1
     if max(t.max(), previous) - min(t.min(), previous) <= PERIOD // 2:
         state[:] = t[-1], NO_JUMP
         return x, y, t, p
-    for i in range(len(t)):
+    for i in range(count):
         start = previous // PERIOD * PERIOD
         jump = words[2 * i] + start - previous
         if abs(jump) <= PERIOD // 2:

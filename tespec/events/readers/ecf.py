@@ -13,7 +13,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.events.readers import Events, Reader, resolve_size
 from tespec.events.readers.hdf5 import AGAIN, SUFFIXES, holds, open_file, part, read_slices, translate_errors
-from tespec.events.readers.prophesee import empty_events, size_of
+from tespec.events.readers.prophesee import size_of
 
 EVENTS = "CD/events"
 FIELDS = {"x": np.dtype("<u2"), "y": np.dtype("<u2"), "p": np.dtype("<i2"), "t": np.dtype("<i8")}
@@ -85,7 +85,9 @@ def _decode(data, length):  # type: ignore[no-untyped-def]
     head = _number(data, 0, 4)
     n = head >> 2 if head >> 2 <= LONGEST else 0
     rows_packed, columns_packed = head >> 1 & 1, head & 1
-    x, y, t, p = empty_events(n + 5)  # the last vector may have five columns beyond the end
+    size = n + 5  # the last group or vector may go beyond the end
+    x, y = np.empty(size, np.uint16), np.empty(size, np.uint16)
+    t, p = np.empty(size, np.int64), np.empty(size, np.uint8)
     at = _decode_times(data, 12, length, _number(data, 4, 8), t[:n])
     if not rows_packed:
         at = _decode_runs(data, at, length, y[:n], 2, 5)

@@ -4,9 +4,6 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-from numba import njit
-
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
 
@@ -84,15 +81,3 @@ def number_of(path: Path, begin: int, size: int) -> int:
     if rest:
         raise UserError(path, f"truncated: {rest} bytes after the last complete event or word", "copy it again")
     return count
-
-
-@njit(cache=True, nogil=True)
-def empty_events(count):  # type: ignore[no-untyped-def]
-    """Columns x, y, t, p (count,) to be filled."""
-    return np.empty(count, np.uint16), np.empty(count, np.uint16), np.empty(count, np.int64), np.empty(count, np.uint8)
-
-
-@njit(cache=True, nogil=True)
-def unwrap(value, latest, values):  # type: ignore[no-untyped-def]
-    """Unwrap a counter that restarts after `values`: return the candidate closest to `latest`."""
-    return latest + (value - latest + values // 2) % values - values // 2

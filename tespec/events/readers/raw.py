@@ -13,7 +13,7 @@ from numba import njit
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.events.readers import Events, Reader, prophesee, read_rows, resolve_size
-from tespec.events.readers.prophesee import SYSTEMS, empty_events, number_of, read_header, size_of, system_id, unwrap
+from tespec.events.readers.prophesee import SYSTEMS, number_of, read_header, size_of, system_id
 
 # EVT3: 16-bit words, their kind in the upper four bits.
 EVT3_ADDR_Y, EVT3_ADDR_X, EVT3_BASE_X, EVT3_VECT_12, EVT3_VECT_8, EVT3_TIME_LOW, EVT3_TIME_HIGH = 0, 2, 3, 4, 5, 6, 8
@@ -65,13 +65,13 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
 @njit(cache=True, nogil=True)
 def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
     """Decode a block of words to events; `state` is updated in place."""
-    x, y, t, p = empty_events(12 * len(words))  # upper bound; memory is only used where it is filled
+    x, y, t, p = _empty_events(12 * len(words))
     n, (row, base, polarity, high, low, timed) = 0, state
     for word in words:
         kind, value = word >> 12, int(word & 0xFFF)
         if kind == EVT3_TIME_HIGH:
             # Only the high word shows a wrap-around: the low word steps back a few us if rows are read out of order.
-            value = unwrap(value, high, EVT3_HIGHS) if timed else value
+            value = _unwrap(value, high, EVT3_HIGHS) if timed else value
             if value != high or not timed:
                 low = 0
             high, timed = value, 1
@@ -98,12 +98,12 @@ def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _decode_evt2(heads, masks, state):  # type: ignore[no-untyped-def]
     """Decode a block of EVT2 words, or of EVT2.1 words with their masks, all (N,) uint32; see `_decode_evt3`."""
-    x, y, t, p = empty_events(32 * len(heads))
+    x, y, t, p = _empty_events(32 * len(heads))
     n, high, timed = 0, state[3], state[5]
     for head, mask in zip(heads, masks):  # noqa: B905  # Numba knows no strict
         kind, value = head >> 28, int(head & 0x0FFFFFFF)
         if kind == EVT2_TIME_HIGH:
-            high, timed = unwrap(value, high, EVT2_HIGHS) if timed else value, 1
+            high, timed = _unwrap(value, high, EVT2_HIGHS) if timed else value, 1
         elif kind <= 1 and timed:
             column = value >> 11 & 0x7FF
             while mask:
@@ -113,3 +113,15 @@ def _decode_evt2(heads, masks, state):  # type: ignore[no-untyped-def]
                 column, mask = column + 1, mask >> 1
     state[3], state[5] = high, timed
     return x[:n], y[:n], t[:n], p[:n]
+
+
+@njit(cache=True, nogil=True)
+def _empty_events(count):  # type: ignore[no-untyped-def]
+    """Columns x, y, t, p for at most `count` events; memory is only used where they are filled."""
+    return np.empty(count, np.uint16), np.empty(count, np.uint16), np.empty(count, np.int64), np.empty(count, np.uint8)
+
+
+@njit(cache=True, nogil=True)
+def _unwrap(value, latest, values):  # type: ignore[no-untyped-def]
+    """Unwrap a counter that restarts after `values`: return the candidate closest to `latest`."""
+    return latest + (value - latest + values // 2) % values - values // 2
