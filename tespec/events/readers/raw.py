@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
@@ -46,18 +47,15 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     size = resolve_size(path, sensor, size_of(fields), default)
     dtype = np.dtype(WORDS[encoding])
     count = number_of(path, start, dtype.itemsize)
+    decode = _decode_evt3 if encoding == "EVT3" else _decode_evt2
 
     def chunks() -> Iterator[Events]:
         state = np.zeros(6, np.int64)  # of the decoder
         for words in read_rows(path, dtype, start, count, prophesee.BLOCK):
-            if encoding == "EVT3":
-                yield Events(*_decode_evt3(words, state))
-            elif encoding == "EVT2":
-                yield Events(*_decode_evt2(words, np.ones_like(words), state))
-            else:
-                low, high = words.view("<u4").reshape(-1, 2).T.copy()
-                heads, masks = (low, high) if encoding == "EVT21 legacy" else (high, low)
-                yield Events(*_decode_evt2(heads, masks, state))
+            if encoding in ("EVT21 little", "EVT21 legacy"):
+                low, high = words.view("<u4").reshape(-1, 2).T
+                words = _to_evt2(high, low) if encoding == "EVT21 little" else _to_evt2(low, high)
+            yield Events(*decode(words, state))
 
     return Reader(path, *size, count, chunks)
 
@@ -96,23 +94,28 @@ def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _decode_evt2(heads, masks, state):  # type: ignore[no-untyped-def]
-    """Decode a block of EVT2 words, or of EVT2.1 words with their masks, all (N,) uint32; see `_decode_evt3`."""
-    x, y, t, p = _empty_events(32 * len(heads))
+def _decode_evt2(words, state):  # type: ignore[no-untyped-def]
+    """Decode a block of EVT2 words; see `_decode_evt3`."""
+    x, y, t, p = _empty_events(len(words))
     n, high, timed = 0, state[3], state[5]
-    for head, mask in zip(heads, masks):  # noqa: B905  # Numba knows no strict
-        kind, value = head >> 28, int(head & 0x0FFFFFFF)
+    for word in words:
+        kind, value = word >> 28, int(word & 0x0FFFFFFF)
         if kind == EVT2_TIME_HIGH:
             high, timed = _unwrap(value, high, EVT2_HIGHS) if timed else value, 1
         elif kind <= 1 and timed:
-            column = value >> 11 & 0x7FF
-            while mask:
-                if mask & 1:
-                    x[n], y[n], t[n], p[n] = column, value & 0x7FF, (high << 6) + (value >> 22), kind
-                    n += 1
-                column, mask = column + 1, mask >> 1
+            x[n], y[n], t[n], p[n] = value >> 11 & 0x7FF, value & 0x7FF, (high << 6) + (value >> 22), kind
+            n += 1
     state[3], state[5] = high, timed
     return x[:n], y[:n], t[:n], p[:n]
+
+
+def _to_evt2(words: NDArray[np.uint32], masks: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Convert EVT2.1 words (N,) with their masks to EVT2 words (M,), one per event and one per word without events."""
+    has_events = words >> 28 <= 1
+    masks = np.where(has_events, masks, np.uint32(1))
+    index, pixel = np.nonzero(np.unpackbits(masks.view(np.uint8).reshape(-1, 4), axis=1, bitorder="little"))
+    columns = (words >> 11 & 0x7FF)[index] + pixel
+    return (words[index] + (pixel.astype(np.uint32) << 11))[columns < 1 << 11]  # a larger one would change the time
 
 
 @njit(cache=True, nogil=True)
