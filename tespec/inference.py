@@ -133,7 +133,8 @@ def stream(
 
     Args:
         recording: file or folder of events, played in contiguous windows of the length of the training's; or a
-            recording of `data`, by name or path, played in the windows that are scored.
+            recording of `data`, by name or path, played in the windows that are scored. A recording shorter than a
+            window is one window.
         network: network from `tespec.load`, or the path of its weights; it runs on its current device.
         data: folder of the data set of the network's task.
         height: rows of the sensor in px, for recordings that do not specify them.
@@ -145,7 +146,7 @@ def stream(
         depth map (H, W) float32 in m, or `Boxes`.
 
     Raises:
-        UserError: the recording is unreadable or shorter than a window, or the network was not trained on events.
+        UserError: the recording is unreadable, or the network was not trained on events.
     """
     where, sensor = "network", _given_size(height, width)
     if isinstance(network, str | Path):
@@ -290,7 +291,7 @@ def find(
         names = ", ".join(files.name for files in recordings[:6])
         raise UserError(wanted, "no such recording", f"use a path{names and f', or one of {names}'}")
     source = source_of(paths[0], parse_size(sensor_px) if sensor_px else None)
-    recording = fixed_windows(name_of(path, paths[0]), source, spec.window_ms, spec.downsample)
+    recording = fixed_windows(name_of(path, paths[0]), source, spec.window_ms, spec.downsample, at_least_one=True)
     if not len(recording):
         raise UserError(path, f"is shorter than a window of {spec.window_ms:g} ms", "use a longer recording")
     return recording

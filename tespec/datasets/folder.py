@@ -127,8 +127,8 @@ class EventFolder(LabelledDataset):
         return RecordingFiles(name, split, source_of(self.root / name, self.given_sensor), ())
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
-        """Open one recording, cut into windows of 50 ms."""
-        cut = fixed_windows(files.name, files.source, WINDOW_US / 1000, Downsample(1, "nearest"))
+        """Open one recording, cut into windows of 50 ms, at least one."""
+        cut = fixed_windows(files.name, files.source, WINDOW_US / 1000, Downsample(1, "nearest"), at_least_one=True)
         return LabelledRecording(**vars(cut), labels=MaskFiles(Path(), ()), labelled=np.empty(0, np.int64))
 
     def describe(self) -> dict[str, str]:

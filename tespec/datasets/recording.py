@@ -130,13 +130,16 @@ class Labels(Protocol):
         """CRC-32 of all labels, or of some spread over them, independent of the layout on disk."""
 
 
-def fixed_windows(name: str, source: Source, window_ms: float, downsample: Downsample) -> Recording:
-    """Cut a recording into contiguous windows."""
+def fixed_windows(
+    name: str, source: Source, window_ms: float, downsample: Downsample, at_least_one: bool = False
+) -> Recording:
+    """Cut a recording into contiguous windows; if `at_least_one`, a recording shorter than a window is one window."""
     if isinstance(source, ArchiveSource):
         source.require_window(window_ms)
         return Recording(name, source, source.region, source.windows)
-    facts = source.facts
-    windows = contiguous_windows(facts.t_first, facts.t_last + 1, window_us(window_ms))
+    facts, length = source.facts, window_us(window_ms)
+    end = max(facts.t_last + 1, facts.t_first + length * at_least_one)
+    windows = contiguous_windows(facts.t_first, end, length)
     return Recording(name, source, reduced(facts.height, facts.width, downsample), windows)
 
 

@@ -11,7 +11,8 @@ from twins import copied, opened
 
 from tespec.core.config import names
 from tespec.core.settings import Downsample
-from tespec.datasets.folder import divide
+from tespec.datasets.check import windows_at
+from tespec.datasets.folder import ALL, EventFolder, divide
 from tespec.datasets.recording import (
     LabelledRecording,
     contiguous_windows,
@@ -22,6 +23,7 @@ from tespec.datasets.recording import (
     with_label_share,
 )
 from tespec.events.histogram import Region
+from tespec.events.readers.dat import write_dat
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
 
@@ -51,6 +53,15 @@ def test_spacings_are_divided_into_the_closest_number_of_windows():
 def test_contiguous_windows_fill_the_time_as_far_as_they_fit(first, duration, length):
     starts = range(first, first + duration - length + 1, length)
     assert contiguous_windows(first, first + duration, length).tolist() == [[each, each + length] for each in starts]
+
+
+def test_a_recording_shorter_than_a_window_is_previewed_in_one(tmp_path):
+    x, y, t, p = (np.array(values) for values in ([1, 2], [3, 4], [7_000, 17_000], [0, 1]))
+    write_dat(tmp_path / "a.dat", x, y, t, p, 12, 16)
+    (recording,) = EventFolder(tmp_path).recordings(ALL)
+    assert recording.windows.tolist() == [[7_000, 57_000]]
+    assert windows_at(recording, [0.05]) == [0]
+    assert recording.histograms(0, 1, 10, "edges").sum() == 2
 
 
 class Numbers(list):

@@ -26,6 +26,7 @@ from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
 from tespec.tasks.base import Task
 from tespec.weights.files import read_weights, write_weights
+from tespec.weights.load import histograms_of
 
 BIAS = "head.conv_seg.bias"
 RECORDING = Path(__file__).parents[1] / "data" / "davis.aedat4"
@@ -147,7 +148,6 @@ MISTAKES = [
     (None, "", {}, r"does not say how events become histograms; use weights that this version trained on events"),
     ({"bins": 5}, "", {}, r"its histograms have 5 bins, but its network takes 10; use the unmodified file"),
     ({"rule": "sum"}, "", {}, r"histograms\.rule: 'sum' is not allowed; it should be 'edges' or 'rvt'"),
-    ({"window_ms": 1000.0}, "", {}, r"is shorter than a window of 1000 ms; use a longer"),
     ({}, "", {"data": "1mpx"}, r"contains no network with a task head; use a model\.safetensors of"),
     ({}, "1mpx", {}, r"1mpx: contains 3 recordings; choose one of them"),
     ({}, "", {"height": 2, "width": 2}, r"davis\.aedat4: "),
@@ -165,6 +165,16 @@ def test_mistakes_are_told_before_anything_is_computed(tiny_world, tmp_path):
             tespec.stream(tiny_world / recording if recording else RECORDING, path, **options)
     with pytest.raises(UserError, match=r"network: does not say how events become histograms"):
         tespec.stream(RECORDING, build_backbone("micro", True, 10, (64, 96)))
+
+
+def test_a_recording_shorter_than_a_window_is_one_window(tmp_path):
+    path = write_backbone(tmp_path, pretraining_settings("tespec", "tiny"), (64, 96), {"window_ms": 1000.0})
+    network = tespec.load(path)
+    opened = find(str(RECORDING), histograms_of(network.recipe, path), None, None)
+    first = opened.stream.t_first
+    assert opened.windows.tolist() == [[first, first + 1_000_000]]
+    assert opened.histograms(0, 1, 10, "edges").max() > 0
+    assert [time for time, _ in tespec.stream(RECORDING, network)] == [first + 1_000_000]
 
 
 @pytest.mark.parametrize(("arch", "length"), [("recurrent", 30), ("feedforward", 100)])

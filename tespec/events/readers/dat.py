@@ -9,12 +9,14 @@ from numba import njit
 from tespec.core.errors import UserError
 from tespec.core.files import whole_file
 from tespec.core.settings import Size
-from tespec.events.readers import Column, Events, Reader, check_events, read_rows, resolve_size
-from tespec.events.readers.prophesee import BLOCK, empty_events, number_of, read_header, unwrap
+from tespec.events.readers import Column, Events, Reader, check_events, prophesee, read_rows, resolve_size
+from tespec.events.readers.prophesee import number_of, read_header, size_of
 
 TYPES = (0, 12)  # event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
 RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])
 PERIOD = 1 << 32  # us (71.6 minutes) after which times wrap around to 0
+STEP_BACK = 60_000_000  # us; a longer step back across a wrap-around is a jump ahead
+NO_JUMP = 1  # is no start of a period
 X_BITS, Y_BITS = 14, 14
 VERSION = "2"  # earlier ones have 9 bits for x and 8 for y (Prophesee's load_atis_data.m)
 
@@ -26,10 +28,10 @@ def reads(path: Path) -> bool:
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
     """Open a `.dat` recording; see `tespec.events.readers`."""
-    fields, named, start = read_header(path)
+    fields, start = read_header(path)
     if (version := fields.get("version", VERSION)) != VERSION:
         raise UserError(path, f"has the unsupported format version {version}", f"give a file of version {VERSION}")
-    size = resolve_size(path, sensor, named, default)
+    size = resolve_size(path, sensor, size_of(fields), default)
     with path.open("rb") as file:
         file.seek(start)
         kind = file.read(2)
@@ -40,29 +42,54 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     count = number_of(path, begin, RECORD.itemsize)
 
     def chunks() -> Iterator[Events]:
-        latest = None
-        for records in read_rows(path, RECORD, begin, count, BLOCK):
+        state = None
+        for records in read_rows(path, RECORD, begin, count, prophesee.BLOCK):
             words = records.view("<u4")
-            *columns, latest = _decode_dat(words, int(words[0]) if latest is None else latest)
-            yield Events(*columns)
+            if state is None:
+                state = np.array([words[0], NO_JUMP], np.int64)
+            yield Events(*_decode_dat(words, state))
 
     return Reader(path, *size, count, chunks)
 
 
 @njit(cache=True, nogil=True)
-def _decode_dat(words, latest):  # type: ignore[no-untyped-def]
-    """Decode words (2 * N,) to events, and return the latest time; `latest` is the latest time before them."""
-    x, y, t, p = empty_events(len(words) // 2)
-    start = latest // PERIOD * PERIOD  # of the current period
-    for i in range(len(t)):
+def _decode_dat(words, state):  # type: ignore[no-untyped-def]
+    """Decode words (2 * N,) to events, N > 0.
+
+    Times have 32 bits. One that falls by more than half of the period has wrapped around; one that rises by more is a
+    silence, unless it is within a minute of a whole period, so that it steps back across the wrap-around. If the next
+    time makes such a jump as well, the time between them was a bad one, and the period before it goes on.
+
+    `state` is the time before these words, and the period before that time if it jumped; it is updated in place.
+    """
+    count = len(words) // 2
+    x, y = np.empty(count, np.uint16), np.empty(count, np.uint16)
+    t, p = np.empty(count, np.int64), np.empty(count, np.uint8)
+    previous, before = state
+    start = previous // PERIOD * PERIOD  # of the current period
+    for i in range(count):
         word = words[2 * i + 1]
         x[i], y[i] = word & ((1 << X_BITS) - 1), word >> X_BITS & ((1 << Y_BITS) - 1)
         t[i], p[i] = words[2 * i] + start, word >> (X_BITS + Y_BITS) & 1
-    if t.min() < latest or t.max() >= latest + PERIOD // 2:  # rare: a step back, or a wrap-around
-        for i in range(len(t)):
-            t[i] = unwrap(t[i], latest, PERIOD)
-            latest = max(latest, t[i])
-    return x, y, t, p, max(latest, t.max())
+    if max(t.max(), previous) - min(t.min(), previous) <= PERIOD // 2:
+        state[:] = t[-1], NO_JUMP
+        return x, y, t, p
+    for i in range(count):
+        start = previous // PERIOD * PERIOD
+        jump = words[2 * i] + start - previous
+        if abs(jump) <= PERIOD // 2:
+            before = NO_JUMP
+        elif before != NO_JUMP:
+            start, before = before, NO_JUMP
+        else:
+            before = start
+            if jump < 0:
+                start += PERIOD
+            elif jump > PERIOD - STEP_BACK:
+                start -= PERIOD
+        previous = t[i] = words[2 * i] + start
+    state[:] = previous, before
+    return x, y, t, p
 
 
 def write_dat(path: Path, x: Column, y: Column, t: Column, p: Column, height: int, width: int) -> None:

@@ -1,42 +1,78 @@
-"""What `.dat` and `.raw` files share: a text header of lines that start with `%`, then words of fixed size."""
+"""What Prophesee's formats share: a text header of lines that start with `%`, and the sizes of their sensors."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-
-import numpy as np
-from numba import njit
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
 
 LONGEST_HEADER = 1 << 16  # bytes; real headers have a few hundred
 BLOCK = 1 << 16  # events or words per read, which stay in the CPU cache
+INTEGRATOR = "Prophesee"
+INTEGRATORS = "integrator_name", "plugin_integrator_name", "camera_integrator_name"
 
 
-def read_header(path: Path) -> tuple[dict[str, str], Size | None, int]:
-    """Read a header: fields by lower-case name, sensor (height, width) in px if named, and its own size in bytes."""
+# Formats of cameras by system id (prophesee-ai/openeb, psee_raw_file_header.cpp and device_system_id.h).
+GEN3 = 0x15, 0x17, 0x19, 0x1C, 0x1D, 0x21, 0x22, 0x23, 0x29, 0x97, 0x99, 0xA1, 0xA2
+SYSTEMS: dict[int | None, str] = {
+    **dict.fromkeys(GEN3, "EVT2;height=480;width=640"),
+    0x28: "EVT3;height=480;width=640",
+    **dict.fromkeys((0x1A, 0x1F, 0x27), "EVT2;height=720;width=1280"),
+    **dict.fromkeys((0x1E, 0x2E, 0x30, 0x31, 0x32), "EVT3;height=720;width=1280"),
+}
+
+
+def read_header(path: Path) -> tuple[dict[str, str], int]:
+    """Read the header of a `.dat` or `.raw` file.
+
+    Header lines begin with "% "; the data begin after the line "% end" (GenericHeader of prophesee-ai/openeb). Older
+    headers have no such line: there, the data begin at the first line that is not printable text.
+
+    Returns:
+        The fields by lower-case name, and the size of the header in bytes.
+
+    Raises:
+        UserError: the file is empty, or has no complete header.
+    """
     with path.open("rb") as file:
         head = file.read(LONGEST_HEADER)
-    if head[:1] != b"%":
+    if not head.startswith(b"% "):
         what = "does not start with a header (lines that start with %)" if head else "the file is empty"
         raise UserError(path, what, "copy it again, or give a Prophesee recording")
     fields: dict[str, str] = {}
-    offset, line = 0, ""
-    while head[offset : offset + 1] == b"%" and line != "end":
-        end = head.find(b"\n", offset)
-        if end < 0:
+    name, offset, end = "", 0, head.find(b"\n% end")
+    while head.startswith(b"% ", offset) and name != "end":
+        line, newline, _ = head[offset:].partition(b"\n")
+        text = line.decode("utf-8", "replace").strip().replace("\t", " ")
+        if offset > end and not (text.isprintable() and "\N{REPLACEMENT CHARACTER}" not in text):
+            break
+        if not newline:
             raise UserError(path, "its header is incomplete", "copy it again")
-        line = head[offset + 1 : end].decode("ascii", "replace").strip()
-        name, _, value = line.partition(" ")
+        name, _, value = text[1:].strip().partition(" ")
         fields[name.lower()] = value.strip()
-        offset = end + 1
-    # Recorders write the size in three notations.
-    sides = dict(re.findall(r"\b(height|width)=(\d+)\b", fields.get("format", "")))
+        offset += len(line) + 1
+    return fields, offset
+
+
+def system_id(fields: Mapping[str, str]) -> int | None:
+    """Return the system id in a header, -1 if it has none, or None if another company integrated the camera."""
+    if {fields[name] for name in INTEGRATORS if name in fields} - {INTEGRATOR}:
+        return None
+    number = fields.get("system_id", "")
+    return int(number) if re.fullmatch(r"[0-9]{1,9}", number) else -1
+
+
+def size_of(fields: Mapping[str, str]) -> Size | None:
+    """Return the size (height, width) in px of the sensor that a header names, by itself or by its system id."""
+    # Recorders write the size in three notations; later ones replace earlier ones.
+    formats = f"{SYSTEMS.get(system_id(fields))};{fields.get('format')}"
+    sides = dict(re.findall(r"\b(height|width)=(\d+)\b", formats))
     if geometry := re.fullmatch(r"(\d+)x(\d+)", fields.get("geometry", "")):
         sides |= {"width": geometry[1], "height": geometry[2]}
     sides |= {side: fields[side] for side in ("height", "width") if side in fields}
     named = len(sides) == 2 and all(re.fullmatch(r"[0-9]{1,9}", text) for text in sides.values())
-    return fields, (int(sides["height"]), int(sides["width"])) if named else None, offset
+    return (int(sides["height"]), int(sides["width"])) if named else None
 
 
 def number_of(path: Path, begin: int, size: int) -> int:
@@ -45,15 +81,3 @@ def number_of(path: Path, begin: int, size: int) -> int:
     if rest:
         raise UserError(path, f"truncated: {rest} bytes after the last complete event or word", "copy it again")
     return count
-
-
-@njit(cache=True, nogil=True)
-def empty_events(count):  # type: ignore[no-untyped-def]
-    """Columns x, y, t, p (count,) to be filled."""
-    return np.empty(count, np.uint16), np.empty(count, np.uint16), np.empty(count, np.int64), np.empty(count, np.uint8)
-
-
-@njit(cache=True, nogil=True)
-def unwrap(value, latest, values):  # type: ignore[no-untyped-def]
-    """Unwrap a counter that restarts after `values`: return the candidate closest to `latest`."""
-    return latest + (value - latest + values // 2) % values - values // 2

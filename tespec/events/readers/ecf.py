@@ -1,0 +1,172 @@
+"""Prophesee's HDF5: rows of events in chunks of its codec ECF, decoded here without its plugin.
+
+Source: prophesee-ai/hdf5_ecf, ecf_codec.cpp; prophesee-ai/openeb, hdf5_event_file_writer.cpp.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numba import njit
+
+from tespec.core.errors import UserError
+from tespec.core.settings import Size
+from tespec.events.readers import Events, Reader, resolve_size
+from tespec.events.readers.hdf5 import AGAIN, SUFFIXES, holds, open_file, part, read_slices, translate_errors
+from tespec.events.readers.prophesee import size_of
+
+EVENTS = "CD/events"
+FIELDS = {"x": np.dtype("<u2"), "y": np.dtype("<u2"), "p": np.dtype("<i2"), "t": np.dtype("<i8")}
+FILTER = 0x8ECF
+LONGEST = 65_535  # events per chunk, a limit of the codec
+LARGEST = 1 << 21  # bytes of an encoded chunk; an event has at most 30
+PADDING = 32  # bytes after a chunk, which a damaged one may run into
+DAMAGED = 1 << 40  # position after a damaged part of a chunk, beyond the end of any chunk
+
+
+def reads(path: Path) -> bool:
+    """Whether an HDF5 file has Prophesee's events."""
+    return path.suffix.lower() in SUFFIXES and holds(path, EVENTS)
+
+
+def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
+    """Open an HDF5 recording of Prophesee's software; see `tespec.events.readers`.
+
+    `CD/events` are rows of x, y, p and t in us, in chunks encoded with ECF, or with a filter that `part` allows. The
+    sensor's size is in an attribute of the file or of the group `CD`, named as in the header of a `.raw` file.
+    """
+    events = part(path, EVENTS)
+    names = events.dtype.names or ()
+    if events.ndim != 1 or {name: events.dtype[name] for name in names} != FIELDS:
+        raise UserError(path, f"{EVENTS} is {events.dtype} of shape {events.shape}, not rows of x, y, p, t", AGAIN)
+    with translate_errors(path, "an attribute"):
+        attributes = {**open_file(path)["CD"].attrs, **open_file(path).attrs}
+        texts = {name: value.decode() if isinstance(value, bytes) else str(value) for name, value in attributes.items()}
+    size = resolve_size(path, sensor, size_of({name.lower(): text for name, text in texts.items()}), default)
+    properties = events.id.get_create_plist()
+    filters = [properties.get_filter(index)[0] for index in range(properties.get_nfilters())]
+    return Reader(path, *size, len(events), lambda: _read_encoded(path) if filters == [FILTER] else _read_rows(path))
+
+
+def _read_rows(path: Path) -> Iterator[Events]:
+    for (rows,) in read_slices(path, EVENTS):
+        if len(rows) and not 0 <= rows["p"].min() <= rows["p"].max() <= 1:
+            raise UserError(path, f"{EVENTS} has polarities other than 0 and 1", AGAIN)
+        yield Events(rows["x"], rows["y"], rows["t"], rows["p"].astype(np.uint8))
+
+
+def _read_encoded(path: Path) -> Iterator[Events]:
+    events, sizes = part(path, EVENTS), dict[int, int]()
+    with translate_errors(path, EVENTS):
+        events.id.chunk_iter(lambda chunk: sizes.update({chunk.chunk_offset[0]: chunk.size}))
+    for begin in range(0, len(events), events.chunks[0]):
+        count = min(events.chunks[0], len(events) - begin)
+        with translate_errors(path, EVENTS):
+            skipped, content = events.id.read_direct_chunk((begin,)) if sizes[begin] <= LARGEST else (0, b"")
+        decoded = decode(content)
+        if skipped or len(decoded.t) < count:  # the last chunk may have more events
+            raise UserError(path, f"events {begin:,} to {begin + count:,} of {EVENTS} are damaged", AGAIN)
+        yield Events(decoded.x[:count], decoded.y[:count], decoded.t[:count], decoded.p[:count])
+
+
+def decode(content: bytes) -> Events:
+    """Decode a chunk of ECF; a damaged one has no events."""
+    return Events(*_decode(np.frombuffer(content + bytes(PADDING), np.uint8), len(content)))
+
+
+@njit(cache=True, nogil=True)
+def _decode(data, length):  # type: ignore[no-untyped-def]
+    """Decode a chunk of `length` bytes and padding to columns of events.
+
+    A chunk has the number of events and two flags (4 bytes), the first time (8 bytes), runs of equal times, and then
+    rows, columns and polarities: all three of an event in 24 bits; or runs of equal rows, then columns and polarities
+    in 12 bits; or runs of equal rows, vectors of columns, and runs of equal polarities.
+    """
+    head = _number(data, 0, 4)
+    n = head >> 2 if head >> 2 <= LONGEST else 0
+    rows_packed, columns_packed = head >> 1 & 1, head & 1
+    size = n + 5  # the last group or vector may go beyond the end
+    x, y = np.empty(size, np.uint16), np.empty(size, np.uint16)
+    t, p = np.empty(size, np.int64), np.empty(size, np.uint8)
+    at = _decode_times(data, 12, length, _number(data, 4, 8), t[:n])
+    if not rows_packed:
+        at = _decode_runs(data, at, length, y[:n], 2, 5)
+    if rows_packed or columns_packed:
+        # Four events are in three words of four quarters each. The j-th event has the low j quarters of word j - 1,
+        # and above them the high 3 - j quarters of word j.
+        size, quarter = (4, 8) if rows_packed else (2, 4)  # bytes of a word, bits of a quarter
+        start, i = at, 0
+        at += (n + 3) // 4 * 3 * size
+        for group in range(start, at if at <= length else start, 3 * size):
+            below = 0
+            for j in range(4):
+                word = _number(data, group + j * size, size)
+                event = below & ((1 << j * quarter) - 1) | word >> (j + 1) * quarter << j * quarter
+                x[i], p[i] = event >> 1 & 0x7FF, event & 1
+                if rows_packed:
+                    y[i] = event >> 12
+                below = word
+                i += 1
+    else:
+        i = 0
+        while i < n and at < length:
+            vector = _number(data, at, 2)
+            at += 2
+            for j in range(6):
+                if j == 0 or vector >> (5 - j) & 1:
+                    x[i] = (vector >> 5) + j
+                    i += 1
+        at = _decode_runs(data, at, length, p[:n], 1, 7)
+    n *= at == length
+    return x[:n], y[:n], t[:n], p[:n]
+
+
+@njit(cache=True, nogil=True)
+def _decode_times(data, at, length, time, t):  # type: ignore[no-untyped-def]
+    """Decode runs of equal times to `t` (N,), and return the position after them.
+
+    A byte has the rise of the time, and in its low four bits the length of the run. A rise of 15 us or more comes
+    before it, four bits per byte, the low ones first.
+    """
+    i = 0
+    while i < len(t) and at < length:
+        shift = 0
+        while data[at] >> 4 == 15 and shift < 64:
+            time += np.int64(data[at] & 15) << shift
+            shift += 4
+            at += 1
+        time += data[at] >> 4
+        run, at = _run_at(data, at + 1, data[at] & 15, 15)
+        t[i : i + run] = time
+        i += run
+    return at if i == len(t) else DAMAGED
+
+
+@njit(cache=True, nogil=True)
+def _decode_runs(data, at, length, column, size, bits):  # type: ignore[no-untyped-def]
+    """Decode runs of equal values to a column (N,), and return the position after them.
+
+    A run is a number of `size` bytes: its low `bits` are the length of the run, those above them the value.
+    """
+    i = 0
+    while i < len(column) and at < length:
+        word, longest = _number(data, at, size), (1 << bits) - 1
+        run, at = _run_at(data, at + size, word & longest, longest)
+        column[i : i + run] = word >> bits
+        i += run
+    return at if i == len(column) else DAMAGED
+
+
+@njit(cache=True, nogil=True)
+def _run_at(data, at, run, longest):  # type: ignore[no-untyped-def]
+    """Return the length of a run, which is in the next two bytes if it is the `longest`, and the position after it."""
+    return (_number(data, at, 2), at + 2) if run == longest else (np.int64(run), at)
+
+
+@njit(cache=True, nogil=True)
+def _number(data, at, size):  # type: ignore[no-untyped-def]
+    """Little-endian number of `size` bytes."""
+    number = np.int64(0)
+    for i in range(size):
+        number |= np.int64(data[at + i]) << 8 * i
+    return number
