@@ -8,8 +8,8 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.events.files import cache_path, is_of, is_recorded
 from tespec.events.packing import load
-from tespec.events.readers import Reader, aedat4, arrays, dat, ddd17, dsec, mvsec, raw, resolve_size
-from tespec.events.readers.hdf5 import COLUMNS, SUFFIXES, holds
+from tespec.events.readers import Reader, aedat4, arrays, columns, dat, ddd17, dsec, mvsec, raw, resolve_size, rosbag
+from tespec.events.readers.hdf5 import SUFFIXES, holds
 from tespec.events.store import HEADER, PackedEvents, open_store, store_of
 
 
@@ -24,8 +24,8 @@ class Format(Protocol):
 
 
 # In order: the first that reads a path opens it. Formats of one's own come first (`FORMATS.insert(0, ...)`).
-FORMATS: list[Format] = [dat, raw, aedat4, arrays, ddd17, dsec, mvsec]
-FILES = (".dat", ".raw", ".aedat4", ".npz")  # suffixes of the formats that are recognised by suffix
+FORMATS: list[Format] = [dat, raw, aedat4, arrays, ddd17, dsec, mvsec, columns, rosbag]
+FILES = (".dat", ".raw", ".aedat4", ".npz", ".bag")  # suffixes of the formats that are recognised by suffix
 PROPHESEE = "CD/events"  # in HDF5 files of Prophesee's own codec
 
 
@@ -39,8 +39,8 @@ def format_of(path: Path) -> Format | None:
 
 
 def has_columns(path: Path) -> bool:
-    """Whether an HDF5 file has columns of events, whose units are unknown, or events of Prophesee's own codec."""
-    return path.suffix.lower() in SUFFIXES and holds(path, *COLUMNS, PROPHESEE)
+    """Whether an HDF5 file has events of Prophesee's own codec."""
+    return path.suffix.lower() in SUFFIXES and holds(path, PROPHESEE)
 
 
 def open_events(path: str | Path, sensor: Size | None = None, default: Size | None = None) -> PackedEvents:
@@ -85,11 +85,8 @@ def open_reader(path: Path, sensor: Size | None = None, default: Size | None = N
     if (found := format_of(path)) is not None:
         return found.open_recording(path, sensor, default)
     if has_columns(path):
-        if holds(path, PROPHESEE):
-            what = "is in Prophesee's own HDF5 format, whose codec is not available"
-            raise UserError(path, what, "convert it to .raw or .dat")
-        what = "is an HDF5 file of events in an unsupported layout (supported: DSEC, MVSEC)"
-        raise UserError(path, what, "save x, y, t, p as .npz")
+        what = "is in Prophesee's own HDF5 format, whose codec is not available"
+        raise UserError(path, what, "convert it to .raw or .dat")
     remedy = f"give a {', '.join((*FILES, *SUFFIXES))} file, a packed store or a recording's folder"
     raise UserError(path, "holds no events in a supported format", remedy)
 
