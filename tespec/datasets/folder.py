@@ -22,7 +22,7 @@ from tespec.datasets.prophesee import EVENT_FILES
 from tespec.datasets.recording import LabelledRecording, Recording, fixed_windows, require_one_size
 from tespec.datasets.sources import EventSource, pack_missing, raise_or_leave_out
 from tespec.datasets.splits import UNDERSTOOD, split_folders, split_named
-from tespec.events.opening import FILES, format_of, has_columns
+from tespec.events.opening import FILES, format_of
 from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.store import HEADER, STORE, header_of
@@ -84,8 +84,7 @@ def _is_recording(path: Path) -> bool:
     if suffix == ".npz":
         return arrays.holds_events(path)
     try:
-        known = suffix in FILES or (path / HEADER).is_file() or is_archive(path) or format_of(path) is not None
-        return known or has_columns(path)
+        return suffix in FILES or (path / HEADER).is_file() or is_archive(path) or format_of(path) is not None
     except UserError:
         return True  # too damaged to tell
 

@@ -11,8 +11,21 @@ from tespec.core.settings import Size
 from tespec.events.cache import cached_store, make_room
 from tespec.events.files import is_of, is_recorded
 from tespec.events.packing import load, pack
-from tespec.events.readers import Reader, aedat4, arrays, dat, ddd17, dsec, ecf, mvsec, raw, resolve_size
-from tespec.events.readers.hdf5 import COLUMNS, SUFFIXES, holds
+from tespec.events.readers import (
+    Reader,
+    aedat4,
+    arrays,
+    columns,
+    dat,
+    ddd17,
+    dsec,
+    ecf,
+    mvsec,
+    raw,
+    resolve_size,
+    rosbag,
+)
+from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.store import HEADER, PackedEvents, open_store, store_of
 
 
@@ -27,19 +40,14 @@ class Format(Protocol):
 
 
 # In order: the first that reads a path opens it. Formats of one's own come first (`FORMATS.insert(0, ...)`).
-FORMATS: list[Format] = [dat, raw, aedat4, arrays, ddd17, dsec, mvsec, ecf]
-FILES = (".dat", ".raw", ".aedat4", ".npz")  # suffixes of the formats that are recognised by suffix
+FORMATS: list[Format] = [dat, raw, aedat4, arrays, ddd17, dsec, mvsec, ecf, columns, rosbag]
+FILES = (".dat", ".raw", ".aedat4", ".npz", ".bag")  # suffixes of the formats that are recognised by suffix
 IN_MEMORY = 1 << 24  # events, 64 MB: a recording with more is packed into the cache
 
 
 def format_of(path: Path) -> Format | None:
     """Return the format of a file or folder, or None."""
     return next((each for each in FORMATS if each.reads(path)), None)
-
-
-def has_columns(path: Path) -> bool:
-    """Whether an HDF5 file has columns of events, whose units are unknown."""
-    return path.suffix.lower() in SUFFIXES and holds(path, *COLUMNS)
 
 
 def open_events(path: str | Path, sensor: Size | None = None, default: Size | None = None) -> PackedEvents:
@@ -94,9 +102,6 @@ def open_reader(path: Path, sensor: Size | None = None, default: Size | None = N
         raise UserError(path, "cannot be read (no permission)", "change its permissions")
     if (found := format_of(path)) is not None:
         return found.open_recording(path, sensor, default)
-    if has_columns(path):
-        what = "is an HDF5 file of events in an unsupported layout (supported: DSEC, MVSEC, Prophesee)"
-        raise UserError(path, what, "save x, y, t, p as .npz")
     remedy = f"give a {', '.join((*FILES, *SUFFIXES))} file, a packed store or a recording's folder"
     raise UserError(path, "holds no events in a supported format", remedy)
 

@@ -2,14 +2,11 @@
 
 import os
 import re
-import shutil
 import struct
 import zipfile
 import zlib
 from pathlib import Path
 
-import h5py
-import hdf5plugin
 import lz4.frame
 import numpy as np
 import pytest
@@ -22,32 +19,11 @@ from tespec.events import Events, open_events
 from tespec.events.readers import arrays, prophesee
 from tespec.events.readers.aedat4 import EVENT, MAGIC
 from tespec.events.readers.arrays import load_array, load_arrays
-from tespec.events.readers.hdf5 import part
 
 DATA = Path(__file__).parents[1] / "data"
 REAL = DATA / "evt3_640x480_2.08s.raw"
 SIZE = (48, 64)
 EVENTS = random_events(3_000, height=48, width=64, end=120_000)
-OFFSET = 49_512_345_678  # us, offset of DSEC's times
-EPOCH = 1_506_117_800.123456  # s, start of MVSEC's times
-
-
-def dsec(path, *events, codec=None, **changes):
-    """Write a recording of DSEC; `changes` replace its HDF5 datasets, None leaves one out."""
-    milliseconds = np.arange(int(max(events[2], default=0)) // 1000 + 2)
-    kinds = "<u2", "<u2", "<u4", "u1"
-    content = {f"events/{name}": np.asarray(events[i], kinds[i]) for i, name in enumerate("xytp")}
-    content |= {
-        "ms_to_idx": np.searchsorted(events[2], 1000 * milliseconds).astype("<u8"),
-        "t_offset": np.int64(OFFSET),
-    }
-    return write_h5(path, content | {name.replace("__", "/"): value for name, value in changes.items()}, codec)
-
-
-def mvsec(path, x, y, t, p, rows=None):
-    """Write a recording of MVSEC; `t` is in us after EPOCH."""
-    table = np.stack([x, y, EPOCH + np.asarray(t) / 1e6, 2.0 * np.asarray(p) - 1], axis=1) if rows is None else rows
-    return write_h5(path, {"davis/left/events": table}, codec={})
 
 
 XML = """<dv version="2.0"><node name="outInfo">
@@ -127,55 +103,10 @@ def test_every_coding_of_arrays_gives_the_same_events(tmp_path, monkeypatch, cod
     assert_same_events(read(archive(tmp_path / "a", EVENTS._asdict() | CODINGS[coding]), SIZE), EVENTS)
 
 
-@pytest.mark.parametrize("block", [1 << 20, 700])
-def test_hdf5_of_dsec_and_mvsec(tmp_path, monkeypatch, block):
-    monkeypatch.setattr("tespec.events.readers.hdf5.AT_ONCE", block)
-    epoch_us = np.array([round((EPOCH + t / 1e6) * 1e6) for t in EVENTS.t.tolist()], np.int64)
-    rows = np.stack([EVENTS.x, EVENTS.y, EPOCH + EVENTS.t / 1e6, EVENTS.p], axis=1)
-    for path, wanted, size in (
-        (dsec(tmp_path / "a.h5", *EVENTS), EVENTS._replace(t=EVENTS.t + OFFSET), (480, 640)),
-        (mvsec(tmp_path / "d_data.hdf5", *EVENTS), EVENTS._replace(t=epoch_us), (260, 346)),
-        (mvsec(tmp_path / "e.hdf5", *EVENTS, rows=rows), EVENTS._replace(t=epoch_us), (260, 346)),
-    ):
-        stream = open_events(path)
-        assert ((stream.height, stream.width), stream.clamped) == (size, 0)
-        assert_same_events(read(path), wanted)
-
-
-@pytest.mark.parametrize(
-    "codec",
-    [{"compression": "gzip"}, {"compression": "lzf"}, hdf5plugin.Zstd(), hdf5plugin.LZ4(), hdf5plugin.Bitshuffle()],
-    ids=["gzip", "lzf", "zstd", "lz4", "bitshuffle"],
-)
-def test_hdf5_of_every_codec(tmp_path, codec):
-    path = dsec(tmp_path / "a.h5", *EVENTS, codec=codec)
-    assert_same_events(read(path), EVENTS._replace(t=EVENTS.t + OFFSET))
-
-
-def test_a_forked_process_reads_by_itself_and_a_file_that_changed_is_opened_again(tmp_path):
-    path = dsec(tmp_path / "a.h5", *EVENTS)
-    part(path, "events/t")[:1_000]
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        os.write(writer, part(path, "events/t")[500:].astype("<i8").sum().tobytes())
-        os._exit(0)
-    part(path, "events/t")[100:2_000]
-    os.waitpid(child, 0)
-    assert np.frombuffer(os.read(reader, 8), np.int64)[0] == EVENTS.t[500:].sum()
-    shutil.move(dsec(tmp_path / "b.h5", *(column[:500] for column in EVENTS)), path)
-    assert len(read(path).t) == 500
-
-
 def test_damaged_files_in_a_folder_are_found_and_other_content_is_left_alone(tmp_path):
-    (tmp_path / "empty.h5").touch()
-    found = [tmp_path / "empty.h5", write_h5(tmp_path / "metavision.hdf5", {"CD/events": np.zeros(3)})]
-    found += [dsec(tmp_path / "column.h5", *EVENTS, events__p=None), cut(dsec(tmp_path / "cut.h5", *EVENTS), 0.4)]
-    found += [archive(tmp_path / "b", EVENTS._asdict()), cut(archive(tmp_path / "torn", EVENTS._asdict()), 5)]
+    found = [archive(tmp_path / "b", EVENTS._asdict()), cut(archive(tmp_path / "torn", EVENTS._asdict()), 5)]
     np.save(tmp_path / "a_bbox.npy", np.zeros(3, [("t", "<i8"), ("x", "<f4"), ("y", "<f4"), ("class_id", "u1")]))
     np.savez(tmp_path / "labels.npz", labels=np.zeros(3))
-    write_h5(tmp_path / "rectify_map.h5", {"rectify_map": np.zeros((4, 4, 2), np.float32)})
-    write_h5(tmp_path / "a_gt.hdf5", {"davis/left/depth_image_raw": np.zeros((2, 4, 4), np.float32)})
     assert find_recordings(tmp_path) == sorted(found)
 
 
@@ -211,53 +142,9 @@ def changed(**columns):
     return lambda path: archive(path, EVENTS._asdict() | columns)
 
 
-def made_anew(put, name="events/x", writer=dsec):
-    """Return a writer of a recording in which `put` recreates the dataset `name` from its values or another file."""
-
-    def make(path):
-        other = write_h5(path.with_name("other.h5"), {"values": EVENTS.x, "events/x": EVENTS.x})
-        with h5py.File(writer(path, *EVENTS), "r+") as file:
-            values = file[name][()]
-            del file[name]
-            put(file, name, values, str(other))
-
-    return make
-
-
-def link(file, name, values, other):
-    file[name] = h5py.ExternalLink(other, "/values")
-
-
-def virtual(file, name, values, other):
-    layout = h5py.VirtualLayout((3_000,), "<u2")
-    layout[:] = h5py.VirtualSource(other, "values", (3_000,))
-    file.create_virtual_dataset(name, layout)
-
-
-def external(file, name, values, other):
-    file.create_dataset(name, (3_000,), "<u2", external=[(other, 0, 6_000)])
-
-
-def half_written(file, name, values, other):
-    column = file.create_dataset(name, values.shape, values.dtype, chunks=(500, *values.shape[1:]))
-    column[:1_000] = values[:1_000]
-
-
-def never_written(file, name, values, other):
-    file.create_dataset(name, values.shape, values.dtype)
-
-
-def unknown_codec(path):
-    content = dsec(path, *EVENTS).read_bytes()
-    # Replace the filter's number in the file by one that does not exist.
-    path.write_bytes(content.replace((32001).to_bytes(2, "little"), (32766).to_bytes(2, "little")))
-
-
 DAT = [(3, 2, 1, 1)]
 NANOSECONDS = EVENTS.t + 1_790_000_000 * 10**9
 BOMB = struct.pack("<ii", 3, 100) + lz4.frame.compress(bytes(1 << 29))[:100]
-HALF, NONE = r"is incomplete \(2 of 6 chunks", r"is incomplete \(0 of 1 chunks"
-WRITTEN = [(dsec, "events/t"), (dsec, "events/x"), (dsec, "events/p"), (mvsec, "davis/left/events")]
 BAD = {
     "gone.raw": (lambda path: None, "no such file or folder; check the path"),
     "pipe.dat": (os.mkfifo, "not a regular file; check the path"),
@@ -290,23 +177,7 @@ BAD = {
     "lacks.npz": (lambda path: np.savez(path, x=np.zeros(3)), "lacks one of the arrays x, y, t, p; give a file"),
     "scalar.npz": (lambda path: archive(path, EVENTS._asdict() | {"t": np.int64(5)}), r"int64 \(\), .*; give four num"),
     "unlike.npz": (lambda path: archive(path, EVENTS._asdict() | {"x": EVENTS.x[:9]}), r"uint16 \(9,\), uint16 \(3000"),
-    "torn.h5": (lambda path: cut(dsec(path, *EVENTS), 0.4), "incomplete or unreadable HDF5 file"),
-    "other.h5": (lambda path: write_h5(path, {"a": np.zeros(3)}), "holds no events in a supported format"),
-    "none.h5": (lambda path: dsec(path, *([[]] * 4)), "holds no events; give a recording"),
-    "column.h5": (lambda path: dsec(path, *EVENTS, events__p=None), "has no dataset events/p"),
-    "offset.h5": (lambda path: dsec(path, *EVENTS, t_offset=None), "has no dataset t_offset"),
-    "lengths.h5": (lambda path: dsec(path, *EVENTS, events__x=EVENTS.x[:9]), r"different lengths \[9, 3000,"),
-    "floats.h5": (lambda path: dsec(path, *EVENTS, events__x=EVENTS.x / 2), "events/x is float64 of shape"),
-    "axes.h5": (lambda path: dsec(path, *EVENTS, events__x=np.zeros((3000, 2), "u2")), r"shape \(3000, 2\)"),
-    "beyond.h5": (lambda path: dsec(path, *EVENTS, t_offset=np.int64(2**62)), "t_offset is out of range: 46116860"),
-    "rvt.h5": (lambda path: write_h5(path, {"events/p": EVENTS.p}), "unsupported layout .supported: DSEC, MVSEC, P"),
-    "nan.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.full((50, 4), np.nan)), "x from nan to nan on a"),
-    "half.hdf5": (lambda path: mvsec(path, EVENTS.x + 0.5, *EVENTS[1:]), "are not whole numbers"),
-    "five.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.zeros((50, 5))), r"shape \(50, 5\) instead of"),
-    "filter.h5": (unknown_codec, "cannot be read; copy it again, or install the HDF5 plugin"),
-    **{f"{put.__name__}.h5": (made_anew(put), "x is stored in another file") for put in (link, virtual, external)},
-    **{f"half{i}.h5": (made_anew(half_written, name, put), f"{name} {HALF}") for i, (put, name) in enumerate(WRITTEN)},
-    **{f"no{i}.h5": (made_anew(never_written, name, put), f"{name} {NONE}") for i, (put, name) in enumerate(WRITTEN)},
+    "codec.h5": (lambda path: write_h5(path, {"CD/events": np.zeros(3)}), "in Prophesee's own HDF5 format.*; convert"),
 }  # fmt: skip
 
 

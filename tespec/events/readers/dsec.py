@@ -1,11 +1,11 @@
 """DSEC's `events.h5`: columns of events, and the offset of their times."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
-from tespec.events.readers import Events, Reader, arrays, hdf5, resolve_size
+from tespec.events.readers import Reader, hdf5, resolve_size
+from tespec.events.readers.columns import read_columns
 
 INDEX, OFFSET = "ms_to_idx", "t_offset"
 LARGEST_OFFSET = 1 << 60  # us; the sum with a 32-bit time fits 64 bits
@@ -20,18 +20,9 @@ def reads(path: Path) -> bool:
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
     """Open an `events.h5` file; times are t + t_offset, on the clock of the labels."""
-    count, *others = (len(hdf5.dataset(path, name, "iub")) for name in hdf5.COLUMNS)
-    if any(length != count for length in others):
-        raise UserError(path, f"its columns x, y, t, p have different lengths {[count, *others]}", hdf5.AGAIN)
+    size = resolve_size(path, sensor, default=default or SENSOR)
     with hdf5.translate_errors(path, OFFSET):
         offset = int(hdf5.dataset(path, OFFSET, "iu", 0)[()])
     if abs(offset) > LARGEST_OFFSET:
         raise UserError(path, f"{OFFSET} is out of range: {offset}", hdf5.AGAIN)
-    size = resolve_size(path, sensor, default=default or SENSOR)
-
-    def chunks() -> Iterator[Events]:
-        for columns in hdf5.read_slices(path, *hdf5.COLUMNS):
-            events = arrays.as_events(path, size, *columns)
-            yield events._replace(t=events.t + offset)
-
-    return Reader(path, *size, count, chunks)
+    return read_columns(path, hdf5.COLUMNS, "iub", size, offset)

@@ -1,15 +1,21 @@
-"""Open HDF5 files, and read their datasets."""
+"""Open HDF5 files, and read their datasets within bounds of memory, whatever the files say."""
 
 import math
 import os
+import struct
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import h5py
-import hdf5plugin  # noqa: F401  # registers the filters that official files are compressed with
+import hdf5plugin  # registers the filters that official files are compressed with
+import numpy as np
+import zstandard
+from numba import njit
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
@@ -17,10 +23,21 @@ from tespec.core.files import OPEN_FILES
 
 OPEN = OPEN_FILES  # files and datasets kept open, each dataset with a chunk cache of at most 1 MB
 AT_ONCE = 1 << 18  # events per read
+LARGEST_CHUNK = 1 << 27  # bytes; 16.8 M times of 64 bits, while h5py's default chunks have 1 MB
+LARGEST_READ = 1 << 29  # bytes read in one go
 SUFFIXES = (".h5", ".hdf5")
 COLUMNS = ("events/x", "events/y", "events/t", "events/p")
-DAMAGED = (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowError, MemoryError)
+DAMAGED_CHUNK = (struct.error, zlib.error, zstandard.ZstdError)
+DAMAGED = (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowError, MemoryError, *DAMAGED_CHUNK)
 AGAIN = "copy it again"
+
+# Filters by their registered number. Official files are compressed with Blosc (DSEC, RVT) and LZF (M3ED, e2calib),
+# files that users write with gzip and Zstandard. Plugins of other filters crash or hang on damaged chunks.
+GZIP, SHUFFLE, FLETCHER32, LZF, BLOSC, ZSTD = 1, 2, 3, 32000, 32001, 32015
+COMPRESSIONS = (GZIP, LZF, BLOSC, ZSTD)
+FILTER_NAMES = {number: name for name, number in hdf5plugin.FILTERS.items()}
+FILTER_NAMES |= {1: "gzip", 4: "szip", 5: "nbit", 6: "scaleoffset", 32000: "LZF", 36559: "Prophesee's ECF"}
+BLOSC_HEADER = struct.Struct("<4s3I")  # flags; bytes uncompressed, of a block, and compressed
 
 
 def _state(path: Path) -> tuple[int, int, int]:
@@ -50,8 +67,7 @@ def translate_errors(path: Path, what: str) -> Iterator[None]:
     try:
         yield
     except DAMAGED as error:
-        remedy = f"{AGAIN}, or install the HDF5 plugin it is compressed with"
-        raise UserError(path, f"{what} cannot be read", remedy) from error
+        raise UserError(path, f"{what} cannot be read", AGAIN) from error
 
 
 def holds(path: Path, *names: str) -> bool:
@@ -63,13 +79,98 @@ def holds(path: Path, *names: str) -> bool:
         return True  # opening it reports the error
 
 
-def part(path: Path, name: str) -> h5py.Dataset:
-    """Return a dataset of a file, to be read in slices; one in another file, or not completely written, is refused."""
+class Dataset(h5py.Dataset):
+    """A dataset of which HDF5 decodes only sound chunks.
+
+    HDF5 trusts a compressed chunk to have the size of its shape: it crashes on a shorter one, and a longer one may take
+    any amount of memory. So the size is found first.
+    """
+
+    def __init__(self, path: Path, dataset: h5py.Dataset) -> None:
+        super().__init__(dataset.id)
+        self.path, self.descriptor = path, dataset.file.id.get_vfd_handle()
+        self.sides = dataset.shape  # h5py asks the file each time
+        self.row_bytes = math.prod(self.sides[1:]) * self.dtype.itemsize
+        self.chunk_bytes = math.prod(self.chunks or ()) * self.dtype.itemsize
+        properties = self.id.get_create_plist()
+        filters = map(properties.get_filter, range(properties.get_nfilters()))
+        # Number and parameters, in the order in which a chunk is encoded.
+        self.encoding = [(number, values) for number, _, values, _ in filters]
+        self.stored: dict[tuple[int, ...], Any] = {}  # chunks in the file by their first element
+        if self.chunks:
+            self.id.chunk_iter(lambda chunk: self.stored.update({chunk.chunk_offset: chunk}))
+
+    def __getitem__(self, rows: Any) -> Any:
+        """Read rows: an index or a slice of the first axis, or `()` for all."""
+        chosen = range(self.sides[0])[rows if rows != () else slice(None)] if self.sides else 0
+        first, count = (chosen, 1) if isinstance(chosen, int) else (chosen.start, len(chosen))
+        if count * self.row_bytes > LARGEST_READ:
+            raise UserError(self.path, f"{self.name[1:]} has the implausible shape {self.sides}", AGAIN)
+        if self.encoding and count:
+            firsts, ends = (first, *[0] * (len(self.sides) - 1)), (first + count, *self.sides[1:])
+            axes = zip(firsts, ends, self.chunks, strict=True)
+            for corner in product(*(range(first // step * step, end, step) for first, end, step in axes)):
+                if self._decoded_size(self.stored[corner]) != self.chunk_bytes:
+                    raise UserError(self.path, f"a chunk of {self.name[1:]} is damaged", AGAIN)
+        return super().__getitem__(rows)
+
+    def _decoded_size(self, chunk: Any) -> int:
+        """Bytes of a stored chunk after decompression, or -1 if it is damaged."""
+        size, end = chunk.size, chunk.size
+        for position, (number, values) in reversed(list(enumerate(self.encoding))):
+            if number == SHUFFLE or chunk.filter_mask >> position & 1:  # the mask has a bit for each unused filter
+                continue
+            if number == FLETCHER32:
+                size, end = size - 4, end - 4
+                continue
+            content = os.pread(self.descriptor, BLOSC_HEADER.size if number == BLOSC else end, chunk.byte_offset)
+            if number == BLOSC:  # c-blosc, README_CHUNK_FORMAT.rst
+                _, size, _, compressed = BLOSC_HEADER.unpack(content)
+                size = size if BLOSC_HEADER.size <= compressed <= end else -1
+            elif number == ZSTD:
+                size = zstandard.frame_content_size(content)
+                if size <= self.chunk_bytes + 4:  # 4 bytes more with a checksum
+                    zstandard.decompress(content)  # HDF5's filter returns arbitrary values for a damaged chunk
+            elif number == GZIP:
+                inflater = zlib.decompressobj()
+                size = len(inflater.decompress(content, self.chunk_bytes + 5))
+                size = size if inflater.eof else -1
+            else:
+                size = int(_lzf_size(np.frombuffer(content, np.uint8)))
+                # h5py's filter tries multiples of this size, decompressing from the start.
+                size = size if values[2:3] == (size,) else -1
+        return size
+
+
+@njit(cache=True, nogil=True)
+def _lzf_size(content):  # type: ignore[no-untyped-def]
+    """Bytes that a chunk in LZF, literal runs and references to earlier bytes, decompresses to, -1 if damaged."""
+    position, size = 0, 0
+    while position < len(content):
+        control = content[position]
+        if control < 32:  # a run of control + 1 bytes
+            position += control + 2
+            size += control + 1
+        else:  # a reference: 3 bits of length, of which 7 is followed by more, then 13 bits of offset
+            position += 2
+            size += (control >> 5) + 2
+            if control >> 5 == 7:
+                position += 1
+                size += content[min(position - 2, len(content) - 1)]
+    return size if position == len(content) else -1
+
+
+def part(path: Path, name: str) -> Dataset:
+    """Return a dataset of a file, to be read in slices.
+
+    A dataset in another file, one that is not completely written, and one whose chunks are too large or have filters
+    that are not read raise a `UserError`.
+    """
     return _part(path, name, _state(path))
 
 
 @lru_cache(maxsize=OPEN)
-def _part(path: Path, name: str, state: tuple[int, int, int]) -> h5py.Dataset:
+def _part(path: Path, name: str, state: tuple[int, int, int]) -> Dataset:
     with translate_errors(path, name):
         found = open_file(path).get(name)
         if not isinstance(found, h5py.Dataset):
@@ -77,18 +178,38 @@ def _part(path: Path, name: str, state: tuple[int, int, int]) -> h5py.Dataset:
         elsewhere = Path(found.file.filename) != path or found.is_virtual
         if elsewhere or found.id.get_create_plist().get_external_count():
             raise UserError(path, f"{name} is stored in another file", "give a file that contains its data")
-        # HDF5 returns fill values for storage that an interrupted copy or recording never wrote.
-        if found.chunks is None:
-            there, wanted = int(found.id.get_storage_size() > 0), int(found.size > 0)
-        else:
-            there = found.id.get_num_chunks()
-            wanted = math.prod(-(-side // step) for side, step in zip(found.shape, found.chunks, strict=True))
-        if there < wanted:
-            raise UserError(path, f"{name} is incomplete ({there:,} of {wanted:,} chunks)", AGAIN)
-    return found
+        stored = Dataset(path, found)
+        _check_encoding(path, name, stored)
+        _check_chunks(path, name, stored)
+    return stored
 
 
-def dataset(path: Path, name: str, kinds: str, dimensions: int = 1) -> h5py.Dataset:
+def _check_encoding(path: Path, name: str, stored: Dataset) -> None:
+    numbers = [number for number, _ in stored.encoding]
+    refused = [number for number in numbers if number not in (SHUFFLE, FLETCHER32, *COMPRESSIONS)]
+    if refused or len(set(numbers)) < len(numbers) or len(set(numbers) & set(COMPRESSIONS)) > 1:
+        names = ", ".join(FILTER_NAMES.get(number, f"filter {number}") for number in refused or numbers)
+        what = f"{name} is compressed with {names}, but only gzip, LZF, Blosc and Zstandard are read"
+        raise UserError(path, what, "compress it with gzip: h5repack -f GZIP=4 INPUT OUTPUT")
+
+
+def _check_chunks(path: Path, name: str, stored: Dataset) -> None:
+    """Refuse chunks that are too large, and missing ones, in place of which HDF5 returns fill values."""
+    if stored.chunk_bytes > LARGEST_CHUNK:
+        what = f"{name} has chunks of {stored.chunk_bytes >> 20:,} MiB, but at most {LARGEST_CHUNK >> 20} are read"
+        smaller = "x".join(map(str, (AT_ONCE, *stored.shape[1:])))
+        raise UserError(path, what, f"make them smaller: h5repack -l {name}:CHUNK={smaller} INPUT OUTPUT")
+    if max((chunk.size for chunk in stored.stored.values()), default=0) > 2 * stored.chunk_bytes + 1024:
+        raise UserError(path, f"a chunk of {name} is damaged", AGAIN)
+    count, expected = int(stored.id.get_storage_size() > 0), int(stored.size > 0)
+    if stored.chunks:
+        sides = zip(stored.shape, stored.chunks, strict=True)
+        count, expected = len(stored.stored), math.prod(-(-side // step) for side, step in sides)
+    if count < expected:
+        raise UserError(path, f"{name} is incomplete ({count:,} of {expected:,} chunks)", AGAIN)
+
+
+def dataset(path: Path, name: str, kinds: str, dimensions: int = 1) -> Dataset:
     """Return a dataset with one of these `numpy.dtype.kind`s and this number of dimensions; see `part`."""
     found = part(path, name)
     if found.dtype.kind not in kinds or found.ndim != dimensions:
@@ -98,8 +219,22 @@ def dataset(path: Path, name: str, kinds: str, dimensions: int = 1) -> h5py.Data
 
 
 def read_slices(path: Path, *names: str) -> Iterator[list[NDArray[Any]]]:
-    """Yield slices of datasets of equal length, `AT_ONCE` rows each."""
-    for begin in range(0, len(part(path, names[0])), AT_ONCE):
+    """Yield slices of datasets of equal length, at most `AT_ONCE` rows each, decoding each chunk at most twice."""
+    blocks = [_read_blocks(path, name) for name in names]
+    columns, remaining = [next(block) for block in blocks], len(part(path, names[0]))
+    while remaining:
+        columns = [column if len(column) else next(block) for column, block in zip(columns, blocks, strict=True)]
+        count = min(AT_ONCE, *map(len, columns))
+        yield [column[:count] for column in columns]
+        columns = [column[count:] for column in columns]
+        remaining -= count
+
+
+def _read_blocks(path: Path, name: str) -> Iterator[NDArray[Any]]:
+    """Yield `AT_ONCE` rows of a dataset at a time, or whole chunks if they have more."""
+    rows = part(path, name)
+    step = max(AT_ONCE, rows.chunks[0] if rows.chunks else 0)
+    for begin in range(0, max(len(rows), 1), step):
         with translate_errors(path, "a part of the events"):
-            columns = [part(path, name)[begin : begin + AT_ONCE] for name in names]
-        yield columns
+            block = rows[begin : begin + step]
+        yield block
