@@ -8,7 +8,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.events.files import cache_path, is_of, is_recorded
 from tespec.events.packing import load
-from tespec.events.readers import Reader, aedat4, arrays, dat, ddd17, dsec, mvsec, raw, resolve_size
+from tespec.events.readers import Reader, aedat4, arrays, dat, ddd17, dsec, mvsec, ncaltech, raw, resolve_size, text
 from tespec.events.readers.hdf5 import COLUMNS, SUFFIXES, holds
 from tespec.events.store import HEADER, PackedEvents, open_store, store_of
 
@@ -24,7 +24,7 @@ class Format(Protocol):
 
 
 # In order: the first that reads a path opens it. Formats of one's own come first (`FORMATS.insert(0, ...)`).
-FORMATS: list[Format] = [dat, raw, aedat4, arrays, ddd17, dsec, mvsec]
+FORMATS: list[Format] = [dat, raw, aedat4, arrays, text, ncaltech, ddd17, dsec, mvsec]
 FILES = (".dat", ".raw", ".aedat4", ".npz")  # suffixes of the formats that are recognised by suffix
 PROPHESEE = "CD/events"  # in HDF5 files of Prophesee's own codec
 
@@ -84,13 +84,16 @@ def open_reader(path: Path, sensor: Size | None = None, default: Size | None = N
         raise UserError(path, "cannot be read (no permission)", "change its permissions")
     if (found := format_of(path)) is not None:
         return found.open_recording(path, sensor, default)
+    if path.suffix.lower() in text.SUFFIXES:
+        return text.open_recording(path, sensor, default)  # refuses it, with the header to add
     if has_columns(path):
         if holds(path, PROPHESEE):
             what = "is in Prophesee's own HDF5 format, whose codec is not available"
             raise UserError(path, what, "convert it to .raw or .dat")
         what = "is an HDF5 file of events in an unsupported layout (supported: DSEC, MVSEC)"
         raise UserError(path, what, "save x, y, t, p as .npz")
-    remedy = f"give a {', '.join((*FILES, *SUFFIXES))} file, a packed store or a recording's folder"
+    by_content = (*text.SUFFIXES, ".npy", ".bin", *SUFFIXES)
+    remedy = f"give a {', '.join((*FILES, *by_content))} file, a packed store or a recording's folder"
     raise UserError(path, "holds no events in a supported format", remedy)
 
 

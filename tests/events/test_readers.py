@@ -306,7 +306,8 @@ def described(dtype, shape, content=b"", length=None):
 def test_arrays_that_files_do_not_hold_are_refused(tmp_path, content):
     (tmp_path / "a.npy").write_bytes(content)
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as file:
-        file.writestr("x.npy", content)
+        for name in "xytp":
+            file.writestr(f"{name}.npy", content)
     for name, load in (("a.npy", load_array), ("a.npz", lambda path: load_arrays(path, "x"))):
         with pytest.raises(UserError, match=f"not a readable {name[1:]} file; copy it again"):
             load(tmp_path / name)
@@ -368,7 +369,8 @@ WRITTEN = [(dsec, "events/t"), (dsec, "events/x"), (dsec, "events/p"), (mvsec, "
 BAD = {
     "gone.raw": (lambda path: None, "no such file or folder; check the path"),
     "pipe.dat": (os.mkfifo, "no such file or folder; check the path"),
-    "notes.txt": (Path.touch, r"holds no events in a supported format; give a \.dat, \.raw, "),
+    "notes.md": (Path.touch, r"holds no events in a supported format; give a \.dat, \.raw, "),
+    "notes.txt": (Path.touch, "holds no events in a known layout; give it a first line with the names of its columns"),
     "folder.dat": (Path.mkdir, r"holds no events in a supported format; give a \.dat, \.raw, "),
     "empty.dat": (Path.touch, "the file is empty; copy it again"),
     "text.raw": (lambda path: path.write_text("hello"), "does not start with a header"),
@@ -383,7 +385,8 @@ BAD = {
     "evt21.raw": (lambda path: evt3(path, header=b"% evt 2.1\n"), "unsupported encoding '2.1'; give an EVT2 or EVT3"),
     "unknown.raw": (lambda path: evt3(path, header=b"% geometry 9x9\n"), "its header has no encoding"),
     "around.raw": (lambda path: evt3(path, *AROUND), "its sensor has 640x480"),  # columns must not wrap around onto it
-    "older.aedat4": (lambda path: path.write_bytes(b"#!AER-DAT3.1\r\n" + bytes(99)), "not start with the AEDAT 4"),
+    "older.aedat4": (lambda path: path.write_bytes(b"#!AER-DAT3.1\r\n" + bytes(99)), "is an AEDAT 3.1 file.*; convert"),
+    "plain.aedat4": (lambda path: path.write_bytes(b"hello" * 9), "does not start with the AEDAT 4.0 signature"),
     "head.aedat4": (lambda path: path.write_bytes(MAGIC + b"\x10\0\0\0abc"), "its header is damaged"),
     "vast.aedat4": (lambda path: path.write_bytes(MAGIC + b"\xff\xff\xff\x7f"), "its header is damaged"),
     "stream.aedat4": (lambda path: aedat4(path, xml="<dv/>"), "has no event stream"),
@@ -392,13 +395,13 @@ BAD = {
     "torn.aedat4": (lambda path: aedat4(path, packet(EVENTS)[:-9]), r"truncated or damaged: a packet of \d+ bytes"),
     "mixed.aedat4": (lambda path: aedat4(path, packet(EVENTS, compression=3)), r"packet at byte \d+ is damaged"),
     "bomb.aedat4": (lambda path: aedat4(path, BOMB), r"packet at byte \d+ is damaged"),
-    "below.aedat4": (lambda path: aedat4(path, packet(EVENTS._replace(y=EVENTS.y.astype(int) - 40))), "negative coord"),
+    "below.aedat4": (lambda path: aedat4(path, packet(EVENTS._replace(y=EVENTS.y.astype(int) - 40))), r"64x655\d\d px, but"),
     "two.npz": (changed(p=EVENTS.p + 1), "polarities from 1 to 2; write them as 0 and 1"),
     "codings.npz": (changed(p=np.arange(3_000) % 3 - 1), "polarities from -1 to 1"),
     "half.npz": (changed(p=EVENTS.p / 2), "polarities from 0.0 to 0.5"),
-    "outside.npz": (changed(x=EVENTS.x + 9), r"x from 9 to \d+ on a sensor of 64x48 px"),
+    "outside.npz": (changed(x=EVENTS.x + 9), r"events on \d+x48 px, but its sensor has 64x48 px"),
     "pixels.npz": (changed(x=EVENTS.x * 0.5), "its x coordinates are not whole numbers"),
-    "nan.npz": (changed(x=np.where(EVENTS.x, EVENTS.x, np.nan)), "x from nan to nan"),
+    "nan.npz": (changed(x=np.where(EVENTS.x, EVENTS.x, np.nan)), "its x coordinates are not whole numbers"),
     "us.npz": (changed(t=EVENTS.t.astype("f8")), "whole numbers stored as floats.*; write microseconds as"),
     "times.npz": (changed(t=EVENTS.t * np.nan), "has invalid times"),
     "ns.npz": (changed(t=NANOSECONDS), "after the year 5138"),
@@ -419,7 +422,7 @@ BAD = {
     "axes.h5": (lambda path: dsec(path, *EVENTS, events__x=np.zeros((3000, 2), "u2")), r"shape \(3000, 2\)"),
     "beyond.h5": (lambda path: dsec(path, *EVENTS, t_offset=np.int64(2**62)), "t_offset is out of range: 46116860"),
     "rvt.h5": (lambda path: write_h5(path, {"events/p": EVENTS.p}), "unsupported layout .supported: DSEC, MVSEC.; sa"),
-    "nan.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.full((50, 4), np.nan)), "x from nan to nan on a"),
+    "nan.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.full((50, 4), np.nan)), "its x coordinates are not whole"),
     "half.hdf5": (lambda path: mvsec(path, EVENTS.x + 0.5, *EVENTS[1:]), "are not whole numbers"),
     "five.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.zeros((50, 5))), r"shape \(50, 5\) instead of"),
     "filter.h5": (unknown_codec, "cannot be read; copy it again, or install the HDF5 plugin"),

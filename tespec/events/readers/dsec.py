@@ -31,7 +31,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
 
     def chunks() -> Iterator[Events]:
         for columns in hdf5.read_slices(path, *hdf5.COLUMNS):
-            events = arrays.as_events(path, size, *columns)
+            events = arrays.as_events(path, *columns)
             yield events._replace(t=events.t + offset)
 
     return Reader(path, *size, count, chunks)
