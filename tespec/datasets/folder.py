@@ -82,7 +82,7 @@ def _is_recording(path: Path) -> bool:
     try:
         known = suffix in FILES or (path / HEADER).is_file() or is_archive(path) or format_of(path) is not None
         return known or has_columns(path)
-    except UserError:
+    except (UserError, OSError):
         return True  # too damaged to tell
 
 

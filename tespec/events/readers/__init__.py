@@ -79,13 +79,12 @@ def resolve_size(path: Path, sensor: Size | None, named: Size | None = None, def
     return size
 
 
-def read_start(path: Path, count: int) -> bytes:
-    """Read the first `count` bytes of a file; a file that cannot be read has none, and opening it reports the error."""
-    try:
-        with path.open("rb") as file:
-            return file.read(count)
-    except OSError:
-        return b""
+def rises(t: NDArray[Any]) -> bool:
+    """Whether a column (N,) at the start of a file can be times: ten or more that rise, with 1 % of steps back.
+
+    In columns of other values, about half of the steps go back.
+    """
+    return bool(len(t) >= 10 and t[-1] > t[0] and np.mean(np.diff(t) < 0) <= 0.01)
 
 
 def read_rows(path: Path, dtype: np.dtype[Any], offset: int, count: int, at_once: int) -> Iterator[NDArray[Any]]:

@@ -7,7 +7,6 @@ import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import lz4.frame
 import numpy as np
@@ -15,7 +14,7 @@ import zstandard
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
-from tespec.events.readers import Events, Reader, read_start, resolve_size
+from tespec.events.readers import Events, Reader, resolve_size
 
 SIGNATURE = b"#!AER-DAT"
 MAGIC = b"#!AER-DAT4.0\r\n"
@@ -29,10 +28,10 @@ DAMAGED = (ValueError, RuntimeError, MemoryError, ElementTree.ParseError, zstand
 
 def reads(path: Path) -> bool:
     """Whether a file is named `.aedat4`, or is an `.aedat` file of a format before it."""
-    suffix = path.suffix.lower()
-    if suffix == ".aedat4":
-        return path.is_file()
-    return suffix == ".aedat" and path.is_file() and read_start(path, len(SIGNATURE)) == SIGNATURE
+    if path.suffix.lower() not in (".aedat", ".aedat4") or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return path.suffix.lower() == ".aedat4" or file.read(len(SIGNATURE)) == SIGNATURE
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
@@ -58,16 +57,15 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
         raise UserError(path, f"has the unknown compression method {compression}", "use LZ4, ZSTD or none")
     begin = len(MAGIC) + 4 + len(header)
     packets = _find_packets(path, begin, end if begin <= end <= file_bytes else file_bytes)
-    with_events = [stream for stream in streams if stream in packets] or list(streams)
+    with_events = [number for number in streams if number in packets]
     if not with_events:
-        raise UserError(path, "has no event stream", "give a recording with events")
+        raise UserError(path, "has no event stream with events", "give a recording with events")
     if len(with_events) > 1:
-        named = ", ".join(f"{stream} ({streams[stream].name})" for stream in with_events)
-        remedy = "write one of them to a file of its own, as .aedat4 or as .npz with x, y, t, p"
-        raise UserError(path, f"has {len(with_events)} event streams: {named}", remedy)
-    (stream,) = with_events
-    size = resolve_size(path, sensor, streams[stream].size, default)
-    payloads = packets.get(stream, [])
+        named = ", ".join(f"{number} ({streams[number][0]})" for number in with_events)
+        remedy = "save one of them to a file of its own, .aedat4 or .npz with arrays x, y, t, p"
+        raise UserError(path, f"has {len(with_events)} streams of events: {named}", remedy)
+    size = resolve_size(path, sensor, streams[with_events[0]][1], default)
+    payloads = packets[with_events[0]]
 
     def chunks() -> Iterator[Events]:
         with path.open("rb") as file:
@@ -82,15 +80,8 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     return Reader(path, *size, sum(length for _, length in payloads) // 4, chunks)
 
 
-class Stream(NamedTuple):
-    """A stream of events by the file's header."""
-
-    name: str
-    size: Size | None  # (height, width) in px, None if the header lacks it
-
-
-def _event_streams(text: str) -> dict[int, Stream]:
-    """Event streams in the header's XML by their IDs."""
+def _event_streams(text: str) -> dict[int, tuple[str, Size | None]]:
+    """Names and sensor sizes (height, width), None without one, of the event streams in the header's XML by ID."""
     if "<!" in text:
         raise ValueError("declarations have no place in this header")
     streams = {}
@@ -99,7 +90,7 @@ def _event_streams(text: str) -> dict[int, Stream]:
             facts = {attribute.get("key"): attribute.text or "" for attribute in node.iter("attr")}
             size = int(facts.get("sizeY", 0)), int(facts.get("sizeX", 0))
             name = " ".join(filter(None, (facts.get("source"), facts.get("originalOutputName"))))
-            streams[int(node.get("name", ""))] = Stream(name or "without a name", size if all(size) else None)
+            streams[int(node.get("name", ""))] = name, size if all(size) else None
     return streams
 
 

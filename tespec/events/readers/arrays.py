@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
-from tespec.events.readers import OFF_SENSOR, Events, Reader, read_rows, resolve_size
+from tespec.events.readers import OFF_SENSOR, Events, Reader, resolve_size
 
 # Raised by NumPy on a damaged header, which it parses as Python code, and on a damaged archive.
 DAMAGED = (ValueError, EOFError, OSError, SyntaxError, TokenError, OverflowError, MemoryError, TypeError, Warning)
@@ -33,17 +33,14 @@ MICROSECONDS = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}  # in units that the
 
 def load_array(path: Path) -> NDArray[Any]:
     """Load the array in a `.npy` file, without pickles."""
-    with _refuse_damaged(path, ".npy"), path.open("rb") as file:
-        _read_header(file, path.stat().st_size)
-        file.seek(0)
+    with _refuse_damaged(path), path.open("rb") as file:
         return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def load_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
     """Load named arrays of a `.npz` file, without pickles, of at most 1 GiB each."""
     arrays = []
-    with _refuse_damaged(path, ".npz"), zipfile.ZipFile(path) as archive:
-        _require_names(path, archive, names)
+    with _refuse_damaged(path, names), zipfile.ZipFile(path) as archive:
         for name in names:
             with _open_member(archive, name) as (file, header):
                 if header.nbytes > LARGEST_ARRAY:
@@ -55,17 +52,14 @@ def load_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
 
 
 @contextmanager
-def _refuse_damaged(path: Path, kind: str) -> Iterator[None]:
+def _refuse_damaged(path: Path, names: Sequence[str] = ()) -> Iterator[None]:
     try:
         yield
+    except KeyError as error:
+        raise UserError(path, f"lacks one of the arrays {', '.join(names)}", "give a file with all of them") from error
     except DAMAGED_ARCHIVE as error:
-        what = f"not a readable {kind} file" if path.exists() else "no such file"
+        what = f"not a readable {path.suffix.lower()} file" if path.exists() else "no such file"
         raise UserError(path, what, AGAIN) from error
-
-
-def _require_names(path: Path, archive: zipfile.ZipFile, names: Sequence[str]) -> None:
-    if not {f"{name}.npy" for name in names} <= set(archive.namelist()):
-        raise UserError(path, f"lacks one of the arrays {', '.join(names)}", "give a file with all of them")
 
 
 @contextmanager
@@ -90,9 +84,27 @@ def _read_header(file: IO[bytes], size: int) -> NDArray[Any]:
 
 def reads(path: Path) -> bool:
     """Whether a file is named `.npz`, or is a `.npy` file of structured events."""
+    suffix = path.suffix.lower()
+    return suffix in (".npz", ".npy") and path.is_file() and (suffix == ".npz" or holds_events(path))
+
+
+def holds_events(path: Path) -> bool:
+    """Whether the arrays of a `.npz` file, or the fields of a `.npy` file, are those of a recording.
+
+    True for a `.npz` file that is too damaged to tell.
+    """
+    try:
+        return find_columns(_names_in(path)) is not None
+    except DAMAGED_ARCHIVE:
+        return path.suffix.lower() == ".npz"
+
+
+def _names_in(path: Path) -> Collection[str]:
     if path.suffix.lower() == ".npz":
-        return path.is_file()
-    return path.suffix.lower() == ".npy" and path.is_file() and _has_event_fields(path)
+        with zipfile.ZipFile(path) as archive:
+            return [name.removesuffix(".npy") for name in archive.namelist()]
+    with path.open("rb") as file:
+        return _read_header(file, path.stat().st_size).dtype.names or ()
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
@@ -100,70 +112,38 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
 
     For the values see `as_events`, for the size `tespec.events.readers`.
     """
-    if path.suffix.lower() == ".npy":
-        return _open_structured(path, sensor, default)
-    headers = []
-    with _refuse_damaged(path, ".npz"), zipfile.ZipFile(path) as archive:
-        names, unit = find_columns(_array_names(archive)) or (["x", "y", "t", "p"], None)
-        _require_names(path, archive, names)
-        for name in names:
-            with _open_member(archive, name) as (_, header):
-                headers.append(header)
+    with _refuse_damaged(path, "xytp"), ExitStack() as stack:
+        names, unit = find_columns(_names_in(path)) or (["x", "y", "t", "p"], None)
+        headers = _columns([header for _, header in _open_parts(path, names, stack)], names)
     require_columns(path, headers)
     size, count = resolve_size(path, sensor, default=default), len(headers[2])
 
     def chunks() -> Iterator[Events]:
         with ExitStack() as stack:
-            with _refuse_damaged(path, ".npz"):
-                archive = stack.enter_context(zipfile.ZipFile(path))
-                files = [stack.enter_context(_open_member(archive, name))[0] for name in names]
+            with _refuse_damaged(path):
+                parts = _open_parts(path, names, stack)
             for begin in range(0, count, BLOCK):
-                columns = []
-                with _refuse_damaged(path, ".npz"):
-                    for file, header in zip(files, headers, strict=True):
-                        length = min(BLOCK, count - begin)
-                        content = file.read(length * header.itemsize)
-                        columns.append(np.frombuffer(content, header.dtype, length))
-                yield as_events(path, *columns, unit=unit)
+                length = min(BLOCK, count - begin)
+                with _refuse_damaged(path):
+                    contents = [(file.read(length * header.itemsize), header.dtype) for file, header in parts]
+                    arrays = [np.frombuffer(content, dtype, length) for content, dtype in contents]
+                yield as_events(path, *_columns(arrays, names), unit=unit)
 
     return Reader(path, *size, count, chunks)
 
 
-def _open_structured(path: Path, sensor: Size | None, default: Size | None) -> Reader:
-    """Open a `.npy` file of structured events, as `numpy.save` writes those of Metavision, expelliarmus or tonic."""
-    with _refuse_damaged(path, ".npy"), path.open("rb") as file:
-        header = _read_header(file, path.stat().st_size)
-        offset = file.tell()
-    names, unit = find_columns(header.dtype.names or ()) or (["x", "y", "t", "p"], None)
-    require_columns(path, [header[name] for name in names])
-    size, count = resolve_size(path, sensor, default=default), len(header)
-
-    def chunks() -> Iterator[Events]:
-        for rows in read_rows(path, header.dtype, offset, count, BLOCK):
-            yield as_events(path, *(rows[name] for name in names), unit=unit)
-
-    return Reader(path, *size, count, chunks)
+def _open_parts(path: Path, names: Sequence[str], stack: ExitStack) -> list[tuple[IO[bytes], NDArray[Any]]]:
+    """Open the named arrays of a `.npz` file, or the one of a `.npy` file, with their headers."""
+    if path.suffix.lower() == ".npz":
+        archive = stack.enter_context(zipfile.ZipFile(path))
+        return [stack.enter_context(_open_member(archive, name)) for name in names]
+    file = stack.enter_context(path.open("rb"))
+    return [(file, _read_header(file, path.stat().st_size))]
 
 
-def _has_event_fields(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return find_columns(_read_header(file, path.stat().st_size).dtype.names or ()) is not None
-    except DAMAGED:
-        return False
-
-
-def _array_names(archive: zipfile.ZipFile) -> list[str]:
-    return [name.removesuffix(".npy") for name in archive.namelist()]
-
-
-def holds_events(path: Path) -> bool:
-    """Whether a `.npz` file has the arrays of a recording, or is too damaged to tell."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return find_columns(_array_names(archive)) is not None
-    except DAMAGED_ARCHIVE:
-        return True
+def _columns(arrays: list[NDArray[Any]], names: Sequence[str]) -> list[NDArray[Any]]:
+    """Columns x, y, t and p: the arrays, or the fields of the only one."""
+    return arrays if len(arrays) == 4 else [arrays[0][name] for name in names]
 
 
 def find_columns(names: Collection[str]) -> tuple[list[str], float | None] | None:
@@ -234,19 +214,16 @@ def _as_pixels(path: Path, name: str, values: NDArray[Any]) -> NDArray[np.uint16
 
 
 def _as_microseconds(path: Path, t: NDArray[Any], unit: float | None) -> NDArray[np.int64]:
-    if t.dtype.kind != "f" and unit in (None, 1.0):
-        if t.max() > LATEST_US:
-            raise UserError(path, f"has an event at {t.max()} us, after the year 5138", "write its times in us")
-        return t.astype(np.int64)
-    largest = np.abs(t).max()
-    scale = unit or 1e6
-    if not float(largest) * scale < LATEST_US:
-        raise UserError(path, "has invalid times", AGAIN)
-    if t.dtype.kind == "f":
-        if unit is None and np.ptp(t) >= WHOLE_SECONDS and (t == np.rint(t)).all():
-            what = "its times are whole numbers stored as floats, but float times must be in seconds"
-            raise UserError(path, what, "write microseconds as integers")
-        if (step := float(np.spacing(largest)) * scale) > COARSEST_US:
-            what = f"its times are {t.dtype} with a resolution of {step / 1000:,.3g} ms, too coarse for bins of 3 ms"
-            raise UserError(path, what, "write them as float64 seconds or as integer microseconds")
-    return np.rint(t.astype(np.float64) * scale).astype(np.int64)
+    floats = t.dtype.kind == "f"
+    scale = unit or (1e6 if floats else 1.0)
+    largest = max(float(t.max()), -float(t.min()))
+    if not largest * scale < LATEST_US:
+        what = f"has invalid times of up to {largest * scale:,.3g} us"
+        raise UserError(path, what, f"{AGAIN}, or write its times as integers in microseconds")
+    if floats and unit is None and np.ptp(t) >= WHOLE_SECONDS and (t == np.rint(t)).all():
+        what = "its times are whole numbers stored as floats, but float times must be in seconds"
+        raise UserError(path, what, "write microseconds as integers")
+    if floats and (step := float(np.spacing(t.dtype.type(largest))) * scale) > COARSEST_US:
+        what = f"its times are {t.dtype} with a resolution of {step / 1000:,.3g} ms, too coarse for bins of 3 ms"
+        raise UserError(path, what, "write them as float64 seconds or as integer microseconds")
+    return np.rint(t.astype(np.float64) * scale).astype(np.int64) if floats or unit else t.astype(np.int64)

@@ -12,25 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tespec.core.settings import Size
-from tespec.events.readers import Events, Reader, read_rows, read_start, resolve_size
+from tespec.events.readers import Events, Reader, read_rows, resolve_size, rises
 
-ENTRY = np.dtype([("x", "u1"), ("y", "u1"), ("high", "u1"), ("middle", "u1"), ("low", "u1")])
+ENTRY = np.dtype([("x", "u1"), ("y", "u1"), ("high", "u1"), ("low", ">u2")])
 OVERFLOW_ROW, OVERFLOW_US = 240, 1 << 13
 BLOCK = 1 << 18  # entries per chunk
-FEWEST = 10  # entries; fewer could be anything
 CHECKED = 1000  # entries at the start of a file, by which it is told from other `.bin` files
-MOST_STEPS_BACK = 0.01  # of the checked entries; half of them in random bytes
 
 
 def reads(path: Path) -> bool:
     """Whether a `.bin` file consists of entries of 5 bytes, with rows up to 240 and times that rise at its start."""
     if path.suffix.lower() != ".bin" or not path.is_file() or path.stat().st_size % ENTRY.itemsize:
         return False
-    entries = np.frombuffer(read_start(path, CHECKED * ENTRY.itemsize), ENTRY)
-    if len(entries) < FEWEST or entries["y"].max() > OVERFLOW_ROW:
-        return False
-    times = _times(entries)
-    return bool(times[-1] > times[0] and np.mean(np.diff(times) < 0) <= MOST_STEPS_BACK)
+    entries = np.fromfile(path, ENTRY, CHECKED)
+    return bool((entries["y"] <= OVERFLOW_ROW).all()) and rises(_decode(entries).t)
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
@@ -41,17 +36,17 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     def chunks() -> Iterator[Events]:
         later = 0
         for entries in read_rows(path, ENTRY, 0, count, BLOCK):
-            overflows = entries["y"] == OVERFLOW_ROW
-            times = _times(entries) + later
-            later += OVERFLOW_US * int(np.count_nonzero(overflows))
-            polarity = entries["high"] >> 7
-            x, y, t, p = (column[~overflows] for column in (entries["x"], entries["y"], times, polarity))
-            yield Events(x.astype(np.uint16), y.astype(np.uint16), t, p)
+            events = _decode(entries, later)
+            later += OVERFLOW_US * (len(entries) - len(events.t))
+            yield events
 
     return Reader(path, *size, count, chunks)
 
 
-def _times(entries: NDArray[Any]) -> NDArray[np.int64]:
-    """Times of entries (N,) in us, with the overflows among them."""
-    high, middle, low = (entries[name].astype(np.int64) for name in ("high", "middle", "low"))
-    return ((high & 127) << 16 | middle << 8 | low) + OVERFLOW_US * np.cumsum(entries["y"] == OVERFLOW_ROW)
+def _decode(entries: NDArray[Any], later: int = 0) -> Events:
+    """Convert entries (N,) whose times are `later` us later than stored to the events among them."""
+    overflows = entries["y"] == OVERFLOW_ROW
+    t = (entries["high"].astype(np.int64) & 127) << 16 | entries["low"]
+    t += later + OVERFLOW_US * np.cumsum(overflows)
+    events = Events(entries["x"].astype(np.uint16), entries["y"].astype(np.uint16), t, entries["high"] >> 7)
+    return Events(*(column[~overflows] for column in events))
