@@ -217,7 +217,7 @@ def _as_microseconds(path: Path, t: NDArray[Any], unit: float | None) -> NDArray
     floats = t.dtype.kind == "f"
     scale = unit or (1e6 if floats else 1.0)
     largest = max(float(t.max()), -float(t.min()))
-    if not largest * scale < LATEST_US:
+    if not (largest * scale < LATEST_US and largest < 2**63):
         what = f"has invalid times of up to {largest * scale:,.3g} us"
         raise UserError(path, what, f"{AGAIN}, or write its times as integers in microseconds")
     if floats and unit is None and np.ptp(t) >= WHOLE_SECONDS and (t == np.rint(t)).all():
@@ -226,4 +226,7 @@ def _as_microseconds(path: Path, t: NDArray[Any], unit: float | None) -> NDArray
     if floats and (step := float(np.spacing(t.dtype.type(largest))) * scale) > COARSEST_US:
         what = f"its times are {t.dtype} with a resolution of {step / 1000:,.3g} ms, too coarse for bins of 3 ms"
         raise UserError(path, what, "write them as float64 seconds or as integer microseconds")
-    return np.rint(t.astype(np.float64) * scale).astype(np.int64) if floats or unit else t.astype(np.int64)
+    if floats:
+        return np.rint(t.astype(np.float64) * scale).astype(np.int64)
+    times = t.astype(np.int64)
+    return times * int(scale) if scale >= 1 else times // round(1 / scale)

@@ -48,5 +48,6 @@ def _decode(entries: NDArray[Any], later: int = 0) -> Events:
     overflows = entries["y"] == OVERFLOW_ROW
     t = (entries["high"].astype(np.int64) & 127) << 16 | entries["low"]
     t += later + OVERFLOW_US * np.cumsum(overflows)
-    events = Events(entries["x"].astype(np.uint16), entries["y"].astype(np.uint16), t, entries["high"] >> 7)
+    polarity = (entries["high"] >> 7).astype(np.uint8)
+    events = Events(entries["x"].astype(np.uint16), entries["y"].astype(np.uint16), t, polarity)
     return Events(*(column[~overflows] for column in events))

@@ -25,7 +25,7 @@ SUFFIXES = (".csv", ".txt")
 HEAD = 1 << 14  # bytes at the start of a file, by which its layout is recognised
 BLOCK = 1 << 18  # events per chunk
 HEADER = "give it a first line with the names of its columns, as x,y,t,p (t: integers in us, or decimal seconds)"
-DAMAGED = (ValueError, OverflowError, MemoryError)
+DAMAGED = (ValueError, LookupError, OverflowError, MemoryError)
 
 
 def reads(path: Path) -> bool:
@@ -47,7 +47,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     try:
         columns, unit, options = _find_layout(path, names, rows)
     except (UserError, *DAMAGED) as error:
-        raise UserError(path, "holds no events in a known layout", HEADER) from error
+        raise UserError(path, f"holds no events in a known layout ({error})", HEADER) from error
     size = resolve_size(path, sensor, size, default)
     count = path.stat().st_size * len(rows) // len(complete)
 
@@ -98,7 +98,7 @@ def _find_layout(path: Path, names: list[str], rows: list[str]) -> tuple[list[in
         ValueError, UserError: If the lines are no events, or their layout is not certain.
     """
     if not rows or len(_split(rows[0])) != len(names or "txyp"):
-        raise ValueError("not as many columns as names")
+        raise ValueError("its columns are not as many as their names")
     options: dict[str, Any] = {"sep": "," if "," in rows[0] else r"\s+", "header": None, "skipinitialspace": True}
     options |= {"comment": "#", "low_memory": False}  # one dtype for each column of a chunk
     table = pd.read_csv(io.StringIO("\n".join(rows)), **options)
@@ -109,11 +109,13 @@ def _find_layout(path: Path, names: list[str], rows: list[str]) -> tuple[list[in
     elif not names and options["sep"] == ",":
         order = ["x", "y", "p", "t"]
     if (found := find_columns(order)) is None:
-        raise ValueError("columns without names")
+        raise ValueError("its columns have no names")
     columns = [order.index(name) for name in found[0]]
+    if found[1] is None and len({re.fullmatch(r"-?\d+", _split(row)[columns[2]]) is None for row in rows}) == 2:
+        raise ValueError("integer and decimal times are mixed")
     if not names:
         x, y, t, _ = as_events(path, *(table[column].to_numpy() for column in columns))
         if max(x.max(), y.max()) == OFF_SENSOR or not rises(t):
-            raise ValueError("not events")
+            raise ValueError("its values are no events")
     options["dtype"] = {columns[2]: np.int64 if kinds[columns[2]] in "iu" else np.float64}
     return columns, found[1], options
