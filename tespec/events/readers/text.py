@@ -52,7 +52,6 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     count = path.stat().st_size * len(rows) // len(complete)
 
     def chunks() -> Iterator[Events]:
-        options["encoding_errors"] = "replace"
         try:
             with pd.read_csv(path, skiprows=skipped, chunksize=BLOCK, **options) as tables:
                 for table in tables:
@@ -69,7 +68,7 @@ def _read_preamble(lines: list[str]) -> tuple[list[str], Size | None, int]:
     size = None
     for number, line in enumerate(lines):
         text = line.strip().lstrip("#% ")
-        sides = re.fullmatch(r"geometry:(\d{1,6}),(\d{1,6})|(\d{1,6}) (\d{1,6})", text)  # Metavision, E2VID
+        sides = re.fullmatch(r"%geometry:(\d{1,6}),(\d{1,6})|(\d{1,6}) (\d{1,6})", line.strip())  # Metavision, E2VID
         fields = _split(re.sub(r"@\d+", "", text))
         if sides and size is None:
             width, height = filter(None, sides.groups())
@@ -99,8 +98,14 @@ def _find_layout(path: Path, names: list[str], rows: list[str]) -> tuple[list[in
     """
     if not rows or len(_split(rows[0])) != len(names or "txyp"):
         raise ValueError("its columns are not as many as their names")
-    options: dict[str, Any] = {"sep": "," if "," in rows[0] else r"\s+", "header": None, "skipinitialspace": True}
-    options |= {"comment": "#", "low_memory": False}  # one dtype for each column of a chunk
+    options: dict[str, Any] = {
+        "sep": "," if "," in rows[0] else r"\s+",
+        "header": None,
+        "comment": "#",
+        "skipinitialspace": True,
+        "encoding_errors": "replace",
+        "low_memory": False,  # one dtype for each column of a chunk
+    }
     table = pd.read_csv(io.StringIO("\n".join(rows)), **options)
     kinds = [dtype.kind for dtype in table.dtypes]
     order = names
