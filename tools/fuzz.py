@@ -183,6 +183,7 @@ def harm(path: Path, rng: Rng) -> None:
     (CONTENTS.get(victim.suffix, damage) if rng.random() < 0.6 else damage)(victim, rng)
 
 
+NAMELESS = (".npz", ".npy", ".csv", ".txt", ".bin")  # formats that do not name the sensor's size
 EVENTS = [np.sort(np.random.default_rng(0).integers(0, end, 60)) for end in (346, 260, 150_000, 2)]
 
 
@@ -190,6 +191,16 @@ def write_evt2(path: Path) -> None:
     rows = zip(*(column.tolist() for column in EVENTS), strict=True)
     words = [word for x, y, t, p in rows for word in (8 << 28 | t >> 6, p << 28 | (t & 63) << 22 | x << 11 | y)]
     path.write_bytes(b"% evt 2.0\n% geometry 640x480\n% end\n" + np.array(words, "<u4").tobytes())
+
+
+def write_bin(path: Path) -> None:
+    x, y, t, p = EVENTS
+    np.stack([x % 256, y % 240, p << 7 | t >> 16, t >> 8 & 255, t & 255], axis=1).astype("u1").tofile(path)
+
+
+def write_rpg(path: Path) -> None:
+    x, y, t, p = EVENTS
+    np.savetxt(path, np.stack([t / 1e6, x, y, p], axis=1), "%.6f %d %d %d")
 
 
 def write_hdf5(path: Path) -> None:
@@ -206,7 +217,7 @@ def write_store(path: Path) -> None:
 
 def read_events(path: Path) -> None:
     """Read events and check the guarantees of every recording."""
-    stream = open_events(path, (260, 346) if path.suffix == ".npz" else None)
+    stream = open_events(path, (260, 346) if path.suffix in NAMELESS else None)
     for t0, t1 in [(stream.t_first, stream.t_last + 1), (stream.t_first, stream.t_first + 40_000), (60_000, 61_500)]:
         events = stream.slice(t0, t1)
         assert (np.diff(events.t) >= 0).all()
@@ -284,6 +295,10 @@ TARGETS: dict[str, Target] = {
     "evt3": Target("a.raw", lambda path: path.write_bytes((DATA / "evt3_640x480_2.08s.raw").read_bytes()[:5000])),
     "aedat4": Target("a.aedat4", partial(shutil.copyfile, DATA / "davis.aedat4")),
     "npz": Target("a.npz", lambda path: np.savez_compressed(path, **dict(zip("xytp", EVENTS, strict=True)))),
+    "npy": Target("a.npy", lambda path: np.save(path, np.rec.fromarrays(EVENTS, names="x,y,t,p"))),
+    "csv": Target("a.csv", lambda path: np.savetxt(path, np.stack(EVENTS, axis=1), "%d", ",", header="x,y,t,p")),
+    "txt": Target("a.txt", write_rpg),
+    "bin": Target("a.bin", write_bin),
     "hdf5": Target("a.h5", write_hdf5),
     "store": Target("a", write_store),
     **{name: Target(name, None, partial(read_dataset, name), 0.1) for name in DATASETS if name != "objects"},

@@ -85,7 +85,7 @@ def _is_recording(path: Path) -> bool:
         return arrays.holds_events(path)
     try:
         return suffix in FILES or (path / HEADER).is_file() or is_archive(path) or format_of(path) is not None
-    except UserError:
+    except (UserError, OSError):
         return True  # too damaged to tell
 
 

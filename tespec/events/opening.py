@@ -21,9 +21,11 @@ from tespec.events.readers import (
     dsec,
     ecf,
     mvsec,
+    ncaltech,
     raw,
     resolve_size,
     rosbag,
+    text,
 )
 from tespec.events.readers.hdf5 import SUFFIXES
 from tespec.events.store import HEADER, PackedEvents, open_store, store_of
@@ -40,7 +42,7 @@ class Format(Protocol):
 
 
 # In order: the first that reads a path opens it. Formats of one's own come first (`FORMATS.insert(0, ...)`).
-FORMATS: list[Format] = [dat, raw, aedat4, arrays, ddd17, dsec, mvsec, ecf, columns, rosbag]
+FORMATS: list[Format] = [dat, raw, aedat4, arrays, text, ncaltech, ddd17, dsec, mvsec, ecf, columns, rosbag]
 FILES = (".dat", ".raw", ".aedat4", ".npz", ".bag")  # suffixes of the formats that are recognised by suffix
 IN_MEMORY = 1 << 24  # events, 64 MB: a recording with more is packed into the cache
 
@@ -102,7 +104,10 @@ def open_reader(path: Path, sensor: Size | None = None, default: Size | None = N
         raise UserError(path, "cannot be read (no permission)", "change its permissions")
     if (found := format_of(path)) is not None:
         return found.open_recording(path, sensor, default)
-    remedy = f"give a {', '.join((*FILES, *SUFFIXES))} file, a packed store or a recording's folder"
+    if path.suffix.lower() in text.SUFFIXES:
+        return text.open_recording(path, sensor, default)  # refuses it, with the header to add
+    by_content = (*text.SUFFIXES, ".npy", ".bin", *SUFFIXES)
+    remedy = f"give a {', '.join((*FILES, *by_content))} file, a packed store or a recording's folder"
     raise UserError(path, "holds no events in a supported format", remedy)
 
 

@@ -24,8 +24,11 @@ NO_SIZE = (
 Column = NDArray[np.integer[Any]]
 
 
+OFF_SENSOR = 65_535  # stands for coordinates that do not fit uint16
+
+
 class Events(NamedTuple):
-    """Events in time order: x and y (N,) uint16 in px, t (N,) int64 in us, p (N,) uint8 in {0, 1}."""
+    """Events: x and y (N,) uint16 in px, t (N,) int64 in us, p (N,) uint8 in {0, 1}."""
 
     x: NDArray[np.uint16]
     y: NDArray[np.uint16]
@@ -37,7 +40,8 @@ class Events(NamedTuple):
 class Reader:
     """A recording in any format, read sequentially.
 
-    `chunks` iterates over `Events` in file order. They may be outside of the sensor, and their times may step back.
+    `chunks` iterates over `Events` in file order. They may be outside of the sensor, and their times may step back;
+    packing drops the former and mends the latter, or refuses the recording.
     """
 
     path: Path
@@ -73,6 +77,14 @@ def resolve_size(path: Path, sensor: Size | None, named: Size | None = None, def
     if not is_size(size):
         raise UserError(path, f"invalid sensor size {size[1]}x{size[0]} px", f"give 1 to {LARGEST} px per side")
     return size
+
+
+def rises(t: NDArray[Any]) -> bool:
+    """Whether a column (N,) at the start of a file can be times: ten or more that rise, with 1 % of steps back.
+
+    In columns of other values, about half of the steps go back.
+    """
+    return bool(len(t) >= 10 and t[-1] > t[0] and np.mean(np.diff(t) < 0) <= 0.01)
 
 
 def read_rows(path: Path, dtype: np.dtype[Any], offset: int, count: int, at_once: int) -> Iterator[NDArray[Any]]:

@@ -1,8 +1,9 @@
 """Reader of the event packets in AEDAT 4 files, which are compressed FlatBuffers (iniVation, "AEDAT file formats").
 
-The package `aedat` is not used because damaged headers make it abort the process.
+AEDAT 1 to 3 are refused by name. The package `aedat` is not used because damaged headers make it abort the process.
 """
 
+import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,95 +16,121 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.events.readers import Events, Reader, resolve_size
 
+SIGNATURE = b"#!AER-DAT"
 MAGIC = b"#!AER-DAT4.0\r\n"
 NONE, LZ4, ZSTD = 0, (1, 2), (3, 4)  # compression methods, the second of each pair at a higher level
-EVENT = np.dtype([("t", "<i8"), ("x", "<i2"), ("y", "<i2"), ("on", "u1"), ("padding", "V3")])
+LARGEST_PACKET = 1 << 26  # bytes after decompression: 4 million events; dv-processing writes packets of 10,000
+# Coordinates are int16; read as uint16, negative ones are above 32,767, which is off every sensor.
+EVENT = np.dtype([("t", "<i8"), ("x", "<u2"), ("y", "<u2"), ("on", "u1"), ("padding", "V3")])
 AGAIN = "copy it again"
 DAMAGED = (ValueError, RuntimeError, MemoryError, ElementTree.ParseError, zstandard.ZstdError)
 
 
 def reads(path: Path) -> bool:
-    """Whether a file is named as one."""
-    return path.suffix.lower() == ".aedat4" and path.is_file()
+    """Whether a file is named `.aedat4`, or is an `.aedat` file of a format before it."""
+    if path.suffix.lower() not in (".aedat", ".aedat4") or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return path.suffix.lower() == ".aedat4" or file.read(len(SIGNATURE)) == SIGNATURE
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
-    """Open an `.aedat4` recording; only its first event stream is read. See `tespec.events.readers`."""
-    whole = path.stat().st_size
+    """Open an `.aedat4` recording with one stream of events. See `tespec.events.readers`."""
+    file_bytes = path.stat().st_size
     with path.open("rb") as file:
         magic, length = file.read(len(MAGIC)), file.read(4)
-        header = file.read(min(int.from_bytes(length, "little"), whole))
+        header = file.read(min(int.from_bytes(length, "little"), file_bytes))
+    if older := re.match(rb"#!AER-DAT([1-3](\.\d)?)\r?\n", magic):
+        remedy = "convert it to .aedat4 with iniVation's DV, or save its x, y, t, p as .npz"
+        raise UserError(path, f"is an AEDAT {older[1].decode()} file, which is not supported", remedy)
     if magic != MAGIC:
         raise UserError(path, "does not start with the AEDAT 4.0 signature", "give an AEDAT 4.0 file")
     try:
         compression, end, start = (_field(header, number) for number in range(3))
         compression = _number("<i4", header, compression) if compression else 0
-        end = _number("<i8", header, end) if end else whole  # end of the packets
+        end = _number("<i8", header, end) if end else file_bytes  # end of the packets
         start, count = _vector(header, start)
-        stream, named = _first_events(header[start : start + count].decode())
+        streams = _event_streams(header[start : start + count].decode())
     except DAMAGED as error:
         raise UserError(path, "its header is damaged", AGAIN) from error
     if compression not in (NONE, *LZ4, *ZSTD):
         raise UserError(path, f"has the unknown compression method {compression}", "use LZ4, ZSTD or none")
-    if stream is None:
-        raise UserError(path, "has no event stream", "give a recording with events")
-    size = resolve_size(path, sensor, named, default)
     begin = len(MAGIC) + 4 + len(header)
-    packets = _find_packets(path, stream, begin, end if begin <= end <= whole else whole)
+    packets = _find_packets(path, begin, end if begin <= end <= file_bytes else file_bytes)
+    with_events = [number for number in streams if number in packets]
+    if not with_events:
+        raise UserError(path, "has no event stream with events", "give a recording with events")
+    if len(with_events) > 1:
+        named = ", ".join(f"{number} ({streams[number][0]})" for number in with_events)
+        remedy = "save one of them to a file of its own, .aedat4 or .npz with arrays x, y, t, p"
+        raise UserError(path, f"has {len(with_events)} streams of events: {named}", remedy)
+    size = resolve_size(path, sensor, streams[with_events[0]][1], default)
+    payloads = packets[with_events[0]]
 
     def chunks() -> Iterator[Events]:
         with path.open("rb") as file:
-            for place, length in packets:
-                file.seek(place)
+            for position, length in payloads:
+                file.seek(position)
                 try:
                     yield _decode(file.read(length), compression)
                 except DAMAGED as error:
-                    raise UserError(path, f"the packet at byte {place} is damaged ({error})", AGAIN) from error
+                    raise UserError(path, f"the packet at byte {position} is damaged ({error})", AGAIN) from error
 
     # A compressed event takes about 4 bytes.
-    return Reader(path, *size, sum(length for _, length in packets) // 4, chunks)
+    return Reader(path, *size, sum(length for _, length in payloads) // 4, chunks)
 
 
-def _first_events(text: str) -> tuple[int | None, tuple[int, int]]:
-    """ID and sensor size (height, width) of the first event stream in the header's XML; the ID is None without one."""
+def _event_streams(text: str) -> dict[int, tuple[str, Size | None]]:
+    """Names and sensor sizes (height, width), None without one, of the event streams in the header's XML by ID."""
     if "<!" in text:
         raise ValueError("declarations have no place in this header")
+    streams = {}
     for node in ElementTree.fromstring(text).iter("node"):
-        if any(each.get("key") == "typeIdentifier" and each.text == "EVTS" for each in node.findall("attr")):
+        if any(attr.get("key") == "typeIdentifier" and attr.text == "EVTS" for attr in node.findall("attr")):
             facts = {attribute.get("key"): attribute.text or "" for attribute in node.iter("attr")}
-            return int(node.get("name", "")), (int(facts.get("sizeY", 0)), int(facts.get("sizeX", 0)))
-    return None, (1, 1)
+            size = int(facts.get("sizeY", 0)), int(facts.get("sizeX", 0))
+            name = " ".join(filter(None, (facts.get("source"), facts.get("originalOutputName"))))
+            streams[int(node.get("name", ""))] = name, size if all(size) else None
+    return streams
 
 
-def _find_packets(path: Path, wanted: int, begin: int, end: int) -> list[tuple[int, int]]:
-    """Offset and size in bytes of the payload of each packet of a stream."""
-    found, place = [], begin
+def _find_packets(path: Path, begin: int, end: int) -> dict[int, list[tuple[int, int]]]:
+    """Offset and size in bytes of the payload of each packet, by stream."""
+    packets: dict[int, list[tuple[int, int]]] = {}
+    position = begin
     with path.open("rb") as file:
-        while place < end:
-            file.seek(place)
+        while position < end:
+            file.seek(position)
             stream, length = np.frombuffer(file.read(8).ljust(8, b"\xff"), "<i4").tolist()
-            if length < 0 or place + 8 + length > end:
-                raise UserError(path, f"truncated or damaged: a packet of {length} bytes at byte {place}", AGAIN)
-            if stream == wanted:
-                found.append((place + 8, length))
-            place += 8 + length
-    return found
+            if length < 0 or position + 8 + length > end:
+                what = f"truncated or damaged: a packet of {length} bytes at byte {position}"
+                raise UserError(path, what, AGAIN)
+            packets.setdefault(stream, []).append((position + 8, length))
+            position += 8 + length
+    return packets
+
+
+def _decompress(packet: bytes, compression: int) -> bytes:
+    """Decompress a packet, which raises `ValueError` beyond `LARGEST_PACKET`, whatever size its frame states."""
+    if compression in LZ4:
+        decompressor = lz4.frame.LZ4FrameDecompressor()
+        content = decompressor.decompress(packet, max_length=LARGEST_PACKET)
+        if not decompressor.eof:
+            raise ValueError(f"incomplete, or larger than {LARGEST_PACKET >> 20} MiB")
+        return bytes(content)
+    if compression in ZSTD:
+        if zstandard.frame_content_size(packet) > LARGEST_PACKET:
+            raise ValueError(f"larger than {LARGEST_PACKET >> 20} MiB")
+        return zstandard.ZstdDecompressor().decompress(packet, LARGEST_PACKET, allow_extra_data=False)
+    return packet
 
 
 def _decode(packet: bytes, compression: int) -> Events:
-    if compression in LZ4:
-        packet = bytes(lz4.frame.decompress(packet))
-    elif compression in ZSTD:
-        decompressor = zstandard.ZstdDecompressor().decompressobj()
-        packet = decompressor.decompress(packet)
-        if not decompressor.eof:
-            raise ValueError("its compressed data is incomplete")
+    packet = _decompress(packet, compression)
     if _number("<u4", packet, 0) + 4 > len(packet):
         raise ValueError("shorter than its size field")
     start, count = _vector(packet[4:], _field(packet[4:], 0))
     events = np.frombuffer(packet, EVENT, count, 4 + start)
-    if (events["x"] < 0).any() or (events["y"] < 0).any():
-        raise ValueError("negative coordinates")
     x, y = events["x"].astype(np.uint16), events["y"].astype(np.uint16)
     return Events(x, y, events["t"].astype(np.int64), (events["on"] != 0).astype(np.uint8))
 

@@ -1,11 +1,14 @@
-"""Arrays in `.npy` and `.npz` files, and recordings stored as arrays in a `.npz` file."""
+"""Arrays in `.npy` and `.npz` files, recordings stored as such arrays, and the conversion of columns to events."""
 
+import math
+import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,106 +16,218 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.files import regular_file
 from tespec.core.settings import Size
-from tespec.events.readers import Events, Reader, resolve_size
+from tespec.events.readers import OFF_SENSOR, Events, Reader, resolve_size
 
 # Raised by NumPy on a damaged header, which it parses as Python code, and on a damaged archive.
 DAMAGED = (ValueError, EOFError, OSError, SyntaxError, TokenError, OverflowError, MemoryError, TypeError, Warning)
-DAMAGED_ARCHIVE = (*DAMAGED, zipfile.BadZipFile, zlib.error, RuntimeError)
+DAMAGED_ARCHIVE = (*DAMAGED, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError)
 BLOCK = 1 << 18  # events per chunk
+LARGEST_ARRAY = 1 << 30  # bytes of an array that is read whole; a recording is read in chunks
 WHOLE_SECONDS = 1000  # float times that span this or more, all whole numbers, cannot be in seconds
+LATEST_US = 1e17  # since 1970: the year 5138
+COARSEST_US = 1000  # resolution of float times; the shortest bins last 3000 us
 AGAIN = "copy it again"
+NAMES = {"x": "x", "y": "y", "p": "p", "pol": "p", "polarity": "p", "on": "p"}
+NAMES |= dict.fromkeys(("t", "ts", "time", "timestamp", "timestamps"), "t")
+MICROSECONDS = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}  # in units that the name of a column of times may end with
 
 
 def load_array(path: Path) -> NDArray[Any]:
     """Load the array in a `.npy` file, without pickles."""
-    try:
-        with regular_file(path).open("rb") as file:
-            return np.lib.format.read_array(file, allow_pickle=False)
-    except DAMAGED as error:
-        raise UserError(path, "not a readable .npy file", AGAIN) from error
+    with _refuse_damaged(path), regular_file(path).open("rb") as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
 
 
-def _without_content(file: Any, size: int) -> NDArray[Any]:
-    """Return an array of the shape and dtype in the header of a `.npy` file of `size` bytes, with arbitrary values."""
-    first = np.lib.format.read_magic(file) == (1, 0)
-    read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    array = np.broadcast_to(np.empty((), dtype), shape)
-    if file.tell() + array.nbytes != size:
-        raise ValueError("truncated")
-    return array
-
-
-def load_arrays(path: Path, names: Sequence[str], content: bool = True) -> list[NDArray[Any]]:
-    """Load named arrays of a `.npz` file, without pickles; if not `content`, only shapes and dtypes are read."""
+def load_arrays(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
+    """Load named arrays of a `.npz` file, without pickles, of at most 1 GiB each."""
     arrays = []
-    try:
-        with zipfile.ZipFile(regular_file(path)) as archive:
-            for name in names:
-                with archive.open(entry := archive.getinfo(f"{name}.npy")) as file:
-                    whole = np.lib.format.read_array(file, allow_pickle=False) if content else None
-                    arrays.append(_without_content(file, entry.file_size) if whole is None else whole)
-    except KeyError as error:
-        raise UserError(path, f"lacks one of the arrays {', '.join(names)}", "give a file with all of them") from error
-    except DAMAGED_ARCHIVE as error:
-        what = "not a readable .npz file" if path.exists() else "no such file"
-        raise UserError(path, what, AGAIN) from error
+    with _refuse_damaged(path, names), zipfile.ZipFile(regular_file(path)) as archive:
+        for name in names:
+            with _open_member(archive, name) as (file, header):
+                if header.nbytes > LARGEST_ARRAY:
+                    what = f"its array {name} takes {header.nbytes / 2**30:,.1f} GiB"
+                    raise UserError(path, what, f"give one of at most {LARGEST_ARRAY >> 30} GiB")
+                file.seek(0)
+                arrays.append(np.lib.format.read_array(file, allow_pickle=False))
     return arrays
 
 
+@contextmanager
+def _refuse_damaged(path: Path, names: Sequence[str] = ()) -> Iterator[None]:
+    try:
+        yield
+    except KeyError as error:
+        raise UserError(path, f"lacks one of the arrays {', '.join(names)}", "give a file with all of them") from error
+    except DAMAGED_ARCHIVE as error:
+        what = f"not a readable {path.suffix.lower()} file" if path.exists() else "no such file"
+        raise UserError(path, what, AGAIN) from error
+
+
+@contextmanager
+def _open_member(archive: zipfile.ZipFile, name: str) -> Iterator[tuple[IO[bytes], NDArray[Any]]]:
+    """Open an array of a `.npz` file at its first element; see `_read_header`."""
+    entry = archive.getinfo(f"{name}.npy")
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others need memory that is not bounded
+        raise ValueError("not compressed by NumPy")
+    with archive.open(entry) as file:
+        yield file, _read_header(file, entry.file_size)
+
+
+def _read_header(file: IO[bytes], size: int) -> NDArray[Any]:
+    """Read the header of a `.npy` file of `size` bytes; return an array of its shape and dtype without its values."""
+    first = np.lib.format.read_magic(file) == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if dtype.hasobject or file.tell() + math.prod(shape) * dtype.itemsize != size:
+        raise ValueError("truncated, or pickled")
+    return np.broadcast_to(np.empty((), dtype), shape)
+
+
 def reads(path: Path) -> bool:
-    """Whether a file is named as one."""
-    return path.suffix.lower() == ".npz" and path.is_file()
+    """Whether a file is named `.npz`, or is a `.npy` file of structured events."""
+    suffix = path.suffix.lower()
+    return suffix in (".npz", ".npy") and path.is_file() and (suffix == ".npz" or holds_events(path))
+
+
+def holds_events(path: Path) -> bool:
+    """Whether the arrays of a `.npz` file, or the fields of a `.npy` file, are those of a recording.
+
+    True for a `.npz` file that is too damaged to tell.
+    """
+    try:
+        return find_columns(_names_in(path)) is not None
+    except DAMAGED_ARCHIVE:
+        return path.suffix.lower() == ".npz"
+
+
+def _names_in(path: Path) -> Collection[str]:
+    if path.suffix.lower() == ".npz":
+        with zipfile.ZipFile(path) as archive:
+            return [name.removesuffix(".npy") for name in archive.namelist()]
+    with path.open("rb") as file:
+        return _read_header(file, path.stat().st_size).dtype.names or ()
 
 
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
-    """Open a `.npz` file of arrays x, y, t, p (N,) as in `as_events`; see `tespec.events.readers`."""
-    columns = load_arrays(path, "xytp", content=False)
-    if any(column.shape != (columns[2].size,) or column.dtype.kind not in "biuf" for column in columns):
-        found = ", ".join(f"{column.dtype} {column.shape}" for column in columns)
-        raise UserError(path, f"its x, y, t, p are {found}", "give four numeric arrays of shape (N,)")
-    size, count = resolve_size(path, sensor, default=default), columns[2].size
+    """Open a `.npz` file of arrays, or a `.npy` file of structured events, with the names in `find_columns`.
+
+    For the values see `as_events`, for the size `tespec.events.readers`.
+    """
+    with _refuse_damaged(path, "xytp"), ExitStack() as stack:
+        names, unit = find_columns(_names_in(path)) or (["x", "y", "t", "p"], None)
+        headers = _columns([header for _, header in _open_parts(path, names, stack)], names)
+    require_columns(path, headers)
+    size, count = resolve_size(path, sensor, default=default), len(headers[2])
 
     def chunks() -> Iterator[Events]:
-        loaded = load_arrays(path, "xytp")
-        for begin in range(0, count, BLOCK):
-            yield as_events(path, size, *(column[begin : begin + BLOCK] for column in loaded))
+        with ExitStack() as stack:
+            with _refuse_damaged(path):
+                parts = _open_parts(path, names, stack)
+            for begin in range(0, count, BLOCK):
+                length = min(BLOCK, count - begin)
+                with _refuse_damaged(path):
+                    contents = [(file.read(length * header.itemsize), header.dtype) for file, header in parts]
+                    arrays = [np.frombuffer(content, dtype, length) for content, dtype in contents]
+                yield as_events(path, *_columns(arrays, names), unit=unit)
 
     return Reader(path, *size, count, chunks)
 
 
-def holds_events(path: Path) -> bool:
-    """Whether a `.npz` file has the arrays of a recording, or is too damaged to tell."""
-    try:
-        with zipfile.ZipFile(regular_file(path)) as archive:
-            return {f"{name}.npy" for name in "xytp"} <= set(archive.namelist())
-    except DAMAGED_ARCHIVE:
-        return True
+def _open_parts(path: Path, names: Sequence[str], stack: ExitStack) -> list[tuple[IO[bytes], NDArray[Any]]]:
+    """Open the named arrays of a `.npz` file, or the one of a `.npy` file, with their headers."""
+    if path.suffix.lower() == ".npz":
+        archive = stack.enter_context(zipfile.ZipFile(path))
+        return [stack.enter_context(_open_member(archive, name)) for name in names]
+    file = stack.enter_context(path.open("rb"))
+    return [(file, _read_header(file, path.stat().st_size))]
+
+
+def _columns(arrays: list[NDArray[Any]], names: Sequence[str]) -> list[NDArray[Any]]:
+    """Columns x, y, t and p: the arrays, or the fields of the only one."""
+    return arrays if len(arrays) == 4 else [arrays[0][name] for name in names]
+
+
+def find_columns(names: Collection[str]) -> tuple[list[str], float | None] | None:
+    """Find the columns of events among the names of columns; None unless there is exactly one for each of x, y, t, p.
+
+    Names are x, y, p, pol, polarity, on, t, ts, time, timestamp or timestamps, in any case; columns with exactly the
+    names x, y, t or p go first. The name of t may end with its unit: t_us, timestamp [s].
+
+    Returns:
+        The names of x, y, t and p, and the microseconds in one unit of t if its name gives the unit.
+    """
+    found: dict[str, str] = {}
+    unit = None
+    for name in names:
+        match = re.fullmatch(r"\s*([a-z]+?)(?:[ _([]+([mun]?s)[)\]]*)?\s*", name.lower())
+        column = NAMES.get(match[1]) if match else None
+        if column is None or (column in names and name != column):
+            continue
+        if column in found:
+            return None
+        found[column] = name
+        if match and column == "t" and match[2]:
+            unit = MICROSECONDS[match[2]]
+    return ([found[column] for column in "xytp"], unit) if len(found) == 4 else None
+
+
+def require_columns(path: Path, columns: Sequence[NDArray[Any]]) -> None:
+    """Refuse columns x, y, t and p unless they are numbers of shape (N,)."""
+    if any(column.shape != (columns[2].size,) or column.dtype.kind not in "biuf" for column in columns):
+        found = ", ".join(f"{column.dtype} {column.shape}" for column in columns)
+        raise UserError(path, f"its x, y, t, p are {found}", "give four numeric arrays of shape (N,)")
 
 
 def as_events(
-    path: Path, size: tuple[int, int], x: NDArray[Any], y: NDArray[Any], t: NDArray[Any], p: NDArray[Any]
+    path: Path, x: NDArray[Any], y: NDArray[Any], t: NDArray[Any], p: NDArray[Any], *, unit: float | None = None
 ) -> Events:
-    """Convert columns (N,) of a file, N > 0, to events of a sensor of `size` (height, width) in px.
+    """Convert columns of a file to events.
 
-    x and y are whole numbers of any dtype; t is integers in us or floats in s; p is 0 and 1, -1 and 1, or bool, of any
-    dtype. Anything else raises a `UserError`.
+    Args:
+        path: File that the columns come from, for messages.
+        x: Columns in px (N,), N > 0, whole numbers of any dtype. What does not fit uint16 becomes `OFF_SENSOR`.
+        y: Rows in px (N,), as x.
+        t: Times (N,): integers in us or floats in s, unless `unit` is given.
+        p: Polarities (N,): 0 and 1, -1 and 1, or bool, of any dtype.
+        unit: Microseconds in one unit of t.
+
+    Raises:
+        UserError: For anything else, and for float times whose resolution is coarser than 1 ms.
     """
-    for name, values, limit in (("x", x, size[1]), ("y", y, size[0])):
-        if not (values.min() >= 0 and values.max() < limit):
-            what = f"has {name} from {values.min()} to {values.max()} on a sensor of {size[1]}x{size[0]} px"
-            raise UserError(path, what, "copy it again, or correct the sensor size")
-        if values.dtype.kind == "f" and (values != np.rint(values)).any():
-            raise UserError(path, f"its {name} coordinates are not whole numbers", "give raw pixel coordinates")
-    low, high = p.min(), p.max()
-    between = (p != np.rint(p)).any() if p.dtype.kind == "f" else low == -1 and (p == 0).any()
-    if not -1 <= low <= high <= 1 or between:
-        raise UserError(path, f"has invalid polarities from {low} to {high}", "write them as 0 and 1, or as -1 and 1")
-    if t.dtype.kind == "f":
-        if not (np.abs(t) < 1e11).all():  # the year 5138
-            raise UserError(path, "has invalid times", AGAIN)
-        if np.ptp(t) >= WHOLE_SECONDS and (t == np.rint(t)).all():
-            what = "its times are whole numbers stored as floats, but float times must be in seconds"
-            raise UserError(path, what, "write microseconds as integers")
-        t = np.rint(t.astype(np.float64) * 1e6)
-    return Events(x.astype(np.uint16), y.astype(np.uint16), t.astype(np.int64), (p > 0).astype(np.uint8))
+    require_columns(path, (x, y, t, p))
+    columns, rows = _as_pixels(path, "x", x), _as_pixels(path, "y", y)
+    off = -1 if p.min() < 0 else 0
+    if not ((p == 1) | (p == off)).all():
+        what = f"has invalid polarities from {p.min()} to {p.max()}"
+        raise UserError(path, what, "write them as 0 and 1, or as -1 and 1")
+    return Events(columns, rows, _as_microseconds(path, t, unit), (p > 0).astype(np.uint8))
+
+
+def _as_pixels(path: Path, name: str, values: NDArray[Any]) -> NDArray[np.uint16]:
+    if values.dtype.kind == "f" and not (np.isfinite(values) & (values == np.rint(values))).all():
+        raise UserError(path, f"its {name} coordinates are not whole numbers", "give raw pixel coordinates")
+    if values.min() >= 0 and values.max() <= OFF_SENSOR:
+        return values.astype(np.uint16)
+    outside = (values < 0) | (values > OFF_SENSOR)
+    pixels = np.where(outside, 0, values).astype(np.uint16)
+    pixels[outside] = OFF_SENSOR
+    return pixels
+
+
+def _as_microseconds(path: Path, t: NDArray[Any], unit: float | None) -> NDArray[np.int64]:
+    floats = t.dtype.kind == "f"
+    scale = unit or (1e6 if floats else 1.0)
+    largest = max(float(t.max()), -float(t.min()))
+    if not (largest * scale < LATEST_US and largest < 2**63):
+        what = f"has invalid times of up to {largest * scale:,.3g} us"
+        raise UserError(path, what, f"{AGAIN}, or write its times as integers in microseconds")
+    if floats and unit is None and np.ptp(t) >= WHOLE_SECONDS and (t == np.rint(t)).all():
+        what = "its times are whole numbers stored as floats, but float times must be in seconds"
+        raise UserError(path, what, "write microseconds as integers")
+    if floats and (step := float(np.spacing(t.dtype.type(largest))) * scale) > COARSEST_US:
+        what = f"its times are {t.dtype} with a resolution of {step / 1000:,.3g} ms, too coarse for bins of 3 ms"
+        raise UserError(path, what, "write them as float64 seconds or as integer microseconds")
+    if floats:
+        return np.rint(t.astype(np.float64) * scale).astype(np.int64)
+    times = t.astype(np.int64)
+    return times * int(scale) if scale >= 1 else times // round(1 / scale)

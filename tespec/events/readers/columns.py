@@ -73,7 +73,7 @@ def read_columns(path: Path, names: Sequence[str], times: str, size: Size, offse
 
     def chunks() -> Iterator[Events]:
         for columns in hdf5.read_slices(path, *names):
-            events = as_events(path, size, *columns)
+            events = as_events(path, *columns)
             yield events._replace(t=events.t + offset)
 
     return Reader(path, *size, count, chunks)

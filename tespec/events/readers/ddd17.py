@@ -46,7 +46,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
         rows = read_rows(path / TIMES, TICKS, 0, count, BLOCK), read_rows(path / EVENTS, XYP, 0, count, BLOCK)
         for times, xyp in zip(*rows, strict=True):
             x, y, p = xyp.T
-            yield as_events(path / EVENTS, size, x, y, times // ticks_per_us, p)
+            yield as_events(path / EVENTS, x, y, times // ticks_per_us, p)
 
     return Reader(path, *size, count, chunks)
 

@@ -27,6 +27,6 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
 
     def chunks() -> Iterator[Events]:
         for (rows,) in read_slices(path, EVENTS):
-            yield as_events(path, size, *rows.T)
+            yield as_events(path, *rows.T)
 
     return Reader(path, *size, shape[0], chunks)

@@ -53,7 +53,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
                 _, _, events = decode_message(content, is_folder)
                 if len(events):
                     times = events["s"] * np.int64(1_000_000) + events["ns"] // 1000
-                    yield as_events(path, size, events["x"], events["y"], times, events["p"])
+                    yield as_events(path, events["x"], events["y"], times, events["p"])
 
     return Reader(path, *size, count, chunks)
 

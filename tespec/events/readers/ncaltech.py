@@ -1,0 +1,53 @@
+"""Reader of the `.bin` files of N-MNIST and N-Caltech101: 5 bytes an event, without a header.
+
+The bytes hold x, y, and the polarity in one bit before 23 bits of the time in us, big-endian. An entry with y = 240 is
+no event: the times from it on are 8192 us later. Source: gorchard/event-Python, eventvision.py, `read_dataset`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tespec.core.settings import Size
+from tespec.events.readers import Events, Reader, read_rows, resolve_size, rises
+
+ENTRY = np.dtype([("x", "u1"), ("y", "u1"), ("high", "u1"), ("low", ">u2")])
+OVERFLOW_ROW, OVERFLOW_US = 240, 1 << 13
+BLOCK = 1 << 18  # entries per chunk
+CHECKED = 1000  # entries at the start of a file, by which it is told from other `.bin` files
+
+
+def reads(path: Path) -> bool:
+    """Whether a `.bin` file consists of entries of 5 bytes, with rows up to 240 and times that rise at its start."""
+    if path.suffix.lower() != ".bin" or not path.is_file() or path.stat().st_size % ENTRY.itemsize:
+        return False
+    entries = np.fromfile(path, ENTRY, CHECKED)
+    return bool((entries["y"] <= OVERFLOW_ROW).all()) and rises(_decode(entries).t)
+
+
+def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
+    """Open a `.bin` file, which does not name its sensor; see `tespec.events.readers`."""
+    size = resolve_size(path, sensor, default=default)
+    count = path.stat().st_size // ENTRY.itemsize
+
+    def chunks() -> Iterator[Events]:
+        later = 0
+        for entries in read_rows(path, ENTRY, 0, count, BLOCK):
+            events = _decode(entries, later)
+            later += OVERFLOW_US * (len(entries) - len(events.t))
+            yield events
+
+    return Reader(path, *size, count, chunks)
+
+
+def _decode(entries: NDArray[Any], later: int = 0) -> Events:
+    """Convert entries (N,) whose times are `later` us later than stored to the events among them."""
+    overflows = entries["y"] == OVERFLOW_ROW
+    t = (entries["high"].astype(np.int64) & 127) << 16 | entries["low"]
+    t += later + OVERFLOW_US * np.cumsum(overflows)
+    polarity = (entries["high"] >> 7).astype(np.uint8)
+    events = Events(entries["x"].astype(np.uint16), entries["y"].astype(np.uint16), t, polarity)
+    return Events(*(column[~overflows] for column in events))
