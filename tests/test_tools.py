@@ -1,23 +1,95 @@
 """Short runs of the tools that search for faults, and of the one that chooses learning rates."""
 
+import importlib
+import json
+import multiprocessing
+import os
 import runpy
+import signal
+import sys
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from tespec.core.config import pretraining_settings
+from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 
 TOOLS = REPOSITORY / "tools"
 
 
+@pytest.fixture(scope="module")
+def fuzz():
+    """The module tools/fuzz.py, by a name under which its processes can import it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(TOOLS)
+        yield importlib.import_module("fuzz")
+
+
 @pytest.mark.slow
-def test_damaged_files_are_refused_in_one_line_or_read(tiny_world):
-    fuzz = runpy.run_path(str(TOOLS / "fuzz.py"))
-    for name in fuzz["TARGETS"]:
-        found = fuzz["run"](name, 0, 20, 1, tiny_world)
-        assert (set(found) - {"refused", "accepted"}, found.total()) == (set(), 20), name
+def test_damaged_files_are_refused_in_one_line_or_read(fuzz):
+    fuzz.world()
+    for name in fuzz.TARGETS:
+        counts, failures = fuzz.search(name, 0, 20, 1)
+        assert (failures, counts.total()) == ([], 20), name
+
+
+def crash(path):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def hang(path):
+    os.mkfifo(path.with_name("pipe"))
+    path.with_name("pipe").read_bytes()
+
+
+def fill(path):
+    np.ones(1_100 << 20, np.uint8)
+
+
+def allocate(path):
+    np.empty(8 << 30, np.uint8)
+
+
+def write_elsewhere(path):
+    (path.parents[1] / "stray").touch()
+
+
+def refuse(path):
+    raise UserError(path, "is damaged", "copy it again")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("read", "kind", "failure"),
+    [
+        (Path.exists, "accepted", ""),
+        (refuse, "refused", ""),
+        (crash, "failed", "ended the process with code -11"),
+        (hang, "failed", "ended the process with code 1"),
+        (fill, "failed", "GB of memory"),
+        (allocate, "failed", "MemoryError"),
+        (write_elsewhere, "failed", "written outside of the folder: {'stray'}"),
+        (json.loads, "failed", "TypeError"),
+        (sys.exit, "failed", "SystemExit"),
+    ],
+)
+def test_each_kind_of_failure_is_one_of_a_case_and_the_next_one_runs(fuzz, monkeypatch, read, kind, failure):
+    monkeypatch.setattr(fuzz, "CONTEXT", multiprocessing.get_context("fork"))  # keeps these changes
+    monkeypatch.setattr(fuzz, "SECONDS", 1 if read is hang else 20)
+    monkeypatch.setitem(fuzz.TARGETS, "x", fuzz.Target("a.bin", lambda path: path.write_bytes(b"1"), in_cases(read)))
+    counts, failures = fuzz.search("x", 5, 2, 0)
+    assert counts == {kind: 2}
+    assert [text[:8] for text in failures] == ["case 5: ", "case 6: "] if failure else not failures
+    assert all(failure in text for text in failures), failures
+
+
+def in_cases(read):
+    """Reader that accepts the intact file."""
+    return lambda path: path.parent.name == "sound" or read(path)
 
 
 @pytest.mark.slow

@@ -3,29 +3,33 @@
 python tools/fuzz.py --cases 100000
 python tools/fuzz.py --only network --seed 3 --first 1234 --cases 1     # repeat one case
 
-Target, seed and number determine a case. Each target runs in its own process, which detects crashes, hangs and more
-than a gigabyte of memory.
+Target, seed and number determine a case. Cases run in processes of their own: a crash, an exception other than a
+`UserError`, more than 20 seconds or more than a gigabyte of memory is a failure of one case, after which the next runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import faulthandler
+import io
 import json
 import math
 import multiprocessing
 import os
+import re
 import resource
 import shutil
+import stat
 import struct
 import sys
 import tempfile
+import time
 import traceback
 import warnings
+import zipfile
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -44,11 +48,10 @@ from safetensors.torch import load_file, save_file
 from tespec.core import config
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
-from tespec.core.settings import HistogramSpec
+from tespec.core.settings import HistogramSpec, Size
 from tespec.datasets.images import held_out_batch, open_images
 from tespec.events import event_histogram, open_events, packing
 from tespec.events.opening import open_reader
-from tespec.events.readers.dat import write_dat
 from tespec.inference import load_trained
 from tespec.models import EventSwin
 from tespec.runs.data import Data, settings_of
@@ -57,11 +60,17 @@ from tespec.tasks import base, find_task, import_tasks
 from tespec.training import checkpoint
 from tespec.weights import files, load
 
+sys.path.insert(0, str(REPOSITORY / "tests"))
+from event_seeds import SEEDS
+from twins import rvt_archive
+
 SECONDS = 20  # time limit of a case
-MEMORY = 1 << 30  # bytes; limit of a target's memory in addition to its needs at the start
+MEMORY = 1 << 30  # bytes that a case may use
+ADDRESSES = 4 * MEMORY  # bytes that a case may allocate without using them
 SHOWN = 5  # failures printed per target
 ROOM = Path("/dev/shm")  # in memory if available, because hundreds of thousands of files are written
-DATA = REPOSITORY / "tests" / "data"
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["tespec.inference", "tespec.runs.data", "tespec.sample"])  # imports take seconds
 Rng = np.random.Generator
 
 HOSTILE: tuple[Any, ...] = (
@@ -118,9 +127,12 @@ def damage_text(path: Path, rng: Rng) -> None:
 KINDS: tuple[Any, ...] = ("<u2", "u1", "<i8", "<f4", "?", "S7", "V3", h5py.string_dtype(), h5py.ref_dtype,
                           h5py.vlen_dtype(np.int32), np.dtype([("a", "<i4")]), np.dtype(("<f8", (1000,))))  # fmt: skip
 SHAPES = ((), (0,), (1,), (60,), (61,), (60, 4), (10**9,), (2**62,), (10**9, 9, 9))
-FILTERS: tuple[dict[str, Any], ...] = ({}, {"scaleoffset": 3}, {"fletcher32": True}, {"compression": "gzip"}, *(
-    dict(each()) for each in (hdf5plugin.Zstd, hdf5plugin.LZ4, hdf5plugin.Blosc, hdf5plugin.Bitshuffle)
-))  # fmt: skip
+FILTERS: tuple[dict[str, Any], ...] = (
+    {}, {"scaleoffset": 3}, {"fletcher32": True}, {"compression": "gzip"}, {"compression": "lzf", "shuffle": True},
+    *(dict(each()) for each in (hdf5plugin.Zstd, hdf5plugin.LZ4, hdf5plugin.Blosc, hdf5plugin.Bitshuffle,
+                                hdf5plugin.BZip2, hdf5plugin.Blosc2)),
+    dict(hdf5plugin.SZ3(absolute=0.1)),
+)  # fmt: skip
 
 
 def damage_hdf5(path: Path, rng: Rng) -> None:
@@ -147,6 +159,54 @@ def damage_hdf5(path: Path, rng: Rng) -> None:
                 file.create_dataset(name, shape, pick(rng, KINDS), **(chunks if shape and all(shape) else {}))
 
 
+def damage_arrays(path: Path, rng: Rng) -> None:
+    """Change an array of a `.npy` or `.npz` file, or the shape that its header states."""
+    loaded = np.load(path)
+    arrays = {"": loaded} if path.suffix == ".npy" else dict(loaded)
+    name, kind = pick(rng, list(arrays)), rng.integers(4)
+    array = arrays.pop(name)
+    if kind == 0:
+        array = array.reshape([1] * int(rng.integers(0, 3)) + [-1])
+    elif kind == 1:
+        values = np.resize(np.frombuffer(array.tobytes(), "u1"), int(rng.integers(0, 100)))
+        array = values.astype(pick(rng, ("f4", "i8", "?", "S7", "M8[s]")))
+    stated = np.lib.format.header_data_from_array_1_0(array)
+    stored = io.BytesIO()
+    np.lib.format.write_array_header_2_0(stored, stated | ({"shape": pick(rng, SHAPES)} if kind == 2 else {}))
+    content = stored.getvalue() + array.tobytes()
+    if path.suffix == ".npy":
+        path.write_bytes(content)
+        return
+    with zipfile.ZipFile(path, "w", int(rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))) as archive:
+        for other, values in arrays.items():
+            with archive.open(f"{other}.npy", "w") as file:
+                np.save(file, values)
+        archive.writestr(f"{name}.npy", content)
+
+
+FIELDS = ("", "nan", "inf", "-1", "1e400", "9" * 400, "0x1", "x", "1,2", "\0", '"', "#", "\r", "\ufeff", "1_000", "2.5")
+
+
+def damage_lines(path: Path, rng: Rng) -> None:
+    """Replace a field of a text file, or remove, repeat or swap lines."""
+    lines = path.read_text().splitlines()
+    for _ in range(int(rng.integers(1, 4))):
+        line, kind = int(rng.integers(len(lines))), rng.integers(8)
+        if kind == 0:
+            del lines[line:]
+        elif kind == 1:
+            lines[line:line] = [lines[line]] * int(rng.integers(1, 3))
+        elif kind == 2:
+            lines[0], lines[line] = lines[line], lines[0]
+        else:
+            parts = re.split(r"([, ])", lines[line])
+            parts[rng.integers(len(parts))] = pick(rng, FIELDS)
+            lines[line] = "".join(parts)
+        if not lines:
+            break
+    path.write_text(pick(rng, ("\n", "\n", "\r\n", "\r")).join(lines) + "\n", newline="")
+
+
 DTYPES = (torch.float16, torch.float64, torch.int64, torch.bool, torch.float8_e4m3fn, torch.complex64)
 
 
@@ -171,53 +231,40 @@ def damage_tensors(path: Path, rng: Rng) -> None:
 
 CONTENTS: dict[str, Callable[[Path, Rng], None]] = {
     ".json": damage_text, ".h5": damage_hdf5, ".hdf5": damage_hdf5, ".safetensors": damage_tensors,
+    ".npy": damage_arrays, ".npz": damage_arrays, ".csv": damage_lines, ".txt": damage_lines,
 }  # fmt: skip
+# What can be in the place of a file.
+OTHER_KINDS: tuple[Callable[[Path], Any], ...] = (
+    Path.mkdir,
+    lambda path: os.mknod(path, stat.S_IFIFO | 0o600),
+    lambda path: os.mknod(path, stat.S_IFSOCK | 0o600),
+    *(
+        partial(Path.symlink_to, target=target)
+        for target in ("/dev/zero", "/dev/full", "/dev/null", "loop", "/missing")
+    ),
+)
 
 
 def harm(path: Path, rng: Rng) -> None:
-    """Damage a file, or one of a folder: its structured content, if it has any, or its bytes."""
+    """Damage a file, or one of a folder: its structured content, if it has any, its bytes, or its kind."""
     victim = path if path.is_file() else pick(rng, sorted(each for each in path.rglob("*") if each.is_file()))
     content = victim.read_bytes()
     victim.unlink()  # a hard link to the intact file
+    if rng.random() < 0.03:
+        pick(rng, OTHER_KINDS)(victim)
+        return
     victim.write_bytes(content)
     (CONTENTS.get(victim.suffix, damage) if rng.random() < 0.6 else damage)(victim, rng)
 
 
-NAMELESS = (".npz", ".npy", ".csv", ".txt", ".bin")  # formats that do not name the sensor's size
-EVENTS = [np.sort(np.random.default_rng(0).integers(0, end, 60)) for end in (346, 260, 150_000, 2)]
-
-
-def write_evt2(path: Path) -> None:
-    rows = zip(*(column.tolist() for column in EVENTS), strict=True)
-    words = [word for x, y, t, p in rows for word in (8 << 28 | t >> 6, p << 28 | (t & 63) << 22 | x << 11 | y)]
-    path.write_bytes(b"% evt 2.0\n% geometry 640x480\n% end\n" + np.array(words, "<u4").tobytes())
-
-
-def write_bin(path: Path) -> None:
-    x, y, t, p = EVENTS
-    np.stack([x % 256, y % 240, p << 7 | t >> 16, t >> 8 & 255, t & 255], axis=1).astype("u1").tofile(path)
-
-
-def write_rpg(path: Path) -> None:
-    x, y, t, p = EVENTS
-    np.savetxt(path, np.stack([t / 1e6, x, y, p], axis=1), "%.6f %d %d %d")
-
-
-def write_hdf5(path: Path) -> None:
-    with h5py.File(path, "w") as file:
-        for name, column in zip("xytp", EVENTS, strict=True):
-            file.create_dataset(f"events/{name}", data=column, chunks=True, **hdf5plugin.Zstd())
-        file["t_offset"] = 0
-
-
 def write_store(path: Path) -> None:
-    write_dat(path.with_name("a.dat"), *EVENTS, 260, 346)
+    SEEDS["dat"].write(path.with_name("a.dat"))
     packing.pack(open_reader(path.with_name("a.dat")), path)
 
 
-def read_events(path: Path) -> None:
+def read_events(path: Path, sensor: Size | None = None) -> None:
     """Read events and check the guarantees of every recording."""
-    stream = open_events(path, (260, 346) if path.suffix in NAMELESS else None)
+    stream = open_events(path, sensor)
     for t0, t1 in [(stream.t_first, stream.t_last + 1), (stream.t_first, stream.t_first + 40_000), (60_000, 61_500)]:
         events = stream.slice(t0, t1)
         assert (np.diff(events.t) >= 0).all()
@@ -230,9 +277,9 @@ def read_events(path: Path) -> None:
     assert len(stream.slice(stream.t_first, stream.t_last + 1).t) == stream.count
 
 
-def read_dataset(task: str, root: Path) -> None:
+def read_dataset(task: str, root: Path, changes: Sequence[str] = ()) -> None:
     """Read the labels of the test recordings, and the events of some windows."""
-    settings = settings_of(Data(root, "sample"), task, "recurrent")
+    settings = settings_of(Data(root, "sample"), task, "recurrent", changes=changes)
     for recording in base.open_dataset(settings, root).recordings("test"):
         assert recording.histograms(0, 3, settings.binning).max() <= 10
         assert all(recording.labels[index] is not None for index in range(len(recording.labels)))
@@ -280,29 +327,41 @@ def read_run(run: Path) -> None:
 OTHERS = ("train", "val", "imgs", "dir[013]", "outdoor_day[23]*")  # recordings outside the test split
 
 
+def write_archive(name: str, layout: dict[str, int], root: Path) -> None:
+    """Write the test recordings of the sample world as RVT's archive."""
+    copy_of_world(name, root)
+    rvt_archive.archive(root, **layout)
+
+
+def world() -> Path:
+    return make_world("tiny", processes=1, datasets=DATASETS)
+
+
+def copy_of_world(name: str, root: Path) -> None:
+    others = shutil.ignore_patterns(*(["street0[01]_000[1-9]*"] if name == "objects" else OTHERS))
+    shutil.copytree(world() / name, root, ignore=others)
+
+
 class Target(NamedTuple):
-    """Intact file or folder with its writer and reader; without a writer it is copied from the sample world."""
+    """Intact file or folder with its writer and reader."""
 
     name: str
-    write: Callable[[Path], Any] | None
-    read: Callable[[Path], Any] = read_events
-    weight: float = 1.0
+    write: Callable[[Path], Any]
+    read: Callable[[Path], Any]
+    weight: float = 1.0  # relative number of cases
+
+
+def of_dataset(name: str, write: Callable[[Path], Any], *changes: str) -> Target:
+    return Target(name, write, partial(read_dataset, name, changes=changes), 0.1)
 
 
 TARGETS: dict[str, Target] = {
-    "dat": Target("a.dat", lambda path: write_dat(path, *EVENTS, 260, 346)),
-    "evt2": Target("a.raw", write_evt2),
-    "evt3": Target("a.raw", lambda path: path.write_bytes((DATA / "evt3_640x480_2.08s.raw").read_bytes()[:5000])),
-    "aedat4": Target("a.aedat4", partial(shutil.copyfile, DATA / "davis.aedat4")),
-    "npz": Target("a.npz", lambda path: np.savez_compressed(path, **dict(zip("xytp", EVENTS, strict=True)))),
-    "npy": Target("a.npy", lambda path: np.save(path, np.rec.fromarrays(EVENTS, names="x,y,t,p"))),
-    "csv": Target("a.csv", lambda path: np.savetxt(path, np.stack(EVENTS, axis=1), "%d", ",", header="x,y,t,p")),
-    "txt": Target("a.txt", write_rpg),
-    "bin": Target("a.bin", write_bin),
-    "hdf5": Target("a.h5", write_hdf5),
-    "store": Target("a", write_store),
-    **{name: Target(name, None, partial(read_dataset, name), 0.1) for name in DATASETS if name != "objects"},
-    "images": Target("objects", None, read_images, 0.1),
+    **{name: Target(seed.name, seed.write, partial(read_events, sensor=seed.sensor)) for name, seed in SEEDS.items()},
+    "store": Target("a", write_store, read_events),
+    **{name: of_dataset(name, partial(copy_of_world, name)) for name in DATASETS if name != "objects"},
+    "gen1-rvt": of_dataset("gen1", partial(write_archive, "gen1", rvt_archive.GEN1), "rule=rvt"),
+    "1mpx-rvt": of_dataset("1mpx", partial(write_archive, "1mpx", rvt_archive.ONE_MPX), "rule=rvt"),
+    "images": Target("objects", partial(copy_of_world, "objects"), read_images, 0.1),
     "backbone": Target("a.safetensors", write_backbone, read_backbone, 0.1),
     "network": Target("a.safetensors", write_network, load_trained, 0.1),
     "pth": Target("a.pth", lambda path: torch.save({"state_dict": network_weights()}, path), files.read_weights),
@@ -310,42 +369,85 @@ TARGETS: dict[str, Target] = {
 }
 
 
-def run(name: str, first: int, cases: int, seed: int, world: Path) -> Counter[str]:
-    """Run cases of one target in this process; return counts by outcome, failures with the prefix "failed: "."""
-    target, counts = TARGETS[name], Counter[str]()
+def memory(field: str) -> int:
+    """Bytes of this process by a field of its status."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
+
+
+def outcomes(name: str, first: int, end: int, seed: int) -> Iterator[str]:
+    """Run cases of a target in this process; yield "", then "refused", "accepted" or the failure of each case."""
+    target = TARGETS[name]
     warnings.simplefilter("ignore")  # libraries warn when they are imported
-    with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-", dir=ROOM if ROOM.is_dir() else None) as place:
-        root, sound = Path(place), Path(place) / "sound" / target.name
+    with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-", dir=ROOM if ROOM.is_dir() else None) as folder:
+        root, sound = Path(folder), Path(folder) / "sound" / target.name
         sound.parent.mkdir()
-        if target.write:
-            target.write(sound)
-        else:
-            others = shutil.ignore_patterns(*(["street0[01]_000[1-9]*"] if name == "images" else OTHERS))
-            shutil.copytree(world / target.name, sound, ignore=others)
+        target.write(sound)
         target.read(sound)
         warnings.simplefilter("error")
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        for number in range(first, first + cases):
+        resource.setrlimit(resource.RLIMIT_AS, (memory("VmSize") + ADDRESSES, resource.RLIM_INFINITY))
+        yield ""
+        for number in range(first, end):
+            rng, path, outcome = np.random.default_rng([seed, number, *name.encode()]), root / "case" / target.name, ""
+            path.parent.mkdir()
+            shutil.copytree(sound, path, copy_function=os.link) if sound.is_dir() else os.link(sound, path)
+            harm(path, rng)
+            Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
+            before = memory("VmRSS")
             faulthandler.dump_traceback_later(SECONDS, exit=True)
             try:
-                rng, path = np.random.default_rng([seed, number, *name.encode()]), root / "case" / target.name
-                path.parent.mkdir()
-                shutil.copytree(sound, path, copy_function=os.link) if sound.is_dir() else os.link(sound, path)
-                harm(path, rng)
                 target.read(path)
-                counts["accepted"] += 1
+                outcome = "accepted"
             except UserError:
-                counts["refused"] += 1
+                outcome = "refused"
             except (Exception, SystemExit):
-                counts[f"failed: case {number}: {' '.join(traceback.format_exc().splitlines()[-3:])[:500]}"] += 1
+                outcome = " ".join(traceback.format_exc().splitlines()[-3:])[:500]
+            faulthandler.cancel_dump_traceback_later()
+            if (used := memory("VmHWM") - before) > MEMORY:
+                outcome = f"used {used / 1e9:.2f} GB of memory"
             shutil.rmtree(root / "case")
-        faulthandler.cancel_dump_traceback_later()
-        if strays := {path.name for path in root.iterdir()} - {"sound", "case", "cache"}:
-            counts[f"failed: written outside of the folder: {strays}"] += 1
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-    if grown > MEMORY:
-        counts[f"failed: used {grown / 1e9:.2f} GB of memory"] += 1
-    return counts
+            if strays := {path.name for path in root.iterdir()} - {"sound", "cache"}:
+                outcome = f"written outside of the folder: {strays}"
+            yield outcome
+
+
+def work(sender: Any, *arguments: Any) -> None:
+    """Send the outcomes of cases, in a process of their own."""
+    torch.set_num_threads(1)
+    for outcome in outcomes(*arguments):
+        sender.send(outcome)
+
+
+def search(name: str, first: int, cases: int, seed: int) -> tuple[Counter[str], list[str]]:
+    """Run cases of a target; after a crash or a hang, another process continues with the next case.
+
+    Returns:
+        Numbers of cases by outcome, and a text for each failure.
+    """
+    counts, failures, number, end = Counter[str](), list[str](), first, first + cases
+    while number < end:
+        receiver, sender = CONTEXT.Pipe(duplex=False)
+        process = CONTEXT.Process(target=work, args=(sender, name, number, end, seed))
+        process.start()
+        sender.close()
+        outcome = None
+        with suppress(EOFError):
+            outcome = receiver.recv()
+            while number < end:
+                outcome = receiver.recv()
+                if outcome not in ("accepted", "refused"):
+                    failures.append(f"case {number}: {outcome}")
+                    outcome = "failed"
+                counts[outcome] += 1
+                number += 1
+        process.join()
+        if outcome is None:
+            return counts, [*failures, "its intact file cannot be read, see above"]
+        if number < end:
+            failures.append(f"case {number}: ended the process with code {process.exitcode}, see above")
+            counts["failed"] += 1
+            number += 1
+    return counts, failures
 
 
 def main() -> int:
@@ -354,22 +456,24 @@ def main() -> int:
     parser.add_argument("--only", choices=TARGETS, help="fuzz this target only")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="targets at the same time")
     options = parser.parse_args()
-    world = make_world("tiny", processes=1, datasets=DATASETS)
+    world()
     names = [options.only] if options.only else list(TARGETS)
-    whole, failed = sum(TARGETS[name].weight for name in names), False
-    for name in names:
-        share = math.ceil(options.cases * TARGETS[name].weight / whole)
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            try:
-                counts = pool.submit(run, name, options.first, share, options.seed, world).result()
-            except BrokenProcessPool:
-                counts = Counter({"failed: the process ended, see above": 1})
-        print(f"{name}: {counts['refused']} refused, {counts['accepted']} accepted", flush=True)
-        failures = [each for each in counts if each.startswith("failed: ")]
-        for each in failures[:SHOWN]:
-            print(f"  {each}\n    python tools/fuzz.py --only {name} --seed {options.seed} --first N --cases 1")
-        failed |= bool(failures)
+    total, failed = sum(TARGETS[name].weight for name in names), False
+
+    def of_target(name: str) -> tuple[float, Counter[str], list[str]]:
+        began, cases = time.monotonic(), math.ceil(options.cases * TARGETS[name].weight / total)
+        found = search(name, options.first, cases, options.seed)
+        return time.monotonic() - began, *found
+
+    with ThreadPoolExecutor(options.processes) as pool:
+        for name, (seconds, counts, failures) in zip(names, pool.map(of_target, names), strict=True):
+            numbers = ", ".join(f"{counts[kind]} {kind}" for kind in ("refused", "accepted", "failed"))
+            print(f"{name}: {numbers}, {seconds:.0f} s", flush=True)
+            for failure in failures[:SHOWN]:
+                print(f"  {failure}\n    python tools/fuzz.py --only {name} --seed {options.seed} --first N --cases 1")
+            failed |= bool(failures)
     return int(failed)
 
 

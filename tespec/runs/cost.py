@@ -1,7 +1,10 @@
-"""`--dry-run`: estimate a training's FLOPs, memory and GPU hours from one step on the `meta` device, without data."""
+"""Estimate a training's FLOPs, memory and GPU hours from one step on the `meta` device, without data."""
 
+import platform
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import tespec.core.compat  # noqa: F401  # before timm
@@ -16,19 +19,22 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 from tespec.core.config import as_facts, dataset_and_splits, names
+from tespec.core.distributed import all_gather, rank_computes, world_size
 from tespec.core.errors import UserError, one_line
+from tespec.core.progress import say
 from tespec.core.settings import Finetuning, Pretraining, Size
 from tespec.datasets.recording import reduced
 from tespec.models.backbone import execute
 from tespec.models.layers import AUTOCAST_ON_META
 from tespec.pretraining.data import ImageData
-from tespec.pretraining.method import new_network, open_pretraining
+from tespec.pretraining.method import new_network, open_pretraining, pretrain_method
 from tespec.registry import DATASETS
 from tespec.runs.setup import Setup
 from tespec.runs.train import require_trainable
 from tespec.tasks import find_task
 from tespec.tasks.base import fresh_backbone
 from tespec.training.ddp import synced
+from tespec.training.device import available_memory
 from tespec.training.loading import Batch
 
 META = torch.device("meta")
@@ -44,6 +50,9 @@ GPUS = (
 # whose head is in fp32, 0.06 on Gen1, 0.07 in TESPEC's pre-training (0.10 with --compile) and on 1Mpx, 0.12 on DSEC and
 # DDD17.
 MFU = 0.1
+# A training needs at least this fraction of its estimated memory. Measured on an H100: 1.0 to 1.5, with --compile 0.9
+# (results/gpu); on a CPU, where torch makes temporary copies: 1.1 to 1.9.
+LEAST_MEMORY = 0.85
 # torch's autocast on CUDA (https://docs.pytorch.org/docs/stable/amp.html#cuda-op-specific-behavior): functions computed
 # in half precision and in float32.
 IN_HALF = {
@@ -221,6 +230,60 @@ def estimate_pretraining(settings: Pretraining, size: Size) -> TrainingEstimate:
     with META:
         model = new_network(settings, data)
     return TrainingEstimate(settings, model, data.size, lambda lanes: data.blank_batch(lanes, META))
+
+
+def require_memory(
+    settings: Finetuning | Pretraining, size: Size, setup: Setup, device: torch.device, *, freeze: bool = False
+) -> None:
+    """Refuse a training that needs more memory than its device has available; all ranks decide alike.
+
+    A network of the user's that cannot run on `meta` is trained without this check.
+
+    Args:
+        settings: with resolved precision.
+        size: of the backbone's input, (H, W) in px.
+        setup: options of the run.
+        device: on which this rank trains.
+        freeze: whether the backbone is frozen.
+
+    Raises:
+        UserError: with the options that reduce the memory.
+    """
+    on_cpu, processes = device.type == "cpu", world_size()
+    setup = replace(setup, deterministic=setup.deterministic or on_cpu)  # CPUs have no fused attention
+
+    def memory(setup: Setup) -> int:
+        of = estimate_cell(settings, size) if isinstance(settings, Finetuning) else estimate_pretraining(settings, size)
+        if freeze:
+            of.model.freeze_backbone()
+        with rank_computes(alone=True):
+            return of.cost(setup, processes).memory
+
+    try:
+        need = memory(setup)
+    except Exception as error:
+        say(f"memory is not checked before the training: {one_line(str(error))[:200]}")
+        return
+    ranks = all_gather((platform.node(), available_memory(device)))
+    machines = [machine for machine, _ in ranks]
+    available = min(free / (machines.count(machine) if on_cpu else 1) for machine, free in ranks)
+    if LEAST_MEMORY * need <= available:
+        return
+    remedies = ["--profile sample"] * (settings.profile == "paper")
+    least = pretrain_method(settings).min_batch_size if isinstance(settings, Pretraining) else 1
+    lanes = settings.batch_size // processes
+    parts = max(count for count in range(1, lanes + 1) if lanes % count == 0 and lanes // count >= min(least, lanes))
+    for recompute in (True, False):
+        with suppress(UserError):  # batch normalisation cannot be recomputed
+            if (less := memory(replace(setup, accumulate=parts, recompute=recompute))) <= available:
+                remedies.append(f"--accumulate {parts}{' --recompute' * recompute} ({less / 1e9:.2g} GB)")
+                break
+    remedies.append(f"a smaller batch (--set batch_size=N{', segments=N' * (settings.segments > 1)})")
+    name = settings.task if isinstance(settings, Finetuning) else settings.name
+    what = (
+        f"needs about {need / 1e9:.3g} GB of memory, but the {'CPU' if on_cpu else 'GPU'} has {available / 1e9:.3g} GB"
+    )
+    raise UserError(f"training of {name}", what, f"use {', or '.join(remedies)}")
 
 
 def input_of(settings: Finetuning | Pretraining, dataset: str, sensor: Size | None = None) -> Size:

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tespec.datasets.base import TEST, TRAIN
 from tespec.datasets.recording import fingerprint, require_stored
 from tespec.metrics import partial_means
 from tespec.pretraining.method import Method
+from tespec.runs.cost import require_memory
 from tespec.runs.data import Data, sibling
 from tespec.runs.pretrain import identity_of, pretrain
 from tespec.runs.run import WEIGHTS, Outcome, Run, plugin_of, run_or_load
@@ -116,7 +118,8 @@ def finetune(spec: CellSpec) -> Record:
             write_weights(run.folder / WEIGHTS, model.state_dict(), as_facts(run.settings) | beside)
         return {**outcome, "cost": cost}
 
-    return run_or_load(run, evaluate, lambda: train(run, model, batches))
+    require = partial(require_memory, run.settings, task.size, run.setup, run.device, freeze=spec.freeze)
+    return run_or_load(run, evaluate, partial(train, run, model, batches), require)
 
 
 def outcome_of(task: Any, scorer: Any, **said: str) -> Outcome:

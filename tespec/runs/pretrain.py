@@ -17,6 +17,7 @@ from tespec.datasets.recording import require_stored
 from tespec.models.backbone import Backbone
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import find_method, new_network, open_pretraining, own_settings, pretrain_method
+from tespec.runs.cost import require_memory
 from tespec.runs.data import Data, sibling
 from tespec.runs.run import Outcome, Run, plugin_of, run_or_load
 from tespec.runs.setup import Setup
@@ -77,7 +78,8 @@ def pretrain(
         began=began,
     )
     batches = deal(learned.steps, seed, setup.accumulate)
-    record = run_or_load(run, partial(_validated, run, learned, model), partial(train, run, model, batches))
+    require = partial(require_memory, settings, learned.size, setup, run.device)
+    record = run_or_load(run, partial(_validated, run, learned, model), partial(train, run, model, batches), require)
     return Pretrained(run.folder / WEIGHTS, record)
 
 

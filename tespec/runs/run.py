@@ -112,7 +112,12 @@ def plugin_of(model: nn.Module, kinds: set[type], **configs: str) -> str:
     return records.plugin_sha256(kinds | parts, own_files(**configs))
 
 
-def run_or_load(run: Run, evaluate: Callable[[], Outcome], train: Callable[[], Trained] = Trained) -> Record:
+def run_or_load(
+    run: Run,
+    evaluate: Callable[[], Outcome],
+    train: Callable[[], Trained] = Trained,
+    require: Callable[[], None] = lambda: None,
+) -> Record:
     """Load the complete record of a run without locking, or lock the run, compute it and write its record.
 
     If another process is computing the run, wait and use its result; if that process ends without a result, resume from
@@ -123,11 +128,13 @@ def run_or_load(run: Run, evaluate: Callable[[], Outcome], train: Callable[[], T
         run: the run.
         evaluate: scores the trained model, and saves its weights in the run's folder.
         train: trains the model, resuming from a checkpoint if there is one; default: no training.
+        require: refuses a training that cannot run here, before anything is written.
     """
     setup, opened = run.setup, time.monotonic() - run.began
     before = _existing(run)
     if before is not None and not setup.overwrite:
         return _taken(run, before)
+    require()
     with locked(setup.runs, run.name) as holder:
         found = _existing(run)
         if found is not None and (not setup.overwrite or found != before):

@@ -44,15 +44,21 @@ def newest_whole(folder: Path) -> tuple[Path | None, list[str]]:
     """Return the newest intact checkpoint, or None, and the names of newer damaged ones."""
     damaged: list[str] = []
     for path in reversed(checkpoints(folder)):
-        # A damaged archive can raise any exception.
-        with suppress(Exception), zipfile.ZipFile(path) as archive:
-            if archive.testzip() is None:
-                with suppress(pickle.UnpicklingError):  # whole, but with other objects: `read_checkpoint` refuses it
-                    # Fails if the archive's directory is damaged where `testzip` does not look.
-                    torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-                return path, damaged
+        if path.is_file() and _is_intact(path):
+            return path, damaged
         damaged.append(path.name)
     return None, damaged
+
+
+def _is_intact(path: Path) -> bool:
+    # A damaged archive can raise any exception.
+    with suppress(Exception), zipfile.ZipFile(path) as archive:
+        if archive.testzip() is None:
+            with suppress(pickle.UnpicklingError):  # whole, but with other objects: `read_checkpoint` refuses it
+                # Fails if the archive's directory is damaged where `testzip` does not look.
+                torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            return True
+    return False
 
 
 def read_checkpoint(path: Path, run: str) -> dict[str, Any]:

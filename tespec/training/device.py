@@ -6,8 +6,9 @@ import os
 import random
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -103,6 +104,46 @@ def choose_device(name: str | None) -> torch.device:
 def describe(device: torch.device) -> str:
     """Name of the device for records."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def available_memory(device: torch.device, root: Path = Path("/")) -> float:
+    """Memory that this process can still allocate on a device.
+
+    On a GPU, this is free memory and what torch's allocator holds unused. On a CPU, it is the smallest of the memory
+    that Linux counts as available and the rest of each cgroup limit (v1 and v2), where the cache of files counts as
+    free.
+
+    Args:
+        device: the device.
+        root: folder that holds `proc` and `sys`.
+
+    Returns:
+        bytes; infinity if the system does not tell, as on macOS.
+    """
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + unused
+    available = [float("inf")]
+    with suppress(OSError):
+        fields = dict(line.split()[:2] for line in (root / "proc/meminfo").read_text().splitlines())
+        available.append(1024 * int(fields["MemAvailable:"]))
+        groups = (root / "proc/self/cgroup").read_text()
+        for controller, path in re.findall(r"^\d+:(memory|):/(.*)$", groups, re.MULTILINE):
+            # In a container the path may be the host's, of which only the top folder exists.
+            folder = root / "sys/fs/cgroup" / controller / path
+            available += map(_rest_of_cgroup, [folder, *folder.parents])
+    return min(available)
+
+
+def _rest_of_cgroup(folder: Path) -> float:
+    for limit, usage, cache in (
+        ("memory.max", "memory.current", "inactive_file"),  # v2
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),  # v1
+    ):
+        with suppress(OSError, KeyError, ValueError):  # "max": no limit
+            fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            return int((folder / limit).read_text()) - int((folder / usage).read_text()) + int(fields[cache])
+    return float("inf")
 
 
 def with_precision(settings: OptimisationT, device: torch.device) -> OptimisationT:

@@ -105,7 +105,7 @@ def problem_of(tensor: Tensor | None, target: Tensor) -> str:
     """Describe why a tensor cannot be loaded into `target` (missing, dtype, shape, or values), "" if it can."""
     if tensor is None:
         return "is missing"
-    if target.is_floating_point() and tensor.dtype not in FLOATS:
+    if (target.is_floating_point() or tensor.is_floating_point()) and tensor.dtype not in FLOATS:
         return f"has dtype {tensor.dtype}, which is not supported for weights"
     if tensor.shape != target.shape:
         return f"has shape {tuple(tensor.shape)}, but this model needs {tuple(target.shape)}"
@@ -129,6 +129,8 @@ def read_recipe(path: Path) -> dict[str, Any]:
 
 
 def _is_safetensors(path: Path) -> bool:
+    if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
+        raise UserError(path, "is not a regular file", "check the path to the weights")
     try:
         with regular_file(path).open("rb") as file:
             start = file.read(9)

@@ -2,9 +2,11 @@
 
 import argparse
 import json
+import os
 import pickle
 import sys
 from collections import OrderedDict
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -98,7 +100,8 @@ def test_a_torn_file_is_refused_wherever_it_ends(tmp_path, kind):
     ("name", "content", "message"),
     [
         ("gone.pth", None, "gone.pth: no such weights file"),
-        ("folder", "", r"folder: cannot be read \(Is a directory\)"),
+        ("folder", Path.mkdir, "folder: is not a regular file; "),
+        ("pipe.pth", os.mkfifo, "pipe.pth: is not a regular file; "),
         ("empty.pth", {"epoch": 3}, "holds no tensors"),
         ("list.pth", [torch.ones(2)], "holds no state dict"),
         ("nan.pth", {"a": torch.ones(3), "b": torch.tensor([0.0, float("nan")])}, "b holds values that are not finite"),
@@ -106,8 +109,8 @@ def test_a_torn_file_is_refused_wherever_it_ends(tmp_path, kind):
     ],
 )
 def test_files_without_weights_are_named(tmp_path, name, content, message):
-    if content == "":
-        (tmp_path / name).mkdir()
+    if callable(content):
+        content(tmp_path / name)
     elif content is not None:
         torch.save(content, tmp_path / name)
     with pytest.raises(UserError, match=message):
