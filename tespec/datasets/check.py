@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,7 @@ from tespec.events.files import SourceHash, is_recorded
 from tespec.events.histogram import Region
 from tespec.events.intensity import estimate_high_pass, estimate_intensity
 from tespec.events.opening import require_same
-from tespec.events.packing import in_order
+from tespec.events.packing import scan
 from tespec.events.store import header_of, store_of, verify_store
 
 QUICK = 16  # labels that a quick check reads
@@ -72,13 +71,7 @@ class ScannedSource(EventSource):
         reader = self.reader()
         if self.rectify_map is not None:
             read_rectification(self.rectify_map, reader.height, reader.width)
-        count = clamped = first = last = 0
-        for events, raised in in_order(reader):
-            first, last = first if count else int(events.t[0]), int(events.t[-1])
-            count, clamped = count + len(events.t), clamped + raised
-        return SimpleNamespace(
-            height=reader.height, width=reader.width, count=count, t_first=first, t_last=last, clamped=clamped
-        )
+        return scan(reader)
 
 
 def check(dataset: LabelledDataset, *, quick: bool = False, processes: int = 1) -> Iterator[Checked]:

@@ -17,7 +17,7 @@ from tespec.core.settings import Downsample, Size
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles
 from tespec.datasets.recording import LabelledRecording, Recording, fixed_windows, require_one_size
-from tespec.datasets.sources import WINDOW_US, EventSource, is_archive, pack_missing, raise_or_leave_out, source_of
+from tespec.datasets.sources import WINDOW_US, is_archive, pack_missing, raise_or_leave_out, source_of
 from tespec.events.opening import FILES, format_of, has_columns
 from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES
@@ -211,12 +211,6 @@ class TrainValSplit(NamedTuple):
     excluded_test: tuple[str, ...]  # names of recordings that are left out because they are in a test split
     left_out: tuple[str, ...]  # names of recordings that are next to split folders, or not in a `dataset.json`
     damaged: dict[str, UserError]  # errors of skipped recordings by name
-
-    @property
-    def clamped(self) -> dict[Path, int]:
-        """Number of events whose time stepped back and was raised, for each recording with any."""
-        every = {each.path: each for each in (*self.train, *self.held_out) if isinstance(each.source, EventSource)}
-        return {path: count for path, each in every.items() if (count := each.stream.clamped)}
 
 
 def divide(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample
-from tespec.datasets.sources import ArchiveSource, Source, Windows
+from tespec.datasets.sources import ArchiveSource, EventSource, Source, Windows
 from tespec.events import PackedEvents
 from tespec.events.histogram import FlipZoom, Region
 
@@ -230,6 +230,15 @@ def fingerprint(*splits: Sequence[Recording]) -> str:
             digest.update(repr(recording.labels.checksums()).encode())
             digest.update(b"" if recording.ego_speed is None else recording.ego_speed.tobytes())
     return digest.hexdigest()[:12]
+
+
+def event_corrections(recordings: Iterable[Recording]) -> dict[str, str]:
+    """Describe how many events packing mended or dropped, as a line for a record's protocol, or none."""
+    streams = {each.path: each.stream for each in recordings if isinstance(each.source, EventSource)}
+    changed = [stream for stream in streams.values() if stream.clamped or stream.dropped]
+    clamped, dropped = sum(stream.clamped for stream in changed), sum(stream.dropped for stream in changed)
+    text = f"{clamped:,} times mended that were out of order, {dropped:,} events off the sensor dropped"
+    return {"corrections": f"in {len(changed)} recordings: {text}"} if changed else {}
 
 
 def reduced(height: int, width: int, downsample: Downsample) -> Region:

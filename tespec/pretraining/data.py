@@ -19,7 +19,7 @@ from tespec.datasets import images
 from tespec.datasets.batches import WHOLE, Shard, StepBatches, draw_mask
 from tespec.datasets.ddd17 import IMAGES
 from tespec.datasets.folder import TrainValSplit, divide, find_recordings
-from tespec.datasets.recording import Recording, fingerprint
+from tespec.datasets.recording import Recording, event_corrections, fingerprint
 from tespec.models import Backbone
 from tespec.models.backbone import reset
 
@@ -84,11 +84,10 @@ class EventData(_Data):
         self.damaged = tuple(split.damaged)
         region = split.train[0].region  # `divide` refuses recordings of different sizes
         self.size = region.height, region.width
-        clamped = "event timestamps went backwards and were clamped to the latest time before them"
         self.notes = (
             *_unused(split),
             *(f"skipped (damaged): {error}" for error in split.damaged.values()),
-            *(f"{path}: {count:,} {clamped}" for path, count in split.clamped.items()),
+            *map(": ".join, event_corrections((*split.train, *split.held_out)).items()),
         )
         return split
 

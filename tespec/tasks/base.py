@@ -20,7 +20,7 @@ from tespec.core.settings import Finetuning, HistogramSpec, Size, build
 from tespec.datasets import batches
 from tespec.datasets.base import TEST, TRAIN, LabelledDataset
 from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
-from tespec.datasets.recording import LabelledRecording, require_one_size, with_label_share
+from tespec.datasets.recording import LabelledRecording, event_corrections, require_one_size, with_label_share
 from tespec.datasets.sources import pack_missing
 from tespec.metrics import Score
 from tespec.models import Backbone, build_backbone
@@ -240,6 +240,7 @@ class Task(ABC):
         return {
             TRAIN: train,
             self.split: named(self.scored),
+            **event_corrections((*self.train, *self.scored)),
             **self.dataset.describe(),
             "events": self.dataset.rule.describe() + state,
             "scored": f"every {self.split} label once; test-time augmentation: {settings.test_time_augmentation}",

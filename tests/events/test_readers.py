@@ -175,7 +175,7 @@ def test_high_words_go_on_at_an_overflow_and_step_back_beside_it(tmp_path, highs
 @pytest.mark.parametrize(
     ("times", "wanted"),
     [
-        ([3_000_000_000, 1_000_000_000, 3_000_000_001], [3_000_000_000, 3_000_000_000, 3_000_000_001]),
+        ([3_000_000_000, 1_000_000_000, 3_000_000_001], [1_000_000_000, 1_000_000_000, 3_000_000_001]),
         ([3_000_000_000, 800_000_000], [3_000_000_000, PERIOD + 800_000_000]),  # more than half of the clock: overflow
         ([3, PERIOD - 2, 5], [3, 3, 5]),  # a step back right after the clock's start
         ([PERIOD - 1, 0, PERIOD - 2, 1], [PERIOD - 1, PERIOD, PERIOD, PERIOD + 1]),
@@ -402,7 +402,7 @@ BAD = {
     "us.npz": (changed(t=EVENTS.t.astype("f8")), "whole numbers stored as floats.*; write microseconds as"),
     "times.npz": (changed(t=EVENTS.t * np.nan), "has invalid times"),
     "ns.npz": (changed(t=NANOSECONDS), "after the year 5138"),
-    "reversed.npz": (changed(t=EVENTS.t[::-1]), "2,999 of 3,000 times are earlier than one before"),
+    "reversed.npz": (changed(t=EVENTS.t[::-1]), r"event 255 at 109,940 us is 0\.010 s earlier than one before it"),
     "text.npz": (changed(p=EVENTS.p.astype("S1")), "its x, y, t, p are uint16 "),
     "array.npy": (lambda path: np.save(path, np.zeros((9, 4))), "holds no events in a supported format; give a .dat"),
     "lacks.npz": (lambda path: np.savez(path, x=np.zeros(3)), "lacks one of the arrays x, y, t, p; give a file"),
