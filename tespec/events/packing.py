@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,10 @@ from tespec.events.readers.prophesee import empty_events
 from tespec.events.store import HEADER, LATEST, MILLISECOND, Facts, PackedEvents, open_store
 
 BLOCK = 1 << 16  # events checked at once, which stay in the CPU cache whatever the size of a reader's chunks
-GROUP = 1 << 20  # events written and hashed at once
+GROUP = 32  # parts of at most `BLOCK` events that are written and hashed at once
 LOOK_AHEAD = 2  # events after one that decide whether it is ahead of its successors
 AHEAD, LARGEST_STEP = 1_000, 10_000  # us, see `in_order`
+EARLIEST = -(1 << 62)  # us, before any event
 TOLERATED = 1e-3  # largest fraction of a recording's events that is dropped, and that is mended
 MANY = 10_000  # events; fewer do not show the resolution and the unit of their clock
 PER_TIME = 10  # events at each time of a clock that is too coarse for them
@@ -105,19 +106,20 @@ def _write(reader: Reader, folder: Path, progress: Callable[[int, int], None]) -
         ThreadPoolExecutor(2) as threads,
     ):
 
-        def write(parts: list[Part]) -> None:
-            for words, index in parts:
+        def write(group: list[Part]) -> None:
+            for words, index in group:
                 words_file.write(words.data)
                 index_file.write(index.data)
                 digests[store.WORDS].update(words.data)
                 digests[store.INDEX].update(index.data)
 
         tasks: list[Future[None]] = []
-        for parts in _grouped(_packed(reader, facts)):
-            for task in tasks:  # wait for the previous parts, to hold few in memory
+        parts = _packed(reader, facts)
+        for group in iter(lambda: list(islice(parts, GROUP)), []):
+            for task in tasks:  # wait for the previous group, to hold few in memory
                 task.result()
             total = max(facts.count, reader.events)
-            tasks = [threads.submit(source.advance, facts.count / total), threads.submit(write, parts)]
+            tasks = [threads.submit(source.advance, facts.count / total), threads.submit(write, group)]
             progress(facts.count, total)
         for task in tasks:
             task.result()
@@ -128,18 +130,6 @@ def _write(reader: Reader, folder: Path, progress: Callable[[int, int], None]) -
     header["source"] = source.describe()
     header["sha256"] = {name: digest.hexdigest() for name, digest in digests.items()}
     (folder / HEADER).write_text(json.dumps(header, indent=1) + "\n")
-
-
-def _grouped(parts: Iterator[Part]) -> Iterator[list[Part]]:
-    """Yield lists of parts with at least `GROUP` events each, but for the last."""
-    group, count = [], 0
-    for part in parts:
-        group.append(part)
-        count += len(part[0])
-        if count >= GROUP:
-            yield group
-            group, count = [], 0
-    yield group
 
 
 def _packed(reader: Reader, facts: Facts) -> Iterator[Part]:
@@ -179,50 +169,54 @@ def in_order(reader: Reader, facts: Facts) -> Iterator[Events]:
     if reader.width > store.MAX_WIDTH or reader.height > store.MAX_HEIGHT:
         what = f"its sensor of {reader.width}x{reader.height} px is too large for a packed store"
         raise UserError(reader.path, what, f"use at most {store.MAX_WIDTH}x{store.MAX_HEIGHT} px")
-    times, coarse = 1, True  # number of different times, while none are 1 ms or less apart
-    for events in _mended(reader, facts):
-        if not len(events.t):
-            continue
-        if not facts.count:
-            facts.t_first = facts.t_last = int(events.t[0])
+    path, hours = reader.path, 0.0
+    times, coarse = 1, True  # number of different times, while none differ by 1 ms or less
+    for events in (part for part in _mended(reader, facts) if len(part.t)):
+        facts.t_first = facts.t_first if facts.count else int(events.t[0])
         if coarse:
-            changes, coarse = _count_changes(events.t, facts.t_last)
-            times += changes
+            gaps = np.diff(events.t, prepend=facts.t_last if facts.count else facts.t_first)
+            times += int(np.count_nonzero(gaps))
+            coarse = not ((gaps > 0) & (gaps <= MILLISECOND)).any()
         facts.count, facts.t_last = facts.count + len(events.t), int(events.t[-1])
-        if facts.t_last // MILLISECOND - facts.t_first // MILLISECOND >= store.LONGEST_MS:
-            hours = (facts.t_last - facts.t_first) / HOUR
-            what = f"lasts {hours:,.0f} h by its timestamps, so at least one is damaged, or they are in nanoseconds"
-            raise UserError(reader.path, what, "copy it again, or write its times in microseconds")
+        hours = (facts.t_last - facts.t_first) / HOUR
+        if hours >= store.LONGEST_HOURS or max(-facts.t_first, facts.t_last) > LATEST:
+            what = f"has times from {facts.t_first:,} to {facts.t_last:,} us, over 8 h or after the year 5138"
+            remedy = "copy it again, or write its times in microseconds"
+            raise UserError(path, f"{what}, so at least one is damaged, or they are in nanoseconds", remedy)
         yield events
     if not facts.count:
-        raise UserError(reader.path, "holds no events", "give a recording with events")
+        raise UserError(path, "holds no events", "give a recording with events")
     if coarse and facts.count >= max(MANY, PER_TIME * times):
         what = f"its {facts.count:,} events have {times:,} different times, more than 1 ms apart: too coarse for bins"
-        raise UserError(reader.path, what, "write its times as integers in microseconds or as float64 in seconds")
-    hours, pixels = (facts.t_last - facts.t_first) / HOUR, facts.height * facts.width
-    if facts.count >= MANY and hours > 1 and facts.count < QUIETEST * pixels * hours * 3600:
+        raise UserError(path, what, "write its times as integers in microseconds or as float64 in seconds")
+    if hours > 1 and MANY <= facts.count < QUIETEST * facts.height * facts.width * hours * 3600:
         what = f"its {facts.count:,} events last {hours:.1f} h, so its times are probably in nanoseconds"
         remedy = "write its times in microseconds, or cut a recording that is really so quiet into parts below 1 h"
-        raise UserError(reader.path, what, remedy)
+        raise UserError(path, what, remedy)
 
 
 def _mended(reader: Reader, facts: Facts) -> Iterator[Events]:
     """Yield parts of a recording without times that step back; `facts` is of the events yielded before."""
-    first, held = "", Events(*empty_events(0))
-    for block in chain(_on_sensor(reader, facts), [None]):
-        latest = facts.t_last if facts.count else -LATEST
-        if block is not None and len(block.t) > LOOK_AHEAD and _is_ordered(latest, held.t, block.t):
+    path, first, end = reader.path, "", Events(*empty_events(0))
+    held = end
+    for block in chain(_on_sensor(reader, facts), [end]):
+        latest = facts.t_last if facts.count else EARLIEST
+        borders = np.concatenate(([latest], held.t, block.t[:1]))
+        is_in_order = (borders[1:] >= borders[:-1]).all() and (block.t[1:] >= block.t[:-1]).all()
+        if is_in_order and len(block.t) > LOOK_AHEAD:  # nearly always; nothing is copied
             yield held
             yield _select(block, slice(-LOOK_AHEAD))
             held = _select(block, slice(-LOOK_AHEAD, None))
             continue
-        events = held if block is None else _joined(held, block)
-        number = len(events.t) - (0 if block is None else min(LOOK_AHEAD, len(events.t)))
+        columns: Any = zip(held, block, strict=True)
+        events = Events(*(np.concatenate(pair) for pair in columns))
+        number = len(events.t) if block is end else max(len(events.t) - LOOK_AHEAD, 0)
         times, fault = _mend(events.t, latest, number)
         if fault < number:
-            before = int(times[fault - 1]) if fault else latest
-            raise _refused_time(reader.path, facts.count + fault, int(events.t[fault]), before)
-        (mended,) = np.nonzero(times != events.t[:number])
+            index, time, before = facts.count + fault, int(events.t[fault]), int(times[fault - 1]) if fault else latest
+            what = f"event {index:,} at {time:,} us is {(before - time) / 1e6:,.3f} s earlier than one before it"
+            raise UserError(path, what, "sort its events by time, or cut it where its clock starts again")
+        mended = np.flatnonzero(times != events.t[:number])
         if len(mended) and not first:
             first = f"{events.t[mended[0]]:,} us of event {facts.count + mended[0]:,}"
         facts.clamped += len(mended)
@@ -230,22 +224,7 @@ def _mended(reader: Reader, facts: Facts) -> Iterator[Events]:
         yield _select(events, slice(number))._replace(t=times)
     if facts.clamped > max(1, TOLERATED * facts.count):
         what = f"{facts.clamped:,} of {facts.count:,} times are not in order, the first is {first}"
-        raise UserError(reader.path, what, "sort its events by time, or copy it again")
-
-
-def _joined(*parts: Events) -> Events:
-    columns: Any = zip(*parts, strict=True)
-    return Events(*(np.concatenate(column) for column in columns))
-
-
-def _select(events: Events, which: slice | NDArray[np.bool_]) -> Events:
-    return Events(events.x[which], events.y[which], events.t[which], events.p[which])
-
-
-def _is_ordered(latest: int, held: NDArray[np.int64], t: NDArray[np.int64]) -> bool:
-    """Whether no time steps back or is out of range, from `latest` over those held to the last of t."""
-    bounds = np.concatenate(([latest], held, t[:1]))
-    return bool(t[-1] <= LATEST and (bounds[1:] >= bounds[:-1]).all() and (t[1:] >= t[:-1]).all())
+        raise UserError(path, what, "sort its events by time, or copy it again")
 
 
 @njit(cache=True, nogil=True)
@@ -253,8 +232,6 @@ def _mend(t, latest, number):  # type: ignore[no-untyped-def]
     """Mend the first times by the rule of `in_order`; return them, and the index of the first that cannot be mended."""
     times = t[:number].copy()
     for i in range(number):
-        if abs(t[i]) > LATEST:
-            return times, i
         if i + 1 < len(t) and latest <= t[i + 1] < t[i]:
             both = i + 2 < len(t) and max(t[i + 1], t[i + 2]) < t[i] - AHEAD
             if both or t[i + 1] < t[i] - LARGEST_STEP:
@@ -265,48 +242,26 @@ def _mend(t, latest, number):  # type: ignore[no-untyped-def]
     return times, number
 
 
-def _refused_time(path: Path, index: int, time: int, before: int) -> UserError:
-    if abs(time) > LATEST:
-        what = f"has an event at {time} us, after the year 5138: it is damaged or its times are in nanoseconds"
-        return UserError(path, what, "copy it again, or write its times in microseconds")
-    what = f"event {index:,} at {time:,} us is {(before - time) / 1e6:,.3f} s earlier than one before it"
-    return UserError(path, what, "sort its events by time, or cut it where its clock starts again")
-
-
-@njit(cache=True, nogil=True)
-def _count_changes(t, before):  # type: ignore[no-untyped-def]
-    """Number of times that differ from the one before, up to the first by 1 ms or less, and whether there is none."""
-    changes = 0
-    for time in t:
-        if time != before:
-            if time - before <= MILLISECOND:
-                return changes, False
-            changes += 1
-        before = time
-    return changes, True
+def _select(events: Events, which: slice | NDArray[np.bool_]) -> Events:
+    return Events(events.x[which], events.y[which], events.t[which], events.p[which])
 
 
 def _on_sensor(reader: Reader, facts: Facts) -> Iterator[Events]:
     """Yield non-empty blocks of a recording's events without those off the sensor, which `facts` counts."""
     total = columns = rows = 0
-
-    def refuse_above(limit: float) -> None:
-        if facts.dropped > limit:
-            what = f"has events on {columns}x{rows} px, but its sensor has {reader.width}x{reader.height} px"
-            raise UserError(reader.path, what, "copy it again, or correct the sensor size")
-
-    for chunk in reader.chunks():
-        for begin in range(0, len(chunk.t), BLOCK):
-            block = _select(chunk, slice(begin, begin + BLOCK))
-            total += len(block.t)
-            last_column, last_row = int(block.x.max()), int(block.y.max())
-            if last_column >= reader.width or last_row >= reader.height:
-                columns, rows = max(columns, last_column + 1), max(rows, last_row + 1)
-                inside = (block.x < reader.width) & (block.y < reader.height)
-                block = _select(block, inside)
-                facts.dropped += len(inside) - len(block.t)
-                # A wrong size does not need the rest of the file, whose number of events may be an estimate.
-                refuse_above(max(1, 10 * TOLERATED * max(total, reader.events)))
-            if len(block.t):
-                yield block
-    refuse_above(max(1, TOLERATED * total) if total > 1 else 0)
+    chunks = ((chunk, begin) for chunk in reader.chunks() for begin in range(0, len(chunk.t), BLOCK))
+    for block in (_select(chunk, slice(begin, begin + BLOCK)) for chunk, begin in chunks):
+        total += len(block.t)
+        last_column, last_row = int(block.x.max()), int(block.y.max())
+        if last_column >= reader.width or last_row >= reader.height:
+            columns, rows = max(columns, last_column + 1), max(rows, last_row + 1)
+            inside = (block.x < reader.width) & (block.y < reader.height)
+            block = _select(block, inside)
+            facts.dropped += len(inside) - len(block.t)
+            if facts.dropped > 10 * max(1, TOLERATED * max(total, reader.events)):
+                break  # a wrong size does not need the rest of the file, whose number of events may be an estimate
+        if len(block.t):
+            yield block
+    if facts.dropped > max(1, TOLERATED * total) or facts.dropped == total > 0:
+        what = f"has events on {columns}x{rows} px, but its sensor has {reader.width}x{reader.height} px"
+        raise UserError(reader.path, what, "copy it again, or correct the sensor size")

@@ -27,7 +27,7 @@ HEADER, WORDS, INDEX = "header.json", "events.u32", "index.i64"
 STORE = ".store"  # suffix of a store's folder, after the name of the file it was made from
 AGAIN = "pack the recording again, or copy the store again"
 MAPPED = 128  # stores kept memory-mapped, with two open files each
-LONGEST_MS = 8 * 3600 * 1000  # 8 h, with an index of 0.2 GB; a longer recording has a damaged timestamp
+LONGEST_HOURS = 8  # with an index of 0.2 GB; a longer recording has a damaged timestamp
 LATEST = 10**17  # us since 1970: the year 5138; today's time in nanoseconds is a larger number
 MILLISECOND = 1000  # us
 BLOCK = 1 << 12  # events counted per block, whose histogram indices stay in the L1 cache
@@ -154,7 +154,7 @@ def header_of(folder: Path) -> dict[str, Any]:
         fits = 0 < facts.height <= MAX_HEIGHT and 0 < facts.width <= MAX_WIDTH and header["version"] == VERSION
         fits = fits and facts.count > 0 and facts.clamped >= 0 and facts.dropped >= 0
         fits = fits and -LATEST <= facts.t_first <= facts.t_last <= LATEST
-        fits = fits and facts.t_last - facts.t_first <= (LONGEST_MS + 1) * MILLISECOND
+        fits = fits and facts.t_last - facts.t_first < LONGEST_HOURS * 3600 * 10**6
         source = header["source"]
         fits = fits and {"name", "sha256", "files"} <= source.keys() and isinstance(header["sha256"], dict)
         fits = fits and isinstance(source["files"], list) and all(isinstance(file, dict) for file in source["files"])

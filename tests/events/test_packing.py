@@ -87,7 +87,7 @@ def late(t, at, by_us=1_200_000, number=1):
 
 
 @pytest.mark.parametrize("at", [0, 1, 4_000, 19_998], ids=["first", "second", "middle", "last but one"])
-@pytest.mark.parametrize("by_us", [30_000, 1_200_000, 2**31])
+@pytest.mark.parametrize("by_us", [30_000, 1_200_000, 2**31, 9 * 10**18])
 def test_one_event_ahead_of_the_others_is_lowered_and_no_other_changes(at, by_us):
     stream, wanted = in_memory(*BUSY._replace(t=late(BUSY.t, at, by_us))), BUSY.t.copy()
     wanted[at] = BUSY.t[at + 1]
@@ -118,9 +118,9 @@ DAMAGED = {
     "late burst": (late(BUSY.t, 9_000, number=2), r"event 9,002 at 1,\d+,\d+ us is 1\.\d+ s earlier"),
     "sorted by polarity": (np.r_[BUSY.t[::2], BUSY.t[1::2]], r"event 10,000 at \d+ us is 3\.99\d s earlier"),
     "many small steps": (swapped(BUSY.t, 21), r"21 of 20,000 times are not in order, the first is \S+ us of event 701"),
-    "year 5139": (late(BUSY.t, 9_000, 10**17), r"an event at 1000\d+ us, after the year 5138: it is damaged or"),
-    "nanoseconds of a day": (BUSY.t + 1_700_000_000 * 10**9, r"after the year 5138: it is damaged or its times are in"),
-    "9 h": (late(BUSY.t, 9_000, 9 * 3_600 * 10**6, 11_000), r"lasts 9 h by its timestamps, so at least one is damaged"),
+    "year 5139": (late(BUSY.t, 9_000, 10**17, 11_000), r"to 100,0\S+ us, over 8 h or after the year 5138"),
+    "nanoseconds of a day": (BUSY.t + 1_700_000_000 * 10**9, r"to 1,7\S+ us, over 8 h or after the year 5138"),
+    "9 h": (late(BUSY.t, 9_000, 9 * 3_600 * 10**6, 11_000), r"to 32,403,9\S+ us, over 8 h or"),
     "float32 since 1970": (
         ((1.5e9 + BUSY.t / 1e4).astype("f4").astype("f8") * 1e6).astype("i8"),
         r"its 20,000 events have 4 different times, more than 1 ms apart: too coarse for bins",
@@ -166,7 +166,9 @@ def test_few_events_off_the_sensor_are_dropped_and_counted(tmp_path, number, dro
     reader, folder = reader_of(tmp_path / "a", events), tmp_path / "store"
     if dropped > 20 or dropped == number:
         for read in (load, scan, lambda reader: pack(reader, folder)):
-            with pytest.raises(UserError, match="has events on 1309x6 px, but its sensor has 8x6 px; copy it again"):
+            with pytest.raises(
+                UserError, match=r"has events on 1309x[46] px, but its sensor has 8x6 px; copy it again"
+            ):
                 read(reader)
         return
     for stream in (load(reader), open_store(pack(reader, folder))):
