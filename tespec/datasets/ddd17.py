@@ -107,8 +107,8 @@ class Ddd17(LabelledDataset):
         start = taken[images[0] - 1] if images[0] else min(facts.t_first, times[0] - 1)
         if (np.diff(times, prepend=start) <= 0).any():
             raise UserError(folder / INDEX, "the image times step back or repeat", "copy the folder again")
-        if (needed := int(following[images].max())) > facts.count:
-            what = f"truncated: {facts.count} events, but the masks need {needed}"
+        if (needed := int(following[images].max())) > (count := facts.count + facts.dropped):
+            what = f"truncated: {count} events, but the masks need {needed}"
             raise UserError(folder / EVENTS, what, "copy the event files again")
         labels, region = MaskFiles(place, tuple(masks.values())), Region(self.protocol.rows, facts.width)
         ego_speed = None

@@ -20,7 +20,7 @@ from tespec.datasets.labels import MaskFiles
 from tespec.datasets.mvsec import DATA
 from tespec.datasets.prophesee import EVENT_FILES
 from tespec.datasets.recording import LabelledRecording, Recording, fixed_windows, require_one_size
-from tespec.datasets.sources import EventSource, pack_missing, raise_or_leave_out
+from tespec.datasets.sources import pack_missing, raise_or_leave_out
 from tespec.datasets.splits import UNDERSTOOD, split_folders, split_named
 from tespec.events.opening import FILES, format_of
 from tespec.events.readers import arrays
@@ -242,12 +242,6 @@ class TrainValSplit(NamedTuple):
     excluded_test: tuple[str, ...]  # names of recordings that are left out because they are in a test split
     left_out: tuple[str, ...]  # names of recordings that are next to split folders, or not in a `dataset.json`
     damaged: dict[str, UserError]  # errors of skipped recordings by name
-
-    @property
-    def clamped(self) -> dict[Path, int]:
-        """Number of events whose time stepped back and was raised, for each recording with any."""
-        every = {each.path: each for each in (*self.train, *self.held_out) if isinstance(each.source, EventSource)}
-        return {path: count for path, each in every.items() if (count := each.stream.clamped)}
 
 
 def divide(

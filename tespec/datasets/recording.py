@@ -14,7 +14,7 @@ from tespec.core.errors import UserError
 from tespec.core.settings import Binning, Downsample
 from tespec.datasets.archive import ArchiveSource, Source
 from tespec.datasets.augment import FlipZoom
-from tespec.datasets.sources import Windows
+from tespec.datasets.sources import EventSource, Windows
 from tespec.events import PackedEvents, window_histograms
 from tespec.events.histogram import Region
 
@@ -254,6 +254,15 @@ def fingerprint(*splits: Sequence[Recording]) -> str:
             digest.update(repr(recording.labels.checksums()).encode())
             digest.update(b"" if recording.ego_speed is None else recording.ego_speed.tobytes())
     return digest.hexdigest()[:12]
+
+
+def event_corrections(recordings: Iterable[Recording]) -> dict[str, str]:
+    """Describe how many events packing mended or dropped, as a line for a record's protocol, or none."""
+    streams = {each.path: each.stream for each in recordings if isinstance(each.source, EventSource)}
+    changed = [stream for stream in streams.values() if stream.clamped or stream.dropped]
+    clamped, dropped = sum(stream.clamped for stream in changed), sum(stream.dropped for stream in changed)
+    text = f"{clamped:,} times mended that were out of order, {dropped:,} events off the sensor dropped"
+    return {"corrections": f"in {len(changed)} recordings: {text}"} if changed else {}
 
 
 def reduced(height: int, width: int, downsample: Downsample) -> Region:

@@ -8,10 +8,13 @@ import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import asdict
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
@@ -20,10 +23,21 @@ from tespec.core.progress import say
 from tespec.events import store
 from tespec.events.files import SourceHash, is_of
 from tespec.events.readers import Events, Reader
-from tespec.events.store import HEADER, MILLISECOND, Facts, PackedEvents, open_store
+from tespec.events.store import HEADER, LATEST, MILLISECOND, Facts, PackedEvents, open_store
 
-LATEST = 10**17  # us since 1970: the year 5138; today's time in nanoseconds is a larger number
+BLOCK = 1 << 16  # events checked at once, which stay in the CPU cache whatever the size of a reader's chunks
+GROUP = 32  # parts of at most `BLOCK` events that are written and hashed at once
+LOOK_AHEAD = 2  # events after one that decide whether it is ahead of its successors
+AHEAD, LARGEST_STEP = 1_000, 10_000  # us, see `in_order`
+EARLIEST = -(1 << 62)  # us, before any event
+TOLERATED = 1e-3  # largest fraction of a recording's events that is dropped, and that is mended
+MANY = 10_000  # events; fewer do not show the resolution and the unit of their clock
+PER_TIME = 10  # events at each time of a clock that is too coarse for them
+QUIETEST = 0.02  # events per pixel and s of a recording over an hour
+HOUR = 3_600_000_000  # us
 NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+
+Part = tuple[NDArray[np.uint32], NDArray[np.int64]]  # packed events, and indices of the first of each millisecond
 
 
 class NotWritable(UserError):
@@ -32,9 +46,18 @@ class NotWritable(UserError):
 
 def load(reader: Reader) -> PackedEvents:
     """Load all events of a recording into memory."""
-    words, index, (first_ms, *_), raised = zip(*_packed(reader), strict=True)
+    facts = Facts(reader.height, reader.width)
+    words, index = zip(*_packed(reader, facts), strict=True)
     arrays = np.concatenate(words), np.concatenate(index)
-    return PackedEvents(reader.path, (reader.height, reader.width), first_ms, sum(raised), lambda: arrays)
+    return PackedEvents(reader.path, facts, lambda: arrays)
+
+
+def scan(reader: Reader) -> Facts:
+    """Read a recording once without keeping its events; it is refused for the same reasons as when it is packed."""
+    facts = Facts(reader.height, reader.width)
+    for _ in in_order(reader, facts):
+        pass
+    return facts
 
 
 def pack(reader: Reader, folder: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> Path:
@@ -73,93 +96,171 @@ def pack(reader: Reader, folder: Path, progress: Callable[[int, int], None] = la
 
 
 def _write(reader: Reader, folder: Path, progress: Callable[[int, int], None]) -> None:
-    """Write packed events, index and header."""
-    source = SourceHash(reader.path)
+    """Write packed events, index and header; one thread hashes the source, one writes and hashes the store."""
+    source, facts = SourceHash(reader.path), Facts(reader.height, reader.width)
     digests = {store.WORDS: hashlib.sha256(), store.INDEX: hashlib.sha256()}
-    header: dict[str, Any] = {"format": store.FORMAT, "version": store.VERSION}
-    header |= {"height": reader.height, "width": reader.width, "count": 0, "clamped": 0}
     with (
-        (folder / store.WORDS).open("wb") as words,
-        (folder / store.INDEX).open("wb") as index,
-        ThreadPoolExecutor(1) as thread,
+        (folder / store.WORDS).open("wb") as words_file,
+        (folder / store.INDEX).open("wb") as index_file,
+        ThreadPoolExecutor(2) as threads,
     ):
 
-        def take_hashes(parts: tuple[NDArray[Any], ...], share: float) -> None:
-            for digest, part in zip(digests.values(), parts, strict=True):
-                digest.update(part.data)
-            source.advance(share)
+        def write(group: list[Part]) -> None:
+            for words, index in group:
+                words_file.write(words.data)
+                index_file.write(index.data)
+                digests[store.WORDS].update(words.data)
+                digests[store.INDEX].update(index.data)
 
-        hashing: Future[Any] = thread.submit(int)
-        for chunk, starts, header["first_ms"], raised in _packed(reader):
-            header["count"] += len(chunk)
-            header["clamped"] += raised
-            total = max(header["count"], reader.events)
-            words.write(chunk.data)
-            index.write(starts.data)
-            hashing.result()  # wait for the previous part, to hold few in memory
-            hashing = thread.submit(take_hashes, (chunk, starts), header["count"] / total)
-            progress(header["count"], total)
-        hashing.result()
-        for file in (words, index):
+        tasks: list[Future[None]] = []
+        parts = _packed(reader, facts)
+        for group in iter(lambda: list(islice(parts, GROUP)), []):
+            for task in tasks:  # wait for the previous group, to hold few in memory
+                task.result()
+            total = max(facts.count, reader.events)
+            tasks = [threads.submit(source.advance, facts.count / total), threads.submit(write, group)]
+            progress(facts.count, total)
+        for task in tasks:
+            task.result()
+        for file in (words_file, index_file):
             file.flush()
             os.fsync(file.fileno())
+    header: dict[str, Any] = {"format": store.FORMAT, "version": store.VERSION, **asdict(facts)}
     header["source"] = source.describe()
     header["sha256"] = {name: digest.hexdigest() for name, digest in digests.items()}
     (folder / HEADER).write_text(json.dumps(header, indent=1) + "\n")
 
 
-def _packed(reader: Reader) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64], int, int]]:
-    """Yield parts of packed events and index, the recording's first millisecond, and the number of raised times."""
+def _packed(reader: Reader, facts: Facts) -> Iterator[Part]:
+    """Yield parts of packed events and of their index; for `facts`, see `in_order`."""
+    next_ms = None
+    for events in in_order(reader, facts):
+        next_ms = facts.t_first // MILLISECOND if next_ms is None else next_ms
+        words, index = store.pack_words(*events, facts.count - len(events.t), next_ms)
+        yield words, index
+        next_ms += len(index)
+    yield np.empty(0, np.uint32), np.array([facts.count])
+
+
+def in_order(reader: Reader, facts: Facts) -> Iterator[Events]:
+    """Yield a recording's events on the sensor in time order, in non-empty parts, and add them up in `facts`.
+
+    Events off the sensor are dropped. Times that step back are mended:
+
+    - An event that is ahead of its successors is lowered to the time of the next event: the next event is earlier by
+      more than 10 ms, or the next two both by more than 1 ms, but the next is not earlier than any event before.
+    - Any other event that is earlier than one before it, by at most 10 ms, is raised to the latest time before it.
+
+    At most .1 % of the events may be dropped, and at most .1 % mended, or one of each. A recording with more of them or
+    with a larger step back (its clock was reset or overflows, it was concatenated, it is sorted by something else) is
+    refused. So are times that cannot be microseconds:
+
+    - They are later than the year 5138, or span 8 h or more.
+    - They are coarser than 1 ms, while the bins of histograms are 3 to 10 ms: in at least 10,000 events, no two
+      different times are 1 ms or less apart, and 10 or more events have the same time on average.
+    - They are nanoseconds: at least 10,000 events in over an hour, fewer than 0.02 per pixel and s. Leak currents alone
+      cause about 0.1. The busiest recordings have about 10, which is 0.01 if nanoseconds are read as microseconds.
+
+    Args:
+        reader: the recording.
+        facts: height and width of its sensor; the rest is zero before, and complete after the last part.
+    """
     if reader.width > store.MAX_WIDTH or reader.height > store.MAX_HEIGHT:
         what = f"its sensor of {reader.width}x{reader.height} px is too large for a packed store"
         raise UserError(reader.path, what, f"use at most {store.MAX_WIDTH}x{store.MAX_HEIGHT} px")
-    first_ms, next_ms, written = 0, 0, 0
-    for events, raised in in_order(reader):
-        last_ms = int(events.t[-1]) // MILLISECOND
-        if not written:
-            first_ms = next_ms = int(events.t[0]) // MILLISECOND
-        if last_ms - first_ms >= store.LONGEST_MS:
-            what = f"lasts {(last_ms - first_ms) / 3.6e6:,.0f} h by its timestamps, so at least one is damaged"
-            raise UserError(reader.path, what, "copy it again")
-        # Later events are not before the last millisecond of these, so the index is final up to it.
-        index = written + np.searchsorted(events.t, MILLISECOND * np.arange(next_ms, last_ms + 1))
-        yield store.pack_words(*events), index, first_ms, raised
-        next_ms, written = last_ms + 1, written + len(events.t)
-    yield np.empty(0, np.uint32), np.array([written]), first_ms, 0
+    path, hours = reader.path, 0.0
+    times, coarse = 1, True  # number of different times, while none differ by 1 ms or less
+    for events in (part for part in _mended(reader, facts) if len(part.t)):
+        facts.t_first = facts.t_first if facts.count else int(events.t[0])
+        if coarse:
+            gaps = np.diff(events.t, prepend=facts.t_last if facts.count else facts.t_first)
+            times += int(np.count_nonzero(gaps))
+            coarse = not ((gaps > 0) & (gaps <= MILLISECOND)).any()
+        facts.count, facts.t_last = facts.count + len(events.t), int(events.t[-1])
+        hours = (facts.t_last - facts.t_first) / HOUR
+        if hours >= store.LONGEST_HOURS or max(-facts.t_first, facts.t_last) > LATEST:
+            what = f"has times from {facts.t_first:,} to {facts.t_last:,} us, over 8 h or after the year 5138"
+            remedy = "copy it again, or write its times in microseconds"
+            raise UserError(path, f"{what}, so at least one is damaged, or they are in nanoseconds", remedy)
+        yield events
+    if not facts.count:
+        raise UserError(path, "holds no events", "give a recording with events")
+    if coarse and facts.count >= max(MANY, PER_TIME * times):
+        what = f"its {facts.count:,} events have {times:,} different times, more than 1 ms apart: too coarse for bins"
+        raise UserError(path, what, "write its times as integers in microseconds or as float64 in seconds")
+    if hours > 1 and MANY <= facts.count < QUIETEST * facts.height * facts.width * hours * 3600:
+        what = f"its {facts.count:,} events last {hours:.1f} h, so its times are probably in nanoseconds"
+        remedy = "write its times in microseconds, or cut a recording that is really so quiet into parts below 1 h"
+        raise UserError(path, what, remedy)
 
 
-def in_order(reader: Reader) -> Iterator[tuple[Events, int]]:
-    """Yield non-empty chunks of a recording's events, and how many of their times were raised.
-
-    A time that steps back is raised to the latest time before it. A recording with no events, with events outside of
-    its sensor or after the year 5138, or whose times nearly all step back raises a `UserError`.
-    """
-    latest, raised_of = None, np.zeros(2, np.int64)
-    for x, y, t, p in reader.chunks():
-        if not len(t):
+def _mended(reader: Reader, facts: Facts) -> Iterator[Events]:
+    """Yield parts of a recording without times that step back; `facts` is of the events yielded before."""
+    path, first, end = reader.path, "", Events(*(np.empty(0, kind) for kind in ("u2", "u2", "i8", "u1")))
+    held = end
+    for block in chain(_on_sensor(reader, facts), [end]):
+        latest = facts.t_last if facts.count else EARLIEST
+        borders = np.concatenate(([latest], held.t, block.t[:1]))
+        is_in_order = (borders[1:] >= borders[:-1]).all() and (block.t[1:] >= block.t[:-1]).all()
+        if is_in_order and len(block.t) > LOOK_AHEAD:  # nearly always; nothing is copied
+            yield held
+            yield _select(block, slice(-LOOK_AHEAD))
+            held = _select(block, slice(-LOOK_AHEAD, None))
             continue
-        columns, rows = int(x.max()) + 1, int(y.max()) + 1
-        if columns > reader.width or rows > reader.height:
-            what = f"has events on {columns}x{rows} px, but its sensor has {reader.width}x{reader.height} px"
-            raise UserError(reader.path, what, "copy it again, or correct the sensor size")
-        times = np.maximum.accumulate(t if latest is None else np.maximum(t, latest))
-        raised, latest = int(np.count_nonzero(times != t)), int(times[-1])
-        if max(abs(int(times[0])), abs(latest)) > LATEST:
-            what = f"has an event at {times[-1]} us, after the year 5138: it is damaged or its times are in nanoseconds"
-            raise UserError(reader.path, what, "copy it again, or write its times in microseconds")
-        raised_of += raised, len(t)
-        yield Events(x, y, times, p), raised
-    if latest is None:
-        raise UserError(reader.path, "holds no events", "give a recording with events")
-    if 10 * raised_of[0] > 9 * raised_of[1]:
-        what = f"{raised_of[0]:,} of {raised_of[1]:,} times are earlier than one before them"
-        raise UserError(reader.path, what, "sort its events by time, or copy it again")
+        columns: Any = zip(held, block, strict=True)
+        events = Events(*(np.concatenate(pair) for pair in columns))
+        number = len(events.t) if block is end else max(len(events.t) - LOOK_AHEAD, 0)
+        times, fault = _mend(events.t, latest, number)
+        if fault < number:
+            index, time, before = facts.count + fault, int(events.t[fault]), int(times[fault - 1]) if fault else latest
+            what = f"event {index:,} at {time:,} us is {(before - time) / 1e6:,.3f} s earlier than one before it"
+            raise UserError(path, what, "sort its events by time, or cut it where its clock starts again")
+        mended = np.flatnonzero(times != events.t[:number])
+        if len(mended) and not first:
+            first = f"{events.t[mended[0]]:,} us of event {facts.count + mended[0]:,}"
+        facts.clamped += len(mended)
+        held = _select(events, slice(number, None))
+        yield _select(events, slice(number))._replace(t=times)
+    if facts.clamped > max(1, TOLERATED * facts.count):
+        what = f"{facts.clamped:,} of {facts.count:,} times are not in order, the first is {first}"
+        raise UserError(path, what, "sort its events by time, or copy it again")
 
 
-def scan(reader: Reader) -> Facts:
-    """Read a recording once, without keeping its events."""
-    count = clamped = first = last = 0
-    for events, raised in in_order(reader):
-        first, last = first if count else int(events.t[0]), int(events.t[-1])
-        count, clamped = count + len(events.t), clamped + raised
-    return Facts(reader.height, reader.width, count, first, last, clamped, 0)
+@njit(cache=True, nogil=True)
+def _mend(t, latest, number):  # type: ignore[no-untyped-def]
+    """Mend the first times by the rule of `in_order`; return them, and the index of the first that cannot be mended."""
+    times = t[:number].copy()
+    for i in range(number):
+        if i + 1 < len(t) and latest <= t[i + 1] < t[i]:
+            both = i + 2 < len(t) and max(t[i + 1], t[i + 2]) < t[i] - AHEAD
+            if both or t[i + 1] < t[i] - LARGEST_STEP:
+                times[i] = t[i + 1]
+        if times[i] < latest - LARGEST_STEP:
+            return times, i
+        times[i] = latest = max(times[i], latest)
+    return times, number
+
+
+def _select(events: Events, which: slice | NDArray[np.bool_]) -> Events:
+    return Events(events.x[which], events.y[which], events.t[which], events.p[which])
+
+
+def _on_sensor(reader: Reader, facts: Facts) -> Iterator[Events]:
+    """Yield non-empty blocks of a recording's events without those off the sensor, which `facts` counts."""
+    total = columns = rows = 0
+    chunks = ((chunk, begin) for chunk in reader.chunks() for begin in range(0, len(chunk.t), BLOCK))
+    for block in (_select(chunk, slice(begin, begin + BLOCK)) for chunk, begin in chunks):
+        total += len(block.t)
+        last_column, last_row = int(block.x.max()), int(block.y.max())
+        if last_column >= reader.width or last_row >= reader.height:
+            columns, rows = max(columns, last_column + 1), max(rows, last_row + 1)
+            inside = (block.x < reader.width) & (block.y < reader.height)
+            block = _select(block, inside)
+            facts.dropped += len(inside) - len(block.t)
+            if facts.dropped > 10 * max(1, TOLERATED * max(total, reader.events)):
+                break  # a wrong size does not need the rest of the file, whose number of events may be an estimate
+        if len(block.t):
+            yield block
+    if facts.dropped > max(1, TOLERATED * total) or facts.dropped == total > 0:
+        what = f"has events on {columns}x{rows} px, but its sensor has {reader.width}x{reader.height} px"
+        raise UserError(reader.path, what, "copy it again, or correct the sensor size")

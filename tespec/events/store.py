@@ -8,7 +8,7 @@ from the millisecond of the first event to the one after the last. `header.json`
 import hashlib
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache, partial
 from operator import index as whole_number
 from pathlib import Path
@@ -22,14 +22,13 @@ from tespec.core.errors import UserError
 from tespec.core.files import OPEN_FILES, UNREADABLE, read_json
 from tespec.events.readers import Events
 
-VERSION, FORMAT = 2, "tespec packed events"
+VERSION, FORMAT = 3, "tespec packed events"
 HEADER, WORDS, INDEX = "header.json", "events.u32", "index.i64"
-NUMBERS = ("height", "width", "count", "clamped", "first_ms")  # fields of a header
 STORE = ".store"  # suffix of a store's folder, after the name of the file it was made from
 AGAIN = "pack the recording again, or copy the store again"
 MAPPED = OPEN_FILES // 2  # stores kept memory-mapped, with two open files each
-LONGEST_MS = 8 * 3600 * 1000  # 8 h, with an index of 0.2 GB; a longer recording has a damaged timestamp
-LATEST_MS = 1 << 52  # 140,000 years; in us it fits 64 bits
+LONGEST_HOURS = 8  # with an index of 0.2 GB; a longer recording has a damaged timestamp
+LATEST = 10**17  # us since 1970: the year 5138; today's time in nanoseconds is a larger number
 MILLISECOND = 1000  # us
 BLOCK = 1 << 12  # events counted per block, whose histogram indices stay in the L1 cache
 CLIP = 10  # largest count
@@ -61,22 +60,18 @@ class Facts:
 class PackedEvents:
     """An open recording: `height` and `width` of the sensor in px, `count` of events from `t_first` to `t_last` in us.
 
-    `path` is the store or recording, for messages; `clamped` is the number of events whose time stepped back and was
-    raised to the latest time before it.
+    `path` is the store or recording, for messages; `clamped` is the number of events whose time was mended, `dropped`
+    of events off the sensor, which were left out; `facts` holds all of these numbers.
     """
 
-    def __init__(
-        self, path: Path, size: tuple[int, int], first_ms: int, clamped: int, arrays: Callable[[], Arrays]
-    ) -> None:
-        self.path, (self.height, self.width), self.clamped = path, size, clamped
-        self.dropped = 0
-        self._first_ms, self._arrays = first_ms, arrays
+    def __init__(self, path: Path, facts: Facts, arrays: Callable[[], Arrays]) -> None:
+        self.path, self.facts, self._arrays = path, facts, arrays
+        self.height, self.width, self.count = facts.height, facts.width, facts.count
+        self.t_first, self.t_last = facts.t_first, facts.t_last
+        self.clamped, self.dropped = facts.clamped, facts.dropped
+        self._first_ms = facts.t_first // MILLISECOND
         self._table: NDArray[np.uint32] | None = None  # (height, width) rectified pixels, x | y << X_BITS, or `OUTSIDE`
         self._cells: tuple[Seen, NDArray[np.int32]] | None = None  # their histogram indices for the last `seen`
-        words, index = arrays()
-        self.count, last_ms = len(words), first_ms + len(index) - 2
-        first, last = (int(word >> US_SHIFT) for word in words[[0, -1]])
-        self.t_first, self.t_last = first_ms * MILLISECOND + first, last_ms * MILLISECOND + last
 
     def rectified(self, pixels: NDArray[np.int16]) -> "PackedEvents":
         """Return the same events at other pixels, without those that leave the sensor.
@@ -128,21 +123,22 @@ class PackedEvents:
 
 def open_store(folder: Path) -> PackedEvents:
     """Open a packed store with memory-mapped files."""
-    header = header_of(folder)
+    facts = _facts(header_of(folder))
     try:
-        facts = [(folder / name).stat() for name in (HEADER, WORDS, INDEX)]
-        mapped = partial(_mapped, folder, *((each.st_size, each.st_mtime_ns) for each in facts))
+        states = [(folder / name).stat() for name in (HEADER, WORDS, INDEX)]
+        mapped = partial(_mapped, folder, *((each.st_size, each.st_mtime_ns) for each in states))
         words, index = mapped()
     except (FileNotFoundError, ValueError) as error:
         raise UserError(folder, f"{WORDS} or {INDEX} is missing or truncated", AGAIN) from error
     except OSError as error:
         remedy = "check its disk and permissions, or allow more open files (ulimit -n)"
         raise UserError(folder, f"cannot be opened ({error.strerror})", remedy) from error
-    fits = len(words) == header["count"] and 2 <= len(index) <= LONGEST_MS + 2
+    milliseconds = facts.t_last // MILLISECOND - facts.t_first // MILLISECOND + 1
+    fits: Any = len(words) == facts.count and len(index) == milliseconds + 1
     fits = fits and index[0] == 0 < index[1] and index[-2] < index[-1] == len(words) and (index[1:] >= index[:-1]).all()
     if not fits:
         raise UserError(folder, f"{HEADER}, {WORDS} and {INDEX} do not match each other", AGAIN)
-    return PackedEvents(folder, (header["height"], header["width"]), header["first_ms"], header["clamped"], mapped)
+    return PackedEvents(folder, facts, mapped)
 
 
 @lru_cache(maxsize=MAPPED)
@@ -157,9 +153,11 @@ def header_of(folder: Path) -> dict[str, Any]:
     path = folder / HEADER
     try:
         header: dict[str, Any] = read_json(path)
-        height, width, count, clamped, first_ms = (whole_number(header[name]) for name in NUMBERS)
-        fits = 0 < height <= MAX_HEIGHT and 0 < width <= MAX_WIDTH and count > 0 <= clamped
-        fits = fits and abs(first_ms) <= LATEST_MS and header["version"] == VERSION
+        facts = _facts(header)
+        fits = 0 < facts.height <= MAX_HEIGHT and 0 < facts.width <= MAX_WIDTH and header["version"] == VERSION
+        fits = fits and facts.count > 0 and facts.clamped >= 0 and facts.dropped >= 0
+        fits = fits and -LATEST <= facts.t_first <= facts.t_last <= LATEST
+        fits = fits and facts.t_last - facts.t_first < LONGEST_HOURS * 3600 * 10**6
         source = header["source"]
         fits = fits and {"name", "sha256", "files"} <= source.keys() and isinstance(header["sha256"], dict)
         fits = fits and isinstance(source["files"], list) and all(isinstance(file, dict) for file in source["files"])
@@ -168,6 +166,10 @@ def header_of(folder: Path) -> dict[str, Any]:
     if not fits:
         raise UserError(path, f"not a readable header of format version {VERSION}", AGAIN)
     return header
+
+
+def _facts(header: dict[str, Any]) -> Facts:
+    return Facts(*(whole_number(header[field.name]) for field in fields(Facts)))
 
 
 def store_of(path: Path) -> Path:
@@ -186,14 +188,22 @@ def verify_store(folder: Path) -> None:
 
 
 @njit(cache=True, nogil=True)
-def pack_words(x, y, t, p):  # type: ignore[no-untyped-def]
-    """Pack events in time order, inside `MAX_WIDTH` x `MAX_HEIGHT` px, into words (N,) uint32."""
-    words, first = np.empty(len(t), np.uint32), t[0] // MILLISECOND * MILLISECOND
+def pack_words(x, y, t, p, count, next_ms):  # type: ignore[no-untyped-def]
+    """Pack events in time order, inside `MAX_WIDTH` x `MAX_HEIGHT` px, after `count` other events of a recording.
+
+    Returns their words (N,) uint32, and the index (M,) int64 of the first event of each millisecond from `next_ms` to
+    that of the last event.
+    """
+    words = np.empty(len(t), np.uint32)
+    index = np.empty(t[-1] // MILLISECOND + 1 - next_ms, np.int64)
+    start, opened = (next_ms - 1) * MILLISECOND, 0  # of the current millisecond; of those in the index
     for i in range(len(t)):
+        while t[i] >= start + MILLISECOND:
+            index[opened] = count + i
+            start, opened = start + MILLISECOND, opened + 1
         pixel = np.uint32(x[i]) | np.uint32(y[i]) << np.uint32(X_BITS) | np.uint32(p[i]) << np.uint32(P_SHIFT)
-        us = np.uint64(t[i] - first) % np.uint64(MILLISECOND)  # unsigned is faster
-        words[i] = pixel | np.uint32(us) << np.uint32(US_SHIFT)
-    return words
+        words[i] = pixel | np.uint32(t[i] - start) << np.uint32(US_SHIFT)
+    return words, index
 
 
 @njit(cache=True, nogil=True)

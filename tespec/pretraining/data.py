@@ -20,7 +20,7 @@ from tespec.datasets.batches import StepBatches, draw_mask
 from tespec.datasets.ddd17 import IMAGES
 from tespec.datasets.folder import TrainValSplit, divide, find_recordings
 from tespec.datasets.lanes import WHOLE, Shard
-from tespec.datasets.recording import Recording, fingerprint
+from tespec.datasets.recording import Recording, event_corrections, fingerprint
 from tespec.models import Backbone
 from tespec.models.backbone import reset
 
@@ -85,11 +85,10 @@ class EventData(_Data):
         self.damaged = tuple(split.damaged)
         region = split.train[0].region  # `divide` refuses recordings of different sizes
         self.size = region.height, region.width
-        clamped = "event timestamps went backwards and were clamped to the latest time before them"
         self.notes = (
             *_unused(split),
             *(f"skipped (damaged): {error}" for error in split.damaged.values()),
-            *(f"{path}: {count:,} {clamped}" for path, count in split.clamped.items()),
+            *map(": ".join, event_corrections((*split.train, *split.held_out)).items()),
         )
         return split
 

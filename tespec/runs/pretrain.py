@@ -13,7 +13,7 @@ from tespec.core.errors import UserError
 from tespec.core.files import sha256_of
 from tespec.core.progress import say
 from tespec.core.settings import HistogramSpec, Pretraining
-from tespec.datasets.recording import require_stored
+from tespec.datasets.recording import event_corrections, require_stored
 from tespec.models.backbone import Backbone
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import find_method, new_network, open_pretraining, own_settings, pretrain_method
@@ -139,9 +139,11 @@ def _validated(run: Run, data: PretrainData, model: Any) -> Outcome:
         }
         sha256 = write_weights(run.folder / WEIGHTS, model.backbone.state_dict(), recipe)
     metrics, stages, sha256 = broadcast((metrics, stages, sha256))
+    protocol = {"left out as damaged": ", ".join(data.damaged)} if data.damaged else {}
+    protocol |= event_corrections((*getattr(data, "train", ()), *getattr(data, "held_out", ())))
     return {
         "weights": {"source": WEIGHTS, "sha256": sha256, **run.start},
-        "protocol": {"left out as damaged": ", ".join(data.damaged)} if data.damaged else {},
+        "protocol": protocol,
         "metrics": metrics,
         "groups": stages,
         "recordings": data.recordings(),

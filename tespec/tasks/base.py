@@ -21,7 +21,7 @@ from tespec.datasets import batches
 from tespec.datasets.base import TEST, TRAIN, LabelledDataset
 from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
 from tespec.datasets.lanes import WHOLE, Shard
-from tespec.datasets.recording import LabelledRecording, require_one_size, with_label_share
+from tespec.datasets.recording import LabelledRecording, event_corrections, require_one_size, with_label_share
 from tespec.datasets.sources import pack_missing
 from tespec.metrics import Score
 from tespec.models import Backbone, build_backbone
@@ -242,6 +242,7 @@ class Task(ABC):
         return {
             TRAIN: train,
             self.split: named(self.scored),
+            **event_corrections((*self.train, *self.scored)),
             **described,
             "events": described["events"] + state,
             "scored": f"every {self.split} label once; test-time augmentation: {settings.test_time_augmentation}",

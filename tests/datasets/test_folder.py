@@ -21,6 +21,7 @@ from tespec.core.settings import Binning, Downsample
 from tespec.datasets.check import check, problems
 from tespec.datasets.folder import EventFolder, divide, find_recordings, split_recordings
 from tespec.datasets.images import open_images
+from tespec.datasets.recording import event_corrections
 from tespec.datasets.splits import split_folders, split_named
 from tespec.events.histogram import Region
 from tespec.events.opening import open_reader
@@ -351,8 +352,11 @@ def test_windows_below_1_us_and_factors_above_the_sensor_are_refused(tmp_path):
 def test_times_that_step_back_are_counted(tmp_path):
     stepping, _ = write_recordings(tmp_path, "stepping.dat", "sound.dat")
     content = stepping.read_bytes()
-    stepping.write_bytes(content[:-8] + bytes(4) + content[-4:])  # the last time is 0
-    assert divide(tmp_path, 50, WHOLE).clamped == {stepping: 1}
+    last = int.from_bytes(content[-16:-12], "little") - 5_000  # the last time steps back by 5 ms
+    stepping.write_bytes(content[:-8] + last.to_bytes(4, "little") + content[-4:])
+    division = divide(tmp_path, 50, WHOLE)
+    text = "in 1 recordings: 1 times mended that were out of order, 0 events off the sensor dropped"
+    assert event_corrections((*division.train, *division.held_out)) == {"corrections": text}
 
 
 def test_an_archive_of_histograms_is_pretrained_on_as_it_is(tiny_world, tmp_path):

@@ -22,7 +22,7 @@ from tespec.events.opening import open_reader
 from tespec.events.packing import load, pack
 from tespec.events.readers import dat
 from tespec.events.readers.dat import write_dat
-from tespec.events.store import open_store
+from tespec.events.store import Facts, open_store
 
 FORK = multiprocessing.get_context("fork")
 FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on
@@ -71,8 +71,8 @@ def test_words_index_and_header_are_laid_out_as_described(tmp_path, monkeypatch)
     assert words.tolist() == [2047 | 3 << 11 | 1 << 21 | 999 << 22, 1 | 1023 << 11 | 999 << 22, 1]
     assert np.fromfile(folder / "index.i64", "<i8").tolist() == [0, 2, 2, 3]
     assert json.loads((folder / "header.json").read_text()) == {
-        "format": "tespec packed events", "version": 2, "height": 1024, "width": 2048,
-        "count": 3, "first_ms": day // 1000, "clamped": 1,
+        "format": "tespec packed events", "version": 3, "height": 1024, "width": 2048,
+        "count": 3, "t_first": day + 999, "t_last": day + 2000, "clamped": 1, "dropped": 0,
         "source": {"name": "dir0", "bytes": 13, "sha256": sha256(b"the recording"), "files": [
             # A file shorter than the sample is both its head and its tail.
             {"name": "a", "bytes": 4, "sampled_sha256": sha256(b"the the ")},
@@ -80,7 +80,7 @@ def test_words_index_and_header_are_laid_out_as_described(tmp_path, monkeypatch)
         ]},
         "sha256": {name: sha256((folder / name).read_bytes()) for name in ("events.u32", "index.i64")},
     }  # fmt: skip
-    assert open_store(folder).clamped == 1
+    assert open_store(folder).facts == Facts(1024, 2048, 3, day + 999, day + 2000, clamped=1, dropped=0)
 
 
 @pytest.fixture
@@ -94,6 +94,7 @@ def recording(tmp_path, monkeypatch):
 
 def test_a_recording_is_hashed_while_it_is_decoded_and_read_once(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "BLOCK", 1 << 12)
+    monkeypatch.setattr(packing, "GROUP", 1)
     path, content, hashed, before, opened = tmp_path / "a", bytes(range(256)) * 4096, [], [], Path.open
     chunks = parts_of(random_events(1_000), 10)
     reader = replace(reader_of(path, *chunks), chunks=lambda: (before.append(sum(hashed)) or each for each in chunks))
@@ -108,14 +109,15 @@ def test_a_recording_is_hashed_while_it_is_decoded_and_read_once(tmp_path, monke
     header = json.loads((pack(reader, tmp_path / "store") / "header.json").read_text())
     assert header["source"]["sha256"] == sha256(content)
     assert sum(hashed) == len(content) + 2 * files.SAMPLED  # read once, plus the samples
-    assert all(before[number] >= len(content) * (number - 1) // 10 for number in range(2, 10))
+    # Each group of events is decoded while the files are hashed up to the end of the one before.
+    assert all(before[number] >= len(content) * (number - 3) // 10 for number in range(4, 10))
 
 
 @pytest.mark.parametrize("shape", ["jumps", "silence"])
 def test_chunks_of_any_length_give_the_same_store(tmp_path, shape):
-    events = random_events(1_000, end=5_000)
+    events = random_events(1_000, end=500_000)
     t = events.t.copy()
-    t[100:110] += 3_000  # times that step back are clamped to the latest time before them
+    t[100] -= 3_000  # times that step back are raised to the latest time before them
     if shape == "silence":
         t[500:] += 4_000_000_000
     wanted, stores = events._replace(t=np.maximum.accumulate(t)), []
@@ -133,7 +135,7 @@ def test_chunks_of_any_length_give_the_same_store(tmp_path, shape):
     [
         ([1], (1025, 8), "its sensor of 8x1025 px is too large for a packed store"),
         ([1], (6, 2049), "its sensor of 2049x6 px is too large"),
-        ([0, 9 * 3600 * 10**6], (6, 8), "lasts 9 h by its timestamps, so at least one is damaged"),
+        ([0, 9 * 3600 * 10**6], (6, 8), "has times from 0 to 32,400,000,000 us, over 8 h or"),
     ],
 )
 def test_what_cannot_be_packed_is_refused(tmp_path, t, size, message):
@@ -166,14 +168,16 @@ LOST, TORN, HEADER = "is missing or truncated; pack", "do not match each other",
         (lambda f: (f / "events.u32").write_bytes(b"abcd"), TORN),
         (lambda f: (f / "header.json").write_text("{"), HEADER),
         (lambda f: (f / "header.json").unlink(), HEADER),
-        (lambda f: write_header(f, version=1), f"{HEADER} of format version 2; pack the recording again"),
+        (lambda f: write_header(f, version=2), f"{HEADER} of format version 3; pack the recording again"),
         (lambda f: write_header(f, width="8"), HEADER),
         (lambda f: write_header(f, source=None), HEADER),
         *(
             (lambda f, files=files: write_header(f, source={"name": "a", "sha256": "", "files": files}), HEADER)
             for files in (None, 5, [["a"]], ["a"])
         ),
-        (lambda f: write_header(f, first_ms=10**30), HEADER),
+        *((lambda f, t=t: write_header(f, t_last=t), HEADER) for t in (-1, 10**30, 30_000 * 10**6)),
+        (lambda f: write_header(f, t_last=60_000), TORN),
+        (lambda f: write_header(f, dropped=-1), HEADER),
         (lambda f: write_header(f, count=999), TORN),
         (lambda f: write_array(f, "index.i64", 0, 1), TORN),
         (lambda f: write_array(f, "index.i64", 3, 10**6), TORN),

@@ -138,7 +138,10 @@ def depths(change, name=DEPTH):
 
 
 MVSEC = {
-    "times in single precision": (at(DATA, content(lambda table: table.astype(np.float32), TABLE)), "its depth is at"),
+    "times in single precision": (
+        at(DATA, content(lambda table: table.astype(np.float32), TABLE)),
+        "too coarse for bins",
+    ),
     "unsorted": (at(DATA, content(column((..., 2), stepping_back), TABLE)), HANDLED),
     "labels without events": (at(DATA, Path.unlink), "recording of the test split is missing"),
     "events without labels": (at(TRUTH, Path.unlink), "outdoor_day1_gt.hdf5: no such file"),
