@@ -125,11 +125,13 @@ def pack_missing(
     wanted = [source for source in sources if isinstance(source, EventSource)]
     missing: list[Packing] = []
     left_out: list[UserError] = []
-    for source in wanted:
-        try:
-            missing += _missing(source, beside)
-        except UserError as error:
-            left_out.append(raise_or_leave_out(error, skip_damaged, len(wanted)))
+    with progress("looking for packed recordings", "recordings") as advance:
+        for number, source in enumerate(wanted, start=1):
+            try:
+                missing += _missing(source, beside)
+            except UserError as error:
+                left_out.append(raise_or_leave_out(error, skip_damaged, len(wanted)))
+            advance(number, len(wanted), source.path.name)
     if not missing:
         return left_out
     folder, events = missing[0].store.parent, sum(each.events for each in missing)

@@ -1,6 +1,7 @@
 """Files that a recording consists of, and their hashes."""
 
 import hashlib
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,6 @@ class SourceHash:
 
     def describe(self) -> dict[str, Any]:
         """Hash the rest; return the recording's name, size and SHA-256, and the `quick_hash` of each file."""
-        self.advance(1.0)
+        self.advance(math.inf)  # to the end of the last file, which closes it
         files = [quick_hash(file) for file in self._files]
         return {"name": self._path.name, "bytes": self._bytes, "sha256": self._digest.hexdigest(), "files": files}
