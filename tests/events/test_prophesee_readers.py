@@ -267,12 +267,12 @@ def test_ecf_is_decoded_as_by_its_authors(tmp_path):
     for first, encoded in zip(range(0, 3_602, 1_000), chunks, strict=True):
         end = 3_602 if first == 3_000 else first + 1_000
         assert_same_events(ecf.decode(encoded), Events(*(column[first:end] for column in events)))
-    path = ecf_file(tmp_path / "a.hdf5", chunks, 1_000, 3_602, {"geometry": "2048x2048", "version": "1.0"})
+    path = ecf_file(tmp_path / "a.hdf5", chunks, 1_000, 3_602, {"geometry": "1280x720", "version": "1.0"})
     reader = open_reader(path)
-    assert (reader.height, reader.width, reader.events) == (2048, 2048, 3_602)
+    assert (reader.height, reader.width, reader.events) == (720, 1280, 3_602)
     assert_same_events(decoded(path), events)
     # A last chunk that HDF5 filled up.
-    path = ecf_file(tmp_path / "b.hdf5", chunks, 1_000, 3_500, {"format": "EVT3;width=2048;height=2048"})
+    path = ecf_file(tmp_path / "b.hdf5", chunks, 1_000, 3_500, {"format": "EVT3;width=1280;height=720"})
     assert_same_events(decoded(path), Events(*(column[:3_500] for column in events)))
 
 

@@ -16,7 +16,7 @@ from tespec.events.readers.hdf5 import AGAIN, SUFFIXES, holds, open_file, part, 
 from tespec.events.readers.prophesee import size_of
 
 EVENTS = "CD/events"
-FIELDS = {"x": np.dtype("<u2"), "y": np.dtype("<u2"), "p": np.dtype("<i2"), "t": np.dtype("<i8")}
+COLUMNS = {"x": np.dtype("<u2"), "y": np.dtype("<u2"), "p": np.dtype("<i2"), "t": np.dtype("<i8")}
 FILTER = 0x8ECF
 LONGEST = 65_535  # events per chunk, a limit of the codec
 LARGEST = 1 << 21  # bytes of an encoded chunk; an event has at most 30
@@ -35,16 +35,16 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     `CD/events` are rows of x, y, p and t in us, in chunks encoded with ECF, or with a filter that `part` allows. The
     sensor's size is in an attribute of the file or of the group `CD`, named as in the header of a `.raw` file.
     """
-    events = part(path, EVENTS)
-    names = events.dtype.names or ()
-    if events.ndim != 1 or {name: events.dtype[name] for name in names} != FIELDS:
-        raise UserError(path, f"{EVENTS} is {events.dtype} of shape {events.shape}, not rows of x, y, p, t", AGAIN)
-    with translate_errors(path, "an attribute"):
+    with translate_errors(path, EVENTS):
+        events = part(path, EVENTS)
+        columns = {name: events.dtype[name] for name in events.dtype.names or ()}
         attributes = {**open_file(path)["CD"].attrs, **open_file(path).attrs}
         texts = {name: value.decode() if isinstance(value, bytes) else str(value) for name, value in attributes.items()}
+        properties = events.id.get_create_plist()
+        filters = [properties.get_filter(index)[0] for index in range(properties.get_nfilters())]
+    if events.ndim != 1 or columns != COLUMNS:
+        raise UserError(path, f"{EVENTS} is {events.dtype} of shape {events.shape}, not rows of x, y, p, t", AGAIN)
     size = resolve_size(path, sensor, size_of({name.lower(): text for name, text in texts.items()}), default)
-    properties = events.id.get_create_plist()
-    filters = [properties.get_filter(index)[0] for index in range(properties.get_nfilters())]
     return Reader(path, *size, len(events), lambda: _read_encoded(path) if filters == [FILTER] else _read_rows(path))
 
 
