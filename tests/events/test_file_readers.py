@@ -516,7 +516,7 @@ BAD = {
     "unlike.npz": (lambda path: archive(path, EVENTS._asdict() | {"x": EVENTS.x[:9]}), r"uint16 \(9,\), uint16 \(3000"),
     "many.aedat4": (lambda path: aedat4(path, packet(EVENTS), xml=xml(stream("a"))), "its header is damaged"),
     "ternary.npz": (changed(p=np.sign(np.arange(3_000) % 3 - 1.0)), "polarities from -1.0 to 1.0"),
-    "coarse.npz": (changed(t=(EPOCH_US / 1e6 + EVENTS.t / 1e6).astype("f4")), "float32 with a resolution of 128,000.0 ms"),
+    "coarse.npz": (changed(t=(1.5e9 + EVENTS.t / 1e6).astype("f4")), "float32 with a resolution of 128,000.0 ms"),
     "axes.npy": (lambda path: np.save(path, np.zeros((3, 3), "u2,u2,i8,u1").astype(EVENT_FIELDS)), r"\(3, 3\)"),
     "polarity.csv": (text_with("1,3,9,2"), "invalid polarities from 1 to 2"),
     "word.csv": (text_with("x,3,9,1"), "its x, y, t, p are object|its x, y, t, p are str"),
