@@ -225,7 +225,7 @@ def _as_microseconds(path: Path, t: NDArray[Any], unit: float | None) -> NDArray
         what = "its times are whole numbers stored as floats, but float times must be in seconds"
         raise UserError(path, what, "write microseconds as integers")
     if floats and (step := float(np.spacing(t.dtype.type(largest))) * scale) > COARSEST_US:
-        what = f"its times are {t.dtype} with a resolution of {step / 1000:,.3g} ms, too coarse for bins of 3 ms"
+        what = f"its times are {t.dtype} with a resolution of {step / 1000:,.1f} ms, too coarse for bins of 3 ms"
         raise UserError(path, what, "write them as float64 seconds or as integer microseconds")
     if floats:
         return np.rint(t.astype(np.float64) * scale).astype(np.int64)

@@ -47,7 +47,8 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     try:
         columns, unit, options = _find_layout(path, names, rows)
     except (UserError, *DAMAGED) as error:
-        raise UserError(path, f"holds no events in a known layout ({error})", HEADER) from error
+        reason = getattr(error, "what", error)
+        raise UserError(path, f"holds no events in a known layout ({reason})", HEADER) from error
     size = resolve_size(path, sensor, size, default)
     count = path.stat().st_size * len(rows) // len(complete)
 
