@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning, HistogramSpec, Size, build, parse_size
+from tespec.datasets.archive import source_of
 from tespec.datasets.base import RecordingFiles
-from tespec.datasets.folder import find_recordings, name_of, source_of
+from tespec.datasets.folder import find_recordings, name_of
 from tespec.datasets.recording import LabelledRecording, Recording, fixed_windows
 from tespec.models.backbone import Backbone, resized
 from tespec.models.layers import padded_size

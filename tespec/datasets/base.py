@@ -17,9 +17,10 @@ from tespec.core.description import LEVELS, read_description
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
 from tespec.core.settings import ARCHITECTURES, Binning, Downsample, OfRecordings, Rule, Size, build
+from tespec.datasets.archive import Source
 from tespec.datasets.labels import speed_at, with_checks
 from tespec.datasets.recording import LabelledRecording, Labels, label_windows
-from tespec.datasets.sources import Source, pack_missing
+from tespec.datasets.sources import pack_missing
 from tespec.events import Events
 from tespec.events.histogram import Region
 

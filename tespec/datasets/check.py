@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from tespec import pictures
 from tespec.core.errors import UserError
 from tespec.core.settings import Binning, Rule
+from tespec.datasets.archive import BINS, STORED_RULE, ArchiveSource
 from tespec.datasets.base import LabelledDataset
 from tespec.datasets.labels import BOXES, DEPTH, IGNORE, MASK
 from tespec.datasets.recording import LabelledRecording, require_one_size
-from tespec.datasets.sources import BINS, STORED_RULE, ArchiveSource, EventSource, packed_events, read_rectification
+from tespec.datasets.sources import EventSource, packed_events, read_rectification
 from tespec.events import PackedEvents
 from tespec.events.files import SourceHash, is_recorded
 from tespec.events.histogram import Region

@@ -14,18 +14,11 @@ from tespec.core.config import dataset_and_splits, names
 from tespec.core.description import LEVELS, descriptions_above, read_description
 from tespec.core.errors import UserError
 from tespec.core.settings import Downsample, Size
+from tespec.datasets.archive import BINS, WINDOW_US, is_archive, source_of
 from tespec.datasets.base import HELD_OUT, SPLITS, TEST, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import MaskFiles
 from tespec.datasets.recording import LabelledRecording, Recording, fixed_windows, require_one_size
-from tespec.datasets.sources import (
-    BINS,
-    WINDOW_US,
-    EventSource,
-    is_archive,
-    pack_missing,
-    raise_or_leave_out,
-    source_of,
-)
+from tespec.datasets.sources import EventSource, pack_missing, raise_or_leave_out
 from tespec.events.opening import FILES, format_of, has_columns
 from tespec.events.readers import arrays
 from tespec.events.readers.hdf5 import SUFFIXES

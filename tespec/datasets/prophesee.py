@@ -15,10 +15,11 @@ from tespec.core.boxes import Boxes, make_boxes
 from tespec.core.description import LEVELS
 from tespec.core.errors import UserError
 from tespec.core.settings import Flag, NonNegativeFloat, PositiveFloat, Share, Size
+from tespec.datasets.archive import REPRESENTATIONS, ArchiveSource
 from tespec.datasets.base import HELD_OUT, SPLITS, TRAIN, UNKNOWN, LabelledDataset, RecordingFiles
 from tespec.datasets.labels import BOXES, speed_at
 from tespec.datasets.recording import LabelledRecording, reduced
-from tespec.datasets.sources import REPRESENTATIONS, ArchiveSource, EventSource
+from tespec.datasets.sources import EventSource
 from tespec.events.readers.arrays import AGAIN, load_array, load_arrays
 from tespec.events.store import STORE
 from tespec.registry import DATASETS

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Binning, Downsample
+from tespec.datasets.archive import ArchiveSource, Source
 from tespec.datasets.augment import FlipZoom
-from tespec.datasets.sources import ArchiveSource, Source, Windows
+from tespec.datasets.sources import Windows
 from tespec.events import PackedEvents, window_histograms
 from tespec.events.histogram import Region
 

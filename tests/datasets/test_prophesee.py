@@ -16,10 +16,10 @@ from twins.rvt_archive import archive
 from tespec.core.config import finetuning_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Binning
+from tespec.datasets.archive import ENDS, REPRESENTATIONS
 from tespec.datasets.augment import FlipZoom
 from tespec.datasets.prophesee import BoxLabels, PropheseeProtocol, choose_boxes, choose_frames, raw_boxes
 from tespec.datasets.recording import contiguous_windows
-from tespec.datasets.sources import ENDS, REPRESENTATIONS
 from tespec.events.readers.dat import write_dat
 from tespec.runs.data import Data
 from tespec.runs.finetune import prepare_run

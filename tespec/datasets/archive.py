@@ -1,0 +1,123 @@
+"""RVT's preprocessed archives of Gen1 and 1Mpx: histograms of 50 ms, and the labels that belong to them."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from tespec.core.errors import UserError
+from tespec.core.settings import Binning, Rule, Size
+from tespec.datasets.augment import FlipZoom, apply_maps
+from tespec.datasets.sources import EventSource, Windows
+from tespec.events import PackedEvents, files
+from tespec.events.histogram import Region
+from tespec.events.readers import resolve_size
+from tespec.events.readers.arrays import load_array
+from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
+from tespec.events.store import CLIP
+
+# RVT's archives: one HDF5 chunk per window of 50 ms (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py).
+REPRESENTATIONS = Path("event_representations_v2") / "stacked_histogram_dt=50_nbins=10"
+FACTORS = {"event_representations.h5": 1, "event_representations_ds2_nearest.h5": 2}  # of Gen1 and 1Mpx
+ENDS = REPRESENTATIONS / "timestamps_us.npy"
+BINS, WINDOW_US = 10, 50_000
+STORED_RULE: Rule = "rvt"
+SPACING_US = (45_000, 55_000)  # of windows, which varies a little because windows are fitted between labels
+
+
+@dataclass(frozen=True)
+class ArchiveSource:
+    """Histograms of one recording of RVT's archives."""
+
+    path: Path  # folder of the recording
+    sensor: Size | None = None  # the user's (height, width) in px, which the histograms must match; None: any
+
+    @property
+    def file(self) -> Path:
+        """HDF5 file of the histograms."""
+        folder = self.path / REPRESENTATIONS
+        found = next((folder / name for name in FACTORS if (folder / name).is_file()), None)
+        if found is None:
+            raise UserError(folder, f"holds neither {' nor '.join(FACTORS)}", "unpack the archive again")
+        return found
+
+    @property
+    def data(self) -> h5py.Dataset:
+        """Stored histograms (N, 2*bins, H, W) uint8."""
+        stored = dataset(self.file, "data", "u", 4)
+        if stored.dtype != np.uint8 or stored.shape[1] != 2 * BINS:
+            what = f"data is {stored.dtype} {stored.shape} instead of uint8 (windows, {2 * BINS}, H, W)"
+            raise UserError(self.file, what, AGAIN)
+        return stored
+
+    @property
+    def stream(self) -> PackedEvents:
+        """Raise a `UserError`, since the archive has no events."""
+        raise UserError(self.path, "holds histograms, not events", "give the raw recordings")
+
+    @property
+    def region(self) -> Region:
+        """Region with the size and the downsampling factor of the stored histograms."""
+        (height, width), factor = self.data.shape[2:], FACTORS[self.file.name]
+        resolve_size(self.path, self.sensor, named=(factor * height, factor * width))
+        return Region(height, width, factor)
+
+    def identity(self) -> list[dict[str, Any]]:
+        """Name, size and sampled SHA-256 of the files of histograms and times."""
+        return [files.quick_hash(file) for file in (self.file, self.path / ENDS)]
+
+    @cached_property
+    def windows(self) -> Windows:
+        """Windows (N, 2) of the histograms in us; an event at a border is in both windows."""
+        path, count = self.path / ENDS, len(self.data)
+        ends = load_array(path)
+        if ends.dtype.kind not in "iu" or ends.shape != (count,) or (ends[1:] <= ends[:-1]).any():
+            raise UserError(path, f"does not hold {count} increasing times, one for each histogram", AGAIN)
+        # Gen1 archives made with RVT's public script cover 50 ms of each 125 ms: 60 % of the events are lost.
+        spacing = float(np.median(np.diff(ends))) if count > 1 else WINDOW_US
+        if not SPACING_US[0] <= spacing <= SPACING_US[1]:
+            what = f"windows of 50 ms are {spacing / 1000:g} ms apart, so events between them are missing"
+            remedy = "give RVT's own archive (not one made with its public script), or the raw recordings"
+            raise UserError(path, what, remedy)
+        return ends.astype(np.int64)[:, None] - (WINDOW_US, 0)
+
+    def require_window(self, length_ms: float | None) -> None:
+        """Refuse windows of another length than the stored ones."""
+        if length_ms is None or length_ms * 1000 != WINDOW_US:
+            asked = "of all events since the previous label" if length_ms is None else f"{length_ms:g}"
+            remedy = f"give --set window_ms={WINDOW_US // 1000}, or the raw recordings"
+            raise UserError(self.path, f"holds windows of {WINDOW_US / 1000:g} ms, not {asked}", remedy)
+
+    def fill(self, out: NDArray[np.uint8], windows: Windows, binning: Binning, flip_zoom: FlipZoom | None) -> None:
+        """Write stored histograms, see `Recording.fill`; another binning and other windows are refused."""
+        bins, rule = binning.bins, binning.rule
+        if (bins, rule) != (BINS, STORED_RULE):
+            what = f"holds histograms of {BINS} bins with rule {STORED_RULE}, not {bins} bins with rule {rule}"
+            raise UserError(self.path, what, f"give --set bins={BINS} --set rule={STORED_RULE}, or the raw recordings")
+        places = np.searchsorted(self.windows[:-1, 1], windows[:, 1])
+        if (self.windows[places] != windows).any():
+            raise UserError(self.path, "has no histogram for one of the windows", "give the raw recordings")
+        data = self.data
+        for histogram, place in zip(out, places.tolist(), strict=True):
+            with translate_errors(self.file, "a histogram"):
+                stored = data[place]
+            if stored.max() > CLIP:
+                raise UserError(self.file, f"holds counts above {CLIP}", AGAIN)
+            histogram[...] = stored if flip_zoom is None else apply_maps(stored, flip_zoom, 0)
+
+
+Source = EventSource | ArchiveSource
+
+
+def is_archive(folder: Path) -> bool:
+    """Whether a folder is a recording of one of RVT's archives."""
+    return any((folder / REPRESENTATIONS / name).is_file() for name in FACTORS)
+
+
+def source_of(path: Path, sensor: Size | None = None) -> Source:
+    """Source of a recording, either events or histograms; `sensor` is the user's (height, width) in px."""
+    return ArchiveSource(path, sensor) if is_archive(path) else EventSource(path, sensor)
