@@ -121,9 +121,9 @@ class ArchiveSource:
 
     def fill(self, out: NDArray[np.uint8], windows: Windows, binning: Binning, flip_zoom: FlipZoom | None) -> None:
         """Write stored histograms, see `Recording.fill`; another binning and other windows are refused."""
-        if (binning.bins, binning.rule) != (BINS, STORED_RULE):
-            what = f"holds histograms of {BINS} bins with rule {STORED_RULE}, not {binning.bins} bins with rule"
-            what += f" {binning.rule}"
+        bins, rule = binning.bins, binning.rule
+        if (bins, rule) != (BINS, STORED_RULE):
+            what = f"holds histograms of {BINS} bins with rule {STORED_RULE}, not {bins} bins with rule {rule}"
             raise UserError(self.path, what, f"give --set bins={BINS} --set rule={STORED_RULE}, or the raw recordings")
         places = np.searchsorted(self.windows[:-1, 1], windows[:, 1])
         if (self.windows[places] != windows).any():

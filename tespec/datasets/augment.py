@@ -37,15 +37,15 @@ def sample_flip_zoom(generator: np.random.Generator, settings: Augmentation, hei
     return FlipZoom(rows, columns, (row_scale, scale), (row_shift, shift))
 
 
-def _zoom_in(side: int, factor: float, place: float) -> tuple[NDArray[np.int64], float, float]:
-    start = place * (side - side / factor)
+def _zoom_in(side: int, factor: float, position: float) -> tuple[NDArray[np.int64], float, float]:
+    start = position * (side - side / factor)
     indices = (start + (np.arange(side) + 0.5) / factor).astype(np.int64)
     return np.minimum(indices, side - 1), factor, -start * factor
 
 
-def _zoom_out(side: int, factor: float, place: float) -> tuple[NDArray[np.int64], float, float]:
+def _zoom_out(side: int, factor: float, position: float) -> tuple[NDArray[np.int64], float, float]:
     small = round(side / factor)
-    start = round(place * (side - small))
+    start = round(position * (side - small))
     indices = np.full(side, DROPPED, np.int64)
     indices[start : start + small] = ((np.arange(small) + 0.5) * side / small).astype(np.int64)
     return indices, small / side, float(start)

@@ -120,12 +120,12 @@ def _order(count: int, seed: int, epoch: int) -> Indices:
 
 
 def balance_lanes(lengths: Sequence[int], lanes: int) -> list[list[int]]:
-    """Deal recordings to lanes by decreasing length, back and forth, so that lanes end at about the same time."""
-    dealt: list[list[int]] = [[] for _ in range(lanes)]
-    for place, recording in enumerate(np.argsort(lengths, kind="stable")[::-1]):
-        turn, offset = divmod(place, lanes)
-        dealt[offset if turn % 2 == 0 else lanes - 1 - offset].append(int(recording))
-    return [lane for lane in dealt if lane]
+    """Assign recordings to lanes by decreasing length, back and forth, so that lanes end at about the same time."""
+    assigned: list[list[int]] = [[] for _ in range(lanes)]
+    for rank, recording in enumerate(np.argsort(lengths, kind="stable")[::-1]):
+        turn, offset = divmod(rank, lanes)
+        assigned[offset if turn % 2 == 0 else lanes - 1 - offset].append(int(recording))
+    return [lane for lane in assigned if lane]
 
 
 def lanes_of(count: int, shard: Shard) -> range:

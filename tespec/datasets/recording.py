@@ -108,11 +108,16 @@ class Recording:
         windows = self.windows[first : first + len(out)]
         if isinstance(self.source, ArchiveSource):
             self.source.fill(out, windows, binning, flip_zoom)
-            return
-        maps = flip_zoom and (flip_zoom.rows, flip_zoom.columns)
-        window_histograms(
-            self.source.stream, windows, binning.bins, rule=binning.rule, region=self.region, maps=maps, out=out
-        )
+        else:
+            window_histograms(
+                self.source.stream,
+                windows,
+                binning.bins,
+                rule=binning.rule,
+                region=self.region,
+                maps=flip_zoom and (flip_zoom.rows, flip_zoom.columns),
+                out=out,
+            )
 
 
 class Labels(Protocol):

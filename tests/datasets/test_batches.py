@@ -1,6 +1,6 @@
 """Training batches, pure functions of (seed, step) for any number of workers and shards, and evaluation batches."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache, partial
 from itertools import groupby, pairwise
 
@@ -15,7 +15,7 @@ from twins import opened
 from tespec.core.boxes import make_boxes
 from tespec.core.config import finetuning_settings, pretraining_settings
 from tespec.core.errors import UserError
-from tespec.core.settings import Augmentation, Binning, Downsample, HistogramSpec, Mask
+from tespec.core.settings import Augmentation, Binning, Downsample, HistogramSpec, Mask, build
 from tespec.datasets import batches
 from tespec.datasets.augment import FlipZoom
 from tespec.datasets.batches import (
@@ -266,6 +266,22 @@ def numbered(number, length, every):
     labelled = np.arange(every - 1, length, every)
     labels, windows = [(number, label) for label in range(len(labelled))], contiguous_windows(0, length, 1)
     return Numbered("", number, Region(1, 2), windows, labels, labelled)
+
+
+def test_the_spec_in_the_weights_of_earlier_versions_is_a_binning():
+    stored = {
+        "bins": 10,
+        "rule": "rvt",
+        "window_ms": 50.0,
+        "downsample": {"factor": 2, "keep": "all", "to_width": None},
+    }
+    stored |= {"size": (64, 96), "segments": 5, "reset": False}
+    spec = build(HistogramSpec, stored, "recipe")
+    assert list(asdict(spec).items()) == list(stored.items())
+    assert isinstance(spec, Binning)
+    for name in stored:
+        with pytest.raises(UserError, match=f"setting '{name}' is missing"):
+            build(HistogramSpec, {key: value for key, value in stored.items() if key != name}, "recipe")
 
 
 def evaluation(lengths, lanes, segments, mode="streams", every=1, shards=1):

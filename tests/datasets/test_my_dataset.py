@@ -18,7 +18,7 @@ from tespec.datasets.labels import IGNORE
 from tespec.events import Events, open_events, opening
 from tespec.events.readers import Reader
 from tespec.events.readers.dat import write_dat
-from tespec.registry import import_files
+from tespec.registry import DATASETS, find_registered, import_files
 from tespec.tasks import build_task, import_tasks
 from tespec.tasks.base import open_dataset
 
@@ -70,6 +70,16 @@ def test_labels_are_those_on_disk_and_trained_on_and_scored(drives, settings):
     assert batch["labels"].shape[1:] == task.size == (80, 96)
     assert model.loss(batch, None)[0]["loss"].isfinite()
     assert set(task.evaluate(model, batch["histograms"].device).overall().metrics()) >= {"miou"}
+
+
+@pytest.mark.usefixtures("settings")
+def test_it_opens_by_itself_with_the_classes_of_its_config(drives):
+    kind = find_registered(DATASETS, "Drives", "dataset")
+    data = kind(drives, "test", window_ms=50)
+    assert data.classes[:2] == ("flat", "background")
+    histogram, mask, name, time = data[7]
+    np.testing.assert_array_equal(mask, Image.open(drives / "test" / "canal" / "masks" / "000007.png"))
+    assert (histogram.shape, name, time) == ((20, 80, 96), "canal", data.recordings("test")[0].label_times[7])
 
 
 def test_what_it_tests_on_is_known_wherever_it_lies(drives, settings, tmp_path):
