@@ -39,6 +39,7 @@ P_SHIFT = X_BITS + Y_BITS
 US_SHIFT = P_SHIFT + 1
 ON = np.uint32(1 << P_SHIFT)
 OUTSIDE = np.uint32(MAX_WIDTH << X_BITS)  # a rectified pixel outside of the sensor: a row that no region has
+NO_CELL = 1 << 31  # of a pixel outside of the histogram, which has fewer cells
 
 Arrays = tuple[NDArray[np.uint32], NDArray[np.int64]]  # packed events and index
 Seen = tuple[NDArray[np.int32], NDArray[np.int32]]  # rows and columns, see `tespec.events.histogram.Region.seen`
@@ -71,7 +72,7 @@ class PackedEvents:
         self.clamped, self.dropped = facts.clamped, facts.dropped
         self._first_ms = facts.t_first // MILLISECOND
         self._table: NDArray[np.uint32] | None = None  # (height, width) rectified pixels, x | y << X_BITS, or `OUTSIDE`
-        self._cells: tuple[Seen, NDArray[np.int32]] | None = None  # their histogram indices for the last `seen`
+        self._cells: tuple[Seen, NDArray[np.uint32]] | None = None  # their histogram indices for the last `seen`
 
     def rectified(self, pixels: NDArray[np.int16]) -> "PackedEvents":
         """Return the same events at other pixels, without those that leave the sensor.
@@ -102,13 +103,15 @@ class PackedEvents:
         `seen` maps sensor coordinates to rows and columns of the histogram, see `Region.seen`.
         """
         words, borders, first_ms = self._between(int(times[0]), int(times[-1]))
-        table, cells = self._table, None
-        if table is not None and len(seen[0]) == len(seen[1]) == 1:
-            if self._cells is None or self._cells[0] is not seen:  # once for all windows with this `seen`
-                row, column = seen[0][0].take(table >> X_BITS), seen[1][0].take(table & (MAX_WIDTH - 1))
-                self._cells = seen, np.where((row | column) < 0, -1, row * out.shape[-1] + column)
-            table, cells = None, self._cells[1]
-        _count_words(words, _ends_of_bins(words, borders, first_ms, times), table, cells, *seen, out)
+        table, ends = self._table, _ends_of_bins(words, borders, first_ms, times)
+        if table is None or max(len(seen[0]), len(seen[1])) > 1:
+            _count_words(words, ends, table, *seen, out)
+            return
+        if self._cells is None or self._cells[0] is not seen:  # once for all windows with this `seen`
+            row, column = seen[0][0].take(table >> X_BITS), seen[1][0].take(table & (MAX_WIDTH - 1))
+            cells = np.where((row | column) < 0, NO_CELL, row * out.shape[-1] + column)
+            self._cells = seen, cells.astype(np.uint32)
+        _count_cells(words, ends, self._cells[1], np.empty(len(words), np.uint32), out)
 
     def _between(self, t0: int, t1: int) -> tuple[NDArray[np.uint32], NDArray[np.int64], int]:
         """Words of the milliseconds that cover t0 <= t < t1 (us), borders of each, and the first millisecond."""
@@ -258,12 +261,11 @@ def _ends_of_bins(words, borders, first_ms, times):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True)
-def _count_words(words, ends, table, cells, rows, columns, histogram):  # type: ignore[no-untyped-def]
+def _count_words(words, ends, table, rows, columns, histogram):  # type: ignore[no-untyped-def]
     """Count valid words (N,) uint32 in bins whose borders are the word indices `ends` (bins + 1,).
 
-    If `cells` (height, width) int32 is given, a word counts at the cell of its pixel. Otherwise it counts at the rows
-    (K, 2049) and columns (L, 2049) of its pixel, moved by `table` if given. Negative cells, rows and columns drop it.
-    The histogram (2 * bins, H, W) uint8 is overwritten.
+    A word counts at the rows (K, 2049) and columns (L, 2049) of its pixel, moved by `table` if given; negative rows and
+    columns drop it. The histogram (2 * bins, H, W) uint8 is overwritten.
     """
     bins, wide = len(ends) - 1, np.uint64(histogram.shape[2])
     area, counts = histogram.shape[1] * histogram.shape[2], histogram.reshape(-1)
@@ -279,13 +281,33 @@ def _count_words(words, ends, table, cells, rows, columns, histogram):  # type: 
             if table is not None:
                 given = _rectify(given, table, moved)
             # Indices first, counts after: neither loop has a branch to mispredict, and stores do not stall them.
-            kept = _place(given, cells, rows[0], columns[0], first, positive, wide, places, shown)
+            kept = _place(given, rows[0], columns[0], first, positive, wide, places, shown)
             _add(counts, places, kept)
             for i in range(len(rows)):
                 for j in range(len(columns)):
                     if i or j:
-                        some = _place(shown[:kept], cells, rows[i], columns[j], first, positive, wide, places, again)
+                        some = _place(shown[:kept], rows[i], columns[j], first, positive, wide, places, again)
                         _add(counts, places, some)
+
+
+@njit(cache=True, nogil=True)
+def _count_cells(words, ends, cells, moved, histogram):  # type: ignore[no-untyped-def]
+    """Count words as `_count_words` does, at the `cells` (height, width) uint32 of their pixels; `NO_CELL` drops.
+
+    `moved` (N,) uint32 is overwritten; an array from outside of the kernel is faster.
+    """
+    bins, area = len(ends) - 1, histogram.shape[1] * histogram.shape[2]
+    counts = histogram.reshape(-1)
+    for i in range(len(words)):  # all before the first is counted: the cache cannot hold cells and histogram together
+        x, y, on = _fields(words[i])
+        moved[i] = cells[y, x] + np.uint32(on) * np.uint32(bins * area)
+    for k in range(bins):
+        counts[k * area : (k + 1) * area] = 0
+        counts[(bins + k) * area : (bins + k + 1) * area] = 0
+        for cell in moved[ends[k] : ends[k + 1]]:
+            place = cell + np.uint32(k * area)
+            if place < np.uint32(NO_CELL):
+                counts[place] += np.uint8(counts[place] < np.uint8(CLIP))
 
 
 @njit(cache=True, nogil=True)
@@ -318,21 +340,15 @@ def _rectify(words, table, moved):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _place(words, cells, rows, columns, first, positive, wide, places, shown):  # type: ignore[no-untyped-def]
+def _place(words, rows, columns, first, positive, wide, places, shown):  # type: ignore[no-untyped-def]
     """Write visible words into `shown` and their histogram indices into `places`; return their number."""
     kept = np.int64(0)
     for i in range(len(words)):
         x, y, on = _fields(words[i])
-        plane = first + on * positive
-        if cells is None:
-            column, row = columns[x], rows[y]
-            places[kept] = np.uint32(plane + np.uint64(row) * wide + np.uint64(column))
-            shown[kept] = words[i]
-            kept += np.int64((column | row) >= 0)
-        else:
-            cell = cells[y, x]
-            places[kept] = np.uint32(plane + np.uint64(cell))
-            kept += np.int64(cell >= 0)
+        column, row = columns[x], rows[y]
+        places[kept] = np.uint32(first + on * positive + np.uint64(row) * wide + np.uint64(column))
+        shown[kept] = words[i]
+        kept += np.int64((column | row) >= 0)
     return kept
 
 
