@@ -292,7 +292,7 @@ def test_rvts_own_archive_of_gen1_is_read_by_its_index_files(made, tmp_path, arc
     for one, other in zip(recording.labels, before.labels, strict=True):
         assert len(one.label) == 1
         np.testing.assert_equal(one, other)
-    np.testing.assert_array_equal(recording.histograms(0, 5, 10, "rvt"), before.histograms(0, 5, 10, "rvt"))
+    np.testing.assert_array_equal(recording.histograms(0, 5, Binning(10, "rvt")), before.histograms(0, 5, Binning(10, "rvt")))
     # The index decides: boxes belong to another window if it says so.
     content(lambda index: index - 1)(folder / WINDOW_OF_FRAME)
     (moved,) = opened(tmp_path / "archive", "gen1", "rule=rvt", arch=arch).recordings("test")

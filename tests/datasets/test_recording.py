@@ -61,7 +61,7 @@ def test_a_recording_shorter_than_a_window_is_previewed_in_one(tmp_path):
     (recording,) = EventFolder(tmp_path).recordings(ALL)
     assert recording.windows.tolist() == [[7_000, 57_000]]
     assert windows_at(recording, [0.05]) == [0]
-    assert recording.histograms(0, 1, 10, "edges").sum() == 2
+    assert recording.histograms(0, 1, Binning(10, "edges")).sum() == 2
 
 
 class Numbers(list):
