@@ -103,7 +103,7 @@ def test_a_format_of_ones_own_is_asked_before_those_of_the_harness(tmp_path, mon
     for name in ("own.h5", "other.h5"):
         write_h5(tmp_path / name, {f"events/{column}": np.arange(3) for column in "xytp"})
     assert open_events(tmp_path / "own.h5").count == 3
-    with pytest.raises(UserError, match=r"other\.h5: is an HDF5 file of events in an unsupported layout"):
+    with pytest.raises(UserError, match=r"other\.h5: does not specify the sensor's size"):
         open_events(tmp_path / "other.h5")
 
 

@@ -292,7 +292,7 @@ def test_rvts_own_archive_of_gen1_is_read_by_its_index_files(made, tmp_path, arc
     for one, other in zip(recording.labels, before.labels, strict=True):
         assert len(one.label) == 1
         np.testing.assert_equal(one, other)
-    np.testing.assert_array_equal(recording.histograms(0, 5, Binning(10, "rvt")), before.histograms(0, 5, Binning(10, "rvt")))
+    np.testing.assert_array_equal(recording.histograms(0, 5, RVT), before.histograms(0, 5, RVT))
     # The index decides: boxes belong to another window if it says so.
     content(lambda index: index - 1)(folder / WINDOW_OF_FRAME)
     (moved,) = opened(tmp_path / "archive", "gen1", "rule=rvt", arch=arch).recordings("test")
@@ -308,7 +308,7 @@ def test_rvts_own_archive_of_gen1_is_read_by_its_index_files(made, tmp_path, arc
      (WINDOW_TIMES, content(lambda times: starts_and_ends(times, 250_000)), "last 250000 to 250000 us, not 50000"),
      (WINDOW_TIMES, content(lambda times: starts_and_ends(times)[:, ::-1]), "last -50000 to -50000 us, not 50000"),
      (WINDOW_TIMES, content(lambda times: times + 60_000), r"labels\.npz: has boxes 60000 us from the end of their"),
-     (WINDOW_OF_FRAME, lambda path: path.unlink(), r"repr_idx\.npy: not a readable \.npy file"),
+     (WINDOW_OF_FRAME, lambda path: path.unlink(), r"repr_idx\.npy: no such file"),
      (WINDOW_OF_FRAME, content(lambda index: index[::-1]), "does not hold rising indices of 24 histograms"),
      (WINDOW_OF_FRAME, content(lambda index: index + 1), "does not hold rising indices of 24 histograms"),
      (WINDOW_OF_FRAME, content(lambda index: index - 4), "does not hold rising indices of 24 histograms"),
@@ -342,7 +342,7 @@ def test_histograms_that_an_archive_does_not_hold_are_refused(made, changes, lat
 
 
 # What RVT's own script made of recordings: tests/data/NOTICE.md.
-RVT = Path(__file__).parents[1] / "data" / "rvt_script_fixture"
+FIXTURE = Path(__file__).parents[1] / "data" / "rvt_script_fixture"
 SCRIPT = {
     "gen1": (GEN1, 2, "17-03-30_12-53-58_1037500000_1097500000", "event_representations.h5"),
     "1mpx": (ONE_MPX, 3, "moorea_2019-06-14_002_976500000_1036500000", "event_representations_ds2_nearest.h5"),
@@ -353,19 +353,19 @@ SCRIPT = {
 def test_histograms_frames_and_boxes_are_those_of_rvts_script(task):
     rules, classes, name, counts = SCRIPT[task]
     folder = "gen1" if task == "gen1" else "gen4"
-    archived = RVT / f"{folder}_proc" / "train" / name
-    (raw,) = opened(RVT / f"{folder}_raw", task).recordings("train")
+    archived = FIXTURE / f"{folder}_proc" / "train" / name
+    (raw,) = opened(FIXTURE / f"{folder}_raw", task).recordings("train")
     ends = np.load(archived / WINDOW_TIMES)
     with h5py.File(archived / REPRESENTATIONS / counts) as file:
         expected = file["data"][:]
-    found = dataclasses.replace(raw, windows=starts_and_ends(ends)).histograms(0, len(ends), 10, "rvt")
+    found = dataclasses.replace(raw, windows=starts_and_ends(ends)).histograms(0, len(ends), RVT)
     assert expected.sum() > 5_000
     np.testing.assert_array_equal(found, expected)
 
     np.testing.assert_array_equal(raw.label_times, np.load(archived / "labels_v2" / "timestamps_us.npy"))
     stored = np.load(archived / LABELS)["labels"]
-    path = RVT / f"{folder}_raw" / "train" / f"{name}_bbox.npy"
-    sensor = type(opened(RVT / f"{folder}_raw", task)).sensor
+    path = FIXTURE / f"{folder}_raw" / "train" / f"{name}_bbox.npy"
+    sensor = type(opened(FIXTURE / f"{folder}_raw", task)).sensor
     kept = choose_boxes(raw_boxes(np.load(path), path, 7), rules, classes, sensor, training=True)
     kept = kept.keep(np.isin(kept.t, raw.label_times))
     assert (kept.t.tolist(), kept.label.tolist()) == (stored["t"].tolist(), stored["class_id"].tolist())
@@ -376,7 +376,7 @@ def test_histograms_frames_and_boxes_are_those_of_rvts_script(task):
 
 def test_the_archive_that_rvts_script_makes_of_1mpx_has_the_labels_of_its_recording():
     (raw,), (archived,) = (
-        opened(RVT / f"gen4_{kind}", "1mpx", "rule=rvt").recordings("train") for kind in ("raw", "proc")
+        opened(FIXTURE / f"gen4_{kind}", "1mpx", "rule=rvt").recordings("train") for kind in ("raw", "proc")
     )
     assert archived.label_times.tolist() == raw.label_times.tolist()
     for one, other in zip(archived.labels, raw.labels, strict=True):
@@ -387,4 +387,4 @@ def test_the_archive_that_rvts_script_makes_of_1mpx_has_the_labels_of_its_record
 
 def test_the_archive_that_rvts_script_makes_of_gen1_is_refused():
     with pytest.raises(UserError, match=r"windows of 50 ms are 125 ms apart, so events between them are missing; give"):
-        opened(RVT / "gen1_proc", "gen1", "rule=rvt").recordings("train")
+        opened(FIXTURE / "gen1_proc", "gen1", "rule=rvt").recordings("train")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from twins import copied, opened
 
 from tespec.core.config import names
-from tespec.core.settings import Downsample
+from tespec.core.settings import Binning, Downsample
 from tespec.datasets.check import windows_at
 from tespec.datasets.folder import ALL, EventFolder, divide
 from tespec.datasets.recording import (

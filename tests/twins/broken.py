@@ -83,7 +83,7 @@ DDD17 = {
     "no times": (at(TIMES, Path.unlink), "events.dat.t: no such file"),
     "unsorted": (at(TIMES, content(stepping_back, "<i8")), HANDLED),
     "times in another unit": (at(TIMES, content(lambda t: t // 1000, "<i8")), "its labels are at"),
-    "x and y swapped": (at(XYP, content(lambda xyp: xyp.reshape(-1, 3)[:, [1, 0, 2]], "<i2")), " on a sensor of "),
+    "x and y swapped": (at(XYP, content(lambda xyp: xyp.reshape(-1, 3)[:, [1, 0, 2]], "<i2")), "but its sensor has "),
     "events without labels": (at(ZIP, Path.unlink), "has neither segmentation_masks"),
     "missing recording": (at("dir3", shutil.rmtree), "recording of the val split is missing"),
     "too many rows": (describe(label_rows=81), "has 80 rows, fewer than the 81 rows with labels"),

@@ -36,16 +36,15 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     sensor's size is in an attribute of the file or of the group `CD`, named as in the header of a `.raw` file.
     """
     with translate_errors(path, EVENTS):
-        events = part(path, EVENTS)
+        events = part(path, EVENTS, FILTER)
         columns = {name: events.dtype[name] for name in events.dtype.names or ()}
         attributes = {**open_file(path)["CD"].attrs, **open_file(path).attrs}
         texts = {name: value.decode() if isinstance(value, bytes) else str(value) for name, value in attributes.items()}
-        properties = events.id.get_create_plist()
-        filters = [properties.get_filter(index)[0] for index in range(properties.get_nfilters())]
     if events.ndim != 1 or columns != COLUMNS:
         raise UserError(path, f"{EVENTS} is {events.dtype} of shape {events.shape}, not rows of x, y, p, t", AGAIN)
     size = resolve_size(path, sensor, size_of({name.lower(): text for name, text in texts.items()}), default)
-    return Reader(path, *size, len(events), lambda: _read_encoded(path) if filters == [FILTER] else _read_rows(path))
+    is_encoded = [number for number, _ in events.encoding] == [FILTER]
+    return Reader(path, *size, len(events), lambda: _read_encoded(path) if is_encoded else _read_rows(path))
 
 
 def _read_rows(path: Path) -> Iterator[Events]:
@@ -56,13 +55,12 @@ def _read_rows(path: Path) -> Iterator[Events]:
 
 
 def _read_encoded(path: Path) -> Iterator[Events]:
-    events, sizes = part(path, EVENTS), dict[int, int]()
-    with translate_errors(path, EVENTS):
-        events.id.chunk_iter(lambda chunk: sizes.update({chunk.chunk_offset[0]: chunk.size}))
+    events = part(path, EVENTS, FILTER)
     for begin in range(0, len(events), events.chunks[0]):
         count = min(events.chunks[0], len(events) - begin)
         with translate_errors(path, EVENTS):
-            skipped, content = events.id.read_direct_chunk((begin,)) if sizes[begin] <= LARGEST else (0, b"")
+            is_sound = events.stored[(begin,)].size <= LARGEST
+            skipped, content = events.id.read_direct_chunk((begin,)) if is_sound else (0, b"")
         decoded = decode(content)
         if skipped or len(decoded.t) < count:  # the last chunk may have more events
             raise UserError(path, f"events {begin:,} to {begin + count:,} of {EVENTS} are damaged", AGAIN)

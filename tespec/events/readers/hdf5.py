@@ -160,17 +160,17 @@ def _lzf_size(content):  # type: ignore[no-untyped-def]
     return size if position == len(content) else -1
 
 
-def part(path: Path, name: str) -> Dataset:
+def part(path: Path, name: str, codec: int | None = None) -> Dataset:
     """Return a dataset of a file, to be read in slices.
 
     A dataset in another file, one that is not completely written, and one whose chunks are too large or have filters
-    that are not read raise a `UserError`.
+    that are not read raise a `UserError`. `codec` is a filter whose chunks the caller decodes itself.
     """
-    return _part(path, name, _state(path))
+    return _part(path, name, codec, _state(path))
 
 
 @lru_cache(maxsize=OPEN)
-def _part(path: Path, name: str, state: tuple[int, int, int]) -> Dataset:
+def _part(path: Path, name: str, codec: int | None, state: tuple[int, int, int]) -> Dataset:
     with translate_errors(path, name):
         found = open_file(path).get(name)
         if not isinstance(found, h5py.Dataset):
@@ -179,7 +179,8 @@ def _part(path: Path, name: str, state: tuple[int, int, int]) -> Dataset:
         if elsewhere or found.id.get_create_plist().get_external_count():
             raise UserError(path, f"{name} is stored in another file", "give a file that contains its data")
         stored = Dataset(path, found)
-        _check_encoding(path, name, stored)
+        if codec is None or [number for number, _ in stored.encoding] != [codec]:
+            _check_encoding(path, name, stored)
         _check_chunks(path, name, stored)
     return stored
 
