@@ -320,7 +320,7 @@ BAD = {
     "sides.h5": (lambda path: rvt(path, *EVENTS, events__width=np.arange(5)), "the size of the sensor cannot be read"),
     "tall.h5": (lambda path: rvt(path, *EVENTS, events__height=np.int64(2**40)), "invalid sensor size 64x10995"),
     "two.h5": (lambda path: rvt(path, *EVENTS, events__p=EVENTS.p + 1), "polarities from 1 to 2; write"),
-    "nan.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.full((50, 4), np.nan)), "its x coordinates are not whole numbers"),
+    "nan.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.full((50, 4), np.nan)), "x coordinates are not whole"),
     "half.hdf5": (lambda path: mvsec(path, EVENTS.x + 0.5, *EVENTS[1:]), "are not whole numbers"),
     "five.hdf5": (lambda path: mvsec(path, *EVENTS, rows=np.zeros((50, 5))), r"shape \(50, 5\) instead of"),
     "filter.h5": (unknown_codec, "events/x is compressed with filter 32766, but only gzip, LZF, Blosc"),
