@@ -80,7 +80,7 @@ def test_what_it_tests_on_is_known_wherever_it_lies(drives, settings, tmp_path):
 
 
 def test_a_format_of_ones_own_is_asked_before_those_of_the_harness(tmp_path, monkeypatch):
-    """The HDF5 reader would refuse the file's layout, so the user's class is asked first."""
+    """The HDF5 reader would ask for the sensor's size, so the user's class is asked first."""
 
     class Own:
         def reads(self, path):
@@ -93,7 +93,7 @@ def test_a_format_of_ones_own_is_asked_before_those_of_the_harness(tmp_path, mon
     for name in ("own.h5", "other.h5"):
         write_h5(tmp_path / name, {f"events/{column}": np.arange(3) for column in "xytp"})
     assert load_events(tmp_path / "own.h5").count == 3
-    with pytest.raises(UserError, match=r"other\.h5: is an HDF5 file of events in an unsupported layout"):
+    with pytest.raises(UserError, match=r"other\.h5: does not specify the sensor's size"):
         load_events(tmp_path / "other.h5")
 
 
