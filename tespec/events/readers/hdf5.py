@@ -26,7 +26,7 @@ LARGEST_READ = 1 << 29  # bytes read in one go
 SUFFIXES = (".h5", ".hdf5")
 COLUMNS = ("events/x", "events/y", "events/t", "events/p")
 DAMAGED_CHUNK = (struct.error, zlib.error, zstandard.ZstdError)
-DAMAGED = (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowError, MemoryError, *DAMAGED_CHUNK)
+DAMAGED = (OSError, RuntimeError, ValueError, LookupError, TypeError, OverflowError, MemoryError, *DAMAGED_CHUNK)
 AGAIN = "copy it again"
 
 # Filters by their registered number. Official files are compressed with Blosc (DSEC, RVT) and LZF (M3ED, e2calib),
