@@ -90,7 +90,7 @@ def test_what_it_tests_on_is_known_wherever_it_lies(drives, settings, tmp_path):
 
 
 def test_a_format_of_ones_own_is_asked_before_those_of_the_harness(tmp_path, monkeypatch):
-    """The HDF5 reader would refuse the file's layout, so the user's class is asked first."""
+    """The HDF5 reader would ask for the sensor's size, so the user's class is asked first."""
 
     class Own:
         def reads(self, path):

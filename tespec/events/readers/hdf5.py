@@ -6,8 +6,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
-from itertools import product
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ LARGEST_READ = 1 << 29  # bytes read in one go
 SUFFIXES = (".h5", ".hdf5")
 COLUMNS = ("events/x", "events/y", "events/t", "events/p")
 DAMAGED_CHUNK = (struct.error, zlib.error, zstandard.ZstdError)
-DAMAGED = (OSError, RuntimeError, ValueError, KeyError, TypeError, OverflowError, MemoryError, *DAMAGED_CHUNK)
+DAMAGED = (OSError, RuntimeError, ValueError, LookupError, TypeError, OverflowError, MemoryError, *DAMAGED_CHUNK)
 AGAIN = "copy it again"
 
 # Filters by their registered number. Official files are compressed with Blosc (DSEC, RVT) and LZF (M3ED, e2calib),
@@ -87,43 +86,54 @@ class Dataset(h5py.Dataset):
     """
 
     def __init__(self, path: Path, dataset: h5py.Dataset) -> None:
-        super().__init__(dataset.id)
+        super().__init__(dataset.id, readonly=True)  # so h5py does not ask for shape and chunks each time
         self.path, self.descriptor = path, dataset.file.id.get_vfd_handle()
-        self.sides = dataset.shape  # h5py asks the file each time
-        self.row_bytes = math.prod(self.sides[1:]) * self.dtype.itemsize
+        self.row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
         self.chunk_bytes = math.prod(self.chunks or ()) * self.dtype.itemsize
         properties = self.id.get_create_plist()
         filters = map(properties.get_filter, range(properties.get_nfilters()))
         # Number and parameters, in the order in which a chunk is encoded.
         self.encoding = [(number, values) for number, _, values, _ in filters]
-        self.stored: dict[tuple[int, ...], Any] = {}  # chunks in the file by their first element
-        if self.chunks:
-            self.id.chunk_iter(lambda chunk: self.stored.update({chunk.chunk_offset: chunk}))
+
+    @cached_property
+    def stored(self) -> NDArray[np.void]:
+        """Of each chunk: position in the file, or -1 once checked; bytes; a mask with a bit for each unused filter."""
+        shape = [-(-side // step) for side, step in zip(self.shape, self.chunks, strict=True)]
+        stored = np.zeros(shape, [("at", np.int64), ("size", np.int64), ("mask", np.int64)])
+
+        def add(chunk: Any) -> None:
+            index = tuple(first // step for first, step in zip(chunk.chunk_offset, self.chunks, strict=True))
+            stored[index] = chunk.byte_offset, chunk.size, chunk.filter_mask
+
+        self.id.chunk_iter(add)
+        return stored
 
     def __getitem__(self, rows: Any) -> Any:
         """Read rows: an index or a slice of the first axis, or `()` for all."""
-        chosen = range(self.sides[0])[rows if rows != () else slice(None)] if self.sides else 0
+        chosen = range(self.shape[0])[rows if rows != () else slice(None)] if self.shape else 0
         first, count = (chosen, 1) if isinstance(chosen, int) else (chosen.start, len(chosen))
         if count * self.row_bytes > LARGEST_READ:
-            raise UserError(self.path, f"{self.name[1:]} has the implausible shape {self.sides}", AGAIN)
+            raise UserError(self.path, f"{self.name[1:]} has the implausible shape {self.shape}", AGAIN)
         if self.encoding and count:
-            firsts, ends = (first, *[0] * (len(self.sides) - 1)), (first + count, *self.sides[1:])
-            axes = zip(firsts, ends, self.chunks, strict=True)
-            for corner in product(*(range(first // step * step, end, step) for first, end, step in axes)):
-                if self._decoded_size(self.stored[corner]) != self.chunk_bytes:
+            chunks = self.stored[first // self.chunks[0] : -(-(first + count) // self.chunks[0])]
+            for chunk in chunks[chunks["at"] >= 0].tolist():
+                if self._decoded_size(*chunk) != self.chunk_bytes:
                     raise UserError(self.path, f"a chunk of {self.name[1:]} is damaged", AGAIN)
+            chunks["at"] = -1
         return super().__getitem__(rows)
 
-    def _decoded_size(self, chunk: Any) -> int:
-        """Bytes of a stored chunk after decompression, or -1 if it is damaged."""
-        size, end = chunk.size, chunk.size
+    def _decoded_size(self, at: int, size: int, mask: int) -> int:
+        """Bytes of a chunk after decompression, or -1 if it is damaged."""
+        if size > 2 * self.chunk_bytes + 1024:
+            return -1
+        end = size
         for position, (number, values) in reversed(list(enumerate(self.encoding))):
-            if number == SHUFFLE or chunk.filter_mask >> position & 1:  # the mask has a bit for each unused filter
+            if number == SHUFFLE or mask >> position & 1:
                 continue
             if number == FLETCHER32:
                 size, end = size - 4, end - 4
                 continue
-            content = os.pread(self.descriptor, BLOSC_HEADER.size if number == BLOSC else end, chunk.byte_offset)
+            content = os.pread(self.descriptor, BLOSC_HEADER.size if number == BLOSC else end, at)
             if number == BLOSC:  # c-blosc, README_CHUNK_FORMAT.rst
                 _, size, _, compressed = BLOSC_HEADER.unpack(content)
                 size = size if BLOSC_HEADER.size <= compressed <= end else -1
@@ -200,12 +210,10 @@ def _check_chunks(path: Path, name: str, stored: Dataset) -> None:
         what = f"{name} has chunks of {stored.chunk_bytes >> 20:,} MiB, but at most {LARGEST_CHUNK >> 20} are read"
         smaller = "x".join(map(str, (AT_ONCE, *stored.shape[1:])))
         raise UserError(path, what, f"make them smaller: h5repack -l {name}:CHUNK={smaller} INPUT OUTPUT")
-    if max((chunk.size for chunk in stored.stored.values()), default=0) > 2 * stored.chunk_bytes + 1024:
-        raise UserError(path, f"a chunk of {name} is damaged", AGAIN)
     count, expected = int(stored.id.get_storage_size() > 0), int(stored.size > 0)
     if stored.chunks:
-        sides = zip(stored.shape, stored.chunks, strict=True)
-        count, expected = len(stored.stored), math.prod(-(-side // step) for side, step in sides)
+        count = stored.id.get_num_chunks()
+        expected = math.prod(-(-side // step) for side, step in zip(stored.shape, stored.chunks, strict=True))
     if count < expected:
         raise UserError(path, f"{name} is incomplete ({count:,} of {expected:,} chunks)", AGAIN)
 
