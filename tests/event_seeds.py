@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,18 +68,14 @@ def ecf(path):
         rows = h5py.h5d.create(file.id, b"CD/events", h5py.h5t.py_create(ROW), space, properties)
         for index, chunk in enumerate(np.split(content["chunks"], np.cumsum(content["sizes"])[:-1])):
             rows.write_direct_chunk((1000 * index,), chunk.tobytes())
-        file.attrs["geometry"] = "2048x2048"
+        file.attrs["geometry"] = "1280x720"
 
 
 def dsec(path):
+    kinds = zip(COLUMNS.items(), ("<u2", "<u2", "<u4", "u1"), strict=True)
     index = np.searchsorted(EVENTS.t, RATE_US * np.arange(T[-1] // RATE_US + 2)).astype("<u8")
-    columns = {
-        f"events/{name}": column.astype(kind) for (name, column), kind in zip(COLUMNS.items(), DSEC, strict=True)
-    }
+    columns = {f"events/{name}": column.astype(kind) for (name, column), kind in kinds}
     write_h5(path, columns | {"ms_to_idx": index, "t_offset": np.int64(10**10)}, dict(hdf5plugin.Zstd()))
-
-
-DSEC = ("<u2", "<u2", "<u4", "u1")
 
 
 def mvsec(path):
@@ -152,18 +149,27 @@ def rosbag(path):
             writer.write(topic, 1000 * T[first], store.serialize_ros1(message, array))
 
 
-def header(path):
-    return f"% evt 3.0\n% format EVT3;height={HEIGHT};width={WIDTH}\n% end\n".encode()
-
-
 SIZE = (HEIGHT, WIDTH)
 SEEDS = {
     "dat": Seed("a.dat", lambda path: dat(path, zip(X, Y, T, P, strict=True))),
     "evt2": Seed("a.raw", evt2),
+    "evt21": Seed("a.raw", evt21),
     "evt3": Seed("a.raw", lambda path: evt3(path, *evt3_events(EVENTS))),
+    "prophesee-h5": Seed("a.h5", prophesee_rows),
+    "ecf": Seed("a.hdf5", ecf),
     "aedat4": Seed("a.aedat4", lambda path: shutil.copyfile(DATA / "davis.aedat4", path)),
     "npz": Seed("a.npz", lambda path: np.savez_compressed(path, **COLUMNS), SIZE),
+    "npy": Seed("a.npy", npy, SIZE),
+    "csv": Seed("a.csv", csv, SIZE),
+    "metavision-csv": Seed("a.csv", metavision_csv, SIZE),
+    "e2vid-text": Seed("a.txt", e2vid_text),
+    "ncaltech": Seed("a.bin", ncaltech, SIZE),
     "dsec-h5": Seed("a.h5", dsec),
     "mvsec-h5": Seed("a.hdf5", mvsec),
+    "rvt-h5": Seed("a.h5", rvt),
+    "m3ed-h5": Seed("a.h5", m3ed),
+    "e2calib-h5": Seed("a.h5", e2calib, SIZE),
     "ddd17-folder": Seed("dir0", lambda path: ddd17(path, random_events(60, height=260, width=346, end=150_000))),
 }
+if find_spec("rosbags"):
+    SEEDS["rosbag"] = Seed("a.bag", rosbag)

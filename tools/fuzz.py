@@ -61,7 +61,7 @@ from tespec.training import checkpoint
 from tespec.weights import files, load
 
 sys.path.insert(0, str(REPOSITORY / "tests"))
-from event_seeds import SEEDS
+from event_seeds import SEEDS, Seed
 from twins import rvt_archive
 
 SECONDS = 20  # time limit of a case
@@ -355,8 +355,13 @@ def of_dataset(name: str, write: Callable[[Path], Any], *changes: str) -> Target
     return Target(name, write, partial(read_dataset, name, changes=changes), 0.1)
 
 
+def of_recording(seed: Seed) -> Target:
+    slow = seed.name.endswith((".csv", ".txt", ".bag"))
+    return Target(seed.name, seed.write, partial(read_events, sensor=seed.sensor), 0.3 if slow else 1.0)
+
+
 TARGETS: dict[str, Target] = {
-    **{name: Target(seed.name, seed.write, partial(read_events, sensor=seed.sensor)) for name, seed in SEEDS.items()},
+    **{name: of_recording(seed) for name, seed in SEEDS.items()},
     "store": Target("a", write_store, read_events),
     **{name: of_dataset(name, partial(copy_of_world, name)) for name in DATASETS if name != "objects"},
     "gen1-rvt": of_dataset("gen1", partial(write_archive, "gen1", rvt_archive.GEN1), "rule=rvt"),

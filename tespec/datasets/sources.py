@@ -4,7 +4,7 @@ import multiprocessing
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,9 +47,9 @@ class EventSource:
     def facts(self) -> Facts:
         """Facts of the open recording or, with `scan_only`, of one that is read once without keeping its events."""
         found = find_events(self)
-        if self.scan_only and isinstance(found, Reader):
-            return scan(found)
-        return Facts(**{field.name: getattr(self.stream, field.name) for field in fields(Facts)})
+        if isinstance(found, PackedEvents):
+            return found.facts
+        return scan(found) if self.scan_only else self.stream.facts
 
     def rectified(self, stream: PackedEvents) -> PackedEvents:
         """Rectify the events if there is a map."""

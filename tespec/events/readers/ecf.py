@@ -59,7 +59,7 @@ def _read_encoded(path: Path) -> Iterator[Events]:
     for begin in range(0, len(events), events.chunks[0]):
         count = min(events.chunks[0], len(events) - begin)
         with translate_errors(path, EVENTS):
-            is_sound = events.stored[(begin,)].size <= LARGEST
+            is_sound = events.stored["size"][begin // events.chunks[0]] <= LARGEST
             skipped, content = events.id.read_direct_chunk((begin,)) if is_sound else (0, b"")
         decoded = decode(content)
         if skipped or len(decoded.t) < count:  # the last chunk may have more events
