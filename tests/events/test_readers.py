@@ -19,7 +19,7 @@ from event_files import assert_refused, assert_same_events, cut, dat, random_eve
 from tespec.core.errors import UserError
 from tespec.datasets.folder import find_recordings
 from tespec.events import Events, load_events, open_events
-from tespec.events.readers import arrays, prophesee
+from tespec.events.readers import arrays, raw
 from tespec.events.readers.aedat4 import EVENT, MAGIC
 from tespec.events.readers.arrays import load_array, load_arrays
 from tespec.events.readers.hdf5 import part
@@ -91,7 +91,7 @@ def aedat4(path, *packets, compression=1, xml=XML, end=-1):
     ],
 )
 def test_every_event_of_a_real_recording_is_that_of_another_decoder(monkeypatch, name, facts, checksums):
-    monkeypatch.setattr(prophesee, "BLOCK", 77_777)
+    monkeypatch.setattr(raw, "BLOCK", 77_777)
     stream = load_events(DATA / name)
     assert (stream.height, stream.width, stream.count, stream.clamped) == facts
     assert [zlib.crc32(np.ascontiguousarray(column).tobytes()) for column in read(DATA / name)] == checksums
