@@ -9,7 +9,8 @@ from event_files import assert_refused, assert_same_events, cut, dat, evt3, evt3
 
 from tespec.events import Events
 from tespec.events.opening import open_reader
-from tespec.events.readers import ecf, prophesee
+from tespec.events.readers import dat as dat_format
+from tespec.events.readers import ecf, raw
 from tespec.events.readers.dat import write_dat
 from tespec.events.readers.prophesee import read_header, size_of
 
@@ -122,13 +123,13 @@ LAST, SILENCE, G = PERIOD - 1, 40 * MINUTE, 10**9
     ],
 )  # fmt: skip
 def test_the_clock_of_dat_goes_on_over_silences_and_wrap_arounds(tmp_path, monkeypatch, words, times, block):
-    monkeypatch.setattr(prophesee, "BLOCK", block)
+    monkeypatch.setattr(dat_format, "BLOCK", block)
     assert decoded(dat(tmp_path / "a.dat", [(1, 1, t, 1) for t in words])).t.tolist() == times
 
 
 @pytest.mark.parametrize("block", [1 << 16, 5])
 def test_words_of_evt3_are_read_as_described(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(prophesee, "BLOCK", block)
+    monkeypatch.setattr(raw, "BLOCK", block)
     words = [
         ("ADDR_X", 2), ("BASE_X", 0), ("VECT_12", 0xFFF), ("TIME_LOW", 9),  # before the first time: skipped
         *evt3_time(5_000), ("ADDR_Y", 7), ("BASE_X", POSITIVE | 100),
@@ -152,7 +153,7 @@ def test_columns_of_evt3_beyond_the_sensor_never_come_back_onto_it(tmp_path):
 
 @pytest.mark.parametrize("halves", ["little", "legacy"])
 def test_words_of_evt21_are_read_as_described(tmp_path, monkeypatch, halves):
-    monkeypatch.setattr(prophesee, "BLOCK", 4)
+    monkeypatch.setattr(raw, "BLOCK", 4)
     t = 5_000
     words = [
         (1, cd_word(32, 7, t), 0xFFFF),  # before the first time: skipped

@@ -11,7 +11,7 @@ from event_files import assert_refused, dat, read
 
 from tespec.core.errors import UserError
 from tespec.events import open_events
-from tespec.events.readers import prophesee
+from tespec.events.readers import raw
 
 DATA = Path(__file__).parents[1] / "data"
 SIZE = (48, 64)
@@ -30,7 +30,7 @@ SIZE = (48, 64)
     ],
 )
 def test_every_event_of_a_real_recording_is_that_of_another_decoder(monkeypatch, name, facts, checksums):
-    monkeypatch.setattr(prophesee, "BLOCK", 77_777)
+    monkeypatch.setattr(raw, "BLOCK", 77_777)
     stream = open_events(DATA / name)
     assert (stream.height, stream.width, stream.count, stream.clamped) == facts
     assert [zlib.crc32(np.ascontiguousarray(column).tobytes()) for column in read(DATA / name)] == checksums

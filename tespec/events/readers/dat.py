@@ -9,8 +9,8 @@ from numba import njit
 from tespec.core.errors import UserError
 from tespec.core.files import whole_file
 from tespec.core.settings import Size
-from tespec.events.readers import Column, Events, Reader, check_events, prophesee, read_rows, resolve_size
-from tespec.events.readers.prophesee import number_of, read_header, size_of
+from tespec.events.readers import Column, Events, Reader, check_events, read_rows, resolve_size
+from tespec.events.readers.prophesee import BLOCK, number_of, read_header, size_of
 
 TYPES = (0, 12)  # event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
 RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])
@@ -43,7 +43,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
 
     def chunks() -> Iterator[Events]:
         state = None
-        for records in read_rows(path, RECORD, begin, count, prophesee.BLOCK):
+        for records in read_rows(path, RECORD, begin, count, BLOCK):
             words = records.view("<u4")
             if state is None:
                 state = np.array([words[0], NO_JUMP], np.int64)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
-from tespec.events.readers import Events, Reader, prophesee, read_rows, resolve_size
-from tespec.events.readers.prophesee import SYSTEMS, number_of, read_header, size_of, system_id
+from tespec.events.readers import Events, Reader, read_rows, resolve_size
+from tespec.events.readers.prophesee import BLOCK, SYSTEMS, number_of, read_header, size_of, system_id
 
 # EVT3: 16-bit words, their kind in the upper four bits.
 EVT3_ADDR_Y, EVT3_ADDR_X, EVT3_BASE_X, EVT3_VECT_12, EVT3_VECT_8, EVT3_TIME_LOW, EVT3_TIME_HIGH = 0, 2, 3, 4, 5, 6, 8
@@ -51,7 +51,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
 
     def chunks() -> Iterator[Events]:
         state = np.zeros(6, np.int64)  # of the decoder
-        for words in read_rows(path, dtype, start, count, prophesee.BLOCK):
+        for words in read_rows(path, dtype, start, count, BLOCK):
             if encoding in ("EVT21 little", "EVT21 legacy"):
                 low, high = words.view("<u4").reshape(-1, 2).T
                 words = _to_evt2(high, low) if encoding == "EVT21 little" else _to_evt2(low, high)
