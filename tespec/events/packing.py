@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from tespec.events.readers import Events, Reader
 from tespec.events.store import HEADER, LATEST, MILLISECOND, Facts, PackedEvents, open_store
 
 BLOCK = 1 << 16  # events checked at once, which stay in the CPU cache whatever the size of a reader's chunks
-GROUP = 32  # parts of at most `BLOCK` events that are written and hashed at once
+PART = 1 << 17  # events written and hashed at once, at most: larger parts make threads wait for Python's lock
 LOOK_AHEAD = 2  # events after one that decide whether it is ahead of its successors
 AHEAD, LARGEST_STEP = 1_000, 10_000  # us, see `in_order`
 EARLIEST = -(1 << 62)  # us, before any event
@@ -36,8 +36,6 @@ PER_TIME = 10  # events at each time of a clock that is too coarse for them
 QUIETEST = 0.02  # events per pixel and s of a recording over an hour
 HOUR = 3_600_000_000  # us
 NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
-
-Part = tuple[NDArray[np.uint32], NDArray[np.int64]]  # packed events, and indices of the first of each millisecond
 
 
 class NotWritable(UserError):
@@ -96,7 +94,7 @@ def pack(reader: Reader, folder: Path, progress: Callable[[int, int], None] = la
 
 
 def _write(reader: Reader, folder: Path, progress: Callable[[int, int], None]) -> None:
-    """Write packed events, index and header; one thread hashes the source, one writes and hashes the store."""
+    """Write packed events, index and header; one thread hashes the source, one the store."""
     source, facts = SourceHash(reader.path), Facts(reader.height, reader.width)
     digests = {store.WORDS: hashlib.sha256(), store.INDEX: hashlib.sha256()}
     with (
@@ -105,20 +103,18 @@ def _write(reader: Reader, folder: Path, progress: Callable[[int, int], None]) -
         ThreadPoolExecutor(2) as threads,
     ):
 
-        def write(group: list[Part]) -> None:
-            for words, index in group:
-                words_file.write(words.data)
-                index_file.write(index.data)
-                digests[store.WORDS].update(words.data)
-                digests[store.INDEX].update(index.data)
+        def hash_store(words: NDArray[np.uint32], index: NDArray[np.int64]) -> None:
+            digests[store.WORDS].update(words.data)
+            digests[store.INDEX].update(index.data)
 
         tasks: list[Future[None]] = []
-        parts = _packed(reader, facts)
-        for group in iter(lambda: list(islice(parts, GROUP)), []):
-            for task in tasks:  # wait for the previous group, to hold few in memory
+        for words, index in _packed(reader, facts):
+            words_file.write(words.data)
+            index_file.write(index.data)
+            for task in tasks:  # wait for the previous part, to hold few in memory
                 task.result()
             total = max(facts.count, reader.events)
-            tasks = [threads.submit(source.advance, facts.count / total), threads.submit(write, group)]
+            tasks = [threads.submit(source.advance, facts.count / total), threads.submit(hash_store, words, index)]
             progress(facts.count, total)
         for task in tasks:
             task.result()
@@ -131,15 +127,17 @@ def _write(reader: Reader, folder: Path, progress: Callable[[int, int], None]) -
     (folder / HEADER).write_text(json.dumps(header, indent=1) + "\n")
 
 
-def _packed(reader: Reader, facts: Facts) -> Iterator[Part]:
+def _packed(reader: Reader, facts: Facts) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64]]]:
     """Yield parts of packed events and of their index; for `facts`, see `in_order`."""
-    next_ms = None
+    words, index, filled, next_ms = np.empty(PART, np.uint32), [np.empty(0, np.int64)], 0, None
     for events in in_order(reader, facts):
         next_ms = facts.t_first // MILLISECOND if next_ms is None else next_ms
-        words, index = store.pack_words(*events, facts.count - len(events.t), next_ms)
-        yield words, index
-        next_ms += len(index)
-    yield np.empty(0, np.uint32), np.array([facts.count])
+        if filled + len(events.t) > PART:
+            yield words[:filled], np.concatenate(index)
+            words, index, filled = np.empty(PART, np.uint32), [np.empty(0, np.int64)], 0
+        index.append(store.pack_words(*events, facts.count - len(events.t), next_ms, words[filled:]))
+        filled, next_ms = filled + len(events.t), next_ms + len(index[-1])
+    yield words[:filled], np.concatenate([*index, [facts.count]])
 
 
 def in_order(reader: Reader, facts: Facts) -> Iterator[Events]:

@@ -191,13 +191,12 @@ def verify_store(folder: Path) -> None:
 
 
 @njit(cache=True, nogil=True)
-def pack_words(x, y, t, p, count, next_ms):  # type: ignore[no-untyped-def]
+def pack_words(x, y, t, p, count, next_ms, words):  # type: ignore[no-untyped-def]
     """Pack events in time order, inside `MAX_WIDTH` x `MAX_HEIGHT` px, after `count` other events of a recording.
 
-    Returns their words (N,) uint32, and the index (M,) int64 of the first event of each millisecond from `next_ms` to
-    that of the last event.
+    Their words fill the start of `words` uint32. Returns the index (M,) int64 of the first event of each millisecond
+    from `next_ms` to that of the last event.
     """
-    words = np.empty(len(t), np.uint32)
     index = np.empty(t[-1] // MILLISECOND + 1 - next_ms, np.int64)
     start, opened = (next_ms - 1) * MILLISECOND, 0  # of the current millisecond; of those in the index
     for i in range(len(t)):
@@ -206,7 +205,7 @@ def pack_words(x, y, t, p, count, next_ms):  # type: ignore[no-untyped-def]
             start, opened = start + MILLISECOND, opened + 1
         pixel = np.uint32(x[i]) | np.uint32(y[i]) << np.uint32(X_BITS) | np.uint32(p[i]) << np.uint32(P_SHIFT)
         words[i] = pixel | np.uint32(t[i] - start) << np.uint32(US_SHIFT)
-    return words, index
+    return index
 
 
 @njit(cache=True, nogil=True)
