@@ -104,7 +104,7 @@ def open_reader(path: Path, sensor: Size | None = None, default: Size | None = N
         raise UserError(path, "cannot be read (no permission)", "change its permissions")
     if (found := format_of(path)) is not None:
         return found.open_recording(path, sensor, default)
-    if path.suffix.lower() in text.SUFFIXES:
+    if path.is_file() and path.suffix.lower() in text.SUFFIXES:
         return text.open_recording(path, sensor, default)  # refuses it, with the header to add
     by_content = (*text.SUFFIXES, ".npy", ".bin", *SUFFIXES)
     remedy = f"give a {', '.join((*FILES, *by_content))} file, a packed store or a recording's folder"

@@ -19,7 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from tespec.core.errors import UserError
-from tespec.core.files import OPEN_FILES, UNREADABLE, read_json
+from tespec.core.files import OPEN_FILES, UNREADABLE, read_json, regular_file
 from tespec.events.readers import Events
 
 VERSION, FORMAT = 3, "tespec packed events"
@@ -147,7 +147,8 @@ def open_store(folder: Path) -> PackedEvents:
 @lru_cache(maxsize=MAPPED)
 def _mapped(folder: Path, *state: tuple[int, int]) -> Arrays:
     """Memory-map the files of a store, keyed by their state; files of stores unused for long are mapped again."""
-    words, index = (np.memmap(folder / name, kind, mode="r") for name, kind in ((WORDS, "<u4"), (INDEX, "<i8")))
+    files = ((WORDS, "<u4"), (INDEX, "<i8"))
+    words, index = (np.memmap(regular_file(folder / name), kind, mode="r") for name, kind in files)
     return np.asarray(words), np.asarray(index)
 
 
