@@ -19,7 +19,7 @@ from tespec.datasets.archive import BINS, STORED_RULE, ArchiveSource
 from tespec.datasets.base import LabelledDataset
 from tespec.datasets.labels import BOXES, DEPTH, IGNORE, MASK
 from tespec.datasets.recording import LabelledRecording, require_one_size
-from tespec.datasets.sources import EventSource, find_events, read_rectification
+from tespec.datasets.sources import EventSource, find_events
 from tespec.events import PackedEvents
 from tespec.events.cache import EVENT_BYTES
 from tespec.events.files import content_sha256, is_recorded
@@ -107,8 +107,6 @@ def _event_facts(recording: LabelledRecording, kind: str | None, quick: bool) ->
         verify_store(store)
         if is_recorded(path):
             require_same(store, path, content_sha256(path) == header_of(store)["source"]["sha256"])
-    elif source.rectify_map is not None:
-        read_rectification(source.rectify_map, facts.height, facts.width)
     length = facts.t_last - facts.t_first
     return {f"events_{name}": value for name, value in vars(facts).items()} | {
         "events_seconds": length / 1e6,

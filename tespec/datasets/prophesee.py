@@ -196,7 +196,7 @@ class PropheseeDataset(LabelledDataset):
             what = f"has no train, val or test folder{there}"
             raise UserError(root, what, "give the folder that contains them")
         self.root = places[0]
-        found = {split: [path for of, path in split_folders(self.root) if of == split] for split in SPLITS}
+        found = {split: [path for of, path in split_folders(self.root) if of == split] for split in self.splits}
         self.folders = {split: only_one(paths or [self.root / split]) for split, paths in found.items()}
         self._found = {split: recordings_in(self.folders[split]) for split in self.splits}
         other = {Gen1: OneMpx, OneMpx: Gen1}.get(type(self))  # which numbers its classes differently

@@ -49,7 +49,11 @@ class EventSource:
         found = find_events(self)
         if isinstance(found, PackedEvents):
             return found.facts
-        return scan(found) if self.scan_only else self.stream.facts
+        if not self.scan_only:
+            return self.stream.facts
+        if self.rectify_map is not None:
+            read_rectification(self.rectify_map, found.height, found.width)
+        return scan(found)
 
     def rectified(self, stream: PackedEvents) -> PackedEvents:
         """Rectify the events if there is a map."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tespec.core.errors import UserError
-from tespec.events.readers import Reader, ddd17
+from tespec.events.readers import Reader, ddd17, rosbag
 from tespec.events.store import header_of
 
 BLOCK = 1 << 20  # bytes hashed per block
@@ -27,7 +27,7 @@ def files_of(path: Path) -> tuple[Path, ...]:
 
 def is_recorded(path: Path) -> bool:
     """Whether a recording's original event files exist, with or without a packed store."""
-    return path.is_file() or (path / ddd17.EVENTS).is_file()
+    return path.is_file() or (path / ddd17.EVENTS).is_file() or rosbag.reads(path)
 
 
 def quick_hash(path: Path) -> dict[str, Any]:

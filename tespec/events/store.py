@@ -138,6 +138,8 @@ def open_store(folder: Path) -> PackedEvents:
         raise UserError(folder, f"cannot be opened ({error.strerror})", remedy) from error
     milliseconds = facts.t_last // MILLISECOND - facts.t_first // MILLISECOND + 1
     fits: Any = len(words) == facts.count and len(index) == milliseconds + 1
+    ends = words[[0, -1]] >> US_SHIFT if fits else ()
+    fits = fits and tuple(ends) == (facts.t_first % MILLISECOND, facts.t_last % MILLISECOND)
     fits = fits and index[0] == 0 < index[1] and index[-2] < index[-1] == len(words) and (index[1:] >= index[:-1]).all()
     if not fits:
         raise UserError(folder, f"{HEADER}, {WORDS} and {INDEX} do not match each other", AGAIN)

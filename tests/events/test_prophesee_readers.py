@@ -309,6 +309,14 @@ def cut_chunk(path):
     ecf_file(path, [ecf_chunks()[0][:-1]], 1_000, 1_000, {"geometry": "640x480"})
 
 
+def endless_heap(path):
+    """The free space of the heap that holds the attribute's text has no size: HDF5 would search it for ever."""
+    ecf_file(path, ecf_chunks()[:1], 1_000, 1_000, {"geometry": "640x480"})
+    content = path.read_bytes()
+    first = content.index(b"GCOL") + 16  # the text of 7 bytes in 8, and then the free space
+    path.write_bytes(content[: first + 24] + bytes(16) + content[first + 40 :])
+
+
 def shuffled(path):
     ecf_file(path, ecf_chunks()[:1], 1_000, 1_000, {"geometry": "640x480"}, (h5py.h5z.FILTER_SHUFFLE, ecf.FILTER))
 
@@ -345,6 +353,7 @@ BAD = {
     "cut.hdf5": (cut_chunk, "events 0 to 1,000 of CD/events are damaged; copy it again"),
     "shuffled.hdf5": (shuffled, "cannot be read; copy it again|compressed with"),
     "vast.hdf5": (vast_chunk, "events 0 to 1,000,000 of CD/events are damaged; copy it again"),
+    "heap.hdf5": (endless_heap, "its global heap is damaged; copy it again"),
     "unsized.h5": (written_rows, "does not specify the sensor's size; give --sensor"),
     "floats.h5": (lambda path: write_h5(path, {"CD/events": np.zeros(3)}), "CD/events is float64 .* not rows of x"),
     "short.h5": (lambda path: written_rows(path, [(name, "<i4") for name in "xypt"]), r"CD/events is .* not rows of x"),

@@ -173,7 +173,7 @@ def test_a_recording_shorter_than_a_window_is_one_window(tmp_path):
     opened = find(str(RECORDING), histograms_of(network.recipe, path), None, None)
     first = opened.stream.t_first
     assert opened.windows.tolist() == [[first, first + 1_000_000]]
-    assert opened.histograms(0, 1, 10, "edges").max() > 0
+    assert opened.histograms(0, 1, Binning(10, "edges")).max() > 0
     assert [time for time, _ in tespec.stream(RECORDING, network)] == [first + 1_000_000]
 
 

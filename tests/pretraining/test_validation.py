@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from baselines.ecddp import Ecddp
-from tespec.core.settings import Mask
+from tespec.core.settings import Binning, Mask
 from tespec.pretraining.data import EventData
 from tespec.pretraining.method import PretrainMethod
 
@@ -19,13 +19,13 @@ class Noise:
     def __len__(self):
         return len(self.content)
 
-    def histograms(self, first, count, bins, rule):
+    def histograms(self, first, count, binning):
         return self.content[first : first + count]
 
 
 def held_out(*windows, segments=2):
     data = object.__new__(EventData)
-    data.settings, data.own = SimpleNamespace(segments=segments, bins=10, rule="edges"), None
+    data.settings, data.own = SimpleNamespace(segments=segments, binning=Binning(10, "edges")), None
     data.method = SimpleNamespace(mask=lambda own: Mask(unit=32, ratio=0.5))
     data.held_out = [Noise(each) for each in windows]
     return data

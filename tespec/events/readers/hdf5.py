@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -37,6 +38,7 @@ COMPRESSIONS = (GZIP, LZF, BLOSC, ZSTD)
 FILTER_NAMES = {number: name for name, number in hdf5plugin.FILTERS.items()}
 FILTER_NAMES |= {1: "gzip", 4: "szip", 5: "nbit", 6: "scaleoffset", 32000: "LZF", 36559: "Prophesee's ECF"}
 BLOSC_HEADER = struct.Struct("<4s3I")  # flags; bytes uncompressed, of a block, and compressed
+HEAP_OBJECT = struct.Struct("<H6xQ")  # number and bytes of an object in a global heap
 
 
 def _state(path: Path) -> tuple[int, int, int]:
@@ -192,7 +194,38 @@ def _part(path: Path, name: str, codec: int | None, state: tuple[int, int, int])
         if codec is None or [number for number, _ in stored.encoding] != [codec]:
             _check_encoding(path, name, stored)
         _check_chunks(path, name, stored)
+        if codec is not None:  # the caller reads texts
+            _check_heaps(path, stored)
     return stored
+
+
+def _check_heaps(path: Path, stored: Dataset) -> None:
+    """Refuse a file with a damaged global heap, in which HDF5 searches for texts of variable length for ever.
+
+    Heaps are looked for outside of the chunks of the file's large dataset.
+    """
+    chunks = np.sort(stored.stored[["at", "size"]].ravel()).tolist() if stored.chunks else []
+    borders = [0, *(side for at, size in chunks for side in (at, at + size)), path.stat().st_size]
+    with path.open("rb") as file:
+        for begin, end in zip(borders[::2], borders[1::2], strict=True):
+            file.seek(begin)
+            content = file.read(max(0, end - begin))
+            if not all(_is_sound_heap(content, heap.start()) for heap in re.finditer(b"GCOL", content)):
+                raise UserError(path, "its global heap is damaged", AGAIN)
+
+
+def _is_sound_heap(content: bytes, at: int) -> bool:
+    """Whether each object of a global heap has a size (HDF5 File Format Specification, III.E)."""
+    header = HEAP_OBJECT.size
+    last = min(at + int.from_bytes(content[at + 8 : at + 16], "little"), len(content)) - header
+    position = at + 16
+    while position <= last:
+        index, size = HEAP_OBJECT.unpack_from(content, position)
+        step = size if index == 0 else header + -(-size // 8) * 8  # object 0 is the free space, with its header
+        if step < header:
+            return False
+        position += step
+    return True
 
 
 def _check_encoding(path: Path, name: str, stored: Dataset) -> None:
