@@ -105,7 +105,8 @@ def problem_of(tensor: Tensor | None, target: Tensor) -> str:
     """Describe why a tensor cannot be loaded into `target` (missing, dtype, shape, or values), "" if it can."""
     if tensor is None:
         return "is missing"
-    if (target.is_floating_point() or tensor.is_floating_point()) and tensor.dtype not in FLOATS:
+    integers = not (target.is_floating_point() or tensor.is_floating_point() or tensor.is_complex())
+    if not integers and tensor.dtype not in FLOATS:
         return f"has dtype {tensor.dtype}, which is not supported for weights"
     if tensor.shape != target.shape:
         return f"has shape {tuple(tensor.shape)}, but this model needs {tuple(target.shape)}"
