@@ -19,14 +19,14 @@ from tespec.core.progress import progress
 from tespec.core.settings import ARCHITECTURES, Binning, Downsample, OfRecordings, Rule, Size, build
 from tespec.datasets.archive import Source
 from tespec.datasets.labels import speed_at, with_checks
-from tespec.datasets.recording import LabelledRecording, Labels, label_windows
+from tespec.datasets.recording import LabelledRecording, Labels, label_windows, window_us
 from tespec.datasets.sources import pack_missing
 from tespec.events import Events
 from tespec.events.histogram import Region
 
 SPLITS = TRAIN, HELD_OUT, TEST = "train", "val", "test"
 UNKNOWN = "unknown"  # in place of a split: a recording of the data set whose split cannot be determined
-LATEST_US = 1_000_000  # a label this long after the last event means that events are missing
+LATEST_US = 1_000_000  # a label this long before the first or after the last event means another clock
 
 
 class RecordingFiles(NamedTuple):
@@ -118,6 +118,8 @@ class LabelledDataset(ABC):
             splits = published.splits | dict(splits or {})
             downsample = downsample or published.downsample
             protocol = published.protocol | dict(protocol or {})
+        if window_ms is not None:
+            window_us(window_ms)  # refuses what is no length
         self.window_ms, self.contiguous, self.given_sensor = window_ms, contiguous, sensor
         self.binning = build(Binning, {"bins": bins, "rule": rule}, "histograms")
         self.protocol = build(self.protocol_type, protocol, "protocol")
@@ -195,7 +197,8 @@ class LabelledDataset(ABC):
         if region.height > facts.height:
             what = f"has {facts.height} rows, fewer than the {region.height} rows with labels"
             raise UserError(files.source.path, what, "set protocol.rows, or specify the sensor's size in dataset.json")
-        if len(times) and (times[-1] <= facts.t_first or times[-1] > facts.t_last + LATEST_US):
+        first, last = facts.t_first - LATEST_US, facts.t_last + LATEST_US
+        if len(times) and not (first <= times[0] and facts.t_first < times[-1] <= last):
             what = f"its labels are at {times[0]} to {times[-1]} us, the events at {facts.t_first} to {facts.t_last}"
             where = f"{files.source.path}, recording {files.name}"
             raise UserError(where, what, "copy events and labels again, or convert label times to the events' clock")
@@ -225,8 +228,9 @@ class LabelledDataset(ABC):
     @classmethod
     def is_called(cls, path: Path, name: str) -> bool:
         """Whether a path belongs to the official recording `name`, judging by its own name and the folders above."""
-        parts = [part for part in path.parts[-LEVELS:] if name in part]
-        return any(re.search(rf"(?<![a-zA-Z0-9]){re.escape(name)}(?![a-zA-Z0-9])", part) for part in parts)
+        parts = [part.casefold() for part in path.parts[-LEVELS:]]
+        pattern = rf"(?<![a-z0-9]){re.escape(name.casefold())}(?![a-z0-9])"
+        return any(name.casefold() in part and re.search(pattern, part) is not None for part in parts)
 
     def describe(self) -> dict[str, str]:
         """Describe the protocol: layout, events per label, and options."""

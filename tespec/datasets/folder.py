@@ -158,12 +158,18 @@ def split_recordings(root: Path, paths: Sequence[Path]) -> dict[str, list[Path]]
         counted = holding.__contains__ if folder.is_relative_to(base) else Path.is_dir
         return frozenset(split for split, path in split_folders(folder) if counted(path))
 
+    with_train = {path.parent for path in paths if TRAIN in path.name.casefold()}
     described = {path: _described_split(whole[path], base) for path in paths}
     selective = {folder for folder, split in described.values() if split is not None}
     for path, (folder, split) in described.items():
         if split is None and folder not in selective:
             official = _split_of_archive(whole[path], archives)
-            of_folders, doubtful = _split_of_folders(whole[path], base, splits_in)
+            places = {whole[path], whole[path].resolve()}  # a link may lead to a test recording
+            of_places, doubts = zip(*(_split_of_folders(place, base, splits_in) for place in places), strict=True)
+            of_folders, doubtful = _first_of(of_places), next(filter(None, doubts), None)
+            named = path.stem.casefold()
+            if split_named(path.stem) == UNKNOWN and TRAIN not in named and path.parent in with_train:
+                doubtful = path  # such as "drive_test" next to "drive_train"
             if official is None and doubtful is not None:
                 what = f"may be a split, but its name is none of {', '.join(UNDERSTOOD)}"
                 raise UserError(doubtful, what, "rename it, or list the splits in a dataset.json")
@@ -210,8 +216,8 @@ def _split_of_folders(
         below = folder.parent.is_relative_to(root)
         if level >= LEVELS and not below:
             break
-        siblings, split = splits_in(folder.parent), split_named(folder.name)
-        if split == UNKNOWN and (below or TRAIN in siblings) and folder.is_dir():
+        siblings, split = splits_in(folder.parent), split_named(folder.stem if level == 0 else folder.name)
+        if split == UNKNOWN and (below or TRAIN in siblings) and (level or folder.is_dir()):
             doubtful = folder
         elif split in SPLITS and (below or TRAIN in siblings):
             found.append(str(split))

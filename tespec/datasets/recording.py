@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,9 +55,9 @@ def label_windows(
 
 def window_us(length_ms: float) -> int:
     """Convert the length of a window to whole us, at least one."""
-    if (length := round(length_ms * 1000)) < 1:
-        raise UserError("window_ms", f"{length_ms:g} is less than 1 us", "give a longer window")
-    return length
+    if not isinstance(length_ms, int | float) or not 1 <= length_ms * 1000 < math.inf:
+        raise UserError("window_ms", f"{length_ms!r} is not a length of at least 1 us", "give a number of ms")
+    return round(length_ms * 1000)
 
 
 def contiguous_windows(first: int, end: int, length: int) -> Windows:

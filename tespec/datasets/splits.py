@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from tespec.core.errors import UserError
@@ -17,9 +18,12 @@ UNDERSTOOD = tuple(NAMES)
 # Archives of DSEC, unpacked side by side (https://dsec.ifi.uzh.ch/dsec-datasets/download/).
 DSEC_PARTS = ("events", "images", "semantic_segmentation", "disparity", "optical_flow")
 NAMES |= {f"{split}_{part}": split for split in (TRAIN, TEST) for part in DSEC_PARTS}
-# A whole word of a name, such as "test" in "test_2", but not in "testimony".
-WORD = r"(train(ing)?|trainval|val(id(ation)?)?|dev|test(ing)?|eval(uation)?)(set)?"
-DOUBTFUL = re.compile(rf"(?<![a-z]){WORD}(?![a-z])")
+# Words that may name a split as part of a name: "test" in "test_2" and in "testA", but not in "testimony".
+WORDS = re.compile(
+    r"(train(ing)?|trainval|val(s|id|idation|idate)?|dev|test(s|ing)?|tst|eval(uation)?)(set|data)?"
+    r"|holdout|heldout|unseen"
+)
+PARTS = re.compile("[A-Z]?[a-z]+|[A-Z]+")  # words of a name, also in one such as "myTestData"
 
 
 def split_named(name: str) -> str | None:
@@ -27,10 +31,12 @@ def split_named(name: str) -> str | None:
 
     Returns:
         "train", "val" or "test"; `UNKNOWN` if the name contains the word of a split and more, as
-        "Test_2" does; None for any other name.
+        "Test_2" and "testA" do; None for any other name.
     """
-    lower = name.casefold()
-    return NAMES.get(lower) or (UNKNOWN if DOUBTFUL.search(lower) else None)
+    words = [word.casefold() for word in PARTS.findall(name)]
+    pairs = map("".join, pairwise(words))  # such as "held_out"
+    is_doubtful = any(WORDS.fullmatch(word) for word in (*words, *pairs))
+    return NAMES.get(name.casefold()) or (UNKNOWN if is_doubtful else None)
 
 
 def split_folders(folder: Path) -> list[tuple[str, Path]]:

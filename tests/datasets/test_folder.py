@@ -259,6 +259,7 @@ def test_each_folder_is_searched_for_splits_once_and_not_for_each_recording(tmp_
      ("test", "test"), ("Testing", "test"), ("test_events", "test"),
      ("Test_2", "unknown"), ("train2", "unknown"), ("test-clean", "unknown"), ("trainval", "unknown"),
      ("ILSVRC2012_img_val", "unknown"), ("my testset", "unknown"), ("eval", "unknown"), ("train_val", "unknown"),
+     *((name, "unknown") for name in ("tests", "testA", "testdata", "dataTest", "validate", "held_out", "unseen")),
      ("latest", None), ("contest", None), ("valley", None), ("device", None), ("testimony", None), ("dir1", None)],
 )  # fmt: skip
 def test_folders_are_splits_by_every_usual_name(tmp_path, name, split):
@@ -292,6 +293,25 @@ def test_a_doubtful_folder_is_refused_outside_of_splits_alone(tmp_path):
             split_recordings(root, find_recordings(root))
     (tmp_path / "dataset.json").write_text('{"splits": {"train": ["Train"], "test": ["Test_2"]}}')
     assert split_recordings(tmp_path, find_recordings(tmp_path))["test"] == [path]
+
+
+def test_files_and_links_that_are_test_recordings_are_not_trained_on(tmp_path):
+    write_recordings(tmp_path / "files", "train.dat", "val.dat", "test.dat")
+    found = split_recordings(tmp_path / "files", find_recordings(tmp_path / "files"))
+    assert {split: [path.stem for path in paths] for split, paths in found.items() if paths} == {
+        "train": ["train"], "val": ["val"], "test": ["test"],
+    }  # fmt: skip
+    write_recordings(tmp_path / "drives", "drive_train.dat", "drive_test.dat")
+    with pytest.raises(UserError, match=r"drive_test\.dat: may be a split"):
+        split_recordings(tmp_path / "drives", find_recordings(tmp_path / "drives"))
+    write_recordings(tmp_path / "all", "train/a.dat", "test/b.dat")
+    (mine,) = write_recordings(tmp_path / "mine", "c.dat")
+    (tmp_path / "mine" / "link.dat").symlink_to(tmp_path / "all" / "test" / "b.dat")
+    found = split_recordings(tmp_path / "mine", find_recordings(tmp_path / "mine"))
+    assert (found["train"], found["test"]) == ([mine], [tmp_path / "mine" / "link.dat"])
+    (path,) = write_recordings(tmp_path / "official", "OUTDOOR_DAY1.dat")
+    with pytest.raises(UserError, match="belongs to a test split"):
+        split_recordings(path, [path])
 
 
 def test_pipes_and_sockets_in_a_folder_are_never_opened(tmp_path):
@@ -342,7 +362,7 @@ def test_damaged_recordings_are_left_out_if_asked_for_and_recorded(tmp_path):
 
 def test_windows_below_1_us_and_factors_above_the_sensor_are_refused(tmp_path):
     (path,) = write_recordings(tmp_path, "one.dat")  # 16x12 px
-    with pytest.raises(UserError, match=r"window_ms: 0.0004 is less than 1 us; give a longer window"):
+    with pytest.raises(UserError, match=r"window_ms: 0.0004 is not a length of at least 1 us; give a number of ms"):
         divide(path, 0.0004, WHOLE)
     with pytest.raises(UserError, match=r"a sensor of 16x12 px cannot be downsampled by 13; give at most 12"):
         divide(path, 50, Downsample(13, "nearest"))
@@ -356,6 +376,15 @@ def test_times_that_step_back_are_counted(tmp_path):
     stepping.write_bytes(content[:-8] + last.to_bytes(4, "little") + content[-4:])
     division = divide(tmp_path, 50, WHOLE)
     text = "in 1 recordings: 1 times mended that were out of order, 0 events off the sensor dropped"
+    assert event_corrections((*division.train, *division.held_out)) == {"corrections": text}
+
+
+def test_events_off_the_sensor_are_counted(tmp_path):
+    path, _ = write_recordings(tmp_path, "off.dat", "sound.dat")
+    content = path.read_bytes()
+    path.write_bytes(content[:-4] + (int.from_bytes(content[-4:], "little") | 0x3FFF).to_bytes(4, "little"))  # x
+    division = divide(tmp_path, 50, WHOLE)
+    text = "in 1 recordings: 0 times mended that were out of order, 1 events off the sensor dropped"
     assert event_corrections((*division.train, *division.held_out)) == {"corrections": text}
 
 
