@@ -42,13 +42,13 @@ def stores_folder() -> Path:
 def cached_store(reader: Reader) -> Path:
     """Return the path of a recording's store in the cache, whether it exists or not, and protect it from removal.
 
-    The name of a store consists of that of the recording, a hash of the sensor size and of the size, first and last
-    64 kB of each file, and the time of the latest modification. If name or time are new, the SHA-256 of all bytes is
-    compared with those of stores with the same hash; a link then leads from the new name to the store.
+    The name of a store consists of that of the recording, a hash of sensor size, unit of time and the size, first and
+    last 64 kB of each file, and the time of the latest modification. If name or time are new, the SHA-256 of all bytes
+    is compared with those of stores with the same hash; a link then leads from the new name to the store.
     """
     files, folder = files_of(reader.path), stores_folder()
     samples = [[file["bytes"], file["sampled_sha256"]] for file in map(quick_hash, files)]
-    state = json.dumps([reader.height, reader.width, samples]).encode()
+    state = json.dumps([reader.height, reader.width, reader.unit, samples]).encode()
     content = hashlib.sha256(state).hexdigest()[:16]
     name = re.sub("[^A-Za-z0-9._]+", "_", reader.path.name)[:NAME_LETTERS]
     store = folder / f"{name}-{content}-{max(file.stat().st_mtime_ns for file in files)}"

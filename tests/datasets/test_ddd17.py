@@ -10,6 +10,7 @@ from twins import opened
 
 from tespec.core.errors import UserError
 from tespec.core.settings import Binning
+from tespec.datasets.sources import EventSource, pack_missing
 from tespec.events import open_events
 from tespec.events.readers.ddd17 import read_index
 
@@ -63,6 +64,17 @@ def test_nanoseconds_are_cut_and_steps_back_are_raised_and_counted(tmp_path, mon
     before[100] = t[99]
     assert stream.clamped == 1
     np.testing.assert_array_equal(stream.slice(t[0], t[-1] + 1).t, before)
+
+
+def test_the_unit_of_the_index_decides_even_if_the_same_events_are_in_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
+    write_official(tmp_path, ticks=1)
+    pack_missing([EventSource(tmp_path / "dir1")])
+    packed = open_events(tmp_path / "dir1")
+    index = tmp_path / "dir1" / "index" / "index_50ms.npy"
+    np.save(index, np.load(index) * (1000, 1, 1))
+    stream = open_events(tmp_path / "dir1")
+    assert stream.t_last - stream.t_first == pytest.approx((packed.t_last - packed.t_first) / 1000, abs=1)
 
 
 def test_any_index_will_do_and_the_sensor_is_the_given_one(tmp_path):

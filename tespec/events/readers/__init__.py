@@ -49,6 +49,7 @@ class Reader:
     width: int  # columns of the sensor in px
     events: int  # number, estimated from the file size if the format does not store it
     chunks: Callable[[], Iterator[Events]]
+    unit: str = ""  # of the times in the files, if other files decide it
 
 
 def check_events(x: Column, y: Column, t: Column, p: Column, height: int, width: int) -> None:

@@ -48,7 +48,7 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
             x, y, p = xyp.T
             yield as_events(path / EVENTS, x, y, times // ticks_per_us, p)
 
-    return Reader(path, *size, count, chunks)
+    return Reader(path, *size, count, chunks, f"1/{ticks_per_us} us")
 
 
 def read_index(folder: Path) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
