@@ -33,7 +33,7 @@ QUICK = 16  # labels that a quick check reads
 COLUMNS = {
     "sensor": "{events_width}x{events_height}",
     "events": "{events_count:,}",
-    "raised": "{events_clamped:,}",  # timestamps that step back
+    "mended": "{events_clamped:,}",  # timestamps out of order
     "dropped": "{events_dropped:,}",  # events outside of the sensor
     "length": "{events_seconds:.1f} s",
     "labels": "{labels_count:,}",

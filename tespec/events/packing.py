@@ -26,7 +26,7 @@ from tespec.events.readers import Events, Reader
 from tespec.events.store import HEADER, LATEST, MILLISECOND, Facts, PackedEvents, open_store
 
 BLOCK = 1 << 16  # events checked at once, which stay in the CPU cache whatever the size of a reader's chunks
-PART = 1 << 17  # events written and hashed at once, at most: larger parts make threads wait for Python's lock
+PART = 1 << 17  # events written and hashed at once, at most: larger parts were slower
 LOOK_AHEAD = 2  # events after one that decide whether it is ahead of its successors
 AHEAD, LARGEST_STEP = 1_000, 10_000  # us, see `in_order`
 EARLIEST = -(1 << 62)  # us, before any event
