@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -27,6 +28,7 @@ from tespec.events.store import HEADER, LATEST, MILLISECOND, Facts, PackedEvents
 
 BLOCK = 1 << 16  # events checked at once, which stay in the CPU cache whatever the size of a reader's chunks
 PART = 1 << 17  # events written and hashed at once, at most: larger parts were slower
+UNHASHED = 64  # tasks of hashing that wait at most, two for each part: 18 MB
 LOOK_AHEAD = 2  # events after one that decide whether it is ahead of its successors
 AHEAD, LARGEST_STEP = 1_000, 10_000  # us, see `in_order`
 EARLIEST = -(1 << 62)  # us, before any event
@@ -100,27 +102,30 @@ def _write(reader: Reader, folder: Path, progress: Callable[[int, int], None]) -
     with (
         (folder / store.WORDS).open("wb") as words_file,
         (folder / store.INDEX).open("wb") as index_file,
-        ThreadPoolExecutor(2) as threads,
+        ThreadPoolExecutor(1) as source_thread,
+        ThreadPoolExecutor(1) as store_thread,
     ):
 
         def hash_store(words: NDArray[np.uint32], index: NDArray[np.int64]) -> None:
             digests[store.WORDS].update(words.data)
             digests[store.INDEX].update(index.data)
 
-        tasks: list[Future[None]] = []
+        tasks: deque[Future[None]] = deque()
         for words, index in _packed(reader, facts):
             words_file.write(words.data)
             index_file.write(index.data)
-            for task in tasks:  # wait for the previous part, to hold few in memory
-                task.result()
             total = max(facts.count, reader.events)
-            tasks = [threads.submit(source.advance, facts.count / total), threads.submit(hash_store, words, index)]
+            tasks.append(source_thread.submit(source.advance, facts.count / total))
+            tasks.append(store_thread.submit(hash_store, words, index))
+            if len(tasks) > UNHASHED:
+                tasks.popleft().result()
+                tasks.popleft().result()
             progress(facts.count, total)
-        for task in tasks:
-            task.result()
         for file in (words_file, index_file):
             file.flush()
             os.fsync(file.fileno())
+        for task in tasks:
+            task.result()
     header: dict[str, Any] = {"format": store.FORMAT, "version": store.VERSION, **asdict(facts)}
     header["source"] = source.describe()
     header["sha256"] = {name: digest.hexdigest() for name, digest in digests.items()}

@@ -201,13 +201,14 @@ def pack_words(x, y, t, p, count, next_ms, words):  # type: ignore[no-untyped-de
     from `next_ms` to that of the last event.
     """
     index = np.empty(t[-1] // MILLISECOND + 1 - next_ms, np.int64)
+    for i in range(len(t)):  # a loop of its own is vectorised
+        words[i] = x[i] | y[i] << np.uint32(X_BITS) | np.uint32(p[i]) << np.uint32(P_SHIFT)
     start, opened = (next_ms - 1) * MILLISECOND, 0  # of the current millisecond; of those in the index
     for i in range(len(t)):
         while t[i] >= start + MILLISECOND:
             index[opened] = count + i
             start, opened = start + MILLISECOND, opened + 1
-        pixel = np.uint32(x[i]) | np.uint32(y[i]) << np.uint32(X_BITS) | np.uint32(p[i]) << np.uint32(P_SHIFT)
-        words[i] = pixel | np.uint32(t[i] - start) << np.uint32(US_SHIFT)
+        words[i] |= np.uint32(t[i] - start) << np.uint32(US_SHIFT)
     return index
 
 

@@ -95,6 +95,7 @@ def recording(tmp_path, monkeypatch):
 def test_a_recording_is_hashed_while_it_is_decoded_and_read_once(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "BLOCK", 1 << 12)
     monkeypatch.setattr(packing, "PART", 100)
+    monkeypatch.setattr(packing, "UNHASHED", 2)
     path, content, hashed, before, opened = tmp_path / "a", bytes(range(256)) * 4096, [], [], Path.open
     chunks = parts_of(random_events(1_000), 10)
     reader = replace(reader_of(path, *chunks), chunks=lambda: (before.append(sum(hashed)) or each for each in chunks))
