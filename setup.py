@@ -6,7 +6,8 @@ from pathlib import Path
 from setuptools import setup
 from setuptools.command.build_py import build_py
 
-INSIDE = {"configs": "configs", "results/paper": "published", "baselines": "baselines"}  # see tespec/core/paths.py
+# see tespec/core/paths.py
+INSIDE = {"configs": "configs", "results/paper": "published", "baselines": "baselines"}
 
 
 class BuildWithFacts(build_py):

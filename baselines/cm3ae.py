@@ -41,8 +41,10 @@ class Cm3aeSettings:
     # Width of the decoders, and so of the contrast's embeddings; models/mae.py, decoder_embed_dim.
     out: Annotated[int, Field(strict=True, gt=0, multiple_of=4)] = 512
     contrast_pairs: Annotated[int, Field(strict=True, ge=2)] = 128  # compared; batch_size_per_gpu
-    logit_scale: cfg.PositiveFloat = math.log(1 / 0.07)  # initial, learned factor of the cosines; models/mae.py
-    scale: tuple[cfg.Share, cfg.Share] = (0.2, 1.0)  # minimum and maximum share of the frame in a crop
+    # initial, learned factor of the cosines; models/mae.py
+    logit_scale: cfg.PositiveFloat = math.log(1 / 0.07)
+    # minimum and maximum share of the frame in a crop
+    scale: tuple[cfg.Share, cfg.Share] = (0.2, 1.0)
     frame_weight: cfg.NonNegativeFloat = 4.0  # frame reconstructed from itself
     events_weight: cfg.NonNegativeFloat = 0.5  # events reconstructed from themselves
     fused_weight: cfg.NonNegativeFloat = 0.5  # frame reconstructed from fused features
@@ -77,7 +79,8 @@ class Cm3ae(PairMethod):
         "stays at the frame's positions, where the published code decodes it at the events'",
         "CM3AE's sine-cosine positions are added before the fusion, since Swins have none at their input",
     )
-    # Values from Event-AHU/CM3AE, main.py, unless another file is named; 4 GPUs as in the command of README.md.
+    # Values from Event-AHU/CM3AE, main.py, unless another file is named; 4 GPUs as in the command
+    # of README.md.
     recipe = cfg.Pretraining(
         objective=Cm3aeSettings(),
         dataset="ddd17",
@@ -114,11 +117,15 @@ class Cm3ae(PairMethod):
         self.logit_scale = nn.Parameter(torch.tensor(own.logit_scale))
 
     @classmethod
-    def from_settings(cls, own: Cm3aeSettings, settings: cfg.Pretraining, data: PretrainData) -> Self:
+    def from_settings(
+        cls, own: Cm3aeSettings, settings: cfg.Pretraining, data: PretrainData
+    ) -> Self:
         units = math.prod(-(-side // own.mask.unit) for side in data.size)
         if not 0 < own.kept(units) < units:
             what = f"{own.mask.ratio:g} leaves none of {units} patches {'masked' if own.kept(units) else 'visible'}"
-            raise UserError("objective.mask.ratio", what, f"choose from {1 / units:.3g} to {1 - 1 / units:.3g}")
+            raise UserError(
+                "objective.mask.ratio", what, f"choose from {1 / units:.3g} to {1 - 1 / units:.3g}"
+            )
         return super().from_settings(own, settings, data)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
@@ -159,8 +166,8 @@ class Cm3ae(PairMethod):
 def draw_masks(draws: Tensor, kept: int) -> tuple[Tensor, Tensor]:
     """Convert uniform draws (2, B, N) from 0 to 1 into masks (B, N) bool of events and of frames.
 
-    `kept` patches of each stay visible. Half of the visible event patches are masked in the frame, as long as it has
-    others to show: there the events know more than the frame.
+    `kept` patches of each stay visible. Half of the visible event patches are masked in the frame,
+    as long as it has others to show: there the events know more than the frame.
     """
     place = draws[0].argsort(1).argsort(1)
     theirs_alone = place < kept // 2
@@ -184,11 +191,16 @@ def masked_error(drawn: Tensor, target: Tensor, mask: Tensor, unit: int) -> Tens
         unit: side of a patch in px.
     """
     size = (target.shape[-2], target.shape[-1])
-    squares, pixels = (crop(drawn, size) - target).square().mean((1, 2)), pixel_maps(mask, unit, size)
+    squares, pixels = (
+        (crop(drawn, size) - target).square().mean((1, 2)),
+        pixel_maps(mask, unit, size),
+    )
     return global_mean((squares * pixels).sum(), pixels.sum())
 
 
-def contrast_in_groups(events: Tensor, frames: Tensor, scale: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
+def contrast_in_groups(
+    events: Tensor, frames: Tensor, scale: Tensor, pairs: int
+) -> tuple[Tensor, Tensor]:
     """Contrast events with frames both ways in groups of about `pairs` pairs (mae.py, ClipLoss).
 
     Args:
@@ -264,9 +276,16 @@ class Fusion(nn.Module):
 
     def forward(self, frame: Tensor, events: Tensor) -> Tensor:
         """Fuse features (B, 1, C, h, w) of frame and events into features of the same shape."""
-        tokens = torch.cat([each.flatten(3).squeeze(1).transpose(1, 2) + self.positions for each in (frame, events)], 1)
+        tokens = torch.cat(
+            [
+                each.flatten(3).squeeze(1).transpose(1, 2) + self.positions
+                for each in (frame, events)
+            ],
+            1,
+        )
         block: Any = self.block
-        # models/mae.py, feature_fuse_two: the MLP's skip connection starts after its norm, and only the MLP is scaled.
+        # models/mae.py, feature_fuse_two: the MLP's skip connection starts after its norm, and only
+        # the MLP is scaled.
         normal = block.norm2(tokens + block.attn(block.norm1(tokens)))
         joined = (normal + self.scale * block.mlp(normal))[:, : len(self.positions)]
         return joined.transpose(1, 2).unflatten(2, frame.shape[-2:]).unsqueeze(1)

@@ -34,16 +34,21 @@ class CpcSettings:
 class Cpc(EventMethod):
     """InfoNCE between predictions from the recurrent state at t and features of the segment at t + k.
 
-    The latents are the last stage of the same backbone for each segment alone, so memory cannot leak into the targets.
-    Negatives are latents of other places, times and lanes. Predictions and latents pass a projector with batch
-    normalisation: features of all places start nearly identical, and without it they stay so.
+    The latents are the last stage of the same backbone for each segment alone, so memory cannot
+    leak into the targets. Negatives are latents of other places, times and lanes. Predictions and
+    latents pass a projector with batch normalisation: features of all places start nearly
+    identical, and without it they stay so.
     """
 
     title = "CPC"
     group = "Beyond the paper"
     pretraining_data = "1Mpx"
-    citation = "van den Oord et al.: Representation Learning with Contrastive Predictive Coding, 2018"
-    summary = "The recurrent state predicts the features of the next segments among negatives (InfoNCE)."
+    citation = (
+        "van den Oord et al.: Representation Learning with Contrastive Predictive Coding, 2018"
+    )
+    summary = (
+        "The recurrent state predicts the features of the next segments among negatives (InfoNCE)."
+    )
     deviations = (  # from van den Oord et al., Eqs. 3 and 4; TESPEC's paper adds no settings
         "predictions and latents are two-layer projections, compared by cosine at temperature 0.1 "
         "(published: linear predictions, dot products)",
@@ -57,7 +62,9 @@ class Cpc(EventMethod):
         self.own, self.backbone = own, backbone
         channels = backbone.channels[-1]
         self.latent = projector(channels, channels, own.width)
-        self.predict = nn.ModuleList(projector(channels, channels, own.width) for _ in range(own.ahead))
+        self.predict = nn.ModuleList(
+            projector(channels, channels, own.width) for _ in range(own.ahead)
+        )
 
     @classmethod
     def from_settings(cls, own: CpcSettings, settings: Pretraining, data: PretrainData) -> Self:
@@ -80,6 +87,8 @@ class Cpc(EventMethod):
             queries = all_gather_rows(predict(context[:, :-ahead].flatten(0, -2)))
             keys = all_gather_rows(latents[:, ahead:].flatten(0, -2))
             drawn = sent(torch.randperm(len(queries))[: self.own.places], queries.device)
-            contrasts.append(torch.stack(info_nce(queries[drawn], keys[drawn], self.own.temperature)))
+            contrasts.append(
+                torch.stack(info_nce(queries[drawn], keys[drawn], self.own.temperature))
+            )
         loss, found = torch.stack(contrasts).mean(0)
         return {"loss": loss, "found": found}, detach(state)

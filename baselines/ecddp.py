@@ -1,10 +1,11 @@
 """ECDDP: dense self-distillation on events (Yang, Pan, Liu, "Event Camera Data Dense Pre-training", ECCV 2024).
 
-The teacher sees two large views of a square crop of each segment. The student sees them too, half of them masked, and
-multiple small views. It predicts the teacher's prototype for each masked patch (patch loss), for each cluster of the
-teacher's patches of the full square (context loss), and for the image, from another view (image loss). Sinkhorn's
-algorithm balances the teacher's assignments, and the teacher is a moving average of the student. Files in parentheses
-are those of Yan98/Event-Camera-Data-Dense-Pre-training.
+The teacher sees two large views of a square crop of each segment. The student sees them too, half
+of them masked, and multiple small views. It predicts the teacher's prototype for each masked patch
+(patch loss), for each cluster of the teacher's patches of the full square (context loss), and for
+the image, from another view (image loss). Sinkhorn's algorithm balances the teacher's assignments,
+and the teacher is a moving average of the student. Files in parentheses are those of
+Yan98/Event-Camera-Data-Dense-Pre-training.
 """
 
 from typing import Annotated, Any, ClassVar
@@ -24,7 +25,13 @@ from tespec.core.distributed import global_mean, shard_slice
 from tespec.core.errors import UserError
 from tespec.models.event_swin import PATCH, EventSwin
 from tespec.models.layers import STRIDE, in_fp32, pad_to, padded_size, sent
-from tespec.pretraining.contrast import PrototypeHead, ema_update_, momentum_copy, sinkhorn, soft_cross_entropy
+from tespec.pretraining.contrast import (
+    PrototypeHead,
+    ema_update_,
+    momentum_copy,
+    sinkhorn,
+    soft_cross_entropy,
+)
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.masking import block_mask, replace_masked
 from tespec.pretraining.method import EventMethod
@@ -46,28 +53,34 @@ class EcddpSettings:
     crop: Side = 224  # px; side of the square that views are cropped from; input_size
     large: Side = 192  # px; side of the large views
     small: Side = 96  # px; side of the small views
-    # Minimum and maximum share of masked patches in half of the student's views: int(64 * U(0.1, 0.5)) of 144, because
-    # n_tokens stays 8 although a view has 12 x 12 (model/pretrain_model.py).
+    # Minimum and maximum share of masked patches in half of the student's views: int(64 * U(0.1,
+    # 0.5)) of 144, because n_tokens stays 8 although a view has 12 x 12 (model/pretrain_model.py).
     mask_ratio: tuple[cfg.Share, cfg.Share] = (0.1 * 64 / 144, 0.5 * 64 / 144)
-    # The authors divide the patch loss by all views, although only half are masked (model/network/loss.py).
+    # The authors divide the patch loss by all views, although only half are masked
+    # (model/network/loss.py).
     patch_weight: cfg.NonNegativeFloat = 0.5
     momentum: cfg.Share = 0.992  # initial momentum of the teacher; rises to 1
     # Fraction of the training before prototypes are updated; delay_epoch, 1 of 300.
     frozen_prototypes: cfg.Share = 1 / 300
 
 
-FRAME = 320  # px; side of the first crop of the frame, which the views' square is cropped from (config, crop_size)
+# px; side of the first crop of the frame, which the views' square is cropped from (config,
+# crop_size)
+FRAME = 320
 UNIT = 16  # px; side of a token of the feature pyramid, the unit of masks
-GLOBAL, LOCAL = (0.32, 1.0), (0.05, 0.32)  # shares of the square's area (config, global and local_crops_scale)
+# shares of the square's area (config, global and local_crops_scale)
+GLOBAL, LOCAL = (0.32, 1.0), (0.05, 0.32)
 STUDENT_TEMPERATURE = 0.1
 TEACHER_TEMPERATURES = (0.04, 0.07)
 EPOCHS = 300
 RISE = 30  # epochs, at each of which the teacher's temperature rises (teacher_temp_warmup_epochs)
 IN_CLUSTER = 0.25  # minimum share of a cluster in a token of a view (model/pretrain_model.py)
-SMALLEST_BLOCK = 4  # tokens; minimum area of a mask block (model/pretrain_model.py, MaskingGenerator)
+# tokens; minimum area of a mask block (model/pretrain_model.py, MaskingGenerator)
+SMALLEST_BLOCK = 4
 VAL_WINDOWS = 16  # maximum per validation batch, within which prototypes are balanced
 ROUNDS = 10  # K-means iterations (model/pretrain_model.py, batch_cosine_KMeans)
-LAYERS, HEAD, SIDE = 2, 32, 6  # pooling: layers, channels per head, side of its position embedding in tokens
+# pooling: layers, channels per head, side of its position embedding in tokens
+LAYERS, HEAD, SIDE = 2, 32, 6
 
 
 @torch.no_grad()
@@ -93,7 +106,9 @@ class AttentionPool(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.vector = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, 1, channels), std=0.02))
-        self.positions = nn.Parameter(nn.init.trunc_normal_(torch.empty(1, channels, SIDE, SIDE), std=0.02))
+        self.positions = nn.Parameter(
+            nn.init.trunc_normal_(torch.empty(1, channels, SIDE, SIDE), std=0.02)
+        )
         self.layers = nn.ModuleList(_Gather(channels) for _ in range(LAYERS))
         self.norm = nn.LayerNorm(channels, eps=1e-6)
         for module in self.modules():
@@ -106,14 +121,17 @@ class AttentionPool(nn.Module):
     def forward(self, maps: Tensor, members: Tensor | None = None) -> Tensor:
         """Pool maps (N, C, h, w) of tokens into vectors (N, K, C).
 
-        Each sees itself and the tokens that are its `members` (N, K, h * w); None: one vector sees all tokens.
+        Each sees itself and the tokens that are its `members` (N, K, h * w); None: one vector sees
+        all tokens.
         """
         positions = interpolate(self.positions, size=maps.shape[-2:], mode="bicubic")
         tokens = (maps + positions).flatten(2).transpose(1, 2)
         count, seen = 1, None
         if members is not None:
             count = members.shape[1]
-            itself = torch.eye(count, dtype=torch.bool, device=maps.device).expand(len(maps), -1, -1)
+            itself = torch.eye(count, dtype=torch.bool, device=maps.device).expand(
+                len(maps), -1, -1
+            )
             seen = torch.cat([itself, members], dim=2).unsqueeze(1)
         vectors = self.vector.expand(len(maps), count, -1)
         for layer in self.layers:
@@ -125,7 +143,9 @@ class _Gather(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.norm1, self.norm2 = (nn.LayerNorm(channels, eps=1e-6) for _ in range(2))
-        self.query, self.key, self.value = (nn.Linear(channels, channels, bias=False) for _ in range(3))
+        self.query, self.key, self.value = (
+            nn.Linear(channels, channels, bias=False) for _ in range(3)
+        )
         self.project = nn.Linear(channels, channels)
         self.mlp = Mlp(channels, 4 * channels)
         self.heads = max(1, channels // HEAD)
@@ -133,7 +153,9 @@ class _Gather(nn.Module):
     def forward(self, vectors: Tensor, tokens: Tensor, seen: Tensor | None) -> Tensor:
         every = self.norm1(torch.cat([vectors, tokens], dim=1))
         parts = self.query(every[:, : vectors.shape[1]]), self.key(every), self.value(every)
-        queries, keys, values = (each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in parts)
+        queries, keys, values = (
+            each.unflatten(-1, (self.heads, -1)).transpose(1, 2) for each in parts
+        )
         found = scaled_dot_product_attention(queries, keys, values, attn_mask=seen)
         vectors = vectors + self.project(found.transpose(1, 2).flatten(2))
         return vectors + self.mlp(self.norm2(vectors))
@@ -148,7 +170,12 @@ class _Pyramid(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(each, eps=1e-6) for each in channels)
         one, two, three = (nn.Conv2d(each, out, 1, bias=False) for each in channels[:3])
         four = nn.ConvTranspose2d(out, out, 2, stride=2, bias=False)
-        levels = [nn.Sequential(nn.AvgPool2d(4), one), nn.Sequential(nn.AvgPool2d(2), two), three, four]
+        levels = [
+            nn.Sequential(nn.AvgPool2d(4), one),
+            nn.Sequential(nn.AvgPool2d(2), two),
+            three,
+            four,
+        ]
         self.levels = nn.ModuleList(levels)
 
     def forward(self, features: list[Tensor]) -> Tensor:
@@ -180,7 +207,9 @@ class _Student(nn.Module):
         tokens = self.backbone.embed_patches(frames.flatten(0, 1)).unflatten(0, frames.shape[:2])
         if mask is not None:
             side = UNIT // PATCH
-            tokens = replace_masked(tokens, mask, self.mask_token.expand(1, side, side, -1).to(tokens.dtype))
+            tokens = replace_masked(
+                tokens, mask, self.mask_token.expand(1, side, side, -1).to(tokens.dtype)
+            )
         features, _ = self.backbone.encode(tokens)
         return self.pyramid([stage.flatten(0, 1) for stage in features])
 
@@ -214,8 +243,8 @@ class Ecddp(EventMethod):
         "ECDDP has no memory: with ConvLSTMs, the segments of a sequence share views and masks, and"
         " memory starts at zero",
     )
-    # Values from Yan98/Event-Camera-Data-Dense-Pre-training, config/pretrain/swin_small.yml, unless another file is
-    # named; those of the loss from its configs and supplementary material.
+    # Values from Yan98/Event-Camera-Data-Dense-Pre-training, config/pretrain/swin_small.yml, unless
+    # another file is named; those of the loss from its configs and supplementary material.
     recipe: ClassVar[cfg.Pretraining | None] = cfg.Pretraining(
         objective=EcddpSettings(),
         dataset="1mpx",
@@ -232,7 +261,8 @@ class Ecddp(EventMethod):
             steps=37800,
             warmup_steps=1260,  # 10 epochs; warmup_epoch
             clip=cfg.Clip("norm", 3.0),  # max_grad_norm
-            # weight_decay and weight_decay_end. Exempt: trainer/pretrain_trainer.py, params_groups; prototypes decay.
+            # weight_decay and weight_decay_end. Exempt: trainer/pretrain_trainer.py, params_groups;
+            # prototypes decay.
             weight_decay=cfg.Decay(0.04, 0.4, ("later_vectors",)),
             patch_embed_lr=0.2,  # patch_embed_lr_scale
         ),
@@ -310,7 +340,12 @@ class Ecddp(EventMethod):
         # Outputs compared: 2 of contexts, the others of images (model/pretrain_model.py).
         terms = 4 + 2 * own.local_views
         loss = own.patch_weight * patch + (2 * context + (terms - 2) * image) / terms
-        return {"loss": loss, "loss_patch": patch, "loss_context": context, "loss_image": image}, None
+        return {
+            "loss": loss,
+            "loss_patch": patch,
+            "loss_context": context,
+            "loss_image": image,
+        }, None
 
     def _masks(self, lanes: int, side: int) -> Tensor:
         """Draw masks (2, lanes, side, side) bool of both views: half of the batch's views, at evenly spread ratios."""
@@ -334,12 +369,15 @@ class Ecddp(EventMethod):
 
     def _patch_loss(self, seen: list[Tensor], taught: list[Tensor], masks: Tensor) -> Tensor:
         """Patch loss, averaged per masked view, then over these views; only masked patches are balanced."""
-        # Computed on the CPU: the GPU's result has a data-dependent size, for which the CPU would wait.
+        # Computed on the CPU: the GPU's result has a data-dependent size, for which the CPU would
+        # wait.
         places = sent(torch.from_numpy(np.flatnonzero(masks)), seen[0].device)
         counts = masks.flatten(2).sum(2).flatten()
         weights = sent((1 / counts).repeat_interleave(counts), seen[0].device)
         logits, wanted = (
-            network.patches(torch.cat(maps).flatten(2).transpose(1, 2).flatten(0, 1).index_select(0, places))
+            network.patches(
+                torch.cat(maps).flatten(2).transpose(1, 2).flatten(0, 1).index_select(0, places)
+            )
             for network, maps in ((self.student, seen), (self.teacher, taught))
         )
         found = soft_cross_entropy(logits, sinkhorn(wanted, self._temperature), STUDENT_TEMPERATURE)
@@ -354,16 +392,21 @@ class Ecddp(EventMethod):
         wanted = sinkhorn(self.teacher.context(whole, members).flatten(0, 1), self._temperature)
         found, there = [], []
         for maps, box in zip(seen, boxes, strict=True):
-            part = seen_in(members.unflatten(2, (height, width)), box, (maps.shape[-2], maps.shape[-1])).flatten(2)
+            part = seen_in(
+                members.unflatten(2, (height, width)), box, (maps.shape[-2], maps.shape[-1])
+            ).flatten(2)
             logits = self.student.context(maps, part > IN_CLUSTER).flatten(0, 1)
             found.append(soft_cross_entropy(logits, wanted, STUDENT_TEMPERATURE))
             there.append((part > IN_CLUSTER).any(2).flatten())
-        # Invisible clusters get weight 0 instead of being removed: only the device knows how many there are.
+        # Invisible clusters get weight 0 instead of being removed: only the device knows how many
+        # there are.
         return global_mean((torch.cat(found) * torch.cat(there)).sum(), torch.cat(there).sum())
 
     def _image_loss(self, logits: list[Tensor], taught: list[Tensor]) -> Tensor:
         """Image loss, averaged over all pairs of a student view and a different teacher view."""
-        assigned = sinkhorn(torch.cat([self.teacher.image(maps) for maps in taught]), self._temperature)
+        assigned = sinkhorn(
+            torch.cat([self.teacher.image(maps) for maps in taught]), self._temperature
+        )
         pairs = [
             soft_cross_entropy(each, wanted, STUDENT_TEMPERATURE).mean()
             for number, wanted in enumerate(assigned.chunk(len(taught)))

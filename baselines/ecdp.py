@@ -15,41 +15,58 @@ from tespec.core.distributed import all_gather_rows
 from tespec.events.store import CLIP
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
-from tespec.pretraining.contrast import Projector, ema_update_, global_avg_pool, info_nce, momentum_copy
+from tespec.pretraining.contrast import (
+    Projector,
+    ema_update_,
+    global_avg_pool,
+    info_nce,
+    momentum_copy,
+)
 from tespec.pretraining.teacher import Teacher, TeacherMethod, TeacherSettings
 from tespec.pretraining.views import random_views
 from tespec.registry import METHODS
 
 ROUNDS = 3  # iterations of Sinkhorn's algorithm (model/hub_model.py)
-ADDED = (100, 5000)  # minimum and maximum number of correlated events (data/imagenet_dataset.py, as the next three)
+# minimum and maximum number of correlated events (data/imagenet_dataset.py, as the next three)
+ADDED = (100, 5000)
 FEWEST = 1000  # events; none are added to a window with fewer
-NEAR, SOON = 1.5, 1 / 50  # std of an added event's offset from its original: px, and share of a window (1 ms of 50)
+# std of an added event's offset from its original: px, and share of a window (1 ms of 50)
+NEAR, SOON = 1.5, 1 / 50
 
 
 @dataclass(frozen=True)
 class EcdpSettings(TeacherSettings):
     """Settings of the image network, the views, the contrasts and the alignment."""
 
-    teacher: str = "vit_base_patch32_clip_quickgelu_224.openai"  # extract_clip_feature.py: CLIP, ViT-B/32
-    scale: tuple[cfg.Share, cfg.Share] = (0.45, 1.0)  # minimum and maximum share of the frame in a view; crop_min
-    shift: cfg.Share = 20 / 224  # maximum shift as a share of the shorter side; data/imagenet_dataset.py
+    # extract_clip_feature.py: CLIP, ViT-B/32
+    teacher: str = "vit_base_patch32_clip_quickgelu_224.openai"
+    # minimum and maximum share of the frame in a view; crop_min
+    scale: tuple[cfg.Share, cfg.Share] = (0.45, 1.0)
+    # maximum shift as a share of the shorter side; data/imagenet_dataset.py
+    shift: cfg.Share = 20 / 224
     hidden: cfg.PositiveInt = 4096  # width of the heads
     out: cfg.PositiveInt = 256  # embedding width
-    event_temperature: cfg.PositiveFloat = 0.2  # of the softmax over products of event views; temp_event
-    temperature: cfg.PositiveFloat = 0.1  # of the softmax over cosines of events and images; temp_image
-    event_contrast: cfg.NonNegativeFloat = 0.4  # weight of the contrast of two views; twice the temperature
-    contrast: cfg.NonNegativeFloat = 0.2  # weight of the contrast with images; twice the temperature
+    # of the softmax over products of event views; temp_event
+    event_temperature: cfg.PositiveFloat = 0.2
+    # of the softmax over cosines of events and images; temp_image
+    temperature: cfg.PositiveFloat = 0.1
+    # weight of the contrast of two views; twice the temperature
+    event_contrast: cfg.NonNegativeFloat = 0.4
+    # weight of the contrast with images; twice the temperature
+    contrast: cfg.NonNegativeFloat = 0.2
     alignment: cfg.NonNegativeFloat = 2.0  # weight of the alignment; lambda_kl
-    alignment_group: cfg.PositiveInt = 64  # pairs that are aligned together, those of a GPU; ours_pretraining_base.yml
-    momentum: cfg.Share = 0.99  # initial momentum of the momentum encoder; moco_m, rises to 1 (trainer/pr_trainer.py)
+    # pairs that are aligned together, those of a GPU; ours_pretraining_base.yml
+    alignment_group: cfg.PositiveInt = 64
+    # initial momentum of the momentum encoder; moco_m, rises to 1 (trainer/pr_trainer.py)
+    momentum: cfg.Share = 0.99
 
 
 @METHODS.register_module(name="ecdp")
 class Ecdp(TeacherMethod):
     """Match two views of the events along their image's embedding, and events with images; align their similarities.
 
-    The alignment makes the similarities of events follow those of their images. The images are embedded by a frozen
-    network and one linear layer, which only the alignment trains.
+    The alignment makes the similarities of events follow those of their images. The images are
+    embedded by a frozen network and one linear layer, which only the alignment trains.
     """
 
     title = "ECDP"
@@ -72,7 +89,8 @@ class Ecdp(TeacherMethod):
         "ECDP sees windows of the duration and the resolution of fine-tuning, instead of 30,000 events resized to "
         "224 x 224 px",
     )
-    # Values from Yan98/Event-Camera-Data-Pre-training, config/ours/pr_vits.yml and its base ours_pretraining_base.yml.
+    # Values from Yan98/Event-Camera-Data-Pre-training, config/ours/pr_vits.yml and its base
+    # ours_pretraining_base.yml.
     # They are for ViT-S; none are published for ResNet-50. Values of the loss: model/hub_model.py.
     recipe = cfg.Pretraining(
         objective=EcdpSettings(),
@@ -80,14 +98,17 @@ class Ecdp(TeacherMethod):
         batch_size=1024,  # README.md: 4 nodes of 4 GPUs, 64 pairs on each
         drop_path=0.0,  # model/ours_model/ours_model_pretrain.py
         optimisation=cfg.Optimisation(
-            peak_lr=6.0e-4,  # base_lr 1.5e-4 * 1024 / 256; trainer/pr_trainer.py, as AdamW and the next three
+            # base_lr 1.5e-4 * 1024 / 256; trainer/pr_trainer.py, as AdamW and the next three
+            peak_lr=6.0e-4,
             schedule="cosine_moco",
             start_divisor=1.0e6,  # from 0 there
             end_divisor=1.0e6,  # to 0 there
             steps=375300,  # 300 epochs of 1,251 batches, for ImageNet's 1,281,167 images
             warmup_steps=50040,  # 40 epochs; warmup_epoch
-            # Not clipped: trainer/pr_trainer.py clips only if max_grad_norm is set, which it is not.
-            weight_decay=cfg.Decay(0.03, 0.03, ()),  # all parameters in one group; trainer/pr_trainer.py
+            # Not clipped: trainer/pr_trainer.py clips only if max_grad_norm is set, which it is
+            # not.
+            # all parameters in one group; trainer/pr_trainer.py
+            weight_decay=cfg.Decay(0.03, 0.03, ()),
         ),
         deviations=(
             "ECDP's ResNet-50 is trained with the settings of its ViT-S, since none are published for it",
@@ -99,7 +120,10 @@ class Ecdp(TeacherMethod):
         super().__init__()
         self.own, self.backbone, self.teacher = own, backbone, teacher
         width, hidden, out = backbone.channels[-1], own.hidden, own.out
-        self.event_head, self.image_head = head(width, hidden, hidden, out), head(width, hidden, hidden, out)
+        self.event_head, self.image_head = (
+            head(width, hidden, hidden, out),
+            head(width, hidden, hidden, out),
+        )
         self.event_predictor, self.image_predictor = head(out, hidden, out), head(out, hidden, out)
         self.to_event = Projector(nn.Linear(teacher.width, out, bias=False))
         self.slow_backbone, self.slow_head = momentum_copy(backbone), momentum_copy(self.event_head)
@@ -115,7 +139,9 @@ class Ecdp(TeacherMethod):
         most = round(own.shift * min(height, width))
         top, left = (most - int(generator.integers(-most, most + 1)) for _ in range(2))
         padded = np.pad(histogram, [(0, 0), (0, 0), (most, most), (most, most)])
-        return with_correlated_events(padded[..., top : top + height, left : left + width], generator)
+        return with_correlated_events(
+            padded[..., top : top + height, left : left + width], generator
+        )
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
         """Return "loss", the weighted sum of three losses, and "found", the share of events matched to their image."""
@@ -123,7 +149,8 @@ class Ecdp(TeacherMethod):
         one = two = frames
         if self.training:
             size = (frames.shape[-2], frames.shape[-1])
-            (one, two), _ = random_views(frames, 2, size, own.scale, "nearest")  # keeps counts whole
+            # keeps counts whole
+            (one, two), _ = random_views(frames, 2, size, own.scale, "nearest")
         features = global_avg_pool(self.backbone, one)
         with torch.no_grad():
             keys = all_gather_rows(self.slow_head(global_avg_pool(self.slow_backbone, two)))
@@ -146,7 +173,11 @@ def head(*widths: int) -> Projector:
     """MLP without biases and with batch normalisation, which has no scale and shift after the last layer."""
     layers: list[nn.Module] = []
     for inside, outside in pairwise(widths):
-        layers += [nn.Linear(inside, outside, bias=False), nn.BatchNorm1d(outside), nn.ReLU(inplace=True)]
+        layers += [
+            nn.Linear(inside, outside, bias=False),
+            nn.BatchNorm1d(outside),
+            nn.ReLU(inplace=True),
+        ]
     return Projector(*layers[:-2], nn.BatchNorm1d(widths[-1], affine=False))
 
 
@@ -166,20 +197,23 @@ def view_contrast(queries: Tensor, keys: Tensor, images: Tensor, temperature: fl
 def likeness_divergence(events: Tensor, images: Tensor, temperature: float, group: int) -> Tensor:
     """KL divergence between similarities of events and the balanced similarities of their images.
 
-    Sinkhorn's algorithm balances them; gradients flow through its row sums, not through its column sums, which are
-    summed over all groups (model/hub_model.py, get_kl_loss and sinkhorn).
+    Sinkhorn's algorithm balances them; gradients flow through its row sums, not through its column
+    sums, which are summed over all groups (model/hub_model.py, get_kl_loss and sinkhorn).
 
     Args:
         events: event embeddings (N, D).
         images: image embeddings (N, D).
         temperature: of the softmax over cosines.
-        group: pairs are compared within groups of so many consecutive ones if they divide N, else all with all.
+        group: pairs are compared within groups of so many consecutive ones if they divide N, else
+            all with all.
 
     Returns:
         The mean over the N pairs, a scalar.
     """
     rows = len(events) if len(events) % group else group
-    events, images = (normalize(vectors, dim=1).unflatten(0, (-1, rows)) for vectors in (events, images))
+    events, images = (
+        normalize(vectors, dim=1).unflatten(0, (-1, rows)) for vectors in (events, images)
+    )
     target = (images @ images.mT / temperature).exp()  # (N / rows, rows, rows)
     for _ in range(ROUNDS):
         target = target / target.sum((0, 1), keepdim=True).detach()
@@ -188,7 +222,9 @@ def likeness_divergence(events: Tensor, images: Tensor, temperature: float, grou
     return kl_div(predicted.flatten(0, 1), target.flatten(0, 1), reduction="batchmean")
 
 
-def with_correlated_events(histogram: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
+def with_correlated_events(
+    histogram: NDArray[np.uint8], generator: np.random.Generator
+) -> NDArray[np.uint8]:
     """Add copies of some events, slightly shifted in space and time, to a histogram (1, 2 * bins, H, W)."""
     counts, bins = histogram[0], histogram.shape[1] // 2
     events = np.repeat(np.argwhere(counts), counts[counts > 0], axis=0)
@@ -197,8 +233,11 @@ def with_correlated_events(histogram: NDArray[np.uint8], generator: np.random.Ge
     added = int(generator.integers(min(ADDED[0], len(events) - 1), min(ADDED[1], len(events))))
     planes, *places = events[generator.choice(len(events), added, replace=False)].T
     spread, last = [[SOON * bins], [NEAR], [NEAR]], [[bins - 1], *events.max(0)[1:, None]]
-    origin = np.stack([planes % bins, *places]) + generator.random((3, added))  # events are anywhere in their cell
-    in_bins, rows, columns = (origin + generator.normal(0, spread, (3, added))).clip(0, last).astype(np.int64)
+    # events are anywhere in their cell
+    origin = np.stack([planes % bins, *places]) + generator.random((3, added))
+    in_bins, rows, columns = (
+        (origin + generator.normal(0, spread, (3, added))).clip(0, last).astype(np.int64)
+    )
     more = counts.astype(np.int64)
     np.add.at(more, (planes // bins * bins + in_bins, rows, columns), 1)
     return more.clip(max=CLIP).astype(np.uint8)[None]

@@ -15,7 +15,15 @@ from typing_extensions import Self
 from tespec.core.distributed import shard_slice
 from tespec.core.errors import UserError
 from tespec.core.settings import Clip, Decay, NonNegativeFloat, Optimisation, Pretraining, Share
-from tespec.datasets.images import DEVIATION, GREY_DEVIATION, GREY_MEAN, MEAN, ViewOf, as_input, seeded
+from tespec.datasets.images import (
+    DEVIATION,
+    GREY_DEVIATION,
+    GREY_MEAN,
+    MEAN,
+    ViewOf,
+    as_input,
+    seeded,
+)
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32
 from tespec.pretraining.contrast import pooled
@@ -29,7 +37,9 @@ MIXED = 128  # images with the same mixup parameters: the batch of one GPU (get_
 
 def posterized(image: Image.Image, bits: int, **_: Any) -> Image.Image:
     """Posterise to `bits` (0 to 8) per channel; 0 makes the image black, as Pillow did before it refused 0."""
-    return ImageOps.posterize(image, bits) if bits else image.point([0] * 256 * len(image.getbands()))
+    return (
+        ImageOps.posterize(image, bits) if bits else image.point([0] * 256 * len(image.getbands()))
+    )
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,9 @@ class ImagenetSettings(ViewSettings):
             create_transform(self.size, is_training=True, auto_augment=self.augment)
         except (AssertionError, KeyError, ValueError) as error:
             what = f"timm has no augmentation {self.augment!r}"
-            raise UserError("objective.augment", what, "write it as in rand-m9-mstd0.5-inc1") from error
+            raise UserError(
+                "objective.augment", what, "write it as in rand-m9-mstd0.5-inc1"
+            ) from error
 
 
 @METHODS.register_module(name="imagenet")
@@ -60,13 +72,13 @@ class Imagenet(ImageMethod):
     pretraining_data = "ImageNet-1k"
     citation = "Liu et al.: Swin Transformer, ICCV 2021"
     licence = "MIT (microsoft/Swin-Transformer)"
-    weights = (
-        "swin_tiny_patch4_window7_224.pth of microsoft/Swin-Transformer, or timm's swin_tiny_patch4_window7_224.ms_in1k"
-    )
+    weights = "swin_tiny_patch4_window7_224.pth of microsoft/Swin-Transformer, or timm's swin_tiny_patch4_window7_224.ms_in1k"
     summary = "Image classification; the patch embedding is repeated over the bins, ConvLSTMs are randomly initialised."
-    deviations = ("CutMix by timm 1.0, whose boxes may have odd sides, instead of 0.4.12, whose sides are even",)
-    # Swin-T on ImageNet-1k. Values from microsoft/Swin-Transformer, the file named next to each; learning rates of its
-    # config.py are scaled by 1024 / 512 (main.py).
+    deviations = (
+        "CutMix by timm 1.0, whose boxes may have odd sides, instead of 0.4.12, whose sides are even",
+    )
+    # Swin-T on ImageNet-1k. Values from microsoft/Swin-Transformer, the file named next to each;
+    # learning rates of its config.py are scaled by 1024 / 512 (main.py).
     recipe = Pretraining(
         objective=ImagenetSettings(),
         dataset="objects",
@@ -80,7 +92,8 @@ class Imagenet(ImageMethod):
             steps=375_300,  # 300 epochs of 1,251 complete batches; config.py
             warmup_steps=25_020,  # 20 epochs; config.py
             clip=Clip("norm", 5.0),  # config.py, CLIP_GRAD
-            # 0.05: config.py. Exempt: optimizer.py, and models/swin_transformer.py, no_weight_decay_keywords.
+            # 0.05: config.py. Exempt: optimizer.py, and models/swin_transformer.py,
+            # no_weight_decay_keywords.
             weight_decay=Decay(0.05, 0.05, ("vectors", "positions")),
         ),
     )
@@ -90,7 +103,8 @@ class Imagenet(ImageMethod):
         self.own, self.backbone = own, backbone
         self.norm = nn.LayerNorm(backbone.channels[-1])
         self.classify = nn.Linear(backbone.channels[-1], classes)
-        nn.init.trunc_normal_(self.classify.weight, std=0.02)  # models/swin_transformer.py, _init_weights
+        # models/swin_transformer.py, _init_weights
+        nn.init.trunc_normal_(self.classify.weight, std=0.02)
         nn.init.zeros_(self.classify.bias)
 
     @classmethod
@@ -141,13 +155,26 @@ class Imagenet(ImageMethod):
         own, count = self.own, len(labels)
         if count % 2:
             what = f"mixup and cutmix need an even batch, and a rank has {count} images"
-            raise UserError("batch_size", what, "use an even number, or set objective.mixup and objective.cutmix to 0")
+            raise UserError(
+                "batch_size",
+                what,
+                "use an even number, or set objective.mixup and objective.cutmix to 0",
+            )
         whole, here = shard_slice(count)
         seeds = torch.randint(2**31, (1 + whole // MIXED,)).tolist()[here.start // MIXED :]
-        mix = Mixup(own.mixup, own.cutmix, label_smoothing=own.smoothing, num_classes=self.classify.out_features)
-        cuts = [row - here.start for row in range(MIXED * (here.start // MIXED + 1), here.stop, MIXED)]
+        mix = Mixup(
+            own.mixup,
+            own.cutmix,
+            label_smoothing=own.smoothing,
+            num_classes=self.classify.out_features,
+        )
+        cuts = [
+            row - here.start for row in range(MIXED * (here.start // MIXED + 1), here.stop, MIXED)
+        ]
         mixed = []
-        for seed, *some in zip(seeds, views.tensor_split(cuts), labels.tensor_split(cuts), strict=False):
+        for seed, *some in zip(
+            seeds, views.tensor_split(cuts), labels.tensor_split(cuts), strict=False
+        ):
             with seeded(seed):
                 # timm mixes the first image with the last, and so on: this order pairs neighbours.
                 mixed.append(mix(*(torch.cat([each[::2], each[1::2].flip(0)]) for each in some)))

@@ -1,7 +1,8 @@
 """MEM: masked event modelling (Klenk et al., "Masked Event Modeling", WACV 2024).
 
-`mem-tokenizer`, a discrete autoencoder, is pre-trained first: it reconstructs an image of the events from a grid of
-codebook tokens. `mem` masks blocks of patches, where the backbone predicts the frozen tokenizer's tokens.
+`mem-tokenizer`, a discrete autoencoder, is pre-trained first: it reconstructs an image of the
+events from a grid of codebook tokens. `mem` masks blocks of patches, where the backbone predicts
+the frozen tokenizer's tokens.
 """
 
 import math
@@ -43,13 +44,17 @@ class TokenizerSettings:
     width: cfg.PositiveInt = 32  # embedding width of a token; emb_dim
     hidden: cfg.PositiveInt = 384  # channels of the convolutions; vae_hidden_dim
     blocks: cfg.Depth = 3  # residual blocks in encoder and decoder, each; vae_num_resnet_blocks
-    hot: cfg.PositiveFloat = 10.0  # standard deviations above the frame's mean that make a pixel hot; hotpix_num_stds
-    gamma: cfg.PositiveFloat = 1.0  # exponent of normalised counts; below 1 amplifies low counts; gammatrafo 0
-    shift: cfg.Share = 8 / 256  # maximum shift as a share of the shorter side; mem/datasets.py, frames of 256 px
-    # Of the softmax over tokens, initial and minimum; eventvae/train_vae.py, starting_temp and temp_min.
+    # standard deviations above the frame's mean that make a pixel hot; hotpix_num_stds
+    hot: cfg.PositiveFloat = 10.0
+    # exponent of normalised counts; below 1 amplifies low counts; gammatrafo 0
+    gamma: cfg.PositiveFloat = 1.0
+    # maximum shift as a share of the shorter side; mem/datasets.py, frames of 256 px
+    shift: cfg.Share = 8 / 256
+    # Of the softmax over tokens, initial and minimum; eventvae/train_vae.py, starting_temp and
+    # temp_min.
     temperature: tuple[cfg.PositiveFloat, cfg.PositiveFloat] = (1.0, 0.5)
-    # Of the KL divergence from uniform token use, averaged over places, in nats. vae_kl_loss_weight is for the sum over
-    # 384 images of 196 tokens.
+    # Of the KL divergence from uniform token use, averaged over places, in nats. vae_kl_loss_weight
+    # is for the sum over 384 images of 196 tokens.
     kl_weight: cfg.NonNegativeFloat = 1e-10 * 384 * 196
 
 
@@ -57,16 +62,18 @@ class TokenizerSettings:
 class MemSettings:
     """Settings of masks, of the features that predict tokens, and of the tokenizer."""
 
-    ratio: cfg.SomeShare = 0.5  # share of masked patches; configs/nimagenet.conf, num_mask_patches 98 of 14 x 14
-    # Minimum area of a block in patches; the maximum is all that is left to mask. mem/run_mem_pretraining.py,
-    # min_mask_patches_per_block.
+    # share of masked patches; configs/nimagenet.conf, num_mask_patches 98 of 14 x 14
+    ratio: cfg.SomeShare = 0.5
+    # Minimum area of a block in patches; the maximum is all that is left to mask.
+    # mem/run_mem_pretraining.py, min_mask_patches_per_block.
     smallest_block: cfg.PositiveInt = 16
     features: Literal["last", "all"] = "last"  # last stage, or sum over all stages
     tokenizer: TokenizerSettings = TokenizerSettings()
 
 
 EPOCHS = 100  # vae_epochs of configs/nimagenet.conf
-ANNEALING = 1e-6 * 333_600 / EPOCHS  # eventvae/train_vae.py: anneal_rate times the steps of an epoch
+# eventvae/train_vae.py: anneal_rate times the steps of an epoch
+ANNEALING = 1e-6 * 333_600 / EPOCHS
 COLLAPSED = 2.0  # a lower perplexity on validation data means that the tokenizer collapsed
 
 
@@ -87,13 +94,17 @@ def tokenizer_input(histograms: Tensor, hot: float, gamma: float) -> Tensor:
 
 
 def _affine(
-    image: Tensor, how: InterpolationMode, move: Sequence[int] = (0, 0), shear: Sequence[float] = (0, 0)
+    image: Tensor,
+    how: InterpolationMode,
+    move: Sequence[int] = (0, 0),
+    shear: Sequence[float] = (0, 0),
 ) -> Tensor:
     return functional.affine(image, 0, list(move), 1, list(shear), how)
 
 
 Operation = Callable[[Tensor, float, InterpolationMode], Tensor]
-# Of mem/transforms.py, EventRandAugment, in its order: on images (..., H, W), at levels from -1 to 1.
+# Of mem/transforms.py, EventRandAugment, in its order: on images (..., H, W), at levels from -1 to
+# 1.
 GEOMETRIC: list[Operation] = [
     lambda image, level, how: image,
     lambda image, level, how: _affine(image, how, shear=[math.degrees(0.3 * level), 0]),
@@ -157,7 +168,10 @@ class Tokenizer(nn.Module):
         down: list[nn.Module] = []
         up: list[nn.Module] = []
         for level in range(own.unit.bit_length() - 1):
-            down += [nn.Conv2d(hidden if level else self.in_channels, hidden, 4, stride=2, padding=1), nn.ReLU()]
+            down += [
+                nn.Conv2d(hidden if level else self.in_channels, hidden, 4, stride=2, padding=1),
+                nn.ReLU(),
+            ]
             up += [nn.ConvTranspose2d(hidden, hidden, 4, stride=2, padding=1), nn.ReLU()]
         inner, outer = ([_Residual(hidden) for _ in range(own.blocks)] for _ in range(2))
         self.encoder = nn.Sequential(*down, *inner, nn.Conv2d(hidden, own.tokens, 1))
@@ -198,7 +212,9 @@ def tokenizer_losses(drawn: Tensor, images: Tensor, logits: Tensor) -> tuple[Ten
     error = (crop(drawn, (images.shape[-2], images.shape[-1])) - images).square()
     by_log = log_softmax(logits, 1)
     divergence = (by_log.exp() * by_log).sum(1) + math.log(logits.shape[1])
-    return global_mean(error.sum(), error.numel()), global_mean(divergence.sum(), divergence.numel())
+    return global_mean(error.sum(), error.numel()), global_mean(
+        divergence.sum(), divergence.numel()
+    )
 
 
 def usage(tokens: Tensor, count: int) -> Tensor:
@@ -249,7 +265,9 @@ class MemTokenizer(EventMethod):
     architectures = ()
     unused = ("drop_path", "recurrent", "width")
     citation = "Klenk, Bonello, Koestler, Araslanov, Cremers: Masked Event Modeling, WACV 2024"
-    summary = "Reconstructs event images from tokens. Not a table row: pre-trained and used by `mem`."
+    summary = (
+        "Reconstructs event images from tokens. Not a table row: pre-trained and used by `mem`."
+    )
     # Values from tum-vision/mem, configs/nimagenet.conf, unless another file is named.
     recipe = cfg.Pretraining(
         objective=TokenizerSettings(),
@@ -279,7 +297,9 @@ class MemTokenizer(EventMethod):
         self.register_buffer("share", torch.zeros((), dtype=torch.float64))
 
     @classmethod
-    def from_settings(cls, own: TokenizerSettings, settings: cfg.Pretraining, data: PretrainData) -> Self:
+    def from_settings(
+        cls, own: TokenizerSettings, settings: cfg.Pretraining, data: PretrainData
+    ) -> Self:
         return cls(own)
 
     def after_step(self, share: float) -> None:
@@ -291,15 +311,25 @@ class MemTokenizer(EventMethod):
         own, histograms = self.own, batch["histograms"]
         if self.training:
             histograms = random_shifts(random_time_flips(histograms), own.shift)
-        images = tokenizer_input(random_crops(histograms, own.crop).flatten(0, 1), own.hot, own.gamma)
+        images = tokenizer_input(
+            random_crops(histograms, own.crop).flatten(0, 1), own.hot, own.gamma
+        )
         if self.training:
             bytes_ = (255 * images).to(torch.uint8)
             images = rand_augment(bytes_, GEOMETRIC + PHOTOMETRIC, InterpolationMode.BILINEAR) / 255
-        logits = self.backbone.encoder(pad_to(images, padded_size(images.shape[-2], images.shape[-1], own.unit)))
-        vectors = mixed_tokens(logits, gumbel_noise(logits), self._temperature, self.backbone.codebook)
+        logits = self.backbone.encoder(
+            pad_to(images, padded_size(images.shape[-2], images.shape[-1], own.unit))
+        )
+        vectors = mixed_tokens(
+            logits, gumbel_noise(logits), self._temperature, self.backbone.codebook
+        )
         drawn, divergence = tokenizer_losses(self.backbone.decoder(vectors), images, logits)
         used = all_reduce_sum(usage(logits.argmax(1), own.tokens))
-        return {"loss": drawn + own.kl_weight * divergence, "loss_drawn": drawn, "perplexity": perplexity(used)}, None
+        return {
+            "loss": drawn + own.kl_weight * divergence,
+            "loss_drawn": drawn,
+            "perplexity": perplexity(used),
+        }, None
 
     @property
     def _temperature(self) -> Tensor:
@@ -319,13 +349,21 @@ class MemTokenizer(EventMethod):
             images = tokenizer_input(batch["histograms"].flatten(0, 1), own.hot, own.gamma)
             tokens = self.backbone.tokens(pad_to(images, padded_size(*data.size, own.unit)))
             used += usage(tokens, own.tokens).cpu()
-            drawn = crop(self.backbone.decoder(self.backbone.codebook[tokens].permute(0, 3, 1, 2)), data.size)
+            drawn = crop(
+                self.backbone.decoder(self.backbone.codebook[tokens].permute(0, 3, 1, 2)), data.size
+            )
             error, energy = (drawn - images).square().sum().item(), images.square().sum().item()
             sums += torch.tensor([loss * lanes, lanes, error, energy])
         if (in_use := perplexity(used).item()) < COLLAPSED:
-            say(f"the tokenizer collapsed: {in_use:.2f} of {own.tokens:,} tokens are in use on validation data")
+            say(
+                f"the tokenizer collapsed: {in_use:.2f} of {own.tokens:,} tokens are in use on validation data"
+            )
         loss, lanes, error, energy = sums.tolist()
-        return {"loss": loss / lanes, "perplexity": in_use, "drawn_error": error / max(energy, 1e-12)}
+        return {
+            "loss": loss / lanes,
+            "perplexity": in_use,
+            "drawn_error": error / max(energy, 1e-12),
+        }
 
 
 @METHODS.register_module(name="mem")
@@ -379,7 +417,9 @@ class Mem(EventMethod):
         self.own, self.backbone = own, backbone
         self.tokenizer = Tokenizer(own.tokenizer).requires_grad_(False)
         self.mask_patch = MaskPatch(own.tokenizer.unit, backbone.in_channels)
-        self.head = TokenHead(backbone.channels, own.tokenizer.unit, own.tokenizer.tokens, own.features)
+        self.head = TokenHead(
+            backbone.channels, own.tokenizer.unit, own.tokenizer.tokens, own.features
+        )
 
     @classmethod
     def upstream(cls, own: MemSettings) -> tuple[str, str]:
@@ -388,7 +428,10 @@ class Mem(EventMethod):
     @classmethod
     def upstream_settings(cls, settings: cfg.Pretraining, name: str) -> cfg.Pretraining:
         """Settings of the tokenizer's pre-training: the same data, with batch size and steps scaled in proportion."""
-        first, usual = super().upstream_settings(settings, name), pretraining_settings(settings.name, settings.profile)
+        first, usual = (
+            super().upstream_settings(settings, name),
+            pretraining_settings(settings.name, settings.profile),
+        )
         same = ("dataset", "bins", "rule", "window_ms", "downsample", "sensor_px")
         return replace(
             first,
@@ -417,7 +460,8 @@ class Mem(EventMethod):
         blocks = draw_blocks(len(histograms), rows, columns, own.ratio, own.smallest_block)
         mask, state = sent(blocks, histograms.device), reset(state, batch["fresh"])
         features, state = self.mask_patch.encode(self.backbone, histograms, mask, state)
-        # Computed on the CPU, which would wait for the GPU's data-dependent size. Padding is never masked.
+        # Computed on the CPU, which would wait for the GPU's data-dependent size. Padding is never
+        # masked.
         masked = pad(blocks, (0, tokens.shape[2] - columns, 0, tokens.shape[1] - rows))
         masked = masked.repeat_interleave(histograms.shape[1], dim=0)  # the same in all segments
         places = sent(masked.flatten().nonzero().squeeze(1), histograms.device)
@@ -425,5 +469,8 @@ class Mem(EventMethod):
         missed = in_fp32(cross_entropy)(logits, wanted, reduction="sum")
         found = (logits.detach().argmax(1) == wanted).sum()
         used = perplexity(all_reduce_sum(usage(tokens, tokenizer.tokens)))
-        losses = {"loss": global_mean(missed, len(places)), "found": global_mean(found, len(places))}
+        losses = {
+            "loss": global_mean(missed, len(places)),
+            "found": global_mean(found, len(places)),
+        }
         return losses | {"perplexity": used}, detach(state)

@@ -13,10 +13,24 @@ from typing_extensions import Self
 
 from tespec.core.distributed import all_gather_rows
 from tespec.core.errors import UserError
-from tespec.core.settings import Clip, Decay, Optimisation, PositiveFloat, PositiveInt, Pretraining, Share
+from tespec.core.settings import (
+    Clip,
+    Decay,
+    Optimisation,
+    PositiveFloat,
+    PositiveInt,
+    Pretraining,
+    Share,
+)
 from tespec.datasets.images import ViewOf, as_input
 from tespec.models.backbone import Backbone
-from tespec.pretraining.contrast import ema_update_, global_avg_pool, info_nce, momentum_copy, projector
+from tespec.pretraining.contrast import (
+    ema_update_,
+    global_avg_pool,
+    info_nce,
+    momentum_copy,
+    projector,
+)
 from tespec.pretraining.data import PretrainData
 from tespec.pretraining.method import ImageMethod, ViewSettings
 from tespec.registry import METHODS
@@ -50,22 +64,26 @@ class Moby(ImageMethod):
     licence = "MIT (SwinTransformer/Transformer-SSL)"
     weights = "moby_swin_t_300ep_pretrained.pth of SwinTransformer/Transformer-SSL, whose links to DeiT-S are swapped"
     summary = "Matches two views of an image against a queue; patch embedding and ConvLSTMs as for `imagenet`."
-    # Swin-T on ImageNet-1k. Values from SwinTransformer/Transformer-SSL, the file named next to each.
+    # Swin-T on ImageNet-1k. Values from SwinTransformer/Transformer-SSL, the file named next to
+    # each.
     recipe = Pretraining(
         objective=MobySettings(),
         dataset="objects",
         batch_size=512,  # get_started.md: 8 GPUs, 64 images on each
-        drop_path=0.2,  # of the online encoder alone; configs/moby_swin_tiny.yaml, ONLINE_DROP_PATH_RATE
+        # of the online encoder alone; configs/moby_swin_tiny.yaml, ONLINE_DROP_PATH_RATE
+        drop_path=0.2,
         optimisation=Optimisation(
-            peak_lr=1.0e-3,  # configs/moby_swin_tiny.yaml, at a batch of 512 (moby_main.py); as AdamW, config.py
+            # configs/moby_swin_tiny.yaml, at a batch of 512 (moby_main.py); as AdamW, config.py
+            peak_lr=1.0e-3,
             schedule="cosine_moby",
             start_divisor=2000,  # from 5e-7; config.py, WARMUP_LR
             end_divisor=200,  # to 5e-6; config.py, MIN_LR
             steps=750_600,  # 300 epochs of 2,502 complete batches; configs/moby_swin_tiny.yaml
             warmup_steps=12_510,  # 5 epochs; configs/moby_swin_tiny.yaml
             clip=Clip("norm", 5.0),  # config.py, CLIP_GRAD; moby_main.py
-            # 0.05: configs/moby_swin_tiny.yaml. Exempt: microsoft/Swin-Transformer, optimizer.py: vectors and
-            # parameters that the network names; models/moby.py names none, so its position bias tables decay.
+            # 0.05: configs/moby_swin_tiny.yaml. Exempt: microsoft/Swin-Transformer, optimizer.py:
+            # vectors and parameters that the network names; models/moby.py names none, so its
+            # position bias tables decay.
             weight_decay=Decay(0.05, 0.05, ("vectors",)),
         ),
     )
@@ -86,7 +104,10 @@ class Moby(ImageMethod):
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
         """Return "loss", and "found", the share of views matched with their other view instead of the queue."""
         views = as_input(batch["views"]).split(1, dim=1)
-        queries = [self.predictor(self.projector(global_avg_pool(self.backbone, view, self.norm))) for view in views]
+        queries = [
+            self.predictor(self.projector(global_avg_pool(self.backbone, view, self.norm)))
+            for view in views
+        ]
         with torch.no_grad():
             slow = [global_avg_pool(self.slow_backbone, view, self.slow_norm) for view in views]
             keys = [normalize(self.slow_projector(each), dim=1) for each in slow]
@@ -122,7 +143,9 @@ class Moby(ImageMethod):
                 v2.RandomApply([v2.Lambda(blurred)], p=blur),
                 v2.RandomSolarize(threshold=128, p=solarise),
             ]
-            return v2.Compose([*steps, *([v2.Grayscale()] if own.channels == 1 else []), v2.PILToTensor()])
+            return v2.Compose(
+                [*steps, *([v2.Grayscale()] if own.channels == 1 else []), v2.PILToTensor()]
+            )
 
         return view(1.0, 0.0), view(0.1, 0.2)
 

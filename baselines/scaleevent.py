@@ -9,7 +9,15 @@ from torch.nn.functional import avg_pool2d, interpolate, normalize
 
 from baselines import COUNTS
 from tespec.core.distributed import global_mean
-from tespec.core.settings import Clip, Decay, NonNegativeFloat, Optimisation, PositiveInt, Pretraining, Share
+from tespec.core.settings import (
+    Clip,
+    Decay,
+    NonNegativeFloat,
+    Optimisation,
+    PositiveInt,
+    Pretraining,
+    Share,
+)
 from tespec.models.backbone import Backbone
 from tespec.models.layers import in_fp32, pad_to
 from tespec.pretraining.teacher import STAGE, TOKEN, Teacher, TeacherMethod, TeacherSettings
@@ -50,7 +58,8 @@ class ScaleEvent(TeacherMethod):
         "ScaleEvent's teacher is in evaluation mode; in its code it is in training mode, in which DINOv3 rescales its "
         "position embedding at random, unlike other image networks",
     )
-    # Values from zhiwen-xdu/ScaleEvent, pretrain/pretrain_ddp.py and pretrain/criterion.py, and from the paper, Secs.
+    # Values from zhiwen-xdu/ScaleEvent, pretrain/pretrain_ddp.py and pretrain/criterion.py, and
+    # from the paper, Secs.
     # 3.1 to 4.1.
     recipe = Pretraining(
         objective=ScaleEventSettings(),
@@ -107,25 +116,29 @@ def active_tokens(histograms: Tensor, least: int) -> Tensor:
 def distances(events: Tensor, images: Tensor, active: Tensor, alike: float) -> list[Tensor]:
     """Compute the distances between event and image features at the same positions.
 
-    As `DistillLoss_With_CrossGram` in zhiwen-xdu/ScaleEvent, scale_event/pretrain/criterion.py, which trains by
-    default and was `DistillLoss_With_CrossGram_V2` in the first release. The paper's Eqs. 4 and 5 have absolute
-    differences of similarities instead of squared ones.
+    As `DistillLoss_With_CrossGram` in zhiwen-xdu/ScaleEvent, scale_event/pretrain/criterion.py,
+    which trains by default and was `DistillLoss_With_CrossGram_V2` in the first release. The
+    paper's Eqs. 4 and 5 have absolute differences of similarities instead of squared ones.
 
     Args:
         events: event features (B, N, D).
         images: image features (B, N, D).
         active: (B, N, 1), 0 for tokens that add nothing to the sums, else 1.
-        alike: pairs of tokens with an image-image cosine of at most this add nothing to the last two sums.
+        alike: pairs of tokens with an image-image cosine of at most this add nothing to the last
+            two sums.
 
     Returns:
-        This rank's shares of three means: of the absolute difference of the features, and of the squared difference
-        of event-event and of event-image similarities from image-image ones. A similarity is the cosine of two tokens
-        of a sample, at least 0.
+        This rank's shares of three means: of the absolute difference of the features, and of the
+        squared difference of event-event and of event-image similarities from image-image ones. A
+        similarity is the cosine of two tokens of a sample, at least 0.
     """
     events, images = events * active, images * active
     plain = (events - images).abs()
     events, images = normalize(events, dim=-1), normalize(images, dim=-1)
     wanted = images @ images.mT
     compared = wanted > alike
-    intra, cross = (((each @ events.mT).clamp(min=0) - wanted).where(compared, 0).square() for each in (events, images))
+    intra, cross = (
+        ((each @ events.mT).clamp(min=0) - wanted).where(compared, 0).square()
+        for each in (events, images)
+    )
     return [global_mean(each.sum(), each.numel()) for each in (plain, intra, cross)]

@@ -20,7 +20,9 @@ class Scratch(Method):
     @classmethod
     def initialise(cls, backbone: Backbone, checkpoint: Path | None) -> WeightsReport:
         if checkpoint is not None:
-            raise UserError("--method scratch", "takes no --checkpoint", "omit it, or choose another method")
+            raise UserError(
+                "--method scratch", "takes no --checkpoint", "omit it, or choose another method"
+            )
         return super().initialise(backbone, None)
 
 
@@ -35,4 +37,6 @@ class Rvt(Method):
     network = "maxvit"
     architectures = ("recurrent",)
     citation = "Gehrig, Scaramuzza: Recurrent Vision Transformers, CVPR 2023"
-    summary = "A recurrent MaxViT without pre-training, with the same heads and training as the others."
+    summary = (
+        "A recurrent MaxViT without pre-training, with the same heads and training as the others."
+    )

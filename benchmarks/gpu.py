@@ -1,13 +1,14 @@
 """Validate and benchmark the harness on a GPU in about ten minutes.
 
-    make gpu                                            # or, if it is installed: python benchmarks/gpu.py
-    python benchmarks/gpu.py --only agreement           # one stage
-    python benchmarks/gpu.py --device cpu --small       # run all stages without a GPU
+    make gpu                                            # or, if it is installed: python
+    benchmarks/gpu.py python benchmarks/gpu.py --only agreement           # one stage python
+    benchmarks/gpu.py --device cpu --small       # run all stages without a GPU
 
-Each stage covers TESPEC's pre-training and the fine-tuning of each task. `agreement` checks that the loss and gradients
-of a step match the CPU's, `waits` that the CPU does not wait for the GPU during a step, both in fp32 and bf16; `step`
-measures time and memory at the paper's size in bf16, `compiled` the same with `--compile`. If a stage fails, the others
-still run. A run of all stages writes results/gpu/MACHINE.json after each stage. Exit code 1: a check or a stage failed.
+Each stage covers TESPEC's pre-training and the fine-tuning of each task. `agreement` checks that
+the loss and gradients of a step match the CPU's, `waits` that the CPU does not wait for the GPU
+during a step, both in fp32 and bf16; `step` measures time and memory at the paper's size in bf16,
+`compiled` the same with `--compile`. If a stage fails, the others still run. A run of all stages
+writes results/gpu/MACHINE.json after each stage. Exit code 1: a check or a stage failed.
 """
 
 import os
@@ -45,8 +46,8 @@ from tespec.training.trainer import Trainer
 TRAININGS = (*names("tasks"), "tespec")
 SMALL = ("ddd17", "tespec")  # trainings of --small
 FEW = ("batch_size=2", "segments=4")
-# Maximum relative errors of a step's loss and gradients, compared with fp32 on the CPU. Twice the error of the CPU in
-# the same precision is added.
+# Maximum relative errors of a step's loss and gradients, compared with fp32 on the CPU. Twice the
+# error of the CPU in the same precision is added.
 ALLOWED = {"fp32": (1e-4, 1e-2), "bf16": (1e-2, 2e-2)}
 MOST_ALLOWED = 0.9  # a gradient of zero has the error 1, an unrelated one more
 Row = dict[str, Any]
@@ -93,12 +94,16 @@ def gradients(name: str, precision: str, device: torch.device) -> tuple[float, T
     loop, batch = training(name, precision, device)
     network: Any = loop.model
     for module in network.modules():
-        if "Drop" in type(module).__name__:  # the only random layers; devices draw different numbers
+        if (
+            "Drop" in type(module).__name__
+        ):  # the only random layers; devices draw different numbers
             module.eval()
     with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
         loss = network.loss(batch, None)[0]["loss"]
     loss.backward()
-    found = [each.grad.float().flatten().cpu() for each in network.parameters() if each.grad is not None]
+    found = [
+        each.grad.float().flatten().cpu() for each in network.parameters() if each.grad is not None
+    ]
     return loss.item(), torch.cat(found)
 
 
@@ -117,7 +122,9 @@ def waits(name: str, precision: str, device: torch.device, small: bool) -> Row:
     return {"note": "no operation waits"}
 
 
-def step(name: str, precision: str, device: torch.device, small: bool, compiled: bool = False) -> Row:
+def step(
+    name: str, precision: str, device: torch.device, small: bool, compiled: bool = False
+) -> Row:
     """Measure time and memory of training steps at the paper's size, with optimizer and the batch on the device."""
     profile, changes = ("sample", ("batch_size=2", "segments=2")) if small else ("paper", ())
     settings: Any
@@ -135,7 +142,9 @@ def step(name: str, precision: str, device: torch.device, small: bool, compiled:
     be_deterministic(False, device)
     execute(network, compiled=compiled, fast=device.type == "cuda")  # the default of a run
     no_data: Any = []  # each step gets its batch as an argument
-    loop = Trainer(network, no_data, replace(settings.optimisation, precision=precision), seed=0, device=device)
+    loop = Trainer(
+        network, no_data, replace(settings.optimisation, precision=precision), seed=0, device=device
+    )
     loop.model.train()
     try:
         loop.train_step(batch)
@@ -145,7 +154,12 @@ def step(name: str, precision: str, device: torch.device, small: bool, compiled:
         return {"note": "does not fit in GPU memory"}
     loop.require_finite()
     frames = settings.batch_size * settings.segments
-    row = {"seconds": taken.median, "iqr": taken.iqr, "frames": frames, "frames_per_second": frames / taken.median}
+    row = {
+        "seconds": taken.median,
+        "iqr": taken.iqr,
+        "frames": frames,
+        "frames_per_second": frames / taken.median,
+    }
     row["hours_of_all_steps"] = settings.optimisation.steps * taken.median / 3600
     if device.type == "cuda":
         row["peak_bytes"] = torch.cuda.max_memory_allocated(device)
@@ -161,25 +175,40 @@ def compiled(name: str, precision: str, device: torch.device, small: bool) -> Ro
 
 
 STAGES = {each.__name__: each for each in (agreement, waits, step, compiled)}
-PRECISIONS = {"agreement": ("fp32", "bf16"), "waits": ("fp32", "bf16"), "step": ("bf16",), "compiled": ("bf16",)}
+PRECISIONS = {
+    "agreement": ("fp32", "bf16"),
+    "waits": ("fp32", "bf16"),
+    "step": ("bf16",),
+    "compiled": ("bf16",),
+}
 
 
 @app.default
 def run_stages(
     *,
     device: Annotated[str, Parameter(help="cuda, cuda:N or cpu")] = "cuda",
-    small: Annotated[bool, Parameter(help="tiny sizes: a smoke test, timings mean nothing")] = False,
-    only: Annotated[Literal["agreement", "waits", "step", "compiled"] | None, Parameter(help="one stage")] = None,
-    path: Annotated[Path | None, Parameter(name="--json", help="output file (default: in results/gpu)")] = None,
+    small: Annotated[
+        bool, Parameter(help="tiny sizes: a smoke test, timings mean nothing")
+    ] = False,
+    only: Annotated[
+        Literal["agreement", "waits", "step", "compiled"] | None, Parameter(help="one stage")
+    ] = None,
+    path: Annotated[
+        Path | None, Parameter(name="--json", help="output file (default: in results/gpu)")
+    ] = None,
 ) -> int:
     """Run the stages, print their rows and write them to a file."""
     try:
         chosen = choose_device(device)
     except UserError as error:
-        raise UserError(error.where, "no such GPU", "use --device cpu --small for a smoke test") from error
+        raise UserError(
+            error.where, "no such GPU", "use --device cpu --small for a smoke test"
+        ) from error
     load, rows = os.getloadavg()[0], list[Row]()
     torch.set_num_threads(1)
-    path = path or (None if only or small else RESULTS / "gpu" / f"{machine_name(describe(chosen))}.json")
+    path = path or (
+        None if only or small else RESULTS / "gpu" / f"{machine_name(describe(chosen))}.json"
+    )
     for name in [only] if only else STAGES:
         rows += run_stage(name, chosen, small)
         if path:

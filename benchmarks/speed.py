@@ -1,11 +1,12 @@
 """Benchmark the stages that users wait for, each against a plain reference implementation.
 
-    python benchmarks/speed.py                 # all stages, minutes; writes results/speed/MACHINE.json
-    python benchmarks/speed.py --only metric   # one stage
-    python benchmarks/speed.py --quick         # tiny sizes: shows that everything runs
+    python benchmarks/speed.py                 # all stages, minutes; writes
+    results/speed/MACHINE.json python benchmarks/speed.py --only metric   # one stage python
+    benchmarks/speed.py --quick         # tiny sizes: shows that everything runs
 
-Both must return the same result before they are timed, on one thread. Exit code 1: they differ in a stage. References
-follow uzh-rpg/RVT (data/utils/representations.py, models/layers/rnn.py), uzh-rpg/DSEC and pycocotools.
+Both must return the same result before they are timed, on one thread. Exit code 1: they differ in a
+stage. References follow uzh-rpg/RVT (data/utils/representations.py, models/layers/rnn.py),
+uzh-rpg/DSEC and pycocotools.
 """
 
 import contextlib
@@ -69,7 +70,8 @@ class Case(NamedTuple):
     ours: Callable[[], Any]
     plain: Callable[[], Any]
     plain_is: str  # in words
-    same: Callable[[Any, Any], bool]  # whether the results of `ours` and `plain`, in this order, are correct
+    # whether the results of `ours` and `plain`, in this order, are correct
+    same: Callable[[Any, Any], bool]
     work: float  # of one call, in `unit`
     unit: str
 
@@ -83,7 +85,9 @@ def make_events(number: int, duration_us: int, height: int, width: int) -> Event
         return drawn.clip(0, side - 1).astype(np.uint16)
 
     t = np.sort(generator.integers(0, duration_us, number))
-    return Events(coordinates(width), coordinates(height), t, generator.integers(0, 2, number, np.uint8))
+    return Events(
+        coordinates(width), coordinates(height), t, generator.integers(0, 2, number, np.uint8)
+    )
 
 
 def put_histogram(events: Events, height: int, width: int) -> Tensor:
@@ -97,9 +101,17 @@ def put_histogram(events: Events, height: int, width: int) -> Tensor:
 
 def histogram(quick: bool, folder: Path) -> Case:
     """Histogram of one window of a busy recording, with argument checks."""
-    number, (height, width) = (2_000, (24, 32)) if quick else (BUSY * WINDOW_US // 1_000_000, (360, 640))
+    number, (height, width) = (
+        (2_000, (24, 32)) if quick else (BUSY * WINDOW_US // 1_000_000, (360, 640))
+    )
     events = make_events(number, WINDOW_US, height, width)
-    sizes: dict[str, Any] = {"t_start": 0, "t_end": WINDOW_US, "bins": BINS, "height": height, "width": width}
+    sizes: dict[str, Any] = {
+        "t_start": 0,
+        "t_end": WINDOW_US,
+        "bins": BINS,
+        "height": height,
+        "width": width,
+    }
     return Case(
         f"{number:,} events on {height}x{width} px",
         lambda: event_histogram(*events, **sizes),
@@ -131,13 +143,22 @@ def store(quick: bool, folder: Path) -> Case:
 
 def write_columns(source: Path, number: int) -> Path:
     """Read a `.dat` file of `number` events and write its columns, compressed as in DSEC; return the new path."""
-    records = np.fromfile(source, DAT_RECORD, offset=source.stat().st_size - number * DAT_RECORD.itemsize)
+    records = np.fromfile(
+        source, DAT_RECORD, offset=source.stat().st_size - number * DAT_RECORD.itemsize
+    )
     word, t = records["word"], np.maximum.accumulate(records["t"].astype(np.int64))
-    events = Events((word & 0x3FFF).astype("u2"), (word >> 14 & 0x3FFF).astype("u2"), t, (word >> 28 & 1).astype("u1"))
+    events = Events(
+        (word & 0x3FFF).astype("u2"),
+        (word >> 14 & 0x3FFF).astype("u2"),
+        t,
+        (word >> 28 & 1).astype("u1"),
+    )
     filters = hdf5plugin.Blosc(cname="zstd", clevel=1, shuffle=hdf5plugin.Blosc.SHUFFLE)
     with h5py.File(source.with_suffix(".h5"), "w") as file:
         for name in Events._fields:
-            file.create_dataset(name, data=getattr(events, name), chunks=(min(len(t), 1 << 17),), **filters)
+            file.create_dataset(
+                name, data=getattr(events, name), chunks=(min(len(t), 1 << 17),), **filters
+            )
     return source.with_suffix(".h5")
 
 
@@ -161,9 +182,17 @@ def batch(quick: bool, folder: Path) -> Case:
 def counted_then_mapped(steps: Any) -> Tensor:
     """Histograms of step 0 by counting all events first, then flipping and zooming the images."""
 
-    def counted_first(recording: Recording, out: NDArray[np.uint8], first: int, binning: Any, flip_zoom: Any) -> None:
-        windows, rule, region = recording.windows[first : first + len(out)], binning.rule, recording.region
-        counted = window_histograms(recording.stream, windows, binning.bins, rule=rule, region=region)
+    def counted_first(
+        recording: Recording, out: NDArray[np.uint8], first: int, binning: Any, flip_zoom: Any
+    ) -> None:
+        windows, rule, region = (
+            recording.windows[first : first + len(out)],
+            binning.rule,
+            recording.region,
+        )
+        counted = window_histograms(
+            recording.stream, windows, binning.bins, rule=rule, region=region
+        )
         out[...] = apply_maps(counted, flip_zoom, 0)
 
     with patch.object(Recording, "fill", counted_first):
@@ -173,7 +202,9 @@ def counted_then_mapped(steps: Any) -> Tensor:
 
 def rectified(quick: bool, folder: Path) -> Case:
     """A DSEC window with its rectification map, against the same window without it."""
-    number, (height, width) = (2_000, (24, 32)) if quick else (BUSY * WINDOW_US // 1_000_000, SENSOR_DSEC)
+    number, (height, width) = (
+        (2_000, (24, 32)) if quick else (BUSY * WINDOW_US // 1_000_000, SENSOR_DSEC)
+    )
     path, maps = folder / "recording.dat", folder / "rectify_map.h5"
     events = make_events(number, WINDOW_US, height, width)
     write_dat(path, *events, height, width)
@@ -184,12 +215,16 @@ def rectified(quick: bool, folder: Path) -> Case:
         file["rectify_map"] = places
     window, region = np.array([[0, WINDOW_US]]), Region(height, width)
     ours, plain = (
-        partial(window_histograms, EventSource(path, None, each).stream, window, BINS, region=region)
+        partial(
+            window_histograms, EventSource(path, None, each).stream, window, BINS, region=region
+        )
         for each in (maps, None)
     )
     x, y = np.floor(places[events.y, events.x] + 0.5).astype(int).T
     inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-    moved = put_histogram(Events(*(each[inside] for each in (x, y, events.t, events.p))), height, width)
+    moved = put_histogram(
+        Events(*(each[inside] for each in (x, y, events.t, events.p))), height, width
+    )
     return Case(
         f"a rectified window of DSEC, {number:,} events on {height}x{width} px", ours, plain,
         "the same window, not rectified", lambda ours, plain: np.array_equal(ours[0], moved), number, "events",
@@ -224,10 +259,14 @@ def frame_by_frame(backbone: Any, histograms: Tensor) -> list[Tensor]:
     outputs: list[list[Tensor]] = [[] for _ in states]
     for frame in histograms.unbind(1):
         maps = backbone.embed_patches(frame)
-        for index, (stage, lstm) in enumerate(zip(backbone.stage_modules(), backbone.lstms, strict=True)):
+        for index, (stage, lstm) in enumerate(
+            zip(backbone.stage_modules(), backbone.lstms, strict=True)
+        ):
             maps = stage(maps).permute(0, 3, 1, 2)
             hidden, cell = states[index] or (torch.zeros_like(maps), torch.zeros_like(maps))
-            forget, write, output, candidate = lstm.gates(torch.cat((maps, hidden), dim=1)).chunk(4, dim=1)
+            forget, write, output, candidate = lstm.gates(torch.cat((maps, hidden), dim=1)).chunk(
+                4, dim=1
+            )
             cell = forget.sigmoid() * cell + write.sigmoid() * candidate.tanh()
             states[index] = output.sigmoid() * cell.tanh(), cell
             outputs[index].append(states[index][0])
@@ -263,16 +302,24 @@ def make_frames(number: int) -> list[tuple[Boxes, Boxes]]:
     def draw(count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         corner = generator.uniform(0, (640, 360), (count, 2))
         sides = generator.uniform(10, 120, (count, 2))
-        return np.concatenate([corner, corner + sides], axis=1), generator.integers(0, len(CLASSES), count)
+        return np.concatenate([corner, corner + sides], axis=1), generator.integers(
+            0, len(CLASSES), count
+        )
 
     frames = []
     for _ in range(number):
         truth, label = draw(int(generator.integers(1, 11)))
-        near = generator.integers(0, len(truth), int(generator.integers(10, 50)))  # an object may appear repeatedly
+        # an object may appear repeatedly
+        near = generator.integers(0, len(truth), int(generator.integers(10, 50)))
         wrong, guessed = draw(len(near))
         found = np.concatenate([truth[near] + generator.uniform(-4, 4, (len(near), 4)), wrong])
         scores = generator.random(len(found))
-        frames.append((make_boxes(found, np.concatenate([label[near], guessed]), scores), make_boxes(truth, label)))
+        frames.append(
+            (
+                make_boxes(found, np.concatenate([label[near], guessed]), scores),
+                make_boxes(truth, label),
+            )
+        )
     return frames
 
 
@@ -297,8 +344,12 @@ def by_pycocotools(frames: Sequence[tuple[Boxes, Boxes]]) -> list[float]:
         }
         coco.createIndex()
         evaluation = COCOeval(coco.loadRes(truth), coco.loadRes(predicted), "bbox")
-        # All areas only, as in the scorer: pycocotools would repeat the matching for small, medium and large boxes.
-        evaluation.params.areaRng, evaluation.params.areaRngLbl = evaluation.params.areaRng[:1], ["all"]
+        # All areas only, as in the scorer: pycocotools would repeat the matching for small, medium
+        # and large boxes.
+        evaluation.params.areaRng, evaluation.params.areaRngLbl = (
+            evaluation.params.areaRng[:1],
+            ["all"],
+        )
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
@@ -314,7 +365,9 @@ app = new_app("speed.py", __doc__)
 def measure_stages(
     *,
     only: Annotated[Stage | None, Parameter(help="one stage")] = None,
-    quick: Annotated[bool, Parameter(help="tiny sizes: a smoke test, timings mean nothing")] = False,
+    quick: Annotated[
+        bool, Parameter(help="tiny sizes: a smoke test, timings mean nothing")
+    ] = False,
     json: Annotated[Path | None, Parameter(help="output file (default: in results/speed)")] = None,
 ) -> int:
     """Measure the stages, print their rows and write them to a file."""
@@ -332,30 +385,48 @@ def measure_stages(
 
 def measure(case: Case, quick: bool) -> dict[str, Any]:
     """Check that both implementations agree, then time them; median and interquartile range in seconds."""
-    row = {"case": case.case, "failed": not case.same(case.ours(), case.plain()), "plain": case.plain_is}
+    row = {
+        "case": case.case,
+        "failed": not case.same(case.ours(), case.plain()),
+        "plain": case.plain_is,
+    }
     if row["failed"]:
         return row | {"note": "the two implementations give different results"}
     timers = [Timer("way()", globals={"way": way}) for way in (case.ours, case.plain)]
     rounds, seconds = (1, 0.0) if quick else (ROUNDS, SECONDS)
     # Alternate, so that a slow phase of the machine affects both.
-    taken = [[timer.blocked_autorange(min_run_time=seconds) for timer in timers] for _ in range(rounds)]
+    taken = [
+        [timer.blocked_autorange(min_run_time=seconds) for timer in timers] for _ in range(rounds)
+    ]
     ours, plain = (Measurement.merge(each)[0] for each in zip(*taken, strict=True))
     row |= {"seconds": ours.median, "iqr": ours.iqr, "runs": len(ours.times)}
     row |= {"rate": case.work / ours.median, "unit": f"{case.unit}/s"}
-    return row | {"plain_seconds": plain.median, "plain_iqr": plain.iqr, "ratio": plain.median / ours.median}
+    return row | {
+        "plain_seconds": plain.median,
+        "plain_iqr": plain.iqr,
+        "ratio": plain.median / ours.median,
+    }
 
 
 def show(row: dict[str, Any]) -> None:
     """Print a row of results."""
     facts = {name: value for name, value in row.items() if name not in ("stage", "case", "failed")}
-    texts = (f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in facts.items())
-    print(f"{row['stage']} ({row['case']}): {'FAILED' if row['failed'] else 'ok'}; {', '.join(texts)}", flush=True)
+    texts = (
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in facts.items()
+    )
+    print(
+        f"{row['stage']} ({row['case']}): {'FAILED' if row['failed'] else 'ok'}; {', '.join(texts)}",
+        flush=True,
+    )
 
 
 def machine_name(gpu: str = "") -> str:
     """File name from the GPU or CPU and the number of cores."""
     facts = environment()
-    return re.sub(r"[^a-z0-9]+", "-", f"{gpu or facts['cpu']} {facts['cores']} cores".lower()).strip("-")
+    return re.sub(
+        r"[^a-z0-9]+", "-", f"{gpu or facts['cpu']} {facts['cores']} cores".lower()
+    ).strip("-")
 
 
 def save(path: Path, device: str, rows: Sequence[dict[str, Any]], load: float) -> Path:

@@ -7,7 +7,8 @@ from timm.models.convnext import ConvNeXt
 from tespec.models.backbone import Backbone
 from tespec.registry import BACKBONES
 
-SIZES = {"convnext-tiny": ((3, 3, 9, 3), 96), "convnext-micro": ((1, 1, 2, 1), 24)}  # blocks per stage, first width
+# blocks per stage, first width
+SIZES = {"convnext-tiny": ((3, 3, 9, 3), 96), "convnext-micro": ((1, 1, 2, 1), 24)}
 
 
 @BACKBONES.register_module()
@@ -19,7 +20,13 @@ class EventConvNeXt(Backbone):
     def build(self, drop_path):
         depths, width = SIZES[self.arch]
         self.channels = (width, 2 * width, 4 * width, 8 * width)
-        network = ConvNeXt(self.in_channels, depths=depths, dims=self.channels, num_classes=0, drop_path_rate=drop_path)
+        network = ConvNeXt(
+            self.in_channels,
+            depths=depths,
+            dims=self.channels,
+            num_classes=0,
+            drop_path_rate=drop_path,
+        )
         self.patches, self.blocks = network.stem, network.stages
 
     def embed_patches(self, frames):

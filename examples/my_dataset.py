@@ -32,7 +32,11 @@ class Drives(LabelledDataset):
         """Files of one drive."""
         folder = self.root / split / name
         if not is_there(folder / "events.dat"):
-            raise UserError(folder / "events.dat", f"drive of the {split} split is missing", "copy it into the folder")
+            raise UserError(
+                folder / "events.dat",
+                f"drive of the {split} split is missing",
+                "copy it into the folder",
+            )
         source = EventSource(folder / "events.dat", self.given_sensor)
         return RecordingFiles(name, split, source, (folder / "masks", folder / "times.txt"))
 
@@ -41,6 +45,8 @@ class Drives(LabelledDataset):
         facts, (masks, stamps) = files.source.facts, files.beside
         names, times = mask_names(masks), read_stamps(stamps)
         if len(times) != len(names):
-            raise UserError(stamps, f"contains {len(times)} times for {len(names)} masks", "copy both again")
+            raise UserError(
+                stamps, f"contains {len(times)} times for {len(names)} masks", "copy both again"
+            )
         labels, region = MaskFiles(masks, tuple(names.values())), Region(facts.height, facts.width)
         return self.labelled(files, region, labels, times, min(facts.t_first, int(times[0]) - 1))

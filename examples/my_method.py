@@ -46,9 +46,13 @@ class BYOL(EventMethod):
     def loss(self, batch, state):
         frames = batch["histograms"][:, -1:]
         views, _ = random_views(frames, 2, frames.shape[-2:], self.own.scale)
-        predicted = [self.predict(self.project(global_avg_pool(self.backbone, view))) for view in views]
+        predicted = [
+            self.predict(self.project(global_avg_pool(self.backbone, view))) for view in views
+        ]
         with torch.no_grad():
-            wanted = [self.slow_project(global_avg_pool(self.slow_backbone, view)) for view in views]
+            wanted = [
+                self.slow_project(global_avg_pool(self.slow_backbone, view)) for view in views
+            ]
         return {"loss": distance(predicted[0], wanted[1]) + distance(predicted[1], wanted[0])}, None
 
     def after_step(self, share):

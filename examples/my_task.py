@@ -29,7 +29,9 @@ class CountingNetwork(Network):
     def losses(self, features, batch):
         classes = torch.arange(self.head.out_features, device=batch["boxes"].device)
         counts = (batch["boxes"][..., :1] == classes).sum(1)
-        predicted = self.outputs(select_labelled(features, batch["label_place"]), batch["histograms"].shape[-2:])
+        predicted = self.outputs(
+            select_labelled(features, batch["label_place"]), batch["histograms"].shape[-2:]
+        )
         return {"loss": global_mean((predicted - counts).abs().sum(), counts.numel())}
 
     def outputs(self, features, size):
@@ -66,4 +68,6 @@ class CountingTask(Task):
     @staticmethod
     def draw(axis, label):
         counts = np.bincount(label.label) if isinstance(label, Boxes) else label
-        axis.text(0.03, 0.9, "  ".join(f"{count:.1f}" for count in counts), transform=axis.transAxes)
+        axis.text(
+            0.03, 0.9, "  ".join(f"{count:.1f}" for count in counts), transform=axis.transAxes
+        )

@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 __all__ = ["load", "results", "stream"]
 __version__ = "0.1.0"
 
-MODULES = {"load": "tespec.inference", "stream": "tespec.inference", "results": "tespec.comparison.frame"}
+MODULES = {
+    "load": "tespec.inference",
+    "stream": "tespec.inference",
+    "results": "tespec.comparison.frame",
+}
 
 
 def __getattr__(name: str) -> Any:

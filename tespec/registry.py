@@ -37,7 +37,8 @@ def import_modules(package: str) -> None:
 
 def find_registered(registry: Registry, name: str, setting: str) -> Any:
     """Return the class registered under `name`, the value of `setting`; an unknown name is refused."""
-    # Registry.get imports modules named by dotted names, and `name` may come from an untrusted file.
+    # Registry.get imports modules named by dotted names, and `name` may come from an untrusted
+    # file.
     if name not in registry.module_dict:
         there = ", ".join(sorted(registry.module_dict))
         raise UserError(setting, f"unknown {registry.name} {name!r}", f"choose from {there}")
@@ -61,7 +62,10 @@ def shipped_methods() -> list[str]:
     if entry_points(group=ENTRY_POINTS):
         return []
     files = [*BASELINES.glob("*.py"), *(PACKAGE / "pretraining").glob("*.py")]
-    found = (re.findall(r'^@METHODS\.register_module\(name="(.+)"\)', file.read_text(), re.MULTILINE) for file in files)
+    found = (
+        re.findall(r'^@METHODS\.register_module\(name="(.+)"\)', file.read_text(), re.MULTILINE)
+        for file in files
+    )
     return sorted(name for names in found for name in names)
 
 

@@ -8,7 +8,8 @@ import pytest
 from tespec.sample import DATASETS, make_world
 
 # No deadline: the time of an example depends on the machine's load.
-# The same examples in every run: no result depends on chance. `tools/fuzz.py` does the open-ended search.
+# The same examples in every run: no result depends on chance. `tools/fuzz.py` does the open-ended
+# search.
 hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("tests")
 

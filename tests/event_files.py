@@ -15,7 +15,15 @@ from tespec.events.readers import Reader
 
 HEIGHT, WIDTH = 6, 8
 # Types of EVT3 words, stored in their upper four bits.
-EVT3 = {"ADDR_Y": 0, "ADDR_X": 2, "BASE_X": 3, "VECT_12": 4, "VECT_8": 5, "TIME_LOW": 6, "CONTINUED_4": 7}
+EVT3 = {
+    "ADDR_Y": 0,
+    "ADDR_X": 2,
+    "BASE_X": 3,
+    "VECT_12": 4,
+    "VECT_8": 5,
+    "TIME_LOW": 6,
+    "CONTINUED_4": 7,
+}
 EVT3 |= {"TIME_HIGH": 8, "EXT_TRIGGER": 10, "OTHERS": 14, "CONTINUED_12": 15}
 BLOSC = hdf5plugin.Blosc(cname="zstd", clevel=1, shuffle=hdf5plugin.Blosc.SHUFFLE)
 
@@ -30,11 +38,16 @@ def random_events(count, *, height=HEIGHT, width=WIDTH, start=0, end=50_000, see
 @st.composite
 def event_arrays(draw, *, start=-2_000, end=4_000):
     """Strategy for events: one or many, one polarity or both, equal times or not, few pixels so counts exceed 255."""
-    count, span = draw(st.sampled_from([1, 2, 5, 40, 400])), draw(st.sampled_from([1, 7, end - start]))
+    count, span = (
+        draw(st.sampled_from([1, 2, 5, 40, 400])),
+        draw(st.sampled_from([1, 7, end - start])),
+    )
     width, height = draw(st.sampled_from([(1, 1), (3, 2), (WIDTH, HEIGHT)]))
     first = draw(st.integers(start, end - span))
     seed, polarities = draw(st.integers(0, 2**32 - 1)), draw(st.sampled_from([[0], [1], [0, 1]]))
-    events = random_events(count, height=height, width=width, start=first, end=first + span, seed=seed)
+    events = random_events(
+        count, height=height, width=width, start=first, end=first + span, seed=seed
+    )
     return events._replace(p=np.random.default_rng(seed).choice(polarities, count).astype(np.uint8))
 
 
@@ -55,7 +68,9 @@ def plain_histogram(x, y, t, p, *, t_start, t_end, bins, height, width, rule="ed
 
 def reader_of(path, *chunks, height=HEIGHT, width=WIDTH):
     path.touch()
-    return Reader(path, height, width, sum(len(events.t) for events in chunks), lambda: iter(chunks))
+    return Reader(
+        path, height, width, sum(len(events.t) for events in chunks), lambda: iter(chunks)
+    )
 
 
 def in_memory(x, y, t, p, height=HEIGHT, width=WIDTH):
@@ -93,7 +108,9 @@ def cut(path, count):
 
 
 def evt3(path, *words, header=b"% evt 3.0\n% format EVT3;height=480;width=640\n% end\n"):
-    path.write_bytes(header + np.array([EVT3[kind] << 12 | value for kind, value in words], "<u2").tobytes())
+    path.write_bytes(
+        header + np.array([EVT3[kind] << 12 | value for kind, value in words], "<u2").tobytes()
+    )
     return path
 
 
@@ -119,7 +136,11 @@ def ddd17(folder, events, *, ticks_per_us=1000, frame_period_us=33_000, images=4
     (events.t.astype("<i8") * ticks_per_us).tofile(folder / "events.dat.t")
     np.stack([events.x, events.y, events.p], axis=1).astype("<i2").tofile(folder / "events.dat.xyp")
     stamps = int(events.t[0]) + frame_period_us * np.arange(1, images + 1)
-    rows = [stamps * ticks_per_us, np.searchsorted(events.t, stamps), np.searchsorted(events.t, stamps - 50_000)]
+    rows = [
+        stamps * ticks_per_us,
+        np.searchsorted(events.t, stamps),
+        np.searchsorted(events.t, stamps - 50_000),
+    ]
     np.save(folder / "index" / "index_50ms.npy", np.stack(rows, axis=1).astype(np.int64))
     return folder
 
@@ -135,4 +156,7 @@ def write_h5(path, content, codec=None):
 
 
 def parts_of(events, count):
-    return [Events(*part) for part in zip(*(np.array_split(column, count) for column in events), strict=True)]
+    return [
+        Events(*part)
+        for part in zip(*(np.array_split(column, count) for column in events), strict=True)
+    ]

@@ -32,7 +32,10 @@ class Seed(NamedTuple):
 
 def evt2(path):
     """Write an EVT2 file: 32-bit words, a time word before each event."""
-    words = [[8 << 28 | t >> 6, p << 28 | (t & 63) << 22 | x << 11 | y] for x, y, t, p in zip(X, Y, T, P, strict=True)]
+    words = [
+        [8 << 28 | t >> 6, p << 28 | (t & 63) << 22 | x << 11 | y]
+        for x, y, t, p in zip(X, Y, T, P, strict=True)
+    ]
     header = f"% evt 2.0\n% geometry {WIDTH}x{HEIGHT}\n% end\n".encode()
     path.write_bytes(header + np.array(words, "<u4").tobytes())
 
@@ -41,7 +44,10 @@ def evt21(path):
     """Write an EVT2.1 file: 64-bit words, each with a mask of 32 pixels of a row."""
     words = []
     for x, y, t, p in zip(X, Y, T, P, strict=True):
-        words += [8 << 60 | t >> 6 << 32, p << 60 | (t & 63) << 54 | (x & ~31) << 43 | y << 32 | 1 << (x & 31)]
+        words += [
+            8 << 60 | t >> 6 << 32,
+            p << 60 | (t & 63) << 54 | (x & ~31) << 43 | y << 32 | 1 << (x & 31),
+        ]
     header = f"% evt 2.1\n% format EVT21;endianness=little;width={WIDTH};height={HEIGHT}\n% end\n".encode()
     path.write_bytes(header + np.array(words, "<u8").tobytes())
 
@@ -66,7 +72,9 @@ def ecf(path):
         properties.set_filter(0x8ECF, h5py.h5z.FLAG_OPTIONAL, ())
         space = h5py.h5s.create_simple((len(content["t"]),), (h5py.h5s.UNLIMITED,))
         rows = h5py.h5d.create(file.id, b"CD/events", h5py.h5t.py_create(ROW), space, properties)
-        for index, chunk in enumerate(np.split(content["chunks"], np.cumsum(content["sizes"])[:-1])):
+        for index, chunk in enumerate(
+            np.split(content["chunks"], np.cumsum(content["sizes"])[:-1])
+        ):
             rows.write_direct_chunk((1000 * index,), chunk.tobytes())
         file.attrs["geometry"] = "1280x720"
 
@@ -75,7 +83,9 @@ def dsec(path):
     kinds = zip(COLUMNS.items(), ("<u2", "<u2", "<u4", "u1"), strict=True)
     index = np.searchsorted(EVENTS.t, RATE_US * np.arange(T[-1] // RATE_US + 2)).astype("<u8")
     columns = {f"events/{name}": column.astype(kind) for (name, column), kind in kinds}
-    write_h5(path, columns | {"ms_to_idx": index, "t_offset": np.int64(10**10)}, dict(hdf5plugin.Zstd()))
+    write_h5(
+        path, columns | {"ms_to_idx": index, "t_offset": np.int64(10**10)}, dict(hdf5plugin.Zstd())
+    )
 
 
 def mvsec(path):
@@ -117,7 +127,10 @@ def e2vid_text(path):
 
 def ncaltech(path):
     """Write 5 bytes an event: x, y, then the polarity and 23 bits of the time, big-endian."""
-    entries = [bytes([x, y]) + (p << 23 | t).to_bytes(3, "big") for x, y, t, p in zip(X, Y, T, P, strict=True)]
+    entries = [
+        bytes([x, y]) + (p << 23 | t).to_bytes(3, "big")
+        for x, y, t, p in zip(X, Y, T, P, strict=True)
+    ]
     path.write_bytes(b"".join(entries))
 
 
@@ -140,7 +153,10 @@ def rosbag(path):
     store.register(get_types_from_msg(fields, array))
     types = store.types
     time = types["builtin_interfaces/msg/Time"]
-    rows = [types[event](x, y, time(0, 1000 * t), bool(p)) for x, y, t, p in zip(X, Y, T, P, strict=True)]
+    rows = [
+        types[event](x, y, time(0, 1000 * t), bool(p))
+        for x, y, t, p in zip(X, Y, T, P, strict=True)
+    ]
     with Writer(path) as writer:
         topic = writer.add_connection("/dvs/events", array, typestore=store)
         for first in range(0, len(rows), 20):
@@ -169,7 +185,9 @@ SEEDS = {
     "rvt-h5": Seed("a.h5", rvt),
     "m3ed-h5": Seed("a.h5", m3ed),
     "e2calib-h5": Seed("a.h5", e2calib, SIZE),
-    "ddd17-folder": Seed("dir0", lambda path: ddd17(path, random_events(60, height=260, width=346, end=150_000))),
+    "ddd17-folder": Seed(
+        "dir0", lambda path: ddd17(path, random_events(60, height=260, width=346, end=150_000))
+    ),
 }
 if find_spec("rosbags"):
     SEEDS["rosbag"] = Seed("a.bag", rosbag)

@@ -17,8 +17,17 @@ from tespec.registry import BACKBONES, DATASETS, METHODS, MODELS, PLUGIN, TASKS
 
 def section(title):
     """Text of a section of docs/extending.md, and the commands in it."""
-    text = (REPOSITORY / "docs" / "extending.md").read_text().split(f"## {title}\n")[1].split("\n## ")[0]
-    return text, [line for block in re.findall(r"```sh\n(.*?)\n```", text, re.DOTALL) for line in block.splitlines()]
+    text = (
+        (REPOSITORY / "docs" / "extending.md")
+        .read_text()
+        .split(f"## {title}\n")[1]
+        .split("\n## ")[0]
+    )
+    return text, [
+        line
+        for block in re.findall(r"```sh\n(.*?)\n```", text, re.DOTALL)
+        for line in block.splitlines()
+    ]
 
 
 @contextmanager
@@ -26,11 +35,17 @@ def forgotten_afterwards():
     """Undo plug-in imports, registrations and added configs at the end of the context."""
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(config, "_added", {kind: dict(paths) for kind, paths in config._added.items()})
+            patch.setattr(
+                config, "_added", {kind: dict(paths) for kind, paths in config._added.items()}
+            )
             yield
     finally:
         for registry in (BACKBONES, DATASETS, METHODS, MODELS, TASKS):
-            for name in [name for name, kind in registry.module_dict.items() if kind.__module__.startswith(PLUGIN)]:
+            for name in [
+                name
+                for name, kind in registry.module_dict.items()
+                if kind.__module__.startswith(PLUGIN)
+            ]:
                 del registry.module_dict[name]
         for name in [name for name in sys.modules if name.startswith(PLUGIN)]:
             del sys.modules[name]

@@ -63,19 +63,37 @@ def smooth(low, high):
 
 
 def ecddp(recurrent=False, **changes):
-    small = {"hidden": 32, "bottleneck": 16, "prototypes": 24, "clusters": 3, "mask_ratio": (0.1, 0.5)}
+    small = {
+        "hidden": 32,
+        "bottleneck": 16,
+        "prototypes": 24,
+        "clusters": 3,
+        "mask_ratio": (0.1, 0.5),
+    }
     sides = {"local_views": 1, "crop": 64, "large": 64, "small": 32}
     return Ecddp(own("ecddp", **(small | sides | changes)), backbone(recurrent))
 
 
 DECODER = {"type": "LastStageDecoder", "width": 32}
-TOKENIZER = {"crop": 64, "tokens": 24, "width": 8, "hidden": 16, "blocks": 1, "gamma": 0.5, "kl_weight": 0.1}
+TOKENIZER = {
+    "crop": 64,
+    "tokens": 24,
+    "width": 8,
+    "hidden": 16,
+    "blocks": 1,
+    "gamma": 0.5,
+    "kl_weight": 0.1,
+}
 
 
 def mem(recurrent=False, unit=16, **changes):
     """MEM with an untrained tokenizer."""
-    tokenizer = pretraining_settings("mem", "paper").objective["tokenizer"] | TOKENIZER | {"unit": unit}
-    return Mem(own("mem", **({"smallest_block": 1, "tokenizer": tokenizer} | changes)), backbone(recurrent))
+    tokenizer = (
+        pretraining_settings("mem", "paper").objective["tokenizer"] | TOKENIZER | {"unit": unit}
+    )
+    return Mem(
+        own("mem", **({"smallest_block": 1, "tokenizer": tokenizer} | changes)), backbone(recurrent)
+    )
 
 
 def moby(queue=8, arch="micro"):
@@ -92,12 +110,17 @@ def cm3ae():
     return Cm3ae(settings, backbone(), backbone(channels=1, seed=1))
 
 
-BOXES = torch.tensor([[[1, 5, 6, 30, 40], [0, 40, 10, 60, 30]], [[-1.0] * 5] * 2, [[0, 10, 5, 45, 35], [-1] * 5]])
+BOXES = torch.tensor(
+    [[[1, 5, 6, 30, 40], [0, 40, 10, 60, 30]], [[-1.0] * 5] * 2, [[0, 10, 5, 45, 35], [-1] * 5]]
+)
 # Model and batch of each objective or task.
 CASES = {
     "tespec": lambda: (
         Tespec(own("tespec", decoder=DECODER), backbone(True), 0.025),
-        events() | {"mask": torch.tensor([[[1, 0, 1], [0, 1, 0]], [[0, 1, 1], [0, 0, 1]]], dtype=torch.bool)},
+        events()
+        | {
+            "mask": torch.tensor([[[1, 0, 1], [0, 1, 0]], [[0, 1, 1], [0, 0, 1]]], dtype=torch.bool)
+        },
     ),
     "cpc": lambda: (
         Cpc(own("cpc", width=16, ahead=2, places=32, temperature=0.02), backbone(True)),
@@ -114,7 +137,11 @@ CASES = {
     "ecdp": lambda: (ecdp(), pairs()),
     "cm3ae": lambda: (cm3ae(), pairs()),
     "scaleevent": lambda: (
-        ScaleEvent(own("scaleevent", activation=1), backbone(), Teacher(backbone(channels=1, seed=1), 1, SIZE)),
+        ScaleEvent(
+            own("scaleevent", activation=1),
+            backbone(),
+            Teacher(backbone(channels=1, seed=1), 1, SIZE),
+        ),
         pairs(),
     ),
     "segmentation": lambda: (
@@ -125,5 +152,8 @@ CASES = {
         DepthModel(backbone(True), DepthHead(channels=16, min_depth=1.978, max_depth=80.0)),
         labelled(labels=smooth(3, 60)),
     ),
-    "detection": lambda: (DetectionModel(backbone(True), 2, DetectionHead()), labelled(boxes=BOXES)),
+    "detection": lambda: (
+        DetectionModel(backbone(True), 2, DetectionHead()),
+        labelled(boxes=BOXES),
+    ),
 }

@@ -26,7 +26,12 @@ def record(method: str = "scratch", arch: str = "recurrent", seed: int = 0, miou
     """Record of a run on the sample world; `changes` replace its choices and fields."""
     chosen = CHOSEN | {"method": method, "arch": arch, "seed": seed}
     fields: dict[str, Any] = {
-        "facts": {"title": title or method.title(), "group": "Mine", "backbone": "Swin-T/7", "pretraining_data": "-"},
+        "facts": {
+            "title": title or method.title(),
+            "group": "Mine",
+            "backbone": "Swin-T/7",
+            "pretraining_data": "-",
+        },
         "config": {"label_share": 1.0},
         "data": "sample",
         "scores": SCORES,
@@ -38,4 +43,6 @@ def record(method: str = "scratch", arch: str = "recurrent", seed: int = 0, miou
         "time": {"train": 12.5},
     }
     chosen |= {name: value for name, value in changes.items() if name in CHOICES}
-    return new_record(chosen, **(fields | {name: value for name, value in changes.items() if name not in CHOICES}))
+    return new_record(
+        chosen, **(fields | {name: value for name, value in changes.items() if name not in CHOICES})
+    )

@@ -22,7 +22,17 @@ def setup_in(folder, **changes):
     return Setup(results=folder / "results", runs=folder / "runs", **(options | changes))
 
 
-def cell_spec(world, folder, task="ddd17", arch="recurrent", method="scratch", *, changes=(), profile=None, **more):
+def cell_spec(
+    world,
+    folder,
+    task="ddd17",
+    arch="recurrent",
+    method="scratch",
+    *,
+    changes=(),
+    profile=None,
+    **more,
+):
     """Specification of a cell on the sample world in `world`; `more`: other attributes of the spec or its setup."""
     register_methods()
     own = {each.name for each in fields(CellSpec)} & more.keys()
@@ -31,7 +41,14 @@ def cell_spec(world, folder, task="ddd17", arch="recurrent", method="scratch", *
     settings = spec.pop("settings", None) or settings_of(data, task, arch, profile, changes)
     kind = Prior if method == PRIOR else find_method(method)
     spec = {"checkpoint": None, "seed": 0} | spec
-    return CellSpec(name=method, method=kind, settings=settings, data=data, setup=setup_in(folder, **more), **spec)
+    return CellSpec(
+        name=method,
+        method=kind,
+        settings=settings,
+        data=data,
+        setup=setup_in(folder, **more),
+        **spec,
+    )
 
 
 @contextmanager

@@ -18,13 +18,17 @@ def with_dependencies(*names):
         name = canonicalize_name(todo.pop())
         if name not in seen:
             seen.add(name)
-            with suppress(metadata.PackageNotFoundError):  # torch for CPUs lacks the packages of CUDA
+            # torch for CPUs lacks the packages of CUDA
+            with suppress(metadata.PackageNotFoundError):
                 todo += [each.name for each in requirements(name, (), "3.12")]
     return seen
 
 
 def test_the_carried_and_the_stated_packages_are_all_that_the_harness_requires():
-    carried = {canonicalize_name(name) for name in re.findall(r"PACKAGES:-(.*?)\}", SCRIPT, re.DOTALL)[0].split()}
+    carried = {
+        canonicalize_name(name)
+        for name in re.findall(r"PACKAGES:-(.*?)\}", SCRIPT, re.DOTALL)[0].split()
+    }
     (stated,) = re.findall(r"^# [^#]*?(torch, [^#]*?) and OpenCV must be", SCRIPT, re.MULTILINE)
     there = with_dependencies(*stated.split(", "), "opencv-python", *ONLY_TABLES)
     assert with_dependencies("tespec") - there - carried <= {"tespec"}

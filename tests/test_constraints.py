@@ -17,7 +17,10 @@ CUDA = re.compile(r"(nvidia|cuda)-|triton$")
 
 def pins(python):
     """Specifiers, by package name, of the lines of constraints.txt that apply to a Python version."""
-    texts = [line.split("#")[0].strip() for line in (REPOSITORY / "constraints.txt").read_text().splitlines()]
+    texts = [
+        line.split("#")[0].strip()
+        for line in (REPOSITORY / "constraints.txt").read_text().splitlines()
+    ]
     held = [each for each in map(Requirement, filter(None, texts)) if applies(each.marker, python)]
     found = {canonicalize_name(each.name): each.specifier for each in held}
     assert len(found) == len(held), f"a name is pinned twice for Python {python}"
@@ -39,7 +42,8 @@ def requirements(name, extras, python):
 def test_every_pin_names_one_version_of_the_declared_range(python):
     pinned = pins(python)
     assert all(re.fullmatch(r"==[^*,]+", str(specifier)) for specifier in pinned.values())
-    assert pinned["opencv-python"] == pinned["opencv-python-headless"]  # both install the module cv2
+    # both install the module cv2
+    assert pinned["opencv-python"] == pinned["opencv-python-headless"]
     for requirement in requirements("tespec", EXTRAS, python):
         (only,) = pinned[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(only.version), f"{requirement} against {only}"

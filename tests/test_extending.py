@@ -22,8 +22,15 @@ PLACES = ("--device", "cpu", "--runs", "runs", *RESULTS)
 def test_a_method_is_listed_run_and_in_the_table(tiny_world, tmp_path):
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     _, commands = section("A method")
-    options = [(), (), *(("--data", tiny_world / name, *PLACES) for name in ("1mpx", "ddd17")), RESULTS]
-    printed = [follow(command, tmp_path, *more)[0] for command, more in zip(commands, options, strict=True)]
+    options = [
+        (),
+        (),
+        *(("--data", tiny_world / name, *PLACES) for name in ("1mpx", "ddd17")),
+        RESULTS,
+    ]
+    printed = [
+        follow(command, tmp_path, *more)[0] for command, more in zip(commands, options, strict=True)
+    ]
     listed, described, _, tuning, table = printed
     assert re.search(r"^  byol +BYOL: Predicts the momentum", listed, re.MULTILINE)
     assert "title: BYOL" in described
@@ -49,12 +56,22 @@ def test_an_installed_package_offers_a_method_by_its_entry_point(tiny_world, tmp
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    command = [sys.executable, REPOSITORY / "benchmarks" / "pretrain.py", "--method", "byol", "--profile", "tiny"]
+    command = [
+        sys.executable,
+        REPOSITORY / "benchmarks" / "pretrain.py",
+        "--method",
+        "byol",
+        "--profile",
+        "tiny",
+    ]
     command += ["--data", tiny_world / "1mpx", *PLACES]
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
     subprocess.run(list(map(str, command)), cwd=tmp_path, env=environment, check=True, timeout=300)
     (record,), _ = read_records(tmp_path / "results")
-    assert (record.method, record.plugin) == ("byol", hashlib.sha256(PROGRAM.encode()).hexdigest()[:12])
+    assert (record.method, record.plugin) == (
+        "byol",
+        hashlib.sha256(PROGRAM.encode()).hexdigest()[:12],
+    )
 
 
 def test_a_backbone_leads_to_weights_that_load_again(tiny_world, tmp_path, monkeypatch, capsys):
@@ -63,7 +80,9 @@ def test_a_backbone_leads_to_weights_that_load_again(tiny_world, tmp_path, monke
     (again,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     short = ["--data", tiny_world / "ddd17", "--profile", "tiny", *PLACES]
     printed, _ = follow(pretrain, tmp_path, *short)
-    shutil.copy(tmp_path / re.search(r"weights: (.*)", printed)[1], tmp_path / "backbone.safetensors")
+    shutil.copy(
+        tmp_path / re.search(r"weights: (.*)", printed)[1], tmp_path / "backbone.safetensors"
+    )
     monkeypatch.chdir(tmp_path)
     with forgotten_afterwards():
         exec(again, {})

@@ -7,7 +7,8 @@ import pytest
 
 from tespec.core.paths import REPOSITORY
 
-# Layers from the lowest up. A package may import from lower layers, and from its own if no import becomes circular.
+# Layers from the lowest up. A package may import from lower layers, and from its own if no import
+# becomes circular.
 FLOORS = (
     ("core", "registry"),
     ("comparison", "models", "metrics", "pictures", "events"),
@@ -65,15 +66,23 @@ def imports_in(text, everywhere):
 def computed_imports(text):
     """Lines that import a module whose name is not a plain string, or relative to their package."""
     tree = ast.parse(text)
-    aliases = (each for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for each in node.names)
+    aliases = (
+        each for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for each in node.names
+    )
     names = {*IMPORTERS, *(each.asname for each in aliases if each.name in IMPORTERS)}
     lines = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level:
             lines.append(node.lineno)
-        if isinstance(node, ast.Call) and {getattr(node.func, "attr", ""), getattr(node.func, "id", "")} & names:
+        if (
+            isinstance(node, ast.Call)
+            and {getattr(node.func, "attr", ""), getattr(node.func, "id", "")} & names
+        ):
             values = [*node.args, *(each.value for each in node.keywords)]
-            plain = [isinstance(value, ast.Constant) and not str(value.value).startswith(".") for value in values]
+            plain = [
+                isinstance(value, ast.Constant) and not str(value.value).startswith(".")
+                for value in values
+            ]
             lines += [] if all(plain) else [node.lineno]
     return lines
 
@@ -82,11 +91,18 @@ def goes_up(module, text):
     """Modules of higher layers that a file of this name and text would import."""
     here = room_of(module)
     rooms = {other: room_of(other) for other in imports_in(text, everywhere=True) & set(MODULES)}
-    return [other for other, there in rooms.items() if None not in (here, there) and FLOOR[there] > FLOOR[here]]
+    return [
+        other
+        for other, there in rooms.items()
+        if None not in (here, there) and FLOOR[there] > FLOOR[here]
+    ]
 
 
 def has_code(path):
-    return any(isinstance(node, ast.ClassDef | ast.FunctionDef) for node in ast.parse(path.read_text()).body)
+    return any(
+        isinstance(node, ast.ClassDef | ast.FunctionDef)
+        for node in ast.parse(path.read_text()).body
+    )
 
 
 def test_imports_only_point_down():
@@ -94,7 +110,9 @@ def test_imports_only_point_down():
         if module not in DYNAMIC:
             text = path.read_text(encoding="utf-8")
             assert goes_up(module, text) == [], module
-            assert computed_imports(text) == [], f"{module}: a dynamic import that is not listed in DYNAMIC"
+            assert computed_imports(text) == [], (
+                f"{module}: a dynamic import that is not listed in DYNAMIC"
+            )
 
 
 @pytest.mark.parametrize(
@@ -119,15 +137,27 @@ def test_data_sets_know_no_methods():
     for module, path in MODULES.items():
         if room_of(module) == "datasets":
             nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            imports = (node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "tespec.registry")
+            imports = (
+                node
+                for node in nodes
+                if isinstance(node, ast.ImportFrom) and node.module == "tespec.registry"
+            )
             names = {each.name for node in imports for each in node.names}
             assert names <= {"DATASETS", "find_registered"}, module
 
 
 def test_modules_import_each_other_in_no_circle():
-    graph = {module: imports_of(path, everywhere=False) & set(MODULES) - {module} for module, path in MODULES.items()}
-    # An `__init__.py` without code only re-exports names, so the package's modules may import each other through it.
-    packages = {module for module, path in MODULES.items() if path.name == "__init__.py" and not has_code(path)}
+    graph = {
+        module: imports_of(path, everywhere=False) & set(MODULES) - {module}
+        for module, path in MODULES.items()
+    }
+    # An `__init__.py` without code only re-exports names, so the package's modules may import each
+    # other through it.
+    packages = {
+        module
+        for module, path in MODULES.items()
+        if path.name == "__init__.py" and not has_code(path)
+    }
     TopologicalSorter({module: used - packages for module, used in graph.items()}).prepare()
 
 
@@ -135,5 +165,7 @@ def test_what_only_reads_records_needs_no_torch():
     heavy = {"torch", "timm", "mmengine", "mmdet", "mmseg"}
     for module in MODULES:
         if room_of(module) in ("comparison", "report", "plan", "cli"):
-            used = {name.partition(".")[0] for name in imports_of(MODULES[module], everywhere=False)}
+            used = {
+                name.partition(".")[0] for name in imports_of(MODULES[module], everywhere=False)
+            }
             assert not used & heavy, module

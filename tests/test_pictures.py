@@ -12,15 +12,37 @@ from tespec import pictures
 from tespec.core.files import read_yaml
 from tespec.core.paths import REPOSITORY
 from tespec.metrics.segmentation import IGNORE
-from tespec.pictures import MASKED, NEGATIVE, POSITIVE, UNKNOWN, colours_of, draw_label, draw_segments, event_image
+from tespec.pictures import (
+    MASKED,
+    NEGATIVE,
+    POSITIVE,
+    UNKNOWN,
+    colours_of,
+    draw_label,
+    draw_segments,
+    event_image,
+)
 from tespec.report import MARKERS
 
-# Matrices that simulate colour blindness in linear RGB (Machado, Oliveira and Fernandes 2009, severity 1).
+# Matrices that simulate colour blindness in linear RGB (Machado, Oliveira and Fernandes 2009,
+# severity 1).
 EYES = {
     "all cones": np.eye(3),
-    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
-    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "tritanopia": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
 }
 # Minimum CIE 1976 distances between colours; a difference of about 2.3 is just noticeable.
 LEAST = {"ddd17": 28.0, "dsec": 18.0, "gen1": 45.0, "1mpx": 45.0}
@@ -54,11 +76,15 @@ def legend_of(figure):
 def test_a_mask_has_the_colours_of_its_legend():
     classes = [f"class {number}" for number in range(11)]
     mask = np.array([[*range(11), IGNORE]], np.uint8)
-    figure, axes = pictures.make_panels(1, ["labels"], mask.shape, 6, 0, colours_of([mask], classes))
+    figure, axes = pictures.make_panels(
+        1, ["labels"], mask.shape, 6, 0, colours_of([mask], classes)
+    )
     assert draw_label(axes[0, 0], mask) is None
     drawn = np.asarray(axes[0, 0].images[-1].get_array())
     assert drawn.shape == (1, 12, 3)  # no alpha, so opaque
-    assert [to_hex(each) for each in drawn[0]] == [to_hex(each) for each in legend_of(figure).values()]
+    assert [to_hex(each) for each in drawn[0]] == [
+        to_hex(each) for each in legend_of(figure).values()
+    ]
     assert list(legend_of(figure)) == [*classes, "no label"]
     assert len(set(legend_of(figure).values())) == 12
     assert "no label" not in colours_of([mask[:, :11]], classes)
@@ -67,7 +93,9 @@ def test_a_mask_has_the_colours_of_its_legend():
 def test_events_have_the_colours_of_their_legend():
     histogram = np.zeros((4, 1, 4), np.uint8)
     histogram[:, 0, :3] = np.transpose([[0, 0, 200, 200], [200, 200, 3, 0], [1, 0, 0, 1]])
-    np.testing.assert_allclose(event_image(histogram)[0], [POSITIVE, NEGATIVE, NEGATIVE, (1, 1, 1)], rtol=1e-6)
+    np.testing.assert_allclose(
+        event_image(histogram)[0], [POSITIVE, NEGATIVE, NEGATIVE, (1, 1, 1)], rtol=1e-6
+    )
     figure, _ = pictures.make_panels(1, ["events"], (1, 4), 4, 0, pictures.POLARITIES)
     legend = [(name[:8], colour) for name, colour in legend_of(figure).items()]
     assert legend == [("positive", POSITIVE), ("negative", NEGATIVE)]
@@ -77,7 +105,9 @@ def test_grey_is_zero_and_the_bar_names_black_and_white():
     image = np.array([[-9.0, -2.0, 0.0, 1.0, 2.0]], np.float32)
     axis = Figure().subplots()
     pictures.show_grey(axis, image, "events", reach=2.0)
-    np.testing.assert_allclose(axis.images[-1].to_rgba(image)[0, :, 0], [0, 0, 0.5, 0.75, 1], atol=0.01)
+    np.testing.assert_allclose(
+        axis.images[-1].to_rgba(image)[0, :, 0], [0, 0, 0.5, 0.75, 1], atol=0.01
+    )
     (bar,) = axis.child_axes
     assert (bar.get_yticks().tolist(), bar.get_ylabel()) == ([-2, 0, 2], "events")
     assert pictures.reach_of(np.zeros((2, 2), np.float32)) == 1
@@ -103,7 +133,8 @@ def segment(title="moving"):
 
 def test_a_picture_has_a_row_for_each_segment_and_is_the_same_each_time(tmp_path):
     one, two, again = (tmp_path / "new" / name for name in ("one.png", "two.png", "again.png"))
-    still = segment("standing")._replace(target=np.zeros((24, 32), np.float32))  # has no contrast to scale
+    # has no contrast to scale
+    still = segment("standing")._replace(target=np.zeros((24, 32), np.float32))
     for path, segments in ((one, [segment()]), (two, [segment(), still]), (again, [segment()])):
         draw_segments(segments, path)
     assert one.read_bytes() == again.read_bytes()
@@ -112,7 +143,9 @@ def test_a_picture_has_a_row_for_each_segment_and_is_the_same_each_time(tmp_path
         assert tall.height > 1.5 * short.height
 
 
-def test_masked_pixels_are_replaced_on_the_targets_scale_and_columns_name_target_and_unit(monkeypatch, tmp_path):
+def test_masked_pixels_are_replaced_on_the_targets_scale_and_columns_name_target_and_unit(
+    monkeypatch, tmp_path
+):
     figures = []
     monkeypatch.setattr(pictures, "save_figure", lambda figure, path, dpi: figures.append(figure))
     shown = segment()._replace(reconstruction=5 * segment().reconstruction)
@@ -121,12 +154,18 @@ def test_masked_pixels_are_replaced_on_the_targets_scale_and_columns_name_target
         draw_segments([each], tmp_path / "x.png", "histograms")
     masked, unmasked = (figure.axes[:5] for figure in figures)
     assert masked[2].get_title() == "target: positive minus negative events"
-    assert [bar.get_ylabel() for axis in masked for bar in axis.child_axes] == ["events", "events", "log intensity"]
+    assert [bar.get_ylabel() for axis in masked for bar in axis.child_axes] == [
+        "events",
+        "events",
+        "log intensity",
+    ]
     seen, expected, result = (masked[place].images[0] for place in (1, 2, 3))
     np.testing.assert_allclose(np.asarray(seen.get_array())[shown.mask], MASKED[0], rtol=1e-6)
     assert list(legend_of(figures[0]))[2] == "masked"
     assert expected.get_clim() == result.get_clim()
-    np.testing.assert_array_equal(result.get_array(), np.where(shown.mask, shown.reconstruction, shown.target))
+    np.testing.assert_array_equal(
+        result.get_array(), np.where(shown.mask, shown.reconstruction, shown.target)
+    )
     assert (unmasked[1].get_title(), unmasked[3].get_title()) == ("input", "reconstruction")
     np.testing.assert_allclose(unmasked[1].images[0].get_array(), event_image(whole.histogram))
     np.testing.assert_array_equal(unmasked[3].images[0].get_array(), whole.reconstruction)

@@ -77,10 +77,14 @@ def refuse(path):
         (sys.exit, "failed", "SystemExit"),
     ],
 )
-def test_each_kind_of_failure_is_one_of_a_case_and_the_next_one_runs(fuzz, monkeypatch, read, kind, failure):
+def test_each_kind_of_failure_is_one_of_a_case_and_the_next_one_runs(
+    fuzz, monkeypatch, read, kind, failure
+):
     monkeypatch.setattr(fuzz, "CONTEXT", multiprocessing.get_context("fork"))  # keeps these changes
     monkeypatch.setattr(fuzz, "SECONDS", 1 if read is hang else 20)
-    monkeypatch.setitem(fuzz.TARGETS, "x", fuzz.Target("a.bin", lambda path: path.write_bytes(b"1"), in_cases(read)))
+    monkeypatch.setitem(
+        fuzz.TARGETS, "x", fuzz.Target("a.bin", lambda path: path.write_bytes(b"1"), in_cases(read))
+    )
     counts, failures = fuzz.search("x", 5, 2, 0)
     assert counts == {kind: 2}
     assert [text[:8] for text in failures] == ["case 5: ", "case 6: "] if failure else not failures
@@ -96,7 +100,10 @@ def in_cases(read):
 def test_a_run_killed_anywhere_goes_on_as_if_it_had_not_been():
     torch.set_num_threads(1)  # a process that has started threads cannot be forked safely
     counts = runpy.run_path(str(TOOLS / "kills.py"))["soak"](20, minutes=3.0, seed=0)
-    assert min(counts["kills"] - 19, counts["inside a file operation"], counts["at a random moment"]) > 0
+    assert (
+        min(counts["kills"] - 19, counts["inside a file operation"], counts["at a random moment"])
+        > 0
+    )
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +116,9 @@ def test_profile_sample_has_the_learning_rates_that_the_committed_results_choose
     expected = rates["chosen_rates"]()
     assert set(expected) == set(rates["compared_methods"]())
     for profile in ("sample", "study", "tiny"):
-        assert {name: pretraining_settings(name, profile).optimisation.peak_lr for name in expected} == expected
+        assert {
+            name: pretraining_settings(name, profile).optimisation.peak_lr for name in expected
+        } == expected
 
 
 @pytest.mark.parametrize(
@@ -123,14 +132,21 @@ def test_profile_sample_has_the_learning_rates_that_the_committed_results_choose
         ((1.0,), (9.0,), None),
     ],
 )
-def test_the_lower_loss_is_chosen_unless_the_last_stage_collapses_there(rates, losses, ranks, chosen):
+def test_the_lower_loss_is_chosen_unless_the_last_stage_collapses_there(
+    rates, losses, ranks, chosen
+):
     rows = pd.DataFrame({"peak_lr": rates["RATES"][: len(losses)], "loss": losses, "rank": ranks})
     assert rates["choose"](rows) == chosen
 
 
 @pytest.mark.slow
-def test_learning_rates_are_searched_once_and_what_changes_is_printed(rates, tiny_world, tmp_path, capsys):
-    out, places = tmp_path / "rates.csv", {"work": tmp_path / "work", "world": tiny_world, "steps": 3}
+def test_learning_rates_are_searched_once_and_what_changes_is_printed(
+    rates, tiny_world, tmp_path, capsys
+):
+    out, places = (
+        tmp_path / "rates.csv",
+        {"work": tmp_path / "work", "world": tiny_world, "steps": 3},
+    )
     rates["main"](only=("imagenet",), out=out, **places)
     printed, table = capsys.readouterr().out, pd.read_csv(out)
     assert list(table["peak_lr"]) == list(rates["RATES"])

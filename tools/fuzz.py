@@ -3,8 +3,9 @@
 python tools/fuzz.py --cases 100000
 python tools/fuzz.py --only network --seed 3 --first 1234 --cases 1     # repeat one case
 
-Target, seed and number determine a case. Cases run in processes of their own: a crash, an exception other than a
-`UserError`, more than 20 seconds or more than a gigabyte of memory is a failure of one case, after which the next runs.
+Target, seed and number determine a case. Cases run in processes of their own: a crash, an exception
+other than a `UserError`, more than 20 seconds or more than a gigabyte of memory is a failure of one
+case, after which the next runs.
 """
 
 from __future__ import annotations
@@ -68,9 +69,11 @@ SECONDS = 20  # time limit of a case
 MEMORY = 1 << 30  # bytes that a case may use
 ADDRESSES = 4 * MEMORY  # bytes that a case may allocate without using them
 SHOWN = 5  # failures printed per target
-ROOM = Path("/dev/shm")  # in memory if available, because hundreds of thousands of files are written
+# in memory if available, because hundreds of thousands of files are written
+ROOM = Path("/dev/shm")
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["tespec.inference", "tespec.runs.data", "tespec.sample"])  # imports take seconds
+# imports take seconds
+CONTEXT.set_forkserver_preload(["tespec.inference", "tespec.runs.data", "tespec.sample"])
 Rng = np.random.Generator
 
 HOSTILE: tuple[Any, ...] = (
@@ -102,7 +105,11 @@ def damage(path: Path, rng: Rng) -> None:
 
 def changed(value: Any, rng: Rng) -> Any:
     """Copy of `value` with a random part replaced, removed or duplicated."""
-    parts = dict(value if isinstance(value, dict) else enumerate(value)) if isinstance(value, dict | list) else {}
+    parts = (
+        dict(value if isinstance(value, dict) else enumerate(value))
+        if isinstance(value, dict | list)
+        else {}
+    )
     if parts and rng.random() < 0.85:
         key, kind = pick(rng, list(parts)), rng.random()
         if kind < 0.12:
@@ -139,24 +146,34 @@ def damage_hdf5(path: Path, rng: Rng) -> None:
     """Overwrite bytes of a chunk of a dataset, or replace it by a link, a group or another dataset."""
     with h5py.File(path, "r+") as file:
         names: list[str] = []
-        file.visititems(lambda name, found: names.append(name) if isinstance(found, h5py.Dataset) else None)
+        file.visititems(
+            lambda name, found: names.append(name) if isinstance(found, h5py.Dataset) else None
+        )
         name, kind = pick(rng, names), rng.integers(7)
         if kind < 3 and file[name].chunks:
             place = (0,) * file[name].ndim
             content = bytearray(file[name].id.read_direct_chunk(place)[1])
             content[rng.integers(len(content)) :] = rng.bytes(int(rng.integers(0, 3000)))
-            file[name].id.write_direct_chunk(place, bytes(content), filter_mask=int(rng.integers(0, 4)))
+            file[name].id.write_direct_chunk(
+                place, bytes(content), filter_mask=int(rng.integers(0, 4))
+            )
             return
         del file[name]
         if kind < 5:
-            file[name] = pick(rng, [h5py.SoftLink(names[0]), h5py.ExternalLink(str(path.parent / "other.h5"), "/a")])
+            file[name] = pick(
+                rng,
+                [h5py.SoftLink(names[0]), h5py.ExternalLink(str(path.parent / "other.h5"), "/a")],
+            )
         elif kind == 5:
             file.create_group(name)
         else:
             shape = pick(rng, SHAPES)
             chunks = {"chunks": tuple(min(side, 64) for side in shape)} | pick(rng, FILTERS)
-            with suppress(OSError, ValueError, TypeError, RuntimeError, OverflowError):  # some combinations are invalid
-                file.create_dataset(name, shape, pick(rng, KINDS), **(chunks if shape and all(shape) else {}))
+            # some combinations are invalid
+            with suppress(OSError, ValueError, TypeError, RuntimeError, OverflowError):
+                file.create_dataset(
+                    name, shape, pick(rng, KINDS), **(chunks if shape and all(shape) else {})
+                )
 
 
 def damage_arrays(path: Path, rng: Rng) -> None:
@@ -172,19 +189,40 @@ def damage_arrays(path: Path, rng: Rng) -> None:
         array = values.astype(pick(rng, ("f4", "i8", "?", "S7", "M8[s]")))
     stated = np.lib.format.header_data_from_array_1_0(array)
     stored = io.BytesIO()
-    np.lib.format.write_array_header_2_0(stored, stated | ({"shape": pick(rng, SHAPES)} if kind == 2 else {}))
+    np.lib.format.write_array_header_2_0(
+        stored, stated | ({"shape": pick(rng, SHAPES)} if kind == 2 else {})
+    )
     content = stored.getvalue() + array.tobytes()
     if path.suffix == ".npy":
         path.write_bytes(content)
         return
-    with zipfile.ZipFile(path, "w", int(rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))) as archive:
+    with zipfile.ZipFile(
+        path, "w", int(rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))
+    ) as archive:
         for other, values in arrays.items():
             with archive.open(f"{other}.npy", "w") as file:
                 np.save(file, values)
         archive.writestr(f"{name}.npy", content)
 
 
-FIELDS = ("", "nan", "inf", "-1", "1e400", "9" * 400, "0x1", "x", "1,2", "\0", '"', "#", "\r", "\ufeff", "1_000", "2.5")
+FIELDS = (
+    "",
+    "nan",
+    "inf",
+    "-1",
+    "1e400",
+    "9" * 400,
+    "0x1",
+    "x",
+    "1,2",
+    "\0",
+    '"',
+    "#",
+    "\r",
+    "\ufeff",
+    "1_000",
+    "2.5",
+)
 
 
 def damage_lines(path: Path, rng: Rng) -> None:
@@ -207,7 +245,14 @@ def damage_lines(path: Path, rng: Rng) -> None:
     path.write_text(pick(rng, ("\n", "\n", "\r\n", "\r")).join(lines) + "\n", newline="")
 
 
-DTYPES = (torch.float16, torch.float64, torch.int64, torch.bool, torch.float8_e4m3fn, torch.complex64)
+DTYPES = (
+    torch.float16,
+    torch.float64,
+    torch.int64,
+    torch.bool,
+    torch.float8_e4m3fn,
+    torch.complex64,
+)
 
 
 def damage_tensors(path: Path, rng: Rng) -> None:
@@ -225,7 +270,11 @@ def damage_tensors(path: Path, rng: Rng) -> None:
         (name, tensor),
     ])  # fmt: skip
     tensors[name] = tensor.contiguous()
-    text = json.dumps(changed(recipe, rng) if rng.random() < 0.5 else recipe).encode("utf-8", "replace").decode()
+    text = (
+        json.dumps(changed(recipe, rng) if rng.random() < 0.5 else recipe)
+        .encode("utf-8", "replace")
+        .decode()
+    )
     save_file(tensors, path, metadata={"tespec": text} if rng.random() < 0.9 else None)
 
 
@@ -247,7 +296,11 @@ OTHER_KINDS: tuple[Callable[[Path], Any], ...] = (
 
 def harm(path: Path, rng: Rng) -> None:
     """Damage a file, or one of a folder: its structured content, if it has any, its bytes, or its kind."""
-    victim = path if path.is_file() else pick(rng, sorted(each for each in path.rglob("*") if each.is_file()))
+    victim = (
+        path
+        if path.is_file()
+        else pick(rng, sorted(each for each in path.rglob("*") if each.is_file()))
+    )
     content = victim.read_bytes()
     victim.unlink()  # a hard link to the intact file
     if rng.random() < 0.03:
@@ -265,15 +318,24 @@ def write_store(path: Path) -> None:
 def read_events(path: Path, sensor: Size | None = None) -> None:
     """Read events and check the guarantees of every recording."""
     stream = open_events(path, sensor)
-    for t0, t1 in [(stream.t_first, stream.t_last + 1), (stream.t_first, stream.t_first + 40_000), (60_000, 61_500)]:
+    for t0, t1 in [
+        (stream.t_first, stream.t_last + 1),
+        (stream.t_first, stream.t_first + 40_000),
+        (60_000, 61_500),
+    ]:
         events = stream.slice(t0, t1)
         assert (np.diff(events.t) >= 0).all()
         if len(events.t):
             assert t0 <= events.t[0] <= events.t[-1] < t1
-            assert all(found.max() < end for found, end in zip(events[:2], (stream.width, stream.height), strict=True))
+            assert all(
+                found.max() < end
+                for found, end in zip(events[:2], (stream.width, stream.height), strict=True)
+            )
             assert events.p.max() <= 1
         if max(stream.height, stream.width) < 2_000:
-            event_histogram(*events, t_start=t0, t_end=t1, bins=2, height=stream.height, width=stream.width)
+            event_histogram(
+                *events, t_start=t0, t_end=t1, bins=2, height=stream.height, width=stream.width
+            )
     assert len(stream.slice(stream.t_first, stream.t_last + 1).t) == stream.count
 
 
@@ -288,7 +350,9 @@ def read_dataset(task: str, root: Path, changes: Sequence[str] = ()) -> None:
 def read_images(root: Path) -> None:
     images = open_images(root)
     paths = [*images.train, *images.held_out]
-    held_out_batch(images, paths, [lambda image: torch.from_numpy(np.array(image.resize((16, 16))))])
+    held_out_batch(
+        images, paths, [lambda image: torch.from_numpy(np.array(image.resize((16, 16))))]
+    )
 
 
 def network_weights() -> dict[str, torch.Tensor]:
@@ -308,13 +372,17 @@ def read_backbone(path: Path) -> None:
 def write_network(path: Path) -> None:
     settings = config.finetuning_settings("gen1", "feedforward", "tiny")
     network = find_task(settings).network(settings, base.fresh_backbone(settings, (32, 32)))
-    recipe = config.as_facts(settings) | {load.HISTOGRAMS: asdict(HistogramSpec.of(settings, (32, 32), 50.0))}
+    recipe = config.as_facts(settings) | {
+        load.HISTOGRAMS: asdict(HistogramSpec.of(settings, (32, 32), 50.0))
+    }
     files.write_weights(path, network.state_dict(), recipe)
 
 
 def write_run(folder: Path) -> None:
     state = {"step": 3, "model": {"weight": torch.ones(4, 5)}, "state": (torch.ones(3), None)}
-    checkpoint.save_checkpoint(folder, 3, {"run": "a", "trainer": state, "curve": {"curve": [{"step": 1.0}]}})
+    checkpoint.save_checkpoint(
+        folder, 3, {"run": "a", "trainer": state, "curve": {"curve": [{"step": 1.0}]}}
+    )
 
 
 def read_run(run: Path) -> None:
@@ -324,7 +392,8 @@ def read_run(run: Path) -> None:
     checkpoint.read_checkpoint(path, "a")
 
 
-OTHERS = ("train", "val", "imgs", "dir[013]", "outdoor_day[23]*")  # recordings outside the test split
+# recordings outside the test split
+OTHERS = ("train", "val", "imgs", "dir[013]", "outdoor_day[23]*")
 
 
 def write_archive(name: str, layout: dict[str, int], root: Path) -> None:
@@ -357,19 +426,29 @@ def of_dataset(name: str, write: Callable[[Path], Any], *changes: str) -> Target
 
 def of_recording(seed: Seed) -> Target:
     slow = seed.name.endswith((".csv", ".txt", ".bag"))
-    return Target(seed.name, seed.write, partial(read_events, sensor=seed.sensor), 0.3 if slow else 1.0)
+    return Target(
+        seed.name, seed.write, partial(read_events, sensor=seed.sensor), 0.3 if slow else 1.0
+    )
 
 
 TARGETS: dict[str, Target] = {
     **{name: of_recording(seed) for name, seed in SEEDS.items()},
     "store": Target("a", write_store, read_events),
-    **{name: of_dataset(name, partial(copy_of_world, name)) for name in DATASETS if name != "objects"},
+    **{
+        name: of_dataset(name, partial(copy_of_world, name))
+        for name in DATASETS
+        if name != "objects"
+    },
     "gen1-rvt": of_dataset("gen1", partial(write_archive, "gen1", rvt_archive.GEN1), "rule=rvt"),
     "1mpx-rvt": of_dataset("1mpx", partial(write_archive, "1mpx", rvt_archive.ONE_MPX), "rule=rvt"),
     "images": Target("objects", partial(copy_of_world, "objects"), read_images, 0.1),
     "backbone": Target("a.safetensors", write_backbone, read_backbone, 0.1),
     "network": Target("a.safetensors", write_network, load_trained, 0.1),
-    "pth": Target("a.pth", lambda path: torch.save({"state_dict": network_weights()}, path), files.read_weights),
+    "pth": Target(
+        "a.pth",
+        lambda path: torch.save({"state_dict": network_weights()}, path),
+        files.read_weights,
+    ),
     "checkpoint": Target("run", write_run, read_run),
 }
 
@@ -384,18 +463,28 @@ def outcomes(name: str, first: int, end: int, seed: int) -> Iterator[str]:
     """Run cases of a target in this process; yield "", then "refused", "accepted" or the failure of each case."""
     target = TARGETS[name]
     warnings.simplefilter("ignore")  # libraries warn when they are imported
-    with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-", dir=ROOM if ROOM.is_dir() else None) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix=f"fuzz-{name}-", dir=ROOM if ROOM.is_dir() else None
+    ) as folder:
         root, sound = Path(folder), Path(folder) / "sound" / target.name
         sound.parent.mkdir()
         target.write(sound)
         target.read(sound)
         warnings.simplefilter("error")
-        resource.setrlimit(resource.RLIMIT_AS, (memory("VmSize") + ADDRESSES, resource.RLIM_INFINITY))
+        resource.setrlimit(
+            resource.RLIMIT_AS, (memory("VmSize") + ADDRESSES, resource.RLIM_INFINITY)
+        )
         yield ""
         for number in range(first, end):
-            rng, path, outcome = np.random.default_rng([seed, number, *name.encode()]), root / "case" / target.name, ""
+            rng, path, outcome = (
+                np.random.default_rng([seed, number, *name.encode()]),
+                root / "case" / target.name,
+                "",
+            )
             path.parent.mkdir()
-            shutil.copytree(sound, path, copy_function=os.link) if sound.is_dir() else os.link(sound, path)
+            shutil.copytree(sound, path, copy_function=os.link) if sound.is_dir() else os.link(
+                sound, path
+            )
             harm(path, rng)
             Path("/proc/self/clear_refs").write_text("5")  # the peak starts here
             before = memory("VmRSS")
@@ -449,19 +538,27 @@ def search(name: str, first: int, cases: int, seed: int) -> tuple[Counter[str], 
         if outcome is None:
             return counts, [*failures, "its intact file cannot be read, see above"]
         if number < end:
-            failures.append(f"case {number}: ended the process with code {process.exitcode}, see above")
+            failures.append(
+                f"case {number}: ended the process with code {process.exitcode}, see above"
+            )
             counts["failed"] += 1
             number += 1
     return counts, failures
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=100_000, help="number of cases in all, or of --only")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--cases", type=int, default=100_000, help="number of cases in all, or of --only"
+    )
     parser.add_argument("--only", choices=TARGETS, help="fuzz this target only")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="targets at the same time")
+    parser.add_argument(
+        "--processes", type=int, default=os.cpu_count(), help="targets at the same time"
+    )
     options = parser.parse_args()
     world()
     names = [options.only] if options.only else list(TARGETS)
@@ -473,11 +570,17 @@ def main() -> int:
         return time.monotonic() - began, *found
 
     with ThreadPoolExecutor(options.processes) as pool:
-        for name, (seconds, counts, failures) in zip(names, pool.map(of_target, names), strict=True):
-            numbers = ", ".join(f"{counts[kind]} {kind}" for kind in ("refused", "accepted", "failed"))
+        for name, (seconds, counts, failures) in zip(
+            names, pool.map(of_target, names), strict=True
+        ):
+            numbers = ", ".join(
+                f"{counts[kind]} {kind}" for kind in ("refused", "accepted", "failed")
+            )
             print(f"{name}: {numbers}, {seconds:.0f} s", flush=True)
             for failure in failures[:SHOWN]:
-                print(f"  {failure}\n    python tools/fuzz.py --only {name} --seed {options.seed} --first N --cases 1")
+                print(
+                    f"  {failure}\n    python tools/fuzz.py --only {name} --seed {options.seed} --first N --cases 1"
+                )
             failed |= bool(failures)
     return int(failed)
 

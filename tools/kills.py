@@ -2,8 +2,9 @@
 
 python tools/kills.py --kills 200 --minutes 10 --seed 0
 
-The run uses the real training loop with its hooks and checkpoints, and writes weights at the end. The network is small,
-so a run takes a second. Processes are forked from one that has already imported everything.
+The run uses the real training loop with its hooks and checkpoints, and writes weights at the end.
+The network is small, so a run takes a second. Processes are forked from one that has already
+imported everything.
 """
 
 from __future__ import annotations
@@ -41,9 +42,13 @@ from tespec.training.loading import MicroBatches
 from tespec.weights.files import write_weights
 
 STEPS, RUN = 12, "evaluation-small"
-CALLS = ("write", "rename", "replace", "unlink", "rmdir", "mkdir", "open")  # `os` functions where a process is killed
+# `os` functions where a process is killed
+CALLS = ("write", "rename", "replace", "unlink", "rmdir", "mkdir", "open")
 SETTINGS = replace(
-    finetuning_settings("ddd17", "recurrent", "sample").optimisation, steps=STEPS, warmup_steps=2, peak_lr=0.05
+    finetuning_settings("ddd17", "recurrent", "sample").optimisation,
+    steps=STEPS,
+    warmup_steps=2,
+    peak_lr=0.05,
 )
 
 
@@ -86,7 +91,9 @@ def run_once(folder: Path, workers: int = 0) -> None:
 def outcome(folder: Path) -> tuple[str, dict[str, list[float]], set[str]]:
     """Curve, weights and file names of a finished run."""
     run = folder / "runs" / RUN
-    weights = {name: each.flatten().tolist() for name, each in load_file(run / "model.safetensors").items()}
+    weights = {
+        name: each.flatten().tolist() for name, each in load_file(run / "model.safetensors").items()
+    }
     return (folder / "curve.json").read_text(), weights, {path.name for path in run.iterdir()}
 
 
@@ -144,7 +151,11 @@ def soak(kills: int, minutes: float, seed: int) -> Counter[str]:
             counts["runs"] += 1
             folder, status = Path(place) / f"run-{counts['runs']}", signal.SIGKILL
             while status == signal.SIGKILL:
-                number, seconds, workers = rng.randrange(1, 160), rng.uniform(0, 1.2 * lasts), 2 * (rng.random() < 0.1)
+                number, seconds, workers = (
+                    rng.randrange(1, 160),
+                    rng.uniform(0, 1.2 * lasts),
+                    2 * (rng.random() < 0.1),
+                )
                 by_call = rng.random() < 0.7
 
                 def work() -> None:
@@ -156,7 +167,9 @@ def soak(kills: int, minutes: float, seed: int) -> Counter[str]:
                     counts["kills"] += 1
                     counts["inside a file operation" if by_call else "at a random moment"] += 1
             assert status == 0, f"seed {seed}, kill {counts['kills']}: a resumed run failed"
-            assert outcome(folder) == wanted, f"seed {seed}, run {counts['runs']}: differs from the uninterrupted run"
+            assert outcome(folder) == wanted, (
+                f"seed {seed}, run {counts['runs']}: differs from the uninterrupted run"
+            )
             shutil.rmtree(folder)
     return counts
 

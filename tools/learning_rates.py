@@ -2,10 +2,10 @@
 
 python tools/learning_rates.py --only moby imagenet
 
-Each method is pre-trained at two learning rates, for the same number of steps. The rate with the lower validation loss
-is chosen, or the other one if the rank of the last stage is below 8 there. The results are kept in a CSV file, and what
-it holds is not computed again. The last lines are those of `methods:` in configs/profiles/sample.yaml that have to
-change.
+Each method is pre-trained at two learning rates, for the same number of steps. The rate with the
+lower validation loss is chosen, or the other one if the rank of the last stage is below 8 there.
+The results are kept in a CSV file, and what it holds is not computed again. The last lines are
+those of `methods:` in configs/profiles/sample.yaml that have to change.
 """
 
 import tempfile
@@ -70,15 +70,19 @@ def read(path: Path) -> pd.DataFrame:
     return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=list(COLUMNS))
 
 
-def measure(method: str, rate: float, steps: int, world: Path | None, work: Path) -> tuple[float, float]:
+def measure(
+    method: str, rate: float, steps: int, world: Path | None, work: Path
+) -> tuple[float, float]:
     """Pre-train a method with seed 0 on one thread.
 
     Args:
         method: name of the method.
         rate: peak learning rate.
         steps: number of steps, of which a twentieth warms up as in the profile.
-        world: folder of a sample world's data sets; None: the sample world, which is made if it is missing.
-        work: folder of records, checkpoints and weights, from which an unfinished pre-training resumes.
+        world: folder of a sample world's data sets; None: the sample world, which is made if it is
+            missing.
+        work: folder of records, checkpoints and weights, from which an unfinished pre-training
+            resumes.
 
     Returns:
         Validation loss, and rank of the last stage.
@@ -117,7 +121,12 @@ def main(
     """
     known = compared_methods()
     for method, rate in product(only or known, RATES):
-        cell = {"method": method, "version": find_method(method).version, "peak_lr": rate, "steps": steps}
+        cell = {
+            "method": method,
+            "version": find_method(method).version,
+            "peak_lr": rate,
+            "steps": steps,
+        }
         table = read(out)
         if (table[list(cell)] == list(cell.values())).all(axis=1).any():
             continue
@@ -128,7 +137,9 @@ def main(
         row = cell | {"loss": round(loss, 5), "rank": round(rank, 2), "chosen": ""}
         table = pd.DataFrame([*table.to_dict("records"), row], columns=list(COLUMNS))
         rates = {name: choose(rows) for name, rows in table.groupby("method")}
-        table["chosen"] = ["yes" if rates[row.method] == row.peak_lr else "" for row in table.itertuples()]
+        table["chosen"] = [
+            "yes" if rates[row.method] == row.peak_lr else "" for row in table.itertuples()
+        ]
         write_all({out: table.sort_values(["method", "peak_lr"]).to_csv(index=False)})
     for method, rate in chosen_rates(out).items():
         if (now := pretraining_settings(method, PROFILE).optimisation.peak_lr) != rate:

@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     from tespec.core.settings import Rule
     from tespec.datasets.base import LabelledDataset
 
-RECORDINGS = "recordings"  # instead of a data set: recordings in any supported format, without labels
+# instead of a data set: recordings in any supported format, without labels
+RECORDINGS = "recordings"
 EXAMPLES = "data check dsec /data/dsec; data prepare 1mpx /data/1mpx; data preview recordings drive.raw --at 1.1 2"
 app = new_app("data", f"Check, pack and preview data sets.\n\n{EXAMPLES} --high-pass")
-Dataset = Annotated[str, Parameter(help="gen1, 1mpx, dsec, ddd17, mvsec, FILE.yaml; or recordings: any event files")]
+Dataset = Annotated[
+    str, Parameter(help="gen1, 1mpx, dsec, ddd17, mvsec, FILE.yaml; or recordings: any event files")
+]
 Place = Annotated[Path, Parameter(help="folder of the data set, or a recording")]
 Processes = Annotated[PositiveInt, Parameter(help="recordings processed in parallel")]
 
@@ -45,8 +48,13 @@ class Reading:
         if name == RECORDINGS:
             from tespec.datasets.folder import EventFolder
 
-            refuse(bool(self.changed.changes), f"--set changes settings of a data set, but {RECORDINGS} have none")
-            return EventFolder(path, parse_size(self.changed.sensor) if self.changed.sensor else None), "edges"
+            refuse(
+                bool(self.changed.changes),
+                f"--set changes settings of a data set, but {RECORDINGS} have none",
+            )
+            return EventFolder(
+                path, parse_size(self.changed.sensor) if self.changed.sensor else None
+            ), "edges"
         from tespec.runs.data import find_data, settings_of
         from tespec.tasks import import_tasks
         from tespec.tasks.base import open_dataset
@@ -88,7 +96,10 @@ def check(
         print(f"{name}: {text}")
     print(f"\n{report.table(found)}\n")
     bytes_needed = sum(each.facts.get("events_packed_bytes", 0) for each in found)
-    needed, free = (tqdm.format_sizeof(size, "B") for size in (bytes_needed, shutil.disk_usage(opened.root).free))
+    needed, free = (
+        tqdm.format_sizeof(size, "B")
+        for size in (bytes_needed, shutil.disk_usage(opened.root).free)
+    )
     print(f"disk: {needed} needed by `prepare`, {free} free")
     if out:
         with whole_file(out) as unfinished:
@@ -115,7 +126,9 @@ def prepare(
     path: Place,
     /,
     *,
-    skip_damaged: Annotated[bool, Parameter(help="skip recordings that cannot be read, and list them")] = False,
+    skip_damaged: Annotated[
+        bool, Parameter(help="skip recordings that cannot be read, and list them")
+    ] = False,
     processes: Processes = 1,
     reading: Reading = Reading(),
 ) -> int:
@@ -139,12 +152,22 @@ def preview(
     path: Place,
     /,
     *,
-    out: Annotated[Path | None, Parameter(help="PNG (default: preview-<dataset>.png, numbered if it exists)")] = None,
+    out: Annotated[
+        Path | None, Parameter(help="PNG (default: preview-<dataset>.png, numbered if it exists)")
+    ] = None,
     split: Annotated[str, Parameter(help="split of the recordings")] = "test",
     count: Annotated[PositiveInt, Parameter(help="number of moments to show")] = 3,
-    at: Annotated[tuple[float, ...], Words, Parameter(help="moments of the first recording in s since its start")] = (),
-    high_pass: Annotated[bool, Parameter(help="show the intensity of Eq. 6 instead of the histogram")] = False,
-    norm_events: Annotated[PositiveFloat, Parameter(help="N of Eq. 7; lower it for bins with fewer events")] = 5000.0,
+    at: Annotated[
+        tuple[float, ...],
+        Words,
+        Parameter(help="moments of the first recording in s since its start"),
+    ] = (),
+    high_pass: Annotated[
+        bool, Parameter(help="show the intensity of Eq. 6 instead of the histogram")
+    ] = False,
+    norm_events: Annotated[
+        PositiveFloat, Parameter(help="N of Eq. 7; lower it for bins with fewer events")
+    ] = 5000.0,
     reading: Reading = Reading(),
 ) -> None:
     """Draw events, histogram, intensity and labels at a few moments."""
@@ -154,10 +177,15 @@ def preview(
 
     recordings = opened.recordings(ALL if dataset == RECORDINGS else split)
     first = recordings[0]
-    chosen = [(first, window) for window in windows_at(first, at)] if at else choose(recordings, count, rule)
+    chosen = (
+        [(first, window) for window in windows_at(first, at)]
+        if at
+        else choose(recordings, count, rule)
+    )
     shown = [moment(recording, window, rule, norm_events) for recording, window in chosen]
     unused = (
-        Path(f"preview-{Path(dataset).stem}{end}.png") for end in ("", *(f"-{number}" for number in range(2, 10_000)))
+        Path(f"preview-{Path(dataset).stem}{end}.png")
+        for end in ("", *(f"-{number}" for number in range(2, 10_000)))
     )
     out = out or next(path for path in unused if not path.exists())
     draw(shown, opened.classes, out, norm_events, high_pass)
@@ -165,7 +193,9 @@ def preview(
 
 
 @app.command
-def cache(*, empty: Annotated[bool, Parameter(help="remove all but those that are being packed")] = False) -> None:
+def cache(
+    *, empty: Annotated[bool, Parameter(help="remove all but those that are being packed")] = False
+) -> None:
     """List the packed recordings in the cache with last use, size and name, the least recently used first."""
     from tespec.events.cache import LIMIT, limit_bytes, list_stores, remove, stores_folder
 
@@ -176,13 +206,18 @@ def cache(*, empty: Annotated[bool, Parameter(help="remove all but those that ar
         if empty:
             remove(store.path)
     total = sum(store.bytes for store in stores) / 1e9
-    print(f"{'removed' if empty else 'cached'}: {_counted(len(stores), 'recording')}, {total:,.3f} GB")
+    print(
+        f"{'removed' if empty else 'cached'}: {_counted(len(stores), 'recording')}, {total:,.3f} GB"
+    )
     print(f"limit: {limit_bytes() / 1e9:,.3f} GB ({LIMIT}) in {stores_folder()}")
 
 
 @app.command(name="download-guide")
 def guide(
-    dataset: Annotated[str, Parameter(help="gen1, 1mpx, dsec, ddd17 or mvsec")], /, *, plugins: Plugins = ()
+    dataset: Annotated[str, Parameter(help="gen1, 1mpx, dsec, ddd17 or mvsec")],
+    /,
+    *,
+    plugins: Plugins = (),
 ) -> None:
     """Print where to get a data set, its licence, size and layout."""
     import_files(plugins)
@@ -190,4 +225,6 @@ def guide(
     from tespec.core.config import dataset_and_splits
 
     print(inspect.getdoc(find_registered(DATASETS, dataset_and_splits(dataset)[0], "dataset")))
-    print("\nNothing is downloaded: the archives are gated or large, and their owners' pages explain how to get them.")
+    print(
+        "\nNothing is downloaded: the archives are gated or large, and their owners' pages explain how to get them."
+    )

@@ -41,7 +41,8 @@ def new_app(name: str, text: str = "", **more: Any) -> App:
         help_formatter="plain",
         group_parameters=Group("Options", sort_key=0),
         default_parameter=Parameter(
-            negative=(), show_default=lambda value: None if value is False or value in ((), "") else value
+            negative=(),
+            show_default=lambda value: None if value is False or value in ((), "") else value,
         ),
         **more,
     )
@@ -55,15 +56,18 @@ def call(app: App, given: Sequence[str]) -> int | None:
     command, bound, ignored = app.parse_args(
         given, console=Console(width=width, file=sys.stdout), exit_on_error=False, print_error=False
     )
-    result: int | None = command(*bound.args, **bound.kwargs, **({"given": given} if "given" in ignored else {}))
+    result: int | None = command(
+        *bound.args, **bound.kwargs, **({"given": given} if "given" in ignored else {})
+    )
     return result
 
 
 def run(main: Callable[[], int | None]) -> int:
     """Run a command and return its exit code: that of `main`, 2 after a mistake, 130 after Ctrl-C, 75 if preempted.
 
-    Mistakes on the command line, a `UserError`, a missing package, or an `OSError` of a file or the machine print one
-    line `error: ...` to stderr; other exceptions propagate. A closed pipe (`| head`) ends the command silently.
+    Mistakes on the command line, a `UserError`, a missing package, or an `OSError` of a file or the
+    machine print one line `error: ...` to stderr; other exceptions propagate. A closed pipe (`|
+    head`) ends the command silently.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -86,7 +90,9 @@ def run(main: Callable[[], int | None]) -> int:
     except OSError as error:
         if error.filename is None and error.errno not in OF_THE_MACHINE:
             raise
-        mistake = f"{error.filename or 'writing'}: {error.strerror}; choose another path or fix this one"
+        mistake = (
+            f"{error.filename or 'writing'}: {error.strerror}; choose another path or fix this one"
+        )
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in HARNESS:
             raise
@@ -106,7 +112,11 @@ def refuse(wrong: bool, what: str) -> None:
 
 
 lines = [f"  {name:9} {what}" for name, what in VERBS.items()]
-app = new_app("tespec", f"{tespec.__doc__}\n\n" + "\n".join(lines), usage="tespec VERB ...  (see tespec VERB --help)")
+app = new_app(
+    "tespec",
+    f"{tespec.__doc__}\n\n" + "\n".join(lines),
+    usage="tespec VERB ...  (see tespec VERB --help)",
+)
 for name in VERBS:
     place = {"pretrain": "run:pretrain_app", "report": "tables:report_app"}.get(name, f"{name}:app")
     app.command(f"tespec.cli.{place}", name=name, show=False)  # imported lazily

@@ -23,9 +23,12 @@ PLACES = {"--results", "--runs", "--workers"}  # options with a value that do no
 Given = Annotated[Sequence[str], Parameter(parse=False)]  # unparsed arguments of the command line
 Words = Parameter(consume_multiple=True)  # several words behind one option
 Plugins = Annotated[
-    tuple[Path, ...], Advanced(name="--import", help="Python file that registers a method, ...; repeatable")
+    tuple[Path, ...],
+    Advanced(name="--import", help="Python file that registers a method, ...; repeatable"),
 ]
-Changes = Annotated[tuple[str, ...], Parameter(name="--set", help="KEY=VALUE: change a setting; repeatable")]
+Changes = Annotated[
+    tuple[str, ...], Parameter(name="--set", help="KEY=VALUE: change a setting; repeatable")
+]
 
 
 def read_config(kind: str, name: str | None) -> str | None:
@@ -44,7 +47,9 @@ def require_known(plugins: Sequence[Path], data: Path | None, **given: str | Non
     for option, name in given.items():
         if name is not None and known[option] and name not in known[option]:
             own = "; --import FILE.py adds your own" * (option == "method")
-            raise UserError(f"--{option} {name[:100]}", f"unknown {option}", suggest(name, known[option]) + own)
+            raise UserError(
+                f"--{option} {name[:100]}", f"unknown {option}", suggest(name, known[option]) + own
+            )
 
 
 def _size(kind: type, tokens: Any) -> str:
@@ -59,7 +64,8 @@ class Changed:
 
     changes: Changes = ()
     sensor: Annotated[
-        str | None, Advanced(converter=_size, help="WIDTHxHEIGHT in px of recordings that do not store it")
+        str | None,
+        Advanced(converter=_size, help="WIDTHxHEIGHT in px of recordings that do not store it"),
     ] = None
 
     @property
@@ -74,14 +80,22 @@ class Choices(Changed):
     """Options shared by `run` and `pretrain`."""
 
     profile: Annotated[
-        str | None, Parameter(help=f"{PROFILES}, or FILE.yaml (default: sample on sample data, else paper)")
+        str | None,
+        Parameter(help=f"{PROFILES}, or FILE.yaml (default: sample on sample data, else paper)"),
     ] = None
-    backbone: Annotated[str | None, Parameter(help="tiny, micro, resnet50, maxvit-base (default: the method's)")] = None
-    dry_run: Annotated[bool, Parameter(help="print settings, FLOPs, memory and GPU hours; train nothing")] = False
+    backbone: Annotated[
+        str | None, Parameter(help="tiny, micro, resnet50, maxvit-base (default: the method's)")
+    ] = None
+    dry_run: Annotated[
+        bool, Parameter(help="print settings, FLOPs, memory and GPU hours; train nothing")
+    ] = False
     gpus: Annotated[PositiveInt, Advanced(help="GPUs that share the batch, for --dry-run")] = 1
 
     def __post_init__(self) -> None:
-        refuse(self.gpus > 1 and not self.dry_run, "--gpus requires --dry-run; use --launcher for multiple processes")
+        refuse(
+            self.gpus > 1 and not self.dry_run,
+            "--gpus requires --dry-run; use --launcher for multiple processes",
+        )
 
 
 def network_of(backbone: str | None, method: Any) -> str:
@@ -93,7 +107,9 @@ def network_of(backbone: str | None, method: Any) -> str:
 
     known = architectures()
     if backbone not in known:
-        raise UserError(f"--backbone {backbone[:100]}", "unknown backbone", suggest(backbone, known))
+        raise UserError(
+            f"--backbone {backbone[:100]}", "unknown backbone", suggest(backbone, known)
+        )
     if getattr(method, "masks_patches", False) and not issubclass(known[backbone], EventSwin):
         what = f"has no patches that {method.title} could mask"
         swins = ", ".join(each for each in known if issubclass(known[each], EventSwin))
@@ -103,23 +119,39 @@ def network_of(backbone: str | None, method: Any) -> str:
 
 def numbers_of(metrics: Numbers, digits: int = 2) -> str:
     """Metrics on one line, rounded to `digits` after the point."""
-    return ", ".join(f"{name} {'nan' if value is None else f'{value:.{digits}f}'}" for name, value in metrics.items())
+    return ", ".join(
+        f"{name} {'nan' if value is None else f'{value:.{digits}f}'}"
+        for name, value in metrics.items()
+    )
 
 
 def prepared(setup: Setup, given: Sequence[str], profile: str | None) -> Setup:
     """Check the setup, set its CPU threads, by default those of `profile`, and add the command for records.
 
-    The command reproduces the run on any machine: it omits folders, and includes the number of threads of a CPU run.
+    The command reproduces the run on any machine: it omits folders, and includes the number of
+    threads of a CPU run.
     """
     import torch
 
     from tespec.training.device import choose_device, starting
 
-    program = ["tespec"] if setup.launcher == "none" else [*starting(setup.launcher, os.environ), "-m", "tespec.cli"]
+    program = (
+        ["tespec"]
+        if setup.launcher == "none"
+        else [*starting(setup.launcher, os.environ), "-m", "tespec.cli"]
+    )
     stated = [each.threads for each in read_profiles(profile) if each.threads] if profile else []
     threads = setup.threads or (stated[-1] if stated else None)
-    taken = [] if threads or choose_device(setup.device).type != "cpu" else ["--threads", str(torch.get_num_threads())]
-    words = [word for before, word in pairwise(("", *given)) if not {before, word.partition("=")[0]} & PLACES]
+    taken = (
+        []
+        if threads or choose_device(setup.device).type != "cpu"
+        else ["--threads", str(torch.get_num_threads())]
+    )
+    words = [
+        word
+        for before, word in pairwise(("", *given))
+        if not {before, word.partition("=")[0]} & PLACES
+    ]
     kept = (word.replace(f"{setup.runs.absolute()}/", "runs/") for word in words)
     setup = replace(setup, threads=threads, command=shlex.join([*program, *kept, *taken]))
     setup.prepare()

@@ -8,10 +8,19 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 from cyclopts.types import PositiveFloat
 
-# Modules that need torch are imported inside functions: mistakes on the command line are reported immediately, and
-# import errors of a broken installation in one line.
+# Modules that need torch are imported inside functions: mistakes on the command line are reported
+# immediately, and import errors of a broken installation in one line.
 from tespec.cli.main import new_app, refuse
-from tespec.cli.options import Choices, Given, Plugins, network_of, numbers_of, prepared, read_config, require_known
+from tespec.cli.options import (
+    Choices,
+    Given,
+    Plugins,
+    network_of,
+    numbers_of,
+    prepared,
+    read_config,
+    require_known,
+)
 from tespec.comparison.records import Record
 from tespec.core import config
 from tespec.core.errors import UserError
@@ -20,7 +29,10 @@ from tespec.registry import METHODS, register_methods
 from tespec.runs.setup import Advanced, NonNegativeInt, Setup
 
 Seeds = Parameter(
-    name=("--seed", "--seeds"), consume_multiple=True, show_default=False, help="random seeds, run in turn (default: 0)"
+    name=("--seed", "--seeds"),
+    consume_multiple=True,
+    show_default=False,
+    help="random seeds, run in turn (default: 0)",
 )
 PICTURES = Group("Pictures of predictions", sort_key=1)
 app, pretrain_app = new_app("run", usage=""), new_app("pretrain", usage="")
@@ -34,38 +46,65 @@ class Drawing:
     model: Annotated[Path | None, Parameter(help="model.safetensors of a run")] = None
     predict: Annotated[str, Parameter(help="recording in the task's data, or a path")] = ""
     out: Annotated[Path | None, Parameter(help="folder for the figure (PNG)")] = None
-    clip: Annotated[tuple[float, float], Parameter(show_default=False, help="FROM TO in s (default: 0 10)")] = (0, 10)
+    clip: Annotated[
+        tuple[float, float], Parameter(show_default=False, help="FROM TO in s (default: 0 10)")
+    ] = (0, 10)
 
     def __post_init__(self) -> None:
         given = (self.model, self.predict, self.out)
-        refuse(any(given) and not all(given), "--model FILE, --predict RECORDING and --out DIR are required together")
+        refuse(
+            any(given) and not all(given),
+            "--model FILE, --predict RECORDING and --out DIR are required together",
+        )
 
 
 @app.default
 def run(
     *,
-    method: Annotated[str | None, Parameter(help="method that initialises the backbone; see --list")] = None,
-    task: Annotated[str | None, Parameter(help="task to fine-tune on; see --list, or FILE.yaml")] = None,
-    arch: Annotated[Literal["recurrent", "feedforward"], Parameter(help="architecture of the backbone")] = "recurrent",
-    data: Annotated[Path | None, Parameter(help="DIR or sample (default: $TESPEC_DATA/<task>, ./data/<task>)")] = None,
-    split: Annotated[Literal["test", "val"], Parameter(help="split to score; choose settings on val")] = "test",
+    method: Annotated[
+        str | None, Parameter(help="method that initialises the backbone; see --list")
+    ] = None,
+    task: Annotated[
+        str | None, Parameter(help="task to fine-tune on; see --list, or FILE.yaml")
+    ] = None,
+    arch: Annotated[
+        Literal["recurrent", "feedforward"], Parameter(help="architecture of the backbone")
+    ] = "recurrent",
+    data: Annotated[
+        Path | None, Parameter(help="DIR or sample (default: $TESPEC_DATA/<task>, ./data/<task>)")
+    ] = None,
+    split: Annotated[
+        Literal["test", "val"], Parameter(help="split to score; choose settings on val")
+    ] = "test",
     seeds: Annotated[tuple[NonNegativeInt, ...], Seeds] = (0,),
-    checkpoint: Annotated[Path | None, Parameter(help="initial weights: a file, or timm:NAME")] = None,
+    checkpoint: Annotated[
+        Path | None, Parameter(help="initial weights: a file, or timm:NAME")
+    ] = None,
     choices: Choices = Choices(),
     freeze: Annotated[bool, Parameter(help="train only the head, on a frozen backbone")] = False,
-    label_fraction: Annotated[PositiveFloat | None, Parameter(help="fraction of training labels (default: 1)")] = None,
+    label_fraction: Annotated[
+        PositiveFloat | None, Parameter(help="fraction of training labels (default: 1)")
+    ] = None,
     probe: Annotated[bool, Parameter(help="linear and k-NN probe of the frozen backbone")] = False,
-    list_: Annotated[bool, Parameter(name="--list", help="list methods, tasks and profiles")] = False,
-    describe: Annotated[str | None, Parameter(help="print settings of a task or method, each with its source")] = None,
+    list_: Annotated[
+        bool, Parameter(name="--list", help="list methods, tasks and profiles")
+    ] = False,
+    describe: Annotated[
+        str | None, Parameter(help="print settings of a task or method, each with its source")
+    ] = None,
     setup: Setup = Setup(),
     drawing: Drawing = Drawing(),
-    reference: Annotated[Literal["prior"] | None, Advanced(help="score the label prior instead of a method")] = None,
-    pretraining_seed: Annotated[NonNegativeInt | None, Parameter(show=False)] = None,  # of its pre-training, by a plan
+    reference: Annotated[
+        Literal["prior"] | None, Advanced(help="score the label prior instead of a method")
+    ] = None,
+    # of its pre-training, by a plan
+    pretraining_seed: Annotated[NonNegativeInt | None, Parameter(show=False)] = None,
     plugins: Plugins = (),
     given: Given,
 ) -> None:
     """Fine-tune a method's backbone on a task and evaluate it: one cell of the tables.
-    Settings: the task's config, then --profile, then --set; the later one wins (--describe TASK shows them).
+    Settings: the task's config, then --profile, then --set; the later one wins (--describe TASK
+    shows them).
     """
     starts = method or probe or checkpoint or freeze or choices.dry_run or choices.backbone
     beside = "--method, --checkpoint, --backbone, --probe, --freeze, --dry-run"
@@ -74,18 +113,32 @@ def run(
     beside = "--method, --task, --set, --label-fraction"
     refuse(bool(drawing.model and ignored), f"--model cannot be combined with {beside}")
     refuse(freeze and probe, "--freeze cannot be combined with --probe")
-    refuse(choices.dry_run and probe, "--dry-run estimates trainings, but --probe trains no network")
+    refuse(
+        choices.dry_run and probe, "--dry-run estimates trainings, but --probe trains no network"
+    )
     task, describe = read_config("tasks", task), read_config("tasks", describe)
     profile = read_config("profiles", choices.profile)
     needed = not (list_ or describe or drawing.model)
-    refuse(needed and not (task and (method or reference)), "--method and --task are required (see --list)")
+    refuse(
+        needed and not (task and (method or reference)),
+        "--method and --task are required (see --list)",
+    )
     few = [] if label_fraction is None else [f"label_share={label_fraction}"]
-    changes = [change for change in choices.all_changes if not change.startswith("pretraining.")] + few
-    recipe = tuple(each.removeprefix("pretraining.") for each in choices.changes if each.startswith("pretraining."))
+    changes = [
+        change for change in choices.all_changes if not change.startswith("pretraining.")
+    ] + few
+    recipe = tuple(
+        each.removeprefix("pretraining.")
+        for each in choices.changes
+        if each.startswith("pretraining.")
+    )
     require_known(plugins, data, method=method, task=task, profile=profile)
     arch = "feedforward" if reference else arch
-    if task in config.names("tasks") and (profile or "paper") in config.names("profiles"):  # not a plug-in's
-        config.cell_facts(task, arch, profile or "paper", changes)  # refuses unknown settings before torch is imported
+    if task in config.names("tasks") and (profile or "paper") in config.names(
+        "profiles"
+    ):  # not a plug-in's
+        # refuses unknown settings before torch is imported
+        config.cell_facts(task, arch, profile or "paper", changes)
     config.refuse_unknown_changes(recipe)
     register_methods(plugins)
     require_known((), None, task=task, profile=profile)
@@ -157,16 +210,21 @@ def run(
 def pretrain(
     *,
     method: Annotated[str, Parameter(help="method with a pre-training recipe; see `run --list`")],
-    data: Annotated[Path | None, Parameter(help="recording, folder of recordings, or sample: the sample world")] = None,
+    data: Annotated[
+        Path | None, Parameter(help="recording, folder of recordings, or sample: the sample world")
+    ] = None,
     seed: Annotated[NonNegativeInt, Parameter(help="seed of all randomness")] = 0,
     choices: Choices = Choices(),
-    skip_damaged: Annotated[bool, Advanced(help="skip recordings that cannot be read; the record lists them")] = False,
+    skip_damaged: Annotated[
+        bool, Advanced(help="skip recordings that cannot be read; the record lists them")
+    ] = False,
     setup: Setup = Setup(),
     plugins: Plugins = (),
     given: Given,
 ) -> None:
     """Pre-train a backbone without labels.
-    Settings: the method's recipe, then --profile, then --set; the later one wins (`run --describe METHOD` shows them).
+    Settings: the method's recipe, then --profile, then --set; the later one wins (`run --describe
+    METHOD` shows them).
     """
     profile = read_config("profiles", choices.profile)
     require_known(plugins, data, method=method, profile=profile)
@@ -185,7 +243,9 @@ def pretrain(
         from tespec.runs.pretrain import identity_of
 
         identity_of(settings)  # refuses settings without effect
-        estimate = estimate_pretraining(settings, input_of(settings, dataset, found.sensor(settings.sensor)))
+        estimate = estimate_pretraining(
+            settings, input_of(settings, dataset, found.sensor(settings.sensor))
+        )
         print(estimate.report(found.title, setup, choices.gpus))
         if first in METHODS.module_dict and not file and found.is_sample:
             print(f"First, {first} is pre-trained: see --method {first} --dry-run.")
@@ -225,13 +285,24 @@ def draw(drawing: Drawing, data: Path | None, setup: Setup, sensor: str | None) 
         trained = read_settings(drawing.model)
         root = find_data(trained.task, data, trained.profile).made().root
     windows, labelled, figure = predict(
-        drawing.model, drawing.predict, drawing.out, device, root=root, clip=drawing.clip, sensor_px=sensor
+        drawing.model,
+        drawing.predict,
+        drawing.out,
+        device,
+        root=root,
+        clip=drawing.clip,
+        sensor_px=sensor,
     )
     print(f"{windows} windows, {labelled} of them labelled: {figure}")
 
 
 def print_settings(
-    name: str, arch: str, profile: str | None, changes: Sequence[str], data: Path | None, choices: Choices
+    name: str,
+    arch: str,
+    profile: str | None,
+    changes: Sequence[str],
+    data: Path | None,
+    choices: Choices,
 ) -> None:
     """Print the settings of a task or a method as a run with these options resolves them, each with its source."""
     import yaml
@@ -244,22 +315,43 @@ def print_settings(
     profile = profile or (found.profile if found else "paper")
     if name in config.names("tasks"):
         print(f"{name}, {arch}, profile {profile}")
-        of_data, network = found.description.overrides() if found else {}, network_of(choices.backbone, Method)
+        of_data, network = (
+            found.description.overrides() if found else {},
+            network_of(choices.backbone, Method),
+        )
         settings = config.finetuning_settings(name, arch, profile, changes, of_data, network)
         layers = config.cell_layers(name, arch, profile, changes, of_data)
     else:
         method = find_method(name)
-        print(yaml.safe_dump({name: method.facts()}, sort_keys=False, allow_unicode=True, width=100).rstrip())
+        print(
+            yaml.safe_dump(
+                {name: method.facts()}, sort_keys=False, allow_unicode=True, width=100
+            ).rstrip()
+        )
         if method.recipe is None:
             return
         print(f"\npre-training, profile {profile}")
-        settings = config.pretraining_settings(name, profile, changes, network_of(choices.backbone, method))
+        settings = config.pretraining_settings(
+            name, profile, changes, network_of(choices.backbone, method)
+        )
         layers = config.pretraining_layers(name, profile, changes)
-    layers.append(("--backbone" if choices.backbone else f"profile {profile}", {"width": settings.width}))
+    layers.append(
+        ("--backbone" if choices.backbone else f"profile {profile}", {"width": settings.width})
+    )
     origins = {key: source for source, layer in layers for key in config.flattened(layer)}
     for key, value in config.flattened(config.as_facts(settings)).items():
-        if key not in ("task", "name", "arch", "profile", "deviations"):  # above; the last is long, and in every record
-            shown = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").rstrip()
+        if key not in (
+            "task",
+            "name",
+            "arch",
+            "profile",
+            "deviations",
+        ):  # above; the last is long, and in every record
+            shown = (
+                yaml.safe_dump(value, default_flow_style=True, width=1000)
+                .removesuffix("...\n")
+                .rstrip()
+            )
             origin = origins.get(key, "default")
             print(f"  {f'{key}: {shown}':60} # {'--set' if origin.startswith('--set') else origin}")
 
@@ -267,6 +359,8 @@ def print_settings(
 def print_result(record: Record) -> None:
     """Print the scores of a record with its method, task, architecture, data and split."""
     split = "" if record.split == "test" else f", {record.split} split"
-    print(f"{record.method} on {record.task} ({record.arch}, data: {record.data}{split}): {numbers_of(record.metrics)}")
+    print(
+        f"{record.method} on {record.task} ({record.arch}, data: {record.data}{split}): {numbers_of(record.metrics)}"
+    )
     for name, each in record.groups.items():
         print(f"  {name}: {numbers_of(each)}")

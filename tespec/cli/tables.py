@@ -11,7 +11,8 @@ from tespec.core.errors import UserError
 from tespec.core.paths import RESULTS
 from tespec.core.progress import say
 
-BRIEF = ("Measured on different machines", "Not shown", "p:")  # prefixes of the notes that are printed
+# prefixes of the notes that are printed
+BRIEF = ("Measured on different machines", "Not shown", "p:")
 app, report_app = new_app("tables"), new_app("report")
 
 
@@ -19,22 +20,36 @@ app, report_app = new_app("tables"), new_app("report")
 def tables(
     *,
     only: Annotated[
-        tuple[str, ...], Parameter(consume_multiple=True, help="tables, e.g. segmentation depth; cost: sizes and times")
+        tuple[str, ...],
+        Parameter(
+            consume_multiple=True, help="tables, e.g. segmentation depth; cost: sizes and times"
+        ),
     ] = (),
     measured: Annotated[bool, Parameter(help="only measured rows and columns")] = False,
-    gains: Annotated[str | None, Parameter(help="one table of gains over this method, paired by seed")] = None,
+    gains: Annotated[
+        str | None, Parameter(help="one table of gains over this method, paired by seed")
+    ] = None,
     frozen: Annotated[bool, Parameter(help="results with a frozen backbone")] = False,
-    where: Annotated[tuple[str, ...], Parameter(help="filter by KEY=VALUE, e.g. data=sample; repeatable")] = (),
+    where: Annotated[
+        tuple[str, ...], Parameter(help="filter by KEY=VALUE, e.g. data=sample; repeatable")
+    ] = (),
     by: Annotated[str, Parameter(help="show one column per value, e.g. of label_fraction")] = "",
-    results: Annotated[Path, Parameter(help="folder that contains runs/", show_default=False)] = RESULTS,
-    out: Annotated[Path | None, Parameter(help="folder for the files (default: tables/ in --results)")] = None,
+    results: Annotated[
+        Path, Parameter(help="folder that contains runs/", show_default=False)
+    ] = RESULTS,
+    out: Annotated[
+        Path | None, Parameter(help="folder for the files (default: tables/ in --results)")
+    ] = None,
 ) -> int:
     """Print and write the comparison tables: the paper's numbers next to the measured ones.
 
-    Without filters, tables show the test split, all labels, default settings and the newest results version.
-    `tables --by label_fraction --where method=tespec` compares label fractions.
+    Without filters, tables show the test split, all labels, default settings and the newest results
+    version. `tables --by label_fraction --where method=tespec` compares label fractions.
     """
-    refuse(bool(gains and (only or measured or by)), "--gains cannot be combined with --only, --measured or --by")
+    refuse(
+        bool(gains and (only or measured or by)),
+        "--gains cannot be combined with --only, --measured or --by",
+    )
     wanted = {"frozen": "True"} if frozen else {}
     for text in where:
         key, equals, value = text.partition("=")
@@ -46,7 +61,9 @@ def tables(
     for problem in problems:
         say(f"skipped: {problem}")
     if problems and not records:
-        raise UserError(results, "contains no readable record", "remove the damaged files or run again")
+        raise UserError(
+            results, "contains no readable record", "remove the damaged files or run again"
+        )
     # Imported late: it takes half a second, and mistakes are reported first.
     from tespec.comparison import cost
     from tespec.comparison.export import print_table, write_tables
@@ -74,17 +91,25 @@ def tables(
             print_table(shown, whole=bool(only or gains))
     if quiet:
         print(f"No results for {', '.join(quiet)} (--only NAME shows the paper's numbers)")
-    for note in dict.fromkeys(note for table in made for note in table.notes if note.startswith(BRIEF)):
+    for note in dict.fromkeys(
+        note for table in made for note in table.notes if note.startswith(BRIEF)
+    ):
         print(note)
-    print(f"Written: {len(written)} files in {written[0].parent}; their notes explain marks and brackets")
+    print(
+        f"Written: {len(written)} files in {written[0].parent}; their notes explain marks and brackets"
+    )
     return 0
 
 
 @report_app.default
 def report(
     *,
-    results: Annotated[Path, Parameter(help="folder of runs/ and pictures/", show_default=False)] = RESULTS,
-    out: Annotated[Path | None, Parameter(help="HTML file (default: report.html in --results)")] = None,
+    results: Annotated[
+        Path, Parameter(help="folder of runs/ and pictures/", show_default=False)
+    ] = RESULTS,
+    out: Annotated[
+        Path | None, Parameter(help="HTML file (default: report.html in --results)")
+    ] = None,
 ) -> int:
     """Write all results as one HTML page: runs, tables, score figures and reconstructions."""
     out = out or results / "report.html"

@@ -24,8 +24,12 @@ File = Annotated[Path, Parameter(help="weights file")]
 class NetworkOptions:
     """Options of the network that weights belong to, for files that do not specify it."""
 
-    bins: Annotated[PositiveInt | None, Parameter(help="time bins (default: the recipe's, else 10)")] = None
-    sensor: Annotated[str | None, Parameter(help="WIDTHxHEIGHT in px (default: the recipe's or format's)")] = None
+    bins: Annotated[
+        PositiveInt | None, Parameter(help="time bins (default: the recipe's, else 10)")
+    ] = None
+    sensor: Annotated[
+        str | None, Parameter(help="WIDTHxHEIGHT in px (default: the recipe's or format's)")
+    ] = None
     plugins: Plugins = ()
 
     @property
@@ -46,10 +50,15 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
     values = sum(tensor.numel() for tensor in contents.tensors.values())
     print(f"{contents.path.name}\n  format   {converted.format.name}: {converted.format.title}")
     print(f"  sha256   {contents.sha256}")
-    print(f"  tensors  {len(contents.tensors):,} with {values:,} values; {len(converted.tensors)} of the backbone")
+    print(
+        f"  tensors  {len(contents.tensors):,} with {values:,} values; {len(converted.tensors)} of the backbone"
+    )
     if contents.recipe:
         shown = ("method", "width", "recurrent", "bins", "sensor", "data", "seed")
-        print("  recipe   " + ", ".join(f"{key} {contents.recipe[key]}" for key in shown if key in contents.recipe))
+        print(
+            "  recipe   "
+            + ", ".join(f"{key} {contents.recipe[key]}" for key in shown if key in contents.recipe)
+        )
     print("  parts")
     parts: dict[str, list[int]] = {}
     for name, tensor in converted.tensors.items():
@@ -61,11 +70,18 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
         print(f"  repeated {name} to {converted.tensors[name].shape[1]} input channels")
     if converted.unused:
         more = len(converted.unused) - LISTED
-        print(f"  unused   {', '.join(converted.unused[:LISTED])}" + (f" and {more} more" if more > 0 else ""))
+        print(
+            f"  unused   {', '.join(converted.unused[:LISTED])}"
+            + (f" and {more} more" if more > 0 else "")
+        )
     print("  fills")
     for name, match in contents.matches.items():
         share = f"{len(match.tensors)} of {match.total} tensors"
-        random = f"; the ConvLSTMs ({len(match.random)} tensors) are randomly initialised" if match.random else ""
+        random = (
+            f"; the ConvLSTMs ({len(match.random)} tensors) are randomly initialised"
+            if match.random
+            else ""
+        )
         result = f"no: {share}; {match.problems[0]}" if match.problems else f"yes: {share}{random}"
         print(f"    {f'{contents.arch or FALLBACK}, {name}':24} {result}")
 
@@ -82,7 +98,9 @@ def convert(
 ) -> None:
     """Convert a file for tespec.load, or to timm's naming."""
     if out.suffix != ".safetensors":
-        raise UserError(out, "does not end in .safetensors, the format that is written", "rename it")
+        raise UserError(
+            out, "does not end in .safetensors, the format that is written", "rename it"
+        )
     if out.exists() and not (overwrite and out.is_file()):
         raise UserError(out, "already exists", "choose another path, or give --overwrite")
     size = network.size
@@ -94,6 +112,8 @@ def convert(
     tensors, recipe = rewrite(contents)
     written = timm_state(tensors) if to == "timm" else tensors
     sha256 = write_weights(out, written, {} if to == "timm" else recipe)
-    print(f"{file} ({contents.converted.format.name}) -> {out}: {len(written)} tensors, sha256 {sha256}")
+    print(
+        f"{file} ({contents.converted.format.name}) -> {out}: {len(written)} tensors, sha256 {sha256}"
+    )
     if len(written) < len(tensors):
         print(f"not written, as timm has no ConvLSTMs: {len(tensors) - len(written)} tensors")

@@ -66,7 +66,9 @@ def cost_table(frame: pd.DataFrame, where: Mapping[str, str] = {}) -> Table:
 def _measured_runs(frame: pd.DataFrame, where: Mapping[str, str]) -> pd.DataFrame:
     """One row per evaluation or pre-training with default settings, or as `where` says."""
     runs = frame[frame["kind"].isin(["evaluation", PRETRAINING])].drop_duplicates("name")
-    for key, wanted in ({name: as_text(value) for name, value in DEFAULTS.items()} | dict(where)).items():
+    for key, wanted in (
+        {name: as_text(value) for name, value in DEFAULTS.items()} | dict(where)
+    ).items():
         runs = runs[matches(runs[key], wanted)]
     runs = runs[runs["results_version"] == runs["results_version"].max()]
     settings = runs[["data", "profile", "results_version"]].to_dict("records")

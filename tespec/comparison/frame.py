@@ -18,13 +18,33 @@ if TYPE_CHECKING:
 
 # Columns that identify a table cell: grouping by all of them averages over seeds only.
 CELL = [
-    *("kind", "method", "method_version", "plugin", "arch", "backbone", "task", "task_version", "data"),
+    *(
+        "kind",
+        "method",
+        "method_version",
+        "plugin",
+        "arch",
+        "backbone",
+        "task",
+        "task_version",
+        "data",
+    ),
     *("data_fingerprint", "profile", "split", "label_fraction", "frozen", "variant", "overrides"),
     *("pretraining_overrides", "weights", "results_version", "metric", "frames"),
 ]
 COLUMNS = [
     *CELL,
-    *("seed", "pretraining_seed", "value", "unit", "better", "main", "metric_title", "classes", "recordings"),
+    *(
+        "seed",
+        "pretraining_seed",
+        "value",
+        "unit",
+        "better",
+        "main",
+        "metric_title",
+        "classes",
+        "recordings",
+    ),
     *("partial", "title", "group", "width", "pretraining_data", "machine", "revision"),
     *("written", "name", "command"),
     *("backbone_parameters", "head_parameters", "training_hours", "inference_ms"),
@@ -41,8 +61,8 @@ DEFAULTS = {
     "pretraining_overrides": "",
     "frames": ALL_FRAMES,
 }
-# Columns that identify a row (ROW) and a measured column (SETTING) of a table, and the version of a method (ORIGIN), of
-# which a table shows the newest.
+# Columns that identify a row (ROW) and a measured column (SETTING) of a table, and the version of a
+# method (ORIGIN), of which a table shows the newest.
 ROW = ["kind", "method", "arch", "backbone", "tta"]
 SETTING = ["data", "profile", *DEFAULTS, "results_version", "data_fingerprint", "task_version"]
 ORIGIN = ["method_version", "plugin", "weights"]
@@ -58,12 +78,14 @@ def results(folder: str | Path | None = None) -> pd.DataFrame:
         folder: contains `runs/`; None: the harness's results folder.
 
     Returns:
-        DataFrame with columns `COLUMNS`. `CELL` identifies a table cell: `df.groupby(CELL).value.mean()` averages over
-        seeds of fine-tuning and pre-training only. `frames` is "all" for overall numbers, `value` is NaN for numbers
-        that are not finite, and `main` marks the task's main metric. `weights` is the origin of the initial weights:
-        data set, data, profile and data fingerprint of the pre-training, or the hash of an external file. `classes` and
-        `recordings` count those with a score. `partial` is "2 of 3 classes" (or recordings or frames) for a mean that
-        leaves some out, else "". `attrs["left_out"]` lists files that are not records.
+        DataFrame with columns `COLUMNS`. `CELL` identifies a table cell:
+        `df.groupby(CELL).value.mean()` averages over seeds of fine-tuning and pre-training only.
+        `frames` is "all" for overall numbers, `value` is NaN for numbers that are not finite, and
+        `main` marks the task's main metric. `weights` is the origin of the initial weights: data
+        set, data, profile and data fingerprint of the pre-training, or the hash of an external
+        file. `classes` and `recordings` count those with a score. `partial` is "2 of 3 classes" (or
+        recordings or frames) for a mean that leaves some out, else "". `attrs["left_out"]` lists
+        files that are not records.
 
     Raises:
         UserError: the folder does not exist, or is not a results folder.
@@ -96,7 +118,9 @@ def _facts(record: Record, titles: Mapping[str, str]) -> dict[str, Any]:
     return {
         **{name: getattr(record, name) for name in COLUMNS if name in Record.model_fields},
         **{name: record.facts.get(name, "") for name in ("title", "group", "backbone")},
-        "pretraining_data": titles.get(learned, learned) if dataset else record.facts.get("pretraining_data", ""),
+        "pretraining_data": titles.get(learned, learned)
+        if dataset
+        else record.facts.get("pretraining_data", ""),
         "width": str(record.config.get("width", "")),
         "label_fraction": float(record.config.get("label_share", 1.0)),
         "frozen": bool(record.config.get("freeze", False)),
@@ -120,8 +144,16 @@ def _numbers(record: Record) -> Iterable[dict[str, Any]]:
     for frames, numbers in {ALL_FRAMES: record.metrics, **record.groups}.items():
         for metric, value in numbers.items():
             score = record.scores.get(metric)
-            unit, better, title = (score.unit, score.better, score.title) if score else ("", "", metric)
-            number = {"metric": metric, "frames": frames, "value": value, "unit": unit, "better": better}
+            unit, better, title = (
+                (score.unit, score.better, score.title) if score else ("", "", metric)
+            )
+            number = {
+                "metric": metric,
+                "frames": frames,
+                "value": value,
+                "unit": unit,
+                "better": better,
+            }
             number |= {"main": metric == main and frames == ALL_FRAMES, "metric_title": title}
             yield number | {"partial": partial.get(f"{frames} {metric}", "")}
 
@@ -136,9 +168,13 @@ def machine(record: Record) -> str:
 
 def _weights(record: Record) -> str:
     recipe = record.weights.get("recipe") or {}
-    if "dataset" not in recipe:  # a file from elsewhere, perhaps converted by `tespec weights convert`
+    if (
+        "dataset" not in recipe
+    ):  # a file from elsewhere, perhaps converted by `tespec weights convert`
         return str(record.weights.get("sha256", ""))[:12]
-    return ", ".join(str(recipe.get(key, "")) for key in ("dataset", "data", "profile", "data_fingerprint"))
+    return ", ".join(
+        str(recipe.get(key, "")) for key in ("dataset", "data", "profile", "data_fingerprint")
+    )
 
 
 def _settings(overrides: Mapping[str, Any], prefix: str = "") -> str:
@@ -152,11 +188,12 @@ def select(
 ) -> tuple[pd.DataFrame, list[str]]:
     """Select evaluations and references by `where`, and by `DEFAULTS` for columns not in `where`, `by` or `free`.
 
-    Only the newest results version is kept, only the newest version, plug-in and weights of a method, and only the
-    newest result of a cell and seed.
+    Only the newest results version is kept, only the newest version, plug-in and weights of a
+    method, and only the newest result of a cell and seed.
 
     Returns:
-        The rows with additional columns `tta` and `column`, and notes on the results that were left out.
+        The rows with additional columns `tta` and `column`, and notes on the results that were left
+        out.
     """
     for key in where:
         if key not in COLUMNS:
@@ -166,7 +203,9 @@ def select(
     chosen = frame[frame["kind"].isin(["evaluation", "reference"])]
     for key, wanted in where.items():
         kept = matches(chosen[key], wanted)
-        if not kept.any() and not (key in PROTOCOL and matches(published_frame()[key], wanted).any()):
+        if not kept.any() and not (
+            key in PROTOCOL and matches(published_frame()[key], wanted).any()
+        ):
             known = filter(None, chosen[key].map(as_text).unique())
             raise UserError(f"{key}={wanted}", "matches no results", suggest(wanted, known))
         chosen = chosen[kept]
@@ -180,10 +219,14 @@ def select(
         others = chosen[~kept & ~chosen["variant"].isin(ablated)]  # ablations have their own tables
         if key != "frames" and len(others):
             values = ", ".join(as_text(each) for each in others[key].unique()[:3])
-            left_out.append(f"Not shown: {others['name'].nunique()} results with {key} {values} (--where {key}=VALUE).")
+            left_out.append(
+                f"Not shown: {others['name'].nunique()} results with {key} {values} (--where {key}=VALUE)."
+            )
         chosen = chosen[kept]
     if "results_version" not in named:
-        chosen = _newest(chosen, ["task", "data", "profile"], ["results_version"], "results_version", left_out)
+        chosen = _newest(
+            chosen, ["task", "data", "profile"], ["results_version"], "results_version", left_out
+        )
     versions = [name for name in ORIGIN if name not in named]
     chosen = _newest(chosen, [*ROW[:-1], "task", *SETTING], versions, "written", left_out)
     # A seed has several results if its initial weights were made again, which changes the id.
@@ -195,15 +238,19 @@ def select(
     return chosen.assign(tta=augmented, column=names), left_out
 
 
-def column_names(frame: pd.DataFrame, said: Iterable[str], more: Iterable[str] = ()) -> pd.Series[str]:
+def column_names(
+    frame: pd.DataFrame, said: Iterable[str], more: Iterable[str] = ()
+) -> pd.Series[str]:
     """Name the measured column of each row by data, profile, and each setting that is not the default.
 
-    Settings in `said` are left out, because the table shows them elsewhere. Columns of the same name are distinguished
-    by the settings and columns of `more` in which they differ.
+    Settings in `said` are left out, because the table shows them elsewhere. Columns of the same
+    name are distinguished by the settings and columns of `more` in which they differ.
     """
     keys = [key for key in [*SETTING, *more] if key not in {*said}]
     settings = frame[["task", *keys]].drop_duplicates()
-    settings = settings.assign(column=[setting_name(facts) for facts in settings.to_dict("records")])
+    settings = settings.assign(
+        column=[setting_name(facts) for facts in settings.to_dict("records")]
+    )
     for _, alike in settings.groupby(["task", "column"]):
         for key in keys:
             texts = alike[key].map(as_text)
@@ -233,10 +280,14 @@ def _newest(
     newest = frame.groupby([*places, *versions], sort=False, dropna=False)[order].transform("max")
     kept = newest == frame.groupby(places, sort=False, dropna=False)[order].transform("max")
     if not kept.all():
-        counts = frame.groupby(places, sort=False, dropna=False)[versions].nunique(dropna=False).max()
+        counts = (
+            frame.groupby(places, sort=False, dropna=False)[versions].nunique(dropna=False).max()
+        )
         differ = [name for name in versions if counts[name] > 1]
         count, shown = frame.loc[~kept, "name"].nunique(), " ".join(f"{name}=*" for name in differ)
-        left_out.append(f"Not shown: {count} results of an older {' or '.join(differ)} (--where {shown}).")
+        left_out.append(
+            f"Not shown: {count} results of an older {' or '.join(differ)} (--where {shown})."
+        )
     return frame[kept]
 
 
@@ -249,7 +300,11 @@ def setting_name(facts: Mapping[Hashable, Any]) -> str:
         "frames": lambda value: f"{value} frames",
     }
     words = [facts.get("data"), facts.get("profile")]
-    words += [said.get(key, str)(facts[key]) for key, value in DEFAULTS.items() if facts.get(key, value) != value]
+    words += [
+        said.get(key, str)(facts[key])
+        for key, value in DEFAULTS.items()
+        if facts.get(key, value) != value
+    ]
     if facts.get("results_version", RESULTS_VERSION) != RESULTS_VERSION:
         words.append(f"results version {facts['results_version']}")
     return ", ".join(filter(None, words))

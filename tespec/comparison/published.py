@@ -29,7 +29,9 @@ class AblationRow(BaseModel):
 
     name: str  # label in the paper's table
     # Published mIoU and mAcc in percent; None: not published.
-    paper: list[float | None] = Field(default=[None, None], min_length=len(METRICS), max_length=len(METRICS))
+    paper: list[float | None] = Field(
+        default=[None, None], min_length=len(METRICS), max_length=len(METRICS)
+    )
     set: dict[str, Any] = {}  # settings that differ from the default pre-training
     scale: dict[str, float] = {}  # factors applied to settings of the profile
     default: bool = False  # whether the row is the default pre-training
@@ -38,14 +40,20 @@ class AblationRow(BaseModel):
         """Return the row's changes to a recipe with the resolved settings `facts`, as `KEY=VALUE`.
 
         Raises:
-            KeyError: a setting of `scale` is not in `facts`, for instance because it belongs to another objective.
+            KeyError: a setting of `scale` is not in `facts`, for instance because it belongs to
+                another objective.
         """
         from tespec.core.config import flattened  # imports mmengine, which tables do not need
 
         known = flattened(facts)
         scaled = {key: known[key] * factor for key, factor in self.scale.items()}
-        values = self.set | {key: round(new) if isinstance(known[key], int) else new for key, new in scaled.items()}
-        return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in values.items()]
+        values = self.set | {
+            key: round(new) if isinstance(known[key], int) else new for key, new in scaled.items()
+        }
+        return [
+            f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+            for key, value in values.items()
+        ]
 
 
 class Ablation(BaseModel):
@@ -64,7 +72,8 @@ class Ablation(BaseModel):
     def variants(self) -> list[str]:
         """`variant` of each row's records, such as "masking: 25%"; "" for the default row, which all ablations share.
 
-        An ablation on a second task ("target_ddd17") uses the variants of the first ("target: Eq. 6").
+        An ablation on a second task ("target_ddd17") uses the variants of the first ("target: Eq.
+        6").
         """
         table = self.name.removesuffix(f"_{self.task}")
         return ["" if row.default else f"{table}: {row.name}" for row in self.rows]
@@ -78,11 +87,15 @@ def read_ablations() -> dict[str, Ablation]:
         try:
             tables = read_yaml(path)
             for name in found.keys() & tables:
-                tables[name] = found[name].model_dump() | {"rows": [*found[name].rows, *tables[name]["rows"]]}
+                tables[name] = found[name].model_dump() | {
+                    "rows": [*found[name].rows, *tables[name]["rows"]]
+                }
             found |= TypeAdapter(dict[str, Ablation]).validate_python(tables)
         except (*UNREADABLE, LookupError, TypeError) as error:  # a ValidationError is a ValueError
             said = " ".join(str(error).splitlines()[:3])
-            raise UserError(path, f"is not an ablation table ({said})", "see results/paper/ablations.yaml") from error
+            raise UserError(
+                path, f"is not an ablation table ({said})", "see results/paper/ablations.yaml"
+            ) from error
     return {name: each.model_copy(update={"name": name}) for name, each in found.items()}
 
 
@@ -95,7 +108,9 @@ def read_published(name: str) -> dict[str, Any]:
 def titles_of(table: str) -> tuple[dict[str, str], dict[str, str]]:
     """Titles of the tasks and metrics of a comparison table, by name."""
     content = read_published(table)
-    tasks, metrics = ({each["name"]: each["title"] for each in content[key]} for key in ("tasks", "metrics"))
+    tasks, metrics = (
+        {each["name"]: each["title"] for each in content[key]} for key in ("tasks", "metrics")
+    )
     return tasks, metrics
 
 
@@ -108,9 +123,11 @@ def published_frame() -> pd.DataFrame:
     """Return all numbers of the comparison tables, one per row, in the paper's order; NaN: not published.
 
     Columns are those of the frame of records, the keys of a row in `results/paper/*.yaml`, and:
-        table, block, group, order: name of the table, index and heading of the group of rows, number of the row.
+        table, block, group, order: name of the table, index and heading of the group of rows,
+            number of the row.
         source: "paper", or "beyond" for a row of another publication, which is never ranked.
-        ranked: whether the row competes for the best number and takes in measured results of its method.
+        ranked: whether the row competes for the best number and takes in measured results of its
+            method.
         mark: footnote mark of the method's title.
         tta: whether the result uses test-time augmentation.
         bold: whether the paper sets the number in bold.
@@ -120,14 +137,27 @@ def published_frame() -> pd.DataFrame:
     numbers: list[dict[str, Any]] = []
     for name in TABLES:
         table, order = read_published(name), count(1)
-        others = {"heading": "Other publications", "rows": read_published(BEYOND)["rows"].get(name, ())}
+        others = {
+            "heading": "Other publications",
+            "rows": read_published(BEYOND)["rows"].get(name, ()),
+        }
         for block, group in enumerate([*table["groups"], others]):
             source = BEYOND if group is others else PAPER
-            place = {"table": name, "source": source, "block": block, "group": group["heading"] or ""}
+            place = {
+                "table": name,
+                "source": source,
+                "block": block,
+                "group": group["heading"] or "",
+            }
             for row in group["rows"]:
                 if unknown := row["scores"].keys() - titles_of(name)[0].keys():
-                    raise ValueError(f"{row['title']} has scores of tasks that the table lacks: {', '.join(unknown)}")
-                place |= {"order": next(order), "ranked": source == PAPER and row.get("ranked", True)}
+                    raise ValueError(
+                        f"{row['title']} has scores of tasks that the table lacks: {', '.join(unknown)}"
+                    )
+                place |= {
+                    "order": next(order),
+                    "ranked": source == PAPER and row.get("ranked", True),
+                }
                 numbers += [place | number for number in _numbers(row, table["metrics"])]
     return pd.DataFrame(numbers).astype({"value": "float64"})
 
@@ -136,14 +166,21 @@ def _numbers(row: Mapping[str, Any], metrics: list[dict[str, str]]) -> Iterator[
     """Yield each number of a row, those for all labels first, with the facts of the row and the metric."""
     facts = {name: row.get(name, "") for name in ("mark", "citation")}
     facts |= {name: row[name] for name in ("method", "title", "backbone")}
-    facts |= {"pretraining_data": row["pretraining"], "tta": row.get("test_time_augmentation", False)}
+    facts |= {
+        "pretraining_data": row["pretraining"],
+        "tta": row.get("test_time_augmentation", False),
+    }
     facts["arch"] = "recurrent" if row["recurrent"] else "feedforward"
-    known = {each["name"]: {"unit": each.get("unit", ""), "better": each["better"]} for each in metrics}
+    known = {
+        each["name"]: {"unit": each.get("unit", ""), "better": each["better"]} for each in metrics
+    }
     cells = [
         (task, metric, 1.0, value)
         for task, values in row["scores"].items()
         # Metrics behind the row's numbers are not published.
-        for metric, value in zip(known, [*values, *[None] * (len(known) - len(values))], strict=True)
+        for metric, value in zip(
+            known, [*values, *[None] * (len(known) - len(values))], strict=True
+        )
     ]
     cells += [
         (task, metric, share, value)

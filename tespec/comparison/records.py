@@ -24,8 +24,8 @@ from tespec.core.files import regular_file, whole_file, write_all
 from tespec.core.paths import REPOSITORY, RESULTS
 from tespec.metrics import Score
 
-# Incremented by hand when the same choices yield different numbers, as golden tests (tests/golden) detect. Results of
-# different versions never share a column of a table.
+# Incremented by hand when the same choices yield different numbers, as golden tests (tests/golden)
+# detect. Results of different versions never share a column of a table.
 RESULTS_VERSION = 3
 ARCHIVE = "records.jsonl.gz"  # finished records in one file, one per line
 
@@ -49,7 +49,8 @@ class Record(BaseModel):
     method: str
     method_version: int = 1
     plugin: str = ""  # hash of the files outside the package that the run uses; "" for none
-    facts: dict[str, Any]  # title, group, backbone, pretraining_data, citation and others, for the method's table row
+    # title, group, backbone, pretraining_data, citation and others, for the method's table row
+    facts: dict[str, Any]
     task: str
     task_version: int = 1
     arch: Literal["recurrent", "feedforward"]
@@ -61,26 +62,41 @@ class Record(BaseModel):
     config: dict[str, Any]  # all settings
     data: str
     data_fingerprint: str
-    start_sha256: str = ""  # of the initial backbone weights; of a pre-training, of its upstream checkpoint, or ""
-    weights: dict[str, Any] = {}  # origin of the weights; `recipe` holds the settings of their pre-training
+    # of the initial backbone weights; of a pre-training, of its upstream checkpoint, or ""
+    start_sha256: str = ""
+    # origin of the weights; `recipe` holds the settings of their pre-training
+    weights: dict[str, Any] = {}
     protocol: dict[str, str] = {}  # how the scores are computed
     scores: dict[str, Score] = {}  # the first is the main one
     metrics: Numbers  # overall numbers
-    groups: dict[str, Numbers] = {}  # per group of frames; of a pre-training, feature statistics of each stage
+    # per group of frames; of a pre-training, feature statistics of each stage
+    groups: dict[str, Numbers] = {}
     recordings: dict[str, Numbers] = {}  # main numbers per recording
     classes: Numbers = {}  # score per class
     command: str
     written: datetime
     environment: dict[str, Any]  # versions, git revision, CPU, device, threads
     time: dict[str, float]  # durations in s
-    # Trained parameters of the backbone and of the rest, in millions, and time of one window in ms; see `runs.train`.
+    # Trained parameters of the backbone and of the rest, in millions, and time of one window in ms;
+    # see `runs.train`.
     cost: dict[str, float] = {}
     curve: list[dict[str, float]] = []  # mean losses over intervals of steps
 
 
 # Choices of the user, which determine the id. Code, machine and library versions are provenance.
 CHOICES = (
-    *("kind", "method", "method_version", "plugin", "task", "task_version", "arch", "profile", "split", "seed"),
+    *(
+        "kind",
+        "method",
+        "method_version",
+        "plugin",
+        "task",
+        "task_version",
+        "arch",
+        "profile",
+        "split",
+        "seed",
+    ),
     *("overrides", "data_fingerprint", "start_sha256"),
 )
 
@@ -88,7 +104,9 @@ CHOICES = (
 def identity(choices: Mapping[str, Any]) -> str:
     """Hash the values of `CHOICES` to the first twelve hexadecimal digits of their SHA-256."""
     chosen = {name: choices[name] for name in CHOICES}
-    return hashlib.sha256(json.dumps(chosen, sort_keys=True, allow_nan=False).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(chosen, sort_keys=True, allow_nan=False).encode()).hexdigest()[
+        :12
+    ]
 
 
 def record_name(choices: Mapping[str, Any]) -> str:
@@ -100,7 +118,12 @@ def record_name(choices: Mapping[str, Any]) -> str:
 def new_record(choices: Mapping[str, Any], **fields: Any) -> Record:
     """Create the record of a run that has just finished."""
     name, written = record_name(choices), datetime.now(timezone.utc).replace(microsecond=0)
-    made = {"name": name, "id": identity(choices), "results_version": RESULTS_VERSION, "written": written}
+    made = {
+        "name": name,
+        "id": identity(choices),
+        "results_version": RESULTS_VERSION,
+        "written": written,
+    }
     return _validated(json.dumps({**made, **choices, **fields}, default=str), name)
 
 
@@ -124,7 +147,8 @@ def find_record(results: Path, name: str) -> Record | None:
 def read_records(results: Path) -> tuple[list[Record], list[str]]:
     """Read all records of a results folder, sorted by name, and describe each invalid record or file in one line.
 
-    Records are in `runs/*.json` and `records.jsonl.gz`; of an id that is in both, the JSON file is used.
+    Records are in `runs/*.json` and `records.jsonl.gz`; of an id that is in both, the JSON file is
+    used.
 
     Raises:
         UserError: the folder is not a results folder, or two JSON files have the same id.
@@ -147,7 +171,9 @@ def read_records(results: Path) -> tuple[list[Record], list[str]]:
             _, first = found.setdefault(record.id, (record, path))
             if first != path and path.name != ARCHIVE:
                 raise UserError(path, f"holds the same result as {first}", "remove one of them")
-    return sorted((record for record, _ in found.values()), key=lambda record: record.name), problems
+    return sorted(
+        (record for record, _ in found.values()), key=lambda record: record.name
+    ), problems
 
 
 def similar_records(results: Path, choices: Mapping[str, Any]) -> list[Record]:
@@ -174,17 +200,29 @@ def require_results_folder(results: Path) -> None:
         UserError: the folder does not exist, or contains only other files.
     """
     if not results.is_dir() and results != RESULTS:
-        raise UserError(f"--results {results}", "no such folder", "give a folder that contains runs/")
-    known = (results / "runs").is_dir() or (results / ARCHIVE).is_file() or results.resolve() == RESULTS.resolve()
+        raise UserError(
+            f"--results {results}", "no such folder", "give a folder that contains runs/"
+        )
+    known = (
+        (results / "runs").is_dir()
+        or (results / ARCHIVE).is_file()
+        or results.resolve() == RESULTS.resolve()
+    )
     if not known and {path.name for path in results.iterdir()} - {"tables", "report.html"}:
-        raise UserError(f"--results {results}", "is not a results folder", "give an empty one, or one with runs/")
+        raise UserError(
+            f"--results {results}",
+            "is not a results folder",
+            "give an empty one, or one with runs/",
+        )
 
 
 def write_archive(records: Iterable[Record], path: Path) -> Path:
     """Write records without loss curves to one file, one per line; equal records yield equal bytes."""
     lines = [record.model_dump_json(exclude={"curve"}) for record in records]
     with whole_file(path) as unfinished:
-        unfinished.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
+        unfinished.write_bytes(
+            gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0)
+        )
     return path
 
 
@@ -194,7 +232,9 @@ def environment(device: str = "") -> dict[str, Any]:
         "tespec": tespec.__version__,
         **_revision(),
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in ("torch", "timm", "mmengine", "numpy", "numba")},
+        "packages": {
+            name: version(name) for name in ("torch", "timm", "mmengine", "numpy", "numba")
+        },
         "device": device,
         "cpu": _cpu(),
         "cores": os.cpu_count() or 1,
@@ -204,7 +244,11 @@ def environment(device: str = "") -> dict[str, Any]:
 
 def plugin_sha256(kinds: Iterable[type], files: Iterable[Path] = ()) -> str:
     """Hash the user's settings files, and those files of a run's classes that are outside the package; "" for none."""
-    sources = {Path(inspect.getfile(kind)) for kind in kinds if kind.__module__.partition(".")[0] not in PACKAGES}
+    sources = {
+        Path(inspect.getfile(kind))
+        for kind in kinds
+        if kind.__module__.partition(".")[0] not in PACKAGES
+    }
     contents = sorted(path.read_bytes() for path in {*sources, *files})
     return hashlib.sha256(b"\0".join(contents)).hexdigest()[:12] if contents else ""
 
@@ -221,7 +265,9 @@ def _texts(path: Path) -> list[tuple[str, str]]:
             return [(regular_file(path).read_text(encoding="utf-8"), str(path))]
         lines = gzip.decompress(path.read_bytes()).decode().splitlines() if path.is_file() else []
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise UserError(path, f"cannot be read ({error})", "remove it, or run again with --overwrite") from error
+        raise UserError(
+            path, f"cannot be read ({error})", "remove it, or run again with --overwrite"
+        ) from error
     return [(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
 
 
@@ -240,7 +286,9 @@ def _revision() -> dict[str, Any]:
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(REPOSITORY), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
 
     found: dict[str, Any] = {"revision": "", "modified": None}
     with suppress(OSError, subprocess.SubprocessError):
@@ -252,5 +300,9 @@ def _revision() -> dict[str, Any]:
 
 def _cpu() -> str:
     information = Path("/proc/cpuinfo")
-    names = re.findall(r"^model name\s*:(.*)", information.read_text(), re.MULTILINE) if information.is_file() else ()
+    names = (
+        re.findall(r"^model name\s*:(.*)", information.read_text(), re.MULTILINE)
+        if information.is_file()
+        else ()
+    )
     return " ".join(names[0].split()) if names else platform.processor() or platform.machine()

@@ -44,14 +44,16 @@ class Spread(NamedTuple):
 def scores_by_pretraining(runs: pd.DataFrame) -> pd.DataFrame:
     """Arrange the scores of a cell by fine-tuning seed (rows) and pre-training seed (columns).
 
-    Combinations that were not run and scores that are not finite are NaN. Without pre-trainings, or if each fine-tuning
-    seed has a different one, the only column is `NO_PRETRAINING`.
+    Combinations that were not run and scores that are not finite are NaN. Without pre-trainings, or
+    if each fine-tuning seed has a different one, the only column is `NO_PRETRAINING`.
     """
     starts = runs["pretraining_seed"].astype("float64").fillna(NO_PRETRAINING)
     groups = runs["value"].groupby([runs["seed"], starts])
     # Values that are not finite make a mean NaN, instead of being skipped.
     scores = groups.mean().where(groups.count() == groups.size())
-    seeds, pretrainings = (scores.index.get_level_values(level) for level in ("seed", "pretraining_seed"))
+    seeds, pretrainings = (
+        scores.index.get_level_values(level) for level in ("seed", "pretraining_seed")
+    )
     if len(scores) > 1 and seeds.is_unique and pretrainings.is_unique:
         return scores.droplevel("pretraining_seed").to_frame(NO_PRETRAINING)
     return scores.unstack()
@@ -60,7 +62,8 @@ def scores_by_pretraining(runs: pd.DataFrame) -> pd.DataFrame:
 def spread_of(cells: Iterable[pd.DataFrame]) -> Spread | None:
     """Estimate the variance between pre-trainings, assumed equal in all cells (see `scores_by_pretraining`).
 
-    Pre-trainings and fine-tuning seeds are crossed random effects. None if no complete cell has two or more of both.
+    Pre-trainings and fine-tuning seeds are crossed random effects. None if no complete cell has two
+    or more of both.
     """
     observed, noise, dof, noise_dof = 0.0, 0.0, 0, 0
     for cell in cells:
@@ -87,13 +90,17 @@ def gain_over(ours: pd.DataFrame, theirs: pd.DataFrame, spread: Spread | None) -
     return gain._replace(note=", ".join(filter(None, [f"{max(several)} pre-trainings", gain.note])))
 
 
-def paired_gain(differences: Sequence[float], spread: Spread | None = None, share: float = 0.0) -> Gain:
+def paired_gain(
+    differences: Sequence[float], spread: Spread | None = None, share: float = 0.0
+) -> Gain:
     """Compute mean, interval and p-value of differences of independent pairs.
 
     Args:
-        differences: one per fine-tuning seed, averaged over pre-trainings; NaN if a score is missing or not finite.
+        differences: one per fine-tuning seed, averaged over pre-trainings; NaN if a score is
+            missing or not finite.
         spread: variance between pre-trainings, added to that over fine-tuning seeds.
-        share: weight of `spread`: 1 / number of pre-trainings, summed over the methods that have multiple.
+        share: weight of `spread`: 1 / number of pre-trainings, summed over the methods that have
+            multiple.
     """
     # Not scipy.stats, which takes a second to import.
     from scipy.special import stdtr, stdtrit
@@ -113,7 +120,11 @@ def paired_gain(differences: Sequence[float], spread: Spread | None = None, shar
     error, dof = deviation / math.sqrt(n), float(n - 1)
     if spread and share and spread.observed > spread.noise:
         # Satterthwaite's degrees of freedom of a sum of variances.
-        parts = ((error**2, dof), (share * spread.observed, spread.dof), (-share * spread.noise, spread.noise_dof))
+        parts = (
+            (error**2, dof),
+            (share * spread.observed, spread.dof),
+            (-share * spread.noise, spread.noise_dof),
+        )
         variance = math.fsum(each for each, _ in parts)
         found = variance**2 / math.fsum(each**2 / freedom for each, freedom in parts)
         # A small difference of two large variances would leave almost no degrees of freedom.

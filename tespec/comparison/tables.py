@@ -62,19 +62,16 @@ GAINS = (
     "Gain: mean difference over seeds, paired by seed; positive is better, also for error metrics. n: number of pairs.",
     "p: paired t-test, two-sided; Holm: corrected for all tests of this table. Bold: p (Holm) below 0.05.",
 )
-SINGLE = (
-    "If all seeds of a method start from one pre-training, its interval excludes the variance between pre-trainings."
-)
-SEVERAL = (
-    "For multiple pre-trainings, interval and p include the variance between them, pooled over a column's methods."
-)
+SINGLE = "If all seeds of a method start from one pre-training, its interval excludes the variance between pre-trainings."
+SEVERAL = "For multiple pre-trainings, interval and p include the variance between them, pooled over a column's methods."
 
 
 class Table(NamedTuple):
     """Table to display."""
 
     title: str  # caption
-    cells: pd.DataFrame  # texts; the index contains the row labels, the columns have levels task, metric and source
+    # texts; the index contains the row labels, the columns have levels task, metric and source
+    cells: pd.DataFrame
     bold: pd.DataFrame  # whether each cell is bold
     notes: tuple[str, ...]  # lines below the table
     data: pd.DataFrame  # numbers behind the table, one per row
@@ -89,13 +86,16 @@ class Table(NamedTuple):
         if not rows.any():
             return None
         if not alone:
-            # Columns of the same tasks, or all if an ablation is measured on a task without published ones.
+            # Columns of the same tasks, or all if an ablation is measured on a task without
+            # published ones.
             tasks = {column[0] for column in columns}
             beside = [column for column in self.cells.columns if column[0] in tasks]
             columns = beside if len(beside) > len(columns) else list(self.cells.columns)
         rules = {int(rows[:rule].sum()) for rule in self.rules} - {0, int(rows.sum())}
         cells, bold = self.cells.loc[rows, columns], self.bold.loc[rows, columns]
-        notes = tuple(note for note in self.notes if note[1:2] != " " or note[0] in str(list(cells.index)))
+        notes = tuple(
+            note for note in self.notes if note[1:2] != " " or note[0] in str(list(cells.index))
+        )
         return self._replace(cells=cells, bold=bold, notes=notes, rules=tuple(sorted(rules)))
 
 
@@ -111,13 +111,17 @@ def make_tables(
 
     Args:
         frame: DataFrame from `tespec.results`.
-        only: names of tables; empty: all comparison tables, ablations and tables of the user's own tasks.
+        only: names of tables; empty: all comparison tables, ablations and tables of the user's own
+            tasks.
         measured: keep only measured rows and columns.
-        where: filters by column of the frame, with `*` and `?` as in file names; they replace `DEFAULTS`.
-        by: column of the frame, one of `LEVELS`, whose values become an additional level of the columns.
+        where: filters by column of the frame, with `*` and `?` as in file names; they replace
+            `DEFAULTS`.
+        by: column of the frame, one of `LEVELS`, whose values become an additional level of the
+            columns.
 
     Raises:
-        UserError: a table, column or value does not exist, a requested table is empty, or all tables are.
+        UserError: a table, column or value does not exist, a requested table is empty, or all
+            tables are.
     """
     chosen, left_out = select(frame, where, by)
     varied, _ = select(frame, where, by, ("variant", "pretraining_overrides"))
@@ -129,10 +133,17 @@ def make_tables(
     tasks = chosen.loc[chosen["kind"] == "evaluation", "task"].unique()
     own = sorted(OWN + task for task in set(tasks) - set(task_titles()))
     makers: dict[str, Callable[[], Table | None]] = {
-        **{name: partial(_comparison, name, published, chosen, levels, measured) for name in TABLES},
-        **{f"ablation_{name}": partial(_ablation, one, varied, levels) for name, one in read_ablations().items()},
         **{
-            re.sub(r"[^\w-]+", "_", name): partial(_comparison, name, published, chosen, levels, measured)
+            name: partial(_comparison, name, published, chosen, levels, measured) for name in TABLES
+        },
+        **{
+            f"ablation_{name}": partial(_ablation, one, varied, levels)
+            for name, one in read_ablations().items()
+        },
+        **{
+            re.sub(r"[^\w-]+", "_", name): partial(
+                _comparison, name, published, chosen, levels, measured
+            )
             for name in own
         },
     }
@@ -156,35 +167,53 @@ def make_tables(
 def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {}) -> Table:
     """Compare all methods with a baseline on the main metric of each task; gains above 0 are better.
 
-    Differences are paired by seed within architecture, network and column of the comparison tables. P-values are
-    Holm-corrected over the table. Multiple pre-trainings of a method are averaged, and their variance is included.
-    Each version of a method that `where` admits has its own row, compared with the newest version of the baseline.
+    Differences are paired by seed within architecture, network and column of the comparison tables.
+    P-values are Holm-corrected over the table. Multiple pre-trainings of a method are averaged, and
+    their variance is included. Each version of a method that `where` admits has its own row,
+    compared with the newest version of the baseline.
 
     Raises:
-        UserError: the baseline, or any other method, has no evaluation, or `where` has an unknown column or value.
+        UserError: the baseline, or any other method, has no evaluation, or `where` has an unknown
+            column or value.
     """
     chosen, left_out = select(frame, where)
     chosen = chosen[(chosen["kind"] == "evaluation") & chosen["main"]]
     hidden = "".join(f" ({note})" for note in left_out)
     if chosen.empty:
-        remedy = f"leave out --where {' '.join(where)}" if where else f"evaluate a method with `tespec run`{hidden}"
-        raise UserError(f"--gains {baseline}", "the selection has no main metric over all frames", remedy)
+        remedy = (
+            f"leave out --where {' '.join(where)}"
+            if where
+            else f"evaluate a method with `tespec run`{hidden}"
+        )
+        raise UserError(
+            f"--gains {baseline}", "the selection has no main metric over all frames", remedy
+        )
     value = chosen["value"].where(chosen["better"] != "lower", -chosen["value"])
-    change, versions = ["variant", "pretraining_overrides"], [name for name in ORIGIN if name in where]
+    change, versions = (
+        ["variant", "pretraining_overrides"],
+        [name for name in ORIGIN if name in where],
+    )
     chosen = chosen.assign(column=column_names(chosen, change, versions), value=value)
     chosen = chosen.sort_values(["task", "column", "arch", "title", *change], kind="stable")
     if baseline not in set(chosen["method"]):
         known = [*chosen["method"].unique()]
-        raise UserError(f"--gains {baseline}", "no evaluation of this method", suggest(baseline, known))
+        raise UserError(
+            f"--gains {baseline}", "no evaluation of this method", suggest(baseline, known)
+        )
     setting = ["task", *(name for name in SETTING if name not in change)]
     pair = [*setting, "arch", "width", "tta"]
     cells_of = dict(list(chosen.groupby([*pair, "method", *change, *versions], sort=False)))
     scores = {key: statistics.scores_by_pretraining(members) for key, members in cells_of.items()}
-    # Each is compared with the newest version of the baseline, by its default pre-training if there is one.
-    order = sorted(cells_of, key=lambda key: (key[len(pair) + 2] == "", cells_of[key]["written"].max()))
+    # Each is compared with the newest version of the baseline, by its default pre-training if there
+    # is one.
+    order = sorted(
+        cells_of, key=lambda key: (key[len(pair) + 2] == "", cells_of[key]["written"].max())
+    )
     bases = {key[: len(pair)]: key for key in order if key[len(pair) :][:2] == (baseline, "")}
     spreads = {
-        place: statistics.spread_of(each for key, each in scores.items() if key[: len(setting)] == place)
+        place: statistics.spread_of(
+            each for key, each in scores.items() if key[: len(setting)] == place
+        )
         for place in {key[: len(setting)] for key in scores}
     }
     rows, has_single = [], False
@@ -196,14 +225,21 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
         if base:
             both = scores[key], scores[base]
             gain = statistics.gain_over(*both, spreads[key[: len(setting)]])
-            has_single |= any(each.shape[1] == 1 and statistics.NO_PRETRAINING not in each for each in both)
+            has_single |= any(
+                each.shape[1] == 1 and statistics.NO_PRETRAINING not in each for each in both
+            )
             if set(members["machine"]) != set(cells_of[base]["machine"]):
                 gain = gain._replace(note=", ".join(filter(None, [gain.note, "another machine"])))
-        facts = {name: first[name] for name in ("task", "column", "method", *change, "title", "arch", "backbone")}
+        facts = {
+            name: first[name]
+            for name in ("task", "column", "method", *change, "title", "arch", "backbone")
+        }
         rows.append(facts | {"baseline": baseline, "metric": first["metric"], **gain._asdict()})
     if not rows:
         raise UserError(
-            f"--gains {baseline}", "no other method to compare with it", f"evaluate one with `tespec run`{hidden}"
+            f"--gains {baseline}",
+            "no other method to compare with it",
+            f"evaluate one with `tespec run`{hidden}",
         )
     data = pd.DataFrame(rows)
     data["p_holm"] = statistics.holm(data["p"])
@@ -212,7 +248,9 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
         {
             "Task": data["task"].replace(task_titles()),
             "Data": data["column"].str.removeprefix(f"{MEASURED} ").str.strip("()"),
-            "Method": [", ".join(filter(None, texts)) for texts in data[["title", *change]].to_numpy()],
+            "Method": [
+                ", ".join(filter(None, texts)) for texts in data[["title", *change]].to_numpy()
+            ],
             "Recurrent": data["arch"].map(RECURRENT),
             "Backbone": data["backbone"],
             "Metric": data["metric"].map(_metric_titles(chosen)),
@@ -223,11 +261,21 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
             "n": data["n"].astype(str) + data["note"].map(lambda why: f" ({why})" if why else ""),
         }
     ).set_index(["Task", "Data", "Method", "Recurrent", "Backbone", "Metric"])
-    bold = pd.DataFrame(False, cells.index, cells.columns).assign(gain=(data["p_holm"] < statistics.ALPHA).to_numpy())
+    bold = pd.DataFrame(False, cells.index, cells.columns).assign(
+        gain=(data["p_holm"] < statistics.ALPHA).to_numpy()
+    )
     title = f"Gains over {chosen.loc[chosen['method'] == baseline, 'title'].iloc[0]}"
     notes = [*GAINS, *([SINGLE] * has_single), *([SEVERAL] * any(spreads.values()))]
     notes += [*_accumulated(chosen), *left_out]
-    return Table(title, cells, bold, tuple(notes), data, rules=rules_between(data["task"]), name=f"gains_{baseline}")
+    return Table(
+        title,
+        cells,
+        bold,
+        tuple(notes),
+        data,
+        rules=rules_between(data["task"]),
+        name=f"gains_{baseline}",
+    )
 
 
 def _comparison(
@@ -235,7 +283,8 @@ def _comparison(
 ) -> Table | None:
     """Comparison table of the paper, or "task_NAME" of another task with its own metrics; None without any numbers.
 
-    A row whose measured pre-training saw other data than the published one names both, or its own if shown `alone`.
+    A row whose measured pre-training saw other data than the published one names both, or its own
+    if shown `alone`.
     """
     if name in TABLES:
         paper, (tasks, titles) = read_published(name), titles_of(name)
@@ -251,22 +300,39 @@ def _comparison(
     numbers = published[(published["source"] == PAPER) | published["value"].notna()]
     # Other publications report percentages with at most two decimals.
     fewer = (numbers["source"] != PAPER) & (numbers["unit"] == "%")
-    texts, cut = (_texts(numbers["value"], f".{digits}f") for digits in (paper["decimals"], min(2, paper["decimals"])))
-    names = map(setting_name, numbers[[key for key in PROTOCOL if key not in by]].to_dict("records"))
+    texts, cut = (
+        _texts(numbers["value"], f".{digits}f")
+        for digits in (paper["decimals"], min(2, paper["decimals"]))
+    )
+    names = map(
+        setting_name, numbers[[key for key in PROTOCOL if key not in by]].to_dict("records")
+    )
     sources = [f"{PUBLISHED} ({setting})" if setting else PUBLISHED for setting in names]
     title = numbers["title"] + numbers["mark"]
-    numbers = numbers.assign(row=numbers["order"], source=sources, title=title, text=texts.mask(fewer, cut))
+    numbers = numbers.assign(
+        row=numbers["order"], source=sources, title=title, text=texts.mask(fewer, cut)
+    )
     scores, notes = _scores(measured, by)
     if numbers.empty and scores.empty:
         return None
     placed = _placed(scores, numbers)
     long = _stacked(numbers, placed, by)
-    learned = {row: ", ".join(dict.fromkeys(names)) for row, names in placed.groupby("row")["pretraining_data"]}
-    pairs = [(name, learned.get(row, name)) for row, name in zip(long["row"], long["pretraining_data"], strict=True)]
+    learned = {
+        row: ", ".join(dict.fromkeys(names))
+        for row, names in placed.groupby("row")["pretraining_data"]
+    }
+    pairs = [
+        (name, learned.get(row, name))
+        for row, name in zip(long["row"], long["pretraining_data"], strict=True)
+    ]
     long["pretraining_data"] = [
         data if alone or data == name else f"{name} ({MEASURED}: {data})" for name, data in pairs
     ]
-    rows = long.drop_duplicates("row").sort_values("row").assign(arch=lambda rows: rows["arch"].map(RECURRENT))
+    rows = (
+        long.drop_duplicates("row")
+        .sort_values("row")
+        .assign(arch=lambda rows: rows["arch"].map(RECURRENT))
+    )
     cells, bold = _pivot(tasks, titles, rows["row"], long, by)
     cells.index = bold.index = pd.MultiIndex.from_frame(rows[list(LABELS)].rename(columns=LABELS))
     main = next((titles[each] for each in measured.loc[measured["main"], "metric"]), "")
@@ -275,14 +341,21 @@ def _comparison(
     marks = paper["marks"] | {sign: said for sign, said in beyond.items() if sign in used}
     notes = [*(f"{sign} {said}." for sign, said in marks.items()), *notes]
     return Table(
-        paper["title"], cells, bold, tuple(notes), _data(published, measured), main, rules_between(rows["block"])
+        paper["title"],
+        cells,
+        bold,
+        tuple(notes),
+        _data(published, measured),
+        main,
+        rules_between(rows["block"]),
     )
 
 
 def _placed(scores: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
     """Assign a table row to the scores: `row`, `block`, `group` and `title`.
 
-    Scores join the published row of the same method, else follow its published rows, else go into a separate group.
+    Scores join the published row of the same method, else follow its published rows, else go into a
+    separate group.
     """
     published = numbers.drop_duplicates("row").assign(kind="evaluation")
     ranked = published[published["ranked"].eq(True)]
@@ -291,14 +364,18 @@ def _placed(scores: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
     methods["group"] = methods["group"].mask(methods["kind"] == "reference", "References")
     methods["block"] = 100 + pd.factorize(methods["group"])[0]
     shared = methods.groupby("title")["method"].transform("nunique") > 1
-    methods["title"] = methods["title"].mask(shared, methods["title"] + " (" + methods["method"] + ")")
+    methods["title"] = methods["title"].mask(
+        shared, methods["title"] + " (" + methods["method"] + ")"
+    )
     last = methods["method"].map(ranked.groupby("method")["row"].max())
     known = last.notna()
     for name in ("block", "group"):
         methods.loc[known, name] = last[known].map(published.set_index("row")[name])
     number = pd.Series(range(len(methods)))
     same = methods.merge(ranked[[*ROW, "row"]], how="left")["row"]
-    methods["row"] = same.fillna(last + (number + 1) / 1000).fillna(1000 * methods["block"] + number)
+    methods["row"] = same.fillna(last + (number + 1) / 1000).fillna(
+        1000 * methods["block"] + number
+    )
     return scores.drop(columns=["group", "title"]).merge(methods, how="left")
 
 
@@ -307,30 +384,48 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, by: Sequence[str]) -> Ta
     variants = {variant: position for position, variant in enumerate(ablation.variants)}
     measured = varied[varied["variant"].isin(variants)]
     measured = measured[(measured["variant"] != "") | (measured["pretraining_overrides"] == "")]
-    # Show the default row if another row was measured, and other tasks if the ablation's own task was not.
-    places = measured.loc[measured["variant"] != "", ["task", "arch", "backbone", "column"]].drop_duplicates()
-    places = places[places["task"] == ablation.task] if ablation.task in set(places["task"]) else places
+    # Show the default row if another row was measured, and other tasks if the ablation's own task
+    # was not.
+    places = measured.loc[
+        measured["variant"] != "", ["task", "arch", "backbone", "column"]
+    ].drop_duplicates()
+    places = (
+        places[places["task"] == ablation.task] if ablation.task in set(places["task"]) else places
+    )
     is_published = any(value is not None for row in ablation.rows for value in row.paper)
     if places.empty and not is_published:
         return None
     measured = measured.merge(places)
-    if not measured.empty:  # empty columns cannot be added to the strings that pandas uses if pyarrow is installed
+    if (
+        not measured.empty
+    ):  # empty columns cannot be added to the strings that pandas uses if pyarrow is installed
         # A row names only the variant, so the column names the rest.
-        measured["column"] += measured["arch"].map({"recurrent": "", "feedforward": ", feed-forward"})
+        measured["column"] += measured["arch"].map(
+            {"recurrent": "", "feedforward": ", feed-forward"}
+        )
         several = measured.groupby(["task", "column"])["backbone"].transform("nunique") > 1
         measured["column"] += (", " + measured["backbone"]).where(several, "")
         alike = measured.groupby(["variant", "task", "column", *by])
         measured["column"] += alike["pretraining_overrides"].transform(_differing)
     scores, notes = _scores(measured, by)
     published = [
-        {"row": position, "variant": variant, "task": ablation.task, "metric": metric, "value": value}
+        {
+            "row": position,
+            "variant": variant,
+            "task": ablation.task,
+            "metric": metric,
+            "value": value,
+        }
         for (variant, position), row in zip(variants.items(), ablation.rows, strict=True)
         for metric, value in zip(METRICS, row.paper, strict=True)
         if is_published
     ]
     numbers = pd.DataFrame(published, columns=["row", "variant", "task", "metric", "value"])
     numbers = numbers.assign(
-        method=ABLATED, source=PUBLISHED, bold=numbers["variant"] == "", text=_texts(numbers["value"], ".3f")
+        method=ABLATED,
+        source=PUBLISHED,
+        bold=numbers["variant"] == "",
+        text=_texts(numbers["value"], ".3f"),
     )
     long = _stacked(numbers, scores.assign(row=scores["variant"].map(variants)), by)
     titles = titles_of("segmentation")[1]
@@ -347,14 +442,20 @@ def _differing(overrides: pd.Series[str]) -> pd.Series[str]:
     """Keep the settings of each text that not all of them have, as ", KEY=VALUE"; "" for none."""
     settings = overrides.map(lambda text: re.split(r", (?=[\w.]+=)", text))
     common = set.intersection(*map(set, settings)) | {""}
-    return settings.map(lambda each: "".join(f", {setting}" for setting in each if setting not in common))
+    return settings.map(
+        lambda each: "".join(f", {setting}" for setting in each if setting not in common)
+    )
 
 
 def _scores(measured: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
     """One row per measured cell of a table, with its text and whether it is bold, and notes that explain them."""
-    keys = dict.fromkeys([*ROW, "variant", "pretraining_overrides", "task", "metric", "column", *by])
+    keys = dict.fromkeys(
+        [*ROW, "variant", "pretraining_overrides", "task", "metric", "column", *by]
+    )
     groups = measured.groupby([*keys], sort=False, dropna=False)
-    firsts = {name: (name, "first") for name in ("unit", "better", "title", "group", "pretraining_data")}
+    firsts = {
+        name: (name, "first") for name in ("unit", "better", "title", "group", "pretraining_data")
+    }
     scores = groups.agg(
         mean=("value", "mean"),
         std=("value", "std"),
@@ -378,10 +479,16 @@ def _scores(measured: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, li
     best, count = (means.groupby(columns).transform(name) for name in ("max", "count"))
     bold = means.eq(best) & (count > 1)
     names = [name for name, _ in Counter(scores["machines"].explode().dropna()).most_common()]
-    signs = {name: SIGNS[n] if n < len(SIGNS) else f" [{n + 1}]" for n, name in enumerate(names[1:])}
+    signs = {
+        name: SIGNS[n] if n < len(SIGNS) else f" [{n + 1}]" for n, name in enumerate(names[1:])
+    }
     rows: Any = scores.assign(most=most).itertuples()
     texts = [_cell(row) + "".join(signs.get(name, "") for name in row.machines) for row in rows]
-    notes = [CELLS.format(RUNS if (scores["n"] > scores["seeds"]).any() else SEEDS)] if len(scores) else []
+    notes = (
+        [CELLS.format(RUNS if (scores["n"] > scores["seeds"]).any() else SEEDS)]
+        if len(scores)
+        else []
+    )
     if signs:
         said = "; ".join(f"{sign} {name}" for name, sign in signs.items())
         notes.append(f"Measured on different machines: {said.strip()}; unmarked: {names[0]}.")
@@ -402,25 +509,42 @@ def _cell(score: Any) -> str:
         return f"not finite ({score.n - score.finite} of {score.n})"
     count = str(score.n) if score.n == score.most else f"{score.n} of {score.most:.0f}"
     count = ", ".join(filter(None, [count, score.partial]))
-    digits = ".2f" if score.unit == "%" else ".3f" if abs(score.mean) >= 0.01 or score.mean == 0 else ".2e"
+    digits = (
+        ".2f"
+        if score.unit == "%"
+        else ".3f"
+        if abs(score.mean) >= 0.01 or score.mean == 0
+        else ".2e"
+    )
     return f"{score.mean:{digits}}{f' ± {score.std:{digits}}' if score.n > 1 else ''} ({count})"
 
 
-def _stacked(published: pd.DataFrame, measured: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
+def _stacked(
+    published: pd.DataFrame, measured: pd.DataFrame, by: Sequence[str] = ()
+) -> pd.DataFrame:
     """Concatenate published and measured numbers; missing values of `by` are empty strings."""
     published = published.assign(**{name: "" for name in by if name not in published})
     return pd.concat([part for part in (published, measured) if len(part)], ignore_index=True)
 
 
 def _pivot(
-    tasks: Mapping[str, str], titles: Mapping[str, str], rows: Iterable[float], long: pd.DataFrame, by: Sequence[str]
+    tasks: Mapping[str, str],
+    titles: Mapping[str, str],
+    rows: Iterable[float],
+    long: pd.DataFrame,
+    by: Sequence[str],
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Pivot cells to wide frames of texts and bold flags, with rows by position and columns in order."""
     names = ["task", "metric", "source", *by]
     columns, metrics = list(tasks), list(titles)
     keys = sorted(
         set(long[names].itertuples(index=False, name=None)),
-        key=lambda key: (columns.index(key[0]), metrics.index(key[1]), not key[2].startswith(PUBLISHED), *key[2:]),
+        key=lambda key: (
+            columns.index(key[0]),
+            metrics.index(key[1]),
+            not key[2].startswith(PUBLISHED),
+            *key[2:],
+        ),
     )
     wide: Any = long.pivot(index="row", columns=names, values=["text", "bold"])
     order = pd.MultiIndex.from_tuples(keys, names=names)
@@ -441,7 +565,11 @@ def _metric_titles(frame: pd.DataFrame) -> dict[str, str]:
     """Titles of metrics with unit and arrow, the main metric first."""
     ordered = frame.sort_values("main", ascending=False, kind="stable").drop_duplicates("metric")
     units = ordered["unit"].map(lambda unit: f" ({unit})" if unit not in ("", "%") else "")
-    titles = ordered["metric_title"].astype(str).str.rstrip(" ↑↓") + units + ordered["better"].map(ARROWS)
+    titles = (
+        ordered["metric_title"].astype(str).str.rstrip(" ↑↓")
+        + units
+        + ordered["better"].map(ARROWS)
+    )
     return dict(zip(ordered["metric"], titles, strict=True))
 
 

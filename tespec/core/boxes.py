@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 class Boxes(NamedTuple):
     """Bounding boxes of one frame."""
 
-    # (N, 4) left, top, right and bottom in px of the histogram; the width is right - left. As in RVT,
-    # boxes that are clipped to the image end at its last pixel, side - 1.
+    # (N, 4) left, top, right and bottom in px of the histogram; the width is right - left. As in
+    # RVT, boxes that are clipped to the image end at its last pixel, side - 1.
     corners: NDArray[np.float32]
     label: NDArray[np.int64]  # (N,) class index
     score: NDArray[np.float32]  # (N,) confidence in [0, 1]; 1 for ground truth
@@ -26,11 +26,17 @@ class Boxes(NamedTuple):
 
 
 def make_boxes(
-    corners: NDArray[np.floating], label: NDArray[np.integer], score: NDArray[np.floating] | None = None
+    corners: NDArray[np.floating],
+    label: NDArray[np.integer],
+    score: NDArray[np.floating] | None = None,
 ) -> Boxes:
     """Build `Boxes` from arrays of any dtype and equal lengths; without scores they are ground truth, with score 1."""
     given = np.ones(len(label), np.float32) if score is None else np.asarray(score, np.float32)
-    boxes = Boxes(np.asarray(corners, np.float32).reshape(-1, 4), np.asarray(label, np.int64), given)
+    boxes = Boxes(
+        np.asarray(corners, np.float32).reshape(-1, 4), np.asarray(label, np.int64), given
+    )
     if not len(boxes.corners) == len(boxes.label) == len(boxes.score):
-        raise ValueError(f"{len(boxes.corners)} corners, {len(boxes.label)} labels and {len(boxes.score)} scores")
+        raise ValueError(
+            f"{len(boxes.corners)} corners, {len(boxes.label)} labels and {len(boxes.score)} scores"
+        )
     return boxes

@@ -2,9 +2,11 @@
 
 Importing this module changes nothing if the installed wheels are compatible. Otherwise
 
-* torchvision can be imported with a CPU-only torch (the operators of torchvision's wheel link against libtorch_cuda
+* torchvision can be imported with a CPU-only torch (the operators of torchvision's wheel link
+against libtorch_cuda
   and cannot load, so its import fails at `torchvision::nms`);
-* mmcv-lite gets a module `mmcv._ext` with a working `nms`; every other operator raises when it is called.
+* mmcv-lite gets a module `mmcv._ext` with a working `nms`; every other operator raises when it is
+called.
 """
 
 import importlib
@@ -23,8 +25,9 @@ from torch import Tensor
 def nms(bboxes: Tensor, scores: Tensor, iou_threshold: float, offset: int = 0) -> Tensor:
     """Greedy non-maximum suppression with the signature of `mmcv._ext.nms`: (kept,) int64 indices by descending score.
 
-    `bboxes` are (N, 4), x1 y1 x2 y2 in px; those whose IoU with a kept box exceeds `iou_threshold` are dropped. Ties of
-    the (N,) `scores` keep their order. `offset` is 1 if x2 and y2 are the last pixel inside the box, else 0.
+    `bboxes` are (N, 4), x1 y1 x2 y2 in px; those whose IoU with a kept box exceeds `iou_threshold`
+    are dropped. Ties of the (N,) `scores` keep their order. `offset` is 1 if x2 and y2 are the last
+    pixel inside the box, else 0.
     """
     order = scores.argsort(descending=True, stable=True)
     x1, y1, x2, y2 = bboxes.detach()[order].float().cpu().numpy().T
@@ -37,7 +40,8 @@ def nms(bboxes: Tensor, scores: Tensor, iou_threshold: float, offset: int = 0) -
         width = np.minimum(x2[best], x2[alive]) - np.maximum(x1[best], x1[alive]) + offset
         height = np.minimum(y2[best], y2[alive]) - np.maximum(y1[best], y1[alive]) + offset
         shared = width.clip(0) * height.clip(0)
-        with np.errstate(invalid="ignore"):  # two empty boxes give 0 / 0, which counts as no overlap
+        # two empty boxes give 0 / 0, which counts as no overlap
+        with np.errstate(invalid="ignore"):
             overlap = shared / (areas[best] + areas[alive] - shared)
         alive = alive[~(overlap > iou_threshold)]
     return order[torch.as_tensor(np.array(kept, dtype=np.int64), device=order.device)]
@@ -59,9 +63,14 @@ def _absent_operator(name: str) -> Callable[..., NoReturn]:
 try:
     importlib.import_module("torchvision")
 except RuntimeError as error:
-    if "torchvision::" not in str(error) or torch.version.cuda is not None or torch.version.hip is not None:
+    if (
+        "torchvision::" not in str(error)
+        or torch.version.cuda is not None
+        or torch.version.hip is not None
+    ):
         raise
-    _library = torch.library.Library("torchvision", "FRAGMENT")  # must stay alive: its schemas are deleted with it
+    # must stay alive: its schemas are deleted with it
+    _library = torch.library.Library("torchvision", "FRAGMENT")
     for _name in ("nms", "qnms"):
         _library.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     importlib.import_module("torchvision")

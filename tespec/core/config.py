@@ -26,11 +26,14 @@ from tespec.core.settings import (
 from tespec.registry import METHODS, pretrained_methods
 
 Settings = Finetuning | Pretraining
-UPSTREAM = "upstream_sha256"  # in records and recipes of pre-trainings: hash of the user's file of another network
-CHOSEN = ("task", "name", "arch", "profile", "width", "deviations")  # settings that --set does not change
+# in records and recipes of pre-trainings: hash of the user's file of another network
+UPSTREAM = "upstream_sha256"
+# settings that --set does not change
+CHOSEN = ("task", "name", "arch", "profile", "width", "deviations")
 # Settings that name a run or affect its speed instead of its result.
 NAMES = ("task", "name", "arch", "profile", "title", "version", "deviations", "evaluation_lanes")
-_added: dict[str, dict[str, Path]] = {}  # the user's config files by kind ("tasks", "profiles") and name
+# the user's config files by kind ("tasks", "profiles") and name
+_added: dict[str, dict[str, Path]] = {}
 
 
 def add_file(kind: str, path: Path) -> str:
@@ -111,14 +114,17 @@ def _task_layers(name: str) -> list[Layer]:
     for base in bases:
         lost = _not_inherited(task, base)
         kept = {key: value for key, value in base.items() if key not in {"name", *lost}}
-        layers.append((f"task {base['name']}", kept | {key: task[key] for key in lost if key in task}))
+        layers.append(
+            (f"task {base['name']}", kept | {key: task[key] for key in lost if key in task})
+        )
     return [*layers, (f"task {name}", {key: value for key, value in task.items() if key != "name"})]
 
 
 def _profile_layers(profile: str, task: str) -> list[Layer]:
     """Return a profile's settings for all tasks, for the base of `task` as far as they are inherited, and for `task`.
 
-    `downsample` is not inherited by another data set either, whose labels it may not be able to scale.
+    `downsample` is not inherited by another data set either, whose labels it may not be able to
+    scale.
     """
     *bases, own = _read("tasks", task)
     layers: list[Layer] = []
@@ -159,8 +165,8 @@ def _networks(profile: str) -> dict[str, str]:
 def differences(used: Facts, paper: Facts, unused: Sequence[str] = ()) -> list[str]:
     """List the settings that differ from the paper's.
 
-    Settings that only one of the two has, such as those of a decoder of another type, are left out, since the type is
-    listed.
+    Settings that only one of the two has, such as those of a decoder of another type, are left out,
+    since the type is listed.
 
     Args:
         used: settings of a run, nested.
@@ -171,7 +177,9 @@ def differences(used: Facts, paper: Facts, unused: Sequence[str] = ()) -> list[s
         Texts "name: value instead of value" with dotted names.
     """
     ours, theirs = flattened(used), flattened(paper)
-    common = [key for key in theirs if key in ours and key.partition(".")[0] not in {*NAMES, *unused}]
+    common = [
+        key for key in theirs if key in ours and key.partition(".")[0] not in {*NAMES, *unused}
+    ]
     texts = {key: f"{key}: {_shown(ours[key])} instead of {_shown(theirs[key])}" for key in common}
     return [texts[key] for key in common if ours[key] != theirs[key]]
 
@@ -209,13 +217,19 @@ def cell_layers(
     source, first = every[0]
     known = _group(first, "architectures", source)
     if arch not in known:
-        raise UserError(source, f"no architecture {arch!r}", f"choose from {', '.join(map(str, known))}")
+        raise UserError(
+            source, f"no architecture {arch!r}", f"choose from {', '.join(map(str, known))}"
+        )
     layers: list[Layer] = []
     for source, layer in [*every, ("dataset.json", of_data or {})]:
         groups = _group(layer, "architectures", source)
         if unknown := [str(name) for name in groups if name not in {*known, *ARCHITECTURES}]:
-            raise UserError(source, f"unknown architecture {unknown[0]!r}", suggest(unknown[0], known))
-        of_all = {key: value for key, value in layer.items() if key not in ("architectures", "base")}
+            raise UserError(
+                source, f"unknown architecture {unknown[0]!r}", suggest(unknown[0], known)
+            )
+        of_all = {
+            key: value for key, value in layer.items() if key not in ("architectures", "base")
+        }
         if "splits" in of_all:
             splits = _group(of_all, "splits", source)
             of_all["splits"] = {**splits, "val": splits.get("val", [])}
@@ -223,7 +237,9 @@ def cell_layers(
     of_user = [parse_change(change) for change in changes]
     given = {key: value for _, layer in of_user for key, value in flattened(layer).items()}
     if "optimisation.peak_lr" in given:  # the user's peak rate also holds after pre-training
-        after = {name for source, layer in layers for name in _group(layer, "peak_lr_after", source)}
+        after = {
+            name for source, layer in layers for name in _group(layer, "peak_lr_after", source)
+        }
         peaks = dict.fromkeys(after, given["optimisation.peak_lr"])
         layers.append(("--set optimisation.peak_lr", {"peak_lr_after": peaks}))
     return [*layers, *of_user]
@@ -240,10 +256,17 @@ def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -
         (f"recipe of {objective}", {"objective": {"type": objective, **loss}}),
         *((f"profile {each.name}", each.pretraining) for each in every),
     ]
-    # Settings for a method, in the profile or its base, override the profile's settings for all methods.
+    # Settings for a method, in the profile or its base, override the profile's settings for all
+    # methods.
     for each in every:
-        of_method = {key: value for key, value in each.methods.get(method, {}).items() if key != "objective"}
-        of_loss = {"objective": _group(each.methods.get(objective, {}), "objective", f"profile {each.name}")}
+        of_method = {
+            key: value for key, value in each.methods.get(method, {}).items() if key != "objective"
+        }
+        of_loss = {
+            "objective": _group(
+                each.methods.get(objective, {}), "objective", f"profile {each.name}"
+            )
+        }
         layers += [
             (f"profile {each.name}, method {method}", of_method),
             (f"profile {each.name}, method {objective}", of_loss),
@@ -254,7 +277,11 @@ def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -
 def recipe_of(method: str) -> Any:
     """Return the class of a method with a pre-training recipe; raise `UserError` if it has none."""
     if method not in (known := pretrained_methods()):
-        raise UserError(f"method {method[:100]}", "has no pre-training recipe", f"choose from {', '.join(known)}")
+        raise UserError(
+            f"method {method[:100]}",
+            "has no pre-training recipe",
+            f"choose from {', '.join(known)}",
+        )
     return METHODS.module_dict[method]
 
 
@@ -262,15 +289,21 @@ def parse_change(change: str) -> Layer:
     """Parse the user's `KEY=VALUE`, with a dotted key, into a layer; raise `UserError` if it is malformed."""
     path, equals, text = change.partition("=")
     if not equals:
-        raise UserError(f"--set {change}", "no '='", "write --set KEY=VALUE, e.g. optimisation.steps=100")
+        raise UserError(
+            f"--set {change}", "no '='", "write --set KEY=VALUE, e.g. optimisation.steps=100"
+        )
     try:
         value = parse_yaml(text)
     except UNREADABLE as error:
         raise UserError(f"--set {change}", "the value is not valid YAML", "quote it") from error
-    return f"--set {change}", reduce(lambda nested, key: {key: nested}, reversed(path.split(".")), value)
+    return f"--set {change}", reduce(
+        lambda nested, key: {key: nested}, reversed(path.split(".")), value
+    )
 
 
-def cell_facts(task: str, arch: str, profile: str, changes: Sequence[str], of_data: Facts | None = None) -> Facts:
+def cell_facts(
+    task: str, arch: str, profile: str, changes: Sequence[str], of_data: Facts | None = None
+) -> Facts:
     """Merge the layers of a cell; only its task's config may have settings for which there is no default."""
     (source, of_all), of_arch, *layers = cell_layers(task, arch, profile, changes, of_data)
     usual = build(Finetuning, merge(of_all, of_arch, strict=False), source)
@@ -278,13 +311,19 @@ def cell_facts(task: str, arch: str, profile: str, changes: Sequence[str], of_da
 
 
 def finetuning_settings(
-    task: str, arch: str, profile: str, changes: Sequence[str] = (), of_data: Facts | None = None, network: str = "swin"
+    task: str,
+    arch: str,
+    profile: str,
+    changes: Sequence[str] = (),
+    of_data: Facts | None = None,
+    network: str = "swin",
 ) -> Finetuning:
     """Resolve the settings of one cell: task config, profile, overrides of the data, and the user's changes.
 
-    `of_data` are the overrides of the data, see `Description.overrides`; `network` is a kind of network, whose
-    architecture the profile chooses, or an architecture. `deviations` of the result lists the differences from the
-    paper's settings of the same task, or of the task's base; a task without either has none.
+    `of_data` are the overrides of the data, see `Description.overrides`; `network` is a kind of
+    network, whose architecture the profile chooses, or an architecture. `deviations` of the result
+    lists the differences from the paper's settings of the same task, or of the task's base; a task
+    without either has none.
     """
     names = {"task": task, "arch": arch, **_scale(profile, network)}
     facts = {**cell_facts(task, arch, profile, changes, of_data), **names}
@@ -295,14 +334,18 @@ def finetuning_settings(
     # A network that was chosen by name is compared with the one that most methods have.
     kind = network if network in _networks("paper") else "swin"
     paper = {**_paper_cell(of_repository, arch), **_scale("paper", kind)}
-    return build(Finetuning, facts | {"deviations": differences(as_facts(settings), paper)}, f"task {task}")
+    return build(
+        Finetuning, facts | {"deviations": differences(as_facts(settings), paper)}, f"task {task}"
+    )
 
 
-def pretraining_settings(method: str, profile: str, changes: Sequence[str] = (), network: str = "") -> Pretraining:
+def pretraining_settings(
+    method: str, profile: str, changes: Sequence[str] = (), network: str = ""
+) -> Pretraining:
     """Resolve the settings of one pre-training: the method's recipe, then the profile, then the user's changes.
 
-    The change `objective=NAME` trains the loss of another method, with that method's own settings. `network` is as in
-    `finetuning_settings`, by default the method's.
+    The change `objective=NAME` trains the loss of another method, with that method's own settings.
+    `network` is as in `finetuning_settings`, by default the method's.
     """
     kind, (usual, loss, *layers) = recipe_of(method), pretraining_layers(method, profile, changes)
     published = merge(usual[1], loss)
@@ -324,21 +367,30 @@ def refuse_unknown_changes(changes: Sequence[str]) -> None:
         merge(known_settings(Pretraining), parse_change(change))
 
 
-def changed_settings(settings: Settings, network: str, of_data: Facts | None = None) -> dict[str, Any]:
+def changed_settings(
+    settings: Settings, network: str, of_data: Facts | None = None
+) -> dict[str, Any]:
     """Settings that differ from the defaults by task, architecture, profile and data, or by recipe, by dotted name.
 
-    For a pre-training, "objective" is the name of another method whose loss is trained, "objective_version" that
-    method's version above 1. `network` and `of_data` are as in `finetuning_settings`.
+    For a pre-training, "objective" is the name of another method whose loss is trained,
+    "objective_version" that method's version above 1. `network` and `of_data` are as in
+    `finetuning_settings`.
     """
     changed: dict[str, Any] = {}
     if isinstance(settings, Finetuning):
-        default: Any = finetuning_settings(settings.task, settings.arch, settings.profile, (), of_data, network)
+        default: Any = finetuning_settings(
+            settings.task, settings.arch, settings.profile, (), of_data, network
+        )
     else:
         objective = settings.objective["type"]
-        default = pretraining_settings(settings.name, settings.profile, [f"objective={objective}"], network)
+        default = pretraining_settings(
+            settings.name, settings.profile, [f"objective={objective}"], network
+        )
         if objective != settings.name:
             version = recipe_of(objective).version
-            changed = {"objective": objective} | ({"objective_version": version} if version > 1 else {})
+            changed = {"objective": objective} | (
+                {"objective_version": version} if version > 1 else {}
+            )
     ours, usual = flattened(as_facts(settings)), flattened(as_facts(default))
     names = sorted({*ours, *usual} - {"deviations"})  # follow from the others
     return changed | {key: ours.get(key) for key in names if ours.get(key) != usual.get(key)}

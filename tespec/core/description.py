@@ -18,7 +18,12 @@ Side = Annotated[int, Field(ge=1, le=LARGEST)]  # px
 
 
 def _within_folder(name: str) -> str:
-    if not name or not name.isprintable() or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+    if (
+        not name
+        or not name.isprintable()
+        or PurePath(name).is_absolute()
+        or ".." in PurePath(name).parts
+    ):
         raise ValueError(f"{name!r} is not a valid recording name")
     return name
 
@@ -36,17 +41,23 @@ class Description(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     sensor: Sensor | None = None  # for recordings that do not store their size
-    splits: dict[str, tuple[Annotated[str, AfterValidator(_within_folder)], ...]] = {}  # names of the recordings
+    # names of the recordings
+    splits: dict[str, tuple[Annotated[str, AfterValidator(_within_folder)], ...]] = {}
     classes: tuple[str, ...] = ()  # in order of their indices; a task with other classes is refused
     label_rows: int | None = None  # number of rows with labels, from the top of the sensor
     data: str = ""  # name of the data set in records
-    world: dict[str, int | str] = {}  # size and seed of the sample world that the data set belongs to
+    # size and seed of the sample world that the data set belongs to
+    world: dict[str, int | str] = {}
     dataset: str = ""  # layout of the data set in the sample world; not used
     frame_rate: float | None = None  # images per second in the sample world; not used
 
     def overrides(self) -> dict[str, Any]:
         """Task settings derived from the data: they override the task's config, and are overridden by the user."""
-        splits = {"splits": {split: list(names) for split, names in self.splits.items()}} if self.splits else {}
+        splits = (
+            {"splits": {split: list(names) for split, names in self.splits.items()}}
+            if self.splits
+            else {}
+        )
         return splits | ({} if self.label_rows is None else {"protocol": {"rows": self.label_rows}})
 
 
@@ -66,8 +77,12 @@ def _read(path: Path, *state: int) -> Description:
         return Description.model_validate(read_json(path))
     except (*UNREADABLE, ValidationError) as error:
         first = error.errors()[0] if isinstance(error, ValidationError) else None
-        where = f" ({'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']})" if first else ""
-        raise UserError(path, f"not a valid data set description{where}", "correct or remove it") from error
+        where = (
+            f" ({'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']})" if first else ""
+        )
+        raise UserError(
+            path, f"not a valid data set description{where}", "correct or remove it"
+        ) from error
 
 
 def descriptions_above(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Description]]:
@@ -85,4 +100,7 @@ def descriptions_above(path: Path, root: Path | None = None) -> Iterator[tuple[P
 
 def described_size(path: Path) -> Size | None:
     """Sensor size (height, width) in px by the nearest `dataset.json` above a recording that specifies it, or None."""
-    return next((description.sensor for _, description in descriptions_above(path) if description.sensor), None)
+    return next(
+        (description.sensor for _, description in descriptions_above(path) if description.sensor),
+        None,
+    )

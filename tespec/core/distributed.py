@@ -1,7 +1,7 @@
 """Data-parallel ranks: collectives, reductions and random draws that match the results of a single process.
 
-Gradients are averaged over the ranks. A rank's loss is therefore correct if its mean over the ranks is the loss of the
-complete batch.
+Gradients are averaged over the ranks. A rank's loss is therefore correct if its mean over the ranks
+is the loss of the complete batch.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,8 @@ from mmengine import dist
 from torch import Tensor, distributed
 
 Value = TypeVar("Value")
-# Rank 0 may work alone for long, on the sample world or on validation; if a rank dies, the launcher stops the others.
+# Rank 0 may work alone for long, on the sample world or on validation; if a rank dies, the launcher
+# stops the others.
 PATIENCE = timedelta(days=7)
 _group: distributed.ProcessGroup | None = None
 rank, world_size = dist.get_rank, dist.get_world_size
@@ -68,7 +69,8 @@ class MicroBatch:
 
     part: tuple[int, int] = (0, 1)  # index and number of the batch's micro-batches, on all ranks
     alone: bool = False  # whether this rank computes without collectives
-    unlabelled: bool = False  # without labels, it joins all collectives, but must not affect results
+    # without labels, it joins all collectives, but must not affect results
+    unlabelled: bool = False
     counts: list[Tensor] | None = None  # `global_mean` appends the counts that it divides losses by
 
 
@@ -142,8 +144,8 @@ def all_reduce_sum(values: Tensor) -> Tensor:
 def global_sum(values: Tensor) -> Tensor:
     """Sum over all ranks, with the gradient of a loss that is averaged over the ranks.
 
-    For losses that are not sums over the ranks: each rank computes the loss of the complete batch from
-    the sums; the gradients of the ranks, averaged, are then those of one process.
+    For losses that are not sums over the ranks: each rank computes the loss of the complete batch
+    from the sums; the gradients of the ranks, averaged, are then those of one process.
     """
     local = values.detach()
     return all_reduce_sum(local) + ranks_per_batch() * (values - local)
@@ -166,7 +168,10 @@ def all_gather_rows(values: Tensor) -> Tensor:
 class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
-        found = [torch.empty(values.shape, dtype=values.dtype, device=values.device) for _ in range(world_size())]
+        found = [
+            torch.empty(values.shape, dtype=values.dtype, device=values.device)
+            for _ in range(world_size())
+        ]
         distributed.all_gather(found, values.contiguous())
         return torch.cat(found)
 

@@ -17,10 +17,12 @@ from filelock import FileLock, Timeout
 
 from tespec.core.progress import say
 
-UNREADABLE = (OSError, ValueError, RecursionError)  # the last one by values that are nested too deeply
+# the last one by values that are nested too deeply
+UNREADABLE = (OSError, ValueError, RecursionError)
 # Number of files that a cache of open files may hold: a quarter of those that the system allows.
 ALLOWED_FILES, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-OPEN_FILES = (min(1024, ALLOWED_FILES) if ALLOWED_FILES > 0 else 1024) // 4  # it is -1 for any number
+# it is -1 for any number
+OPEN_FILES = (min(1024, ALLOWED_FILES) if ALLOWED_FILES > 0 else 1024) // 4
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # no locks, as on some NFS
 
 
@@ -29,7 +31,9 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
 )
 
 
@@ -99,8 +103,8 @@ def sha256_of(path: Path) -> str:
 def one_at_a_time(path: Path, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
     """Lock `path` against other processes; if one holds it, pass its description to `waiting`, and wait.
 
-    The lock is a hidden file next to `path`, removed on release; its folder is created. On a file system without locks,
-    a message says so.
+    The lock is a hidden file next to `path`, removed on release; its folder is created. On a file
+    system without locks, a message says so.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path.with_name(f".{path.name}.lock"), fallback_to_soft=False)
@@ -119,7 +123,9 @@ def one_at_a_time(path: Path, waiting: Callable[[str], None] | None = None) -> I
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-        say(f"{path.parent}: this file system does not support locks; start each command only once at a time")
+        say(
+            f"{path.parent}: this file system does not support locks; start each command only once at a time"
+        )
     try:
         yield
     finally:

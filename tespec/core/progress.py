@@ -23,7 +23,8 @@ Advance = Callable[[int, "int | None", str], None]
 def progress(label: str, unit: str, start: int = 0) -> Iterator[Advance]:
     """Show a progress bar on a terminal, else a line every 5 s; yields `advance(done, total or None, note)`.
 
-    Only rank 0 shows it, and nobody one without a label. `unit` is plural; `start` is the number of units done before.
+    Only rank 0 shows it, and nobody one without a label. `unit` is plural; `start` is the number of
+    units done before.
     """
     shown = sys.stderr.isatty()
     with (

@@ -31,7 +31,11 @@ def parse_size(text: str) -> Size:
     sides = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     size = (int(sides[2]), int(sides[1])) if sides else (0, 0)
     if not is_size(size):
-        raise UserError(f"--sensor {text}", "not a valid sensor size", f"give WIDTHxHEIGHT in px, at most {LARGEST}")
+        raise UserError(
+            f"--sensor {text}",
+            "not a valid sensor size",
+            f"give WIDTHxHEIGHT in px, at most {LARGEST}",
+        )
     return size
 
 
@@ -42,17 +46,25 @@ UNKNOWN = "unexpected_keyword_argument"  # pydantic's type of error
 def merge(base: Facts, layer: Layer, *, strict: bool = True) -> dict[str, Any]:
     """Merge the nested settings of `layer` into a copy of `base`; if `strict`, refuse keys that `base` lacks.
 
-    Mappings with a `type` are replaced instead of merged, since another type may have other keys; so are splits, except
-    by the user.
+    Mappings with a `type` are replaced instead of merged, since another type may have other keys;
+    so are splits, except by the user.
     """
     source, changes = layer
     merged = dict(base)
     for key, value in changes.items():
         if strict and key not in base:
-            nested = [f"{group}.{key}" for group, held in base.items() if isinstance(held, Mapping) and key in held]
+            nested = [
+                f"{group}.{key}"
+                for group, held in base.items()
+                if isinstance(held, Mapping) and key in held
+            ]
             remedy = f"did you mean {nested[0]!r}?" if nested else suggest(key, base)
             raise UserError(source, f"unknown setting {key!r}", remedy)
-        mergeable = isinstance(value, Mapping) and isinstance(base.get(key), Mapping) and "type" not in value
+        mergeable = (
+            isinstance(value, Mapping)
+            and isinstance(base.get(key), Mapping)
+            and "type" not in value
+        )
         if mergeable and (key != "splits" or source.startswith("--set")):
             merged[key] = merge(base[key], (source, value), strict=strict)
         else:
@@ -71,8 +83,9 @@ def suggest(key: str, known: Iterable[str]) -> str:
 def build(kind: type[T], facts: Facts, source: str) -> T:
     """Build and validate a settings dataclass from nested mappings.
 
-    The first setting that is missing, unknown, of the wrong type or out of range is refused. `source` is the origin of
-    the values, for messages; or the name of their group, such as "head" of "head.channels".
+    The first setting that is missing, unknown, of the wrong type or out of range is refused.
+    `source` is the origin of the values, for messages; or the name of their group, such as "head"
+    of "head.channels".
     """
     try:
         return TypeAdapter(kind).validate_python(dict(facts), extra="forbid")
@@ -81,21 +94,36 @@ def build(kind: type[T], facts: Facts, source: str) -> T:
         error = next((each for each in errors if each["type"] == UNKNOWN), errors[0])
         is_unknown = error["type"] == UNKNOWN
         *place, last = error["loc"] or (0,)
-        # Pydantic's path includes the members of unions, and a trailing list index, which helps less than the value.
+        # Pydantic's path includes the members of unions, and a trailing list index, which helps
+        # less than the value.
         steps = place if is_unknown or isinstance(last, int) else [*place, last]
         path = ".".join(str(step) for step in steps if isinstance(step, int) or step.isidentifier())
         where = source
         if path:
             where += f".{path}" if source.isidentifier() else f", {path}"
         if is_unknown:
-            known = reduce(lambda names, step: names.get(step) or names, place, known_settings(kind))
-            raise UserError(where, f"unknown setting {last!r}", suggest(str(last), known)) from invalid
+            known = reduce(
+                lambda names, step: names.get(step) or names, place, known_settings(kind)
+            )
+            raise UserError(
+                where, f"unknown setting {last!r}", suggest(str(last), known)
+            ) from invalid
         if error["type"] == "missing" and isinstance(last, str):
-            raise UserError(source, f"setting {path!r} is missing", "add it to the config") from invalid
-        said = "it should be a list of two values" if error["type"] in ("missing", "too_long") else error["msg"]
+            raise UserError(
+                source, f"setting {path!r} is missing", "add it to the config"
+            ) from invalid
+        said = (
+            "it should be a list of two values"
+            if error["type"] in ("missing", "too_long")
+            else error["msg"]
+        )
         text = repr(error["input"])
         shown = text if len(text) <= 60 else f"{text[:20]}..."
-        remedy = re.sub(r" or an instance of \w+$", "", re.sub(r"^(Input|Tuple|List|Value) should", "it should", said))
+        remedy = re.sub(
+            r" or an instance of \w+$",
+            "",
+            re.sub(r"^(Input|Tuple|List|Value) should", "it should", said),
+        )
         raise UserError(where, f"{shown} is not allowed", remedy) from invalid
 
 
@@ -116,15 +144,18 @@ Factor = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 DropRate = Annotated[float, Field(ge=0, le=0.9)]  # kept blocks are scaled by 1 / (1 - rate)
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 Flag = StrictBool
-# Generous upper limits: networks are built from the settings in weights files, which may be untrusted.
+# Generous upper limits: networks are built from the settings in weights files, which may be
+# untrusted.
 Width = Annotated[int, Field(strict=True, ge=1, le=4096)]
 Depth = Annotated[int, Field(strict=True, ge=0, le=64)]
 ARCHITECTURES = ("recurrent", "feedforward")
-# Fraction of the lanes that sample random clips, each with a reset state; the others stream recordings and carry state.
+# Fraction of the lanes that sample random clips, each with a reset state; the others stream
+# recordings and carry state.
 SAMPLING = {"streams": 0.0, "mixed": 0.5, "clips": 1.0}
 Sampling = Literal["streams", "mixed", "clips"]
 Rule = Literal["edges", "rvt"]
-Side = Annotated[int, Field(strict=True, ge=1, le=2048)]  # px of a network's input; no sensor is larger
+# px of a network's input; no sensor is larger
+Side = Annotated[int, Field(strict=True, ge=1, le=2048)]
 
 
 @dataclass(frozen=True)
@@ -136,7 +167,11 @@ class Clip:
 
     def __post_init__(self) -> None:
         if self.by != "none" and self.at is None:
-            raise UserError("optimisation.clip.at", f"missing for clipping by {self.by}", "set it, or set by to none")
+            raise UserError(
+                "optimisation.clip.at",
+                f"missing for clipping by {self.by}",
+                "set it, or set by to none",
+            )
 
 
 @dataclass(frozen=True)
@@ -159,23 +194,31 @@ class Optimisation:
     optimizer: Literal["Adam", "AdamW"] = "AdamW"
     betas: tuple[Momentum, Momentum] = (0.9, 0.999)  # of Adam
     # of the learning rate; see `tespec.training.optimizer.learning_rate`
-    schedule: Literal["linear", "exponential", "cosine", "cosine_dino", "cosine_moco", "cosine_swin", "cosine_moby"] = (
-        "cosine"
-    )
+    schedule: Literal[
+        "linear",
+        "exponential",
+        "cosine",
+        "cosine_dino",
+        "cosine_moco",
+        "cosine_swin",
+        "cosine_moby",
+    ] = "cosine"
     start_divisor: PositiveFloat = 25.0  # c1 in the paper
     end_divisor: PositiveFloat = 1000.0  # c2 in the paper
     warmup_steps: Annotated[int, Field(strict=True, ge=0)] = 0
     clip: Clip = Clip("none", None)
     weight_decay: Decay = Decay(0.0, 0.0, ())
     patch_embed_lr: PositiveFloat = 1.0  # factor of the learning rate of the patch embedding
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"  # RVT: fp16; the paper does not specify it
+    # RVT: fp16; the paper does not specify it
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptimisation(Optimisation):
     """`Optimisation` with the defaults of fine-tuning, without weight decay as in RVT."""
 
-    optimizer: Literal["Adam", "AdamW"] = "Adam"  # RVT: AdamW without weight decay, which is the same update
+    # RVT: AdamW without weight decay, which is the same update
+    optimizer: Literal["Adam", "AdamW"] = "Adam"
     clip: Clip = Clip("value", 1.0)  # as in RVT; the paper does not specify it
 
 
@@ -195,7 +238,8 @@ class Binning:
     """How the events of a window become a histogram (2*bins, H, W); see `tespec.events.event_histogram`."""
 
     bins: PositiveInt
-    rule: Rule  # "edges" divides the window; "rvt" the time from its first to its last event, as RVT's archives
+    # "edges" divides the window; "rvt" the time from its first to its last event, as RVT's archives
+    rule: Rule
 
 
 @dataclass(frozen=True)
@@ -209,7 +253,9 @@ class Downsample:
     def __post_init__(self) -> None:
         if (self.factor == "auto") != (self.to_width is not None):
             what = f"is {self.to_width or 'missing'}, but downsample.factor is {self.factor}"
-            raise UserError("downsample.to_width", what, "give a width with factor auto, and null with a number")
+            raise UserError(
+                "downsample.to_width", what, "give a width with factor auto, and null with a number"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +267,8 @@ class Profile:
     networks: dict[str, str] = field(default_factory=dict)  # architectures by kind of network
     threads: PositiveInt | None = None
     finetuning: dict[str, Any] = field(default_factory=dict)  # of all tasks
-    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)  # of single ones, and of tasks based on them
+    # of single ones, and of tasks based on them
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
     pretraining: dict[str, Any] = field(default_factory=dict)  # of all methods
     methods: dict[str, dict[str, Any]] = field(default_factory=dict)  # of single ones
 
@@ -237,7 +284,8 @@ class OfRecordings:
     bins: PositiveInt = 10
     rule: Rule = "edges"  # bins divide the window (Eq. 3); rvt: bins as in RVT's archives
     downsample: Downsample = Downsample(1, "nearest")
-    drop_path: DropRate = 0.0  # of stochastic depth; RVT has none (maxvit_yolox/default.yaml), the paper is silent
+    # of stochastic depth; RVT has none (maxvit_yolox/default.yaml), the paper is silent
+    drop_path: DropRate = 0.0
     augmentation: Augmentation = Augmentation()
     profile: str = "paper"
     width: str = ""
@@ -273,24 +321,30 @@ class Finetuning(OfRecordings):
     kind: str
     title: str
     # None: the recordings listed by the data set's class
-    splits: dict[str, tuple[str, ...] | None] = field(default_factory=lambda: dict.fromkeys(("train", "val", "test")))
+    splits: dict[str, tuple[str, ...] | None] = field(
+        default_factory=lambda: dict.fromkeys(("train", "val", "test"))
+    )
     classes: tuple[str, ...]
     protocol: dict[str, Any] = field(default_factory=dict)
     head: dict[str, Any] = field(default_factory=dict)
     optimisation: TaskOptimisation
     segments: PositiveInt
     window_ms: PositiveFloat | None
-    # RVT's mixed sampling (data/genx_utils, modules/detection.py). The paper uses RVT's data loading for pre-training
-    # and detection; it does not specify the sampling of the other tasks.
+    # RVT's mixed sampling (data/genx_utils, modules/detection.py). The paper uses RVT's data
+    # loading for pre-training and detection; it does not specify the sampling of the other tasks.
     sampling: Sampling = "mixed"
-    labels_per_chunk: PositiveInt | None = None  # labelled segments per lane and step that reach the head; None: all
-    evaluation_lanes: PositiveInt = 1  # recordings evaluated in parallel; affects speed and memory, not predictions
-    # "flip": average the logits with those of the mirrored image; "ecddp": also at scales 1.5 and 2, as for ECDDP's
-    # published numbers. The paper uses none.
+    # labelled segments per lane and step that reach the head; None: all
+    labels_per_chunk: PositiveInt | None = None
+    # recordings evaluated in parallel; affects speed and memory, not predictions
+    evaluation_lanes: PositiveInt = 1
+    # "flip": average the logits with those of the mirrored image; "ecddp": also at scales 1.5 and
+    # 2, as for ECDDP's published numbers. The paper uses none.
     test_time_augmentation: str = "none"
-    peak_lr_after: dict[str, PositiveFloat] = field(default_factory=dict)  # peak_lr by data set of the pre-training
+    # peak_lr by data set of the pre-training
+    peak_lr_after: dict[str, PositiveFloat] = field(default_factory=dict)
     arch: str = ""
-    label_share: SomeShare = 1.0  # fraction of the training labels, spread evenly over each recording
+    # fraction of the training labels, spread evenly over each recording
+    label_share: SomeShare = 1.0
 
     def check(self) -> None:
         super().check()
@@ -298,7 +352,11 @@ class Finetuning(OfRecordings):
             what = f"{self.sampling!r} carries a state, but feed-forward networks have none"
             raise UserError("sampling", what, "set it to clips")
         if not self.recurrent and self.window_ms is None:
-            raise UserError("window_ms", "is null, but windows of feed-forward networks need a length", "set it in ms")
+            raise UserError(
+                "window_ms",
+                "is null, but windows of feed-forward networks need a length",
+                "set it in ms",
+            )
 
     def after_pretraining_on(self, data: str) -> "Finetuning":
         """Return the settings for a backbone pre-trained on the data set `data`, whose case is ignored."""
@@ -319,7 +377,10 @@ class Finetuning(OfRecordings):
     @property
     def most_labels(self) -> int:
         """Maximum number of labels of a chunk that reach the head; the protocol's `period_ms` is their spacing."""
-        most, period = min(self.labels_per_chunk or self.segments, self.segments), self.protocol.get("period_ms")
+        most, period = (
+            min(self.labels_per_chunk or self.segments, self.segments),
+            self.protocol.get("period_ms"),
+        )
         if not period or not self.window_ms:
             return most
         return min(most, math.ceil(self.segments * self.window_ms / period))
@@ -337,8 +398,8 @@ class Mask:
 class Pretraining(OfRecordings):
     """Settings of one pre-training; a method's recipe holds its published settings."""
 
-    # The method's own settings; in a recipe an instance of their type, elsewhere a mapping whose "type" is the method
-    # whose loss is trained.
+    # The method's own settings; in a recipe an instance of their type, elsewhere a mapping whose
+    # "type" is the method whose loss is trained.
     objective: Any
     name: str = ""  # of the method that the recipe belongs to
     recurrent: Flag = False  # whether the backbone has ConvLSTMs
@@ -356,21 +417,26 @@ class Pretraining(OfRecordings):
 class HistogramSpec(Binning):
     """How events become the histograms that a network was trained on, and which of them its state has seen.
 
-    It is built once from the settings, stored in the recipe of the weights, and used wherever the network plays a
-    recording.
+    It is built once from the settings, stored in the recipe of the weights, and used wherever the
+    network plays a recording.
     """
 
-    # Length of a window. For windows from label to label, the median one of the training, for recordings without labels
+    # Length of a window. For windows from label to label, the median one of the training, for
+    # recordings without labels
     window_ms: PositiveFloat
     downsample: Downsample
     size: tuple[Side, Side]  # (H, W) in px of the training's histograms
     segments: PositiveInt  # number of windows that the network takes at once
-    # True: the state is reset for each predicted window, at the start of the `segments` windows that end with it.
-    # False: it is carried from the start of the recording, which training only on clips does not teach.
+    # True: the state is reset for each predicted window, at the start of the `segments` windows
+    # that end with it.
+    # False: it is carried from the start of the recording, which training only on clips does not
+    # teach.
     reset: Flag
 
     @classmethod
-    def of(cls, settings: Finetuning | Pretraining, size: Size, window_ms: float) -> "HistogramSpec":
+    def of(
+        cls, settings: Finetuning | Pretraining, size: Size, window_ms: float
+    ) -> "HistogramSpec":
         """Build it for a training on histograms of `size` (H, W) in px.
 
         `window_ms` is the length of its windows, nominal if the settings have none.

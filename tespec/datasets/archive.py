@@ -20,9 +20,11 @@ from tespec.events.readers.arrays import load_array
 from tespec.events.readers.hdf5 import AGAIN, dataset, translate_errors
 from tespec.events.store import CLIP
 
-# RVT's archives: one HDF5 chunk per window of 50 ms (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py).
+# RVT's archives: one HDF5 chunk per window of 50 ms (uzh-rpg/RVT,
+# scripts/genx/preprocess_dataset.py).
 REPRESENTATIONS = Path("event_representations_v2") / "stacked_histogram_dt=50_nbins=10"
-FACTORS = {"event_representations.h5": 1, "event_representations_ds2_nearest.h5": 2}  # of Gen1 and 1Mpx
+# of Gen1 and 1Mpx
+FACTORS = {"event_representations.h5": 1, "event_representations_ds2_nearest.h5": 2}
 TIMES = REPRESENTATIONS / "timestamps_us.npy"  # of windows: ends (N,), or starts and ends (N, 2)
 WINDOW_OF_FRAME = REPRESENTATIONS / "objframe_idx_2_repr_idx.npy"  # (K,) for each label frame
 BINS, WINDOW_US = 10, 50_000
@@ -36,7 +38,8 @@ class ArchiveSource:
     """Histograms of one recording of RVT's archives."""
 
     path: Path  # folder of the recording
-    sensor: Size | None = None  # the user's (height, width) in px, which the histograms must match; None: any
+    # the user's (height, width) in px, which the histograms must match; None: any
+    sensor: Size | None = None
 
     @property
     def file(self) -> Path:
@@ -44,7 +47,9 @@ class ArchiveSource:
         folder = self.path / REPRESENTATIONS
         found = next((folder / name for name in FACTORS if (folder / name).is_file()), None)
         if found is None:
-            raise UserError(folder, f"holds neither {' nor '.join(FACTORS)}", "unpack the archive again")
+            raise UserError(
+                folder, f"holds neither {' nor '.join(FACTORS)}", "unpack the archive again"
+            )
         return found
 
     @property
@@ -92,7 +97,8 @@ class ArchiveSource:
         if ((lengths < SHORTEST_US) | (lengths > LONGEST_US)).any():
             what = f"its windows last {lengths.min()} to {lengths.max()} us, not {WINDOW_US}"
             raise UserError(path, what, AGAIN)
-        # Gen1 archives of RVT's public script cover 50 ms of each 125 ms: 60 % of the events are lost.
+        # Gen1 archives of RVT's public script cover 50 ms of each 125 ms: 60 % of the events are
+        # lost.
         spacing = float(np.median(np.diff(ends))) if count > 1 else WINDOW_US
         if not SHORTEST_US <= spacing <= LONGEST_US:
             what = f"windows of 50 ms are {spacing / 1000:g} ms apart, so events between them are missing"
@@ -115,19 +121,31 @@ class ArchiveSource:
     def require_window(self, length_ms: float | None) -> None:
         """Refuse windows of another length than the stored ones."""
         if length_ms is None or length_ms * 1000 != WINDOW_US:
-            asked = "of all events since the previous label" if length_ms is None else f"{length_ms:g}"
+            asked = (
+                "of all events since the previous label" if length_ms is None else f"{length_ms:g}"
+            )
             remedy = f"give --set window_ms={WINDOW_US // 1000}, or the raw recordings"
-            raise UserError(self.path, f"holds windows of {WINDOW_US / 1000:g} ms, not {asked}", remedy)
+            raise UserError(
+                self.path, f"holds windows of {WINDOW_US / 1000:g} ms, not {asked}", remedy
+            )
 
-    def fill(self, out: NDArray[np.uint8], windows: Windows, binning: Binning, flip_zoom: FlipZoom | None) -> None:
+    def fill(
+        self, out: NDArray[np.uint8], windows: Windows, binning: Binning, flip_zoom: FlipZoom | None
+    ) -> None:
         """Write stored histograms, see `Recording.fill`; another binning and other windows are refused."""
         bins, rule = binning.bins, binning.rule
         if (bins, rule) != (BINS, STORED_RULE):
             what = f"holds histograms of {BINS} bins with rule {STORED_RULE}, not {bins} bins with rule {rule}"
-            raise UserError(self.path, what, f"give --set bins={BINS} --set rule={STORED_RULE}, or the raw recordings")
+            raise UserError(
+                self.path,
+                what,
+                f"give --set bins={BINS} --set rule={STORED_RULE}, or the raw recordings",
+            )
         places = np.searchsorted(self.windows[:-1, 1], windows[:, 1])
         if (self.windows[places] != windows).any():
-            raise UserError(self.path, "has no histogram for one of the windows", "give the raw recordings")
+            raise UserError(
+                self.path, "has no histogram for one of the windows", "give the raw recordings"
+            )
         data = self.data
         for histogram, place in zip(out, places.tolist(), strict=True):
             with translate_errors(self.file, "a histogram"):

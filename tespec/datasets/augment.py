@@ -14,23 +14,30 @@ class FlipZoom(NamedTuple):
     """Flip and zoom of an image, as index maps for pixels and as scale and shift for boxes."""
 
     rows: NDArray[np.int64]  # (H,) source row of each output row; `DROPPED` outside of the image
-    columns: NDArray[np.int64]  # (W,) source column of each output column; `DROPPED` outside of the image
+    # (W,) source column of each output column; `DROPPED` outside of the image
+    columns: NDArray[np.int64]
     scale: tuple[float, float] = (1.0, 1.0)  # factors along rows and columns; negative if flipped
-    shift: tuple[float, float] = (0.0, 0.0)  # output position of the source's upper and left edges in px
+    # output position of the source's upper and left edges in px
+    shift: tuple[float, float] = (0.0, 0.0)
 
 
-def sample_flip_zoom(generator: np.random.Generator, settings: Augmentation, height: int, width: int) -> FlipZoom:
+def sample_flip_zoom(
+    generator: np.random.Generator, settings: Augmentation, height: int, width: int
+) -> FlipZoom:
     """Sample a flip and a zoom (paper, table "Augmentation Transformations").
 
-    Zooming in by f crops 1/f of the height and width at a random position. Zooming out by f places the full image, at
-    1/f of its size, at a random position. Resampling is nearest-exact.
+    Zooming in by f crops 1/f of the height and width at a random position. Zooming out by f places
+    the full image, at 1/f of its size, at a random position. Resampling is nearest-exact.
     """
     flip = generator.random() < settings.flip
     axes = [(np.arange(side), 1.0, 0.0) for side in (height, width)]
     if generator.random() < settings.zoom:
         inward = generator.random() < settings.zoom_in_share
         factor = generator.uniform(*(settings.zoom_in if inward else settings.zoom_out))
-        axes = [(_zoom_in if inward else _zoom_out)(side, factor, generator.random()) for side in (height, width)]
+        axes = [
+            (_zoom_in if inward else _zoom_out)(side, factor, generator.random())
+            for side in (height, width)
+        ]
     (rows, row_scale, row_shift), (columns, scale, shift) = axes
     if flip:
         columns, scale, shift = columns[::-1], -scale, width - shift
@@ -54,10 +61,11 @@ def _zoom_out(side: int, factor: float, position: float) -> tuple[NDArray[np.int
 def transform_boxes(boxes: Boxes, flip_zoom: FlipZoom) -> Boxes:
     """Flip and zoom boxes, clip them to the last visible pixel, and drop those without an area.
 
-    As in uzh-rpg/RVT, data/genx_utils/labels.py: coordinates are those of pixels from 0 to side - 1,
-    so a flip maps 0 to side - 1, and the last visible pixel is `scale` px wide when zoomed in.
+    As in uzh-rpg/RVT, data/genx_utils/labels.py: coordinates are those of pixels from 0 to side -
+    1, so a flip maps 0 to side - 1, and the last visible pixel is `scale` px wide when zoomed in.
     """
-    size = np.array([len(flip_zoom.columns), len(flip_zoom.rows)] * 2)  # for left, top, right and bottom
+    # for left, top, right and bottom
+    size = np.array([len(flip_zoom.columns), len(flip_zoom.rows)] * 2)
     scale, shift = np.array(flip_zoom.scale[::-1] * 2), np.array(flip_zoom.shift[::-1] * 2)
     flipped = scale < 0
     corners = np.where(flipped, size - 1 - boxes.corners[:, [2, 3, 0, 1]], boxes.corners)
@@ -76,7 +84,8 @@ def apply_maps(image: NDArray[Any], flip_zoom: FlipZoom, outside: float) -> NDAr
     Returns the image itself if nothing changes.
     """
     moved = image
-    # Indexing one axis at a time takes a third of the time of indexing both together; most axes do not change.
+    # Indexing one axis at a time takes a third of the time of indexing both together; most axes do
+    # not change.
     for axis, sources in ((-2, flip_zoom.rows), (-1, flip_zoom.columns)):
         if np.array_equal(sources, np.arange(image.shape[axis])):
             continue

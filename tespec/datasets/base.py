@@ -25,8 +25,10 @@ from tespec.events import Events
 from tespec.events.histogram import Region
 
 SPLITS = TRAIN, HELD_OUT, TEST = "train", "val", "test"
-UNKNOWN = "unknown"  # in place of a split: a recording of the data set whose split cannot be determined
-LATEST_US = 1_000_000  # a label this long before the first or after the last event means another clock
+# in place of a split: a recording of the data set whose split cannot be determined
+UNKNOWN = "unknown"
+# a label this long before the first or after the last event means another clock
+LATEST_US = 1_000_000
 
 
 class RecordingFiles(NamedTuple):
@@ -55,10 +57,11 @@ class NoProtocol:
 class LabelledDataset(ABC):
     """A labelled data set: item i is label i of a split and the events of the window that ends at it.
 
-    Items are `LabelledWindow`s of arrays and need no torch. A data set can be pickled, so a torch `DataLoader` reads it
-    with any number of workers (a `collate_fn` must pad boxes, whose number differs). Its first item opens the
-    recordings, and packs those without a packed store. Values that are not given are the published ones: those of the
-    config in `configs/tasks/` and of a `dataset.json` in the folder.
+    Items are `LabelledWindow`s of arrays and need no torch. A data set can be pickled, so a torch
+    `DataLoader` reads it with any number of workers (a `collate_fn` must pad boxes, whose number
+    differs). Its first item opens the recordings, and packs those without a packed store. Values
+    that are not given are the published ones: those of the config in `configs/tasks/` and of a
+    `dataset.json` in the folder.
 
     Classes registered in `DATASETS` have the download guide as their docstring.
 
@@ -66,22 +69,26 @@ class LabelledDataset(ABC):
         root: folder of the data set.
         split: split of the items, "train", "val" or "test".
         window_ms: length of a window in ms; None: the time since the previous label.
-        contiguous: whether the windows contain each event once, as recurrent networks need it, and have about the
-            length `window_ms`; if not, the window of a label is the `window_ms` before it.
-        events: whether items contain `Events`, x and y in px of the full sensor, instead of a histogram.
+        contiguous: whether the windows contain each event once, as recurrent networks need it, and
+            have about the length `window_ms`; if not, the window of a label is the `window_ms`
+            before it.
+        events: whether items contain `Events`, x and y in px of the full sensor, instead of a
+            histogram.
         bins: time bins per window.
         rule: "edges" or "rvt", see `tespec.events.event_histogram`.
         classes: names of the classes, in the order of their numbers.
         splits: names of the recordings by split; None for a split: those of the archive.
         sensor: (height, width) in px, for recordings that do not store it.
         downsample: spatial downsampling of events and labels.
-        protocol: options on which published protocols differ, by name, see the class's `protocol_type`.
+        protocol: options on which published protocols differ, by name, see the class's
+            `protocol_type`.
 
     Raises:
         UserError: if the data set is not in `root`, or a value is not allowed.
     """
 
-    title: ClassVar[str]  # name in tables; in lower case, the name of the task with the published settings
+    # name in tables; in lower case, the name of the task with the published settings
+    title: ClassVar[str]
     # Names of the recordings of each split, as in the official archive or in published code.
     splits: Mapping[str, Sequence[str]] = MappingProxyType({})
     sensor: ClassVar[Size | None] = None  # (height, width) in px
@@ -124,11 +131,16 @@ class LabelledDataset(ABC):
         self.binning = build(Binning, {"bins": bins, "rule": rule}, "histograms")
         self.protocol = build(self.protocol_type, protocol, "protocol")
         self.downsample, self.classes = downsample, tuple(classes)
-        named = {part: self.splits.get(part) if names is None else names for part, names in splits.items()}
+        named = {
+            part: self.splits.get(part) if names is None else names
+            for part, names in splits.items()
+        }
         self.splits = {part: tuple(names) for part, names in named.items() if names}
         self._refuse_repeated(self.splits)
         if not self.divides_labels and downsample.factor != 1:
-            raise UserError("downsample.factor", f"labels of {self.title} cannot be downsampled", "set it to 1")
+            raise UserError(
+                "downsample.factor", f"labels of {self.title} cannot be downsampled", "set it to 1"
+            )
         if self.classes and description.classes and description.classes != self.classes:
             listed = ", ".join(description.classes)
             what = f"its dataset.json lists the classes {listed}, not {', '.join(self.classes)}"
@@ -144,7 +156,9 @@ class LabelledDataset(ABC):
         window = int(recording.labelled[label])
         start, end = recording.windows[window].tolist()
         events: Any = (
-            recording.stream.slice(start, end) if self.events else recording.histograms(window, 1, self.binning)[0]
+            recording.stream.slice(start, end)
+            if self.events
+            else recording.histograms(window, 1, self.binning)[0]
         )
         return LabelledWindow(events, recording.labels[label], recording.name, end)
 
@@ -153,12 +167,16 @@ class LabelledDataset(ABC):
         """Recording and number of each label of the split."""
         pack_missing(files.source for files in self.files(self.split))
         return [
-            (recording, label) for recording in self.recordings(self.split) for label in range(len(recording.labelled))
+            (recording, label)
+            for recording in self.recordings(self.split)
+            for label in range(len(recording.labelled))
         ]
 
     def _refuse_repeated(self, splits: Mapping[str, Iterable[str]]) -> None:
         first: dict[str, str] = {}
-        for split, name in ((split, name) for split, names in splits.items() for name in names if name != "*"):
+        for split, name in (
+            (split, name) for split, names in splits.items() for name in names if name != "*"
+        ):
             if name in first:
                 what = f"{name} is in {first[name]} and again in {split}"
                 raise UserError(self.root, what, "list it once, in one of the splits")
@@ -169,9 +187,17 @@ class LabelledDataset(ABC):
         if split in self.splits:
             return tuple(self.splits[split])
         if split == HELD_OUT:
-            remedy = "move some from splits.train to splits.val (with --set, a config or a dataset.json)"
-            raise UserError(self.root, f"{self.title} has no validation split: no recordings are listed", remedy)
-        raise UserError(self.root, f"no recordings are listed for split {split}", "add them to splits in the settings")
+            remedy = (
+                "move some from splits.train to splits.val (with --set, a config or a dataset.json)"
+            )
+            raise UserError(
+                self.root, f"{self.title} has no validation split: no recordings are listed", remedy
+            )
+        raise UserError(
+            self.root,
+            f"no recordings are listed for split {split}",
+            "add them to splits in the settings",
+        )
 
     @abstractmethod
     def find(self, split: str, name: str) -> RecordingFiles:
@@ -186,30 +212,51 @@ class LabelledDataset(ABC):
         """Open one recording with its windows and labels; see `labelled`."""
 
     def labelled(
-        self, files: RecordingFiles, region: Region, labels: Labels, times: NDArray[np.int64], begin: int, **more: Any
+        self,
+        files: RecordingFiles,
+        region: Region,
+        labels: Labels,
+        times: NDArray[np.int64],
+        begin: int,
+        **more: Any,
     ) -> LabelledRecording:
         """Build a labelled recording with windows as set by `window_ms` and `contiguous`.
 
-        `times` (K,) are those of the labels in us, rising, on the clock of the events; times on another clock are
-        refused. The first label's events start at `begin`, before it. `more` are other fields of `LabelledRecording`.
+        `times` (K,) are those of the labels in us, rising, on the clock of the events; times on
+        another clock are refused. The first label's events start at `begin`, before it. `more` are
+        other fields of `LabelledRecording`.
         """
         facts = files.source.facts
         if region.height > facts.height:
             what = f"has {facts.height} rows, fewer than the {region.height} rows with labels"
-            raise UserError(files.source.path, what, "set protocol.rows, or specify the sensor's size in dataset.json")
+            raise UserError(
+                files.source.path,
+                what,
+                "set protocol.rows, or specify the sensor's size in dataset.json",
+            )
         first, last = facts.t_first - LATEST_US, facts.t_last + LATEST_US
         if len(times) and not (first <= times[0] and facts.t_first < times[-1] <= last):
             what = f"its labels are at {times[0]} to {times[-1]} us, the events at {facts.t_first} to {facts.t_last}"
             where = f"{files.source.path}, recording {files.name}"
-            raise UserError(where, what, "copy events and labels again, or convert label times to the events' clock")
+            raise UserError(
+                where,
+                what,
+                "copy events and labels again, or convert label times to the events' clock",
+            )
         windows, labelled = label_windows(times, begin, self.window_ms, self.contiguous)
         more = {"ego_speed": speed_at(self.root, files.name, times)} | more
-        return LabelledRecording(files.name, files.source, region, windows, labels, labelled, **more)
+        return LabelledRecording(
+            files.name, files.source, region, windows, labels, labelled, **more
+        )
 
     def open_checked(self, files: RecordingFiles) -> LabelledRecording:
         """Open one recording whose labels are checked as they are read."""
         recording = self.open(files)
-        return with_checks(recording, self.label_kind, len(self.classes)) if self.label_kind else recording
+        return (
+            with_checks(recording, self.label_kind, len(self.classes))
+            if self.label_kind
+            else recording
+        )
 
     def recordings(self, split: str) -> list[LabelledRecording]:
         """Open all recordings of a split."""
@@ -223,14 +270,18 @@ class LabelledDataset(ABC):
     @classmethod
     def split_of(cls, path: Path, splits: Mapping[str, Sequence[str]]) -> str | None:
         """Split of an official recording, in any folder; None for others, `UNKNOWN` if it could be in any split."""
-        return next((split for split in splits for name in splits[split] if cls.is_called(path, name)), None)
+        return next(
+            (split for split in splits for name in splits[split] if cls.is_called(path, name)), None
+        )
 
     @classmethod
     def is_called(cls, path: Path, name: str) -> bool:
         """Whether a path belongs to the official recording `name`, judging by its own name and the folders above."""
         parts = [part.casefold() for part in path.parts[-LEVELS:]]
         pattern = rf"(?<![a-z0-9]){re.escape(name.casefold())}(?![a-z0-9])"
-        return any(name.casefold() in part and re.search(pattern, part) is not None for part in parts)
+        return any(
+            name.casefold() in part and re.search(pattern, part) is not None for part in parts
+        )
 
     def describe(self) -> dict[str, str]:
         """Describe the protocol: layout, events per label, and options."""
@@ -238,6 +289,13 @@ class LabelledDataset(ABC):
         events = "all events since the previous label"
         if self.window_ms is not None:
             length = f"{self.window_ms:g} ms"
-            events = f"{events} in windows of about {length}" if self.contiguous else f"the {length} before the label"
-        words = (f"{name} {len(each) if isinstance(each, tuple) else each}" for name, each in chosen.items())
+            events = (
+                f"{events} in windows of about {length}"
+                if self.contiguous
+                else f"the {length} before the label"
+            )
+        words = (
+            f"{name} {len(each) if isinstance(each, tuple) else each}"
+            for name, each in chosen.items()
+        )
         return {"layout": self.layout, "events": events, "protocol": ", ".join(words)}

@@ -18,17 +18,22 @@ from tespec.datasets.lanes import WHOLE, Indices, Lanes, Shard, Slot, balance_la
 from tespec.datasets.recording import LabelledRecording, Recording
 
 NO_BOX = -1  # class of the padding of a label's boxes
-# Takes the labels of a step, each with its lane's flip and zoom, and the (H, W) of the histograms; returns tensors.
+# Takes the labels of a step, each with its lane's flip and zoom, and the (H, W) of the histograms;
+# returns tensors.
 Collate = Callable[..., dict[str, Tensor]]
 
 
-def stack_masks(labels: Sequence[tuple[NDArray[np.uint8], FlipZoom]], size: tuple[int, int]) -> dict[str, Tensor]:
+def stack_masks(
+    labels: Sequence[tuple[NDArray[np.uint8], FlipZoom]], size: tuple[int, int]
+) -> dict[str, Tensor]:
     """Stack masks to `labels` (L, H, W) uint8: the class of each pixel, 255 for unlabelled pixels."""
     masks = [apply_maps(mask, flip_zoom, IGNORE) for mask, flip_zoom in labels]
     return {"labels": torch.from_numpy(np.array(masks, np.uint8).reshape(-1, *size))}
 
 
-def stack_depths(labels: Sequence[tuple[NDArray[np.float32], FlipZoom]], size: tuple[int, int]) -> dict[str, Tensor]:
+def stack_depths(
+    labels: Sequence[tuple[NDArray[np.float32], FlipZoom]], size: tuple[int, int]
+) -> dict[str, Tensor]:
     """Stack depth maps to `labels` (L, H, W) float32 in m, NaN for unknown depth; `Task` refuses to zoom them."""
     depths = [apply_maps(depth, flip_zoom, np.nan) for depth, flip_zoom in labels]
     return {"labels": torch.from_numpy(np.array(depths, np.float32).reshape(-1, *size))}
@@ -40,7 +45,9 @@ def pad_boxes(labels: Sequence[tuple[Boxes, FlipZoom]], size: tuple[int, int]) -
     M is the largest number of boxes of a label, at least 1. Padding has the class `NO_BOX`.
     """
     moved = [transform_boxes(boxes, flip_zoom) for boxes, flip_zoom in labels]
-    padded = np.full((len(moved), max([1, *(len(boxes.label) for boxes in moved)]), 5), NO_BOX, np.float32)
+    padded = np.full(
+        (len(moved), max([1, *(len(boxes.label) for boxes in moved)]), 5), NO_BOX, np.float32
+    )
     for row, boxes in zip(padded, moved, strict=True):
         row[: len(boxes.label)] = np.column_stack([boxes.label, boxes.corners])
     return {"boxes": torch.from_numpy(padded)}
@@ -49,10 +56,11 @@ def pad_boxes(labels: Sequence[tuple[Boxes, FlipZoom]], size: tuple[int, int]) -
 class StepBatches(Dataset[dict[str, Tensor]]):
     """Batches of event histograms.
 
-    Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool and, if `mask` is given, `mask`
-    (B, ceil(H/unit), ceil(W/unit)) bool, True where events are masked. The batches of all shards, concatenated, are the
-    full batch. `ends` is as in `Lanes`. `left_out` names the recordings that are shorter than a chunk and never played;
-    without any other recording, the settings are refused.
+    Item k holds `histograms` (B, T, 2*bins, H, W) uint8, `fresh` (B,) bool and, if `mask` is given,
+    `mask` (B, ceil(H/unit), ceil(W/unit)) bool, True where events are masked. The batches of all
+    shards, concatenated, are the full batch. `ends` is as in `Lanes`. `left_out` names the
+    recordings that are shorter than a chunk and never played; without any other recording, the
+    settings are refused.
     """
 
     def __init__(
@@ -65,16 +73,27 @@ class StepBatches(Dataset[dict[str, Tensor]]):
         ends: tuple[Indices, ...] | None = None,
     ) -> None:
         lengths, segments = tuple(map(len, recordings)), settings.segments
-        self._lanes = Lanes(lengths, segments, settings.batch_size, seed, SAMPLING[settings.sampling], ends)
+        self._lanes = Lanes(
+            lengths, segments, settings.batch_size, seed, SAMPLING[settings.sampling], ends
+        )
         if not self._lanes.playable:
-            where, longest = recordings[0].path.parent if recordings else "recordings", max(lengths, default=0)
+            where, longest = (
+                recordings[0].path.parent if recordings else "recordings",
+                max(lengths, default=0),
+            )
             what = f"no recording has the {segments} windows of a chunk, the longest has {longest}"
-            raise UserError(where, what, f"set segments to {longest} or fewer" if longest else "give longer recordings")
+            raise UserError(
+                where,
+                what,
+                f"set segments to {longest} or fewer" if longest else "give longer recordings",
+            )
         self._recordings, self._settings, self._mask = recordings, settings, mask
         self._share = lanes_of(settings.batch_size, shard)
         self._size = recordings[0].region.height, recordings[0].region.width
         self.segments, self.has_no_continuation = segments, self._lanes.has_no_continuation
-        self.left_out = tuple(recording.name for recording in recordings if len(recording) < segments)
+        self.left_out = tuple(
+            recording.name for recording in recordings if len(recording) < segments
+        )
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         slots = self._slots(step)
@@ -83,7 +102,11 @@ class StepBatches(Dataset[dict[str, Tensor]]):
             return batch
         rows, columns = (-(-side // self._mask.unit) for side in self._size)
         generators = [self._lanes.generator("mask", lane, step) for lane in self._share]
-        return batch | {"mask": torch.stack([draw_mask(each, rows, columns, self._mask.ratio) for each in generators])}
+        return batch | {
+            "mask": torch.stack(
+                [draw_mask(each, rows, columns, self._mask.ratio) for each in generators]
+            )
+        }
 
     def names(self, step: int) -> list[str]:
         """Names of the recordings played at a step."""
@@ -95,8 +118,12 @@ class StepBatches(Dataset[dict[str, Tensor]]):
     def _flip_zooms(self, slots: Sequence[Slot]) -> list[FlipZoom]:
         """Sample the flip and zoom of each lane, fixed within a pass over a recording."""
         passes = zip(self._share, slots, strict=True)
-        generators = (self._lanes.generator("augmentation", lane, slot.pass_index) for lane, slot in passes)
-        return [sample_flip_zoom(each, self._settings.augmentation, *self._size) for each in generators]
+        generators = (
+            self._lanes.generator("augmentation", lane, slot.pass_index) for lane, slot in passes
+        )
+        return [
+            sample_flip_zoom(each, self._settings.augmentation, *self._size) for each in generators
+        ]
 
     def _events(self, slots: Sequence[Slot], flip_zooms: Sequence[FlipZoom]) -> dict[str, Tensor]:
         binning = self._settings.binning
@@ -117,9 +144,10 @@ def draw_mask(seed: int | np.random.Generator, rows: int, cols: int, ratio: floa
 class LabelledBatches(StepBatches):
     """Batches of event histograms with labels.
 
-    Item k also holds `label_place` (L, 2) int64 (lane and segment of each label, lane by lane), and the labels as
-    tensors from `collate`. The setting `labels_per_chunk` limits the labels of a chunk: they are drawn at random for
-    each lane and step and always include the last one. Random chunks end at a label.
+    Item k also holds `label_place` (L, 2) int64 (lane and segment of each label, lane by lane), and
+    the labels as tensors from `collate`. The setting `labels_per_chunk` limits the labels of a
+    chunk: they are drawn at random for each lane and step and always include the last one. Random
+    chunks end at a label.
     """
 
     def __init__(
@@ -130,8 +158,14 @@ class LabelledBatches(StepBatches):
         collate: Collate,
         shard: Shard = WHOLE,
     ) -> None:
-        super().__init__(recordings, settings, seed, shard, ends=tuple(each.labelled for each in recordings))
-        self._labelled, self._per_chunk, self._collate = recordings, settings.labels_per_chunk, collate
+        super().__init__(
+            recordings, settings, seed, shard, ends=tuple(each.labelled for each in recordings)
+        )
+        self._labelled, self._per_chunk, self._collate = (
+            recordings,
+            settings.labels_per_chunk,
+            collate,
+        )
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         slots = self._slots(step)
@@ -150,7 +184,9 @@ class LabelledBatches(StepBatches):
         if self._per_chunk is None or len(labels) <= self._per_chunk:
             return list(labels)
         last = len(labels) - 1
-        others = self._lanes.generator("labels", lane, step).permutation(last)[: self._per_chunk - 1]
+        others = self._lanes.generator("labels", lane, step).permutation(last)[
+            : self._per_chunk - 1
+        ]
         return [labels[index] for index in sorted([*others.tolist(), last])]
 
 
@@ -159,25 +195,29 @@ class PlayBatch(NamedTuple):
 
     histograms: Tensor  # (B, T, 2*bins, H, W) uint8
     fresh: Tensor  # (B,) bool, whether a lane's state is reset
-    place: Tensor  # (L, 2) int64 lane and segment of each chosen window; other segments are padding or lead up to them
-    frames: list[tuple[int, int]]  # indices of the recording and of the window among its chosen ones, for each of the L
+    # (L, 2) int64 lane and segment of each chosen window; other segments are padding or lead up to
+    # them
+    place: Tensor
+    # indices of the recording and of the window among its chosen ones, for each of the L
+    frames: list[tuple[int, int]]
     labels: list[Any]  # as the recordings return them; None if windows were chosen
 
 
 class PlayBatches(Dataset[PlayBatch]):
     """Batches in which a network plays recordings to predict every chosen window of each exactly once.
 
-    If the state is carried, a lane plays recordings one after the other, from their first window to the last chosen
-    one. If it is reset, a lane plays a segment of windows for each chosen one, which ends it. A lane with nothing left
-    to play is padded with empty windows. Together, the shards play every chosen window once.
+    If the state is carried, a lane plays recordings one after the other, from their first window to
+    the last chosen one. If it is reset, a lane plays a segment of windows for each chosen one,
+    which ends it. A lane with nothing left to play is padded with empty windows. Together, the
+    shards play every chosen window once.
 
     Args:
         spec: of the network.
         recordings: with histograms of the same size.
         lanes: maximum number of lanes of a shard.
         shard: index and number of the shards.
-        windows: rising indices (K,) of the chosen windows of each recording; default: those that end at a label, and
-            the batches hold these labels.
+        windows: rising indices (K,) of the chosen windows of each recording; default: those that
+            end at a label, and the batches hold these labels.
     """
 
     def __init__(
@@ -189,7 +229,9 @@ class PlayBatches(Dataset[PlayBatch]):
         windows: Sequence[Indices] | None = None,
     ) -> None:
         self._spec, self._recordings, self._with_labels = spec, recordings, windows is None
-        self._windows = [recording.labelled for recording in recordings] if windows is None else windows
+        self._windows = (
+            [recording.labelled for recording in recordings] if windows is None else windows
+        )
         chunks = [self._chunks(number) for number in range(len(recordings))]
         total = lanes * shard[1]
         if spec.reset:
@@ -208,7 +250,8 @@ class PlayBatches(Dataset[PlayBatch]):
             return [(number, first, range(index, index + 1)) for index, first in enumerate(firsts)]
         firsts = range(0, chosen.max(initial=-1) + 1, segments)
         return [
-            (number, first, range(*np.searchsorted(chosen, (first, first + segments)).tolist())) for first in firsts
+            (number, first, range(*np.searchsorted(chosen, (first, first + segments)).tolist()))
+            for first in firsts
         ]
 
     def __len__(self) -> int:
@@ -216,7 +259,9 @@ class PlayBatches(Dataset[PlayBatch]):
 
     def __getitem__(self, step: int) -> PlayBatch:
         spec, region, lanes = self._spec, self._recordings[0].region, len(self._playlists)
-        histograms = np.zeros((lanes, spec.segments, 2 * spec.bins, region.height, region.width), np.uint8)
+        histograms = np.zeros(
+            (lanes, spec.segments, 2 * spec.bins, region.height, region.width), np.uint8
+        )
         fresh = np.full(lanes, spec.reset)
         places, frames = [], []
         for lane, playlist in enumerate(self._playlists):
@@ -228,5 +273,10 @@ class PlayBatches(Dataset[PlayBatch]):
                 places += [(lane, int(self._windows[number][index]) - first) for index in indices]
                 frames += [(number, index) for index in indices]
         place = torch.tensor(places, dtype=torch.int64).reshape(-1, 2)
-        labels = [self._recordings[number].labels[index] if self._with_labels else None for number, index in frames]
-        return PlayBatch(torch.from_numpy(histograms), torch.from_numpy(fresh), place, frames, labels)
+        labels = [
+            self._recordings[number].labels[index] if self._with_labels else None
+            for number, index in frames
+        ]
+        return PlayBatch(
+            torch.from_numpy(histograms), torch.from_numpy(fresh), place, frames, labels
+        )

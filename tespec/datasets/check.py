@@ -56,15 +56,18 @@ class Checked(NamedTuple):
     name: str
     facts: dict[str, Any]  # figures by name; those of unreadable parts are missing
     problems: tuple[UserError, ...]  # errors that make the recording unusable
-    content: tuple[tuple[int, str], ...] = ()  # sizes and sampled SHA-256 of its files, to detect copies
+    # sizes and sampled SHA-256 of its files, to detect copies
+    content: tuple[tuple[int, str], ...] = ()
     region: Region | None = None  # of its histograms
 
 
-def check(dataset: LabelledDataset, *, quick: bool = False, processes: int = 1) -> Iterator[Checked]:
+def check(
+    dataset: LabelledDataset, *, quick: bool = False, processes: int = 1
+) -> Iterator[Checked]:
     """Check every recording of the data set's splits, `processes` of them concurrently.
 
-    `quick` reads only a few labels, and only the header of packed events. Errors in a recording go into its result
-    instead of being raised.
+    `quick` reads only a few labels, and only the header of packed events. Errors in a recording go
+    into its result instead of being raised.
     """
     tasks = [(split, name) for split in dataset.splits for name in dataset.names(split)]
     with ThreadPoolExecutor(processes) as pool:
@@ -89,7 +92,10 @@ def _check_recording(dataset: LabelledDataset, split: str, name: str, quick: boo
         except UserError as error:
             problems.append(error)
     if (number := facts.get("labels_read")) and facts["labels_empty"] == number:
-        where, what = f"{recording.path}, recording {name}", f"all of the {number:,} labels that were read are empty"
+        where, what = (
+            f"{recording.path}, recording {name}",
+            f"all of the {number:,} labels that were read are empty",
+        )
         problems.append(UserError(where, what, "copy the labels again, or leave the recording out"))
     return Checked(split, name, facts, tuple(problems), content, recording.region)
 
@@ -117,7 +123,11 @@ def _event_facts(recording: LabelledRecording, kind: str | None, quick: bool) ->
 def _label_facts(recording: LabelledRecording, kind: str | None, quick: bool) -> dict[str, Any]:
     """Figures of the labels; all labels are read, or a few if `quick`."""
     count, times = len(recording.labelled), recording.label_times
-    chosen = np.unique(np.linspace(0, count - 1, QUICK).astype(int)) if quick and count > QUICK else np.arange(count)
+    chosen = (
+        np.unique(np.linspace(0, count - 1, QUICK).astype(int))
+        if quick and count > QUICK
+        else np.arange(count)
+    )
     return {
         "labels_count": count,
         "labels_read": len(chosen),
@@ -131,24 +141,38 @@ def _is_empty(label: Any, kind: str | None) -> bool:
     """Whether boxes, a mask or a depth map are empty; labels of other kinds never are."""
     if kind == BOXES:
         return not len(label.label)
-    return bool((kind == MASK and (label == IGNORE).all()) or (kind == DEPTH and np.isnan(label).all()))
+    return bool(
+        (kind == MASK and (label == IGNORE).all()) or (kind == DEPTH and np.isnan(label).all())
+    )
 
 
 def _size(path: Path) -> int:
-    return sum(file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file())
+    return sum(
+        file.stat().st_size
+        for file in (path.rglob("*") if path.is_dir() else [path])
+        if file.is_file()
+    )
 
 
 def frame(found: Sequence[Checked]) -> pd.DataFrame:
     """Return the results as a data frame with one row per recording and one column per figure."""
     return pd.DataFrame(
-        {"split": each.split, "recording": each.name, **each.facts, "problems": " | ".join(map(str, each.problems))}
+        {
+            "split": each.split,
+            "recording": each.name,
+            **each.facts,
+            "problems": " | ".join(map(str, each.problems)),
+        }
         for each in found
     )
 
 
 def table(found: Sequence[Checked]) -> str:
     """Format the results as a table with one line per recording."""
-    cells = ([each.split, each.name, *(_cell(text, each.facts) for text in COLUMNS.values())] for each in found)
+    cells = (
+        [each.split, each.name, *(_cell(text, each.facts) for text in COLUMNS.values())]
+        for each in found
+    )
     rows = pd.DataFrame([["split", "recording", *COLUMNS], *cells])
     for column in (0, 1):
         rows[column] = rows[column].str.ljust(rows[column].str.len().max())
@@ -170,10 +194,14 @@ def problems(found: Sequence[Checked]) -> list[str]:
         other = first.setdefault(each.content, each)
         if each.content and other.split != each.split:
             what = f"this {each.split} recording is a copy of {other.name} in {other.split}"
-            lines.append(f"{each.name}: {what}; copy the right recording, or keep it in one of the splits")
+            lines.append(
+                f"{each.name}: {what}; copy the right recording, or keep it in one of the splits"
+            )
     labelled = (each for each in found if each.facts.get("labels_count"))
     try:
-        require_one_size("labelled recordings", ((each.name, each.region) for each in labelled if each.region))
+        require_one_size(
+            "labelled recordings", ((each.name, each.region) for each in labelled if each.region)
+        )
     except UserError as error:
         lines.append(str(error))
     return list(dict.fromkeys(lines))
@@ -194,7 +222,9 @@ def moment(recording: LabelledRecording, window: int, rule: Rule, norm_events: f
     windows, end = recording.windows[: window + 1], int(recording.windows[window, 1])
     image: Any = None
     filtered: Any = None
-    for each in range(min(int(np.searchsorted(windows[:, 0], end - SETTLING_US)), window), window + 1):
+    for each in range(
+        min(int(np.searchsorted(windows[:, 0], end - SETTLING_US)), window), window + 1
+    ):
         histogram = _histogram(recording, each, rule)
         seconds = float(windows[each, 1] - windows[each, 0]) / 1e6 / BINS
         counts = torch.from_numpy(histogram)[None]
@@ -208,18 +238,25 @@ def moment(recording: LabelledRecording, window: int, rule: Rule, norm_events: f
     return Moment(title, histogram[0], filtered[0, 0].numpy(), image[0].numpy(), label)
 
 
-def choose(recordings: Sequence[LabelledRecording], count: int, rule: Rule) -> list[tuple[LabelledRecording, int]]:
+def choose(
+    recordings: Sequence[LabelledRecording], count: int, rule: Rule
+) -> list[tuple[LabelledRecording, int]]:
     """Choose `count` windows, spread over recordings and time; around each place, take the one with most events.
 
-    Only windows that end at a label are candidates, if any do. Windows repeat only in recordings with too few of them.
+    Only windows that end at a label are candidates, if any do. Windows repeat only in recordings
+    with too few of them.
     """
-    found = [each for each in recordings if len(each.labelled)] or [each for each in recordings if len(each)]
+    found = [each for each in recordings if len(each.labelled)] or [
+        each for each in recordings if len(each)
+    ]
     if not found:
         where = recordings[0].path if recordings else "recordings"
         raise UserError(where, "has no label and no complete window to show", "check the data set")
     chosen = []
     for place in range(count):
-        recording = found[place * len(found) // count if len(found) >= count else place % len(found)]
+        recording = found[
+            place * len(found) // count if len(found) >= count else place % len(found)
+        ]
         windows = recording.labelled if len(recording.labelled) else np.arange(len(recording))
         first, end = (each * len(windows) // count for each in (place, place + 1))
         around = windows[np.linspace(first, max(first, end - 1), CANDIDATES).astype(int)].tolist()
@@ -245,7 +282,9 @@ def windows_at(recording: LabelledRecording, seconds: Sequence[float]) -> list[i
     return sorted({int(np.searchsorted(ends, each + 1e-9, side="right")) - 1 for each in seconds})
 
 
-def draw(shown: Sequence[Moment], classes: Sequence[str], path: Path, norm_events: float, high_pass: bool) -> None:
+def draw(
+    shown: Sequence[Moment], classes: Sequence[str], path: Path, norm_events: float, high_pass: bool
+) -> None:
     """Save a PNG, a row per moment: events, histogram (`high_pass`: intensity of Eq. 6), intensity of Eq. 7, labels."""
     labels = [each.label for each in shown if each.label is not None]
     second = "intensity, Eq. 6" if high_pass else "histogram: events per pixel"
@@ -253,7 +292,9 @@ def draw(shown: Sequence[Moment], classes: Sequence[str], path: Path, norm_event
     columns += ["labels (events grey or dark)"] if labels else []
     size = shown[0].intensity.shape
     colours = pictures.POLARITIES | pictures.colours_of(labels, classes)
-    figure, panels = pictures.make_panels(len(shown), columns, size, WIDTH, len(columns) - 1, colours)
+    figure, panels = pictures.make_panels(
+        len(shown), columns, size, WIDTH, len(columns) - 1, colours
+    )
     for axes, each in zip(panels, shown, strict=True):
         axes[0].set_ylabel(each.title, fontsize=9)
         pictures.show_events(axes[0], each.histogram)

@@ -23,7 +23,8 @@ from tespec.registry import DATASETS
 IMAGES = "imgs"  # folder of images, if the archive has them
 MASK_PLACES = ("segmentation_masks.zip", "segmentation_masks")
 SPEED = "ego_speed.npy"
-PARTS = (TIMES, f"events{STORE}", HEADER, INDEX, IMAGES, *MASK_PLACES)  # of a recording, packed or not
+# of a recording, packed or not
+PARTS = (TIMES, f"events{STORE}", HEADER, INDEX, IMAGES, *MASK_PLACES)
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -37,10 +38,11 @@ class Ddd17Protocol:
 class Ddd17(LabelledDataset):
     """DDD17 with EV-SegNet's labels: events of 346x260 px, masks of 6 classes.
 
-    Get it: https://github.com/Shathe/Ev-SegNet (labels and events in the format of ESS; if the links are dead, ask the
-    authors of https://github.com/uzh-rpg/ess). The recordings are from DDD17 (Binas et al. 2017), the labels from
-    EV-SegNet (Alonso and Murillo 2019). Licence: see these pages. Size: not measured by us; `check` prints the size of
-    the files and of packed events.
+    Get it: https://github.com/Shathe/Ev-SegNet (labels and events in the format of ESS; if the
+    links are dead, ask the authors of https://github.com/uzh-rpg/ess). The recordings are from
+    DDD17 (Binas et al. 2017), the labels from EV-SegNet (Alonso and Murillo 2019). Licence: see
+    these pages. Size: not measured by us; `check` prints the size of the files and of packed
+    events.
 
     Layout:
         ddd17/dir0/events.dat.t   ddd17/dir0/events.dat.xyp   ddd17/dir0/index/index_*.npy
@@ -49,8 +51,9 @@ class Ddd17(LabelledDataset):
 
     Also read: recordings in a subfolder data/, or in subfolders train/ and test/.
 
-    Mask n belongs to image n - 1 and has its time. Events accumulate over missing masks; those of the first mask start
-    at the previous image. Every mask is used. 200 of the 260 rows carry labels; the car's bonnet is below them.
+    Mask n belongs to image n - 1 and has its time. Events accumulate over missing masks; those of
+    the first mask start at the previous image. Every mask is used. 200 of the 260 rows carry
+    labels; the car's bonnet is below them.
 
     Args:
         protocol: `rows`, see `Ddd17Protocol`; other arguments are those of `LabelledDataset`.
@@ -67,8 +70,9 @@ class Ddd17(LabelledDataset):
     title = "DDD17"
     label_kind = MASK
     sensor = SENSOR
-    # Papers report on dir1, the test sequence of EV-SegNet. No validation split exists: uzh-rpg/ess calls dir1 "valid",
-    # and dir5, which has a single mask, "test" (datasets/ddd17_events_loader.py).
+    # Papers report on dir1, the test sequence of EV-SegNet. No validation split exists: uzh-rpg/ess
+    # calls dir1 "valid", and dir5, which has a single mask, "test"
+    # (datasets/ddd17_events_loader.py).
     splits = {  # noqa: RUF012  # instances set their own
         "train": ["dir0", "dir3", "dir4", "dir6", "dir7"],
         "test": ["dir1"],
@@ -83,13 +87,20 @@ class Ddd17(LabelledDataset):
         super().__init__(root, split, **options)
 
     def find(self, split: str, name: str) -> RecordingFiles:
-        # Some loaders read <root>/train/dir0 and <root>/test/dir1; the names decide on the split, not the folders.
-        folders = [folder / name for folder in search_folders(self.root) if (folder / name).is_dir()]
+        # Some loaders read <root>/train/dir0 and <root>/test/dir1; the names decide on the split,
+        # not the folders.
+        folders = [
+            folder / name for folder in search_folders(self.root) if (folder / name).is_dir()
+        ]
         if not folders:
             what = f"recording of the {split} split is missing"
             raise UserError(self.root / name, what, "copy it into the archive")
         folder = only_one(folders)
-        beside = tuple(folder / part for part in (INDEX, *MASK_PLACES, IMAGES, SPEED) if (folder / part).exists())
+        beside = tuple(
+            folder / part
+            for part in (INDEX, *MASK_PLACES, IMAGES, SPEED)
+            if (folder / part).exists()
+        )
         return RecordingFiles(name, split, EventSource(folder, self.given_sensor), beside)
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
@@ -97,20 +108,31 @@ class Ddd17(LabelledDataset):
         taken, following, _ = read_index(folder)
         place = next((folder / name for name in MASK_PLACES if (folder / name).exists()), None)
         if place is None:
-            raise UserError(folder, f"has neither {' nor '.join(MASK_PLACES)}", "copy the recording again")
+            raise UserError(
+                folder, f"has neither {' nor '.join(MASK_PLACES)}", "copy the recording again"
+            )
         masks = mask_names(place)
         images = np.array(list(masks), np.int64) - 1
         outside = images[(images < 0) | (images >= len(taken))] + 1
         if len(outside):
-            raise UserError(place, f"mask {outside[0]} matches none of {len(taken)} images", "copy the folder again")
+            raise UserError(
+                place,
+                f"mask {outside[0]} matches none of {len(taken)} images",
+                "copy the folder again",
+            )
         times = taken[images]
         start = taken[images[0] - 1] if images[0] else min(facts.t_first, times[0] - 1)
         if (np.diff(times, prepend=start) <= 0).any():
-            raise UserError(folder / INDEX, "the image times step back or repeat", "copy the folder again")
+            raise UserError(
+                folder / INDEX, "the image times step back or repeat", "copy the folder again"
+            )
         if (needed := int(following[images].max())) > (count := facts.count + facts.dropped):
             what = f"truncated: {count} events, but the masks need {needed}"
             raise UserError(folder / EVENTS, what, "copy the event files again")
-        labels, region = MaskFiles(place, tuple(masks.values())), Region(self.protocol.rows, facts.width)
+        labels, region = (
+            MaskFiles(place, tuple(masks.values())),
+            Region(self.protocol.rows, facts.width),
+        )
         ego_speed = None
         if (folder / SPEED).is_file():
             speed = load_array(folder / SPEED)
@@ -124,4 +146,7 @@ class Ddd17(LabelledDataset):
     def is_called(cls, path: Path, name: str) -> bool:
         """Whether a file or folder belongs to the recording `name`; unrelated folders of this name do not count."""
         folders = [folder for folder in (path, *path.parents)[:LEVELS] if folder.name == name]
-        return any(not folder.exists() or any((folder / part).exists() for part in PARTS) for folder in folders)
+        return any(
+            not folder.exists() or any((folder / part).exists() for part in PARTS)
+            for folder in folders
+        )

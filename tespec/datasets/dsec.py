@@ -20,7 +20,8 @@ from tespec.registry import DATASETS
 # In a sequence's folder; {classes} is 11 or 19, {name} the sequence.
 EVENTS = (
     "events/left/events.h5",  # train_events.zip, test_events.zip
-    "events_left/events.h5",  # {name}_events_left.zip, as unpacked by uzh-rpg/E-RAFT (download_dsec_test.py)
+    # {name}_events_left.zip, as unpacked by uzh-rpg/E-RAFT (download_dsec_test.py)
+    "events_left/events.h5",
 )
 RECTIFY = "rectify_map.h5"  # next to the events
 MASKS = (
@@ -28,7 +29,8 @@ MASKS = (
     "semantic/left/{classes}classes",  # README of uzh-rpg/DSEC
     "semantic/{classes}classes/data",  # code of uzh-rpg/ess (DSEC/dataset/sequence.py)
     "semantic/{classes}classes",
-    # train_semantic_segmentation.zip; Yan98/Event-Camera-Data-Dense-Pre-training (data/DESC_dataset.py)
+    # train_semantic_segmentation.zip; Yan98/Event-Camera-Data-Dense-Pre-training
+    # (data/DESC_dataset.py)
     "{classes}classes",
 )
 TIMES = (  # of the masks
@@ -46,7 +48,8 @@ class DsecProtocol:
     """Labels to use, and alignment of events with them."""
 
     rows: PositiveInt  # upper rows of the sensor that carry labels
-    labels: Literal["all", "ess"]  # "ess": every second label from the seventh on, as in uzh-rpg/ess and ECDDP
+    # "ess": every second label from the seventh on, as in uzh-rpg/ess and ECDDP
+    labels: Literal["all", "ess"]
     rectify: Flag  # whether events are moved to rectified pixels, where the labels are
 
 
@@ -55,8 +58,8 @@ class Dsec(LabelledDataset):
     """DSEC-Semantic: events of 640x480 px, masks of 11 or 19 classes at 20 Hz.
 
     Get it: https://dsec.ifi.uzh.ch/dsec-datasets/download/ (no registration), labels at
-    https://dsec.ifi.uzh.ch/dsec-semantic/. Licence: see these pages. Size: 125 GB for the events of the full training
-    set, 89 MB for the labels; 11 sequences have labels.
+    https://dsec.ifi.uzh.ch/dsec-semantic/. Licence: see these pages. Size: 125 GB for the events of
+    the full training set, 89 MB for the labels; 11 sequences have labels.
 
     Layout:
         dsec/train/zurich_city_00_a/events/left/events.h5
@@ -65,15 +68,19 @@ class Dsec(LabelledDataset):
         dsec/train/zurich_city_00_a/semantic/timestamps.txt
         the same for 01_a 02_a 04_a 05_a 06_a 07_a 08_a in train, 13_a 14_c 15_a in test
 
-    Also read: the official archives unpacked side by side (train_events, train_semantic_segmentation, ...) or into one
-    folder, the layout of the ESS code (semantic/11classes/data), times of masks named as in the label archive
-    (<sequence>_semantic_timestamps.txt) next to the masks or above, events_left/events.h5, and sequences directly in
-    the folder. The number of `classes` in the settings, 11 or 19, selects the masks.
+    Also read: the official archives unpacked side by side (train_events,
+    train_semantic_segmentation, ...) or into one folder, the layout of the ESS code
+    (semantic/11classes/data), times of masks named as in the label archive
+    (<sequence>_semantic_timestamps.txt) next to the masks or above, events_left/events.h5, and
+    sequences directly in the folder. The number of `classes` in the settings, 11 or 19, selects the
+    masks.
 
-    Events are moved to the nearest rectified pixel, where the labels are. 440 of the 480 rows carry labels.
+    Events are moved to the nearest rectified pixel, where the labels are. 440 of the 480 rows carry
+    labels.
 
     Args:
-        protocol: `rows`, `labels` and `rectify`, see `DsecProtocol`; other arguments are those of `LabelledDataset`.
+        protocol: `rows`, `labels` and `rectify`, see `DsecProtocol`; other arguments are those of
+            `LabelledDataset`.
 
     Example:
         >>> from tespec.sample import make_world
@@ -87,9 +94,12 @@ class Dsec(LabelledDataset):
     title = "DSEC"
     label_kind = MASK
     sensor = SENSOR
-    # As in uzh-rpg/ess (DSEC/dataset/provider.py), which has no validation split: it validates on its test sequences.
+    # As in uzh-rpg/ess (DSEC/dataset/provider.py), which has no validation split: it validates on
+    # its test sequences.
     splits = {  # noqa: RUF012  # instances set their own
-        "train": [f"zurich_city_{number}_a" for number in ("00", "01", "02", "04", "05", "06", "07", "08")],
+        "train": [
+            f"zurich_city_{number}_a" for number in ("00", "01", "02", "04", "05", "06", "07", "08")
+        ],
         "test": ["zurich_city_13_a", "zurich_city_14_c", "zurich_city_15_a"],
     }
     protocol_type = DsecProtocol
@@ -98,9 +108,18 @@ class Dsec(LabelledDataset):
     def __init__(self, root: Path | str, split: str = TRAIN, **options: Any) -> None:
         super().__init__(root, split, **options)
         if len(self.classes) not in (11, 19):
-            raise UserError("classes", f"{len(self.classes)} are listed, but DSEC has masks of 11 or 19", "list those")
+            raise UserError(
+                "classes",
+                f"{len(self.classes)} are listed, but DSEC has masks of 11 or 19",
+                "list those",
+            )
         self._search = search_folders(self.root)
-        masks = [self._masks(folder) for names in self.splits.values() for name in names for folder in self._of(name)]
+        masks = [
+            self._masks(folder)
+            for names in self.splits.values()
+            for name in names
+            for folder in self._of(name)
+        ]
         layouts = sorted({layout for layout in masks if layout})
         self.layout = f"masks in {' and '.join(layouts)}" if layouts else "no labels"
 
@@ -116,17 +135,24 @@ class Dsec(LabelledDataset):
     def find(self, split: str, name: str) -> RecordingFiles:
         if not (folders := self._of(name)):
             what = f"recording of the {split} split is missing"
-            raise UserError(self.root / name, what, "copy it there, or into a train, val or test folder")
+            raise UserError(
+                self.root / name, what, "copy it there, or into a train, val or test folder"
+            )
         if not (labelled := [folder for folder in folders if self._masks(folder)]):
             what = f"holds no masks of {len(self.classes)} classes in any known layout"
             raise UserError(folders[0], what, "copy the labels of DSEC-Semantic next to the events")
         labels = only_one(labelled)
-        masks, times = labels / str(self._masks(labels)), [labels / path.format(name=name) for path in TIMES]
+        masks, times = (
+            labels / str(self._masks(labels)),
+            [labels / path.format(name=name) for path in TIMES],
+        )
         stamps = next((path for path in times if path.is_file()), times[-1])
         paths = [folder / path for folder in folders for path in EVENTS]
         events = only_one([path for path in paths if is_there(path)] or paths[:1])
         rectify = events.with_name(RECTIFY) if self.protocol.rectify else None
-        return RecordingFiles(name, split, EventSource(events, self.given_sensor, rectify), (masks, stamps))
+        return RecordingFiles(
+            name, split, EventSource(events, self.given_sensor, rectify), (masks, stamps)
+        )
 
     def open(self, files: RecordingFiles) -> LabelledRecording:
         masks, stamps = files.beside
@@ -136,9 +162,13 @@ class Dsec(LabelledDataset):
             what = f"holds {len(times)} times for {len(names)} masks in {masks.name}"
             raise UserError(stamps, what, "copy masks and times again")
         chosen = LABEL_SETS[self.protocol.labels]
-        spacing = (chosen.step or 1) * (int(np.median(np.diff(times))) if len(times) > 1 else 50_000)
+        spacing = (chosen.step or 1) * (
+            int(np.median(np.diff(times))) if len(times) > 1 else 50_000
+        )
         times, names = times[chosen], names[chosen]
         if not len(times):
-            raise UserError(stamps, f"protocol.labels={self.protocol.labels} leaves no label", "set it to all")
+            raise UserError(
+                stamps, f"protocol.labels={self.protocol.labels} leaves no label", "set it to all"
+            )
         region = Region(self.protocol.rows, files.source.facts.width)
         return self.labelled(files, region, MaskFiles(masks, names), times, int(times[0]) - spacing)

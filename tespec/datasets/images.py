@@ -28,11 +28,13 @@ from tespec.datasets.recording import Recording, window_us
 from tespec.datasets.splits import split_folders, split_named
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
-FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # suffixes can hide others; Pillow opens some with external programs
+# suffixes can hide others; Pillow opens some with external programs
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 HELD_OUT_SHARE = 0.1
 HASHED = 256  # images of a folder whose content goes into its fingerprint
-WIDE = ("I", "F")  # first letters of Pillow's modes with more than 8 bits, whose values it would clip at 255
+# first letters of Pillow's modes with more than 8 bits, whose values it would clip at 255
+WIDE = ("I", "F")
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet
 GREY_MEAN, GREY_DEVIATION = 0.449, 0.226
 MIDDLE = round(255 * GREY_MEAN)  # fill value outside of a frame
@@ -44,8 +46,8 @@ Augment = Callable[[NDArray[np.uint8], np.random.Generator], NDArray[np.uint8]]
 class ImageFolder:
     """Paths of training and held-out images, and the names of their folders as `classes`.
 
-    Images that lie directly in `root` or in a split folder are without a class (`flat`). Folders of test splits
-    (`excluded_test`) and folders next to split folders (`left_out`) are not used.
+    Images that lie directly in `root` or in a split folder are without a class (`flat`). Folders of
+    test splits (`excluded_test`) and folders next to split folders (`left_out`) are not used.
     """
 
     root: Path
@@ -82,32 +84,43 @@ class ImageFolder:
 def open_images(root: Path) -> ImageFolder:
     """Find all images below `root` except those of test splits; images of validation splits are held out.
 
-    Without a validation split, the tenth of each folder whose names have the lowest hashes is held out, at least one
-    image of each folder with two or more. Files are listed once, without a `stat` of each.
+    Without a validation split, the tenth of each folder whose names have the lowest hashes is held
+    out, at least one image of each folder with two or more. Files are listed once, without a `stat`
+    of each.
     """
     if not root.is_dir():
         raise UserError(root, "is not a folder", "give a folder of images")
     found = sorted(Path(entry.path) for entry in entries_below(root) if _is_image(entry))
     splits = split_recordings(root, sorted({path.parent for path in found}))
     split = {folder: name for name in (TRAIN, HELD_OUT) for folder in splits[name]}
-    train, held_out = ([path for path in found if split.get(path.parent) == name] for name in (TRAIN, HELD_OUT))
+    train, held_out = (
+        [path for path in found if split.get(path.parent) == name] for name in (TRAIN, HELD_OUT)
+    )
     if len(train) + len(held_out) < 2:
         what = f"holds {len(train) + len(held_out)} images ({', '.join(ENDINGS)})"
         raise UserError(root, what, "give a folder with at least two")
     if not held_out:
-        by_hash = sorted(train, key=lambda path: hashlib.sha256(path.relative_to(root).as_posix().encode()).digest())
+        by_hash = sorted(
+            train,
+            key=lambda path: hashlib.sha256(path.relative_to(root).as_posix().encode()).digest(),
+        )
         of_folder: dict[Path, list[Path]] = {}
         for path in by_hash:
             of_folder.setdefault(path.parent, []).append(path)
         several = [own for own in of_folder.values() if len(own) > 1] or [by_hash]
-        held_out = sorted(path for own in several for path in own[: max(1, round(HELD_OUT_SHARE * len(own)))])
+        held_out = sorted(
+            path for own in several for path in own[: max(1, round(HELD_OUT_SHARE * len(own)))]
+        )
         train = sorted(set(train) - set(held_out))
     if not train:
         raise UserError(root, "holds images only in val", "put training images into train")
     folders = sorted({path.parent for path in (*train, *held_out)})
     flat = tuple(folder for folder in folders if folder == root or _is_split(folder, split[folder]))
     classes = sorted({folder.name for folder in folders if folder not in flat})
-    unused = [tuple(folder.relative_to(root).as_posix() for folder in splits[name]) for name in (TEST, LEFT_OUT)]
+    unused = [
+        tuple(folder.relative_to(root).as_posix() for folder in splits[name])
+        for name in (TEST, LEFT_OUT)
+    ]
     return ImageFolder(root, tuple(train), tuple(held_out), tuple(classes), flat, *unused)
 
 
@@ -135,16 +148,20 @@ def read_image(path: Path, channels: int) -> Image.Image:
         raise UserError(path, "not a readable image", "copy it again or remove it") from error
 
 
-def as_input(pixels: Tensor, rgb: tuple[Sequence[float], Sequence[float]] = (MEAN, DEVIATION)) -> Tensor:
+def as_input(
+    pixels: Tensor, rgb: tuple[Sequence[float], Sequence[float]] = (MEAN, DEVIATION)
+) -> Tensor:
     """Normalise pixels (..., C, H, W) uint8 to float32; float32 is returned as it is.
 
-    Grey pixels are normalised by ImageNet's statistics, and RGB ones by the means and deviations `rgb`, ImageNet's by
-    default.
+    Grey pixels are normalised by ImageNet's statistics, and RGB ones by the means and deviations
+    `rgb`, ImageNet's by default.
     """
     if pixels.dtype is not torch.uint8:
         return pixels
     mean, deviation = ((GREY_MEAN,), (GREY_DEVIATION,)) if pixels.shape[-3] == 1 else rgb
-    of_channels = torch.tensor((mean, deviation)).to(pixels.device, non_blocking=True)[..., None, None]
+    of_channels = torch.tensor((mean, deviation)).to(pixels.device, non_blocking=True)[
+        ..., None, None
+    ]
     return (pixels.float() / 255 - of_channels[0]) / of_channels[1]
 
 
@@ -167,24 +184,34 @@ def seeded(*seed: int) -> Iterator[None]:
 class ImageBatches(Dataset[dict[str, Tensor]]):
     """Batches by step: `views` (B, count, C, H, W) uint8 or float32, see `as_input`, and `labels` (B,) int64.
 
-    Each of `views` turns an RGB image into a view (C, H, W), possibly at random, see `seeded`. Each epoch shows every
-    image once, in a different order.
+    Each of `views` turns an RGB image into a view (C, H, W), possibly at random, see `seeded`. Each
+    epoch shows every image once, in a different order.
     """
 
     def __init__(
-        self, folder: ImageFolder, views: Sequence[ViewOf], batch_size: int, seed: int, shard: Shard = WHOLE
+        self,
+        folder: ImageFolder,
+        views: Sequence[ViewOf],
+        batch_size: int,
+        seed: int,
+        shard: Shard = WHOLE,
     ) -> None:
         self._folder, self._of, self._batch, self._seed = folder, views, batch_size, seed
         self._share = lanes_of(batch_size, shard)
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
         positions = [step * self._batch + row for row in self._share]
-        paths = [self._folder.train[number] for number in shuffled(positions, len(self._folder.train), self._seed)]
+        paths = [
+            self._folder.train[number]
+            for number in shuffled(positions, len(self._folder.train), self._seed)
+        ]
         seeds = [[self._seed, *b"views", position] for position in positions]
         return _views(self._folder, paths, self._of, seeds)
 
 
-def held_out_batch(folder: ImageFolder, paths: Sequence[Path], views: Sequence[ViewOf]) -> dict[str, Tensor]:
+def held_out_batch(
+    folder: ImageFolder, paths: Sequence[Path], views: Sequence[ViewOf]
+) -> dict[str, Tensor]:
     """Load a batch like those of `ImageBatches`, with the same random views of an image in every run."""
     return _views(folder, paths, views, [[*b"held out", *path.name.encode()] for path in paths])
 
@@ -197,7 +224,10 @@ def _views(
         image = read_image(path, 3)
         with seeded(*seed):
             drawn.append(torch.stack([view(image) for view in views]))
-    return {"views": torch.stack(drawn), "labels": torch.tensor([folder.label(path) for path in paths])}
+    return {
+        "views": torch.stack(drawn),
+        "labels": torch.tensor([folder.label(path) for path in paths]),
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +239,9 @@ class Paired(Recording):
     def image(self, index: int) -> NDArray[np.uint8]:
         """Frame (1, H, W) uint8 at the end of a window, resized to the size of the histograms."""
         size = (self.region.width, self.region.height)
-        return np.array(read_image(self.images[index], 1).resize(size, Image.Resampling.BILINEAR), np.uint8)[None]
+        return np.array(
+            read_image(self.images[index], 1).resize(size, Image.Resampling.BILINEAR), np.uint8
+        )[None]
 
 
 def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
@@ -217,17 +249,28 @@ def paired(recordings: Sequence[Recording], window_ms: float) -> list[Paired]:
     found, length = [], window_us(window_ms)
     for recording in (each for each in recordings if (each.path / IMAGES).is_dir() and len(each)):
         times, *_ = read_index(recording.path)
-        every = ((re.search(r"\d+$", path.stem), path) for path in (recording.path / IMAGES).glob("[!.]*.png"))
+        every = (
+            (re.search(r"\d+$", path.stem), path)
+            for path in (recording.path / IMAGES).glob("[!.]*.png")
+        )
         paths = {int(number[0]): path for number, path in every if number}
         first, last = int(recording.windows[0, 0]) + length, int(recording.windows[-1, 1])
-        kept = [number for number, time in enumerate(times.tolist()) if first <= time <= last and number + 1 in paths]
+        kept = [
+            number
+            for number, time in enumerate(times.tolist())
+            if first <= time <= last and number + 1 in paths
+        ]
         if kept:
             windows = np.stack([times[kept] - length, times[kept]], axis=1)
             images = tuple(paths[number + 1] for number in kept)
-            found.append(Paired(recording.name, recording.source, recording.region, windows, images))
+            found.append(
+                Paired(recording.name, recording.source, recording.region, windows, images)
+            )
     if not found:
         where = recordings[0].path if recordings else "recordings"
-        raise UserError(where, f"no recording has images in {IMAGES}/", "give recordings of the DDD17 archive")
+        raise UserError(
+            where, f"no recording has images in {IMAGES}/", "give recordings of the DDD17 archive"
+        )
     return found
 
 
@@ -235,7 +278,9 @@ def subsample(recordings: Sequence[Paired], count: int) -> list[Paired]:
     """Keep at most `count` windows, but at least one per recording, spread evenly over each recording."""
     parts, most = [], max(1, count // len(recordings))
     for recording in recordings:
-        places = np.unique(np.linspace(0, len(recording) - 1, min(most, len(recording))).round().astype(int))
+        places = np.unique(
+            np.linspace(0, len(recording) - 1, min(most, len(recording))).round().astype(int)
+        )
         images = tuple(recording.images[place] for place in places.tolist())
         parts.append(replace(recording, windows=recording.windows[places], images=images))
     return parts
@@ -244,8 +289,8 @@ def subsample(recordings: Sequence[Paired], count: int) -> list[Paired]:
 class PairBatches(Dataset[dict[str, Tensor]]):
     """Batches by step: `histograms` (B, 1, 2*bins, H, W) uint8 and `images` (B, 1, 1, H, W) uint8, at random times.
 
-    Both get the same flip and zoom, sampled anew for each pair; `augment` changes only the histogram. Each epoch shows
-    every pair once, in a different order.
+    Both get the same flip and zoom, sampled anew for each pair; `augment` changes only the
+    histogram. Each epoch shows every pair once, in a different order.
     """
 
     def __init__(
@@ -258,11 +303,18 @@ class PairBatches(Dataset[dict[str, Tensor]]):
     ) -> None:
         self._settings, self._seed, self._augment = settings, seed, augment
         self._share = lanes_of(settings.batch_size, shard)
-        self._pairs = [(recording, window) for recording in recordings for window in range(len(recording))]
+        self._pairs = [
+            (recording, window) for recording in recordings for window in range(len(recording))
+        ]
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
-        settings, positions = self._settings, [step * self._settings.batch_size + row for row in self._share]
-        pairs = [self._pairs[number] for number in shuffled(positions, len(self._pairs), self._seed)]
+        settings, positions = (
+            self._settings,
+            [step * self._settings.batch_size + row for row in self._share],
+        )
+        pairs = [
+            self._pairs[number] for number in shuffled(positions, len(self._pairs), self._seed)
+        ]
         size = (self._pairs[0][0].region.height, self._pairs[0][0].region.width)
         histograms = np.empty((len(pairs), 1, 2 * settings.bins, *size), np.uint8)
         images = np.empty((len(pairs), 1, 1, *size), np.uint8)

@@ -25,7 +25,15 @@ from tespec.events.readers.hdf5 import AGAIN, part, translate_errors
 MASK, DEPTH, BOXES = "mask", "depth", "boxes"  # kinds of labels
 IGNORE = 255
 NUMBER = re.compile(r"(\d+)\.png$")
-DAMAGED_ZIP = (OSError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, RuntimeError)
+DAMAGED_ZIP = (
+    OSError,
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    KeyError,
+    ValueError,
+    RuntimeError,
+)
 DAMAGED_PNG = (OSError, SyntaxError, ValueError, IndexError, Image.DecompressionBombError)
 SAMPLED = 16  # depth maps per recording with a checksum; all of them are tens of GB
 STANDING = 0.1  # m/s below which the camera counts as standing
@@ -40,11 +48,15 @@ def mask_names(place: Path) -> dict[int, str]:
     found: dict[int, str] = {}
     for name in names:
         match = NUMBER.search(name)
-        if match is None or PurePosixPath(name).name.startswith("."):  # macOS adds "._" twins to archives
+        if match is None or PurePosixPath(name).name.startswith(
+            "."
+        ):  # macOS adds "._" twins to archives
             continue
         if (other := found.setdefault(int(match[1]), name)) != name:
             what, remedy = f"{other} and {name} are both mask {int(match[1])}", "keep one of them"
-            if (folders := [str(PurePosixPath(each).parent) for each in (other, name)])[0] != folders[1]:
+            if (folders := [str(PurePosixPath(each).parent) for each in (other, name)])[
+                0
+            ] != folders[1]:
                 what = f"mask {int(match[1])} is in the folders {folders[0]} and {folders[1]} inside it"
                 remedy = "keep the folder of the masks whose pixels are class indices"
             raise UserError(place, what, remedy)
@@ -127,7 +139,11 @@ class DepthMaps:
 
     def checksums(self) -> list[int]:
         """CRC-32 of up to 16 maps, spread over the recording."""
-        places = np.unique(np.linspace(0, len(self.maps) - 1, SAMPLED).astype(int)).tolist() if self.maps else []
+        places = (
+            np.unique(np.linspace(0, len(self.maps) - 1, SAMPLED).astype(int)).tolist()
+            if self.maps
+            else []
+        )
         return [zlib.crc32(self[place].tobytes()) for place in places]
 
 
@@ -140,14 +156,17 @@ def read_stamps(path: Path) -> NDArray[np.int64]:
     except (ValueError, OverflowError, OSError) as error:
         raise UserError(path, "must have one integer per line", AGAIN) from error
     if not len(times) or (np.diff(times) <= 0).any():
-        raise UserError(path, "its times step back or repeat" if len(times) else "the file is empty", AGAIN)
+        raise UserError(
+            path, "its times step back or repeat" if len(times) else "the file is empty", AGAIN
+        )
     return times
 
 
 def speed_at(root: Path, name: str, times: NDArray[np.int64]) -> NDArray[np.float32] | None:
     """Interpolate the camera's speed (N,) float32 in m/s at `times` (N,) in us; None if the data set has no speeds.
 
-    `<root>/ego_speed/<name>.npy` holds (M, 2) floats: rising times in us on the recording's clock, and speeds in m/s.
+    `<root>/ego_speed/<name>.npy` holds (M, 2) floats: rising times in us on the recording's clock,
+    and speeds in m/s.
     """
     path = root / "ego_speed" / f"{name}.npy"
     if not path.is_file():
@@ -177,7 +196,9 @@ def with_checks(recording: LabelledRecording, kind: str, classes: int) -> Labell
     return replace(recording, labels=Subset(labels, np.arange(len(labels)), check))
 
 
-def _check(labels: Labels, where: str, kind: str, size: Size, classes: int, label: Any, index: int) -> None:
+def _check(
+    labels: Labels, where: str, kind: str, size: Size, classes: int, label: Any, index: int
+) -> None:
     if fault := (_box_fault if kind == BOXES else _map_fault)(label, kind, size, classes):
         file = f" ({labels.names[index]})" if isinstance(labels, MaskFiles) else ""
         raise UserError(f"{where}, label {index}{file}", *fault)
@@ -192,7 +213,10 @@ def _map_fault(label: Any, kind: str, size: Size, classes: int) -> tuple[str, st
         what = f"{kind} has {label.shape[1]}x{label.shape[0]} px, but the histograms have {size[1]}x{size[0]}"
         return what, "give labels at the size of the histograms"
     if kind == MASK and len(wrong := label[(label >= classes) & (label != IGNORE)]):
-        return f"mask holds class {wrong[0]} of {classes}", "list all classes, or give 255 for unlabelled pixels"
+        return (
+            f"mask holds class {wrong[0]} of {classes}",
+            "list all classes, or give 255 for unlabelled pixels",
+        )
     if kind == DEPTH and len(wrong := label[~(np.isnan(label) | ((label > 0) & (label < np.inf)))]):
         return f"depth holds {wrong[0]:g} m", "give m above 0, and NaN for unknown depth"
     return None
@@ -201,14 +225,25 @@ def _map_fault(label: Any, kind: str, size: Size, classes: int) -> tuple[str, st
 def _box_fault(label: Any, kind: str, size: Size, classes: int) -> tuple[str, str] | None:
     """Error and remedy for boxes in px of histograms of `size` (H, W); None if they are valid."""
     if not isinstance(label, Boxes):
-        return f"{kind} are {_described(label)}", "give tespec.core.boxes.make_boxes(corners, classes)"
+        return (
+            f"{kind} are {_described(label)}",
+            "give tespec.core.boxes.make_boxes(corners, classes)",
+        )
     (left, top, right, bottom), numbers = label.corners.T, label.label
     # Downsampling to an integer size leaves boxes up to 1 px beyond the border.
     inside = (left >= 0) & (top >= 0) & (right <= size[1] + 1) & (bottom <= size[0] + 1)
     for wrong, what, remedy in (
         (~inside, f"is outside of {size[1]}x{size[0]} px", "give corners in px of the histograms"),
-        ((right < left) | (bottom < top), "has left > right or top > bottom", "give left, top, right, bottom"),
-        ((numbers < 0) | (numbers >= (classes or np.inf)), "has an unknown class", "list all classes"),
+        (
+            (right < left) | (bottom < top),
+            "has left > right or top > bottom",
+            "give left, top, right, bottom",
+        ),
+        (
+            (numbers < 0) | (numbers >= (classes or np.inf)),
+            "has an unknown class",
+            "list all classes",
+        ),
     ):
         if wrong.any():
             number = int(np.argmax(wrong))
@@ -218,4 +253,8 @@ def _box_fault(label: Any, kind: str, size: Size, classes: int) -> tuple[str, st
 
 
 def _described(value: Any) -> str:
-    return f"{value.dtype} of shape {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+    return (
+        f"{value.dtype} of shape {value.shape}"
+        if isinstance(value, np.ndarray)
+        else f"a {type(value).__name__}"
+    )

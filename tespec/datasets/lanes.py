@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 Indices = NDArray[np.int64]
-Playlist = tuple[Indices, Indices, Indices]  # recordings in order, cumulative chunks, first window by recording
-Shard = tuple[int, int]  # index and number of the shards of a batch: one per rank and gradient accumulation step
+# recordings in order, cumulative chunks, first window by recording
+Playlist = tuple[Indices, Indices, Indices]
+# index and number of the shards of a batch: one per rank and gradient accumulation step
+Shard = tuple[int, int]
 WHOLE: Shard = (0, 1)
 
 
@@ -19,7 +21,8 @@ class Slot(NamedTuple):
 
     recording: int  # index
     first: int  # index of the chunk's first window
-    pass_index: int  # of the pass over a recording within the lane; augmentation is sampled once per pass
+    # of the pass over a recording within the lane; augmentation is sampled once per pass
+    pass_index: int
     fresh: bool  # whether the state is reset
 
 
@@ -27,23 +30,26 @@ class Slot(NamedTuple):
 class Lanes:
     """Playlists of a batch: slot i plays lane i, an endless seeded playlist of chunks of consecutive windows.
 
-    A pass over a recording plays as many complete chunks as fit; recordings shorter than a chunk are never played. The
-    offset of the first chunk changes with each epoch, so that every window is played within as many epochs as a chunk
-    has windows.
+    A pass over a recording plays as many complete chunks as fit; recordings shorter than a chunk
+    are never played. The offset of the first chunk changes with each epoch, so that every window is
+    played within as many epochs as a chunk has windows.
     """
 
     lengths: tuple[int, ...]  # number of windows of each recording
     segments: int  # windows per chunk
     count: int  # number of lanes, the batch size
     seed: int
-    # Share of the lanes, rounded to complete lanes, that play a random chunk with a reset state at each step instead of
-    # streams (RVT's mixed sampling).
+    # Share of the lanes, rounded to complete lanes, that play a random chunk with a reset state at
+    # each step instead of streams (RVT's mixed sampling).
     random_share: float = 0.0
-    # Windows of each recording, rising, at which random chunks end; None: any. A chunk that would begin before the
-    # recording begins with it instead.
+    # Windows of each recording, rising, at which random chunks end; None: any. A chunk that would
+    # begin before the recording begins with it instead.
     ends: tuple[Indices, ...] | None = None
-    # Cache of each lane's current playlist, so that the cost of a step does not grow with the number of recordings.
-    _known: dict[int, tuple[int, Playlist]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    # Cache of each lane's current playlist, so that the cost of a step does not grow with the
+    # number of recordings.
+    _known: dict[int, tuple[int, Playlist]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def playable(self) -> bool:
@@ -99,7 +105,11 @@ class Lanes:
         found = [np.empty((0, 2), np.int64)]
         for number, length in enumerate(self.lengths):
             ends = np.arange(length) if self.ends is None else self.ends[number]
-            firsts = np.unique(np.maximum(ends - self.segments + 1, 0)) if length >= self.segments else ends[:0]
+            firsts = (
+                np.unique(np.maximum(ends - self.segments + 1, 0))
+                if length >= self.segments
+                else ends[:0]
+            )
             found.append(np.column_stack([np.full_like(firsts, number), firsts]))
         return np.concatenate(found)
 

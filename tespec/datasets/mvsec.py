@@ -22,20 +22,22 @@ LATEST = 1e11  # s, the year 5138; in us it is exact in 64 bits
 class Mvsec(LabelledDataset):
     """MVSEC: events of 346x260 px, depth at 20 Hz.
 
-    Get it: https://daniilidis-group.github.io/mvsec/download/ (no registration), HDF5 files, "outdoor_day" and
-    "outdoor_night". Licence: see this page. Size: not measured by us; `check` prints that of files and packed events.
+    Get it: https://daniilidis-group.github.io/mvsec/download/ (no registration), HDF5 files,
+    "outdoor_day" and "outdoor_night". Licence: see this page. Size: not measured by us; `check`
+    prints that of files and packed events.
 
     Layout:
         mvsec/outdoor_day2_data.hdf5     mvsec/outdoor_day2_gt.hdf5
         the same for outdoor_day1, outdoor_night1, outdoor_night2, outdoor_night3
 
-    Also read: the same files in subfolders, such as outdoor_day/ and outdoor_night/ of the download page. They are
-    read without conversion.
+    Also read: the same files in subfolders, such as outdoor_day/ and outdoor_night/ of the download
+    page. They are read without conversion.
 
-    Labels have the times of the depth maps; images, which differ in number, are not used. The ground truth is
-    depth_image_raw, since depth_image_rect is at rectified pixels and the events are not. The events of a map are those
-    since the previous map. Maps less than one label spacing after the first event, or more than one after the last, are
-    left out and counted. Maps without any depth remain labels.
+    Labels have the times of the depth maps; images, which differ in number, are not used. The
+    ground truth is depth_image_raw, since depth_image_rect is at rectified pixels and the events
+    are not. The events of a map are those since the previous map. Maps less than one label spacing
+    after the first event, or more than one after the last, are left out and counted. Maps without
+    any depth remain labels.
 
     Args: those of `LabelledDataset`; there are no options in `protocol`.
 
@@ -51,8 +53,9 @@ class Mvsec(LabelledDataset):
     title = "MVSEC"
     label_kind = DEPTH
     sensor = SENSOR
-    # As in the paper. HMNet has no validation split (experiments/depth/config/hmnet_B3.py); e2depth and RAMNet validate
-    # on a time segment of outdoor_day2, in separate folders (uzh-rpg/rpg_ramnet, RAM_Net/configs/*_mvsec.json).
+    # As in the paper. HMNet has no validation split (experiments/depth/config/hmnet_B3.py); e2depth
+    # and RAMNet validate on a time segment of outdoor_day2, in separate folders
+    # (uzh-rpg/rpg_ramnet, RAM_Net/configs/*_mvsec.json).
     splits = {  # noqa: RUF012  # instances set their own
         "train": ["outdoor_day2"],
         "test": ["outdoor_day1", "outdoor_night1", "outdoor_night2", "outdoor_night3"],
@@ -63,7 +66,9 @@ class Mvsec(LabelledDataset):
         places = [folder / f"{name}{DATA}" for folder in (self.root, *sorted(self.root.iterdir()))]
         found = [path for path in places if is_there(path)]
         if not found:
-            raise UserError(places[0], f"recording of the {split} split is missing", "copy it into the folder")
+            raise UserError(
+                places[0], f"recording of the {split} split is missing", "copy it into the folder"
+            )
         data = only_one(found)
         truth = data.with_name(f"{name}{TRUTH}")
         if not truth.is_file():
@@ -77,7 +82,8 @@ class Mvsec(LabelledDataset):
             seconds = dataset(truth, name, "f")[()].astype(np.float64)  # since 1970
         if not len(seconds) or not (np.abs(seconds) < LATEST).all():
             raise UserError(truth, f"{name} is empty or has invalid times", AGAIN)
-        times = np.rint(seconds * 1e6).astype(np.int64)  # float64 resolves 0.24 us, so this is exact
+        # float64 resolves 0.24 us, so this is exact
+        times = np.rint(seconds * 1e6).astype(np.int64)
         if (np.diff(times) <= 0).any():
             raise UserError(truth, f"the times in {name} step back or repeat", AGAIN)
         if len(times) != count:

@@ -29,14 +29,18 @@ ARCHIVE = "RVT's preprocessed archive"  # layout
 # Event files: Prophesee's, and those of RVT (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py).
 EVENT_FILES, BOX_FILE = ("_td.dat.h5", "_td.h5", "_td.dat"), "_bbox.npy"
 LABELS = Path("labels_v2") / "labels.npz"  # in a recording folder of RVT's archives
-ROW_OF_FRAME = "objframe_idx_2_label_idx"  # in the same file: row of the first box of each label frame
+# in the same file: row of the first box of each label frame
+ROW_OF_FRAME = "objframe_idx_2_label_idx"
 EVERY = ("*",)  # in place of a split's names: every recording in its folder
 
-FIRST_LABEL_US = 100_000  # earlier label frames are left out (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py)
-LATEST_FIRST_US = 1_000_000  # the first event is earlier if the clock starts with the recording, as in the archives
+# earlier label frames are left out (uzh-rpg/RVT, scripts/genx/preprocess_dataset.py)
+FIRST_LABEL_US = 100_000
+# the first event is earlier if the clock starts with the recording, as in the archives
+LATEST_FIRST_US = 1_000_000
 TOLERANCE_US = 2_000  # by which label frames may deviate from the period
 SKIP = "add the recording to the list protocol.skip"
-LARGEST_PX = 1e6  # no coordinate or size is larger; damaged ones may be close to the limit of float32
+# no coordinate or size is larger; damaged ones may be close to the limit of float32
+LARGEST_PX = 1e6
 
 
 class RawBoxes(NamedTuple):
@@ -53,7 +57,8 @@ class RawBoxes(NamedTuple):
     def downsampled(self, factor: int, sensor: Size) -> "RawBoxes":
         """Boxes on a sensor (height, width), in px of histograms downsampled by `factor`, without flat ones.
 
-        They are cropped to the last pixel of the histograms, as in uzh-rpg/RVT (data/genx_utils/labels.py, `scale_`).
+        They are cropped to the last pixel of the histograms, as in uzh-rpg/RVT
+        (data/genx_utils/labels.py, `scale_`).
         """
         corners = (self.corners / factor).astype(np.float32)
         corners[:, 2:] = np.minimum(corners[:, 2:], np.array(sensor[::-1], np.float32) / factor - 1)
@@ -64,21 +69,32 @@ def raw_boxes(stored: NDArray[Any], path: Path, known_classes: int) -> RawBoxes:
     """Read and check boxes of a structured array with fields x, y, w, h, class_id and t (ts in old files)."""
     time = "ts" if "ts" in (stored.dtype.names or ()) else "t"
     try:
-        t, label = (stored[name].astype(np.int64, casting="same_kind") for name in (time, "class_id"))
-        numbers = np.stack([stored[name].astype(np.float32, casting="same_kind") for name in "xywh"], axis=1)
+        t, label = (
+            stored[name].astype(np.int64, casting="same_kind") for name in (time, "class_id")
+        )
+        numbers = np.stack(
+            [stored[name].astype(np.float32, casting="same_kind") for name in "xywh"], axis=1
+        )
     except (IndexError, ValueError, TypeError) as error:
-        raise UserError(path, f"does not hold a table of boxes ({error})", "give a file of boxes") from error
+        raise UserError(
+            path, f"does not hold a table of boxes ({error})", "give a file of boxes"
+        ) from error
     if stored.ndim != 1 or not len(stored):
         raise UserError(path, "holds no boxes", f"copy it again, or {SKIP}")
     for bad, what in (
-        (~(np.abs(numbers) <= LARGEST_PX).all(axis=1), "a position or size that is NaN or too large"),
+        (
+            ~(np.abs(numbers) <= LARGEST_PX).all(axis=1),
+            "a position or size that is NaN or too large",
+        ),
         ((numbers[:, 2:] < 0).any(axis=1), "a negative size"),
         ((label < 0) | (label >= known_classes), f"a class other than 0 to {known_classes - 1}"),
         (np.diff(t, prepend=0) < 0, "a time before 0 or before the previous box"),
     ):
         if bad.any():
             raise UserError(path, f"box {int(np.argmax(bad))} has {what}", AGAIN)
-    return RawBoxes(t, np.concatenate([numbers[:, :2], numbers[:, :2] + numbers[:, 2:]], axis=1), label)
+    return RawBoxes(
+        t, np.concatenate([numbers[:, :2], numbers[:, :2] + numbers[:, 2:]], axis=1), label
+    )
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -91,14 +107,17 @@ class PropheseeProtocol:
     min_diagonal: NonNegativeFloat  # of a box
     min_side: NonNegativeFloat  # of a box
     max_width_share: Share  # maximum width of a training box, as a share of the sensor's width
-    skip: tuple[str, ...]  # recordings left out because the other rules would remove all of their boxes
+    # recordings left out because the other rules would remove all of their boxes
+    skip: tuple[str, ...]
 
 
-def choose_boxes(boxes: RawBoxes, rules: PropheseeProtocol, classes: int, sensor: Size, training: bool) -> RawBoxes:
+def choose_boxes(
+    boxes: RawBoxes, rules: PropheseeProtocol, classes: int, sensor: Size, training: bool
+) -> RawBoxes:
     """Select boxes of the first `classes` classes, crop them to the sensor (height, width), and filter by size.
 
-    As in uzh-rpg/RVT (scripts/genx/preprocess_dataset.py, `apply_filters`), in this order and with a crop to the last
-    pixel instead of its far edge.
+    As in uzh-rpg/RVT (scripts/genx/preprocess_dataset.py, `apply_filters`), in this order and with
+    a crop to the last pixel instead of its far edge.
     """
     kept = boxes.keep(boxes.label < classes)
     height, width = sensor
@@ -117,11 +136,14 @@ def start_of(first: int) -> int:
     return 0 if 0 <= first < LATEST_FIRST_US else first
 
 
-def choose_frames(times: NDArray[np.int64], rules: PropheseeProtocol, start: int = 0) -> NDArray[np.int64]:
+def choose_frames(
+    times: NDArray[np.int64], rules: PropheseeProtocol, start: int = 0
+) -> NDArray[np.int64]:
     """Select the times of label frames among the sorted times (N,) of boxes in us.
 
-    The first frame is at least 100 ms after `start` (us). Each further frame is a whole number of periods, give or take
-    2 ms, after the previous selected one, as in uzh-rpg/RVT (scripts/genx/preprocess_dataset.py).
+    The first frame is at least 100 ms after `start` (us). Each further frame is a whole number of
+    periods, give or take 2 ms, after the previous selected one, as in uzh-rpg/RVT
+    (scripts/genx/preprocess_dataset.py).
     """
     times = np.unique(times)
     period = max(1, round(rules.period_ms * 1000))  # us
@@ -154,7 +176,10 @@ class BoxLabels:
 
     def checksums(self) -> list[int]:
         """CRC-32 of each label's boxes."""
-        return [zlib.crc32(self[index].corners.tobytes() + self[index].label.tobytes()) for index in range(len(self))]
+        return [
+            zlib.crc32(self[index].corners.tobytes() + self[index].label.tobytes())
+            for index in range(len(self))
+        ]
 
 
 def recordings_in(folder: Path) -> dict[str, Path]:
@@ -196,21 +221,38 @@ class PropheseeDataset(LabelledDataset):
             what = f"has no train, val or test folder{there}"
             raise UserError(root, what, "give the folder that contains them")
         self.root = places[0]
-        found = {split: [path for of, path in split_folders(self.root) if of == split] for split in self.splits}
-        self.folders = {split: only_one(paths or [self.root / split]) for split, paths in found.items()}
+        found = {
+            split: [path for of, path in split_folders(self.root) if of == split]
+            for split in self.splits
+        }
+        self.folders = {
+            split: only_one(paths or [self.root / split]) for split, paths in found.items()
+        }
         self._found = {split: recordings_in(self.folders[split]) for split in self.splits}
-        other = {Gen1: OneMpx, OneMpx: Gen1}.get(type(self))  # which numbers its classes differently
-        if other and any(other.official.match(name) for found in self._found.values() for name in found):
-            raise UserError(self.root, f"has recordings of {other.title}", f"give the folder of {self.title}")
+        # which numbers its classes differently
+        other = {Gen1: OneMpx, OneMpx: Gen1}.get(type(self))
+        if other and any(
+            other.official.match(name) for found in self._found.values() for name in found
+        ):
+            raise UserError(
+                self.root, f"has recordings of {other.title}", f"give the folder of {self.title}"
+            )
         if self.splits.get(HELD_OUT) == EVERY and not self._found[HELD_OUT]:
-            self.splits = {split: names for split, names in self.splits.items() if split != HELD_OUT}
+            self.splits = {
+                split: names for split, names in self.splits.items() if split != HELD_OUT
+            }
         self._refuse_repeated(
-            {split: [name for name in found if name not in self.protocol.skip] for split, found in self._found.items()}
+            {
+                split: [name for name in found if name not in self.protocol.skip]
+                for split, found in self._found.items()
+            }
         )
         paths = (path for found in self._found.values() for path in found.values())
         layouts = {event_ending(path) or ARCHIVE for path in paths}
         if ARCHIVE in layouts and len(layouts) > 1:
-            raise UserError(self.root, f"mixes event files with {ARCHIVE}", "keep only one of the two")
+            raise UserError(
+                self.root, f"mixes event files with {ARCHIVE}", "keep only one of the two"
+            )
         self.layout = ", ".join(sorted(layouts)) or "no recordings"
 
     def names(self, split: str) -> tuple[str, ...]:
@@ -220,7 +262,11 @@ class PropheseeDataset(LabelledDataset):
             names = tuple(self._found.get(split, ()))
             for path in sorted(folder.glob(f"*{BOX_FILE}")):
                 if path.name.removesuffix(BOX_FILE) not in (*names, *skipped):
-                    raise UserError(path, "has no events next to it", "copy the recording's events next to its boxes")
+                    raise UserError(
+                        path,
+                        "has no events next to it",
+                        "copy the recording's events next to its boxes",
+                    )
         if not names:
             raise UserError(folder, "holds no recordings", "copy the split's files into it")
         return tuple(name for name in names if name not in skipped)
@@ -228,13 +274,19 @@ class PropheseeDataset(LabelledDataset):
     def find(self, split: str, name: str) -> RecordingFiles:
         if name not in self._found.get(split, {}):
             where = self.folders[split] / f"{name}_td.dat"
-            raise UserError(where, f"recording of the {split} split is missing", "copy it into the folder")
+            raise UserError(
+                where, f"recording of the {split} split is missing", "copy it into the folder"
+            )
         path = self._found[split][name]
         if self.layout == ARCHIVE:
             return RecordingFiles(name, split, ArchiveSource(path, self.given_sensor), ())
         boxes = path.with_name(name + BOX_FILE)
         if not boxes.is_file():
-            raise UserError(boxes, "no such file, but events exist", "copy the recording's boxes next to its events")
+            raise UserError(
+                boxes,
+                "no such file, but events exist",
+                "copy the recording's boxes next to its events",
+            )
         # Older files do not name the sensor's size.
         source = EventSource(path, self.given_sensor, default=self.sensor)
         return RecordingFiles(name, split, source, (boxes,))
@@ -245,19 +297,27 @@ class PropheseeDataset(LabelledDataset):
             return self._open_archive(files, files.source, count)
         facts, path = files.source.facts, files.beside[0]
         boxes = raw_boxes(load_array(path), path, self.known_classes)
-        kept = choose_boxes(boxes, self.protocol, count, (facts.height, facts.width), files.split == TRAIN)
+        kept = choose_boxes(
+            boxes, self.protocol, count, (facts.height, facts.width), files.split == TRAIN
+        )
         start = start_of(facts.t_first)
         times = choose_frames(kept.t, self.protocol, start)
         if not len(times):
             what = f"no label frame from {boxes.t[0]} to {boxes.t[-1]} us passes the filters"
             raise UserError(path, what, SKIP)
-        region, sensor = reduced(facts.height, facts.width, self.downsample), (facts.height, facts.width)
+        region, sensor = (
+            reduced(facts.height, facts.width, self.downsample),
+            (facts.height, facts.width),
+        )
         left_out = len(np.unique(boxes.t)) - len(times)
-        kept = kept.keep(np.isin(kept.t, times)).downsampled(region.factor, sensor)  # most boxes are between frames
+        # most boxes are between frames
+        kept = kept.keep(np.isin(kept.t, times)).downsampled(region.factor, sensor)
         labels, begin = BoxLabels(kept, times), min(start, int(times[0]) - 1)
         return self.labelled(files, region, labels, times, begin, left_out=left_out, start=start)
 
-    def _open_archive(self, files: RecordingFiles, source: ArchiveSource, count: int) -> LabelledRecording:
+    def _open_archive(
+        self, files: RecordingFiles, source: ArchiveSource, count: int
+    ) -> LabelledRecording:
         source.require_window(self.window_ms)
         region, windows, path = source.region, source.windows, source.path / LABELS
         stored, row_of_frame = load_arrays(path, ("labels", ROW_OF_FRAME))
@@ -277,8 +337,13 @@ class PropheseeDataset(LabelledDataset):
             windows, labelled = windows[labelled], np.arange(len(labelled), dtype=np.int64)
         sensor = region.factor * region.height, region.factor * region.width
         labels = BoxLabels(boxes.downsampled(region.factor, sensor), times)
-        speed, start = speed_at(self.root, files.name, times), start_of(max(0, int(source.windows[0, 0])))
-        return LabelledRecording(files.name, source, region, windows, labels, labelled, speed, start=start)
+        speed, start = (
+            speed_at(self.root, files.name, times),
+            start_of(max(0, int(source.windows[0, 0]))),
+        )
+        return LabelledRecording(
+            files.name, source, region, windows, labels, labelled, speed, start=start
+        )
 
     @classmethod
     def split_of(cls, path: Path, splits: Mapping[str, Sequence[str]]) -> str | None:
@@ -295,22 +360,23 @@ class PropheseeDataset(LabelledDataset):
 class Gen1(PropheseeDataset):
     """Gen1 Automotive Detection: events of 304x240 px, boxes of cars and pedestrians at 1, 2 or 4 Hz.
 
-    Get it: https://www.prophesee.ai/2020/01/24/prophesee-gen1-automotive-detection-dataset/ (free of charge, after
-    registration). RVT's preprocessed archive (histograms of 50 ms):
-    https://download.ifi.uzh.ch/rpg/RVT/datasets/preprocessed/gen1.tar, crc32 5acab6f3. Licence: Prophesee's terms for
-    research, shown at the download; no redistribution. Size: not measured by us (raw events, recordings of 60 s);
-    `check` prints the size of packed events.
+    Get it: https://www.prophesee.ai/2020/01/24/prophesee-gen1-automotive-detection-dataset/ (free
+    of charge, after registration). RVT's preprocessed archive (histograms of 50 ms):
+    https://download.ifi.uzh.ch/rpg/RVT/datasets/preprocessed/gen1.tar, crc32 5acab6f3. Licence:
+    Prophesee's terms for research, shown at the download; no redistribution. Size: not measured by
+    us (raw events, recordings of 60 s); `check` prints the size of packed events.
 
     Layout:
         gen1/train/<name>_td.dat   gen1/train/<name>_bbox.npy
         gen1/val/...               gen1/test/...
 
-    Also read: RVT's raw files (<name>_td.dat.h5, <name>_td.h5), and RVT's preprocessed archive, which requires
-    --set rule=rvt. Recordings whose boxes RVT's rules would all remove are left out (protocol.skip).
+    Also read: RVT's raw files (<name>_td.dat.h5, <name>_td.h5), and RVT's preprocessed archive,
+    which requires --set rule=rvt. Recordings whose boxes RVT's rules would all remove are left out
+    (protocol.skip).
 
     Args:
-        protocol: `period_ms`, `min_diagonal` and others, see `PropheseeProtocol`; other arguments are those of
-            `LabelledDataset`.
+        protocol: `period_ms`, `min_diagonal` and others, see `PropheseeProtocol`; other arguments
+            are those of `LabelledDataset`.
 
     Example:
         >>> from tespec.sample import make_world
@@ -331,21 +397,22 @@ class Gen1(PropheseeDataset):
 class OneMpx(PropheseeDataset):
     """1Mpx Automotive Detection: events of 1280x720 px, boxes of seven classes (three are used) at 30 or 60 Hz.
 
-    Get it: https://www.prophesee.ai/2020/11/24/automotive-megapixel-event-based-dataset/ (free of charge, after
-    registration). RVT's preprocessed archive (histograms of 50 ms at half size):
-    https://download.ifi.uzh.ch/rpg/RVT/datasets/preprocessed/gen4.tar, crc32 c5ec7c38. Licence: Prophesee's terms for
-    research, shown at the download; no redistribution. Size: about 1 TB, as its users report.
+    Get it: https://www.prophesee.ai/2020/11/24/automotive-megapixel-event-based-dataset/ (free of
+    charge, after registration). RVT's preprocessed archive (histograms of 50 ms at half size):
+    https://download.ifi.uzh.ch/rpg/RVT/datasets/preprocessed/gen4.tar, crc32 c5ec7c38. Licence:
+    Prophesee's terms for research, shown at the download; no redistribution. Size: about 1 TB, as
+    its users report.
 
     Layout:
         1mpx/train/<name>_td.dat   1mpx/train/<name>_bbox.npy
         1mpx/val/...               1mpx/test/...
 
-    Also read: RVT's raw files (<name>_td.dat.h5, <name>_td.h5), and RVT's preprocessed archive, which requires
-    --set rule=rvt. Only the classes pedestrian, two-wheeler and car are used.
+    Also read: RVT's raw files (<name>_td.dat.h5, <name>_td.h5), and RVT's preprocessed archive,
+    which requires --set rule=rvt. Only the classes pedestrian, two-wheeler and car are used.
 
     Args:
-        protocol: `period_ms`, `min_diagonal` and others, see `PropheseeProtocol`; other arguments are those of
-            `LabelledDataset`.
+        protocol: `period_ms`, `min_diagonal` and others, see `PropheseeProtocol`; other arguments
+            are those of `LabelledDataset`.
 
     Example:
         >>> from tespec.sample import make_world

@@ -25,30 +25,39 @@ def label_windows(
 ) -> tuple[Windows, NDArray[np.int64]]:
     """Compute the windows of a recording and which of them ends at each label.
 
-    Contiguous windows hold every event exactly once. Before the first label they have the nominal length: as many as
-    fit after `start`, at least one. The time between two labels is divided equally into windows as close to the
-    nominal length as possible. No window follows the last label.
+    Contiguous windows hold every event exactly once. Before the first label they have the nominal
+    length: as many as fit after `start`, at least one. The time between two labels is divided
+    equally into windows as close to the nominal length as possible. No window follows the last
+    label.
 
     Args:
         times: (K,) times of the labels in us, rising.
         start: time in us at which the events of the first label begin, before it.
         window_ms: nominal length of a window in ms; None: all of the time since the previous label.
-        contiguous: whether windows are contiguous; if not, the window of a label is the `window_ms` before it.
+        contiguous: whether windows are contiguous; if not, the window of a label is the `window_ms`
+            before it.
 
     Returns:
-        The windows (N, 2) in us, end exclusive, and the index (K,) int64 of the window that ends at each label.
+        The windows (N, 2) in us, end exclusive, and the index (K,) int64 of the window that ends at
+        each label.
     """
     if window_ms is None:
-        return np.stack([np.append(start, times[:-1]), times], axis=1), np.arange(len(times), dtype=np.int64)
+        return np.stack([np.append(start, times[:-1]), times], axis=1), np.arange(
+            len(times), dtype=np.int64
+        )
     length = window_us(window_ms)
     if not contiguous:
         return np.stack([times - length, times], axis=1), np.arange(len(times), dtype=np.int64)
     lead = max(1, (int(times[0]) - start) // length)
     spacings = np.diff(times)
-    parts = np.maximum(1, np.round(spacings / length)).astype(np.int64)  # windows between two labels
+    # windows between two labels
+    parts = np.maximum(1, np.round(spacings / length)).astype(np.int64)
     ends = np.cumsum(parts)
-    part = np.arange(1, parts.sum() + 1) - np.repeat(ends - parts, parts)  # number between its labels, from 1
-    between = np.repeat(times[:-1], parts) + np.repeat(spacings, parts) * part // np.repeat(parts, parts)
+    # number between its labels, from 1
+    part = np.arange(1, parts.sum() + 1) - np.repeat(ends - parts, parts)
+    between = np.repeat(times[:-1], parts) + np.repeat(spacings, parts) * part // np.repeat(
+        parts, parts
+    )
     borders = np.concatenate([times[0] - length * np.arange(lead, -1, -1, dtype=np.int64), between])
     return np.stack([borders[:-1], borders[1:]], axis=1), lead - 1 + np.append(0, ends)
 
@@ -56,7 +65,9 @@ def label_windows(
 def window_us(length_ms: float) -> int:
     """Convert the length of a window to whole us, at least one."""
     if not isinstance(length_ms, int | float) or not 1 <= length_ms * 1000 < math.inf:
-        raise UserError("window_ms", f"{length_ms!r} is not a length of at least 1 us", "give a number of ms")
+        raise UserError(
+            "window_ms", f"{length_ms!r} is not a length of at least 1 us", "give a number of ms"
+        )
     return round(length_ms * 1000)
 
 
@@ -94,13 +105,20 @@ class Recording:
         self.fill(out, first, binning)
         return out
 
-    def fill(self, out: NDArray[np.uint8], first: int, binning: Binning, flip_zoom: FlipZoom | None = None) -> None:
+    def fill(
+        self,
+        out: NDArray[np.uint8],
+        first: int,
+        binning: Binning,
+        flip_zoom: FlipZoom | None = None,
+    ) -> None:
         """Write the histograms of T windows from `first` on to `out`.
 
         Args:
             out: (T, 2*bins, H, W), for histograms of the recording's `region`.
             first: index of the first window.
-            binning: bins of a window and the rule that assigns events to them; a `HistogramSpec` is one.
+            binning: bins of a window and the rule that assigns events to them; a `HistogramSpec` is
+                one.
             flip_zoom: flip and zoom of the histograms; None: neither.
 
         Raises:
@@ -124,8 +142,8 @@ class Recording:
 class Labels(Protocol):
     """Labels of a recording, read on access; an unreadable label raises a `UserError`.
 
-    The type depends on the task: a mask (H, W) uint8, 255 for unlabelled pixels; a depth map (H, W) float32 in m, NaN
-    for unknown depth; or `Boxes`. All are in px of the histograms.
+    The type depends on the task: a mask (H, W) uint8, 255 for unlabelled pixels; a depth map (H, W)
+    float32 in m, NaN for unknown depth; or `Boxes`. All are in px of the histograms.
     """
 
     def __len__(self) -> int: ...
@@ -155,7 +173,8 @@ class LabelledRecording(Recording):
 
     labels: Labels
     labelled: NDArray[np.int64]  # (K,) index of the window that ends at each label, rising
-    ego_speed: NDArray[np.float32] | None = None  # (K,) speed of the camera in m/s at each label, if known
+    # (K,) speed of the camera in m/s at each label, if known
+    ego_speed: NDArray[np.float32] | None = None
     left_out: int = 0  # number of labels on disk that the protocol leaves out
     start: int = 0  # of the recording in us, for protocols that leave out its beginning
 
@@ -176,14 +195,20 @@ class LabelledRecording(Recording):
     def subset(self, labels: NDArray[np.int64]) -> "LabelledRecording":
         """Return the recording with all windows, but only the labels of these indices (L,), rising."""
         speed = None if self.ego_speed is None else self.ego_speed[labels]
-        return replace(self, labels=Subset(self.labels, labels), labelled=self.labelled[labels], ego_speed=speed)
+        return replace(
+            self,
+            labels=Subset(self.labels, labels),
+            labelled=self.labelled[labels],
+            ego_speed=speed,
+        )
 
 
 @dataclass(frozen=True)
 class Subset:
     """Labels of a recording selected by `indices` (K,); the checksums are those of all of its labels.
 
-    `check(label, index)`, given the index into `labels`, raises a `UserError` if a label that is read is not valid.
+    `check(label, index)`, given the index into `labels`, raises a `UserError` if a label that is
+    read is not valid.
     """
 
     labels: Labels
@@ -215,23 +240,29 @@ def van_der_corput_order(count: int) -> NDArray[np.int64]:
     return numbers[np.sort(first)]
 
 
-def with_label_share(recordings: Sequence[LabelledRecording], share: float) -> list[LabelledRecording]:
+def with_label_share(
+    recordings: Sequence[LabelledRecording], share: float
+) -> list[LabelledRecording]:
     """Keep all events, but only a share of the labels of each recording, at least one if it has any.
 
     The choice depends only on the number of labels; a smaller share is a subset of a larger one.
     """
     counts = [len(recording.labelled) for recording in recordings]
-    chosen = [np.sort(van_der_corput_order(count)[: max(min(count, 1), round(share * count))]) for count in counts]
+    chosen = [
+        np.sort(van_der_corput_order(count)[: max(min(count, 1), round(share * count))])
+        for count in counts
+    ]
     return [recording.subset(labels) for recording, labels in zip(recordings, chosen, strict=True)]
 
 
 def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[LabelledRecording]:
     """Cut recordings at gaps of `longest` or more consecutive windows without a label.
 
-    The last `longest` - 1 windows of a gap are kept, to lead up to the next label (after uzh-rpg/RVT,
-    data/genx_utils/sequence_for_streaming.py), so that any `longest` consecutive windows of a part include a label.
-    Windows after the last label of a part are dropped, unless the part would have fewer than `longest` windows. A
-    recording without such gaps stays in one part.
+    The last `longest` - 1 windows of a gap are kept, to lead up to the next label (after
+    uzh-rpg/RVT, data/genx_utils/sequence_for_streaming.py), so that any `longest` consecutive
+    windows of a part include a label. Windows after the last label of a part are dropped, unless
+    the part would have fewer than `longest` windows. A recording without such gaps stays in one
+    part.
     """
     parts: list[LabelledRecording] = []
     for recording in recordings:
@@ -239,20 +270,27 @@ def cut_at_gaps(recordings: Sequence[LabelledRecording], longest: int) -> list[L
         for number, labels in enumerate(np.split(recording.labelled, gaps), start=1):
             if len(labels):
                 first = max(0, int(labels[0]) - longest + 1)
-                part = recording.part(first, min(len(recording), max(int(labels[-1]) + 1, first + longest)))
-                parts.append(replace(part, name=f"{part.name} (part {number})") if len(gaps) else part)
+                part = recording.part(
+                    first, min(len(recording), max(int(labels[-1]) + 1, first + longest))
+                )
+                parts.append(
+                    replace(part, name=f"{part.name} (part {number})") if len(gaps) else part
+                )
     return parts
 
 
 def fingerprint(*splits: Sequence[Recording]) -> str:
     """Twelve hexadecimal digits of a SHA-256 over the data that the recordings use.
 
-    It covers, for each recording, the index of its split, its name, the part of the sensor that is used, and the name,
-    size, and first and last 64 kB of each event file; and for each label its time, its CRC-32 and the camera's speed.
-    It is independent of file locations, packing of events, zipping of masks, and the length of windows.
+    It covers, for each recording, the index of its split, its name, the part of the sensor that is
+    used, and the name, size, and first and last 64 kB of each event file; and for each label its
+    time, its CRC-32 and the camera's speed. It is independent of file locations, packing of events,
+    zipping of masks, and the length of windows.
     """
     digest = hashlib.sha256()
-    for number, recording in ((number, recording) for number, split in enumerate(splits) for recording in split):
+    for number, recording in (
+        (number, recording) for number, split in enumerate(splits) for recording in split
+    ):
         digest.update(f"{number}|{recording.name}|{recording.region}\n".encode())
         digest.update(json.dumps(recording.source.identity(), sort_keys=True).encode())
         if isinstance(recording, LabelledRecording):
@@ -264,9 +302,14 @@ def fingerprint(*splits: Sequence[Recording]) -> str:
 
 def event_corrections(recordings: Iterable[Recording]) -> dict[str, str]:
     """Describe how many events packing mended or dropped, as a line for a record's protocol, or none."""
-    streams = {each.path: each.stream for each in recordings if isinstance(each.source, EventSource)}
+    streams = {
+        each.path: each.stream for each in recordings if isinstance(each.source, EventSource)
+    }
     changed = [stream for stream in streams.values() if stream.clamped or stream.dropped]
-    clamped, dropped = sum(stream.clamped for stream in changed), sum(stream.dropped for stream in changed)
+    clamped, dropped = (
+        sum(stream.clamped for stream in changed),
+        sum(stream.dropped for stream in changed),
+    )
     text = f"{clamped:,} times mended that were out of order, {dropped:,} events off the sensor dropped"
     return {"corrections": f"in {len(changed)} recordings: {text}"} if changed else {}
 
@@ -286,11 +329,17 @@ def require_one_size(where: Path | str, recordings: Iterable[tuple[str, Region]]
     """Refuse recordings, given by name and region, whose histograms differ in size: they cannot be in one batch."""
     sizes = {(region.height, region.width): name for name, region in recordings}
     if len(sizes) > 1:
-        different = ", ".join(f"{width}x{height} ({name})" for (height, width), name in sizes.items())
-        raise UserError(where, f"recordings of different sizes: {different} px", "give recordings of one size")
+        different = ", ".join(
+            f"{width}x{height} ({name})" for (height, width), name in sizes.items()
+        )
+        raise UserError(
+            where, f"recordings of different sizes: {different} px", "give recordings of one size"
+        )
 
 
-def require_stored(recordings: Iterable[Recording], downsample: Downsample, changed: Collection[str]) -> None:
+def require_stored(
+    recordings: Iterable[Recording], downsample: Downsample, changed: Collection[str]
+) -> None:
     """Refuse archives of histograms if a changed setting, by dotted name, is not the one they are stored with."""
     selecting = [key for key in changed if key.startswith("protocol.") and key != "protocol.skip"]
     downsampled = any(key.startswith("downsample.") for key in changed)
@@ -302,7 +351,15 @@ def require_stored(recordings: Iterable[Recording], downsample: Downsample, chan
             region = source.region
             stored = region.factor
             if stored > 1 and downsample.keep != "nearest":
-                raise UserError(source.path, "was downsampled with keep=nearest", "set downsample.keep to nearest")
-            if (asked := reduced(stored * region.height, stored * region.width, downsample).factor) != stored:
+                raise UserError(
+                    source.path,
+                    "was downsampled with keep=nearest",
+                    "set downsample.keep to nearest",
+                )
+            if (
+                asked := reduced(stored * region.height, stored * region.width, downsample).factor
+            ) != stored:
                 what = f"holds histograms downsampled by {stored}, not by {asked}"
-                raise UserError(source.path, what, f"set downsample.factor to {stored}, or give raw recordings")
+                raise UserError(
+                    source.path, what, f"set downsample.factor to {stored}, or give raw recordings"
+                )

@@ -32,10 +32,13 @@ class EventSource:
     """Events of a file or folder, packed or not; see `tespec.events.open_events`."""
 
     path: Path  # for `open_events`; it may be missing if its store exists
-    sensor: Size | None = None  # the user's (height, width) in px, for recordings that do not name it
-    rectify_map: Path | None = None  # DSEC's file of rectified coordinates, to rectify the events; None: raw events
+    # the user's (height, width) in px, for recordings that do not name it
+    sensor: Size | None = None
+    # DSEC's file of rectified coordinates, to rectify the events; None: raw events
+    rectify_map: Path | None = None
     default: Size | None = None  # (height, width) in px if nothing else specifies it
-    scan_only: bool = False  # whether `facts` come from reading a recording that is not packed, which writes nothing
+    # whether `facts` come from reading a recording that is not packed, which writes nothing
+    scan_only: bool = False
 
     @property
     def stream(self) -> PackedEvents:
@@ -76,7 +79,8 @@ class EventSource:
 @cache
 def find_events(source: EventSource) -> PackedEvents | Reader:
     """Open a packed recording, or return the reader of one that had no store since the last `pack_missing`."""
-    # The cache is unbounded: an open store is small, and maps its files again after a long time without use.
+    # The cache is unbounded: an open store is small, and maps its files again after a long time
+    # without use.
     found = opening.find_events(source.path, source.sensor, source.default)
     return source.rectified(found) if isinstance(found, PackedEvents) else found
 
@@ -89,10 +93,13 @@ def _open(source: EventSource) -> PackedEvents:
 def read_rectification(path: Path, height: int, width: int) -> NDArray[np.int16]:
     """Read x and y (H, W, 2) int16 of the rectified pixel nearest to each raw pixel, -1 if outside of the sensor.
 
-    `path` is a `rectify_map.h5` with floating-point x and y (uzh-rpg/DSEC). Labels are at rectified pixels.
+    `path` is a `rectify_map.h5` with floating-point x and y (uzh-rpg/DSEC). Labels are at rectified
+    pixels.
     """
     if not path.is_file():
-        raise UserError(path, "no such file, but the labels need rectified events", "copy it next to the events")
+        raise UserError(
+            path, "no such file, but the labels need rectified events", "copy it next to the events"
+        )
     with translate_errors(path, RECTIFY_MAP):
         pixels = dataset(path, RECTIFY_MAP, "f", 3)[()]
     if pixels.shape != (height, width, 2) or not np.isfinite(pixels).all():
@@ -117,13 +124,18 @@ class Packing(NamedTuple):
 
 
 def pack_missing(
-    sources: Iterable[object], *, beside: bool = False, processes: int = 1, skip_damaged: bool | None = None
+    sources: Iterable[object],
+    *,
+    beside: bool = False,
+    processes: int = 1,
+    skip_damaged: bool | None = None,
 ) -> list[UserError]:
     """Pack every recording that has no store yet, with one progress bar; write nothing if the disk lacks space for all.
 
-    Stores go into the cache or, if `beside`, next to their recordings, where they replace those of other versions.
-    `skip_damaged` leaves out unreadable recordings and returns their errors; None: the user has no such option. If
-    killed, it resumes at the first incomplete recording when called again.
+    Stores go into the cache or, if `beside`, next to their recordings, where they replace those of
+    other versions. `skip_damaged` leaves out unreadable recordings and returns their errors; None:
+    the user has no such option. If killed, it resumes at the first incomplete recording when called
+    again.
     """
     find_events.cache_clear()
     wanted = [source for source in sources if isinstance(source, EventSource)]
@@ -145,7 +157,9 @@ def pack_missing(
         make_room(events)
     done = 0
     with ExitStack() as stack:
-        advance = stack.enter_context(progress("packing" if beside else f"packing into {folder}", "events"))
+        advance = stack.enter_context(
+            progress("packing" if beside else f"packing into {folder}", "events")
+        )
 
         def packed(count: int, name: str) -> None:
             advance(done + count, max(events, done + count), name)
@@ -153,7 +167,10 @@ def pack_missing(
         run: Any = partial(map, partial(_pack, packed=packed))
         if processes > 1:
             spawn = multiprocessing.get_context("spawn")
-            run = partial(stack.enter_context(ProcessPoolExecutor(min(processes, len(missing)), spawn)).map, _pack)
+            run = partial(
+                stack.enter_context(ProcessPoolExecutor(min(processes, len(missing)), spawn)).map,
+                _pack,
+            )
         for each, failure in zip(missing, run(missing), strict=True):
             packed(each.events, each.source.path.name)
             done += each.events
@@ -189,7 +206,9 @@ def _missing(source: EventSource, beside: bool) -> list[Packing]:
     return [Packing(source, store if beside else cached_store(reader), reader.events)]
 
 
-def _pack(wanted: Packing, packed: Callable[[int, str], None] = lambda events, name: None) -> UserError | None:
+def _pack(
+    wanted: Packing, packed: Callable[[int, str], None] = lambda events, name: None
+) -> UserError | None:
     """Pack one recording in this process; return its error, if any."""
     try:
         source = wanted.source

@@ -18,7 +18,8 @@ UNDERSTOOD = tuple(NAMES)
 # Archives of DSEC, unpacked side by side (https://dsec.ifi.uzh.ch/dsec-datasets/download/).
 DSEC_PARTS = ("events", "images", "semantic_segmentation", "disparity", "optical_flow")
 NAMES |= {f"{split}_{part}": split for split in (TRAIN, TEST) for part in DSEC_PARTS}
-# Words that may name a split as part of a name: "test" in "test_2" and in "testA", but not in "testimony".
+# Words that may name a split as part of a name: "test" in "test_2" and in "testA", but not in
+# "testimony".
 WORDS = re.compile(
     r"(train(ing)?|trainval|val(s|id|idation|idate)?|dev|test(s|ing)?|tst|eval(uation)?)(set|data)?"
     r"|holdout|heldout|unseen"

@@ -46,7 +46,9 @@ def is_of(folder: Path, reader: Reader) -> bool:
     A change between the samples that keeps the size is not detected.
     """
     header, found = header_of(folder), map(quick_hash, files_of(reader.path))
-    same = [dict(file, name="") for file in header["source"]["files"]] == [dict(file, name="") for file in found]
+    same = [dict(file, name="") for file in header["source"]["files"]] == [
+        dict(file, name="") for file in found
+    ]
     return same and (header["height"], header["width"]) == (reader.height, reader.width)
 
 
@@ -79,4 +81,9 @@ class SourceHash:
         """Hash the rest; return the recording's name, size and SHA-256, and the `quick_hash` of each file."""
         self.advance(math.inf)  # to the end of the last file, which closes it
         files = [quick_hash(file) for file in self._files]
-        return {"name": self._path.name, "bytes": self._bytes, "sha256": self._digest.hexdigest(), "files": files}
+        return {
+            "name": self._path.name,
+            "bytes": self._bytes,
+            "sha256": self._digest.hexdigest(),
+            "files": files,
+        }

@@ -11,7 +11,8 @@ from tespec.events.store import MAX_WIDTH, PackedEvents, Seen, count_events
 
 RULES = ("edges", "rvt")
 DROPPED = -1
-# Source row of each output row (H,) and source column of each output column (W,); `DROPPED` outside of the image.
+# Source row of each output row (H,) and source column of each output column (W,); `DROPPED` outside
+# of the image.
 PixelMaps = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
@@ -19,9 +20,10 @@ PixelMaps = tuple[NDArray[np.int64], NDArray[np.int64]]
 class Region:
     """The upper rows and left columns of a sensor, downsampled.
 
-    `keep` is "nearest" for the events of one of factor x factor sensor pixels, the one that nearest-exact subsampling
-    picks: coordinates c with c % factor == factor // 2 (odd ones at factor 2, as in RVT's 1Mpx archive). This is
-    bit-identical to subsampling the full histogram. "all" sums the events of all these pixels.
+    `keep` is "nearest" for the events of one of factor x factor sensor pixels, the one that
+    nearest-exact subsampling picks: coordinates c with c % factor == factor // 2 (odd ones at
+    factor 2, as in RVT's 1Mpx archive). This is bit-identical to subsampling the full histogram.
+    "all" sums the events of all these pixels.
     """
 
     height: int  # rows of the histogram in px
@@ -32,7 +34,8 @@ class Region:
     def seen(self, maps: PixelMaps | None = None) -> Seen:
         """Map sensor coordinates to histogram rows (K, 2049) and columns (L, 2049).
 
-        Zooming in repeats some sensor rows and columns: entry [k, c] is the k-th place of coordinate c, or `DROPPED`.
+        Zooming in repeats some sensor rows and columns: entry [k, c] is the k-th place of
+            coordinate c, or `DROPPED`.
         """
         if maps is None:
             return _places(self)
@@ -43,12 +46,15 @@ class Region:
 @lru_cache(maxsize=64)
 def _places(region: Region) -> Seen:
     """Row (1, 2049) and column (1, 2049) of the region for each sensor coordinate, or `DROPPED`."""
-    coordinates = np.arange(MAX_WIDTH + 1, dtype=np.int32)  # those of packed events, and one outside of every region
+    # those of packed events, and one outside of every region
+    coordinates = np.arange(MAX_WIDTH + 1, dtype=np.int32)
     places = coordinates // region.factor
     if region.keep == "nearest":
         places[coordinates % region.factor != region.factor // 2] = DROPPED
     places[-1] = DROPPED
-    rows, columns = (np.where(places < side, places, DROPPED)[None] for side in (region.height, region.width))
+    rows, columns = (
+        np.where(places < side, places, DROPPED)[None] for side in (region.height, region.width)
+    )
     return rows.astype(np.int32), columns.astype(np.int32)
 
 
@@ -68,8 +74,8 @@ def _seen(places: NDArray[np.int32], sources: NDArray[np.int64]) -> NDArray[np.i
 def bin_times(t_start: int, t_end: int, bins: int) -> NDArray[np.int64]:
     """Compute bin borders (bins + 1,) in us by the rule "edges" (Eq. 3), from the start of the window to its end.
 
-    Bin k holds the events with times[k] <= t < times[k + 1]. In exact arithmetic, these are the events with
-    floor((t - t_start) / (t_end - t_start) * bins) == k.
+    Bin k holds the events with times[k] <= t < times[k + 1]. In exact arithmetic, these are the
+    events with floor((t - t_start) / (t_end - t_start) * bins) == k.
     """
     if t_end <= t_start:
         raise ValueError(f"the window [{t_start}, {t_end}) us is empty")
@@ -82,8 +88,9 @@ def bin_times(t_start: int, t_end: int, bins: int) -> NDArray[np.int64]:
 def rvt_bin_times(first: int, last: int, bins: int) -> NDArray[np.int64]:
     """Compute bin borders (bins + 1,) in us by the rule "rvt", from the first event of the window to its last.
 
-    Events fall into the same bins as in uzh-rpg/RVT, data/utils/representations.py, including the rounding: division
-    and product in float32, the last event in the last bin, and all events in bin 0 if they have the same time.
+    Events fall into the same bins as in uzh-rpg/RVT, data/utils/representations.py, including the
+    rounding: division and product in float32, the last event in the last bin, and all events in bin
+    0 if they have the same time.
     """
     span = max(last - first, 1)
     k = np.arange(1, bins)
@@ -121,11 +128,12 @@ def event_histogram(
         bins: time bins per window.
         height: rows of the sensor in px.
         width: columns of the sensor in px.
-        rule: "edges" divides the window from its start to its end (Eq. 3); "rvt" from its first to its last event,
-            bit-identical to uzh-rpg/RVT, data/utils/representations.py.
+        rule: "edges" divides the window from its start to its end (Eq. 3); "rvt" from its first to
+            its last event, bit-identical to uzh-rpg/RVT, data/utils/representations.py.
 
     Returns:
-        (2*bins, height, width) uint8, clipped to 10: bins 0 to bins - 1 of the negative events, then of the positive.
+        (2*bins, height, width) uint8, clipped to 10: bins 0 to bins - 1 of the negative events,
+        then of the positive.
     """
     if rule not in RULES:
         raise ValueError(f"unknown binning rule {rule!r}; choose from {', '.join(RULES)}")
@@ -137,7 +145,9 @@ def event_histogram(
         begin, end = np.searchsorted(t, (t_start, t_end + 1))  # includes an event at t_end
         if begin < end:
             times = rvt_bin_times(int(t[begin]), int(t[end - 1]), bins)
-    columns, rows, on = (np.ascontiguousarray(each, kind) for each, kind in ((x, "u2"), (y, "u2"), (p, "u1")))
+    columns, rows, on = (
+        np.ascontiguousarray(each, kind) for each, kind in ((x, "u2"), (y, "u2"), (p, "u1"))
+    )
     histogram = np.empty((2 * bins, height, width), np.uint8)
     count_events(columns, rows, on, np.searchsorted(t, times), histogram)
     return histogram
@@ -155,7 +165,8 @@ def window_histograms(
 ) -> NDArray[np.uint8]:
     """Compute the event histograms of windows of a recording, negative polarity first; see `event_histogram`.
 
-    Rule "rvt" bins by the first and last event of the full sensor, and counts events at a border in both windows.
+    Rule "rvt" bins by the first and last event of the full sensor, and counts events at a border in
+    both windows.
 
     Args:
         stream: an open recording.
@@ -163,8 +174,10 @@ def window_histograms(
         bins: time bins per window.
         rule: "edges" or "rvt".
         region: part of the sensor to use, and its downsampling; default: the full sensor.
-        maps: flip and zoom of the region, see `PixelMaps`; pixels from outside of it are zero; default: none.
-        out: C-contiguous uint8 array (T, 2*bins, H, W) to overwrite with the result; default: a new array.
+        maps: flip and zoom of the region, see `PixelMaps`; pixels from outside of it are zero;
+            default: none.
+        out: C-contiguous uint8 array (T, 2*bins, H, W) to overwrite with the result; default: a new
+            array.
     """
     limits, region = np.asarray(windows, np.int64), region or Region(stream.height, stream.width)
     if limits.ndim != 2 or limits.shape[1] != 2:
@@ -173,8 +186,14 @@ def window_histograms(
         raise ValueError(f"unknown binning rule {rule!r}; choose from {', '.join(RULES)}")
     shape = (len(limits), 2 * bins, region.height, region.width)
     histograms = np.empty(shape, np.uint8) if out is None else out
-    if histograms.shape != shape or histograms.dtype != np.uint8 or not histograms.flags.c_contiguous:
-        raise ValueError(f"out must be C-contiguous uint8 {shape}, not {histograms.dtype} {histograms.shape}")
+    if (
+        histograms.shape != shape
+        or histograms.dtype != np.uint8
+        or not histograms.flags.c_contiguous
+    ):
+        raise ValueError(
+            f"out must be C-contiguous uint8 {shape}, not {histograms.dtype} {histograms.shape}"
+        )
     seen = region.seen(maps)
     for histogram, (start, end) in zip(histograms, limits.tolist(), strict=True):
         times = bin_times(start, end, bins)

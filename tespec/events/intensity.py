@@ -19,9 +19,10 @@ def estimate_intensity(
 ) -> tuple[Tensor, Tensor]:
     """Estimate the log-intensity image at the end of each segment (Eq. 7), in fp32.
 
-    In each bin the image first decays by exp(-alpha * bin_seconds * n / N), where n is the number of events of the
-    frame in that bin, and then gains contrast * (positive - negative) at each pixel. A segment is computed in closed
-    form, as one weighted sum over its bins; without events the image stays bit-identical.
+    In each bin the image first decays by exp(-alpha * bin_seconds * n / N), where n is the number
+    of events of the frame in that bin, and then gains contrast * (positive - negative) at each
+    pixel. A segment is computed in closed form, as one weighted sum over its bins; without events
+    the image stays bit-identical.
 
     Args:
         histograms: (B, T, 2*bins, H, W) counts, negative polarity first.
@@ -35,26 +36,37 @@ def estimate_intensity(
         The video (B, T, H, W) float32 and the image after the last segment (B, H, W) float32.
     """
     lanes, segments, channels, height, width = _checked(histograms, state, ())
-    bins, compiled = channels // 2, histograms.device.type == "cpu" and histograms.dtype is torch.uint8
+    bins, compiled = (
+        channels // 2,
+        histograms.device.type == "cpu" and histograms.dtype is torch.uint8,
+    )
     counts = histograms.flatten(-2)
     rates = (-alpha / norm_events * _seconds(bin_seconds, histograms)).unsqueeze(-1)
     # NumPy takes a tenth of torch's time.
-    events = torch.from_numpy(counts.numpy().sum(-1, dtype=np.int64)) if compiled else counts.sum(-1)
+    events = (
+        torch.from_numpy(counts.numpy().sum(-1, dtype=np.int64)) if compiled else counts.sum(-1)
+    )
     exponents = rates * (events[..., :bins] + events[..., bins:])
     # The gain of a bin decays with the events of all later bins.
     after = exponents.flip(-1).cumsum(-1).flip(-1)
     weights = (contrast * torch.nn.functional.pad(after[..., 1:], (0, 1)).exp()).float()
     decay = after[..., 0].exp().float()
-    image = histograms.new_zeros((lanes, height, width), dtype=torch.float32) if state is None else state.float()
+    image = (
+        histograms.new_zeros((lanes, height, width), dtype=torch.float32)
+        if state is None
+        else state.float()
+    )
     if compiled:
-        # NumPy requests huge pages, torch does not: first access to small pages takes longer than the sums.
+        # NumPy requests huge pages, torch does not: first access to small pages takes longer than
+        # the sums.
         video = torch.from_numpy(np.empty((lanes, segments, height, width), np.float32))
         arrays = (counts, weights, decay, image.flatten(1), video.flatten(-2))
         _fill_video(*(each.contiguous().numpy() for each in arrays))
-        return video, video[:, -1].clone()  # a copy, so that the state does not keep the video alive
+        # a copy, so that the state does not keep the video alive
+        return video, video[:, -1].clone()
     video = torch.zeros((lanes, segments, height, width), device=histograms.device)
-    # Convert one channel at a time to fp32 to save memory. A matrix product would round to TF32 or bf16 if the caller
-    # allows it.
+    # Convert one channel at a time to fp32 to save memory. A matrix product would round to TF32 or
+    # bf16 if the caller allows it.
     for k in range(bins):
         signed = histograms[:, :, bins + k].float() - histograms[:, :, k].float()
         video.addcmul_(signed, weights[..., k, None, None])
@@ -67,7 +79,8 @@ def estimate_intensity(
 def _fill_video(histograms, weights, decay, images, video):  # type: ignore[no-untyped-def]
     """Write each image (P,) of the video (B, T, P): the previous image, decayed, plus the weighted signed counts.
 
-    Takes histograms (B, T, 2*bins, P) uint8; weights (B, T, bins), decay (B, T) and initial images (B, P) float32.
+    Takes histograms (B, T, 2*bins, P) uint8; weights (B, T, bins), decay (B, T) and initial images
+    (B, P) float32.
     """
     lanes, segments, bins = weights.shape
     for lane in range(lanes):
@@ -79,7 +92,10 @@ def _fill_video(histograms, weights, decay, images, video):  # type: ignore[no-u
                 block[:] = decay[lane, segment] * previous[begin : begin + BLOCK]
                 for k in range(bins):
                     weight = weights[lane, segment, k]
-                    negative, positive = histogram[k, begin : begin + BLOCK], histogram[bins + k, begin : begin + BLOCK]
+                    negative, positive = (
+                        histogram[k, begin : begin + BLOCK],
+                        histogram[bins + k, begin : begin + BLOCK],
+                    )
                     for i in range(len(block)):
                         block[i] += weight * (np.float32(positive[i]) - np.float32(negative[i]))
             previous = image
@@ -88,9 +104,15 @@ def _fill_video(histograms, weights, decay, images, video):  # type: ignore[no-u
 def _checked(histograms: Tensor, state: Tensor | None, planes: tuple[int, ...]) -> torch.Size:
     """Return the shape of histograms after checking it; a `state` must have the shape (B, *planes, H, W)."""
     wanted = (len(histograms), *planes, *histograms.shape[-2:])
-    if histograms.ndim != 5 or histograms.shape[2] % 2 or (state is not None and state.shape != wanted):
+    if (
+        histograms.ndim != 5
+        or histograms.shape[2] % 2
+        or (state is not None and state.shape != wanted)
+    ):
         shapes = f"{tuple(histograms.shape)}, state {None if state is None else tuple(state.shape)}"
-        raise ValueError(f"histograms have the shape {shapes} instead of (B, T, 2*bins, H, W), {wanted}")
+        raise ValueError(
+            f"histograms have the shape {shapes} instead of (B, T, 2*bins, H, W), {wanted}"
+        )
     return histograms.shape
 
 
@@ -112,26 +134,34 @@ def estimate_high_pass(
 ) -> tuple[Tensor, Tensor]:
     """Estimate the log-intensity image at the end of each segment by the filter of prior work (Eq. 6), in fp32.
 
-    Every event counts as if it fell on the end of its bin. A pixel with events in a bin decays by exp(-alpha * time
-    since the end of the bin of its last event) and gains contrast * (positive - negative). A pixel without events stays
-    bit-identical, so blur persists (paper, Sec. 3). The filter that Eq. 6 builds on decays its image on every read
-    (Scheerlinck et al., "Continuous-time Intensity Estimation Using Event Cameras", ACCV 2018).
+    Every event counts as if it fell on the end of its bin. A pixel with events in a bin decays by
+    exp(-alpha * time since the end of the bin of its last event) and gains contrast * (positive -
+    negative). A pixel without events stays bit-identical, so blur persists (paper, Sec. 3). The
+    filter that Eq. 6 builds on decays its image on every read (Scheerlinck et al., "Continuous-time
+    Intensity Estimation Using Event Cameras", ACCV 2018).
 
-    Arguments and results are those of `estimate_intensity`, except for the state (B, 2, H, W): the image, and the time
-    since each pixel's last event in s, which has no effect on a pixel at zero.
+    Arguments and results are those of `estimate_intensity`, except for the state (B, 2, H, W): the
+    image, and the time since each pixel's last event in s, which has no effect on a pixel at zero.
     """
     lanes, segments, channels, height, width = _checked(histograms, state, (2,))
     bins, step = channels // 2, _seconds(bin_seconds, histograms).float()[..., None, None]
-    state = histograms.new_zeros((lanes, 2, height, width), dtype=torch.float32) if state is None else state.float()
+    state = (
+        histograms.new_zeros((lanes, 2, height, width), dtype=torch.float32)
+        if state is None
+        else state.float()
+    )
     image, age = state.unbind(1)
     gained = torch.zeros((lanes, segments, height, width), device=histograms.device)
     last = torch.full_like(gained, -1.0)  # bin of each pixel's last event in the segment
-    # The gain within a segment does not depend on the previous image: compute all segments together, bin by bin.
+    # The gain within a segment does not depend on the previous image: compute all segments
+    # together, bin by bin.
     for k in range(bins):
         negative, positive = histograms[:, :, k], histograms[:, :, bins + k]
         seen = (negative != 0) | (positive != 0)
         decayed = gained * torch.exp(-alpha * step * (k - last))
-        gained = torch.where(seen, decayed + contrast * (positive.float() - negative.float()), gained)
+        gained = torch.where(
+            seen, decayed + contrast * (positive.float() - negative.float()), gained
+        )
         last = last.masked_fill(seen, k)
     video = torch.empty_like(gained)
     for segment in range(segments):

@@ -41,9 +41,24 @@ class Format(Protocol):
         """Open a file or folder for which `reads` is true; for the sizes, see `tespec.events.readers.resolve_size`."""
 
 
-# In order: the first that reads a path opens it. Formats of one's own come first (`FORMATS.insert(0, ...)`).
-FORMATS: list[Format] = [dat, raw, aedat4, arrays, text, ncaltech, ddd17, dsec, mvsec, ecf, columns, rosbag]
-FILES = (".dat", ".raw", ".aedat4", ".npz", ".bag")  # suffixes of the formats that are recognised by suffix
+# In order: the first that reads a path opens it. Formats of one's own come first
+# (`FORMATS.insert(0, ...)`).
+FORMATS: list[Format] = [
+    dat,
+    raw,
+    aedat4,
+    arrays,
+    text,
+    ncaltech,
+    ddd17,
+    dsec,
+    mvsec,
+    ecf,
+    columns,
+    rosbag,
+]
+# suffixes of the formats that are recognised by suffix
+FILES = (".dat", ".raw", ".aedat4", ".npz", ".bag")
 IN_MEMORY = 1 << 24  # events, 64 MB: a recording with more is packed into the cache
 
 
@@ -52,19 +67,25 @@ def format_of(path: Path) -> Format | None:
     return next((each for each in FORMATS if each.reads(path)), None)
 
 
-def open_events(path: str | Path, sensor: Size | None = None, default: Size | None = None) -> PackedEvents:
+def open_events(
+    path: str | Path, sensor: Size | None = None, default: Size | None = None
+) -> PackedEvents:
     """Open a recording of any supported format, packed or not.
 
-    A packed store is memory-mapped: the one beside the file, inside the folder, or in the cache. Without one, a small
-    recording is read into memory, 4 bytes an event; a larger one is packed into the cache, with a progress bar.
+    A packed store is memory-mapped: the one beside the file, inside the folder, or in the cache.
+    Without one, a small recording is read into memory, 4 bytes an event; a larger one is packed
+    into the cache, with a progress bar.
 
     Args:
-        path: file or folder of a recording, or a packed store. The recording itself may be missing if its store exists.
+        path: file or folder of a recording, or a packed store. The recording itself may be missing
+            if its store exists.
         sensor: (height, width) in px, for recordings that do not name it.
-        default: (height, width) in px if nothing else names it, see `tespec.events.readers.resolve_size`.
+        default: (height, width) in px if nothing else names it, see
+            `tespec.events.readers.resolve_size`.
 
     Raises:
-        UserError: the recording is missing or unreadable, or its store does not match it or cannot be written.
+        UserError: the recording is missing or unreadable, or its store does not match it or cannot
+            be written.
     """
     found = find_events(Path(path), sensor, default)
     if isinstance(found, PackedEvents):
@@ -78,7 +99,9 @@ def open_events(path: str | Path, sensor: Size | None = None, default: Size | No
     return open_store(store)
 
 
-def find_events(path: Path, sensor: Size | None = None, default: Size | None = None) -> PackedEvents | Reader:
+def find_events(
+    path: Path, sensor: Size | None = None, default: Size | None = None
+) -> PackedEvents | Reader:
     """Open the packed store of a recording, or return the reader of a recording without one; see `open_events`."""
     folder = store_of(path)
     if not (folder / HEADER).is_file():
@@ -107,7 +130,9 @@ def open_reader(path: Path, sensor: Size | None = None, default: Size | None = N
     if path.is_file() and path.suffix.lower() in text.SUFFIXES:
         return text.open_recording(path, sensor, default)  # refuses it, with the header to add
     by_content = (*text.SUFFIXES, ".npy", ".bin", *SUFFIXES)
-    remedy = f"give a {', '.join((*FILES, *by_content))} file, a packed store or a recording's folder"
+    remedy = (
+        f"give a {', '.join((*FILES, *by_content))} file, a packed store or a recording's folder"
+    )
     raise UserError(path, "holds no events in a supported format", remedy)
 
 

@@ -26,7 +26,8 @@ from tespec.events.files import SourceHash, is_of
 from tespec.events.readers import Events, Reader
 from tespec.events.store import HEADER, LATEST, MILLISECOND, Facts, PackedEvents, open_store
 
-BLOCK = 1 << 16  # events checked at once, which stay in the CPU cache whatever the size of a reader's chunks
+# events checked at once, which stay in the CPU cache whatever the size of a reader's chunks
+BLOCK = 1 << 16
 PART = 1 << 17  # events written and hashed at once, at most: larger parts were slower
 UNHASHED = 64  # tasks of hashing that wait at most, two for each part: 18 MB
 LOOK_AHEAD = 2  # events after one that decide whether it is ahead of its successors
@@ -37,7 +38,15 @@ MANY = 10_000  # events; fewer do not show the resolution and the unit of their 
 PER_TIME = 10  # events at each time of a clock that is too coarse for them
 QUIETEST = 0.02  # events per pixel and s of a recording over an hour
 HOUR = 3_600_000_000  # us
-NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+NOT_WRITABLE = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EEXIST,
+)
 
 
 class NotWritable(UserError):
@@ -60,18 +69,26 @@ def scan(reader: Reader) -> Facts:
     return facts
 
 
-def pack(reader: Reader, folder: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> Path:
+def pack(
+    reader: Reader, folder: Path, progress: Callable[[int, int], None] = lambda done, total: None
+) -> Path:
     """Write a recording as a packed store; its folder appears only when it is complete, and is returned.
 
-    A complete store of the same recording is kept, any other store is replaced. If multiple processes pack into the
-    same folder, one does the work and the others wait, with a message. `progress` is called with the number of events
-    packed so far and the total.
+    A complete store of the same recording is kept, any other store is replaced. If multiple
+    processes pack into the same folder, one does the work and the others wait, with a message.
+    `progress` is called with the number of events packed so far and the total.
     """
-    unfinished, replaced = (folder.with_name(f".{folder.name}.{name}") for name in ("unfinished", "replaced"))
+    unfinished, replaced = (
+        folder.with_name(f".{folder.name}.{name}") for name in ("unfinished", "replaced")
+    )
     try:
-        with one_at_a_time(folder, lambda holder: say(f"{reader.path}: waiting for {holder}, which is packing it")):
+        with one_at_a_time(
+            folder, lambda holder: say(f"{reader.path}: waiting for {holder}, which is packing it")
+        ):
             if folder.exists() and not (folder / HEADER).is_file():
-                raise NotWritable(folder, "exists but is not a packed store", "remove it, or choose another place")
+                raise NotWritable(
+                    folder, "exists but is not a packed store", "remove it, or choose another place"
+                )
             with suppress(UserError):  # of an incomplete store
                 open_store(folder)
                 if is_of(folder, reader):
@@ -82,7 +99,8 @@ def pack(reader: Reader, folder: Path, progress: Callable[[int, int], None] = la
                 _write(reader, unfinished, progress)
                 shutil.rmtree(replaced, ignore_errors=True)  # left by a killed process
                 if folder.exists():
-                    folder.rename(replaced)  # deleting it in place, if killed, would leave a folder without a header
+                    # deleting it in place, if killed, would leave a folder without a header
+                    folder.rename(replaced)
                 unfinished.rename(folder)
             finally:
                 for left in (unfinished, replaced):
@@ -91,7 +109,9 @@ def pack(reader: Reader, folder: Path, progress: Callable[[int, int], None] = la
         if error.errno not in NOT_WRITABLE:
             raise
         what = f"cannot be written to ({error.strerror}); the events need about {4 * reader.events:,} bytes"
-        raise NotWritable(folder.parent, what, "free disk space, or choose a writable folder") from error
+        raise NotWritable(
+            folder.parent, what, "free disk space, or choose a writable folder"
+        ) from error
     return folder
 
 
@@ -140,7 +160,9 @@ def _packed(reader: Reader, facts: Facts) -> Iterator[tuple[NDArray[np.uint32], 
         if filled + len(events.t) > PART:
             yield words[:filled], np.concatenate(index)
             words, index, filled = np.empty(PART, np.uint32), [np.empty(0, np.int64)], 0
-        index.append(store.pack_words(*events, facts.count - len(events.t), next_ms, words[filled:]))
+        index.append(
+            store.pack_words(*events, facts.count - len(events.t), next_ms, words[filled:])
+        )
         filled, next_ms = filled + len(events.t), next_ms + len(index[-1])
     yield words[:filled], np.concatenate([*index, [facts.count]])
 
@@ -150,23 +172,29 @@ def in_order(reader: Reader, facts: Facts) -> Iterator[Events]:
 
     Events off the sensor are dropped. Times that step back are mended:
 
-    - An event that is ahead of its successors is lowered to the time of the next event: the next event is earlier by
-      more than 10 ms, or the next two both by more than 1 ms, but the next is not earlier than any event before.
-    - Any other event that is earlier than one before it, by at most 10 ms, is raised to the latest time before it.
+    - An event that is ahead of its successors is lowered to the time of the next event: the next
+      event is earlier by more than 10 ms, or the next two both by more than 1 ms, but the next is
+      not earlier than any event before.
+    - Any other event that is earlier than one before it, by at most 10 ms, is raised to the latest
+      time before it.
 
-    At most .1 % of the events may be dropped, and at most .1 % mended, or one of each. A recording with more of them or
-    with a larger step back (its clock was reset or overflows, it was concatenated, it is sorted by something else) is
-    refused. So are times that cannot be microseconds:
+    At most .1 % of the events may be dropped, and at most .1 % mended, or one of each. A recording
+    with more of them or with a larger step back (its clock was reset or overflows, it was
+    concatenated, it is sorted by something else) is refused. So are times that cannot be
+    microseconds:
 
     - They are later than the year 5138, or span 8 h or more.
-    - They are coarser than 1 ms, while the bins of histograms are 3 to 10 ms: in at least 10,000 events, no two
-      different times are 1 ms or less apart, and 10 or more events have the same time on average.
-    - They are nanoseconds: at least 10,000 events in over an hour, fewer than 0.02 per pixel and s. Leak currents alone
-      cause about 0.1. The busiest recordings have about 10, which is 0.01 if nanoseconds are read as microseconds.
+    - They are coarser than 1 ms, while the bins of histograms are 3 to 10 ms: in at least 10,000
+      events, no two different times are 1 ms or less apart, and 10 or more events have the same
+      time on average.
+    - They are nanoseconds: at least 10,000 events in over an hour, fewer than 0.02 per pixel and s.
+      Leak currents alone cause about 0.1. The busiest recordings have about 10, which is 0.01 if
+      nanoseconds are read as microseconds.
 
     Args:
         reader: the recording.
-        facts: height and width of its sensor; the rest is zero before, and complete after the last part.
+        facts: height and width of its sensor; the rest is zero before, and complete after the last
+            part.
     """
     if reader.width > store.MAX_WIDTH or reader.height > store.MAX_HEIGHT:
         what = f"its sensor of {reader.width}x{reader.height} px is too large for a packed store"
@@ -184,13 +212,17 @@ def in_order(reader: Reader, facts: Facts) -> Iterator[Events]:
         if hours >= store.LONGEST_HOURS or max(-facts.t_first, facts.t_last) > LATEST:
             what = f"has times from {facts.t_first:,} to {facts.t_last:,} us, over 8 h or after the year 5138"
             remedy = "copy it again, or write its times in microseconds"
-            raise UserError(path, f"{what}, so at least one is damaged, or they are in nanoseconds", remedy)
+            raise UserError(
+                path, f"{what}, so at least one is damaged, or they are in nanoseconds", remedy
+            )
         yield events
     if not facts.count:
         raise UserError(path, "holds no events", "give a recording with events")
     if coarse and facts.count >= max(MANY, PER_TIME * times):
         what = f"its {facts.count:,} events have {times:,} different times, more than 1 ms apart: too coarse for bins"
-        raise UserError(path, what, "write its times as integers in microseconds or as float64 in seconds")
+        raise UserError(
+            path, what, "write its times as integers in microseconds or as float64 in seconds"
+        )
     if hours > 1 and MANY <= facts.count < QUIETEST * facts.height * facts.width * hours * 3600:
         what = f"its {facts.count:,} events last {hours:.1f} h, so its times are probably in nanoseconds"
         remedy = "write its times in microseconds, or cut a recording that is really so quiet into parts below 1 h"
@@ -199,7 +231,11 @@ def in_order(reader: Reader, facts: Facts) -> Iterator[Events]:
 
 def _mended(reader: Reader, facts: Facts) -> Iterator[Events]:
     """Yield parts of a recording without times that step back; `facts` is of the events yielded before."""
-    path, first, end = reader.path, "", Events(*(np.empty(0, kind) for kind in ("u2", "u2", "i8", "u1")))
+    path, first, end = (
+        reader.path,
+        "",
+        Events(*(np.empty(0, kind) for kind in ("u2", "u2", "i8", "u1"))),
+    )
     held = end
     for block in chain(_on_sensor(reader, facts), [end]):
         latest = facts.t_last if facts.count else EARLIEST
@@ -215,9 +251,15 @@ def _mended(reader: Reader, facts: Facts) -> Iterator[Events]:
         number = len(events.t) if block is end else max(len(events.t) - LOOK_AHEAD, 0)
         times, fault = _mend(events.t, latest, number)
         if fault < number:
-            index, time, before = facts.count + fault, int(events.t[fault]), int(times[fault - 1]) if fault else latest
+            index, time, before = (
+                facts.count + fault,
+                int(events.t[fault]),
+                int(times[fault - 1]) if fault else latest,
+            )
             what = f"event {index:,} at {time:,} us is {(before - time) / 1e6:,.3f} s earlier than one before it"
-            raise UserError(path, what, "sort its events by time, or cut it where its clock starts again")
+            raise UserError(
+                path, what, "sort its events by time, or cut it where its clock starts again"
+            )
         mended = np.flatnonzero(times != events.t[:number])
         if len(mended) and not first:
             first = f"{events.t[mended[0]]:,} us of event {facts.count + mended[0]:,}"
@@ -251,7 +293,9 @@ def _select(events: Events, which: slice | NDArray[np.bool_]) -> Events:
 def _on_sensor(reader: Reader, facts: Facts) -> Iterator[Events]:
     """Yield non-empty blocks of a recording's events without those off the sensor, which `facts` counts."""
     total = columns = rows = 0
-    chunks = ((chunk, begin) for chunk in reader.chunks() for begin in range(0, len(chunk.t), BLOCK))
+    chunks = (
+        (chunk, begin) for chunk in reader.chunks() for begin in range(0, len(chunk.t), BLOCK)
+    )
     for block in (_select(chunk, slice(begin, begin + BLOCK)) for chunk, begin in chunks):
         total += len(block.t)
         last_column, last_row = int(block.x.max()), int(block.y.max())
@@ -261,7 +305,9 @@ def _on_sensor(reader: Reader, facts: Facts) -> Iterator[Events]:
             block = _select(block, inside)
             facts.dropped += len(inside) - len(block.t)
             if facts.dropped > 10 * max(1, TOLERATED * max(total, reader.events)):
-                break  # a wrong size does not need the rest of the file, whose number of events may be an estimate
+                # a wrong size does not need the rest of the file, whose number of events may be an
+                # estimate
+                break
         if len(block.t):
             yield block
     if facts.dropped > max(1, TOLERATED * total) or facts.dropped == total > 0:

@@ -1,8 +1,9 @@
 """Packed events: 4 bytes each, lossless to the microsecond, in memory or in the memory-mapped files of a store.
 
-A store is a folder of three files. `events.u32` holds one little-endian word per event: x in 11 bits, y in 10, polarity
-in 1, the microsecond within its millisecond in 10. `index.i64` holds the index of the first event of every millisecond,
-from the millisecond of the first event to the one after the last. `header.json` describes both and their source.
+A store is a folder of three files. `events.u32` holds one little-endian word per event: x in 11
+bits, y in 10, polarity in 1, the microsecond within its millisecond in 10. `index.i64` holds the
+index of the first event of every millisecond, from the millisecond of the first event to the one
+after the last. `header.json` describes both and their source.
 """
 
 import hashlib
@@ -38,11 +39,13 @@ MAX_WIDTH, MAX_HEIGHT = 1 << X_BITS, 1 << Y_BITS
 P_SHIFT = X_BITS + Y_BITS
 US_SHIFT = P_SHIFT + 1
 ON = np.uint32(1 << P_SHIFT)
-OUTSIDE = np.uint32(MAX_WIDTH << X_BITS)  # a rectified pixel outside of the sensor: a row that no region has
+# a rectified pixel outside of the sensor: a row that no region has
+OUTSIDE = np.uint32(MAX_WIDTH << X_BITS)
 NO_CELL = 1 << 31  # of a pixel outside of the histogram, which has fewer cells
 
 Arrays = tuple[NDArray[np.uint32], NDArray[np.int64]]  # packed events and index
-Seen = tuple[NDArray[np.int32], NDArray[np.int32]]  # rows and columns, see `tespec.events.histogram.Region.seen`
+# rows and columns, see `tespec.events.histogram.Region.seen`
+Seen = tuple[NDArray[np.int32], NDArray[np.int32]]
 
 
 @dataclass
@@ -61,8 +64,9 @@ class Facts:
 class PackedEvents:
     """An open recording: `height` and `width` of the sensor in px, `count` of events from `t_first` to `t_last` in us.
 
-    `path` is the store or recording, for messages; `clamped` is the number of events whose time was mended, `dropped`
-    of events off the sensor, which were left out; `facts` holds all of these numbers.
+    `path` is the store or recording, for messages; `clamped` is the number of events whose time was
+    mended, `dropped` of events off the sensor, which were left out; `facts` holds all of these
+    numbers.
     """
 
     def __init__(self, path: Path, facts: Facts, arrays: Callable[[], Arrays]) -> None:
@@ -71,14 +75,16 @@ class PackedEvents:
         self.t_first, self.t_last = facts.t_first, facts.t_last
         self.clamped, self.dropped = facts.clamped, facts.dropped
         self._first_ms = facts.t_first // MILLISECOND
-        self._table: NDArray[np.uint32] | None = None  # (height, width) rectified pixels, x | y << X_BITS, or `OUTSIDE`
-        self._cells: tuple[Seen, NDArray[np.uint32]] | None = None  # their histogram indices for the last `seen`
+        # (height, width) rectified pixels, x | y << X_BITS, or `OUTSIDE`
+        self._table: NDArray[np.uint32] | None = None
+        # their histogram indices for the last `seen`
+        self._cells: tuple[Seen, NDArray[np.uint32]] | None = None
 
     def rectified(self, pixels: NDArray[np.int16]) -> "PackedEvents":
         """Return the same events at other pixels, without those that leave the sensor.
 
-        `pixels` (H, W, 2) holds the new x and y of each pixel, negative if outside of the sensor. The attributes still
-        describe all events.
+        `pixels` (H, W, 2) holds the new x and y of each pixel, negative if outside of the sensor.
+        The attributes still describe all events.
         """
         x, y = pixels[..., 0].astype(np.int64), pixels[..., 1].astype(np.int64)
         other = copy(self)
@@ -95,7 +101,12 @@ class PackedEvents:
             return events
         pixels = self._table[events.y, events.x]
         x, y, inside = pixels & (MAX_WIDTH - 1), pixels >> X_BITS, pixels != OUTSIDE
-        return Events(x[inside].astype(np.uint16), y[inside].astype(np.uint16), events.t[inside], events.p[inside])
+        return Events(
+            x[inside].astype(np.uint16),
+            y[inside].astype(np.uint16),
+            events.t[inside],
+            events.p[inside],
+        )
 
     def count_bins(self, times: NDArray[np.int64], seen: Seen, out: NDArray[np.uint8]) -> None:
         """Count the events between `times` (bins + 1,) in us into the histogram `out` (2 * bins, H, W).
@@ -107,7 +118,9 @@ class PackedEvents:
         if table is None or max(len(seen[0]), len(seen[1])) > 1:
             _count_words(words, ends, table, *seen, out)
             return
-        if self._cells is None or self._cells[0] is not seen:  # once for all windows with this `seen`
+        if (
+            self._cells is None or self._cells[0] is not seen
+        ):  # once for all windows with this `seen`
             row, column = seen[0][0].take(table >> X_BITS), seen[1][0].take(table & (MAX_WIDTH - 1))
             cells = np.where((row | column) < 0, NO_CELL, row * out.shape[-1] + column)
             self._cells = seen, cells.astype(np.uint32)
@@ -120,7 +133,9 @@ class PackedEvents:
         end = min(max(-(-t1 // MILLISECOND) - self._first_ms, first), len(index) - 1)
         words, borders = words[index[first] : index[end]], index[first : end + 1] - index[first]
         if not _sound(words, borders, self.height, self.width):
-            raise UserError(self.path / WORDS, "damaged: events outside of the sensor or out of order", AGAIN)
+            raise UserError(
+                self.path / WORDS, "damaged: events outside of the sensor or out of order", AGAIN
+            )
         return words, borders, self._first_ms + first
 
 
@@ -140,7 +155,12 @@ def open_store(folder: Path) -> PackedEvents:
     fits: Any = len(words) == facts.count and len(index) == milliseconds + 1
     ends = words[[0, -1]] >> US_SHIFT if fits else ()
     fits = fits and tuple(ends) == (facts.t_first % MILLISECOND, facts.t_last % MILLISECOND)
-    fits = fits and index[0] == 0 < index[1] and index[-2] < index[-1] == len(words) and (index[1:] >= index[:-1]).all()
+    fits = (
+        fits
+        and index[0] == 0 < index[1]
+        and index[-2] < index[-1] == len(words)
+        and (index[1:] >= index[:-1]).all()
+    )
     if not fits:
         raise UserError(folder, f"{HEADER}, {WORDS} and {INDEX} do not match each other", AGAIN)
     return PackedEvents(folder, facts, mapped)
@@ -160,13 +180,25 @@ def header_of(folder: Path) -> dict[str, Any]:
     try:
         header: dict[str, Any] = read_json(path)
         facts = _facts(header)
-        fits = 0 < facts.height <= MAX_HEIGHT and 0 < facts.width <= MAX_WIDTH and header["version"] == VERSION
+        fits = (
+            0 < facts.height <= MAX_HEIGHT
+            and 0 < facts.width <= MAX_WIDTH
+            and header["version"] == VERSION
+        )
         fits = fits and facts.count > 0 and facts.clamped >= 0 and facts.dropped >= 0
         fits = fits and -LATEST <= facts.t_first <= facts.t_last <= LATEST
         fits = fits and facts.t_last - facts.t_first < LONGEST_HOURS * 3600 * 10**6
         source = header["source"]
-        fits = fits and {"name", "sha256", "files"} <= source.keys() and isinstance(header["sha256"], dict)
-        fits = fits and isinstance(source["files"], list) and all(isinstance(file, dict) for file in source["files"])
+        fits = (
+            fits
+            and {"name", "sha256", "files"} <= source.keys()
+            and isinstance(header["sha256"], dict)
+        )
+        fits = (
+            fits
+            and isinstance(source["files"], list)
+            and all(isinstance(file, dict) for file in source["files"])
+        )
     except (*UNREADABLE, KeyError, TypeError, AttributeError):
         fits = False
     if not fits:
@@ -197,13 +229,14 @@ def verify_store(folder: Path) -> None:
 def pack_words(x, y, t, p, count, next_ms, words):  # type: ignore[no-untyped-def]
     """Pack events in time order, inside `MAX_WIDTH` x `MAX_HEIGHT` px, after `count` other events of a recording.
 
-    Their words fill the start of `words` uint32. Returns the index (M,) int64 of the first event of each millisecond
-    from `next_ms` to that of the last event.
+    Their words fill the start of `words` uint32. Returns the index (M,) int64 of the first event of
+    each millisecond from `next_ms` to that of the last event.
     """
     index = np.empty(t[-1] // MILLISECOND + 1 - next_ms, np.int64)
     for i in range(len(t)):  # a loop of its own is vectorised
         words[i] = x[i] | y[i] << np.uint32(X_BITS) | np.uint32(p[i]) << np.uint32(P_SHIFT)
-    start, opened = (next_ms - 1) * MILLISECOND, 0  # of the current millisecond; of those in the index
+    # of the current millisecond; of those in the index
+    start, opened = (next_ms - 1) * MILLISECOND, 0
     for i in range(len(t)):
         while t[i] >= start + MILLISECOND:
             index[opened] = count + i
@@ -238,14 +271,19 @@ def _sound(words, borders, height, width):  # type: ignore[no-untyped-def]
     """Whether all events are on the sensor, and the microseconds of each millisecond are sorted and below 1000."""
     wrong = np.uint32(0)
     for word in words:
-        x, y = word & np.uint32(MAX_WIDTH - 1), (word >> np.uint32(X_BITS)) & np.uint32(MAX_HEIGHT - 1)
+        x, y = (
+            word & np.uint32(MAX_WIDTH - 1),
+            (word >> np.uint32(X_BITS)) & np.uint32(MAX_HEIGHT - 1),
+        )
         wrong |= np.uint32(x >= np.uint32(width)) | np.uint32(y >= np.uint32(height))
     for k in range(len(borders) - 1):
         begin, end = borders[k], borders[k + 1]
         if begin < end:
             earlier, later = words[begin : end - 1], words[begin + 1 : end]
             for i in range(len(later)):
-                wrong |= np.uint32((later[i] >> np.uint32(US_SHIFT)) < (earlier[i] >> np.uint32(US_SHIFT)))
+                wrong |= np.uint32(
+                    (later[i] >> np.uint32(US_SHIFT)) < (earlier[i] >> np.uint32(US_SHIFT))
+                )
             wrong |= np.uint32((words[end - 1] >> np.uint32(US_SHIFT)) >= np.uint32(MILLISECOND))
     return wrong == 0
 
@@ -259,7 +297,9 @@ def _ends_of_bins(words, borders, first_ms, times):  # type: ignore[no-untyped-d
         low, high = borders[millisecond], borders[min(millisecond + 1, len(borders) - 1)]
         us = times[k] - (first_ms + millisecond) * MILLISECOND
         # The us are the highest bits of a word.
-        ends[k] = low + np.searchsorted(words[low:high], np.uint64(max(us, 0)) << np.uint64(US_SHIFT))
+        ends[k] = low + np.searchsorted(
+            words[low:high], np.uint64(max(us, 0)) << np.uint64(US_SHIFT)
+        )
     return ends
 
 
@@ -267,8 +307,8 @@ def _ends_of_bins(words, borders, first_ms, times):  # type: ignore[no-untyped-d
 def _count_words(words, ends, table, rows, columns, histogram):  # type: ignore[no-untyped-def]
     """Count valid words (N,) uint32 in bins whose borders are the word indices `ends` (bins + 1,).
 
-    A word counts at the rows (K, 2049) and columns (L, 2049) of its pixel, moved by `table` if given; negative rows and
-    columns drop it. The histogram (2 * bins, H, W) uint8 is overwritten.
+    A word counts at the rows (K, 2049) and columns (L, 2049) of its pixel, moved by `table` if
+    given; negative rows and columns drop it. The histogram (2 * bins, H, W) uint8 is overwritten.
     """
     bins, wide = len(ends) - 1, np.uint64(histogram.shape[2])
     area, counts = histogram.shape[1] * histogram.shape[2], histogram.reshape(-1)
@@ -276,20 +316,24 @@ def _count_words(words, ends, table, rows, columns, histogram):  # type: ignore[
     again, moved = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
     for k in range(bins):
         first, positive = np.uint64(k * area), np.uint64(bins * area)
-        # Zero one bin at a time, so that its zeros are still in the cache when its events are counted.
+        # Zero one bin at a time, so that its zeros are still in the cache when its events are
+        # counted.
         counts[k * area : (k + 1) * area] = 0
         counts[(bins + k) * area : (bins + k + 1) * area] = 0
         for begin in range(ends[k], ends[k + 1], BLOCK):
             given = words[begin : min(begin + BLOCK, ends[k + 1])]
             if table is not None:
                 given = _rectify(given, table, moved)
-            # Indices first, counts after: neither loop has a branch to mispredict, and stores do not stall them.
+            # Indices first, counts after: neither loop has a branch to mispredict, and stores do
+            # not stall them.
             kept = _place(given, rows[0], columns[0], first, positive, wide, places, shown)
             _add(counts, places, kept)
             for i in range(len(rows)):
                 for j in range(len(columns)):
                     if i or j:
-                        some = _place(shown[:kept], rows[i], columns[j], first, positive, wide, places, again)
+                        some = _place(
+                            shown[:kept], rows[i], columns[j], first, positive, wide, places, again
+                        )
                         _add(counts, places, some)
 
 
@@ -301,7 +345,9 @@ def _count_cells(words, ends, cells, moved, histogram):  # type: ignore[no-untyp
     """
     bins, area = len(ends) - 1, histogram.shape[1] * histogram.shape[2]
     counts = histogram.reshape(-1)
-    for i in range(len(words)):  # all before the first is counted: the cache cannot hold cells and histogram together
+    for i in range(
+        len(words)
+    ):  # all before the first is counted: the cache cannot hold cells and histogram together
         x, y, on = _fields(words[i])
         moved[i] = cells[y, x] + np.uint32(on) * np.uint32(bins * area)
     for k in range(bins):
@@ -317,7 +363,11 @@ def _count_cells(words, ends, cells, moved, histogram):  # type: ignore[no-untyp
 def count_events(x, y, p, ends, histogram):  # type: ignore[no-untyped-def]
     """Count events as `_count_words` does, from columns (N,) of a sensor with the histogram's size."""
     bins, width = len(ends) - 1, np.uint32(histogram.shape[2])
-    area, counts, places = histogram.shape[1] * histogram.shape[2], histogram.reshape(-1), np.empty(BLOCK, np.uint32)
+    area, counts, places = (
+        histogram.shape[1] * histogram.shape[2],
+        histogram.reshape(-1),
+        np.empty(BLOCK, np.uint32),
+    )
     for k in range(bins):
         first, positive = np.uint32(k * area), np.uint32(bins * area)
         counts[k * area : (k + 1) * area] = 0
@@ -326,7 +376,12 @@ def count_events(x, y, p, ends, histogram):  # type: ignore[no-untyped-def]
             some = slice(begin, min(begin + BLOCK, ends[k + 1]))
             xs, ys, ps = x[some], y[some], p[some]
             for i in range(len(xs)):
-                places[i] = first + np.uint32(ps[i]) * positive + np.uint32(ys[i]) * width + np.uint32(xs[i])
+                places[i] = (
+                    first
+                    + np.uint32(ps[i]) * positive
+                    + np.uint32(ys[i]) * width
+                    + np.uint32(xs[i])
+                )
             _add(counts, places, len(xs))
 
 

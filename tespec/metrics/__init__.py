@@ -24,7 +24,8 @@ class Scores:
     """Scores of a set of frames."""
 
     values: dict[str, float]  # by metric
-    partial: dict[str, str]  # metrics averaged over fewer members than exist, with their count; see `fewer`
+    # metrics averaged over fewer members than exist, with their count; see `fewer`
+    partial: dict[str, str]
     classes: dict[str, float] = field(default_factory=dict)  # main metric of each class
 
     def metrics(self) -> dict[str, float]:
@@ -73,10 +74,14 @@ def partial_means(scorer: Any) -> str:
     """List the means over too few members, as "all map: 2 of 3 classes; moving map: 1 of 3 classes"; "" if none."""
     scores = {"all": scorer.overall(), **scorer.by("group")}
     return "; ".join(
-        f"{frames} {metric}: {count}" for frames, each in scores.items() for metric, count in each.partial.items()
+        f"{frames} {metric}: {count}"
+        for frames, each in scores.items()
+        for metric, count in each.partial.items()
     )
 
 
 def fewer(counts: Mapping[str, int], total: int, unit: str) -> dict[str, str]:
     """Select the metrics averaged over fewer than `total` members, with their count as "2 of 3 classes"."""
-    return {metric: f"{count} of {total} {unit}" for metric, count in counts.items() if count < total}
+    return {
+        metric: f"{count} of {total} {unit}" for metric, count in counts.items() if count < total
+    }

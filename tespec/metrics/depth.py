@@ -12,13 +12,24 @@ from tespec.metrics import FrameScorer, MeasuredFrame, Score, Scores, fewer
 CUT_OFFS = (10, 20, 30)  # m
 SCORES = {
     "abs": Score("Abs ↓", "lower", "m"),
-    **{f"delta_{power}": Score(f"δ{sign} ↑", "higher") for power, sign in enumerate("₁₂₃", start=1)},
+    **{
+        f"delta_{power}": Score(f"δ{sign} ↑", "higher") for power, sign in enumerate("₁₂₃", start=1)
+    },
     "rms": Score("RMS ↓", "lower", "m"),
     "rms_log": Score("RMSlog ↓", "lower"),
     "abs_rel": Score("AbsRel ↓", "lower"),
     **{f"abs_{metres}": Score(f"Abs {metres} m ↓", "lower", "m") for metres in CUT_OFFS},
 }
-NAMES = ("delta_1", "delta_2", "delta_3", "abs", "rms", "rms_log", "abs_rel", *(f"abs_{m}" for m in CUT_OFFS))
+NAMES = (
+    "delta_1",
+    "delta_2",
+    "delta_3",
+    "abs",
+    "rms",
+    "rms_log",
+    "abs_rel",
+    *(f"abs_{m}" for m in CUT_OFFS),
+)
 
 DEFINITION = (
     "errors are computed per frame, averaged over the frames of a recording, then over the recordings; depth is "
@@ -35,10 +46,13 @@ def frame_errors(
 ) -> NDArray[np.float64]:
     """Errors (10,), in the order of `NAMES`, of a frame (H, W) in m, over pixels whose true depth is in the range.
 
-    All are NaN without such a pixel. Source: hamarh/HMNet_pth, experiments/depth/scripts/eval_depth.py.
+    All are NaN without such a pixel. Source: hamarh/HMNet_pth,
+    experiments/depth/scripts/eval_depth.py.
     """
     if predicted.ndim != 2 or predicted.shape != truth.shape:
-        raise ValueError(f"predictions {predicted.shape} and depths {truth.shape} are not (H, W) images of equal size")
+        raise ValueError(
+            f"predictions {predicted.shape} and depths {truth.shape} are not (H, W) images of equal size"
+        )
     if not (np.isfinite(predicted) & (predicted > 0)).all():
         raise ValueError("predicted depths must be finite and positive")
     kept = (truth >= min_depth) & (truth <= max_depth)
@@ -56,7 +70,8 @@ def frame_errors(
 class DepthScorer(FrameScorer[MeasuredFrame]):
     """Depth errors of a test set, averaged over recordings and over named groups of frames.
 
-    Ground truth outside of `min_depth` to `max_depth` in m is ignored; 1.978 m is a normalised log depth of 0.
+    Ground truth outside of `min_depth` to `max_depth` in m is ignored; 1.978 m is a normalised log
+    depth of 0.
     """
 
     def __init__(self, min_depth: float = 1.978, max_depth: float = 80.0) -> None:
@@ -66,7 +81,11 @@ class DepthScorer(FrameScorer[MeasuredFrame]):
         self.min_depth, self.max_depth = min_depth, max_depth
 
     def update(
-        self, predicted: NDArray[np.floating], truth: NDArray[np.floating], recording: str, groups: Sequence[str] = ()
+        self,
+        predicted: NDArray[np.floating],
+        truth: NDArray[np.floating],
+        recording: str,
+        groups: Sequence[str] = (),
     ) -> None:
         """Add one frame: predicted and true depth (H, W) in m, NaN where unknown, its recording and its groups."""
         errors = frame_errors(predicted, truth, self.min_depth, self.max_depth)
@@ -76,16 +95,27 @@ class DepthScorer(FrameScorer[MeasuredFrame]):
         """Describe the metrics and how many frames they cover."""
         text = f"{DEFINITION}; valid: true depth from {self.min_depth:g} to {self.max_depth:g} m"
         skipped = sum(bool(np.isnan(frame.measured).all()) for frame in self._frames)
-        return text + (f"; {len(self._frames) - skipped} frames scored, {skipped} skipped" if self._frames else "")
+        return text + (
+            f"; {len(self._frames) - skipped} frames scored, {skipped} skipped"
+            if self._frames
+            else ""
+        )
 
     def overall(self) -> Scores:
         """Mean over recordings of their mean errors; recordings without valid depth are ignored."""
-        recordings = [[each.values.get(name, np.nan) for name in NAMES] for each in self.by("recording").values()]
+        recordings = [
+            [each.values.get(name, np.nan) for name in NAMES]
+            for each in self.by("recording").values()
+        ]
         if not recordings:
             what = f"none of {len(self._frames)} frames has depth from {self.min_depth:g} to {self.max_depth:g} m"
-            remedy = "evaluate recordings with depth in this range, or change min_depth and max_depth"
+            remedy = (
+                "evaluate recordings with depth in this range, or change min_depth and max_depth"
+            )
             raise UserError("depth scores", what, remedy)
-        return _mean(np.array(recordings), len({frame.recording for frame in self._frames}), "recordings")
+        return _mean(
+            np.array(recordings), len({frame.recording for frame in self._frames}), "recordings"
+        )
 
     def _scores(self, frames: Sequence[MeasuredFrame]) -> Scores | None:
         errors = np.array([frame.measured for frame in frames])
@@ -95,7 +125,13 @@ class DepthScorer(FrameScorer[MeasuredFrame]):
 
 def _mean(errors: NDArray[np.float64], total: int, unit: str) -> Scores:
     """Mean over the rows of errors (N, 10), ignoring NaN."""
-    columns = {name: column[~np.isnan(column)] for name, column in zip(NAMES, errors.T, strict=True)}
+    columns = {
+        name: column[~np.isnan(column)] for name, column in zip(NAMES, errors.T, strict=True)
+    }
     # An exact sum does not depend on the order of the frames.
-    means = {name: math.fsum(column) / len(column) for name, column in columns.items() if len(column)}
-    return Scores(means, fewer({name: len(column) for name, column in columns.items()}, total, unit))
+    means = {
+        name: math.fsum(column) / len(column) for name, column in columns.items() if len(column)
+    }
+    return Scores(
+        means, fewer({name: len(column) for name, column in columns.items()}, total, unit)
+    )

@@ -26,11 +26,13 @@ SMALLEST = np.spacing(1)  # avoids division by 0
 def match(predicted, truth, ends_predicted, ends_truth, thresholds):  # type: ignore[no-untyped-def]
     """Match predicted boxes (P, 4) with ground truth (N, 4) per class and frame, in the layout of `Grouped`.
 
-    A predicted box is matched with the unmatched ground-truth box that it overlaps most, the later one of equal
-    overlaps. Arithmetic and order are those of pycocotools, so results are identical to the bit.
+    A predicted box is matched with the unmatched ground-truth box that it overlaps most, the later
+    one of equal overlaps. Arithmetic and order are those of pycocotools, so results are identical
+    to the bit.
 
     Returns:
-        (K, P) bool, whether a predicted box is matched at each of K thresholds of intersection over union.
+        (K, P) bool, whether a predicted box is matched at each of K thresholds of intersection over
+        union.
     """
     found = np.zeros((len(thresholds), len(predicted)), np.bool_)
     overlaps = np.empty((np.diff(ends_predicted).max(), np.diff(ends_truth).max()))
@@ -91,21 +93,27 @@ class Grouped(NamedTuple):
 
     boxes: NDArray[np.float64]  # (N, 4) left, top, width, height
     score: NDArray[np.float32]  # (N,)
-    ends: NDArray[np.int64]  # (classes * frames + 1,) boundaries of the boxes of each class and frame
+    # (classes * frames + 1,) boundaries of the boxes of each class and frame
+    ends: NDArray[np.int64]
     of_class: NDArray[np.int64]  # (classes + 1,) boundaries of the boxes of each class
 
 
-def group_boxes(boxes: Boxes, frame: NDArray[np.int64], frames: int, classes: int, most: float = np.inf) -> Grouped:
+def group_boxes(
+    boxes: Boxes, frame: NDArray[np.int64], frames: int, classes: int, most: float = np.inf
+) -> Grouped:
     """Group the boxes of all frames; `frame` (N,) is the index of each box's frame, of `frames`.
 
-    Labels are 0 to `classes` - 1. At most `most` boxes remain per class and frame, those with the highest scores; equal
-    scores keep their order.
+    Labels are 0 to `classes` - 1. At most `most` boxes remain per class and frame, those with the
+    highest scores; equal scores keep their order.
     """
     group = boxes.label * frames + frame
     order = np.lexsort((-boxes.score, group))
     group = group[order]
     inside = np.arange(len(group)) - np.searchsorted(group, group) < most
-    kept, ends = boxes.keep(order[inside]), np.searchsorted(group[inside], np.arange(classes * frames + 1))
+    kept, ends = (
+        boxes.keep(order[inside]),
+        np.searchsorted(group[inside], np.arange(classes * frames + 1)),
+    )
     corners = kept.corners.astype(np.float64)
     corners[:, 2:] -= corners[:, :2]
     return Grouped(corners, kept.score, ends, ends[::frames])
@@ -114,10 +122,12 @@ def group_boxes(boxes: Boxes, frame: NDArray[np.int64], frames: int, classes: in
 def average_precision(truth: Grouped, predicted: Grouped) -> NDArray[np.float64]:
     """Average precision per class and threshold as in pycocotools: all areas, 101 recall points.
 
-    Boxes must have positive sides, as after `BoxFilter`, and at most `MAX_DETECTIONS` predictions per class and frame.
+    Boxes must have positive sides, as after `BoxFilter`, and at most `MAX_DETECTIONS` predictions
+    per class and frame.
 
     Returns:
-        (classes, 10) shares in [0, 1] by class and `THRESHOLDS`; NaN where a class has no ground truth.
+        (classes, 10) shares in [0, 1] by class and `THRESHOLDS`; NaN where a class has no ground
+        truth.
     """
     hits = match(predicted.boxes, truth.boxes, predicted.ends, truth.ends, THRESHOLDS)
     counts = np.diff(truth.of_class)
@@ -133,15 +143,17 @@ def average_precision(truth: Grouped, predicted: Grouped) -> NDArray[np.float64]
 class BoxFilter:
     """Box filter for ground truth and predictions, as in RVT's evaluation of Gen1 and 1Mpx.
 
-    Sizes are float32 differences of the corners, without tolerance. This holds for ground truth too, because RVT's
-    loader derives label sizes from clamped float32 corners: a box of 10 px may fail a limit of 10 px, depending on how
-    its position is rounded.
+    Sizes are float32 differences of the corners, without tolerance. This holds for ground truth
+    too, because RVT's loader derives label sizes from clamped float32 corners: a box of 10 px may
+    fail a limit of 10 px, depending on how its position is rounded.
 
-    Source: uzh-rpg/RVT, utils/evaluation/prophesee/io/box_filtering.py; data/genx_utils/labels.py, clamp_to_frame_.
+    Source: uzh-rpg/RVT, utils/evaluation/prophesee/io/box_filtering.py; data/genx_utils/labels.py,
+    clamp_to_frame_.
     """
 
     min_diagonal: float  # px of the histograms
-    min_side: float  # minimum width and height in px of the histograms; boxes without an area are always dropped
+    # minimum width and height in px of the histograms; boxes without an area are always dropped
+    min_side: float
     skip_us: int = 500_000  # frames up to this time after a recording's start are ignored
 
     def keeps(self, boxes: Boxes) -> NDArray[np.bool_]:
@@ -185,9 +197,18 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
         super().__init__()
         self.classes, self.filters, self.score = tuple(classes), filters, score
 
-    def update(self, predicted: Boxes, truth: Boxes, recording: str, time_us: int, groups: Sequence[str] = ()) -> None:
+    def update(
+        self,
+        predicted: Boxes,
+        truth: Boxes,
+        recording: str,
+        time_us: int,
+        groups: Sequence[str] = (),
+    ) -> None:
         """Add one labelled frame: boxes, which may exceed the image, and its time in us since the recording's start."""
-        self._frames.append(DetectionFrame(recording, int(time_us), tuple(groups), truth, predicted))
+        self._frames.append(
+            DetectionFrame(recording, int(time_us), tuple(groups), truth, predicted)
+        )
 
     def definition(self) -> str:
         """Describe the metrics, the scored frames and the classes without ground truth."""
@@ -201,7 +222,9 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
         absent = [name for label, name in enumerate(self.classes) if label not in truth.label]
         scored = f"{len(np.unique(frame))} of {len(self._frames)} labelled frames scored"
         text += f"; {scored}, with {len(truth.label)} boxes"
-        return text + (f"; without ground truth, so not in the means: {', '.join(absent)}" if absent else "")
+        return text + (
+            f"; without ground truth, so not in the means: {', '.join(absent)}" if absent else ""
+        )
 
     def overall(self) -> Scores:
         """Scores over all frames; `ValueError` if a frame was added twice, or a box, label or score is invalid."""
@@ -215,9 +238,13 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
     def _counted(self, frames: Sequence[DetectionFrame]) -> list[DetectionFrame]:
         """Frames after the skipped time, sorted by recording and time.
 
-        Equal scores are ranked by frame, so the order of frames must not depend on which process evaluated them.
+        Equal scores are ranked by frame, so the order of frames must not depend on which process
+        evaluated them.
         """
-        ordered = sorted((each for each in frames if each.time_us > self.filters.skip_us), key=lambda each: each[:2])
+        ordered = sorted(
+            (each for each in frames if each.time_us > self.filters.skip_us),
+            key=lambda each: each[:2],
+        )
         for before, each in pairwise(ordered):
             if before[:2] == each[:2]:
                 raise ValueError(f"{each.recording} at {each.time_us} us is scored twice")
@@ -229,15 +256,26 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
         predicted, of_predicted = self._kept(ordered, "predicted")
         if not len(truth.label):
             return None
-        inside, count = np.bincount(of_truth, minlength=len(ordered))[of_predicted] > 0, len(self.classes)
+        inside, count = (
+            np.bincount(of_truth, minlength=len(ordered))[of_predicted] > 0,
+            len(self.classes),
+        )
         predicted, of_predicted = predicted.keep(inside), of_predicted[inside]
         shares = average_precision(
             group_boxes(truth, of_truth, len(ordered), count),
             group_boxes(predicted, of_predicted, len(ordered), count, MAX_DETECTIONS),
         )
-        of_class = {name: 100 * each for name, each in zip(self.classes, shares, strict=True) if not np.isnan(each[0])}
+        of_class = {
+            name: 100 * each
+            for name, each in zip(self.classes, shares, strict=True)
+            if not np.isnan(each[0])
+        }
         percent = np.array([*of_class.values()])
-        values = {"map": percent.mean(), "ap50": percent[:, AT_50].mean(), "ap75": percent[:, AT_75].mean()}
+        values = {
+            "map": percent.mean(),
+            "ap50": percent[:, AT_50].mean(),
+            "ap75": percent[:, AT_75].mean(),
+        }
         return Scores(
             {name: float(value) for name, value in values.items()},
             fewer(dict.fromkeys(values, len(of_class)), count, "classes"),
@@ -250,11 +288,15 @@ class DetectionScorer(FrameScorer[DetectionFrame]):
         none = make_boxes(np.empty((0, 4)), np.empty(0, np.int64))
         boxes = Boxes(*(np.concatenate(column) for column in zip(none, *given, strict=True)))
         frame = np.repeat(np.arange(len(frames)), [len(each.label) for each in given])
-        sound = np.isfinite(boxes.corners).all(axis=1) & np.isfinite(boxes.score) & (boxes.score >= 0)
+        sound = (
+            np.isfinite(boxes.corners).all(axis=1) & np.isfinite(boxes.score) & (boxes.score >= 0)
+        )
         sound &= (boxes.label >= 0) & (boxes.label < len(self.classes))
         if not sound.all():
             wrong = frames[frame[sound.argmin()]]
             where = f"{name} boxes of {wrong.recording} at {wrong.time_us} us"
-            raise ValueError(f"{where}: a label outside the {len(self.classes)} classes, or an invalid box or score")
+            raise ValueError(
+                f"{where}: a label outside the {len(self.classes)} classes, or an invalid box or score"
+            )
         kept = self.filters.keeps(boxes)
         return boxes.keep(kept), frame[kept]

@@ -12,10 +12,12 @@ from torch.nn.functional import cross_entropy, normalize, one_hot
 class FeatureStatistics(NamedTuple):
     """Spread of features."""
 
-    # Mean over channels of the standard deviation of unit-length features, times the root of their number: about 1 for
-    # uniform directions, 0 for equal ones ("Exploring Simple Siamese Representation Learning", CVPR 2021, Sec. 4.1).
+    # Mean over channels of the standard deviation of unit-length features, times the root of their
+    # number: about 1 for uniform directions, 0 for equal ones ("Exploring Simple Siamese
+    # Representation Learning", CVPR 2021, Sec. 4.1).
     std: float
-    # Exponential of the entropy of their singular values, from 1 to the number of channels (RankMe, ICML 2023).
+    # Exponential of the entropy of their singular values, from 1 to the number of channels (RankMe,
+    # ICML 2023).
     rank: float
 
 
@@ -37,12 +39,14 @@ PLACES = 4096  # sampled for statistics of features
 class FeatureReservoir:
     """Uniform sample of at most `limit` places from all frames added so far, in constant memory.
 
-    Each place gets a random number, seeded by the index of its batch; the places with the lowest numbers stay.
+    Each place gets a random number, seeded by the index of its batch; the places with the lowest
+    numbers stay.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.features = torch.zeros(0)  # sampled (N, C) float32 on the CPU, in the order of the frames
+        # sampled (N, C) float32 on the CPU, in the order of the frames
+        self.features = torch.zeros(0)
         self._batches = 0
         self._numbers: NDArray[np.float64] = np.zeros(0)
 
@@ -52,7 +56,10 @@ class FeatureReservoir:
         drawn = np.random.default_rng(self._batches).random(len(places))
         numbers = np.concatenate([self._numbers, drawn])
         kept = np.sort(np.argpartition(numbers, min(self.limit, len(numbers)) - 1)[: self.limit])
-        old, new = torch.from_numpy(kept[kept < before]), torch.from_numpy(kept[kept >= before] - before)
+        old, new = (
+            torch.from_numpy(kept[kept < before]),
+            torch.from_numpy(kept[kept >= before] - before),
+        )
         rows = places[new.to(places.device)].float().cpu()
         self.features = torch.cat([self.features[old], rows])
         self._numbers = numbers[kept]
@@ -90,7 +97,8 @@ def linear_probe(features: Tensor, labels: Tensor, queries: Tensor, classes: int
 def nearest_neighbours(features: Tensor, labels: Tensor, queries: Tensor, classes: int) -> Tensor:
     """Classes (M,) of queries (M, C) by a vote of the nearest features (N, C) with labels (N,).
 
-    The 20 features with the highest cosine vote, weighted by exp(cosine / 0.07), as in DINO's evaluation.
+    The 20 features with the highest cosine vote, weighted by exp(cosine / 0.07), as in DINO's
+    evaluation.
     """
     bank, votes = normalize(features, dim=1), one_hot(labels, classes).float()
     found = []

@@ -18,7 +18,8 @@ Depths = NDArray[np.float32]
 def class_prior(masks: Iterable[NDArray[np.uint8]], classes: int) -> NDArray[np.float32]:
     """Count the masks (H, W) with each class at each pixel, (classes, H, W) float32; raise `UserError` without a mask.
 
-    Label 255 is ignored; a pixel that is never labelled gets the class counts of all pixels together.
+    Label 255 is ignored; a pixel that is never labelled gets the class counts of all pixels
+    together.
     """
     every, counts = np.arange(classes)[:, None, None], np.zeros((), np.float32)
     for mask in masks:
@@ -32,7 +33,8 @@ def class_prior(masks: Iterable[NDArray[np.uint8]], classes: int) -> NDArray[np.
 def depth_prior(maps: Sequence[Depths], nearest: float, farthest: float) -> Depths:
     """Median depth (H, W) float32 of each pixel in m, over depths from `nearest` to `farthest`.
 
-    A pixel without any gets the median of all depths. The maps are read once per block of rows that fits in memory.
+    A pixel without any gets the median of all depths. The maps are read once per block of rows that
+    fits in memory.
     """
     height, width = maps[0].shape if len(maps) else (0, 0)
     rows = max(1, BLOCK // max(len(maps) * width, 1))
@@ -45,7 +47,9 @@ def depth_prior(maps: Sequence[Depths], nearest: float, farthest: float) -> Dept
     if np.isnan(medians).all():
         raise UserError("depth prior", "no training label has a valid depth", "check the data")
     if np.isnan(medians).any():
-        medians[np.isnan(medians)] = _median(lambda: (each[(each >= nearest) & (each <= farthest)] for each in maps))
+        medians[np.isnan(medians)] = _median(
+            lambda: (each[(each >= nearest) & (each <= farthest)] for each in maps)
+        )
     return medians
 
 

@@ -18,7 +18,8 @@ from tespec.models.layers import STRIDE, DropPath, compute_dtype, pad_to, replac
 from tespec.registry import BACKBONES
 
 State = TypeVar("State")
-BackboneState = tuple[tuple[Tensor, Tensor], ...] | None  # hidden and cell state by stage; None if feed-forward
+# hidden and cell state by stage; None if feed-forward
+BackboneState = tuple[tuple[Tensor, Tensor], ...] | None
 
 
 def reset(state: State, is_first: Tensor) -> State:
@@ -38,7 +39,8 @@ def detach(state: State) -> State:
 class Backbone(nn.Module, ABC):
     """Backbone with features at strides 4, 8, 16 and 32, with or without a ConvLSTM after each stage.
 
-    A sequence is processed stage by stage: a stage takes all segments as one batch, then its ConvLSTM runs over time.
+    A sequence is processed stage by stage: a stage takes all segments as one batch, then its
+    ConvLSTM runs over time.
 
     Args:
         arch: one of `architectures`; "": the first.
@@ -46,17 +48,19 @@ class Backbone(nn.Module, ABC):
         bins: time bins per segment; a histogram has 2 * bins channels.
         img_size: (H, W) in px of the padded input, multiples of 32.
         in_channels: number of input channels; None: 2 * bins. Images have 1 or 3.
-        drop_path: rate of stochastic depth in the last block; it rises from 0 block by block. A network without
-            `DropPath` refuses a rate above 0.
+        drop_path: rate of stochastic depth in the last block; it rises from 0 block by block. A
+            network without `DropPath` refuses a rate above 0.
     """
 
     architectures: ClassVar[Sequence[str]] = ()  # names of its variants
     stem: ClassVar[str] = ""  # name of the weight that is applied to the input's channels
     position_tables: ClassVar[Sequence[str]] = ()  # substrings of the names of position parameters
-    channels_last: ClassVar[bool] = True  # whether the stages take maps (N, h, w, C), else (N, C, h, w)
+    # whether the stages take maps (N, h, w, C), else (N, C, h, w)
+    channels_last: ClassVar[bool] = True
     channels: tuple[int, ...]  # widths of the four features
     lstms: nn.ModuleList  # one per stage; empty if feed-forward
-    recipe: Mapping[str, Any] | None = None  # settings of the training, if the file it was loaded from contains them
+    # settings of the training, if the file it was loaded from contains them
+    recipe: Mapping[str, Any] | None = None
     recompute: bool = False  # whether the backward pass recomputes stages; see `execute`
 
     def __init__(
@@ -71,9 +75,15 @@ class Backbone(nn.Module, ABC):
         super().__init__()
         arch = arch or self.architectures[0]
         if arch not in self.architectures:
-            raise UserError("arch", f"unknown value {arch!r}", f"choose from {', '.join(self.architectures)}")
+            raise UserError(
+                "arch", f"unknown value {arch!r}", f"choose from {', '.join(self.architectures)}"
+            )
         if any(side % STRIDE or side <= 0 for side in img_size):
-            raise UserError("img_size", f"sides of {tuple(img_size)} are not multiples of {STRIDE}", "pad the input")
+            raise UserError(
+                "img_size",
+                f"sides of {tuple(img_size)} are not multiples of {STRIDE}",
+                "pad the input",
+            )
         self.arch, self.recurrent, self.bins = arch, recurrent, bins
         self.img_size = (int(img_size[0]), int(img_size[1]))
         self.in_channels = in_channels or 2 * bins
@@ -81,7 +91,9 @@ class Backbone(nn.Module, ABC):
         self.lstms = nn.ModuleList(ConvLstm(width) for width in self.channels if recurrent)
         replace_modules(self, TimmDropPath, lambda drop: DropPath(drop.drop_prob))
         if drop_path and not any(isinstance(module, DropPath) for module in self.modules()):
-            raise UserError("drop_path", f"{arch} has no stochastic depth (timm's DropPath)", "set it to 0")
+            raise UserError(
+                "drop_path", f"{arch} has no stochastic depth (timm's DropPath)", "set it to 0"
+            )
 
     @abstractmethod
     def build(self, drop_path: float) -> None:
@@ -99,12 +111,14 @@ class Backbone(nn.Module, ABC):
         """Adapt the state dict of such a network, built for an input of (H, W) px, to this one's `img_size`."""
         return dict(tensors)
 
-    def forward(self, histograms: Tensor, state: BackboneState = None) -> tuple[list[Tensor], BackboneState]:
+    def forward(
+        self, histograms: Tensor, state: BackboneState = None
+    ) -> tuple[list[Tensor], BackboneState]:
         """Compute the features of histograms (B, T, in_channels, H, W), counts of any dtype and `img_size` or smaller.
 
         Returns:
-            four features (B, T, channels[i], h, w) at strides 4, 8, 16 and 32 of `img_size`, and the state, with
-            tensors (B, channels[i], h, w) in float32.
+            four features (B, T, channels[i], h, w) at strides 4, 8, 16 and 32 of `img_size`, and
+            the state, with tensors (B, channels[i], h, w) in float32.
         """
         return self.encode(self.embed(histograms), state)
 
@@ -113,10 +127,13 @@ class Backbone(nn.Module, ABC):
         patches = self.embed_patches(pad_to(histograms, self.img_size).flatten(0, 1))
         return patches.unflatten(0, histograms.shape[:2])
 
-    def encode(self, tokens: Tensor, state: BackboneState = None) -> tuple[list[Tensor], BackboneState]:
+    def encode(
+        self, tokens: Tensor, state: BackboneState = None
+    ) -> tuple[list[Tensor], BackboneState]:
         """Compute features and state, as `forward` returns them, from the output of `embed`."""
         lanes, segments = tokens.shape[:2]
-        maps = tokens.transpose(0, 1).flatten(0, 1)  # time first: the recurrence reads contiguous memory at each time
+        # time first: the recurrence reads contiguous memory at each time
+        maps = tokens.transpose(0, 1).flatten(0, 1)
         features, states = [], []
         for index, stage in enumerate(self.stage_modules()):
             if not self.channels_last:
@@ -130,14 +147,18 @@ class Backbone(nn.Module, ABC):
                     hidden = cell = torch.zeros(lanes, *maps.shape[1:], device=maps.device)
                 else:
                     hidden, cell = (each.permute(0, 2, 3, 1) for each in state[index])
-                sequence, hidden, cell = self.lstms[index](maps.unflatten(0, (segments, lanes)), hidden, cell)
+                sequence, hidden, cell = self.lstms[index](
+                    maps.unflatten(0, (segments, lanes)), hidden, cell
+                )
                 states.append((hidden.permute(0, 3, 1, 2), cell.permute(0, 3, 1, 2)))
                 maps = sequence.flatten(0, 1)
             features.append(maps.unflatten(0, (segments, lanes)).permute(1, 0, 4, 2, 3))
         return features, tuple(states) if self.recurrent else None
 
     @torch.no_grad()
-    def step(self, histogram: Tensor, state: BackboneState = None) -> tuple[list[Tensor], BackboneState]:
+    def step(
+        self, histogram: Tensor, state: BackboneState = None
+    ) -> tuple[list[Tensor], BackboneState]:
         """Features (B, channels[i], h, w) of one segment (B, in_channels, H, W), and the state, without gradients."""
         features, state = self(histogram.unsqueeze(1), state)
         return [feature.squeeze(1) for feature in features], state
@@ -146,16 +167,18 @@ class Backbone(nn.Module, ABC):
 class ConvLstm(nn.Module):
     """LSTM at every pixel with shared weights; its output is the hidden state.
 
-    Gates are in the order forget, input, output, cell input, and the convolution's input is (map, hidden), as in
-    uzh-rpg/RVT, models/layers/rnn.py, without depthwise convolution. A 1x1 convolution is a matrix product per pixel,
-    so the maps stay channels last, and the products with the input are computed for all segments together.
+    Gates are in the order forget, input, output, cell input, and the convolution's input is (map,
+    hidden), as in uzh-rpg/RVT, models/layers/rnn.py, without depthwise convolution. A 1x1
+    convolution is a matrix product per pixel, so the maps stay channels last, and the products with
+    the input are computed for all segments together.
     """
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.channels = channels
         self.gates = nn.Conv2d(2 * channels, 4 * channels, kernel_size=1)
-        self.step_cell: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lstm_cell  # or the same, compiled
+        # or the same, compiled
+        self.step_cell: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lstm_cell
 
     def forward(self, maps: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Run over maps (T, B, h, w, d) from hidden and cell state (B, h, w, d), of which the latter is float32.
@@ -163,7 +186,8 @@ class ConvLstm(nn.Module):
         Returns the hidden states (T, B, h, w, d), and hidden and cell state after the last segment.
         """
         of_map, of_hidden = self.gates.weight.flatten(1).split(self.channels, dim=1)
-        of_hidden = of_hidden.to(compute_dtype(of_hidden))  # once; autocast would cast at each segment
+        # once; autocast would cast at each segment
+        of_hidden = of_hidden.to(compute_dtype(of_hidden))
         outputs = []
         for from_map in linear(maps, of_map, self.gates.bias):
             hidden, cell = self.step_cell(from_map + linear(hidden, of_hidden), cell)
@@ -181,7 +205,12 @@ def lstm_cell(sums: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def build_backbone(
-    arch: str, recurrent: bool, bins: int, img_size: Size, in_channels: int | None = None, drop_path: float = 0.0
+    arch: str,
+    recurrent: bool,
+    bins: int,
+    img_size: Size,
+    in_channels: int | None = None,
+    drop_path: float = 0.0,
 ) -> Backbone:
     """Build a randomly initialised backbone by the name of its architecture; arguments as in `Backbone`."""
     known = architectures()
@@ -201,20 +230,28 @@ def architectures() -> dict[str, type[Backbone]]:
     return dict(sorted(found.items()))
 
 
-def execute(model: nn.Module, *, recompute: bool = False, compiled: bool = False, fast: bool = False) -> None:
+def execute(
+    model: nn.Module, *, recompute: bool = False, compiled: bool = False, fast: bool = False
+) -> None:
     """Choose how `model`, and every backbone in it, is computed; results change by rounding at most.
 
     Args:
         model: changed in place.
-        recompute: recompute stages in the backward pass instead of storing their activations: bit-identical gradients,
-            less memory, a third more time. Refused with batch normalisation.
+        recompute: recompute stages in the backward pass instead of storing their activations:
+            bit-identical gradients, less memory, a third more time. Refused with batch
+            normalisation.
         compiled: compile stages and ConvLSTM cells for their shapes; changes the order of sums.
-        fast: use operations that are faster on a GPU but change the order of sums: torch's fused attention, and
-            channels-last weights of convolutions; see `tespec.runs.setup.Setup.fast`.
+        fast: use operations that are faster on a GPU but change the order of sums: torch's fused
+            attention, and channels-last weights of convolutions; see
+            `tespec.runs.setup.Setup.fast`.
     """
     for backbone in [module for module in model.modules() if isinstance(module, Backbone)]:
         if recompute and any(isinstance(module, _BatchNorm) for module in backbone.modules()):
-            raise UserError("--recompute", "the backbone's batch normalisation would see every batch twice", "omit it")
+            raise UserError(
+                "--recompute",
+                "the backbone's batch normalisation would see every batch twice",
+                "omit it",
+            )
         backbone.recompute = recompute
         for module in backbone.modules():
             if hasattr(module, "fused_attn"):  # timm's name
@@ -232,7 +269,9 @@ def execute(model: nn.Module, *, recompute: bool = False, compiled: bool = False
 
 def resized(backbone: Backbone, img_size: Size) -> Backbone:
     """Copy `backbone` for another input size (H, W) in px, in the same mode and on the same device."""
-    copy = build_backbone(backbone.arch, backbone.recurrent, backbone.bins, img_size, backbone.in_channels)
+    copy = build_backbone(
+        backbone.arch, backbone.recurrent, backbone.bins, img_size, backbone.in_channels
+    )
     copy.load_state_dict(copy.resize(backbone.state_dict(), backbone.img_size))
     copy.recipe = backbone.recipe
     parameter = next(backbone.parameters())

@@ -27,7 +27,9 @@ class EventResNet(Backbone):
     def build(self, drop_path: float) -> None:
         block, layers, width = ARCHITECTURES[self.arch]
         widths = tuple(width << stage for stage in range(4))
-        self.resnet = ResNet(block, layers, 0, self.in_channels, channels=widths, drop_path_rate=drop_path)
+        self.resnet = ResNet(
+            block, layers, 0, self.in_channels, channels=widths, drop_path_rate=drop_path
+        )
         self.channels = tuple(each * block.expansion for each in widths)
 
     def embed_patches(self, frames: Tensor) -> Tensor:

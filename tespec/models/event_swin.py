@@ -28,8 +28,8 @@ TABLE = re.compile(r"swin\.layers\.([0-3])\..*relative_position_bias_table")
 class EventSwin(Backbone):
     """Swin backbone; the hidden state of stage i's ConvLSTM is both feature i and the input of stage i + 1.
 
-    The input is counts without normalisation. Windows and their shifts depend on `img_size`: a network built for
-    another size computes another function with the same parameters.
+    The input is counts without normalisation. Windows and their shifts depend on `img_size`: a
+    network built for another size computes another function with the same parameters.
     """
 
     architectures = tuple(ARCHITECTURES)
@@ -66,13 +66,18 @@ class EventSwin(Backbone):
         embedding = self.swin.patch_embed
         project, norm = cast("nn.Conv2d", embedding.proj), cast("nn.Module", embedding.norm)
         # Reordering is cheapest while counts are bytes; the tokens are then already channels last.
-        frames = frames.contiguous(memory_format=torch.channels_last).to(compute_dtype(project.weight))
+        frames = frames.contiguous(memory_format=torch.channels_last).to(
+            compute_dtype(project.weight)
+        )
         return norm(project(frames).permute(0, 2, 3, 1))
 
-    def resize(self, tensors: Mapping[str, Tensor], built_for: tuple[int, int]) -> dict[str, Tensor]:
+    def resize(
+        self, tensors: Mapping[str, Tensor], built_for: tuple[int, int]
+    ) -> dict[str, Tensor]:
         """Interpolate the position bias tables of a state dict to the windows of `img_size`.
 
-        A table whose size does not match `built_for` is treated as one of square windows, if possible, or kept.
+        A table whose size does not match `built_for` is treated as one of square windows, if
+        possible, or kept.
         """
         resized = dict(tensors)
         for name, table in tensors.items():
@@ -90,7 +95,8 @@ class EventSwin(Backbone):
 
 def window_of(img_size: tuple[int, int], stage: int) -> tuple[int, int]:
     """Size of a stage's windows as (rows, columns) in tokens: 7, or that of the map if smaller (timm)."""
-    # Not timm's `always_partition`: padding maps of 3x5 tokens to 7x7 makes steps at 160 px 12 to 31 % slower.
+    # Not timm's `always_partition`: padding maps of 3x5 tokens to 7x7 makes steps at 160 px 12 to
+    # 31 % slower.
     rows, columns = (min(WINDOW, side // (PATCH << stage)) for side in img_size)
     return rows, columns
 
@@ -101,5 +107,7 @@ def resize_table(table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> T
         return table
     rows, columns, wanted_rows, wanted_columns = (2 * side - 1 for side in (*old, *new))
     offsets = table.float().T.reshape(1, -1, rows, columns)
-    resized = interpolate(offsets, size=(wanted_rows, wanted_columns), mode="bicubic", align_corners=False)
+    resized = interpolate(
+        offsets, size=(wanted_rows, wanted_columns), mode="bicubic", align_corners=False
+    )
     return resized.flatten(2)[0].T.contiguous()

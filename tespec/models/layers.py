@@ -25,7 +25,9 @@ def pad_to(maps: Tensor, size: tuple[int, int]) -> Tensor:
     """Pad (..., H, W) with zeros at the right and the bottom to `size`; return it unchanged if it has this size."""
     height, width = maps.shape[-2:]
     if height > size[0] or width > size[1]:
-        raise ValueError(f"{height}x{width} px do not fit the {size[0]}x{size[1]} px this network was built for")
+        raise ValueError(
+            f"{height}x{width} px do not fit the {size[0]}x{size[1]} px this network was built for"
+        )
     if (height, width) == size:
         return maps
     return pad(maps, (0, size[1] - width, 0, size[0] - height))
@@ -38,14 +40,16 @@ def crop(maps: Tensor, size: Sequence[int]) -> Tensor:
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-AUTOCAST_ON_META = "cpu"  # torch has no autocast for `meta`; this device's settings are used instead
+# torch has no autocast for `meta`; this device's settings are used instead
+AUTOCAST_ON_META = "cpu"
 
 
 def in_fp32(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Run `function` without autocast and TF32, on float32 copies of the half-precision tensors in its arguments.
 
-    Every loss uses it: under autocast, matrix products and convolutions round even float32 inputs to 8 bits, which is
-    too coarse for cosines divided by 0.04 or for the slopes of a smooth residual.
+    Every loss uses it: under autocast, matrix products and convolutions round even float32 inputs
+    to 8 bits, which is too coarse for cosines divided by 0.04 or for the slopes of a smooth
+    residual.
     """
 
     def single(tensor: Tensor) -> Tensor:
@@ -53,8 +57,14 @@ def in_fp32(function: Callable[Arguments, Result]) -> Callable[Arguments, Result
 
     @wraps(function)
     def computed(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), without_tf32():
-            return function(*tree_map_only(Tensor, single, args), **tree_map_only(Tensor, single, kwargs))
+        with (
+            torch.autocast("cpu", enabled=False),
+            torch.autocast("cuda", enabled=False),
+            without_tf32(),
+        ):
+            return function(
+                *tree_map_only(Tensor, single, args), **tree_map_only(Tensor, single, kwargs)
+            )
 
     return computed
 
@@ -99,7 +109,11 @@ class MatrixPool(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         height, width = maps.shape[-2:]
-        return _pooled_identity(height, self.rows, maps) @ maps @ _pooled_identity(width, self.columns, maps).T
+        return (
+            _pooled_identity(height, self.rows, maps)
+            @ maps
+            @ _pooled_identity(width, self.columns, maps).T
+        )
 
 
 def _pooled_identity(length: int, bins: int | None, like: Tensor) -> Tensor:
@@ -111,7 +125,8 @@ def _pooled_identity(length: int, bins: int | None, like: Tensor) -> Tensor:
 class DropPath(TimmDropPath):
     """timm's stochastic depth, drawn from torch's generator for the global batch; each micro-batch uses its own rows.
 
-    Ranks with the same seed drop the same branches as a single process if a batch has one segment: rows are time-first.
+    Ranks with the same seed drop the same branches as a single process if a batch has one segment:
+    rows are time-first.
     """
 
     def forward(self, branch: Tensor) -> Tensor:
@@ -119,10 +134,14 @@ class DropPath(TimmDropPath):
             return branch
         whole, own = shard_slice(len(branch))
         kept = torch.rand(whole, device=branch.device)[own] >= self.drop_prob
-        return branch * (kept.to(branch.dtype) / (1 - self.drop_prob)).view(-1, *[1] * (branch.dim() - 1))
+        return branch * (kept.to(branch.dtype) / (1 - self.drop_prob)).view(
+            -1, *[1] * (branch.dim() - 1)
+        )
 
 
-def replace_modules(model: nn.Module, kind: type[nn.Module], make: Callable[[Any], nn.Module]) -> None:
+def replace_modules(
+    model: nn.Module, kind: type[nn.Module], make: Callable[[Any], nn.Module]
+) -> None:
     """Replace every module of a kind inside `model` by what `make` returns for it."""
     for name, child in model.named_children():
         if isinstance(child, kind):

@@ -48,9 +48,10 @@ def run_all(
 ) -> dict[str, str]:
     """Run all tasks, earlier ones first, and return the reasons of failures by task name.
 
-    Tasks that need a failed one are not run, and fail too. `slots` has one entry per concurrent task: the index of its
-    GPU, "" for none. The executor submits cluster jobs; without one, tasks are local processes. On SIGINT or SIGTERM,
-    it raises `KeyboardInterrupt` once the running tasks have written their checkpoints.
+    Tasks that need a failed one are not run, and fail too. `slots` has one entry per concurrent
+    task: the index of its GPU, "" for none. The executor submits cluster jobs; without one, tasks
+    are local processes. On SIGINT or SIGTERM, it raises `KeyboardInterrupt` once the running tasks
+    have written their checkpoints.
     """
     waiting, running, free = list(tasks), list[Running](), list(slots)
     failed: dict[str, str] = {}
@@ -65,7 +66,9 @@ def run_all(
                 elif free:
                     waiting.remove(task)
                     try:
-                        running.append(_start(task, logs / f"{task.name}.txt", free[0], len(slots), executor))
+                        running.append(
+                            _start(task, logs / f"{task.name}.txt", free[0], len(slots), executor)
+                        )
                         del free[0]
                     except UserError as error:
                         failed[task.name] = str(error)
@@ -74,7 +77,9 @@ def run_all(
                 free.append(each.slot)
                 ended = f"done: {each.task.name}, {(time.monotonic() - each.began) / 60:.1f} min"
                 if each.process.returncode:
-                    last = (each.log.read_text(errors="replace").strip() or "no output").splitlines()[-1]
+                    last = (
+                        each.log.read_text(errors="replace").strip() or "no output"
+                    ).splitlines()[-1]
                     failed[each.task.name] = f"{last.strip()} ({each.log})"
                     ended = f"failed: {each.task.name}: {failed[each.task.name]}"
                 say(f"[{len(tasks) - len(waiting) - len(running)}/{len(tasks)}] {ended}")
@@ -101,8 +106,11 @@ def _stop(running: Sequence[Running]) -> None:
                 each.process.kill()
 
 
-def _start(task: Pending, log: Path, slot: str, at_once: int, executor: AutoExecutor | None) -> Running:
-    # Unbuffered, so that stdout and stderr keep their order and an error is the last line of the log.
+def _start(
+    task: Pending, log: Path, slot: str, at_once: int, executor: AutoExecutor | None
+) -> Running:
+    # Unbuffered, so that stdout and stderr keep their order and an error is the last line of the
+    # log.
     called = [sys.executable, "-u", *task.arguments()]
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")
@@ -182,15 +190,21 @@ def make_executor(cluster: str, given: Sequence[str], folder: Path) -> AutoExecu
 
         executor = AutoExecutor(folder=folder.absolute(), cluster=cluster)
     except (ImportError, RuntimeError) as error:
-        raise UserError(f"--cluster {cluster}", str(error), "install submitit on a machine with sbatch") from error
+        raise UserError(
+            f"--cluster {cluster}", str(error), "install submitit on a machine with sbatch"
+        ) from error
     parameters: dict[str, Any] = {"timeout_min": A_WEEK}
     try:
         for each in given:
             key, equals, text = each.partition("=")
             if not equals or not key:
                 raise ValueError(f"{each} is not KEY=VALUE")
-            parameters[key if key in AutoExecutor._typed_parameters() else f"{cluster}_{key}"] = parse_yaml(text)
+            parameters[key if key in AutoExecutor._typed_parameters() else f"{cluster}_{key}"] = (
+                parse_yaml(text)
+            )
         executor.update_parameters(name="tespec", **parameters)
     except (NameError, TypeError, ValueError) as error:
-        raise UserError(f"--slurm {' '.join(given)}", str(error), "write KEY=VALUE, e.g. partition=gpu") from error
+        raise UserError(
+            f"--slurm {' '.join(given)}", str(error), "write KEY=VALUE, e.g. partition=gpu"
+        ) from error
     return executor

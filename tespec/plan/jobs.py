@@ -40,7 +40,10 @@ class Cells:
     """Cells of the tables: all combinations of method, architecture, task, fraction of training labels and seed."""
 
     methods: Names
-    architectures: Annotated[tuple[Literal["recurrent", "feedforward"], ...], Some] = ("recurrent", "feedforward")
+    architectures: Annotated[tuple[Literal["recurrent", "feedforward"], ...], Some] = (
+        "recurrent",
+        "feedforward",
+    )
     tasks: Names | None = None
     seeds: Seeds | None = None
     label_share: Annotated[tuple[SomeShare, ...], Some] = (1.0,)
@@ -70,7 +73,10 @@ class Plan:
     pretraining_seeds: Seeds | None = None
     cells: tuple[Cells, ...] = ()
     ablations: tuple[
-        Annotated[Ablations, BeforeValidator(lambda each: {"tables": [each]} if isinstance(each, str) else each)],
+        Annotated[
+            Ablations,
+            BeforeValidator(lambda each: {"tables": [each]} if isinstance(each, str) else each),
+        ],
         ...,
     ] = ()
     references: tuple[str, ...] = ()
@@ -86,11 +92,16 @@ def read_plan(name: str) -> Plan:
     """Read a plan by its name in configs/plans, or from a path that ends in .yaml."""
     path = Path(name) if name.endswith(".yaml") else config.files("plans").get(name)
     if path is None:
-        raise UserError(f"plan {name}", "no such plan", suggest(name, [*config.names("plans"), "FILE.yaml"]))
+        raise UserError(
+            f"plan {name}", "no such plan", suggest(name, [*config.names("plans"), "FILE.yaml"])
+        )
     try:
-        facts = {"title": path.stem} | dict(name=path.stem, **read_yaml(path))  # TypeError if the file has a `name`
+        # TypeError if the file has a `name`
+        facts = {"title": path.stem} | dict(name=path.stem, **read_yaml(path))
     except (*UNREADABLE, TypeError) as error:
-        raise UserError(path, f"not a readable YAML file of settings ({error})", "see docs/running.md") from error
+        raise UserError(
+            path, f"not a readable YAML file of settings ({error})", "see docs/running.md"
+        ) from error
     return build(Plan, facts, str(path))
 
 
@@ -119,21 +130,55 @@ class Job:
     @property
     def name(self) -> str:
         """Readable name, also of the log."""
-        changes = self.set + tuple(PREFIX + change for change in (self.upstream.set if self.upstream else ()))
+        changes = self.set + tuple(
+            PREFIX + change for change in (self.upstream.set if self.upstream else ())
+        )
         split = "" if self.split == "test" else self.split
-        start = f"p{self.upstream.seed}" if self.upstream and self.upstream.seed != self.seed else ""
-        parts = (self.kind, self.method, self.task, self.arch, self.backbone, *changes, split, start, f"s{self.seed}")
+        start = (
+            f"p{self.upstream.seed}" if self.upstream and self.upstream.seed != self.seed else ""
+        )
+        parts = (
+            self.kind,
+            self.method,
+            self.task,
+            self.arch,
+            self.backbone,
+            *changes,
+            split,
+            start,
+            f"s{self.seed}",
+        )
         text = re.sub(r"[^A-Za-z0-9.=_-]+", "_", "-".join(filter(None, parts)))
-        return text if len(text) < 200 else f"{text[:180]}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        return (
+            text
+            if len(text) < 200
+            else f"{text[:180]}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        )
 
     @property
     def choices(self) -> tuple[Any, ...]:
         """Choices that identify the job's record; see `choices_of`."""
         if self.kind == PRETRAINING:
             return PRETRAINING, self.method, self.profile, self.label, self.seed, self.overrides
-        start = self.upstream.choices if self.upstream else sha256_of(self.checkpoint) if self.checkpoint else ""
+        start = (
+            self.upstream.choices
+            if self.upstream
+            else sha256_of(self.checkpoint)
+            if self.checkpoint
+            else ""
+        )
         task, data = (self.task, self.task_version), (self.profile, self.split, self.label)
-        return self.kind, self.method, *task, self.arch, *data, self.seed, self.overrides, start, self.variant
+        return (
+            self.kind,
+            self.method,
+            *task,
+            self.arch,
+            *data,
+            self.seed,
+            self.overrides,
+            start,
+            self.variant,
+        )
 
 
 def choices_of(record: Record) -> list[tuple[Any, ...]]:
@@ -153,7 +198,9 @@ def choices_of(record: Record) -> list[tuple[Any, ...]]:
 
 def canonical(overrides: Mapping[str, Any], accumulate: int = 1) -> str:
     """Serialise changed settings to JSON, independent of their order."""
-    return json.dumps({**overrides, **({"accumulate": accumulate} if accumulate > 1 else {})}, sort_keys=True)
+    return json.dumps(
+        {**overrides, **({"accumulate": accumulate} if accumulate > 1 else {})}, sort_keys=True
+    )
 
 
 def _upstream(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,12 +217,18 @@ def up_to_date(records: Iterable[Record]) -> list[Record]:
     found, networks = [], architectures()
     for record in records:
         settings, method = config.flattened(record.config), METHODS.module_dict.get(record.method)
-        used = [method, TASKS.module_dict.get(settings.get("kind")), DATASETS.module_dict.get(settings.get("dataset"))]
+        used = [
+            method,
+            TASKS.module_dict.get(settings.get("kind")),
+            DATASETS.module_dict.get(settings.get("dataset")),
+        ]
         types = [str(value) for key, value in settings.items() if key.rpartition(".")[2] == "type"]
         parts = [registry.module_dict.get(name) for registry in (METHODS, MODELS) for name in types]
         parts = [part for part in parts if part and part.__module__.startswith(PLUGIN)]
         kinds = {each for each in (*used, *parts, networks.get(settings.get("width", ""))) if each}
-        plugin = plugin_sha256(kinds, config.own_files(tasks=settings.get("task", ""), profiles=record.profile))
+        plugin = plugin_sha256(
+            kinds, config.own_files(tasks=settings.get("task", ""), profiles=record.profile)
+        )
         if (record.plugin, record.method_version) == (plugin, method.version if method else 1):
             found.append(record)
     return found
@@ -191,14 +244,17 @@ def missing_jobs(jobs: Sequence[Job], records: Sequence[Record], runs: Path) -> 
 
 def weights_of(job: Job, records: Iterable[Record], runs: Path) -> Path | None:
     """Find the weights of a pre-training in `runs`; None if its record or the file is missing."""
-    paths = (runs / record.name / WEIGHTS for record in records if job.choices in choices_of(record))
+    paths = (
+        runs / record.name / WEIGHTS for record in records if job.choices in choices_of(record)
+    )
     return next((path for path in paths if path.is_file()), None)
 
 
 def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
     """Arguments of `tespec` that run a job, without the folders of records and weights.
 
-    `checkpoint` holds the weights of its pre-training; on the sample world, a run finds or pre-trains them itself.
+    `checkpoint` holds the weights of its pre-training; on the sample world, a run finds or
+    pre-trains them itself.
     """
     words = {
         PRETRAINING: ["pretrain", "--method", job.method],
@@ -210,7 +266,9 @@ def command(job: Job, checkpoint: Path | str | None = None) -> list[str]:
         words += ["--checkpoint", str(start)]
     elif job.upstream:
         changes += tuple(PREFIX + change for change in job.upstream.set)
-        words += ["--pretraining-seed", str(job.upstream.seed)] if job.upstream.seed != job.seed else []
+        words += (
+            ["--pretraining-seed", str(job.upstream.seed)] if job.upstream.seed != job.seed else []
+        )
     words += ["--backbone", job.backbone] if job.backbone else []
     words += [word for change in changes for word in ("--set", change)]
     words += ["--variant", job.variant] if job.variant else []
@@ -231,14 +289,18 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
     if unknown := sorted({*plan.checkpoints} - {*methods}):
         where = f"plan {plan.name}, checkpoints {unknown[0]}"
         raise UserError(where, "no cell has this method", suggest(unknown[0], methods))
-    return sorted((replace(job, ablations=rows) for job, rows in tables.items()), key=lambda job: job.seed)
+    return sorted(
+        (replace(job, ablations=rows) for job, rows in tables.items()), key=lambda job: job.seed
+    )
 
 
 def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
     for cells in plan.cells:
         tasks, of = cells.tasks or config.names("tasks"), seeds or cells.seeds or plan.seeds
         few = [() if share == 1 else (f"label_share={share}",) for share in cells.label_share]
-        for share, method, task, arch, seed in product(few, cells.methods, tasks, cells.architectures, of):
+        for share, method, task, arch, seed in product(
+            few, cells.methods, tasks, cells.architectures, of
+        ):
             changes = (*plan.set, *cells.set, *share)
             yield from _jobs(plan, EVALUATION, method, task, arch, seed, changes, cells.backbone)
     known = read_ablations()
@@ -248,31 +310,49 @@ def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
                 where = f"plan {plan.name}, ablation {name}"
                 raise UserError(where, "no such table", f"choose from {', '.join(known)}")
             task = group.task or known[name].task
-            default = config.as_facts(config.pretraining_settings(ABLATED, _profile(plan, task), _split(plan.set)[1]))
+            default = config.as_facts(
+                config.pretraining_settings(ABLATED, _profile(plan, task), _split(plan.set)[1])
+            )
             for row, variant in zip(known[name].rows, known[name].variants, strict=True):
                 changes = (*plan.set, *(PREFIX + change for change in row.changes(default)))
-                of_row = plan if row.default else replace(plan, checkpoints={})  # weights are the default row's
+                # weights are the default row's
+                of_row = plan if row.default else replace(plan, checkpoints={})
                 for seed in seeds or group.seeds or plan.seeds:
                     for job in _jobs(of_row, EVALUATION, ABLATED, task, "recurrent", seed, changes):
                         upstream = replace(job.upstream, variant=variant) if job.upstream else None
                         yield replace(job, upstream=upstream, variant=variant, ablations=(name,))
     for task in plan.references:
-        yield from _jobs(plan, REFERENCE, "prior", task, "feedforward", (*seeds, *plan.seeds)[0], plan.set)
+        yield from _jobs(
+            plan, REFERENCE, "prior", task, "feedforward", (*seeds, *plan.seeds)[0], plan.set
+        )
 
 
 def _jobs(
-    plan: Plan, kind: str, method: str, task: str, arch: str, seed: int, changes: Changes, backbone: str = ""
+    plan: Plan,
+    kind: str,
+    method: str,
+    task: str,
+    arch: str,
+    seed: int,
+    changes: Changes,
+    backbone: str = "",
 ) -> Iterator[Job]:
     """Yield one job per pre-training that the method starts from, or a single job without pre-training."""
     from tespec.pretraining.method import find_method  # imports torch
 
     if task not in config.names("tasks"):
-        raise UserError(f"plan {plan.name}, task {task}", "no such task", suggest(task, config.names("tasks")))
+        raise UserError(
+            f"plan {plan.name}, task {task}", "no such task", suggest(task, config.names("tasks"))
+        )
     profile, (own, pretraining) = _profile(plan, task), _split(changes)
     checkpoint = plan.checkpoints.get(method) if kind == EVALUATION else None
     if checkpoint and pretraining:
         where = f"plan {plan.name}, {method}, set {PREFIX}{pretraining[0]}"
-        raise UserError(where, f"its weights are given by {checkpoint}", "set it only for cells that are pre-trained")
+        raise UserError(
+            where,
+            f"its weights are given by {checkpoint}",
+            "set it only for cells that are pre-trained",
+        )
     upstreams: list[Job | None] = [None]
     if kind == EVALUATION and checkpoint is None and method in pretrained_methods():
         dataset, overrides = _pretraining(method, profile, pretraining, plan.accumulate, backbone)
@@ -285,22 +365,36 @@ def _jobs(
     network = find_method(method).network if backbone else "swin"
     overrides, version = _cell(network, task, arch, profile, own, data, plan.accumulate, backbone)
     made = (kind, method, task, arch, seed, profile, plan.split, data, label)
-    yield from (Job(*made, own, overrides, version, checkpoint, upstream, backbone) for upstream in upstreams)
+    yield from (
+        Job(*made, own, overrides, version, checkpoint, upstream, backbone)
+        for upstream in upstreams
+    )
 
 
 @cache
 def _cell(
-    network: str, task: str, arch: str, profile: str, changes: Changes, data: str, accumulate: int, backbone: str
+    network: str,
+    task: str,
+    arch: str,
+    profile: str,
+    changes: Changes,
+    data: str,
+    accumulate: int,
+    backbone: str,
 ) -> tuple[str, int]:
     """Return the settings of a cell that differ from the profile's, and the task's version."""
     of_data = read_description(Path(data)).overrides()
-    settings = config.finetuning_settings(task, arch, profile, changes, of_data, backbone or network)
+    settings = config.finetuning_settings(
+        task, arch, profile, changes, of_data, backbone or network
+    )
     changed = config.changed_settings(settings, network, of_data) if changes or backbone else {}
     return canonical(changed, accumulate), settings.version
 
 
 @cache
-def _pretraining(recipe: str, profile: str, changes: Changes, accumulate: int, backbone: str) -> tuple[str, str]:
+def _pretraining(
+    recipe: str, profile: str, changes: Changes, accumulate: int, backbone: str
+) -> tuple[str, str]:
     """Return the data set of a pre-training, and its settings that differ from the profile's."""
     from tespec.runs.pretrain import identity_of
 
@@ -328,7 +422,9 @@ def _profile(plan: Plan, task: str) -> str:
 def _split(changes: Changes) -> tuple[Changes, Changes]:
     """Split changed settings into those of a cell and those of its pre-training."""
     own = tuple(change for change in changes if not change.startswith(PREFIX))
-    return own, tuple(change.removeprefix(PREFIX) for change in changes if change.startswith(PREFIX))
+    return own, tuple(
+        change.removeprefix(PREFIX) for change in changes if change.startswith(PREFIX)
+    )
 
 
 def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
@@ -339,9 +435,16 @@ def select(jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
     columns = [set[str]().union(*column) for column in zip(*labels, strict=True)]
     known = set[str]().union(*columns)
     if unknown := sorted({*only} - known):
-        raise UserError(f"--only {unknown[0]}", "not in this plan", f"choose from {', '.join(sorted(known))}")
+        raise UserError(
+            f"--only {unknown[0]}", "not in this plan", f"choose from {', '.join(sorted(known))}"
+        )
     wanted = [column & {*only} for column in columns]
-    fits = [all(not names or names & own for names, own in zip(wanted, each, strict=True)) for each in labels]
+    fits = [
+        all(not names or names & own for names, own in zip(wanted, each, strict=True))
+        for each in labels
+    ]
     if not any(fits):
-        raise UserError(f"--only {' '.join(only)}", "matches no run of this plan", "give fewer names")
+        raise UserError(
+            f"--only {' '.join(only)}", "matches no run of this plan", "give fewer names"
+        )
     return [job for job, chosen in zip(jobs, fits, strict=True) if chosen]

@@ -62,13 +62,15 @@ def info_nce(
 def sinkhorn(logits: Tensor, temperature: float | Tensor) -> Tensor:
     """Assign this rank's samples softly to prototypes so that all are used equally (SwAV, Alg. 1; three rounds).
 
-    The teacher's cosines `logits` (N, K) are divided by `temperature`. The assignments (N, K) are balanced over the
-    samples of all ranks, which may hold different numbers; they exchange the largest logit and, in each round, K sums.
+    The teacher's cosines `logits` (N, K) are divided by `temperature`. The assignments (N, K) are
+    balanced over the samples of all ranks, which may hold different numbers; they exchange the
+    largest logit and, in each round, K sums.
     """
     sharp = logits / temperature
     shares = sharp.sub_(global_max(sharp)).exp_()
     for _ in range(SINKHORN_ROUNDS):
-        # Factors for the numbers of samples and prototypes cancel out, since the rows are normalised last.
+        # Factors for the numbers of samples and prototypes cancel out, since the rows are
+        # normalised last.
         shares /= all_reduce_sum(shares.sum(0, keepdim=True)).clamp(min=SMALLEST)
         shares /= shares.sum(1, keepdim=True).clamp(min=SMALLEST)
     return shares
@@ -101,25 +103,37 @@ class Projector(nn.Sequential):
 
 def projector(channels: int, hidden: int, out: int) -> Projector:
     """MoBY's projector (N, channels) -> (N, out): two linear layers with batch normalisation between them."""
-    return Projector(nn.Linear(channels, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True), nn.Linear(hidden, out))
+    return Projector(
+        nn.Linear(channels, hidden),
+        nn.BatchNorm1d(hidden),
+        nn.ReLU(inplace=True),
+        nn.Linear(hidden, out),
+    )
 
 
 class PrototypeHead(nn.Module):
     """DINO's head: MLP, normalisation to unit length, and a weight-normalised linear layer of prototypes.
 
-    Prototypes are initialised as torch's `Linear`, with a norm of about 0.577; AdamW rotates such short vectors fast.
+    Prototypes are initialised as torch's `Linear`, with a norm of about 0.577; AdamW rotates such
+    short vectors fast.
     """
 
     def __init__(self, channels: int, hidden: int, bottleneck: int, prototypes: int) -> None:
         super().__init__()
         self.perceptron = nn.Sequential(
-            nn.Linear(channels, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, bottleneck)
+            nn.Linear(channels, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, hidden),
+            nn.GELU(),
+            nn.Linear(hidden, bottleneck),
         )
         for layer in self.perceptron:
             if isinstance(layer, nn.Linear):
                 nn.init.trunc_normal_(layer.weight, std=0.02)
                 nn.init.zeros_(layer.bias)
-        self.directions = nn.Parameter(nn.Linear(bottleneck, prototypes, bias=False).weight.detach())
+        self.directions = nn.Parameter(
+            nn.Linear(bottleneck, prototypes, bias=False).weight.detach()
+        )
         self.lengths = nn.Parameter(torch.ones(prototypes, 1))
 
     @in_fp32

@@ -34,22 +34,28 @@ Batch = dict[str, Tensor]
 class _Data:
     """Base class of pre-training data for a method, a subclass of `PretrainMethod`, and its `own` settings.
 
-    `size` is (H, W) in px of the backbone's input; None: set by `open`. Before `open`, only `blank_batch` works.
+    `size` is (H, W) in px of the backbone's input; None: set by `open`. Before `open`, only
+    `blank_batch` works.
     """
 
-    unordered: ClassVar[str] = ""  # description of samples that have no order in time and so no recurrent state
+    # description of samples that have no order in time and so no recurrent state
+    unordered: ClassVar[str] = ""
     size: Size
     channels: int | None = None  # input channels of the backbone; None: those of histograms
     notes: tuple[str, ...] = ()  # lines for the user
     damaged: tuple[str, ...] = ()  # names of unreadable recordings that were skipped
     root: Path
 
-    def __init__(self, settings: Pretraining, method: Any, own: Any, size: Size | None = None) -> None:
+    def __init__(
+        self, settings: Pretraining, method: Any, own: Any, size: Size | None = None
+    ) -> None:
         self.settings, self.method, self.own = settings, method, own
         if size is not None:
             self.size = size
         if self.unordered and settings.recurrent:
-            raise UserError("recurrent", f"{self.unordered} have no order in time", "set it to false")
+            raise UserError(
+                "recurrent", f"{self.unordered} have no order in time", "set it to false"
+            )
         if settings.recurrent and settings.sampling == "clips" and settings.segments == 1:
             what = "clips of one window have no state to carry, so memory is not trained"
             raise UserError("recurrent", what, "set sampling to streams, or segments to 2 or more")
@@ -58,8 +64,9 @@ class _Data:
 class EventData(_Data):
     """Event histograms of recordings.
 
-    A batch holds `histograms` (B, T, 2 * bins, H, W) uint8, `fresh` (B,) bool, True where a lane's state is reset, and,
-    for methods that mask, `mask` (B, rows, cols) bool, True where a patch is masked.
+    A batch holds `histograms` (B, T, 2 * bins, H, W) uint8, `fresh` (B,) bool, True where a lane's
+    state is reset, and, for methods that mask, `mask` (B, rows, cols) bool, True where a patch is
+    masked.
     """
 
     train: Sequence[Recording]
@@ -75,7 +82,11 @@ class EventData(_Data):
             longest = max(map(len, self.held_out))
             what = f"the validation recordings contain {found} sequences of {segments} windows, fewer than {least}"
             what += f"; the longest has {longest} windows of {self.settings.window_ms:g} ms"
-            fewer = f"--set segments={longest}, or " if 0 < longest < segments else "fewer segments, or "
+            fewer = (
+                f"--set segments={longest}, or "
+                if 0 < longest < segments
+                else "fewer segments, or "
+            )
             raise UserError(root, what, f"use {fewer}longer recordings")
 
     def split(self, root: Path, skip_damaged: bool) -> TrainValSplit:
@@ -117,12 +128,15 @@ class EventData(_Data):
     @property
     def _played(self) -> list[Recording]:
         """Recordings of which validation plays the first windows."""
-        return [each for each in self.held_out if len(each) >= self.settings.segments][:VAL_RECORDINGS]
+        return [each for each in self.held_out if len(each) >= self.settings.segments][
+            :VAL_RECORDINGS
+        ]
 
     def val_chunks(self, frames: int | None = None) -> Iterator[Batch]:
         """Yield the chunks of each validation recording in turn as batches of one lane, without augmentation.
 
-        Masks are the same in every run, so that losses of different seeds and methods are comparable.
+        Masks are the same in every run, so that losses of different seeds and methods are
+        comparable.
         """
         settings, mask = self.settings, self.method.mask(self.own)
         segments, windows, played = settings.segments, VAL_WINDOWS, self._played
@@ -132,7 +146,10 @@ class EventData(_Data):
         for number, recording in enumerate(played):
             for first in range(0, min(windows, len(recording)) // segments * segments, segments):
                 histograms = recording.histograms(first, segments, settings.binning)
-                batch = {"histograms": torch.from_numpy(histograms)[None], "fresh": torch.tensor([first == 0])}
+                batch = {
+                    "histograms": torch.from_numpy(histograms)[None],
+                    "fresh": torch.tensor([first == 0]),
+                }
                 if mask is not None:
                     rows, columns = (-(-side // mask.unit) for side in histograms.shape[-2:])
                     drawn = np.random.default_rng((number, first // segments))
@@ -142,27 +159,35 @@ class EventData(_Data):
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
         """Yield batches of `val_batch_size` validation chunks; a last batch below `min_batch_size` is dropped.
 
-        `frames` limits them to about that many frames, from the first chunks of up to four recordings.
+        `frames` limits them to about that many frames, from the first chunks of up to four
+        recordings.
         """
         chunks, size = self.val_chunks(frames), self.method.val_batch_size(self.settings)
         while len(several := list(islice(chunks, size))) >= min(self.method.min_batch_size, size):
-            yield {name: torch.cat([each[name] for each in several]).to(device) for name in several[0]}
+            yield {
+                name: torch.cat([each[name] for each in several]).to(device) for name in several[0]
+            }
 
     def features(self, backbone: Backbone, batch: Batch, state: Any) -> tuple[list[Tensor], Any]:
         """Features (B, T, C, h, w) of the four stages, and the state carried along each recording (none for pairs)."""
-        return backbone(batch["histograms"], reset(state, batch["fresh"]) if "fresh" in batch else None)
+        return backbone(
+            batch["histograms"], reset(state, batch["fresh"]) if "fresh" in batch else None
+        )
 
 
 class ImageData(_Data):
     """Views of images, for a feed-forward backbone with 1 or 3 input channels.
 
-    A batch holds `views` (B, views, C, H, W), uint8 or float32, which `tespec.datasets.images.as_input` converts to the
-    backbone's input, and `labels` (B,) int64, the index of each image's folder.
+    A batch holds `views` (B, views, C, H, W), uint8 or float32, which
+    `tespec.datasets.images.as_input` converts to the backbone's input, and `labels` (B,) int64, the
+    index of each image's folder.
     """
 
     unordered = "images"
 
-    def __init__(self, settings: Pretraining, method: Any, own: Any, size: Size | None = None) -> None:
+    def __init__(
+        self, settings: Pretraining, method: Any, own: Any, size: Size | None = None
+    ) -> None:
         self.channels = own.channels
         super().__init__(settings, method, own, (own.size, own.size))
 
@@ -181,11 +206,19 @@ class ImageData(_Data):
         return self.images.counts()
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> images.ImageBatches:
-        return images.ImageBatches(self.images, self.method.views(self.own), self.settings.batch_size, seed, shard)
+        return images.ImageBatches(
+            self.images, self.method.views(self.own), self.settings.batch_size, seed, shard
+        )
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
-        shape, zeros = (len(self.method.views(self.own)), self.own.channels, *self.size), partial(torch.zeros, lanes)
-        views, labels = zeros(*shape, dtype=torch.uint8, device=device), zeros(dtype=torch.int64, device=device)
+        shape, zeros = (
+            (len(self.method.views(self.own)), self.own.channels, *self.size),
+            partial(torch.zeros, lanes),
+        )
+        views, labels = (
+            zeros(*shape, dtype=torch.uint8, device=device),
+            zeros(dtype=torch.int64, device=device),
+        )
         return {"views": views, "labels": labels}
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
@@ -207,8 +240,8 @@ class ImageData(_Data):
 class PairData(EventData):
     """Pairs of an event histogram and the grey image at its end, for feed-forward backbones.
 
-    A batch holds `histograms` (B, 1, 2 * bins, H, W) uint8 and `images` (B, 1, 1, H, W) uint8, which
-    `tespec.datasets.images.as_input` converts to a backbone's input.
+    A batch holds `histograms` (B, 1, 2 * bins, H, W) uint8 and `images` (B, 1, 1, H, W) uint8,
+    which `tespec.datasets.images.as_input` converts to a backbone's input.
     """
 
     unordered = "pairs of events and image"
@@ -217,8 +250,14 @@ class PairData(EventData):
 
     def open(self, root: Path, skip_damaged: bool = False) -> None:
         """Split the recordings and find the image at the end of each window; too few pairs are refused."""
-        if not any((path / IMAGES).is_dir() for path in find_recordings(root)):  # before the recordings are packed
-            raise UserError(root, f"no recording has images in {IMAGES}/", "give recordings of the DDD17 archive")
+        if not any(
+            (path / IMAGES).is_dir() for path in find_recordings(root)
+        ):  # before the recordings are packed
+            raise UserError(
+                root,
+                f"no recording has images in {IMAGES}/",
+                "give recordings of the DDD17 archive",
+            )
         split, window_ms = self.split(root, skip_damaged), self.settings.window_ms
         self.train = images.paired(split.train, window_ms)
         self.held_out = images.subsample(images.paired(split.held_out, window_ms), VAL_PAIRS)
@@ -234,18 +273,28 @@ class PairData(EventData):
         return digest.hexdigest()[:12]
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> images.PairBatches:
-        return images.PairBatches(self.train, self.settings, seed, shard, partial(self.method.augment, self.own))
+        return images.PairBatches(
+            self.train, self.settings, seed, shard, partial(self.method.augment, self.own)
+        )
 
     def blank_batch(self, lanes: int, device: torch.device) -> Batch:
-        shapes = {"histograms": (1, 2 * self.settings.bins, *self.size), "images": (1, 1, *self.size)}
-        return {name: torch.zeros(lanes, *each, dtype=torch.uint8, device=device) for name, each in shapes.items()}
+        shapes = {
+            "histograms": (1, 2 * self.settings.bins, *self.size),
+            "images": (1, 1, *self.size),
+        }
+        return {
+            name: torch.zeros(lanes, *each, dtype=torch.uint8, device=device)
+            for name, each in shapes.items()
+        }
 
     def val_batches(self, device: torch.device, frames: int | None = None) -> Iterator[Batch]:
         """Yield batches of validation pairs of equal size, at most that of a training batch and `VAL_BATCH`."""
         still = replace(self.settings.augmentation, flip=0.0, zoom=0.0)
         pairs, least = sum(map(len, self.held_out)), self.method.min_batch_size
         size = max(least, pairs // -(-pairs // min(self.settings.batch_size, VAL_BATCH)))
-        steps = images.PairBatches(self.held_out, replace(self.settings, augmentation=still, batch_size=size), 0)
+        steps = images.PairBatches(
+            self.held_out, replace(self.settings, augmentation=still, batch_size=size), 0
+        )
         for step in range(min(pairs, frames or pairs) // size):
             yield {name: value.to(device) for name, value in steps[step].items()}
 

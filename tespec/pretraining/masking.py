@@ -49,9 +49,10 @@ class MaskPatch(nn.Module):
 def replace_masked(tokens: Tensor, mask: Tensor, patch: Tensor) -> Tensor:
     """Replace the tokens (B, T, h, w, C) of units masked in `mask` (B, rows, cols) by those of `patch` (1, n, n, C).
 
-    Each token depends only on its own pixels and each unit is a block of complete tokens, so this equals replacing the
-    pixels before the embedding, but never stores (or differentiates) the pixels of masked frames. All segments have the
-    same mask, which may be smaller than the padded frame.
+    Each token depends only on its own pixels and each unit is a block of complete tokens, so this
+    equals replacing the pixels before the embedding, but never stores (or differentiates) the
+    pixels of masked frames. All segments have the same mask, which may be smaller than the padded
+    frame.
     """
     (height, width), side = tokens.shape[2:4], patch.shape[1]
     masked = pad_to(pixel_maps(mask, side, (height, width)), (height, width))
@@ -71,27 +72,41 @@ def draw_blocks(lanes: int, rows: int, columns: int, ratio: float, smallest: int
     """
     most = round(ratio * rows * columns)
     if not most or min(rows, columns) < 2:
-        raise UserError("masks", f"{rows} x {columns} patches are too few for blocks", "mask more or smaller patches")
+        raise UserError(
+            "masks",
+            f"{rows} x {columns} patches are too few for blocks",
+            "mask more or smaller patches",
+        )
     everything, own = shard_slice(lanes)
     seeds = torch.randint(1 << 31, (everything,))[own].tolist()
-    masks = [block_mask(np.random.default_rng(seed), rows, columns, most, smallest) for seed in seeds]
+    masks = [
+        block_mask(np.random.default_rng(seed), rows, columns, most, smallest) for seed in seeds
+    ]
     return torch.from_numpy(np.stack(masks))
 
 
-def block_mask(generator: np.random.Generator, rows: int, columns: int, most: int, smallest: int) -> NDArray[np.bool_]:
+def block_mask(
+    generator: np.random.Generator, rows: int, columns: int, most: int, smallest: int
+) -> NDArray[np.bool_]:
     """Mask `most` of rows * columns units, or fewer if no more fit, by rectangles of random area and aspect ratio.
 
-    Areas range from `smallest`, or `most` if that is less, to the number of units left to mask (microsoft/unilm,
-    beit/masking_generator.py, in the version of tum-vision/mem).
+    Areas range from `smallest`, or `most` if that is less, to the number of units left to mask
+    (microsoft/unilm, beit/masking_generator.py, in the version of tum-vision/mem).
     """
     mask, smallest = np.zeros((rows, columns), bool), min(smallest, most)
     while (left := most - int(mask.sum())) > 0:
         for _ in range(ATTEMPTS):
-            area, aspect = smallest + generator.random() * (left - smallest), ASPECT ** generator.uniform(-1, 1)
+            area, aspect = (
+                smallest + generator.random() * (left - smallest),
+                ASPECT ** generator.uniform(-1, 1),
+            )
             height, width = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
             if not (height < rows and width < columns):
                 continue
-            top, first = generator.integers(rows - height + 1), generator.integers(columns - width + 1)
+            top, first = (
+                generator.integers(rows - height + 1),
+                generator.integers(columns - width + 1),
+            )
             block = mask[top : top + height, first : first + width]
             if 0 < block.size - block.sum() <= left:
                 block[:] = True
@@ -129,7 +144,9 @@ def build_decoder(settings: Mapping[str, Any], backbone: Backbone, planes: int) 
     kind = find_registered(MODELS, str(settings.get("type", "")), "objective.decoder.type")
     made_for = {"channels": backbone.channels, "img_size": backbone.img_size, "planes": planes}
     try:
-        return kind(**{name: value for name, value in settings.items() if name != "type"} | made_for)
+        return kind(
+            **{name: value for name, value in settings.items() if name != "type"} | made_for
+        )
     except (TypeError, ValueError, AssertionError) as error:
         what = f"{kind.__name__} cannot be built ({error})"
         raise UserError("objective.decoder", what, "correct its settings") from error
@@ -139,8 +156,8 @@ def build_decoder(settings: Mapping[str, Any], backbone: Backbone, planes: int) 
 class LastStageDecoder(nn.Module):
     """Projection, one Swin block and a 1x1 convolution: each last-stage token predicts its 32x32 px.
 
-    The paper (appendix, "Architecture" and the table of sizes) specifies a Swin block with windows of
-    7, a convolution and 3.7 M parameters. Several layouts fit; this one has 3.74 M for Swin-T.
+    The paper (appendix, "Architecture" and the table of sizes) specifies a Swin block with windows
+    of 7, a convolution and 3.7 M parameters. Several layouts fit; this one has 3.74 M for Swin-T.
 
     Args:
         channels: widths of the backbone's stages, of which the last is decoded.
@@ -151,13 +168,19 @@ class LastStageDecoder(nn.Module):
     """
 
     def __init__(
-        self, channels: tuple[int, ...], img_size: Size, planes: int = 1, width: int = 488, heads: int = 8
+        self,
+        channels: tuple[int, ...],
+        img_size: Size,
+        planes: int = 1,
+        width: int = 488,
+        heads: int = 8,
     ) -> None:
         super().__init__()
         self.project = nn.Linear(channels[-1], width)
         size = img_size[0] // STRIDE, img_size[1] // STRIDE
         self.block = SwinTransformerBlock(width, size, num_heads=heads, window_size=WINDOW)
-        self.draw = nn.Linear(width, planes * STRIDE * STRIDE)  # a 1x1 convolution on maps with channels last
+        # a 1x1 convolution on maps with channels last
+        self.draw = nn.Linear(width, planes * STRIDE * STRIDE)
 
     def forward(self, features: list[Tensor]) -> Tensor:
         """Decode features (B, T, C, h, w) to an image (B, T, planes, H, W) at `img_size`."""
@@ -170,12 +193,15 @@ class LastStageDecoder(nn.Module):
 class AllStagesDecoder(nn.Module):
     """All four stages, projected to one width and summed at stride 8, then two convolutions.
 
-    Small backbones need it: with the last stage alone, they do not leave the plateau of predicting zero.
+    Small backbones need it: with the last stage alone, they do not leave the plateau of predicting
+    zero.
     """
 
     STRIDE = 8
 
-    def __init__(self, channels: tuple[int, ...], img_size: Size, planes: int = 1, width: int = 64) -> None:
+    def __init__(
+        self, channels: tuple[int, ...], img_size: Size, planes: int = 1, width: int = 64
+    ) -> None:
         super().__init__()
         self.size = (img_size[0] // self.STRIDE, img_size[1] // self.STRIDE)
         self.laterals = nn.ModuleList(nn.Conv2d(each, width, kernel_size=1) for each in channels)
@@ -186,5 +212,9 @@ class AllStagesDecoder(nn.Module):
         first, *deeper = (feature.flatten(0, 1) for feature in features)
         maps = self.laterals[0](avg_pool2d(first, 2))
         for lateral, feature in zip(self.laterals[1:], deeper, strict=True):
-            maps = maps + interpolate(lateral(feature), size=self.size, mode="bilinear", align_corners=False)
-        return pixel_shuffle(self.draw(gelu(self.mix(gelu(maps)))), self.STRIDE).unflatten(0, features[0].shape[:2])
+            maps = maps + interpolate(
+                lateral(feature), size=self.size, mode="bilinear", align_corners=False
+            )
+        return pixel_shuffle(self.draw(gelu(self.mix(gelu(maps)))), self.STRIDE).unflatten(
+            0, features[0].shape[:2]
+        )

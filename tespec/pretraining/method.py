@@ -17,7 +17,16 @@ from typing_extensions import Self
 from tespec.core.config import pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.progress import progress
-from tespec.core.settings import ARCHITECTURES, Mask, PositiveInt, Pretraining, Share, Size, build, suggest
+from tespec.core.settings import (
+    ARCHITECTURES,
+    Mask,
+    PositiveInt,
+    Pretraining,
+    Share,
+    Size,
+    build,
+    suggest,
+)
 from tespec.datasets.images import ViewOf
 from tespec.metrics.features import PLACES, FeatureReservoir, feature_std_and_rank
 from tespec.models import Backbone, EventSwin, build_backbone
@@ -34,14 +43,17 @@ class Method:
     """How a backbone is initialised; registered in `METHODS`. Subclasses set metadata and may override `initialise`."""
 
     title: ClassVar[str] = ""  # name in the tables
-    version: ClassVar[int] = 1  # increase it when results change; results of other versions are recomputed
+    # increase it when results change; results of other versions are recomputed
+    version: ClassVar[int] = 1
     group: ClassVar[str] = "Methods added here"  # heading above its rows in the tables
     network_title: ClassVar[str] = "Swin-T/7"  # network name in the tables
-    network: ClassVar[str] = "swin"  # "swin", "resnet" or "maxvit", whose size the profile sets; or an architecture
+    # "swin", "resnet" or "maxvit", whose size the profile sets; or an architecture
+    network: ClassVar[str] = "swin"
     # Recurrent, feed-forward or both; empty for a part of another method that is not a backbone.
     architectures: ClassVar[tuple[str, ...]] = ARCHITECTURES
     pretraining_data: ClassVar[str] = "-"  # data set of the pre-training, "-" for none
-    recipe: ClassVar[Pretraining | None] = None  # published pre-training settings; None: not pre-trained here
+    # published pre-training settings; None: not pre-trained here
+    recipe: ClassVar[Pretraining | None] = None
     citation: ClassVar[str] = ""  # key or reference of the publication
     licence: ClassVar[str] = ""  # licence of the published weights, "" if there are none
     weights: ClassVar[str] = ""  # published file with these weights
@@ -61,10 +73,14 @@ class Method:
     def require(cls, name: str, arch: str) -> None:
         """Refuse an architecture that the method does not support; the message lists the supported ones."""
         if not cls.architectures:
-            raise UserError(f"--method {name}", "is a component of another method, not a backbone", "see --list")
+            raise UserError(
+                f"--method {name}", "is a component of another method, not a backbone", "see --list"
+            )
         if arch not in cls.architectures:
             what = f"{cls.title} with {cls.network_title} is {' or '.join(cls.architectures)} only"
-            raise UserError(f"--method {name} --arch {arch}", what, f"use --arch {cls.architectures[0]}")
+            raise UserError(
+                f"--method {name} --arch {arch}", what, f"use --arch {cls.architectures[0]}"
+            )
 
     @classmethod
     def facts(cls) -> dict[str, Any]:
@@ -77,17 +93,19 @@ class Method:
 class PretrainMethod(Method, nn.Module):
     """An SSL method: a network with a loss, whose backbone is the attribute `backbone`.
 
-    It is built from its own settings, of the type of `recipe.objective`, and a randomly initialised backbone. Its loss
-    draws from torch's generator, which has the same seed on all ranks at each step, so that runs resume exactly. To
-    draw per sample, it draws for the global batch and uses the rows of its micro-batch
-    (`tespec.core.distributed.shard_slice`).
+    It is built from its own settings, of the type of `recipe.objective`, and a randomly initialised
+    backbone. Its loss draws from torch's generator, which has the same seed on all ranks at each
+    step, so that runs resume exactly. To draw per sample, it draws for the global batch and uses
+    the rows of its micro-batch (`tespec.core.distributed.shard_slice`).
     """
 
     data_type: ClassVar[type[PretrainData]]  # class of the data; set by the base classes
     deviations: ClassVar[tuple[str, ...]] = ()  # of its loss from the authors' code, for records
-    min_batch_size: ClassVar[int] = 1  # lanes, images or pairs; 2 if batches are normalised or samples compared
+    # lanes, images or pairs; 2 if batches are normalised or samples compared
+    min_batch_size: ClassVar[int] = 1
     masks_patches: ClassVar[bool] = False  # True requires a Swin
-    unused: ClassVar[tuple[str, ...]] = ()  # settings, or groups of them, without effect; the user may not change them
+    # settings, or groups of them, without effect; the user may not change them
+    unused: ClassVar[tuple[str, ...]] = ()
     shared_rng = True  # whether all ranks draw the same random numbers
     backbone: Backbone
 
@@ -107,10 +125,14 @@ class PretrainMethod(Method, nn.Module):
     def new_backbone(cls, settings: Pretraining, data: PretrainData) -> Backbone:
         """Build a randomly initialised backbone for `data`; a method that masks patches requires a Swin."""
         size, bins = padded_size(*data.size), settings.bins
-        backbone = build_backbone(settings.width, settings.recurrent, bins, size, data.channels, settings.drop_path)
+        backbone = build_backbone(
+            settings.width, settings.recurrent, bins, size, data.channels, settings.drop_path
+        )
         if cls.masks_patches and not isinstance(backbone, EventSwin):
             what = f"{settings.width} has no patches to mask"
-            raise UserError(f"objective {settings.objective['type']}", what, "choose a Swin with --backbone")
+            raise UserError(
+                f"objective {settings.objective['type']}", what, "choose a Swin with --backbone"
+            )
         return backbone
 
     @classmethod
@@ -120,15 +142,21 @@ class PretrainMethod(Method, nn.Module):
 
     def load_upstream(self, path: Path) -> None:
         """Load the network of `upstream` from its file, before the first step; one that does not fit is refused."""
-        raise NotImplementedError(f"{type(self).__name__} names an upstream, but has no load_upstream")
+        raise NotImplementedError(
+            f"{type(self).__name__} names an upstream, but has no load_upstream"
+        )
 
     @classmethod
     def upstream_settings(cls, settings: Pretraining, name: str) -> Pretraining:
         """Settings of the upstream pre-training; its steps are scaled by the ratio of this one's to their default."""
-        first, usual = (pretraining_settings(each, settings.profile) for each in (name, settings.name))
+        first, usual = (
+            pretraining_settings(each, settings.profile) for each in (name, settings.name)
+        )
         share, how = settings.optimisation.steps / usual.optimisation.steps, first.optimisation
         steps, warmup = max(1, round(share * how.steps)), int(share * how.warmup_steps)
-        return replace(first, optimisation=replace(how, steps=steps, warmup_steps=min(warmup, steps - 1)))
+        return replace(
+            first, optimisation=replace(how, steps=steps, warmup_steps=min(warmup, steps - 1))
+        )
 
     def val_losses(self, batch: Batch, state: Any) -> tuple[dict[str, Tensor], Any]:
         """Validation losses of a batch by name, and the state for the next batch."""
@@ -156,7 +184,9 @@ class PretrainMethod(Method, nn.Module):
         return means | {"last_stage_std": std, "last_stage_rank": rank}
 
     @torch.no_grad()
-    def stage_spreads(self, data: PretrainData, device: torch.device) -> dict[str, dict[str, float]]:
+    def stage_spreads(
+        self, data: PretrainData, device: torch.device
+    ) -> dict[str, dict[str, float]]:
         """Std and rank of the features of each stage, "stage 1" to "stage 4", on about `FRAMES` validation frames."""
         stages, state = [FeatureReservoir(PLACES) for _ in range(4)], None
         for batch in data.val_batches(device, FRAMES):
@@ -166,7 +196,8 @@ class PretrainMethod(Method, nn.Module):
         spreads = [feature_std_and_rank(reservoir.features)._asdict() for reservoir in stages]
         return {f"stage {number}": spread for number, spread in enumerate(spreads, 1)}
 
-    def draw(self, data: PretrainData, device: torch.device, path: Path) -> None:  # most draw nothing
+    # most draw nothing
+    def draw(self, data: PretrainData, device: torch.device, path: Path) -> None:
         """Save a figure of the network's outputs on the validation data, if the method has one."""
 
 
@@ -192,7 +223,8 @@ class ViewSettings:
 
     size: PositiveInt = 224  # px; side of a view
     channels: Literal[1, 3] = 3  # grey or RGB
-    scale: tuple[Share, Share] = (0.08, 1.0)  # minimum and maximum share of the image's area in a view
+    # minimum and maximum share of the image's area in a view
+    scale: tuple[Share, Share] = (0.08, 1.0)
 
 
 class ImageMethod(PretrainMethod):
@@ -200,7 +232,16 @@ class ImageMethod(PretrainMethod):
 
     data_type = ImageData
     min_batch_size = 2
-    unused = ("augmentation", "bins", "downsample", "rule", "sampling", "segments", "sensor_px", "window_ms")
+    unused = (
+        "augmentation",
+        "bins",
+        "downsample",
+        "rule",
+        "sampling",
+        "segments",
+        "sensor_px",
+        "window_ms",
+    )
 
     @classmethod
     @abstractmethod
@@ -216,14 +257,18 @@ class PairMethod(PretrainMethod):
     unused = ("sampling", "segments")
 
     @classmethod
-    def augment(cls, own: Any, histogram: NDArray[np.uint8], generator: np.random.Generator) -> NDArray[np.uint8]:
+    def augment(
+        cls, own: Any, histogram: NDArray[np.uint8], generator: np.random.Generator
+    ) -> NDArray[np.uint8]:
         """Augment a training histogram (1, 2 * bins, H, W); most methods augment views of the batch instead."""
         return histogram
 
     @classmethod
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
         """Build the method with two randomly initialised backbones, for events and for images."""
-        images = build_backbone(settings.width, False, settings.bins, padded_size(*data.size), in_channels=1)
+        images = build_backbone(
+            settings.width, False, settings.bins, padded_size(*data.size), in_channels=1
+        )
         return cls(own, cls.new_backbone(settings, data), images)
 
 
@@ -231,9 +276,13 @@ def find_method(name: str) -> type[Method]:
     """Return the registered method of that name; for an unknown name, the message suggests known ones."""
     method: type[Method] | None = METHODS.module_dict.get(name)
     if method is None:
-        raise UserError(f"--method {name}", "unknown method", suggest(name, sorted(METHODS.module_dict)))
+        raise UserError(
+            f"--method {name}", "unknown method", suggest(name, sorted(METHODS.module_dict))
+        )
     if not method.title:
-        raise UserError(f"--method {name}", "has no title for its table row", f"set {method.__name__}.title")
+        raise UserError(
+            f"--method {name}", "has no title for its table row", f"set {method.__name__}.title"
+        )
     return method
 
 

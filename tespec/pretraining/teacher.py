@@ -42,14 +42,17 @@ class Teacher(nn.Module):
     Args:
         network: the network; its parameters no longer require gradients.
         channels: its input channels, 1 or 3.
-        size: height and width in px of the images that it sees, multiples of 32; smaller ones are padded.
+        size: height and width in px of the images that it sees, multiples of 32; smaller ones are
+            padded.
         global_features: whether it returns one vector of an image instead of a map.
 
     Raises:
         UserError: if it has no features at stride 16 and a map is wanted.
     """
 
-    def __init__(self, network: nn.Module, channels: int, size: Size, global_features: bool = False) -> None:
+    def __init__(
+        self, network: nn.Module, channels: int, size: Size, global_features: bool = False
+    ) -> None:
         super().__init__()
         self.network, self.channels, self.size = network.requires_grad_(False), channels, size
         self.global_features = global_features
@@ -63,8 +66,8 @@ class Teacher(nn.Module):
             images: grey images (B, 1, h, w) uint8.
 
         Returns:
-            Global features (B, width), which are a timm model's output or a backbone's averaged last stage; or a map
-            (B, width, H / 16, W / 16), which is the last one of this size.
+            Global features (B, width), which are a timm model's output or a backbone's averaged
+            last stage; or a map (B, width, H / 16, W / 16), which is the last one of this size.
         """
         network: Any = self.network.eval()
         images = images.expand(-1, self.channels, -1, -1)
@@ -76,7 +79,11 @@ class Teacher(nn.Module):
             return features
         how = {"norm": True, "intermediates_only": True, "output_fmt": "NCHW"}
         padded = pad_to(as_input(images), self.size)
-        maps = network.forward_intermediates(padded, **how) if hasattr(network, "forward_intermediates") else ()
+        maps = (
+            network.forward_intermediates(padded, **how)
+            if hasattr(network, "forward_intermediates")
+            else ()
+        )
         matching = [features for features in maps if features.shape[-1] * TOKEN == self.size[1]]
         if not matching:
             remedy = "choose a ViT with 16 px patches, a Swin or a ResNet"
@@ -89,14 +96,17 @@ def clip_preprocess(images: Tensor, published: dict[str, Any]) -> Tensor:
 
     Args:
         images: RGB images (B, 3, h, w) uint8.
-        published: timm's `pretrained_cfg` of the network, with its input size, mean and standard deviation.
+        published: timm's `pretrained_cfg` of the network, with its input size, mean and standard
+            deviation.
 
     Returns:
-        The central square (B, 3, side, side) float32 of the network's input size, after the shorter side was resized
-        to it by bicubic interpolation.
+        The central square (B, 3, side, side) float32 of the network's input size, after the shorter
+        side was resized to it by bicubic interpolation.
     """
     side = published["input_size"][-1]
-    square = center_crop(resize(images, [side], InterpolationMode.BICUBIC, antialias=True), [side, side])
+    square = center_crop(
+        resize(images, [side], InterpolationMode.BICUBIC, antialias=True), [side, side]
+    )
     return as_input(square, (published["mean"], published["std"]))
 
 
@@ -111,7 +121,8 @@ class TeacherMethod(PairMethod):
     It is built from its own settings, the event backbone and the teacher.
     """
 
-    global_features: ClassVar[bool] = False  # whether it learns from a vector of each image instead of a map
+    # whether it learns from a vector of each image instead of a map
+    global_features: ClassVar[bool] = False
     own: Any
     teacher: Teacher
 
@@ -134,7 +145,9 @@ class TeacherMethod(PairMethod):
     def _timm(cls, name: str, size: Size, **given: Any) -> nn.Module:
         """Build a timm model; one that returns a map and has a fixed input size gets `size`."""
         published: Any = timm.get_pretrained_cfg(name)
-        fixed: dict[str, Any] = {"img_size": size} if published.fixed_input_size and not cls.global_features else {}
+        fixed: dict[str, Any] = (
+            {"img_size": size} if published.fixed_input_size and not cls.global_features else {}
+        )
         return timm.create_model(name, **fixed, **given)
 
     @classmethod
@@ -142,11 +155,17 @@ class TeacherMethod(PairMethod):
         name, file = own.teacher, own.teacher_weights
         method = METHODS.module_dict.get(name, object)
         if not is_timm(name) and not (issubclass(method, ImageMethod) and method.recipe):
-            remedy = "use a timm network (timm.list_models()), or a method that pre-trains on images"
+            remedy = (
+                "use a timm network (timm.list_models()), or a method that pre-trains on images"
+            )
             what = "is neither a timm network nor a method that learns from images"
             raise UserError(f"objective.teacher {name!r}", what, remedy)
         if file and not Path(file).is_file():
-            raise UserError(f"objective.teacher_weights {file!r}", "no such file", f"set it to the weights of {name}")
+            raise UserError(
+                f"objective.teacher_weights {file!r}",
+                "no such file",
+                f"set it to the weights of {name}",
+            )
         return name, str(Path(file)) if file else ""
 
     @classmethod
@@ -166,5 +185,13 @@ class TeacherMethod(PairMethod):
         try:  # by timm, which converts other formats of the same network
             source = {"pretrained": True, "pretrained_cfg_overlay": {"file": str(path)}}
             network.load_state_dict(self._timm(name, self.teacher.size, **source).state_dict())
-        except (AttributeError, OSError, EOFError, RuntimeError, ValueError, KeyError, UnpicklingError) as error:
+        except (
+            AttributeError,
+            OSError,
+            EOFError,
+            RuntimeError,
+            ValueError,
+            KeyError,
+            UnpicklingError,
+        ) as error:
             raise UserError(path, f"contains no weights of {name}", "use its checkpoint") from error

@@ -17,15 +17,19 @@ TRIES = 10  # at a crop that fits into the image; if none does, the crop is the 
 def draw_boxes(draws: Tensor, size: tuple[int, int], scale: tuple[float, float]) -> Tensor:
     """Random crops (..., 4) as first and last row, first and last column in px; mirrored ones swap the two columns.
 
-    As `RandomResizedCrop` of torchvision and kornia, followed by `RandomHorizontalFlip`. `draws` holds 2 * TRIES + 3
-    numbers from 0 to 1 per crop: area and aspect ratio of each try, top, left, and mirroring.
+    As `RandomResizedCrop` of torchvision and kornia, followed by `RandomHorizontalFlip`. `draws`
+    holds 2 * TRIES + 3 numbers from 0 to 1 per crop: area and aspect ratio of each try, top, left,
+    and mirroring.
     """
     height, width = size
     share, shape = draws[..., : 2 * TRIES].double().chunk(2, dim=-1)
     down, right, mirrored = draws[..., 2 * TRIES :].double().unbind(-1)
     area = (scale[0] + share * (scale[1] - scale[0])) * height * width
     aspect = (math.log(ASPECT[0]) + shape * math.log(ASPECT[1] / ASPECT[0])).exp() * width / height
-    rows, columns = (area / aspect).sqrt().round().clamp(min=1), (area * aspect).sqrt().round().clamp(min=1)
+    rows, columns = (
+        (area / aspect).sqrt().round().clamp(min=1),
+        (area * aspect).sqrt().round().clamp(min=1),
+    )
     fits = (rows <= height) & (columns <= width)
     first = fits.int().argmax(-1, keepdim=True)
     rows, columns = (
@@ -41,15 +45,19 @@ def draw_boxes(draws: Tensor, size: tuple[int, int], scale: tuple[float, float])
 def seen_in(maps: Tensor, boxes: Tensor, wanted: tuple[int, int], mode: str = "bilinear") -> Tensor:
     """Crop maps (N, C, H, W) and resample them with aligned corners to `wanted` (h, w) in float32.
 
-    `boxes` (N, 4) are those of `draw_boxes`, scaled to 0 at the first and 1 at the last row or column of the image.
-    `mode` is that of `grid_sample`.
+    `boxes` (N, 4) are those of `draw_boxes`, scaled to 0 at the first and 1 at the last row or
+    column of the image. `mode` is that of `grid_sample`.
     """
     ends = (2 * boxes.float() - 1).unflatten(1, (2, 2))
     rows, columns = (
-        torch.lerp(ends[:, axis, :1], ends[:, axis, 1:], torch.linspace(0, 1, count, device=maps.device))
+        torch.lerp(
+            ends[:, axis, :1], ends[:, axis, 1:], torch.linspace(0, 1, count, device=maps.device)
+        )
         for axis, count in enumerate(wanted)
     )
-    grid = torch.stack([columns.unsqueeze(1).expand(-1, *wanted), rows.unsqueeze(2).expand(-1, *wanted)], dim=-1)
+    grid = torch.stack(
+        [columns.unsqueeze(1).expand(-1, *wanted), rows.unsqueeze(2).expand(-1, *wanted)], dim=-1
+    )
     return grid_sample(maps.float(), grid, mode, padding_mode="border", align_corners=True)
 
 
@@ -70,7 +78,8 @@ def random_views(
     """Draw views (count, B, T, C, *wanted) float32 of each lane of frames (B, T, C, H, W), the same for all segments.
 
     Returns:
-        the views, each with a share of the image's area within `scale`, and their boxes (count, B, 4) for `seen_in`.
+        the views, each with a share of the image's area within `scale`, and their boxes (count, B,
+        4) for `seen_in`.
     """
     whole, own = shard_slice(len(frames))
     height, width = frames.shape[-2:]
@@ -125,4 +134,6 @@ def random_shifts(frames: Tensor, share: float) -> Tensor:
 def _parts(frames: Tensor, corners: Tensor, height: int, width: int) -> Tensor:
     """Crop each lane of frames (B, T, C, H, W) at its top and left of corners (B, 2), which are on the CPU."""
     lanes = zip(frames, corners.tolist(), strict=True)
-    return torch.stack([lane[..., top : top + height, left : left + width] for lane, (top, left) in lanes])
+    return torch.stack(
+        [lane[..., top : top + height, left : left + width] for lane, (top, left) in lanes]
+    )

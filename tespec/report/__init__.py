@@ -25,7 +25,8 @@ from tespec.core.errors import UserError
 from tespec.core.files import write_all
 
 ARCHITECTURES: dict[Any, str] = {"recurrent": "recurrent", "feedforward": "feed-forward"}
-MARKERS: tuple[dict[str, Any], ...] = (  # Okabe and Ito's colours, which colour-blind readers can distinguish
+# Okabe and Ito's colours, which colour-blind readers can distinguish
+MARKERS: tuple[dict[str, Any], ...] = (
     {"marker": "o", "color": "#0072b2"},
     {"marker": "s", "color": "#d55e00", "mfc": "none"},
 )
@@ -58,25 +59,38 @@ class Picture(NamedTuple):
 def write_report(results: Path, out: Path) -> tuple[int, list[str]]:
     """Write the report of a results folder to `out`, a page without external resources or scripts.
 
-    Pictures of reconstructions are in `results/pictures/<record name>.png`. Returns the number of records, and one line
-    for each file that is not a record.
+    Pictures of reconstructions are in `results/pictures/<record name>.png`. Returns the number of
+    records, and one line for each file that is not a record.
     """
     records, problems = read_records(results)
     if not records:
         what = "; ".join(["holds no records", *problems])
         raise UserError(f"--results {results}", what, "give the --results folder of your runs")
     frame = to_frame(records)
-    is_sample = bool((frame.data == "sample").all())  # then published and measured numbers are not comparable
+    # then published and measured numbers are not comparable
+    is_sample = bool((frame.data == "sample").all())
     left_out = [*problems]
     try:
-        tables = [(table.title, Markup(to_html(table))) for table in make_tables(frame, measured=is_sample)]
+        tables = [
+            (table.title, Markup(to_html(table)))
+            for table in make_tables(frame, measured=is_sample)
+        ]
     except UserError as error:  # for instance only pre-trainings, or no results on the test split
         tables = []
         left_out.append(str(error))
     figures = {"Reconstructions": reconstructions(frame, results / "pictures", left_out)}
-    environment = Environment(loader=PackageLoader("tespec.report", ""), autoescape=True, undefined=StrictUndefined)
-    shown = {"facts": facts(records), "left_out": left_out, "is_sample": is_sample, "tables": tables}
-    page = environment.get_template("report.html").render(shown, figures={"Scores": score_figures(frame)} | figures)
+    environment = Environment(
+        loader=PackageLoader("tespec.report", ""), autoescape=True, undefined=StrictUndefined
+    )
+    shown = {
+        "facts": facts(records),
+        "left_out": left_out,
+        "is_sample": is_sample,
+        "tables": tables,
+    }
+    page = environment.get_template("report.html").render(
+        shown, figures={"Scores": score_figures(frame)} | figures
+    )
     write_all({out: page})
     return len(records), problems
 
@@ -90,7 +104,9 @@ def facts(records: Sequence[Record]) -> dict[str, str]:
     written = sorted(record.written for record in records)
     return {
         "records": counted(record.kind for record in records),
-        "data": counted(f"{record.data}, {record.profile} profile, {record.split} split" for record in records),
+        "data": counted(
+            f"{record.data}, {record.profile} profile, {record.split} split" for record in records
+        ),
         "seeds": counted(record.seed for record in records),
         "written": f"{written[0]:%Y-%m-%d} to {written[-1]:%Y-%m-%d}",
         "results version": counted(record.results_version for record in records),
@@ -115,7 +131,9 @@ def reconstructions(frame: pd.DataFrame, folder: Path, left_out: list[str]) -> l
 
     `left_out` is extended by one line per unreadable picture.
     """
-    shown = with_labels(frame[frame.kind == "pretraining"]).sort_values(["variant", "label", "seed"])
+    shown = with_labels(frame[frame.kind == "pretraining"]).sort_values(
+        ["variant", "label", "seed"]
+    )
     shown = shown[[(folder / f"{name}.png").is_file() for name in shown.name]]
     shown = shown.drop_duplicates(["task", "data", "profile", "label", "arch"])
     found = []
@@ -139,7 +157,14 @@ def with_labels(frame: pd.DataFrame) -> pd.DataFrame:
     title = frame.title.where(frame.title != "", frame.method)
     shared = frame.groupby(title)["method"].transform("nunique") > 1
     title = title.mask(shared, title + " (" + frame.method + ")")
-    parts = zip(title, frame.backbone, frame.variant, frame.overrides, frame.pretraining_overrides, strict=True)
+    parts = zip(
+        title,
+        frame.backbone,
+        frame.variant,
+        frame.overrides,
+        frame.pretraining_overrides,
+        strict=True,
+    )
     return frame.assign(label=[", ".join(filter(None, texts)) for texts in parts])
 
 
@@ -147,12 +172,17 @@ def score_points(frame: pd.DataFrame) -> pd.DataFrame:
     """Compute mean main scores with 95 % Student-t intervals that account for pre-trainings (`paired_gain`).
 
     Returns:
-        One row per label prior, and per row of a table and changed settings in each `FIGURE`, as the tables select them
-        (`select`). Columns: `FIGURE`, `ROW`, `SETTING`, label, metric_title, unit, better, mean (NaN if a score is not
-        finite), low, high (NaN also for one seed or a missing run) and n, the number of seeds.
+        One row per label prior, and per row of a table and changed settings in each `FIGURE`, as
+        the tables select them (`select`). Columns: `FIGURE`, `ROW`, `SETTING`, label, metric_title,
+        unit, better, mean (NaN if a score is not finite), low, high (NaN also for one seed or a
+        missing run) and n, the number of seeds.
     """
-    shown, _ = select(frame, {}, free=("split", "overrides", "pretraining_overrides", "results_version"))
-    shown = with_labels(shown[shown.main & ((shown.kind == "evaluation") | (shown.method == "prior"))])
+    shown, _ = select(
+        frame, {}, free=("split", "overrides", "pretraining_overrides", "results_version")
+    )
+    shown = with_labels(
+        shown[shown.main & ((shown.kind == "evaluation") | (shown.method == "prior"))]
+    )
     keys = [*dict.fromkeys([*FIGURE, *ROW, *SETTING]), "label", "metric_title", "unit", "better"]
     groups = dict(list(shown.groupby(keys)))
     cells = {key: scores_by_pretraining(runs) for key, runs in groups.items()}
@@ -160,7 +190,9 @@ def score_points(frame: pd.DataFrame) -> pd.DataFrame:
     for key, cell in cells.items():
         place, pretrainings = key[: len(FIGURE)], cell.shape[1]
         spread = spread_of(each for other, each in cells.items() if other[: len(FIGURE)] == place)
-        found = paired_gain(cell.mean(axis=1, skipna=False).tolist(), spread, (pretrainings > 1) / pretrainings)
+        found = paired_gain(
+            cell.mean(axis=1, skipna=False).tolist(), spread, (pretrainings > 1) / pretrainings
+        )
         rows.append([*key, groups[key].value.mean(skipna=False), found.low, found.high, len(cell)])
     return pd.DataFrame(rows, columns=[*keys, "mean", "low", "high", "n"])
 
@@ -175,7 +207,13 @@ def score_figures(frame: pd.DataFrame) -> list[Picture]:
         seeds = " to ".join(f"{count}" for count in sorted({shown.n.min(), shown.n.max()}))
         note = f"Mean and 95 % t interval over {seeds} fine-tuning seeds. Data {fingerprint}, results version {version}"
         note += f", task version {task_version}."
-        figures.append(Picture(f"{task}: data {data}, profile {profile}, {split} split", _scores(shown, prior), note))
+        figures.append(
+            Picture(
+                f"{task}: data {data}, profile {profile}, {split} split",
+                _scores(shown, prior),
+                note,
+            )
+        )
     return figures
 
 
@@ -192,20 +230,28 @@ def _scores(points: pd.DataFrame, prior: pd.DataFrame) -> str:
                 places = [order.index(label) + side for label in each.label]
                 margins = (each.high - each["mean"]).fillna(0)
                 title = ARCHITECTURES[arch]
-                panel.errorbar(each["mean"], places, xerr=margins, capsize=3, ms=5, ls="", label=title, **style)
+                panel.errorbar(
+                    each["mean"], places, xerr=margins, capsize=3, ms=5, ls="", label=title, **style
+                )
                 for place in np.array(places)[each["mean"].isna()]:
                     where = panel.get_yaxis_transform()
-                    panel.text(0.5, place, "not finite", va="center", color=style["color"], transform=where)
+                    panel.text(
+                        0.5, place, "not finite", va="center", color=style["color"], transform=where
+                    )
         for value in prior["mean"]:
             panel.axvline(value, color="black", ls=":", lw=1, label="label prior")
         panel.set_yticks(range(len(order)), [fill(label, 24) for label in order])
         panel.set_ylim(len(order) - 0.5, -0.5)
         name = metric.rstrip(" ↑↓")
-        panel.set_xlabel(f"{name}{f' ({unit})' if unit else ''}{f', {better} is better' if better else ''}")
+        panel.set_xlabel(
+            f"{name}{f' ({unit})' if unit else ''}{f', {better} is better' if better else ''}"
+        )
         panel.grid(axis="x", alpha=0.25)
         figure.legend(loc="outside lower center", ncols=3, frameon=False)
         file = io.BytesIO()
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        figure.savefig(
+            file, format="svg", transparent=True, metadata={"Date": None, "Creator": None}
+        )
         return _data_uri("svg+xml", file.getvalue())
 
 

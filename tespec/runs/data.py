@@ -9,7 +9,12 @@ from pathlib import Path
 
 import tespec.datasets  # noqa: F401  # registers the data sets
 from tespec.core.config import finetuning_settings, names, repository_task
-from tespec.core.description import Description, described_size, descriptions_above, read_description
+from tespec.core.description import (
+    Description,
+    described_size,
+    descriptions_above,
+    read_description,
+)
 from tespec.core.distributed import rank_zero_first
 from tespec.core.errors import UserError
 from tespec.core.settings import Finetuning, Size
@@ -29,7 +34,8 @@ class Data:
 
     root: Path  # folder or file
     label: str  # name in records: "sample", or the name of the data set
-    notice: str = ""  # one line for the user if the sample world replaces real data or a run would be refused
+    # one line for the user if the sample world replaces real data or a run would be refused
+    notice: str = ""
 
     @property
     def is_sample(self) -> bool:
@@ -44,7 +50,9 @@ class Data:
     @property
     def title(self) -> str:
         """Label and path, or the notice if the data is missing."""
-        return f"{self.label} ({self.root})" if self.is_sample or self.root.exists() else self.notice
+        return (
+            f"{self.label} ({self.root})" if self.is_sample or self.root.exists() else self.notice
+        )
 
     @property
     def description(self) -> Description:
@@ -57,7 +65,11 @@ class Data:
         """Sensor size (height, width) in px by a `dataset.json` or a recording's header (or `given`), else None."""
         if size := self.description.sensor or described_size(self.root):
             return size
-        files = [self.root] if self.root.is_file() else sorted([*self.root.glob("*.raw"), *self.root.glob("*.dat")])
+        files = (
+            [self.root]
+            if self.root.is_file()
+            else sorted([*self.root.glob("*.raw"), *self.root.glob("*.dat")])
+        )
         if not files:
             return None
         reader = open_reader(files[0], given)
@@ -71,17 +83,26 @@ class Data:
         return self
 
 
-def find_unlabelled(dataset: str, given: Path | None, profile: str | None = None, *, planned: bool = False) -> Data:
+def find_unlabelled(
+    dataset: str, given: Path | None, profile: str | None = None, *, planned: bool = False
+) -> Data:
     """Find recordings for pre-training as in `find_data`, with the label of `label_of`."""
     data = find_data(dataset, given, profile, planned=planned)
-    return data if data.is_sample else replace(data, label=label_of(data.root, dataset, labelled=False))
+    return (
+        data
+        if data.is_sample
+        else replace(data, label=label_of(data.root, dataset, labelled=False))
+    )
 
 
-def find_data(dataset: str, given: Path | None, profile: str | None = None, *, planned: bool = False) -> Data:
+def find_data(
+    dataset: str, given: Path | None, profile: str | None = None, *, planned: bool = False
+) -> Data:
     """Find a data set: `given`, else `$TESPEC_DATA/<dataset>`, else `./data/<dataset>`, else the sample world.
 
-    The sample world is a default only if neither `$TESPEC_DATA` nor a profile for real data is given. It is not
-    generated yet. If `planned`, as in a dry run, missing data yields a placeholder, which is not read.
+    The sample world is a default only if neither `$TESPEC_DATA` nor a profile for real data is
+    given. It is not generated yet. If `planned`, as in a dry run, missing data yields a
+    placeholder, which is not read.
     """
     # A task of one's own uses the sample world's data of the task that it is based on.
     of_world = repository_task(dataset) if dataset in names("tasks") else ""
@@ -89,7 +110,11 @@ def find_data(dataset: str, given: Path | None, profile: str | None = None, *, p
     if given == Path(SAMPLE):
         if given.exists():
             what = f"a folder here has this name, but --data {SAMPLE} means the sample world"
-            raise UserError(f"--data {SAMPLE}", what, "give the full path of the folder, or run from another folder")
+            raise UserError(
+                f"--data {SAMPLE}",
+                what,
+                "give the full path of the folder, or run from another folder",
+            )
         return Data(sample, SAMPLE)
     if given is not None:
         if not given.exists():
@@ -109,14 +134,25 @@ def find_data(dataset: str, given: Path | None, profile: str | None = None, *, p
         return Data(sample, SAMPLE, f"{missing}: using the synthetic sample world")
     if not planned:
         raise refusal
-    return Data(Path(dataset), dataset, f"sizes of the official {dataset}; a run would be refused: {refusal}")
+    return Data(
+        Path(dataset),
+        dataset,
+        f"sizes of the official {dataset}; a run would be refused: {refusal}",
+    )
 
 
 def settings_of(
-    data: Data, task: str, arch: str, profile: str | None = None, changes: Sequence[str] = (), network: str = "swin"
+    data: Data,
+    task: str,
+    arch: str,
+    profile: str | None = None,
+    changes: Sequence[str] = (),
+    network: str = "swin",
 ) -> Finetuning:
     """Resolve the settings of a cell on this data, which may override splits; default profile: `data.profile`."""
-    return finetuning_settings(task, arch, profile or data.profile, changes, data.description.overrides(), network)
+    return finetuning_settings(
+        task, arch, profile or data.profile, changes, data.description.overrides(), network
+    )
 
 
 def sibling(data: Data, dataset: str) -> Data:
@@ -125,15 +161,18 @@ def sibling(data: Data, dataset: str) -> Data:
     if not root.is_dir():
         world = read_description(data.root).world
         with rank_zero_first():
-            make_world(str(world["size"]), int(world["seed"]), data.root.parent.parent, datasets=(dataset,))
+            make_world(
+                str(world["size"]), int(world["seed"]), data.root.parent.parent, datasets=(dataset,)
+            )
     return Data(root, SAMPLE)
 
 
 def label_of(root: Path, dataset: str, *, labelled: bool = True) -> str:
     """Name in records of the data in `root`: by the nearest `dataset.json` that has one, else `dataset`.
 
-    Without labels, any recordings may be given for a `dataset`: instead of its name, the name is that of the data set
-    that all of them are official recordings of, else that of the file or folder.
+    Without labels, any recordings may be given for a `dataset`: instead of its name, the name is
+    that of the data set that all of them are official recordings of, else that of the file or
+    folder.
     """
     described = next((each.data for _, each in descriptions_above(root) if each.data), "")
     if labelled:
@@ -141,7 +180,11 @@ def label_of(root: Path, dataset: str, *, labelled: bool = True) -> str:
     path = Path(os.path.abspath(root))
     official = _official(path) if dataset in names("tasks") else ""  # others are images
     if (official or path.stem) == SAMPLE and not described:
-        raise UserError(root, "has the name of the sample world", "rename it, or name the data in a dataset.json")
+        raise UserError(
+            root,
+            "has the name of the sample world",
+            "rename it, or name the data in a dataset.json",
+        )
     return re.sub(r"[^A-Za-z0-9]+", "_", described or official or path.stem)
 
 
@@ -153,5 +196,8 @@ def _official(root: Path) -> str:
     except UserError:
         return ""
     kinds = DATASETS.module_dict.values()
-    found = {next((kind.title for kind in kinds if kind.split_of(path, kind.splits)), "") for path in paths}
+    found = {
+        next((kind.title for kind in kinds if kind.split_of(path, kind.splits)), "")
+        for path in paths
+    }
     return found.pop().casefold() if len(found) == 1 else ""

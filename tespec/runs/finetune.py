@@ -27,7 +27,14 @@ from tespec.tasks.base import fresh_backbone
 from tespec.training.device import choose_device, derive, seed_everything, with_precision
 from tespec.training.loading import deal
 from tespec.weights.files import state_sha256, write_weights
-from tespec.weights.load import HISTOGRAMS, SEED, TRAINED_ON, Origin, origin_of, require_other_labels
+from tespec.weights.load import (
+    HISTOGRAMS,
+    SEED,
+    TRAINED_ON,
+    Origin,
+    origin_of,
+    require_other_labels,
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,8 @@ class CellSpec:
     method: type[Method]  # initialises the backbone
     settings: Finetuning
     data: Data
-    checkpoint: Path | None  # initial weights; None: a method with a recipe is pre-trained first, on the sample world
+    # initial weights; None: a method with a recipe is pre-trained first, on the sample world
+    checkpoint: Path | None
     seed: int
     setup: Setup
     pretraining_changes: tuple[str, ...] = ()  # `KEY=VALUE` settings of that pre-training
@@ -54,17 +62,23 @@ class CellSpec:
     @property
     def recipe(self) -> Pretraining:
         """Settings of that pre-training."""
-        return pretraining_settings(self.name, self.settings.profile, self.pretraining_changes, self.settings.width)
+        return pretraining_settings(
+            self.name, self.settings.profile, self.pretraining_changes, self.settings.width
+        )
 
     def require_start(self, *, planned: bool = False) -> None:
         """Check, without data, that the run and its pre-training can start; if `planned`, weights may be missing."""
         require_trainable(self.settings, self.setup)
         option = f"--method {self.name}"
         unused = [f"--set pretraining.{each}" for each in self.pretraining_changes]
-        unused += [] if self.pretraining_seed is None else [f"--pretraining-seed {self.pretraining_seed}"]
+        unused += (
+            [] if self.pretraining_seed is None else [f"--pretraining-seed {self.pretraining_seed}"]
+        )
         if self.pretrains:
             if not (self.data.is_sample or planned):
-                remedy = f"give --checkpoint FILE, or create it: tespec pretrain {option} --data FOLDER"
+                remedy = (
+                    f"give --checkpoint FILE, or create it: tespec pretrain {option} --data FOLDER"
+                )
                 raise UserError(option, "needs pre-trained weights", remedy)
             if self.data.is_sample:
                 identity_of(self.recipe)
@@ -72,7 +86,11 @@ class CellSpec:
         elif unused:
             raise UserError(unused[0], "this run has no pre-training", "remove it")
         elif self.checkpoint is None and self.method.pretraining_data != "-" and not planned:
-            raise UserError(option, f"is pre-trained on {self.method.pretraining_data}", "give --checkpoint FILE")
+            raise UserError(
+                option,
+                f"is pre-trained on {self.method.pretraining_data}",
+                "give --checkpoint FILE",
+            )
 
     def started(self) -> Finetuning:
         """Return the settings with the peak learning rate for the data that the initial weights were pre-trained on."""
@@ -86,13 +104,20 @@ class CellSpec:
                 if self.method.initialise.__func__ is Method.initialise.__func__:  # type: ignore[attr-defined]
                     raise
                 # The method may have its own file format.
-                say(f"{error.where}: unknown pre-training data, so the default peak learning rate is used")
+                say(
+                    f"{error.where}: unknown pre-training data, so the default peak learning rate is used"
+                )
         same = origin.sample == self.data.is_sample
         settings = self.settings.after_pretraining_on(origin.data) if same else self.settings
         if rates and origin.data:
-            peak, of_sample = settings.optimisation.peak_lr, " of the sample world" if origin.sample else ""
+            peak, of_sample = (
+                settings.optimisation.peak_lr,
+                " of the sample world" if origin.sample else "",
+            )
             known = ", ".join(f"{name}: {rate:g}" for name, rate in rates.items())
-            say(f"peak learning rate {peak:g} after pre-training on {origin.data}{of_sample} (peak_lr_after: {known})")
+            say(
+                f"peak learning rate {peak:g} after pre-training on {origin.data}{of_sample} (peak_lr_after: {known})"
+            )
         return settings
 
     def try_weights(self) -> None:
@@ -101,7 +126,9 @@ class CellSpec:
             report = self.method.initialise(fresh_backbone(self.settings, SIZE), self.checkpoint)
             if (other := report.recipe.get("method", self.name)) != self.name:
                 remedy = f"give --method {other}, or the weights of {self.name}"
-                raise UserError(self.checkpoint, f"was pre-trained with {other}, not with {self.name}", remedy)
+                raise UserError(
+                    self.checkpoint, f"was pre-trained with {other}, not with {self.name}", remedy
+                )
 
 
 def finetune(spec: CellSpec) -> Record:
@@ -118,7 +145,9 @@ def finetune(spec: CellSpec) -> Record:
             write_weights(run.folder / WEIGHTS, model.state_dict(), as_facts(run.settings) | beside)
         return {**outcome, "cost": cost}
 
-    require = partial(require_memory, run.settings, task.size, run.setup, run.device, freeze=spec.freeze)
+    require = partial(
+        require_memory, run.settings, task.size, run.setup, run.device, freeze=spec.freeze
+    )
     return run_or_load(run, evaluate, partial(train, run, model, batches), require)
 
 
@@ -140,13 +169,16 @@ def outcome_of(task: Any, scorer: Any, **said: str) -> Outcome:
 def prepare_run(kind: str, spec: CellSpec, **extra: str) -> tuple[Run, Any, Any]:
     """Open the data, build the model and initialise its backbone, which is pre-trained first if necessary.
 
-    `extra` are further settings that determine the result, for the record. Returns the run, its task and its model.
+    `extra` are further settings that determine the result, for the record. Returns the run, its
+    task and its model.
     """
     began = time.monotonic()
     method, data, setup, seed = spec.method, spec.data, spec.setup, spec.seed
     spec.require_start()
     settings = spec.started()
-    settings = replace(settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device)))
+    settings = replace(
+        settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device))
+    )
     with rank_zero_first():
         task = build_task(settings, data.root, spec.split)
     overrides = changed_settings(spec.settings, method.network, data.description.overrides())
@@ -154,7 +186,9 @@ def prepare_run(kind: str, spec: CellSpec, **extra: str) -> tuple[Run, Any, Any]
     checkpoint = spec.checkpoint
     if spec.pretrains:
         of_recipe = seed if spec.pretraining_seed is None else spec.pretraining_seed
-        checkpoint = pretrain(spec.name, spec.recipe, sibling(data, spec.recipe.dataset), of_recipe, setup).weights
+        checkpoint = pretrain(
+            spec.name, spec.recipe, sibling(data, spec.recipe.dataset), of_recipe, setup
+        ).weights
     seed_everything(derive(seed, "model"))
     model = task.model()
     weights = method.initialise(model.backbone, checkpoint)
@@ -165,7 +199,9 @@ def prepare_run(kind: str, spec: CellSpec, **extra: str) -> tuple[Run, Any, Any]
     if spec.freeze:
         model.freeze_backbone()
     # Only the splits that affect the result.
-    splits = {"splits": {name: list(task.dataset.splits.get(name, ())) for name in (TRAIN, spec.split)}}
+    splits = {
+        "splits": {name: list(task.dataset.splits.get(name, ())) for name in (TRAIN, spec.split)}
+    }
     kinds = {method, type(task), type(task.dataset), type(model.backbone)}
     run = Run(
         kind=kind,
@@ -180,7 +216,8 @@ def prepare_run(kind: str, spec: CellSpec, **extra: str) -> tuple[Run, Any, Any]
         seed=seed,
         setup=setup,
         plugin=plugin_of(model, kinds, tasks=settings.task, profiles=settings.profile),
-        # The identity of the result includes the initial backbone, however the method initialised it.
+        # The identity of the result includes the initial backbone, however the method initialised
+        # it.
         start=weights.facts() | {"start_sha256": state_sha256(model.backbone.state_dict())},
         began=began,
         split=spec.split,

@@ -16,7 +16,13 @@ from tespec.core.settings import HistogramSpec, Pretraining
 from tespec.datasets.recording import event_corrections, require_stored
 from tespec.models.backbone import Backbone
 from tespec.pretraining.data import PretrainData
-from tespec.pretraining.method import find_method, new_network, open_pretraining, own_settings, pretrain_method
+from tespec.pretraining.method import (
+    find_method,
+    new_network,
+    open_pretraining,
+    own_settings,
+    pretrain_method,
+)
 from tespec.runs.cost import require_memory
 from tespec.runs.data import Data, sibling
 from tespec.runs.run import Outcome, Run, plugin_of, run_or_load
@@ -38,7 +44,13 @@ class Pretrained(NamedTuple):
 
 
 def pretrain(
-    name: str, settings: Pretraining, data: Data, seed: int, setup: Setup, *, skip_damaged: bool = False
+    name: str,
+    settings: Pretraining,
+    data: Data,
+    seed: int,
+    setup: Setup,
+    *,
+    skip_damaged: bool = False,
 ) -> Pretrained:
     """Pre-train the method `name` on `data`, or load the result if the run is complete.
 
@@ -54,8 +66,11 @@ def pretrain(
     for note in learned.notes:
         say(note)
     upstream = _upstream(name, settings, data, seed, setup, skip_damaged)
-    settings = replace(settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device)))
-    learned_from = (*getattr(learned, "train", ()), *getattr(learned, "held_out", ()))  # images have no recordings
+    settings = replace(
+        settings, optimisation=with_precision(settings.optimisation, choose_device(setup.device))
+    )
+    # images have no recordings
+    learned_from = (*getattr(learned, "train", ()), *getattr(learned, "held_out", ()))
     require_stored(learned_from, settings.downsample, overrides)
     seed_everything(derive(seed, "model"))
     model: Any = new_network(settings, learned)
@@ -79,7 +94,9 @@ def pretrain(
     )
     batches = deal(learned.steps, seed, setup.accumulate)
     require = partial(require_memory, settings, learned.size, setup, run.device)
-    record = run_or_load(run, partial(_validated, run, learned, model), partial(train, run, model, batches), require)
+    record = run_or_load(
+        run, partial(_validated, run, learned, model), partial(train, run, model, batches), require
+    )
     return Pretrained(run.folder / WEIGHTS, record)
 
 
@@ -92,15 +109,23 @@ def identity_of(settings: Pretraining) -> tuple[dict[str, Any], dict[str, str]]:
     method = pretrain_method(settings)
     if unused := [key for key in changed if key.partition(".")[0] in method.unused]:
         where = "--backbone" if unused[0] == "width" else unused[0]
-        raise UserError(where, f"has no effect on the pre-training of {method.title}", "leave it unchanged")
+        raise UserError(
+            where, f"has no effect on the pre-training of {method.title}", "leave it unchanged"
+        )
     _, file = method.upstream(own_settings(settings.objective))
     if not file:
         return changed, {}
-    overrides = {key: each for key, each in changed.items() if not (isinstance(each, str) and Path(each) == Path(file))}
+    overrides = {
+        key: each
+        for key, each in changed.items()
+        if not (isinstance(each, str) and Path(each) == Path(file))
+    }
     return overrides, {UPSTREAM: sha256_of(Path(file))}
 
 
-def _upstream(name: str, settings: Pretraining, data: Data, seed: int, setup: Setup, skip_damaged: bool) -> Path | None:
+def _upstream(
+    name: str, settings: Pretraining, data: Data, seed: int, setup: Setup, skip_damaged: bool
+) -> Path | None:
     """Return the other network that the method needs, if any; without a file from the user, it is pre-trained first."""
     method = pretrain_method(settings)
     first, file = method.upstream(own_settings(settings.objective))
@@ -114,7 +139,9 @@ def _upstream(name: str, settings: Pretraining, data: Data, seed: int, setup: Se
         raise UserError(f"--method {name}", what, remedy)
     say(f"{name} needs the network of {first}, which is pre-trained first")
     where = data if same else sibling(data, recipe.dataset)
-    return pretrain(first, recipe, where, seed, replace(setup, variant=""), skip_damaged=skip_damaged).weights
+    return pretrain(
+        first, recipe, where, seed, replace(setup, variant=""), skip_damaged=skip_damaged
+    ).weights
 
 
 def _validated(run: Run, data: PretrainData, model: Any) -> Outcome:
@@ -124,11 +151,16 @@ def _validated(run: Run, data: PretrainData, model: Any) -> Outcome:
     if is_first():
         with rank_computes(alone=True):
             metrics = model.validate(data, run.device)
-            stages = model.stage_spreads(data, run.device) if isinstance(model.backbone, Backbone) else {}
+            stages = (
+                model.stage_spreads(data, run.device)
+                if isinstance(model.backbone, Backbone)
+                else {}
+            )
             model.draw(data, run.device, run.setup.results / "pictures" / f"{run.name}.png")
         spec = HistogramSpec.of(settings, data.size, settings.window_ms)
         recipe = run.config | {
-            HISTOGRAMS: asdict(spec) if model.backbone.in_channels == 2 * spec.bins else None,  # None: of images
+            # None: of images
+            HISTOGRAMS: asdict(spec) if model.backbone.in_channels == 2 * spec.bins else None,
             "method": run.method_name,
             "overrides": dict(run.choices["overrides"]),
             "seed": run.seed,

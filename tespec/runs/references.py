@@ -56,7 +56,9 @@ class Constant(nn.Module):
         super().__init__()
         self._answer = answer
 
-    def predict(self, histograms: Tensor, state: None, label_place: Tensor) -> tuple[Tensor | Sequence[Boxes], None]:
+    def predict(
+        self, histograms: Tensor, state: None, label_place: Tensor
+    ) -> tuple[Tensor | Sequence[Boxes], None]:
         """Return the answer for each label, in the format of the task's model."""
         count = len(label_place)
         if isinstance(self._answer, Tensor):
@@ -92,10 +94,16 @@ def prior_of(task: Any) -> Tensor | Boxes:
     if settings.kind == "segmentation":
         return torch.from_numpy(class_prior(labels, len(settings.classes)))
     if settings.kind == "depth":
-        return torch.from_numpy(depth_prior(labels, settings.head["min_depth"], settings.head["max_depth"]))
+        return torch.from_numpy(
+            depth_prior(labels, settings.head["min_depth"], settings.head["max_depth"])
+        )
     if settings.kind == "detection":
         return box_prior(labels)
-    raise UserError(f"reference prior, {settings.task}", f"is not defined for {settings.kind}", "choose another task")
+    raise UserError(
+        f"reference prior, {settings.task}",
+        f"is not defined for {settings.kind}",
+        "choose another task",
+    )
 
 
 def probe(spec: CellSpec) -> Record:
@@ -117,7 +125,11 @@ def _measured(run: Run, task: Any, backbone: Backbone) -> Outcome:
         found = scores(confusion(predicted.numpy(), wanted.numpy(), len(names)), names)
         metrics |= {f"{kind}_{metric}": value for metric, value in found.metrics().items()}
         of_classes |= {f"{kind}_{each}": iou for each, iou in found.classes.items()}
-    return {"protocol": task.protocol() | {"scores": DEFINITION}, "metrics": metrics, "classes": of_classes}
+    return {
+        "protocol": task.protocol() | {"scores": DEFINITION},
+        "metrics": metrics,
+        "classes": of_classes,
+    }
 
 
 def patches(run: Run, task: Any, backbone: Backbone, split: str) -> tuple[Tensor, Tensor]:
@@ -129,7 +141,9 @@ def patches(run: Run, task: Any, backbone: Backbone, split: str) -> tuple[Tensor
     rng = np.random.default_rng([run.seed, *split.encode()])
     features, labels = [], []
     player = features_player(backbone.to(run.device).eval(), task.histogram_spec, run.device)
-    for played in play(player, recordings, lanes=settings.play_lanes, label=f"features of the {split} recordings"):
+    for played in play(
+        player, recordings, lanes=settings.play_lanes, label=f"features of the {split} recordings"
+    ):
         classes = patch_classes(played.label, len(settings.classes))
         rows, columns = np.nonzero(classes != IGNORE)
         drawn = rng.permutation(len(rows))[:share]
@@ -141,7 +155,10 @@ def patches(run: Run, task: Any, backbone: Backbone, split: str) -> tuple[Tensor
 def _at_stride(features: Sequence[Tensor]) -> Tensor:
     """Resize the features (C, h, w) of all stages to `STRIDE` and concatenate them to (C, h, w)."""
     size = features[1].shape[-2:]
-    maps = [interpolate(stage.float()[None], size=size, mode="bilinear", align_corners=False) for stage in features]
+    maps = [
+        interpolate(stage.float()[None], size=size, mode="bilinear", align_corners=False)
+        for stage in features
+    ]
     return torch.cat(maps, dim=1)[0]
 
 

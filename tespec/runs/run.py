@@ -37,7 +37,8 @@ from tespec.training.checkpoint import clear
 from tespec.training.device import choose_device, describe, out_of_memory_named
 
 WEIGHTS = "model.safetensors"  # of a fine-tuning, in the run's folder
-# Fields of a record that an evaluation fills in; `weights` defaults to the initial weights, non-finite numbers to None.
+# Fields of a record that an evaluation fills in; `weights` defaults to the initial weights,
+# non-finite numbers to None.
 Outcome = Mapping[str, Any]
 
 
@@ -50,14 +51,16 @@ class Run:
     method: type[Method]  # its facts go into the record
     task: str  # for a pre-training, the name of its data in records
     settings: Finetuning | Pretraining  # resolved, including the precision
-    config: dict[str, Any]  # the settings, and whatever else determines the result, as stored in records
+    # the settings, and whatever else determines the result, as stored in records
+    config: dict[str, Any]
     overrides: Mapping[str, Any]  # settings changed by the user, by dotted name
     data: str  # name in records: "sample", or the name of the data set
     data_fingerprint: str
     seed: int
     setup: Setup
     plugin: str = ""  # see `plugin_of`
-    # Facts about the initial weights, with their hash; for a pre-training, the hash of the other network that it needs.
+    # Facts about the initial weights, with their hash; for a pre-training, the hash of the other
+    # network that it needs.
     start: Mapping[str, Any] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
     split: str = TEST  # that is evaluated
@@ -120,9 +123,10 @@ def run_or_load(
 ) -> Record:
     """Load the complete record of a run without locking, or lock the run, compute it and write its record.
 
-    If another process is computing the run, wait and use its result; if that process ends without a result, resume from
-    its newest checkpoint. With `overwrite`, a record written during the wait counts as new. If an evaluation fails, the
-    checkpoint of the last step remains, and the next start only evaluates.
+    If another process is computing the run, wait and use its result; if that process ends without a
+    result, resume from its newest checkpoint. With `overwrite`, a record written during the wait
+    counts as new. If an evaluation fails, the checkpoint of the last step remains, and the next
+    start only evaluates.
 
     Args:
         run: the run.
@@ -153,14 +157,17 @@ def run_or_load(
                 outcome = evaluate()
         except BaseException:
             if trained.curve:
-                say(f"{run.name}: the training is complete and saved; run the same command to evaluate again")
+                say(
+                    f"{run.name}: the training is complete and saved; run the same command to evaluate again"
+                )
             raise
         evaluation = time.monotonic() - ended
         times = {"open": opened} | ({"train": trained.seconds} if trained.curve else {})
         times |= {"evaluate": evaluation, "total": opened + trained.seconds + evaluation}
         record = records.new_record(
             run.choices,
-            facts=run.method.facts() | ({"backbone": run.settings.width} if "width" in run.overrides else {}),
+            facts=run.method.facts()
+            | ({"backbone": run.settings.width} if "width" in run.overrides else {}),
             variant=setup.variant,
             config=run.config,
             data=run.data,
@@ -196,7 +203,9 @@ def locked(runs: Path, run: str) -> Iterator[str]:
 
 
 @contextmanager
-def on_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def on_signals(
+    numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
     """Handle signals by `handler` inside the block."""
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
@@ -207,7 +216,9 @@ def on_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | None]
 
 
 def _preempted(number: int, frame: FrameType | None) -> NoReturn:
-    raise Preempted(f"stopped by {signal.Signals(number).name}; run the same command to evaluate again")
+    raise Preempted(
+        f"stopped by {signal.Signals(number).name}; run the same command to evaluate again"
+    )
 
 
 def _finite(value: Any) -> Any:
@@ -224,7 +235,11 @@ def _damage(run: Run, record: Record) -> str:
     weights = run.folder / record.weights["source"]
     if not weights.is_file():
         return f"weights {weights} are missing"
-    return "" if sha256_of(weights) == record.weights["sha256"] else f"{weights} does not match its recorded hash"
+    return (
+        ""
+        if sha256_of(weights) == record.weights["sha256"]
+        else f"{weights} does not match its recorded hash"
+    )
 
 
 def _existing(run: Run) -> Record | None:
@@ -250,7 +265,9 @@ def _taken(run: Run, record: Record) -> Record:
     say(f"{record.name} is already complete{made}; --overwrite recomputes it")
     theirs, ours = flattened(record.config), flattened(run.config)
     ours["deviations"] = theirs.get("deviations")  # prose, which may be reworded
-    if changed := {key: (theirs.get(key), ours[key]) for key in ours if theirs.get(key) != ours[key]}:
+    if changed := {
+        key: (theirs.get(key), ours[key]) for key in ours if theirs.get(key) != ours[key]
+    }:
         say(f"{record.name} was made with different settings: {_both_values(changed)}")
     if run.setup.variant and run.setup.variant != record.variant:
         record = record.model_copy(update={"variant": run.setup.variant})
@@ -272,6 +289,9 @@ def _say_why(run: Run) -> None:
 def _both_values(changed: Mapping[str, tuple[Any, Any]]) -> str:
     """Format changed settings with both values; a missing value is the default."""
     shown = {
-        key: [f"{'default' if one is None else one!s:.40}" or "none" for one in two] for key, two in changed.items()
+        key: [f"{'default' if one is None else one!s:.40}" or "none" for one in two]
+        for key, two in changed.items()
     }
-    return ", ".join(f"{key} ({theirs} there, {ours} here)" for key, (theirs, ours) in shown.items())
+    return ", ".join(
+        f"{key} ({theirs} there, {ours} here)" for key, (theirs, ours) in shown.items()
+    )

@@ -30,12 +30,24 @@ PositiveInt = Annotated[int, Parameter(converter=_whole, validator=Number(gt=0))
 class Setup:
     """Options of how and where to run; `command` is the command line, for records."""
 
-    device: Annotated[str | None, Parameter(help="cpu, cuda or cuda:N (default: a GPU if there is one)")] = None
-    results: Annotated[Path, Parameter(help="folder of records, tables and pictures", show_default=False)] = RESULTS
-    runs: Annotated[Path, Parameter(help="folder of checkpoints and weights", show_default=False)] = RUNS
-    overwrite: Annotated[bool, Parameter(help="start again, even if a result or checkpoint exists")] = False
-    workers: Annotated[NonNegativeInt | None, Advanced(help="data loading workers (default: automatic; CPU: 0)")] = None
-    threads: Annotated[PositiveInt | None, Advanced(help="CPU threads (default: the profile's, else torch's)")] = None
+    device: Annotated[
+        str | None, Parameter(help="cpu, cuda or cuda:N (default: a GPU if there is one)")
+    ] = None
+    results: Annotated[
+        Path, Parameter(help="folder of records, tables and pictures", show_default=False)
+    ] = RESULTS
+    runs: Annotated[
+        Path, Parameter(help="folder of checkpoints and weights", show_default=False)
+    ] = RUNS
+    overwrite: Annotated[
+        bool, Parameter(help="start again, even if a result or checkpoint exists")
+    ] = False
+    workers: Annotated[
+        NonNegativeInt | None, Advanced(help="data loading workers (default: automatic; CPU: 0)")
+    ] = None
+    threads: Annotated[
+        PositiveInt | None, Advanced(help="CPU threads (default: the profile's, else torch's)")
+    ] = None
     accumulate: Annotated[
         PositiveInt,
         Advanced(
@@ -43,14 +55,25 @@ class Setup:
             f"{PER_MICRO_BATCH} use one micro-batch at a time"
         ),
     ] = 1
-    recompute: Annotated[bool, Advanced(help="activation checkpointing: less memory, a third more time")] = False
-    deterministic: Annotated[bool, Advanced(help="use deterministic algorithms on a GPU as well; slower")] = False
-    compiled: Annotated[bool, Advanced(help="compile the backbone; needs a C++ compiler", name="--compile")] = False
-    launcher: Annotated[str, Advanced(help="launcher of this run's processes: none, pytorch or slurm")] = "none"
+    recompute: Annotated[
+        bool, Advanced(help="activation checkpointing: less memory, a third more time")
+    ] = False
+    deterministic: Annotated[
+        bool, Advanced(help="use deterministic algorithms on a GPU as well; slower")
+    ] = False
+    compiled: Annotated[
+        bool, Advanced(help="compile the backbone; needs a C++ compiler", name="--compile")
+    ] = False
+    launcher: Annotated[
+        str, Advanced(help="launcher of this run's processes: none, pytorch or slurm")
+    ] = "none"
     track: Annotated[
-        Literal["files", "tensorboard", "wandb", "mlflow"] | None, Advanced(help="also log to this tracker")
+        Literal["files", "tensorboard", "wandb", "mlflow"] | None,
+        Advanced(help="also log to this tracker"),
     ] = None
-    variant: Annotated[str, Parameter(show=False, help="row of an ablation, for the record; plans set it")] = ""
+    variant: Annotated[
+        str, Parameter(show=False, help="row of an ablation, for the record; plans set it")
+    ] = ""
     command: Annotated[str, Parameter(parse=False)] = ""
 
     @property
@@ -98,7 +121,11 @@ class Setup:
             require_results_folder(self.results)
         for option, folder in (("--results", self.results), ("--runs", self.runs)):
             try:
-                there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+                there = next(
+                    each
+                    for each in (folder.absolute(), *folder.absolute().parents)
+                    if each.exists()
+                )
                 with TemporaryFile(dir=there):  # creates no folder, in case the run is refused
                     pass
             except OSError as error:

@@ -36,7 +36,8 @@ SECONDS_BETWEEN_CHECKPOINTS = 300.0
 POINTS_ON_CURVE = 200
 TIMED_STEPS = 5  # of inference
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-TRACKERS = {"files": "Local", "tensorboard": "Tensorboard", "wandb": "Wandb", "mlflow": "MLflow"}  # of mmengine
+# of mmengine
+TRACKERS = {"files": "Local", "tensorboard": "Tensorboard", "wandb": "Wandb", "mlflow": "MLflow"}
 
 
 def sizes_of(network: Any) -> dict[str, float]:
@@ -46,10 +47,13 @@ def sizes_of(network: Any) -> dict[str, float]:
         network: module whose attribute `backbone` is the backbone.
 
     Returns:
-        "backbone_parameters", and "head_parameters" of everything else that is trained, in millions.
+        "backbone_parameters", and "head_parameters" of everything else that is trained, in
+        millions.
     """
     backbone = {id(each) for each in network.backbone.parameters()}
-    others = [each for each in network.parameters() if each.requires_grad and id(each) not in backbone]
+    others = [
+        each for each in network.parameters() if each.requires_grad and id(each) not in backbone
+    ]
     return {
         "backbone_parameters": sum(each.numel() for each in network.backbone.parameters()) / 1e6,
         "head_parameters": sum(each.numel() for each in others) / 1e6,
@@ -68,7 +72,9 @@ def inference_ms(network: Any, size: Size, device: torch.device) -> float:
     Returns:
         Median of `TIMED_STEPS` steps in ms, after one step that is not counted.
     """
-    histogram = torch.zeros(1, network.backbone.in_channels, *size, dtype=torch.uint8, device=device)
+    histogram = torch.zeros(
+        1, network.backbone.in_channels, *size, dtype=torch.uint8, device=device
+    )
     state, seconds = None, []
     for _ in range(1 + TIMED_STEPS):
         start = time.perf_counter()
@@ -79,22 +85,31 @@ def inference_ms(network: Any, size: Size, device: torch.device) -> float:
     return 1000 * median(seconds[1:])
 
 
-def require_trainable(settings: Settings, setup: Setup, setting: str = "batch_size", processes: int = 0) -> None:
+def require_trainable(
+    settings: Settings, setup: Setup, setting: str = "batch_size", processes: int = 0
+) -> None:
     """Refuse options that do not fit the batch size, the setting `setting`, or the backbone, before data is read."""
     processes = processes or world_size()
     parts = processes * setup.accumulate
     if settings.batch_size % parts:
-        shared = f"among {processes} processes with {setup.accumulate} gradient accumulation steps each"
+        shared = (
+            f"among {processes} processes with {setup.accumulate} gradient accumulation steps each"
+        )
         larger = -(-settings.batch_size // parts) * parts
         what = f"{settings.batch_size} does not divide evenly {shared}"
         raise UserError(setting, what, f"use --set {setting}={larger}, or another --accumulate")
     least = pretrain_method(settings).min_batch_size if isinstance(settings, Pretraining) else 1
     if (size := settings.batch_size // setup.accumulate) < least:
         what = f"{size} per micro-batch is too small: samples are compared or normalised over it"
-        raise UserError(setting, what, f"set it to {least * setup.accumulate} or more, or lower --accumulate")
+        raise UserError(
+            setting, what, f"set it to {least * setup.accumulate} or more, or lower --accumulate"
+        )
     if setup.recompute:
         with torch.device("meta"):
-            execute(build_backbone(settings.width, settings.recurrent, settings.bins, SIZE), recompute=True)
+            execute(
+                build_backbone(settings.width, settings.recurrent, settings.bins, SIZE),
+                recompute=True,
+            )
 
 
 def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
@@ -111,7 +126,9 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
         say(f"skipped, shorter than {part.segments} windows: {', '.join(left_out)}")
     if getattr(part, "has_no_continuation", False):
         what = f"no recording or labelled part has two chunks of {part.segments} windows in a row"
-        say(f"{what}, so training carries no state; set fewer segments (more for sparse labels), or sampling: clips")
+        say(
+            f"{what}, so training carries no state; set fewer segments (more for sparse labels), or sampling: clips"
+        )
     tracker = _open_tracker(setup.track, run) if setup.track and is_first() else None
     curve = CurveHook(max(1, settings.steps // POINTS_ON_CURVE), tracker)
     save = CheckpointHook(folder, curve)
@@ -119,7 +136,15 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
         replace_modules(model, nn.AdaptiveAvgPool2d, lambda pool: MatrixPool(pool.output_size))
     execute(model, recompute=setup.recompute, compiled=setup.compiled, fast=setup.fast)
     hooks = [curve, save]
-    trainer = Trainer(model, batches, settings, seed=run.seed, device=run.device, hooks=hooks, workers=setup.workers)
+    trainer = Trainer(
+        model,
+        batches,
+        settings,
+        seed=run.seed,
+        device=run.device,
+        hooks=hooks,
+        workers=setup.workers,
+    )
     _resume(trainer, curve, save, folder)
     try:
         with on_signals(STOPS, save.request_stop):
@@ -145,7 +170,9 @@ def _resume(trainer: Trainer, curve: "CurveHook", save: "CheckpointHook", folder
         save.began -= content["seconds"]
     except (RuntimeError, KeyError, ValueError, TypeError) as error:
         remedy = "give --overwrite to start the run again"
-        raise UserError(folder, f"its checkpoint does not fit this version ({error})", remedy) from error
+        raise UserError(
+            folder, f"its checkpoint does not fit this version ({error})", remedy
+        ) from error
     say(f"resuming at step {trainer.step} (--overwrite starts again)")
 
 
@@ -159,7 +186,9 @@ def _open_tracker(name: str, run: Run) -> visualization.BaseVisBackend:
     logging.getLogger("mmengine").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        kind: type[visualization.BaseVisBackend] = getattr(visualization, f"{TRACKERS[name]}VisBackend")
+        kind: type[visualization.BaseVisBackend] = getattr(
+            visualization, f"{TRACKERS[name]}VisBackend"
+        )
         tracker = kind(str(run.folder / "tracking"), **options.get(name, {}))
     tracker.add_config(Config(dict(run.config)))
     return tracker
@@ -174,7 +203,9 @@ class CurveHook:
         self._sums: dict[str, Tensor] = {}
         self._count = 0
 
-    def after_train_iter(self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None) -> None:
+    def after_train_iter(
+        self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None
+    ) -> None:
         """Add the losses of one step."""
         self._sums |= {name: self._sums.get(name, 0) + value for name, value in outputs.items()}
         self._count += 1
@@ -183,7 +214,9 @@ class CurveHook:
             self.curve.append({"step": trainer.step, **means})
             self._sums, self._count = {}, 0
             if self._tracker is not None:
-                self._tracker.add_scalars({f"train/{name}": mean for name, mean in means.items()}, step=trainer.step)
+                self._tracker.add_scalars(
+                    {f"train/{name}": mean for name, mean in means.items()}, step=trainer.step
+                )
 
     def state_dict(self) -> dict[str, Any]:
         """Return the curve so far and the sums of the current interval."""
@@ -197,8 +230,8 @@ class CurveHook:
 class CheckpointHook:
     """Save a checkpoint at intervals, at the last step, and when a stop is requested.
 
-    A stop is requested by Ctrl-C, SIGTERM, or SIGUSR1, which SLURM can send before it ends a job; the current step is
-    completed first.
+    A stop is requested by Ctrl-C, SIGTERM, or SIGUSR1, which SLURM can send before it ends a job;
+    the current step is completed first.
     """
 
     def __init__(self, folder: Path, curve: CurveHook) -> None:
@@ -212,9 +245,12 @@ class CheckpointHook:
         """Duration of the training so far."""
         return time.monotonic() - self.began
 
-    def after_train_iter(self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None) -> None:
+    def after_train_iter(
+        self, trainer: Trainer, step: int, batch: Any = None, outputs: Any = None
+    ) -> None:
         """Save if the last checkpoint is older than the interval, a stop was requested, or this step is the last."""
-        # Ranks synchronise only at some steps, so that all save the same step, whichever of them was asked to stop.
+        # Ranks synchronise only at some steps, so that all save the same step, whichever of them
+        # was asked to stop.
         if world_size() > 1 and not trainer.is_sync_step:
             return
         due = time.monotonic() - self._last >= SECONDS_BETWEEN_CHECKPOINTS
@@ -233,7 +269,11 @@ class CheckpointHook:
             path = save_checkpoint(self._folder, trainer.step, content)
         barrier()
         if stop:
-            said = f"stopped after step {trainer.step}, saved as {path}; the same command resumes" if is_first() else ""
+            said = (
+                f"stopped after step {trainer.step}, saved as {path}; the same command resumes"
+                if is_first()
+                else ""
+            )
             raise KeyboardInterrupt(said) if stop == signal.SIGINT else Preempted(said)
 
     def request_stop(self, number: int, frame: FrameType | None) -> None:

@@ -23,7 +23,8 @@ from tespec.sample.layouts import SampleRecording, SampleSensor
 from tespec.sample.street import FRAME_RATE, PERIOD_US, Film, Street
 
 VERSION = 9
-# Per size and data set: the sensor, and for each split the number of recordings and their duration in s.
+# Per size and data set: the sensor, and for each split the number of recordings and their duration
+# in s.
 CONTENTS: dict[str, dict[str, tuple[SampleSensor, dict[str, tuple[int, float]]]]] = {
     "tiny": {
         "ddd17": (SampleSensor(80, 96, 64), {"train": (2, 2.0), "test": (1, 2.0), "val": (1, 2.0)}),
@@ -34,17 +35,30 @@ CONTENTS: dict[str, dict[str, tuple[SampleSensor, dict[str, tuple[int, float]]]]
         "objects": (SampleSensor(64, 96, 64), {"train": (2, 2.0), "val": (1, 2.0)}),
     },
     "small": {
-        "ddd17": (SampleSensor(120, 160, 96), {"train": (24, 3.5), "test": (10, 4.0), "val": (4, 4.0)}),
-        "1mpx": (SampleSensor(96, 160, 96), {"train": (14, 8.0), "val": (2, 8.0), "test": (4, 8.0)}),
-        "gen1": (SampleSensor(96, 128, 96), {"train": (32, 8.0), "val": (6, 8.0), "test": (8, 8.0)}),
+        "ddd17": (
+            SampleSensor(120, 160, 96),
+            {"train": (24, 3.5), "test": (10, 4.0), "val": (4, 4.0)},
+        ),
+        "1mpx": (
+            SampleSensor(96, 160, 96),
+            {"train": (14, 8.0), "val": (2, 8.0), "test": (4, 8.0)},
+        ),
+        "gen1": (
+            SampleSensor(96, 128, 96),
+            {"train": (32, 8.0), "val": (6, 8.0), "test": (8, 8.0)},
+        ),
         "dsec": (SampleSensor(96, 128, 88), {"train": (8, 8.0), "val": (3, 8.0), "test": (3, 8.0)}),
-        "mvsec": (SampleSensor(96, 128, 96), {"train": (1, 60.0), "val": (2, 8.0), "test": (4, 8.0)}),
+        "mvsec": (
+            SampleSensor(96, 128, 96),
+            {"train": (1, 60.0), "val": (2, 8.0), "test": (4, 8.0)},
+        ),
         "objects": (SampleSensor(180, 240, 180), {"train": (12, 8.0), "val": (2, 8.0)}),
     },
 }
 DATASETS = tuple(CONTENTS["small"])
 DEFAULT = ("ddd17", "1mpx")  # data sets of the demo
-# Names of recordings: official ones by split, or in their style, formatted from the index in the data set.
+# Names of recordings: official ones by split, or in their style, formatted from the index in the
+# data set.
 OFFICIAL = {
     "dsec": {**Dsec.splits, "val": [f"zurich_city_{number:02d}_a" for number in (9, 10, 11)]},
     "mvsec": {**Mvsec.splits, "val": ["outdoor_day3", "outdoor_night4"]},
@@ -56,7 +70,8 @@ NUMBERED: dict[str, Callable[[int], str]] = {
     "objects": "street{:02d}".format,
 }
 NIGHT_EVERY = 4  # every fourth recording of a split is at night; MVSEC has its official nights
-# A street's number is its seed. Each split has its own range, so that it can grow without changing the other splits.
+# A street's number is its seed. Each split has its own range, so that it can grow without changing
+# the other splits.
 STREETS_PER_WORLD, STREETS_PER_DATASET = 1000, 100
 FIRST_STREET = {"train": 0, "val": 60, "test": 80}
 WRITERS: dict[str, Callable[[Film, Path, SampleRecording], None]] = {
@@ -67,7 +82,8 @@ WRITERS: dict[str, Callable[[Film, Path, SampleRecording], None]] = {
     "mvsec": layouts.write_mvsec,
     "objects": layouts.write_objects,
 }
-# Start time in us, on the data set's clock, of recordings whose ego speed is stored in `ego_speed/`.
+# Start time in us, on the data set's clock, of recordings whose ego speed is stored in
+# `ego_speed/`.
 CLOCKS = {"gen1": 0, "1mpx": 0, "dsec": layouts.DSEC_OFFSET_US, "mvsec": layouts.MVSEC_EPOCH_US}
 
 
@@ -77,14 +93,24 @@ def recordings_of(size: str, seed: int, dataset: str) -> list[SampleRecording]:
         raise UserError(f"seed {seed} of the sample world", "is negative", "give 0 or more")
     for kind, name, known in (("size", size, CONTENTS), ("dataset", dataset, DATASETS)):
         if name not in known:
-            raise UserError(f"sample world, {kind} '{name}'", f"no such {kind}", f"choose from {', '.join(known)}")
+            raise UserError(
+                f"sample world, {kind} '{name}'",
+                f"no such {kind}",
+                f"choose from {', '.join(known)}",
+            )
     sensor, splits = CONTENTS[size][dataset]
     first = STREETS_PER_WORLD * (seed + 3) + STREETS_PER_DATASET * DATASETS.index(dataset)
     found: list[SampleRecording] = []
     for split, (number, seconds) in splits.items():
         for index in range(number):
-            name = OFFICIAL[dataset][split][index] if dataset in OFFICIAL else NUMBERED[dataset](len(found))
-            night = "night" in name or (dataset != "mvsec" and index % NIGHT_EVERY == NIGHT_EVERY - 2)
+            name = (
+                OFFICIAL[dataset][split][index]
+                if dataset in OFFICIAL
+                else NUMBERED[dataset](len(found))
+            )
+            night = "night" in name or (
+                dataset != "mvsec" and index % NIGHT_EVERY == NIGHT_EVERY - 2
+            )
             street = first + FIRST_STREET[split] + index
             found.append(SampleRecording(dataset, split, name, sensor, seconds, street, night))
     return found
@@ -104,18 +130,22 @@ def make_world(
 ) -> Path:
     """Make the requested data sets of a sample world that are missing, and return the world's folder.
 
-    Each data set, a key of `WRITERS`, has a subfolder. Streets of different seeds differ. Worlds lie in `root`, by
-    default the cache. If multiple processes request the same world concurrently, one makes it and the others wait. It
-    uses `processes` workers, by default one per CPU core, which import the caller's main module: a script needs
-    `if __name__ == "__main__"`.
+    Each data set, a key of `WRITERS`, has a subfolder. Streets of different seeds differ. Worlds
+    lie in `root`, by default the cache. If multiple processes request the same world concurrently,
+    one makes it and the others wait. It uses `processes` workers, by default one per CPU core,
+    which import the caller's main module: a script needs `if __name__ == "__main__"`.
     """
     wanted = {dataset: recordings_of(size, seed, dataset) for dataset in datasets}
     folder = world_folder(size, seed, root)
     if all((folder / dataset).is_dir() for dataset in wanted):
         return folder
-    if getattr(multiprocessing.current_process(), "_inheriting", False):  # would wait for its parent forever
+    if getattr(
+        multiprocessing.current_process(), "_inheriting", False
+    ):  # would wait for its parent forever
         remedy = 'move its code under `if __name__ == "__main__":`'
-        raise UserError(sys.argv[0], "is imported by each worker process that makes the sample world", remedy)
+        raise UserError(
+            sys.argv[0], "is imported by each worker process that makes the sample world", remedy
+        )
     processes = processes or os.cpu_count() or 1
     with one_at_a_time(folder):
         for dataset, recordings in wanted.items():
@@ -124,9 +154,13 @@ def make_world(
             unfinished = folder / f".{dataset}.unfinished"
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
-            (unfinished / "dataset.json").write_text(json.dumps(facts(size, seed, dataset), indent=1) + "\n")
+            (unfinished / "dataset.json").write_text(
+                json.dumps(facts(size, seed, dataset), indent=1) + "\n"
+            )
             recordings.sort(key=lambda recording: -recording.seconds)  # the longest first
-            pool = ProcessPoolExecutor(min(processes, len(recordings)), multiprocessing.get_context("spawn"))
+            pool = ProcessPoolExecutor(
+                min(processes, len(recordings)), multiprocessing.get_context("spawn")
+            )
             with pool, progress(f"making the sample world's {dataset}", "recordings") as advance:
                 run: Any = pool.map if processes > 1 else map
                 for done, _ in enumerate(run(partial(_write, unfinished), recordings), start=1):
@@ -145,12 +179,17 @@ def facts(size: str, seed: int, dataset: str) -> dict[str, Any]:
         "data": "sample",
         "world": {"version": VERSION, "seed": seed, "size": size},
         "sensor": {"height": height, "width": width},
-        "splits": {split: [each.name for each in recordings if each.split == split] for split in splits},
+        "splits": {
+            split: [each.name for each in recordings if each.split == split] for split in splits
+        },
     }
     if dataset in ("ddd17", "dsec"):
         found["label_rows"] = label_rows
     if dataset == "ddd17":
-        found |= {"frame_rate": FRAME_RATE / layouts.DDD17_STRIDE, "classes": list(layouts.DDD17_CLASSES)}
+        found |= {
+            "frame_rate": FRAME_RATE / layouts.DDD17_STRIDE,
+            "classes": list(layouts.DDD17_CLASSES),
+        }
     return found
 
 
@@ -161,4 +200,7 @@ def _write(root: Path, recording: SampleRecording) -> None:
     if dataset in CLOCKS:
         times = CLOCKS[dataset] + PERIOD_US * np.arange(1, street.frames)
         (root / "ego_speed").mkdir(exist_ok=True)
-        np.save(root / "ego_speed" / f"{recording.name}.npy", np.stack([times, street.ego_speed[1:]], axis=1))
+        np.save(
+            root / "ego_speed" / f"{recording.name}.npy",
+            np.stack([times, street.ego_speed[1:]], axis=1),
+        )

@@ -18,9 +18,15 @@ def make(
     *,
     size: Annotated[Literal["tiny", "small"], Parameter(help="size of the world")] = "small",
     seed: Annotated[NonNegativeInt, Parameter(help="different seeds have different streets")] = 0,
-    root: Annotated[Path | None, Parameter(help="folder that contains the worlds (default: the cache)")] = None,
-    processes: Annotated[PositiveInt | None, Parameter(help="worker processes (default: one per core)")] = None,
-    datasets: Annotated[tuple[str, ...], Parameter(help="layouts to make", consume_multiple=True)] = DEFAULT,
+    root: Annotated[
+        Path | None, Parameter(help="folder that contains the worlds (default: the cache)")
+    ] = None,
+    processes: Annotated[
+        PositiveInt | None, Parameter(help="worker processes (default: one per core)")
+    ] = None,
+    datasets: Annotated[
+        tuple[str, ...], Parameter(help="layouts to make", consume_multiple=True)
+    ] = DEFAULT,
 ) -> None:
     """Make a sample world, and print its folder."""
     sys.stdout.write(f"{make_world(size, seed, root, processes, datasets)}\n")

@@ -32,13 +32,17 @@ DEPTH_STRIDE, IMAGE_STRIDE = 5, 2  # rendered frames per depth map and per image
 DEPTHS_BEFORE = 2  # depth maps with timestamps before the first event, as in the official files
 EMPTY = 7  # index of a depth map without any return
 RANGE = 100.0  # of the lidar, m
-LOWEST_BEAM, HIGHEST_BEAM = 0.95, 0.12  # limits of the lidar's field of view, as shares of the image height
+# limits of the lidar's field of view, as shares of the image height
+LOWEST_BEAM, HIGHEST_BEAM = 0.95, 0.12
 GAPS = 0.2  # share of pixels without a return
 SHIFT = 2  # px by which rectified depth maps are shifted relative to raw ones
 
 # 40 bytes per box (prophesee-ai/prophesee-automotive-dataset-toolbox, src/io/box_loading.py).
 FIELDS = ("t", "x", "y", "w", "h", "class_id", "track_id", "class_confidence")
-BOX = np.dtype(list(zip(FIELDS, ("<i8", "<f4", "<f4", "<f4", "<f4", "<u4", "<u4", "<f4"), strict=True)), align=True)
+BOX = np.dtype(
+    list(zip(FIELDS, ("<i8", "<f4", "<f4", "<f4", "<f4", "<u4", "<u4", "<f4"), strict=True)),
+    align=True,
+)
 SEEN = 10  # visible px that an instance needs to get a box
 BEYOND = 3.0  # px by which a box extends past the image border that cuts it off
 SIGN_TRACK = 100_000  # track id of signs, which have no instances
@@ -46,15 +50,22 @@ LABEL_RATES = {"gen1": 4, "1mpx": 60}  # labels per second
 
 OBJECTS = ("car", "truck", "person", "two_wheeler", "street")
 OBJECT_STRIDE = 10  # rendered frames between two from which crops are taken
-SMALLEST, MARGIN = 12, 0.25  # min px of an object's shorter side; context on each side as a share of the longer one
+# min px of an object's shorter side; context on each side as a share of the longer one
+SMALLEST, MARGIN = 12, 0.25
 SIDE = 40  # px of a crop of empty street
 
-# Label of each class of `render`, in their order; of DSEC's, only the 19 of Cityscapes separate sky and terrain.
+# Label of each class of `render`, in their order; of DSEC's, only the 19 of Cityscapes separate sky
+# and terrain.
 DDD17_NUMBERS = np.array([0, 0, 3, 1, 1, 1, 1, 2, 2, 3, 4, 4, 5, 5, 5], np.uint8)
 DSEC_NUMBERS = np.array(
-    [[5, 6, 7, 0, 1, 9, 2, 4, 10, 7, 3, 3, 8, 8, 8], [0, 1, 9, 10, 2, 3, 4, 5, 7, 8, 11, 12, 13, 14, 18]], np.uint8
+    [
+        [5, 6, 7, 0, 1, 9, 2, 4, 10, 7, 3, 3, 8, 8, 8],
+        [0, 1, 9, 10, 2, 3, 4, 5, 7, 8, 11, 12, 13, 14, 18],
+    ],
+    np.uint8,
 )
-# An instance with multiple classes gets the first one listed here: a bicycle and its rider are one two-wheeler.
+# An instance with multiple classes gets the first one listed here: a bicycle and its rider are one
+# two-wheeler.
 BOX_NUMBERS = {
     "gen1": {TRUCK: 0, CAR: 0, PERSON: 1},
     "1mpx": {TWO_WHEELER: 1, RIDER: 1, TRUCK: 3, CAR: 2, PERSON: 0, SIGN: 5},
@@ -90,7 +101,8 @@ def concatenate(parts: list[Events]) -> Events:
 def write_ddd17(film: Film, root: Path, recording: SampleRecording) -> None:
     """Write `<name>/` in the ESS authors' layout (uzh-rpg/ess): events in ns, every third frame as an image.
 
-    Images from `DDD17_FIRST_LABEL_US` on have masks. The additional file `ego_speed.npy` is float32 (images,) in m/s.
+    Images from `DDD17_FIRST_LABEL_US` on have masks. The additional file `ego_speed.npy` is float32
+    (images,) in m/s.
     """
     folder = root / recording.name
     (folder / "index").mkdir(parents=True)
@@ -105,11 +117,15 @@ def write_ddd17(film: Film, root: Path, recording: SampleRecording) -> None:
                 continue
             times.append(frame.time_us)
             speeds.append(frame.ego_speed)
-            Image.fromarray(frame.grey).save(folder / "imgs" / f"img_{len(times):08d}.png", compress_level=1)
+            Image.fromarray(frame.grey).save(
+                folder / "imgs" / f"img_{len(times):08d}.png", compress_level=1
+            )
             if frame.time_us >= DDD17_FIRST_LABEL_US:
                 mask = Image.fromarray(DDD17_NUMBERS[frame.label[: recording.sensor.label_rows]])
                 # A fixed date makes the bytes of a world reproducible.
-                member = zipfile.ZipInfo(f"segmentation_masks/mask_{len(times):08d}.png", (2000, 1, 1, 0, 0, 0))
+                member = zipfile.ZipInfo(
+                    f"segmentation_masks/mask_{len(times):08d}.png", (2000, 1, 1, 0, 0, 0)
+                )
                 with masks.open(member, "w") as file:
                     mask.save(file, "PNG", compress_level=1)
     x, y, t, p = concatenate(parts)
@@ -118,19 +134,30 @@ def write_ddd17(film: Film, root: Path, recording: SampleRecording) -> None:
     np.save(folder / "ego_speed.npy", np.array(speeds, np.float32))
     stamps = np.array(times, np.int64)
     for span in (10, 50, 250):
-        # Time of each image in ns, number of events before it, and number of events more than `span` ms before it.
-        columns = 1000 * stamps, np.searchsorted(t, stamps), np.searchsorted(t, stamps - 1000 * span)
-        np.save(folder / "index" / f"index_{span}ms.npy", np.stack(columns, axis=1).astype(np.int64))
+        # Time of each image in ns, number of events before it, and number of events more than
+        # `span` ms before it.
+        columns = (
+            1000 * stamps,
+            np.searchsorted(t, stamps),
+            np.searchsorted(t, stamps - 1000 * span),
+        )
+        np.save(
+            folder / "index" / f"index_{span}ms.npy", np.stack(columns, axis=1).astype(np.int64)
+        )
 
 
 def write_dsec(film: Film, root: Path, recording: SampleRecording) -> None:
     """Write `<split>/<name>/` as in DSEC-Semantic's README: events, rectification map, 11- and 19-class masks at 20 Hz.
 
-    The film shows the rectified view: its events are moved to raw pixels by inverting the rectification map.
+    The film shows the rectified view: its events are moved to raw pixels by inverting the
+    rectification map.
     """
     height, width, label_rows = recording.sensor
     folder = root / recording.split / recording.name
-    left, masks = folder / "events" / "left", [folder / "semantic" / "left" / classes for classes in DSEC_MASKS]
+    left, masks = (
+        folder / "events" / "left",
+        [folder / "semantic" / "left" / classes for classes in DSEC_MASKS],
+    )
     for each in (left, *masks):
         each.mkdir(parents=True)
     parts: list[Events] = []
@@ -151,11 +178,18 @@ def write_dsec(film: Film, root: Path, recording: SampleRecording) -> None:
     places = np.mgrid[:height, :width][::-1].transpose(1, 2, 0) - centre
     stretch = 1 + DISTORTION * np.sum(places**2, axis=-1) / ((width / 2) ** 2 + (height / 2) ** 2)
     rectified = (places * stretch[..., None] + centre).astype(np.float32)
-    nearest = KDTree(rectified.reshape(-1, 2)).query(np.mgrid[:height, :width][::-1].reshape(2, -1).T)[1]
+    nearest = KDTree(rectified.reshape(-1, 2)).query(
+        np.mgrid[:height, :width][::-1].reshape(2, -1).T
+    )[1]
     y, x = np.divmod(nearest.reshape(height, width)[events.y, events.x], width)
     packed = {"track_times": False, "chunks": True, **BLOSC}
     with h5py.File(left / "events.h5", "w") as file:
-        for name, values, kind in (("x", x, "<u2"), ("y", y, "<u2"), ("t", events.t, "<u4"), ("p", events.p, "u1")):
+        for name, values, kind in (
+            ("x", x, "<u2"),
+            ("y", y, "<u2"),
+            ("t", events.t, "<u4"),
+            ("p", events.p, "u1"),
+        ):
             file.create_dataset(f"events/{name}", data=values.astype(kind), **packed)
         index = np.searchsorted(events.t, 1000 * np.arange(int(events.t[-1]) // 1000 + 1))
         file.create_dataset("ms_to_idx", data=index.astype("<u8"), **packed)
@@ -175,7 +209,11 @@ def write_mvsec(film: Film, root: Path, recording: SampleRecording) -> None:
         if frame.index % IMAGE_STRIDE == 0:
             images.append(frame.grey)
         if frame.index % DEPTH_STRIDE == 0:
-            seen = (frame.depth < RANGE) & (rng.random(frame.depth.shape) >= GAPS) & (len(depths) != EMPTY)
+            seen = (
+                (frame.depth < RANGE)
+                & (rng.random(frame.depth.shape) >= GAPS)
+                & (len(depths) != EMPTY)
+            )
             seen[: round(HIGHEST_BEAM * height)] = False
             seen[round(LOWEST_BEAM * height) :] = False
             depths.append(np.where(seen, frame.depth, np.float32(np.nan)))
@@ -189,14 +227,25 @@ def write_mvsec(film: Film, root: Path, recording: SampleRecording) -> None:
     x, y, t, p = concatenate(parts)
     image_times = IMAGE_STRIDE * PERIOD_US * np.arange(1, len(images) + 1)
     with h5py.File(root / f"{recording.name}_data.hdf5", "w") as file:
-        put("events", np.stack([x, y, seconds(t), 2.0 * p - 1], axis=1), chunks=(min(1 << 14, len(t)), 4))
+        put(
+            "events",
+            np.stack([x, y, seconds(t), 2.0 * p - 1], axis=1),
+            chunks=(min(1 << 14, len(t)), 4),
+        )
         put("image_raw", np.stack(images))
         put("image_raw_ts", seconds(image_times))
         put("image_raw_event_inds", np.searchsorted(t, image_times))
     raw = np.stack([depths[0]] * DEPTHS_BEFORE + depths)
-    depth_times = DEPTH_STRIDE * PERIOD_US * np.delete(np.arange(-DEPTHS_BEFORE, len(depths) + 1), DEPTHS_BEFORE)
+    depth_times = (
+        DEPTH_STRIDE
+        * PERIOD_US
+        * np.delete(np.arange(-DEPTHS_BEFORE, len(depths) + 1), DEPTHS_BEFORE)
+    )
     with h5py.File(root / f"{recording.name}_gt.hdf5", "w") as file:
-        for name, values in (("depth_image_raw", raw), ("depth_image_rect", np.roll(raw, (SHIFT, SHIFT), (1, 2)))):
+        for name, values in (
+            ("depth_image_raw", raw),
+            ("depth_image_rect", np.roll(raw, (SHIFT, SHIFT), (1, 2))),
+        ):
             put(name, values, chunks=(1, *raw.shape[1:]))
             put(f"{name}_ts", seconds(depth_times))
 
@@ -208,7 +257,9 @@ def frame_boxes(frame: Frame, dataset: str) -> npt.NDArray[np.void]:
     for track in [*np.unique(frame.instance[frame.instance > 0]).tolist(), SIGN_TRACK]:
         pixels = frame.label == SIGN if track == SIGN_TRACK else frame.instance == track
         labels = np.unique(frame.label[pixels])
-        number = next((number for label, number in BOX_NUMBERS[dataset].items() if label in labels), None)
+        number = next(
+            (number for label, number in BOX_NUMBERS[dataset].items() if label in labels), None
+        )
         if number is None or pixels.sum() < SEEN:
             continue
         rows, columns = np.flatnonzero(pixels.any(axis=1)), np.flatnonzero(pixels.any(axis=0))
@@ -222,7 +273,9 @@ def frame_boxes(frame: Frame, dataset: str) -> npt.NDArray[np.void]:
 def write_prophesee(film: Film, root: Path, recording: SampleRecording) -> None:
     """Write `<split>/<name>_td.dat` and `_bbox.npy` of Gen1 or 1Mpx; labels are at the frames nearest in time."""
     rate = LABEL_RATES[recording.dataset]
-    labelled = {round(number * FRAME_RATE / rate) for number in range(1, int(recording.seconds * rate) + 1)}
+    labelled = {
+        round(number * FRAME_RATE / rate) for number in range(1, int(recording.seconds * rate) + 1)
+    }
     parts: list[Events] = []
     boxes = [np.empty(0, BOX)]
     for frame, events in film:
@@ -249,14 +302,23 @@ def write_objects(film: Film, root: Path, recording: SampleRecording) -> None:
         for box in frame_boxes(frame, "objects"):
             if min(box["w"], box["h"]) >= SMALLEST:
                 half = round((0.5 + MARGIN) * max(box["w"], box["h"]))
-                left, top = (max(0, int(box[at] + box[size] / 2) - half) for at, size in (("x", "w"), ("y", "h")))
-                pieces.append((box["class_id"], frame.grey[top : top + 2 * half, left : left + 2 * half]))
+                left, top = (
+                    max(0, int(box[at] + box[size] / 2) - half)
+                    for at, size in (("x", "w"), ("y", "h"))
+                )
+                pieces.append(
+                    (box["class_id"], frame.grey[top : top + 2 * half, left : left + 2 * half])
+                )
         height, width = frame.grey.shape
         top, left = int(rng.integers(0, height - SIDE + 1)), int(rng.integers(0, width - SIDE + 1))
         if not (frame.instance[top : top + SIDE, left : left + SIDE] > 0).any():
-            pieces.append((OBJECTS.index("street"), frame.grey[top : top + SIDE, left : left + SIDE]))
+            pieces.append(
+                (OBJECTS.index("street"), frame.grey[top : top + SIDE, left : left + SIDE])
+            )
         for number, image in pieces:
             folder = root / recording.split / OBJECTS[number]
             folder.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(image).save(folder / f"{recording.name}_{written:05d}.png", compress_level=1)
+            Image.fromarray(image).save(
+                folder / f"{recording.name}_{written:05d}.png", compress_level=1
+            )
             written += 1

@@ -1,6 +1,7 @@
 """Ray-cast and shade oriented boxes on a flat street grid. Units: metres, radians, pixels.
 
-Constants used by a kernel are defined in this file, because numba's cache only detects changes in the kernel's file.
+Constants used by a kernel are defined in this file, because numba's cache only detects changes in
+the kernel's file.
 """
 
 import math
@@ -19,7 +20,8 @@ Label = npt.NDArray[np.uint8]
 # Surface classes, which `layouts` maps to the classes of each data set.
 ROAD, SIDEWALK, TERRAIN, SKY, BUILDING, WALL, FENCE, POLE, SIGN, VEGETATION = range(10)
 PERSON, RIDER, CAR, TRUCK, TWO_WHEELER = range(10, 15)
-# Columns of a box table (N, 14): centre, half extents, cosine and sine of the yaw, ...; SWING: metres, while walking.
+# Columns of a box table (N, 14): centre, half extents, cosine and sine of the yaw, ...; SWING:
+# metres, while walking.
 CX, CY, CZ, HX, HY, HZ, COS, SIN, CLASS, INSTANCE, ALBEDO, TEXTURE, SEED, SWING = range(14)
 # Textures: frequency (1/m) and contrast of the noise, period (m) and contrast of the stripes.
 PLAIN, FACADE, PLANKS, LEAVES, BODYWORK, CABIN, CLOTH, BANDS, LAMP = range(9)
@@ -76,11 +78,14 @@ class Surroundings(NamedTuple):
     wind: float  # displacement of leaves and grass, m
 
 
-def render(boxes: Array, camera: Camera, view: View, around: Surroundings) -> tuple[Image, Image, Hit, Label]:
+def render(
+    boxes: Array, camera: Camera, view: View, around: Surroundings
+) -> tuple[Image, Image, Hit, Label]:
     """Render a box table (N, 14) in world coordinates.
 
-    Returns images (H, W): linear intensity behind the lens, about 1 for a white wall on a medium day; depth along the
-    optical axis, infinite for the sky, 1 for the bonnet; row of the visible box, or -1; classes.
+    Returns images (H, W): linear intensity behind the lens, about 1 for a white wall on a medium
+    day; depth along the optical axis, infinite for the sky, 1 for the bonnet; row of the visible
+    box, or -1; classes.
     """
     shape, free = (camera.height, camera.width), slice(0, camera.bonnet_row)
     bright, depth = np.full(shape, 0.1 * around.light, np.float32), np.full(shape, 1.0, np.float32)
@@ -112,7 +117,11 @@ def _hit(depth: Image, hit: Hit, boxes: Array, camera: Camera, view: View) -> No
         hx, hy, hz, cos, sin = box[HX], box[HY], box[HZ], box[COS], box[SIN]
         radius = math.sqrt(hx * hx + hy * hy + hz * hz)
         ahead = axes[0, 0] * dx + axes[0, 1] * dy + axes[0, 2] * dz
-        if ahead < -radius or ahead - radius > FAR or 2 * focal * radius < SMALLEST * max(ahead, 0.3):
+        if (
+            ahead < -radius
+            or ahead - radius > FAR
+            or 2 * focal * radius < SMALLEST * max(ahead, 0.3)
+        ):
             continue
         # Skip a box whose bounding sphere is left or right of the image.
         aside = abs(axes[1, 0] * dx + axes[1, 1] * dy + axes[1, 2] * dz)
@@ -123,7 +132,11 @@ def _hit(depth: Image, hit: Hit, boxes: Array, camera: Camera, view: View) -> No
         for corner in range(8):
             px = hx if corner & 1 else -hx
             py = hy if corner & 2 else -hy
-            wx, wy, wz = dx + cos * px - sin * py, dy + sin * px + cos * py, dz + (hz if corner & 4 else -hz)
+            wx, wy, wz = (
+                dx + cos * px - sin * py,
+                dy + sin * px + cos * py,
+                dz + (hz if corner & 4 else -hz),
+            )
             z = axes[0, 0] * wx + axes[0, 1] * wy + axes[0, 2] * wz
             if z < NEAR:
                 behind += 1
@@ -140,9 +153,21 @@ def _hit(depth: Image, hit: Hit, boxes: Array, camera: Camera, view: View) -> No
         nearest = ahead - radius
         # The ray forward - u * left - v * up in the frame of the box.
         ox, oy = -(cos * dx + sin * dy), sin * dx - cos * dy
-        fx, fy, fz = cos * axes[0, 0] + sin * axes[0, 1], cos * axes[0, 1] - sin * axes[0, 0], axes[0, 2]
-        lx, ly, lz = cos * axes[1, 0] + sin * axes[1, 1], cos * axes[1, 1] - sin * axes[1, 0], axes[1, 2]
-        ux, uy, uz = cos * axes[2, 0] + sin * axes[2, 1], cos * axes[2, 1] - sin * axes[2, 0], axes[2, 2]
+        fx, fy, fz = (
+            cos * axes[0, 0] + sin * axes[0, 1],
+            cos * axes[0, 1] - sin * axes[0, 0],
+            axes[0, 2],
+        )
+        lx, ly, lz = (
+            cos * axes[1, 0] + sin * axes[1, 1],
+            cos * axes[1, 1] - sin * axes[1, 0],
+            axes[1, 2],
+        )
+        ux, uy, uz = (
+            cos * axes[2, 0] + sin * axes[2, 1],
+            cos * axes[2, 1] - sin * axes[2, 0],
+            axes[2, 2],
+        )
         for y in range(y0, y1):
             v = (y + 0.5 - row) / focal
             for x in range(x0, x1):
@@ -189,7 +214,9 @@ def _texture(u: float, v: float, seed: int, footprint: float, frequency: float) 
     for octave in range(2):
         seen = _fade(frequency, footprint)
         if seen > 0.0:
-            value += (1.0 - 0.3 * octave) * seen * _noise(u * frequency, v * frequency, seed + octave)
+            value += (
+                (1.0 - 0.3 * octave) * seen * _noise(u * frequency, v * frequency, seed + octave)
+            )
         frequency *= 3.1
     return value
 
@@ -197,7 +224,9 @@ def _texture(u: float, v: float, seed: int, footprint: float, frequency: float) 
 @njit(cache=True)
 def _stripes(u: float, period: float, footprint: float) -> float:
     """Stripes of mean 0 and peak-to-peak height 1."""
-    return (0.5 if u / period - math.floor(u / period) < 0.5 else -0.5) * _fade(1.0 / period, footprint)
+    return (0.5 if u / period - math.floor(u / period) < 0.5 else -0.5) * _fade(
+        1.0 / period, footprint
+    )
 
 
 @njit(cache=True)
@@ -208,7 +237,9 @@ def _line(distance: float, half: float, footprint: float) -> float:
 
 
 @njit(cache=True)
-def _ground(x: float, y: float, footprint: float, road: float, grass: bool, wind: float) -> tuple[float, int]:
+def _ground(
+    x: float, y: float, footprint: float, road: float, grass: bool, wind: float
+) -> tuple[float, int]:
     """Albedo and class of the ground at (x, y), for a pixel footprint in m."""
     dx, dy = x - BLOCK * math.floor(x / BLOCK + 0.5), y - BLOCK * math.floor(y / BLOCK + 0.5)
     ax, ay = abs(dx), abs(dy)
@@ -223,7 +254,10 @@ def _ground(x: float, y: float, footprint: float, road: float, grass: bool, wind
         return tar + (0.75 - tar) * paint, ROAD
     if min(ax, ay) < road + SIDEWALK_WIDTH and not grass:
         stone = 0.42 * (1 + 0.4 * _texture(x, y, 5, footprint, 0.9))
-        joint = max(_line(x - math.floor(x + 0.5), 0.04, footprint), _line(y - math.floor(y + 0.5), 0.04, footprint))
+        joint = max(
+            _line(x - math.floor(x + 0.5), 0.04, footprint),
+            _line(y - math.floor(y + 0.5), 0.04, footprint),
+        )
         return stone * (1 - 0.45 * joint), SIDEWALK
     return 0.3 * (1 + 1.6 * _texture(x + wind, y, 7, footprint, 2.5)), TERRAIN
 
@@ -240,7 +274,10 @@ def _surface(
     if texture == FACADE and upright:  # windows, some of them lit
         period = 2.2 + 1.6 * _hash(seed, 1, 2)
         column, storey = math.floor(u / period), math.floor(height / 3.0)
-        if u / period - column < 0.35 + 0.25 * _hash(seed, 3, 4) and 0.3 < height / 3.0 - storey < 0.75:
+        if (
+            u / period - column < 0.35 + 0.25 * _hash(seed, 3, 4)
+            and 0.3 < height / 3.0 - storey < 0.75
+        ):
             seen = _fade(1.0 / period, footprint)
             albedo += (0.08 + 0.2 * _hash(column, storey, seed) - albedo) * seen
             glow = 0.5 * seen if _hash(column, storey, seed + 31) > 0.72 else 0.0
@@ -248,7 +285,9 @@ def _surface(
         half = box[HY] if face < LEFT else box[HX]
         if abs(u) < 0.87 * half and abs(v) < 0.75 * box[HZ]:
             return 0.06 + 0.1 * (0.5 + _noise(2 * u, 2 * v, seed)), 0.0
-    elif texture == BODYWORK and face <= BACK and 0.6 < height < 0.85 and abs(u) > 0.6 * box[HY]:  # lamps
+    elif (
+        texture == BODYWORK and face <= BACK and 0.6 < height < 0.85 and abs(u) > 0.6 * box[HY]
+    ):  # lamps
         lit = 1.0 if box[INSTANCE] < PARKED else 0.0
         return (0.95, 2.5 * lit) if face == FRONT else (0.5, 0.2 * lit)
     elif texture == LAMP:
@@ -263,7 +302,14 @@ def _surface(
 
 @njit(cache=True)
 def _shade(
-    depth: Image, hit: Hit, boxes: Array, camera: Camera, view: View, around: Surroundings, bright: Image, label: Label
+    depth: Image,
+    hit: Hit,
+    boxes: Array,
+    camera: Camera,
+    view: View,
+    around: Surroundings,
+    bright: Image,
+    label: Label,
 ) -> None:
     eye, axes = view
     night = 1.0 if around.headlights > 0.0 else 0.0
@@ -280,7 +326,10 @@ def _shade(
             if ground:
                 depth[y, x] = t = -eye[2] / d2
             elif index == NOTHING:
-                bright[y, x], label[y, x] = around.light * around.sky * (1.15 + 0.25 * max(d2, 0.0)), SKY
+                bright[y, x], label[y, x] = (
+                    around.light * around.sky * (1.15 + 0.25 * max(d2, 0.0)),
+                    SKY,
+                )
                 continue
             footprint = t / camera.focal
             wx, wy, wz = eye[0] + t * d0, eye[1] + t * d1, eye[2] + t * d2
@@ -288,7 +337,9 @@ def _shade(
             if ground:
                 level = math.sqrt(d0 * d0 + d1 * d1) + 1e-6
                 footprint *= math.sqrt(min(level / -d2, 12.0))
-                albedo, label[y, x] = _ground(wx, wy, footprint, around.road, around.grass, around.wind)
+                albedo, label[y, x] = _ground(
+                    wx, wy, footprint, around.road, around.grass, around.wind
+                )
             else:
                 box = boxes[index]
                 cos, sin, label[y, x] = box[COS], box[SIN], int(box[CLASS])
@@ -309,5 +360,9 @@ def _shade(
             if night > 0.0:
                 pool = (math.cos(math.pi * wx / 24.0) * math.cos(math.pi * wy / 24.0)) ** 2
                 falling *= 1.0 + around.street_lamps * pool
-                falling += around.headlights * math.exp(-4.0 * u * u - 6.0 * max(-v, 0.0)) / (1.0 + (t / 7.0) ** 2)
+                falling += (
+                    around.headlights
+                    * math.exp(-4.0 * u * u - 6.0 * max(-v, 0.0))
+                    / (1.0 + (t / 7.0) ** 2)
+                )
             bright[y, x] = falling * albedo + glow * night

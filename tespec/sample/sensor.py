@@ -35,7 +35,9 @@ class EventSensor:
         thresholds = rng.normal(flaws.contrast, flaws.mismatch, (2, *image.shape))
         self.thresholds = np.maximum(thresholds, 0.2 * flaws.contrast)
         hot = rng.random(image.shape) < flaws.hot_share
-        self.noise_rate = flaws.noise + np.where(hot, rng.exponential(flaws.hot_rate, image.shape), 0.0)
+        self.noise_rate = flaws.noise + np.where(
+            hot, rng.exponential(flaws.hot_rate, image.shape), 0.0
+        )
         self.level = self._log(image)
         # After a while, the level of a pixel is anywhere between its two thresholds.
         above, below = self.thresholds
@@ -48,11 +50,14 @@ class EventSensor:
     def advance(self, image: Image, time_us: int) -> Events:
         """Return the sorted events between the last image and a new one (H, W) at `time_us`.
 
-        Log intensity is interpolated linearly. Event times include that of the last image and exclude `time_us`.
+        Log intensity is interpolated linearly. Event times include that of the last image and
+        exclude `time_us`.
         """
         level, span = self._log(image), time_us - self.time_us
         pixels = self.thresholds, self.noise_rate, self.reference, self.last_event
-        pixel, offset, p = _cross(self.level, level, pixels, self.time_us, span, self.flaws, self.seed)
+        pixel, offset, p = _cross(
+            self.level, level, pixels, self.time_us, span, self.flaws, self.seed
+        )
         # A stable sort keeps events of the same microsecond in pixel order.
         order = np.argsort(offset, kind="stable")
         y, x = (place.astype(np.uint16) for place in np.divmod(pixel[order], image.shape[1]))
@@ -64,8 +69,12 @@ class EventSensor:
 @njit(cache=True)
 def _random(seed: int, time: int, pixel: int, draw: int) -> float:
     """Hash the arguments to a number in [0, 1), so that noise does not depend on the order of evaluation."""
-    h = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(time) * np.uint64(0xBF58476D1CE4E5B9)
-    h += np.uint64(pixel) * np.uint64(0x94D049BB133111EB) + np.uint64(draw) * np.uint64(0xD6E8FEB86659FD93)
+    h = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(time) * np.uint64(
+        0xBF58476D1CE4E5B9
+    )
+    h += np.uint64(pixel) * np.uint64(0x94D049BB133111EB) + np.uint64(draw) * np.uint64(
+        0xD6E8FEB86659FD93
+    )
     h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     h ^= h >> np.uint64(31)
@@ -80,7 +89,11 @@ def _cross(before, after, pixels, start, span, flaws, seed):  # type: ignore[no-
     seconds = 1e-6 * span
     # A pixel fires at most once per refractory period, plus once at the start of the interval.
     capacity = height * width * (span // flaws.refractory_us + 2)
-    pixel, offset, polarity = np.empty(capacity, np.int32), np.empty(capacity, np.int32), np.empty(capacity, np.uint8)
+    pixel, offset, polarity = (
+        np.empty(capacity, np.int32),
+        np.empty(capacity, np.int32),
+        np.empty(capacity, np.uint8),
+    )
     count = 0
     for y in range(height):
         for x in range(width):

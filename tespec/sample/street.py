@@ -10,14 +10,26 @@ import numpy.typing as npt
 
 from tespec.events.readers import Events
 from tespec.sample.city import LANE, Variation, city, cyclist, person, place, vehicle
-from tespec.sample.render import BLOCK, CX, INSTANCE, SWING, Array, Camera, Image, Surroundings, View, render
+from tespec.sample.render import (
+    BLOCK,
+    CX,
+    INSTANCE,
+    SWING,
+    Array,
+    Camera,
+    Image,
+    Surroundings,
+    View,
+    render,
+)
 from tespec.sample.sensor import DAY, NIGHT, EventSensor
 
 FRAME_RATE = 100  # rendered frames per second
 PERIOD_US = 1_000_000 // FRAME_RATE  # time between two frames
 WHITE_NIGHT = 0.4  # intensity shown as white in grey frames; by day it scales with the light
 RAMP = 120  # frames that a road user takes to reach its speed, or to stop
-CROSSERS, WALKERS, CARS, CYCLISTS = 10, 36, 6, 7  # attempts at density 1; CARS: oncoming and crossing each
+# attempts at density 1; CARS: oncoming and crossing each
+CROSSERS, WALKERS, CARS, CYCLISTS = 10, 36, 6, 7
 LEAD_SHARE = 0.5  # share of streets with a vehicle ahead of the ego car
 CYCLE_LANE = 2.8  # m from the centre line
 STRIDE = 4.5  # radians of the leg swing per metre walked
@@ -43,13 +55,15 @@ class Frame:
     @cached_property
     def grey(self) -> npt.NDArray[np.uint8]:
         """Grey frame (H, W) uint8 as a camera would store it, with a gamma of 2.2."""
-        # The last digits of a power depend on the CPU; in float32, some of these differences would reach the result.
+        # The last digits of a power depend on the CPU; in float32, some of these differences would
+        # reach the result.
         seen = np.clip(self.image.astype(np.float64) / self.white, 0, 1)
         return (255 * seen ** (1 / 2.2) + 0.5).astype(np.uint8)
 
 
 Film = Iterator[tuple[Frame, Events]]
-# Boxes (N, 14) in the body frame, and poses (frames, 4): x and y in m, heading and walking phase in rad.
+# Boxes (N, 14) in the body frame, and poses (frames, 4): x and y in m, heading and walking phase in
+# rad.
 Agent = tuple[Array, Array]
 
 
@@ -92,19 +106,29 @@ class Street:
         self.y = SWAY * np.sin(swing) - self.variation.side * LANE
         self.heading = SWAY * 2 * np.pi / WAVE * np.cos(swing)
         self.static = city(seed, self.variation, self.x[0], self.x[-1])
-        azimuth, road, grass = sky.uniform(0, 2 * np.pi), self.variation.road, self.variation.green > 0.4
+        azimuth, road, grass = (
+            sky.uniform(0, 2 * np.pi),
+            self.variation.road,
+            self.variation.green > 0.4,
+        )
         self.around = Surroundings(self.variation.light, azimuth, 0.0, 0.0, 1.0, road, grass, 0.0)
         if night:
             light, lamps = sky.uniform(0.08, 0.14), sky.uniform(2.0, 4.0)
-            self.around = self.around._replace(light=light, headlights=0.8, street_lamps=lamps, sky=0.15)
+            self.around = self.around._replace(
+                light=light, headlights=0.8, street_lamps=lamps, sky=0.15
+            )
         self.agents = _agents(others, self.variation, self.x, self.y, self.ego_speed)
         # One table of all moving boxes, so that placing them takes few array operations per frame.
         self._moving = np.concatenate([boxes for boxes, _ in self.agents])
-        self._owner = np.repeat(np.arange(len(self.agents)), [len(boxes) for boxes, _ in self.agents])
+        self._owner = np.repeat(
+            np.arange(len(self.agents)), [len(boxes) for boxes, _ in self.agents]
+        )
         self._poses = np.stack([poses for _, poses in self.agents])
         # Pitch (rad) and height (m) of the camera, which shakes only while the car drives.
         time = np.arange(self.frames) / FRAME_RATE
-        slow, fast, lift = 2 * np.pi * (np.array([[1.7], [9.0], [2.3]]) * time + shake.random((3, 1)))
+        slow, fast, lift = (
+            2 * np.pi * (np.array([[1.7], [9.0], [2.3]]) * time + shake.random((3, 1)))
+        )
         driving = np.clip(self.ego_speed / 4, 0, 1)
         self.pitch = driving * (0.004 * np.sin(slow) + 0.0012 * np.sin(fast))
         self.height = self.variation.height + driving * 0.01 * np.sin(lift)
@@ -123,11 +147,21 @@ class Street:
 
     def view(self, frame: int) -> View:
         """Pose of the camera at a frame."""
-        heading, pitch, roll = self.heading[frame] + self.variation.yaw, self.pitch[frame], self.variation.roll
-        forward = np.array([np.cos(heading) * np.cos(pitch), np.sin(heading) * np.cos(pitch), np.sin(pitch)])
+        heading, pitch, roll = (
+            self.heading[frame] + self.variation.yaw,
+            self.pitch[frame],
+            self.variation.roll,
+        )
+        forward = np.array(
+            [np.cos(heading) * np.cos(pitch), np.sin(heading) * np.cos(pitch), np.sin(pitch)]
+        )
         left = np.array([-np.sin(heading), np.cos(heading), 0.0])
         up = np.cross(forward, left)
-        axes = [forward, np.cos(roll) * left + np.sin(roll) * up, np.cos(roll) * up - np.sin(roll) * left]
+        axes = [
+            forward,
+            np.cos(roll) * left + np.sin(roll) * up,
+            np.cos(roll) * up - np.sin(roll) * left,
+        ]
         return View(np.array([self.x[frame], self.y[frame], self.height[frame]]), np.stack(axes))
 
     def render(self, camera: Camera, index: int) -> Frame:
@@ -137,7 +171,16 @@ class Street:
         image, depth, hit, label = render(boxes, camera, self.view(index), around)
         instance = np.append(boxes[:, INSTANCE], 0).astype(np.int32)[hit]
         white = WHITE_NIGHT if self.night else 1.2 * self.around.light
-        return Frame(index, PERIOD_US * index, float(self.ego_speed[index]), image, depth, label, instance, white)
+        return Frame(
+            index,
+            PERIOD_US * index,
+            float(self.ego_speed[index]),
+            image,
+            depth,
+            label,
+            instance,
+            white,
+        )
 
     def record(self, camera: Camera) -> Film:
         """Yield every frame after the first, with the events since the previous frame, all earlier than its time."""
@@ -147,7 +190,9 @@ class Street:
             yield frame, sensor.advance(frame.image, frame.time_us)
 
 
-def _agents(rng: np.random.Generator, varied: Variation, x: Array, y: Array, speed: Array) -> list[Agent]:
+def _agents(
+    rng: np.random.Generator, varied: Variation, x: Array, y: Array, speed: Array
+) -> list[Agent]:
     """Sample road users around the ego car's path x, y, and drop those that collide with it or with each other."""
     frames, side = len(x), varied.side
 
@@ -162,16 +207,22 @@ def _agents(rng: np.random.Generator, varied: Variation, x: Array, y: Array, spe
 
     def lead() -> Array:
         gap = rng.uniform(7.0, 16.0) + 0.5 * speed
-        return np.stack([x + gap, np.full(frames, -side * LANE), np.zeros(frames), np.zeros(frames)], 1)
+        return np.stack(
+            [x + gap, np.full(frames, -side * LANE), np.zeros(frames), np.zeros(frames)], 1
+        )
 
     def crossing() -> Array:
         direction, corner = int(rng.choice((NORTH, SOUTH))), BLOCK * round(ahead(0.0, 60.0) / BLOCK)
         turned = 1 if direction == NORTH else -1
-        return on_its_way(DRIVER, corner + turned * side * LANE, -turned * rng.uniform(-20.0, 50.0), direction)
+        return on_its_way(
+            DRIVER, corner + turned * side * LANE, -turned * rng.uniform(-20.0, 50.0), direction
+        )
 
     def cycling() -> Array:
         direction = int(rng.choice((EAST, WEST)))
-        return on_its_way(CYCLIST, ahead(5.0, 25.0), (direction - EAST - 1) * side * CYCLE_LANE, direction)
+        return on_its_way(
+            CYCLIST, ahead(5.0, 25.0), (direction - EAST - 1) * side * CYCLE_LANE, direction
+        )
 
     def walking() -> Array:
         away = rng.choice((-1, 1)) * (varied.road + rng.uniform(0.9, 2.3))
@@ -189,7 +240,12 @@ def _agents(rng: np.random.Generator, varied: Variation, x: Array, y: Array, spe
     kinds += [
         (round(varied.crowd * CROSSERS), crossing_on_foot, person, 0.35),
         (round(varied.crowd * WALKERS), walking, person, 0.35),
-        (round(varied.crowd * CARS), lambda: on_its_way(DRIVER, ahead(10.0, 70.0), side * LANE, WEST), vehicle, 2.4),
+        (
+            round(varied.crowd * CARS),
+            lambda: on_its_way(DRIVER, ahead(10.0, 70.0), side * LANE, WEST),
+            vehicle,
+            2.4,
+        ),
         (round(varied.crowd * CARS), crossing, vehicle, 2.4),
         (round(varied.crowd * CYCLISTS), cycling, cyclist, 0.8),
     ]
@@ -199,7 +255,10 @@ def _agents(rng: np.random.Generator, varied: Variation, x: Array, y: Array, spe
         for _ in range(number):
             poses, boxes = way(), body(rng, len(accepted) + 1)
             own = poses[::COLLISION_STEP, :2]
-            if all(np.min(np.sum((own - at) ** 2, axis=1)) > (0.75 * (radius + other)) ** 2 for other, at in taken):
+            if all(
+                np.min(np.sum((own - at) ** 2, axis=1)) > (0.75 * (radius + other)) ** 2
+                for other, at in taken
+            ):
                 taken.append((radius, own))
                 accepted.append((boxes, poses))
     return accepted

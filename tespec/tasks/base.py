@@ -21,7 +21,12 @@ from tespec.datasets import batches
 from tespec.datasets.base import TEST, TRAIN, LabelledDataset
 from tespec.datasets.labels import BOXES, DEPTH, MASK, STANDING
 from tespec.datasets.lanes import WHOLE, Shard
-from tespec.datasets.recording import LabelledRecording, event_corrections, require_one_size, with_label_share
+from tespec.datasets.recording import (
+    LabelledRecording,
+    event_corrections,
+    require_one_size,
+    with_label_share,
+)
 from tespec.datasets.sources import pack_missing
 from tespec.metrics import Score
 from tespec.models import Backbone, build_backbone
@@ -40,7 +45,8 @@ if TYPE_CHECKING:
 class Network(nn.Module, ABC):
     """A backbone, which returns the features of four stages; subclasses add a head, its losses and its predictions."""
 
-    recipe: Mapping[str, Any] | None = None  # settings of the training, if the file it was loaded from contains them
+    # settings of the training, if the file it was loaded from contains them
+    recipe: Mapping[str, Any] | None = None
     frozen: bool = False  # whether only the head is trained
 
     def __init__(self, backbone: Backbone) -> None:
@@ -61,8 +67,8 @@ class Network(nn.Module, ABC):
     def losses(self, features: list[Tensor], batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Losses of a step by name; "loss" is minimised.
 
-        Features (B, T, C, h, w) of the four stages are of all segments; the head uses only the labelled ones. The batch
-        is as in `loss`.
+        Features (B, T, C, h, w) of the four stages are of all segments; the head uses only the
+        labelled ones. The batch is as in `loss`.
         """
 
     @abstractmethod
@@ -73,19 +79,24 @@ class Network(nn.Module, ABC):
         """Convert the outputs to the prediction that `step` returns; by default they are the same."""
         return outputs
 
-    def loss(self, batch: dict[str, Tensor], state: BackboneState) -> tuple[dict[str, Tensor], BackboneState]:
+    def loss(
+        self, batch: dict[str, Tensor], state: BackboneState
+    ) -> tuple[dict[str, Tensor], BackboneState]:
         """Losses of a step, and the detached state, which is None before the first step.
 
-        The batch holds histograms (B, T, 2 * bins, H, W), fresh (B,) bool, label_place (L, 2) int64 lane and segment of
-        each label, and the labels as the task collates them.
+        The batch holds histograms (B, T, 2 * bins, H, W), fresh (B,) bool, label_place (L, 2) int64
+        lane and segment of each label, and the labels as the task collates them.
         """
         features, state = self.backbone(batch["histograms"], reset(state, batch["fresh"]))
         return self.losses(features, batch), detach(state)
 
-    def predict(self, histograms: Tensor, state: BackboneState, label_place: Tensor) -> tuple[Any, BackboneState]:
+    def predict(
+        self, histograms: Tensor, state: BackboneState, label_place: Tensor
+    ) -> tuple[Any, BackboneState]:
         """Outputs for segments of histograms (B, T, 2 * bins, H, W), None if none is selected, and the state.
 
-        `label_place` holds (L, 2) int64 lane and segment of the selected ones; the state is None at the start.
+        `label_place` holds (L, 2) int64 lane and segment of the selected ones; the state is None at
+        the start.
         """
         features, state = self.backbone(histograms, state)
         if not len(label_place):
@@ -107,8 +118,9 @@ def select_labelled(features: Sequence[Tensor], place: Tensor) -> list[Tensor]:
 def dummy_labels(place: Tensor, labels: Tensor, no_label: float) -> tuple[Tensor, Tensor, bool]:
     """Return places (L, 2) and labels (L, ...) for the head, and whether they are a dummy because this rank has none.
 
-    The head also runs without labels, since it may communicate between ranks and its gradients must be zero, not None:
-    optimizers skip parameters without a gradient. `no_label` is the value of pixels or boxes without a label.
+    The head also runs without labels, since it may communicate between ranks and its gradients must
+    be zero, not None: optimizers skip parameters without a gradient. `no_label` is the value of
+    pixels or boxes without a label.
     """
     if len(place):
         return place, labels, False
@@ -116,7 +128,11 @@ def dummy_labels(place: Tensor, labels: Tensor, no_label: float) -> tuple[Tensor
 
 
 # Expected kind of labels by collate function; labels for other collate functions are not checked.
-LABEL_KINDS: dict[Any, str] = {batches.stack_masks: MASK, batches.stack_depths: DEPTH, batches.pad_boxes: BOXES}
+LABEL_KINDS: dict[Any, str] = {
+    batches.stack_masks: MASK,
+    batches.stack_depths: DEPTH,
+    batches.pad_boxes: BOXES,
+}
 NAMED = 80  # recordings listed in one text
 BOXES_PER_FRAME = 16  # for estimating the cost of a step
 
@@ -124,12 +140,15 @@ BOXES_PER_FRAME = 16  # for estimating the cost of a step
 class Task(ABC):
     """A kind of task: labelled data, a head on the backbone, scores, and figures; registered in `TASKS`.
 
-    Its data are in `root`; it is scored on the split "test" or "val". docs/extending.md explains how to add one.
+    Its data are in `root`; it is scored on the split "test" or "val". docs/extending.md explains
+    how to add one.
     """
 
-    collate: ClassVar[batches.Collate]  # function from a step's labels, each with its lane's augmentation, to tensors
+    # function from a step's labels, each with its lane's augmentation, to tensors
+    collate: ClassVar[batches.Collate]
     content: ClassVar[str] = "content"  # that a label needs to be learned and scored, for messages
-    scores: ClassVar[Mapping[str, Score]]  # table column of each score, by its name in `metrics`; the main one first
+    # table column of each score, by its name in `metrics`; the main one first
+    scores: ClassVar[Mapping[str, Score]]
     head: ClassVar[Any] = None  # dataclass of the settings under `head`, None if there are none
     test_time_augmentations: ClassVar[Sequence[str]] = ("none",)
     train: list[LabelledRecording]  # for training
@@ -138,9 +157,17 @@ class Task(ABC):
     def __init__(self, settings: Finetuning, root: Path, split: str = TEST) -> None:
         if settings.test_time_augmentation not in self.test_time_augmentations:
             what = f"{settings.test_time_augmentation!r} is not supported for {settings.kind}"
-            raise UserError("test_time_augmentation", what, f"choose from {', '.join(self.test_time_augmentations)}")
-        if settings.augmentation.zoom and type(self).collate is batches.stack_depths:  # it changes sizes, not depths
-            raise UserError("augmentation.zoom", "zoom augmentation is not supported for depth", "set it to 0")
+            raise UserError(
+                "test_time_augmentation",
+                what,
+                f"choose from {', '.join(self.test_time_augmentations)}",
+            )
+        if (
+            settings.augmentation.zoom and type(self).collate is batches.stack_depths
+        ):  # it changes sizes, not depths
+            raise UserError(
+                "augmentation.zoom", "zoom augmentation is not supported for depth", "set it to 0"
+            )
         if self.head:
             build(self.head, settings.head, "head")
         self.settings, self.split = settings, split
@@ -204,10 +231,14 @@ class Task(ABC):
         return batches.LabelledBatches(self.learned, self.settings, seed, type(self).collate, shard)
 
     @classmethod
-    def blank_batch(cls, settings: Finetuning, size: Size, lanes: int, device: torch.device) -> dict[str, Tensor]:
+    def blank_batch(
+        cls, settings: Finetuning, size: Size, lanes: int, device: torch.device
+    ) -> dict[str, Tensor]:
         """Batch of `lanes` of `size` (H, W) px without events, with the most labels, to estimate the cost of a step."""
         segments, most = settings.segments, settings.most_labels
-        place = [(lane, segment) for lane in range(lanes) for segment in range(segments - most, segments)]
+        place = [
+            (lane, segment) for lane in range(lanes) for segment in range(segments - most, segments)
+        ]
         shape = (lanes, segments, 2 * settings.bins, *size)
         return {
             "histograms": torch.zeros(shape, dtype=torch.uint8, device=device),
@@ -216,7 +247,9 @@ class Task(ABC):
         } | cls.blank_labels(settings, size, len(place), device)
 
     @classmethod
-    def blank_labels(cls, settings: Finetuning, size: Size, count: int, device: torch.device) -> dict[str, Tensor]:
+    def blank_labels(
+        cls, settings: Finetuning, size: Size, count: int, device: torch.device
+    ) -> dict[str, Tensor]:
         """`count` labels as `collate` returns them, for `blank_batch`; a task with its own `collate` overrides this."""
         box = [0.0, size[1] / 4, size[0] / 4, 3 * size[1] / 4, 3 * size[0] / 4]
         labels = {
@@ -225,15 +258,24 @@ class Task(ABC):
             batches.pad_boxes: {"boxes": torch.tensor(box).expand(1, BOXES_PER_FRAME, 5)},
         }.get(cls.collate)
         if labels is None:
-            raise UserError(f"{cls.__name__}.blank_labels", "is missing", "define it for the labels of your `collate`")
-        return {name: label.to(device).repeat(count, *[1] * (label.ndim - 1)) for name, label in labels.items()}
+            raise UserError(
+                f"{cls.__name__}.blank_labels",
+                "is missing",
+                "define it for the labels of your `collate`",
+            )
+        return {
+            name: label.to(device).repeat(count, *[1] * (label.ndim - 1))
+            for name, label in labels.items()
+        }
 
     def protocol(self) -> dict[str, str]:
         """Describe the training data, the scored data and the evaluation protocol."""
         settings, train, state = self.settings, named(self.train), ""
         described = self.dataset.describe()
         if settings.label_share != 1:
-            learned, every = (sum(len(each.labelled) for each in group) for group in (self.learned, self.train))
+            learned, every = (
+                sum(len(each.labelled) for each in group) for group in (self.learned, self.train)
+            )
             train += f"; {learned:,} of these {every:,} labels are used for training, spread evenly over each recording"
         if settings.recurrent:
             clip = f"reset at the start of a clip of {settings.segments} windows that ends at the label"
@@ -272,17 +314,21 @@ class Task(ABC):
         return draw_label(axis, label)
 
     @classmethod
-    def player(cls, settings: Finetuning, model: Any, spec: HistogramSpec, size: Size, device: torch.device) -> Player:
+    def player(
+        cls, settings: Finetuning, model: Any, spec: HistogramSpec, size: Size, device: torch.device
+    ) -> Player:
         """Return the model on `device` as it is scored, for recordings with histograms of `size` (H, W) in px.
 
-        On a GPU it predicts in the precision of its training, on a CPU in float32. Tasks with test-time augmentation
-        override this to wrap the model.
+        On a GPU it predicts in the precision of its training, on a CPU in float32. Tasks with
+        test-time augmentation override this to wrap the model.
         """
         on_gpu = device.type == "cuda"
         half = HALF.get(with_precision(settings.optimisation, device).precision) if on_gpu else None
         return Player(model.predict, cls.read, spec, device, half)
 
-    def score(self, scorer: Any, predicted: Any, truth: Any, recording: LabelledRecording, label: int) -> None:
+    def score(
+        self, scorer: Any, predicted: Any, truth: Any, recording: LabelledRecording, label: int
+    ) -> None:
         """Update the scorer with one prediction; `truth` is label number `label` of the recording."""
         scorer.update(predicted, truth, recording.name, groups_of(recording, label))
 
@@ -311,23 +357,33 @@ class Task(ABC):
 def require_finite(*predictions: Tensor) -> None:
     """Raise `UserError` if a prediction is infinite or NaN."""
     if not all(each.isfinite().all() for each in predictions):
-        raise UserError("the trained model", "predicts infinity or NaN", "lower optimisation.peak_lr")
+        raise UserError(
+            "the trained model", "predicts infinity or NaN", "lower optimisation.peak_lr"
+        )
 
 
 def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
     """Build the backbone named by the settings, randomly initialised, for histograms of `size` (H, W) in px."""
     return build_backbone(
-        settings.width, settings.recurrent, settings.bins, padded_size(*size), drop_path=settings.drop_path
+        settings.width,
+        settings.recurrent,
+        settings.bins,
+        padded_size(*size),
+        drop_path=settings.drop_path,
     )
 
 
 def features_player(backbone: Backbone, spec: HistogramSpec, device: torch.device) -> Player:
     """Return a backbone on `device` that plays recordings in float32; its outputs are four features (C, h, w)."""
 
-    def predict(histograms: Tensor, state: BackboneState, place: Tensor) -> tuple[Any, BackboneState]:
+    def predict(
+        histograms: Tensor, state: BackboneState, place: Tensor
+    ) -> tuple[Any, BackboneState]:
         features, state = backbone(histograms, state)
         if not all(stage.isfinite().all() for stage in features):
-            raise UserError("the backbone", "gives features that are infinite or NaN", "use other weights")
+            raise UserError(
+                "the backbone", "gives features that are infinite or NaN", "use other weights"
+            )
         return zip(*select_labelled(features, place), strict=True), state
 
     return Player(predict, list, spec, device)
@@ -348,7 +404,9 @@ def open_dataset(settings: Finetuning, root: Path) -> LabelledDataset:
         downsample=settings.downsample,
         protocol=settings.protocol,
     )
-    dataset.label_kind = LABEL_KINDS.get(getattr(TASKS.module_dict.get(settings.kind), "collate", None))
+    dataset.label_kind = LABEL_KINDS.get(
+        getattr(TASKS.module_dict.get(settings.kind), "collate", None)
+    )
     return dataset
 
 
@@ -359,7 +417,11 @@ def named(recordings: Sequence[LabelledRecording]) -> str:
         for each in recordings[:NAMED]
     ]
     labels = sum(len(recording.labelled) for recording in recordings)
-    more = f" and {len(recordings) - NAMED:,} more ({labels:,} labels in all)" if len(recordings) > NAMED else ""
+    more = (
+        f" and {len(recordings) - NAMED:,} more ({labels:,} labels in all)"
+        if len(recordings) > NAMED
+        else ""
+    )
     return ", ".join(words) + more
 
 

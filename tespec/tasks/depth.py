@@ -11,7 +11,15 @@ from torch.nn.functional import avg_pool2d, conv2d, interpolate, relu
 
 from tespec.core.distributed import global_mean, has_no_labels, rank_computes
 from tespec.core.errors import UserError
-from tespec.core.settings import Finetuning, NonNegativeFloat, PositiveFloat, PositiveInt, Share, Width, build
+from tespec.core.settings import (
+    Finetuning,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Share,
+    Width,
+    build,
+)
 from tespec.datasets.batches import stack_depths
 from tespec.datasets.recording import LabelledRecording
 from tespec.metrics.depth import SCORES, DepthScorer
@@ -26,8 +34,8 @@ SOBEL = ((1.0, 0.0, -1.0), (2.0, 0.0, -2.0), (1.0, 0.0, -1.0))
 def scale_invariant_loss(difference: Tensor, valid: Tensor, share: float) -> Tensor:
     """Mean over the maps of mean(d^2) - share * mean(d)^2; the share is 0.5 in HMNet, 1 (the variance) in RAMNet.
 
-    The difference d (L, H, W) is prediction minus truth, finite everywhere; `valid` (L, H, W) bool marks what
-    counts. A map without any valid pixel has the loss 0.
+    The difference d (L, H, W) is prediction minus truth, finite everywhere; `valid` (L, H, W) bool
+    marks what counts. A map without any valid pixel has the loss 0.
     """
     count = valid.flatten(1).sum(1).clamp(min=1)
     kept = torch.where(valid, difference, 0.0).flatten(1)
@@ -64,7 +72,8 @@ class ResidualConvUnit(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, maps: Tensor) -> Tensor:
-        # MiDaS's first ReLU works in place, so what it adds is not the input (isl-org/MiDaS, midas/blocks.py).
+        # MiDaS's first ReLU works in place, so what it adds is not the input (isl-org/MiDaS,
+        # midas/blocks.py).
         maps = relu(maps)
         return maps + self.conv2(relu(self.conv1(maps)))
 
@@ -85,14 +94,16 @@ class MidasHead(nn.Module):
     """MiDaS decoder of four stages to one full-resolution map; 4,112,513 parameters for Swin-T and 128 features.
 
     `in_channels` are those of the stages, the finest first. Fusions are those of isl-org/MiDaS,
-    midas/midas_net.py (`FeatureFusionBlock`), and the output module that of midas/dpt_depth.py: only
-    together do they have the published number of parameters, which includes the first unit of the
-    deepest fusion, though it is never used.
+    midas/midas_net.py (`FeatureFusionBlock`), and the output module that of midas/dpt_depth.py:
+    only together do they have the published number of parameters, which includes the first unit of
+    the deepest fusion, though it is never used.
     """
 
     def __init__(self, in_channels: Sequence[int], features: int = 128) -> None:
         super().__init__()
-        self.project = nn.ModuleList(nn.Conv2d(width, features, 3, padding=1, bias=False) for width in in_channels)
+        self.project = nn.ModuleList(
+            nn.Conv2d(width, features, 3, padding=1, bias=False) for width in in_channels
+        )
         self.fuse = nn.ModuleList(Fusion(features) for _ in in_channels)
         self.narrow = nn.Conv2d(features, features // 2, 3, padding=1)
         self.refine = nn.Conv2d(features // 2, 32, 3, padding=1)
@@ -101,7 +112,9 @@ class MidasHead(nn.Module):
     def forward(self, features: Sequence[Tensor]) -> Tensor:
         """Decode four stages (L, C, H/4, W/4) to (L, C, H/32, W/32) into a map (L, H, W) of unrestricted range."""
         maps = None
-        for project, fuse, stage in reversed(list(zip(self.project, self.fuse, features, strict=True))):
+        for project, fuse, stage in reversed(
+            list(zip(self.project, self.fuse, features, strict=True))
+        ):
             maps = fuse(maps, project(stage))
         return self.predict(relu(self.refine(_doubled(self.narrow(maps))))).squeeze(1)
 
@@ -116,7 +129,8 @@ class DepthHead:
 
     channels: Width = 128
     min_depth: PositiveFloat  # m; minimum of valid ground truth
-    max_depth: PositiveFloat  # m; maximum of valid ground truth, where the normalised log depth is 1
+    # m; maximum of valid ground truth, where the normalised log depth is 1
+    max_depth: PositiveFloat
     alpha: PositiveFloat = 3.7  # normalised log depth is ln(d / max_depth) / alpha + 1
     si_weight: NonNegativeFloat = 1.0  # of the scale-invariant loss
     si_lambda: Share = 0.5  # share of the squared mean that it subtracts
@@ -147,7 +161,8 @@ class DepthModel(Network):
 
     @in_fp32
     def _losses(self, features: list[Tensor], labels: Tensor) -> dict[str, Tensor]:
-        # The head is in float32 too: rounded to 8 bits, depth would have steps that dominate the gradient loss.
+        # The head is in float32 too: rounded to 8 bits, depth would have steps that dominate the
+        # gradient loss.
         own = self.settings
         predicted = crop(self.head(features), labels.shape[-2:])
         valid = torch.isfinite(labels) & (labels >= own.min_depth) & (labels <= own.max_depth)
@@ -156,7 +171,9 @@ class DepthModel(Network):
         si = scale_invariant_loss(difference, valid, own.si_lambda)
         gradient = gradient_loss(difference, valid, own.gradient_scales)
         # Unused parameters get gradients of zero, which distributed training requires.
-        zero: Any = sum(each.sum() * 0.0 for each in self.head.fuse[-1].get_submodule("skip").parameters())
+        zero: Any = sum(
+            each.sum() * 0.0 for each in self.head.fuse[-1].get_submodule("skip").parameters()
+        )
         total = own.si_weight * si + own.gradient_weight * gradient + zero
         return {"loss": total, "loss_si": si, "loss_gradient": gradient}
 

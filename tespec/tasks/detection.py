@@ -23,7 +23,14 @@ from tespec.metrics.detection import BoxFilter, DetectionScorer
 from tespec.models import Backbone
 from tespec.models.layers import in_fp32
 from tespec.registry import MODELS, TASKS
-from tespec.tasks.base import Network, Task, dummy_labels, groups_of, require_finite, select_labelled
+from tespec.tasks.base import (
+    Network,
+    Task,
+    dummy_labels,
+    groups_of,
+    require_finite,
+    select_labelled,
+)
 
 STAGES = (1, 2, 3)  # stages of the backbone that the neck uses, at 1/8, 1/16 and 1/32
 STRIDES = (8, 16, 32)
@@ -45,15 +52,17 @@ NORM = {"type": "mmengine.BN", "momentum": 0.1, "eps": 1e-5}
 class DetectionHead:
     """Settings of the YOLOX neck and head, of their predictions, and of the boxes that are scored."""
 
-    # Width of neck and head; None: twice that of the backbone's first stage. For Swin-T (192) and two classes, they
-    # have 12,928,341 parameters.
+    # Width of neck and head; None: twice that of the backbone's first stage. For Swin-T (192) and
+    # two classes, they have 12,928,341 parameters.
     channels: Width | None = None
     neck_blocks: Depth = 2  # bottlenecks per CSP layer of the neck
-    score: Literal["class", "objectness_x_class"] = "class"  # score that ranks predictions; "class" is RVT's
+    # score that ranks predictions; "class" is RVT's
+    score: Literal["class", "objectness_x_class"] = "class"
     score_threshold: Share = 0.001  # minimum objectness times class score of a prediction
     min_diagonal: NonNegativeFloat = 0.0  # px of the sensor; smaller boxes are not scored
     min_side: NonNegativeFloat = 0.0  # px of the sensor; boxes with a smaller side are not scored
-    skip_ms: NonNegativeFloat = 0.0  # labels up to this time after a recording's start are not scored
+    # labels up to this time after a recording's start are not scored
+    skip_ms: NonNegativeFloat = 0.0
 
 
 class DetectionModel(Network):
@@ -70,7 +79,8 @@ class DetectionModel(Network):
             "type": "mmdet.YOLOXHead", "num_classes": classes, "in_channels": width, "feat_channels": width,
             "strides": STRIDES, "norm_cfg": NORM,
         })  # fmt: skip
-        # YOLOX's initialisation: PyTorch's default for convolutions, and a prior probability for objects.
+        # YOLOX's initialisation: PyTorch's default for convolutions, and a prior probability for
+        # objects.
         for module in (*self.neck.modules(), *self.head.modules()):
             if isinstance(module, nn.Conv2d):
                 module.reset_parameters()
@@ -101,7 +111,8 @@ class DetectionModel(Network):
         scores = (classes.detach().sigmoid() * objectness.detach().sigmoid().unsqueeze(2)).sqrt()
         positive, box, overlap = assign(grid, predicted.detach(), scores, truth, label)
         target = truth.gather(1, box.unsqueeze(2).expand(-1, -1, 4))
-        # Locations without a box predict their target, at no cost: real predictions there may be unbounded.
+        # Locations without a box predict their target, at no cost: real predictions there may be
+        # unbounded.
         ious = iou(torch.where(positive.unsqueeze(2), predicted, target), target)
         every_class = torch.arange(classes.shape[2], device=label.device)
         class_target = (label.gather(1, box).unsqueeze(2) == every_class) * overlap.unsqueeze(2)
@@ -116,14 +127,17 @@ class DetectionModel(Network):
         n_positive = positive.sum()
         return {name: global_mean(total, n_positive) for name, total in totals.items()}
 
-    def _decoded(self, outputs: Sequence[Sequence[Tensor]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _decoded(
+        self, outputs: Sequence[Sequence[Tensor]]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Decode the head's outputs at all locations of all levels, in float32.
 
         Returns class logits (L, P, C), boxes (L, P, 4) as centre and size in px, objectness logits
         (L, P), and the locations (P, 3), see `grid_of`.
         """
         classes, offsets, objectness = (
-            torch.cat([level.float().flatten(2).transpose(1, 2) for level in kind], dim=1) for kind in outputs
+            torch.cat([level.float().flatten(2).transpose(1, 2) for level in kind], dim=1)
+            for kind in outputs
         )
         levels = zip(outputs[0], STRIDES, strict=True)
         grid = torch.cat([grid_of(level.shape[2:], side, level.device) for level, side in levels])
@@ -138,7 +152,10 @@ class DetectionModel(Network):
         centre, half = predicted[..., :2], predicted[..., 2:] / 2
         corners = torch.cat([centre - half, centre + half], dim=2)
         best, label = classes.sigmoid().max(dim=2)
-        return [self._boxes(*frame) for frame in zip(corners, label, best, best * objectness.sigmoid(), strict=True)]
+        return [
+            self._boxes(*frame)
+            for frame in zip(corners, label, best, best * objectness.sigmoid(), strict=True)
+        ]
 
     def _boxes(self, corners: Tensor, label: Tensor, best: Tensor, product: Tensor) -> Boxes:
         """Boxes of a frame from corners (P, 4), class, class score, and score times objectness of every location."""
@@ -183,8 +200,9 @@ def assign(
         label: (L, M) int64 classes of the boxes; -1 marks padding, whose `boxes` are ignored.
 
     Returns:
-        whether each location learns a box (L, P) bool, the index of that box in its frame (L, P) int64, and the IoU
-        (L, P) float32 of the location's prediction with it; the last two are 0 for locations without a box.
+        whether each location learns a box (L, P) bool, the index of that box in its frame (L, P)
+        int64, and the IoU (L, P) float32 of the location's prediction with it; the last two are 0
+        for locations without a box.
     """
     stride = grid[:, 2:]
     centre = (grid[:, :2] + 0.5) * stride
@@ -245,7 +263,9 @@ class DetectionTask(Task):
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> DetectionModel:
-        return DetectionModel(backbone, len(settings.classes), build(DetectionHead, settings.head, "head"))
+        return DetectionModel(
+            backbone, len(settings.classes), build(DetectionHead, settings.head, "head")
+        )
 
     def steps(self, seed: int, shard: Shard = WHOLE) -> StepBatches:
         """Training batches by step; stretches without labels are skipped."""
@@ -266,10 +286,14 @@ class DetectionTask(Task):
         described = f"{ranked}; of each frame, the {CANDIDATES} boxes with the highest objectness times class score, "
         described += f"from {head.score_threshold:g} on, reach non-maximum suppression"
         factor = self.scored[0].region.factor
-        filters = BoxFilter(head.min_diagonal / factor, head.min_side / factor, round(head.skip_ms * 1000))
+        filters = BoxFilter(
+            head.min_diagonal / factor, head.min_side / factor, round(head.skip_ms * 1000)
+        )
         return DetectionScorer(self.settings.classes, filters, described)
 
-    def score(self, scorer: Any, predicted: Boxes, truth: Boxes, recording: LabelledRecording, label: int) -> None:
+    def score(
+        self, scorer: Any, predicted: Boxes, truth: Boxes, recording: LabelledRecording, label: int
+    ) -> None:
         """Update the scorer with the boxes of one frame and its time since the recording's start."""
         time_us = int(recording.label_times[label]) - recording.start
         scorer.update(predicted, truth, recording.name, time_us, groups_of(recording, label))

@@ -22,8 +22,8 @@ from tespec.training.loading import load_batches
 class Player(NamedTuple):
     """A network with everything that determines its predictions on a recording."""
 
-    # From histograms (B, T, 2*bins, H, W), a state and places (L, 2) int64, lane and segment: outputs at these places
-    # and the next state. The state is None at the start.
+    # From histograms (B, T, 2*bins, H, W), a state and places (L, 2) int64, lane and segment:
+    # outputs at these places and the next state. The state is None at the start.
     predict: Callable[[Tensor, Any, Tensor], tuple[Any, Any]]
     read: Callable[[Any], Sequence[Any]]  # splits the outputs into one for each place
     spec: HistogramSpec
@@ -35,7 +35,8 @@ class Played(NamedTuple):
     """Output of a network at the end of one window."""
 
     recording: Any  # one of the recordings played
-    position: int  # of the window among the chosen ones of its recording: by default, the index of the label
+    # of the window among the chosen ones of its recording: by default, the index of the label
+    position: int
     histogram: Tensor  # (2*bins, H, W) uint8 of the window, on the CPU
     output: Any  # as `Player.read` returns it
     label: Any  # the label at the end of the window; None if windows were chosen
@@ -54,14 +55,17 @@ def play(
 ) -> Iterator[Played]:
     """Yield the network's output for each chosen window once, in the order of `PlayBatches`.
 
-    With one lane, that is the order of the recordings and of the windows in them. The state follows the reset rule of
-    the network's `HistogramSpec`, so an output is the same whichever other windows are chosen, up to rounding.
+    With one lane, that is the order of the recordings and of the windows in them. The state follows
+    the reset rule of the network's `HistogramSpec`, so an output is the same whichever other
+    windows are chosen, up to rounding.
 
     Args:
         player: the network.
         recordings: recordings whose histograms have the same size.
-        windows: rising indices (K,) of the chosen windows of each recording; default: those that end at a label.
-        lanes: number of recordings, or of segments if the state is reset for each window, that are computed together.
+        windows: rising indices (K,) of the chosen windows of each recording; default: those that
+            end at a label.
+        lanes: number of recordings, or of segments if the state is reset for each window, that are
+            computed together.
         shard: index and number of the parts into which the windows are divided, one per rank.
         workers: number of processes that load the data; 0: this one.
         label: title of the progress bar; "": none is shown.
@@ -70,7 +74,9 @@ def play(
     batches, state = PlayBatches(spec, recordings, lanes, shard, windows), None
     pin = device.type == "cuda" and workers != 0
     with progress(label, "steps") as advance:
-        for step, batch in enumerate(load_batches(batches, 0, len(batches), workers, pin=pin), start=1):
+        for step, batch in enumerate(
+            load_batches(batches, 0, len(batches), workers, pin=pin), start=1
+        ):
             histograms, fresh, places = (each.to(device, non_blocking=True) for each in batch[:3])
             state = reset(state, fresh)
             with torch.autocast(device.type, half, enabled=half is not None):
@@ -78,5 +84,7 @@ def play(
             found = read(outputs) if batch.frames else []
             frames = zip(batch.frames, batch.place.tolist(), found, batch.labels, strict=True)
             for (number, position), (lane, segment), output, truth in frames:
-                yield Played(recordings[number], position, batch.histograms[lane, segment], output, truth)
+                yield Played(
+                    recordings[number], position, batch.histograms[lane, segment], output, truth
+                )
             advance(step, len(batches), "")

@@ -31,9 +31,9 @@ SMOOTH = 1.0
 def dice_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """One minus the Dice coefficient, averaged over the classes, absent ones included.
 
-    Per class it is 1 - (2 sum(p t) + 1) / (sum(p^2 + t^2) + 1) with softmax probabilities p and one-hot
-    labels t; each sum is over the labelled pixels of all frames of all ranks.
-    Source: uzh-rpg/ess, utils/loss_functions.py, `DiceLoss`.
+    Per class it is 1 - (2 sum(p t) + 1) / (sum(p^2 + t^2) + 1) with softmax probabilities p and
+    one-hot labels t; each sum is over the labelled pixels of all frames of all ranks. Source:
+    uzh-rpg/ess, utils/loss_functions.py, `DiceLoss`.
 
     Args:
         logits: (N, classes, H, W) float.
@@ -91,7 +91,9 @@ class SegmentationModel(Network):
     @in_fp32
     def _losses(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
         inputs, targets = logits, labels.long()
-        if torch.are_deterministic_algorithms_enabled():  # CUDA's loss over maps is not deterministic
+        if (
+            torch.are_deterministic_algorithms_enabled()
+        ):  # CUDA's loss over maps is not deterministic
             inputs, targets = logits.movedim(1, -1).flatten(0, -2), targets.flatten()
         ce = cross_entropy(inputs, targets, ignore_index=IGNORE, reduction="sum")
         ce = global_mean(ce, (labels != IGNORE).sum())
@@ -101,7 +103,10 @@ class SegmentationModel(Network):
     def outputs(self, features: list[Tensor], size: Sequence[int]) -> Tensor:
         """Logits (L, classes, H, W)."""
         padded = [4 * side for side in features[0].shape[-2:]]  # at stride 4
-        return crop(interpolate(self.head(features).float(), padded, mode="bilinear", align_corners=False), size)
+        return crop(
+            interpolate(self.head(features).float(), padded, mode="bilinear", align_corners=False),
+            size,
+        )
 
     @staticmethod
     def answer(outputs: Tensor) -> Tensor:
@@ -111,7 +116,8 @@ class SegmentationModel(Network):
 
 States = tuple[BackboneState, ...]
 # Scales of the views of an image, each with and without mirroring; "ecddp" has those of
-# Yan98/Event-Camera-Data-Dense-Pre-training, eval_seg.py, which first resizes DSEC's 440 rows to 448.
+# Yan98/Event-Camera-Data-Dense-Pre-training, eval_seg.py, which first resizes DSEC's 440 rows to
+# 448.
 VIEWS: dict[str, tuple[float, ...]] = {"none": (), "flip": (1.0,), "ecddp": (1.0, 1.5, 2.0)}
 
 
@@ -124,16 +130,21 @@ class AveragedViews:
     """
 
     def __init__(self, model: SegmentationModel, scales: Sequence[float], size: Size) -> None:
-        self._model, self._views = model, list[tuple[Backbone, Size, bool]]()  # backbone, size in px, mirrored
+        # backbone, size in px, mirrored
+        self._model, self._views = model, list[tuple[Backbone, Size, bool]]()
         for scale in scales:
             seen = (round(scale * size[0]), round(scale * size[1]))
             backbone = resized(model.backbone, padded_size(*seen))
             self._views += [(backbone, seen, mirrored) for mirrored in (False, True)]
 
-    def predict(self, histograms: Tensor, state: States | None, label_place: Tensor) -> tuple[Tensor | None, States]:
+    def predict(
+        self, histograms: Tensor, state: States | None, label_place: Tensor
+    ) -> tuple[Tensor | None, States]:
         """Mean logits (L, classes, H, W) of the segments at label_place (L, 2), lane and segment, and the states."""
         logits, states = [], []
-        for (backbone, size, mirrored), before in zip(self._views, state or [None] * len(self._views), strict=True):
+        for (backbone, size, mirrored), before in zip(
+            self._views, state or [None] * len(self._views), strict=True
+        ):
             seen = histograms.flip(-1) if mirrored else histograms
             if histograms.shape[-2:] != size:
                 frames = seen.flatten(0, 1).float()
@@ -163,10 +174,14 @@ class SegmentationTask(Task):
 
     @classmethod
     def network(cls, settings: Finetuning, backbone: Backbone) -> SegmentationModel:
-        return SegmentationModel(backbone, len(settings.classes), build(SegmentationHead, settings.head, "head"))
+        return SegmentationModel(
+            backbone, len(settings.classes), build(SegmentationHead, settings.head, "head")
+        )
 
     @classmethod
-    def player(cls, settings: Finetuning, model: Any, spec: HistogramSpec, size: Size, device: torch.device) -> Player:
+    def player(
+        cls, settings: Finetuning, model: Any, spec: HistogramSpec, size: Size, device: torch.device
+    ) -> Player:
         scales = VIEWS[settings.test_time_augmentation]
         views = AveragedViews(model, scales, size) if scales else model
         return super().player(settings, views, spec, size, device)

@@ -19,8 +19,8 @@ KEEP = 2
 def save_checkpoint(folder: Path, step: int, content: dict[str, Any]) -> Path:
     """Write the checkpoint of `step`; keep it and the one before it, and delete all others.
 
-    The content consists of tensors, numbers, strings, and dicts, lists and tuples of them. If writing fails, older
-    checkpoints are kept.
+    The content consists of tensors, numbers, strings, and dicts, lists and tuples of them. If
+    writing fails, older checkpoints are kept.
     """
     path = folder / f"step-{step:09d}.pt"
     buffer = io.BytesIO()
@@ -54,7 +54,8 @@ def _is_intact(path: Path) -> bool:
     # A damaged archive can raise any exception.
     with suppress(Exception), zipfile.ZipFile(path) as archive:
         if archive.testzip() is None:
-            with suppress(pickle.UnpicklingError):  # whole, but with other objects: `read_checkpoint` refuses it
+            # whole, but with other objects: `read_checkpoint` refuses it
+            with suppress(pickle.UnpicklingError):
                 # Fails if the archive's directory is damaged where `testzip` does not look.
                 torch.load(path, map_location="cpu", weights_only=True, mmap=True)
             return True

@@ -22,7 +22,8 @@ from tespec.models.layers import allow_tf32
 
 OptimisationT = TypeVar("OptimisationT", bound=Optimisation)
 PORT = "29500"  # torch's default
-# Environment variables of rank, world size and local rank by launcher; of alternatives, the first that is set is used.
+# Environment variables of rank, world size and local rank by launcher; of alternatives, the first
+# that is set is used.
 LAUNCHERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "pytorch": (("RANK",), ("WORLD_SIZE",), ("LOCAL_RANK",)),
     "slurm": (("SLURM_PROCID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_LOCALID",)),
@@ -32,9 +33,9 @@ LAUNCHERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
 def be_deterministic(wanted: bool, device: torch.device) -> None:
     """Restrict torch to deterministic algorithms (operations without one then raise), or lift the restriction.
 
-    Without it, a GPU is as fast as possible: float32 matrix products and convolutions use TF32, except in losses, and
-    each convolution uses the algorithm that benchmarked fastest. Call this before any work on a GPU, since cuBLAS reads
-    its environment variable on first use.
+    Without it, a GPU is as fast as possible: float32 matrix products and convolutions use TF32,
+    except in losses, and each convolution uses the algorithm that benchmarked fastest. Call this
+    before any work on a GPU, since cuBLAS reads its environment variable on first use.
     """
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -48,13 +49,14 @@ def be_deterministic(wanted: bool, device: torch.device) -> None:
 def denormals_flushed() -> Iterator[None]:
     """Flush denormal floats to 0 on the CPU inside the block.
 
-    Numbers below 1.2e-38 take a processor a hundred times as long as others, and shifted-window attention has many of
-    them: it adds -100 between windows that must not attend to each other, and exp(-100) is 3.7e-44. Added to any other
-    number they change no digit. Threads that torch starts inside the block inherit the mode and keep it, so enter the
-    block before torch starts any.
+    Numbers below 1.2e-38 take a processor a hundred times as long as others, and shifted-window
+    attention has many of them: it adds -100 between windows that must not attend to each other, and
+    exp(-100) is 3.7e-44. Added to any other number they change no digit. Threads that torch starts
+    inside the block inherit the mode and keep it, so enter the block before torch starts any.
     """
     for kind in (np.float16, np.float32, np.float64):
-        np.finfo(kind)  # cached here: a first call inside the block would warn about missing denormals
+        # cached here: a first call inside the block would warn about missing denormals
+        np.finfo(kind)
     torch.set_flush_denormal(True)
     try:
         yield
@@ -96,7 +98,11 @@ def choose_device(name: str | None) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"--device {name}", "is not supported", "use cpu, cuda or cuda:N")
     if device.type == "cuda" and not (device.index or 0) < torch.cuda.device_count():
-        there = f"{torch.cuda.device_count()} GPUs" if torch.cuda.is_available() else "no GPU that torch can use"
+        there = (
+            f"{torch.cuda.device_count()} GPUs"
+            if torch.cuda.is_available()
+            else "no GPU that torch can use"
+        )
         raise UserError(f"--device {name}", f"this machine has {there}", "omit --device or use cpu")
     return device
 
@@ -109,9 +115,9 @@ def describe(device: torch.device) -> str:
 def available_memory(device: torch.device, root: Path = Path("/")) -> float:
     """Memory that this process can still allocate on a device.
 
-    On a GPU, this is free memory and what torch's allocator holds unused. On a CPU, it is the smallest of the memory
-    that Linux counts as available and the rest of each cgroup limit (v1 and v2), where the cache of files counts as
-    free.
+    On a GPU, this is free memory and what torch's allocator holds unused. On a CPU, it is the
+    smallest of the memory that Linux counts as available and the rest of each cgroup limit (v1 and
+    v2), where the cache of files counts as free.
 
     Args:
         device: the device.
@@ -141,8 +147,14 @@ def _rest_of_cgroup(folder: Path) -> float:
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),  # v1
     ):
         with suppress(OSError, KeyError, ValueError):  # "max": no limit
-            fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            return int((folder / limit).read_text()) - int((folder / usage).read_text()) + int(fields[cache])
+            fields = dict(
+                line.split() for line in (folder / "memory.stat").read_text().splitlines()
+            )
+            return (
+                int((folder / limit).read_text())
+                - int((folder / usage).read_text())
+                + int(fields[cache])
+            )
     return float("inf")
 
 
@@ -152,7 +164,9 @@ def with_precision(settings: OptimisationT, device: torch.device) -> Optimisatio
     if precision == "auto":
         precision = "bf16" if device.type == "cuda" else "fp32"
     if precision != "fp32" and device.type == "cpu":
-        raise UserError("optimisation.precision", f"{precision} is not available on a CPU", "use fp32 or auto")
+        raise UserError(
+            "optimisation.precision", f"{precision} is not available on a CPU", "use fp32 or auto"
+        )
     return replace(settings, precision=precision)
 
 
@@ -169,7 +183,8 @@ def starting(launcher: str, environment: Mapping[str, str]) -> list[str]:
 def launched(launcher: str, device: str | None) -> Iterator[None]:
     """Join the processes that `launcher` started into one group inside the block; each takes a GPU, or all the CPU.
 
-    NCCL refuses to start if two processes take the same GPU. `launcher` is "none" or one of `LAUNCHERS`.
+    NCCL refuses to start if two processes take the same GPU. `launcher` is "none" or one of
+    `LAUNCHERS`.
     """
     if launcher == "none":
         if os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ:
@@ -178,13 +193,17 @@ def launched(launcher: str, device: str | None) -> Iterator[None]:
         yield
         return
     if launcher not in LAUNCHERS:
-        raise UserError(f"--launcher {launcher}", "unknown launcher", suggest(launcher, ["none", *LAUNCHERS]))
+        raise UserError(
+            f"--launcher {launcher}", "unknown launcher", suggest(launcher, ["none", *LAUNCHERS])
+        )
     meeting = torch_environment(launcher, os.environ)
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if device not in (None, "cpu", "cuda"):
         raise UserError(f"--device {device}", "each process uses its own GPU", "omit --device")
     if launcher == "slurm" and device != "cpu" and not on_gpu:
-        raise UserError(f"--launcher {launcher}", "no GPU is available", "request GPUs, or use --device cpu")
+        raise UserError(
+            f"--launcher {launcher}", "no GPU is available", "request GPUs, or use --device cpu"
+        )
     os.environ.update(meeting)
     # With "spawn", every worker would load all indices again.
     if multiprocessing.get_start_method(allow_none=True) is None:
@@ -203,16 +222,24 @@ def launched(launcher: str, device: str | None) -> Iterator[None]:
 def torch_environment(launcher: str, environment: Mapping[str, str]) -> dict[str, str]:
     """RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT for `torch.distributed`.
 
-    Address and port are kept if the environment sets them. Otherwise SLURM processes meet on the first machine of their
-    step, at a port derived from the job id so that jobs on the same machine do not collide.
+    Address and port are kept if the environment sets them. Otherwise SLURM processes meet on the
+    first machine of their step, at a port derived from the job id so that jobs on the same machine
+    do not collide.
     """
-    found, how = {}, "start with srun" if launcher == "slurm" else "start with torchrun --nproc-per-node N"
+    found, how = (
+        {},
+        "start with srun" if launcher == "slurm" else "start with torchrun --nproc-per-node N",
+    )
     for name, others in zip(("RANK", "WORLD_SIZE", "LOCAL_RANK"), LAUNCHERS[launcher], strict=True):
         there = [environment[other] for other in others if other in environment]
         if not there:
             raise UserError(f"--launcher {launcher}", f"{others[0]} is not set", how)
         found[name] = there[0]
-    hosts = environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_NODELIST")) if launcher == "slurm" else None
+    hosts = (
+        environment.get("SLURM_STEP_NODELIST", environment.get("SLURM_NODELIST"))
+        if launcher == "slurm"
+        else None
+    )
     address = environment.get("MASTER_ADDR", first_host(hosts) if hosts else None)
     if address is None:
         what = "MASTER_ADDR is not set, so the processes cannot find each other"

@@ -18,15 +18,17 @@ def build_optimizer(model: nn.Module, settings: Optimisation) -> torch.optim.Opt
     """Build the optimizer in its fused form, which accepts `found_inf` and is many times as fast; unfused on meta."""
     fused = not any(each.is_meta for each in model.parameters())
     kind = getattr(torch.optim, settings.optimizer)
-    return kind(parameter_groups(model, settings), lr=settings.peak_lr, betas=settings.betas, fused=fused)
+    return kind(
+        parameter_groups(model, settings), lr=settings.peak_lr, betas=settings.betas, fused=fused
+    )
 
 
 def learning_rate(settings: Optimisation, step: int) -> float:
     """Compute the learning rate of a step: linear warm-up to the peak, then decay by the schedule.
 
-    With "linear", "exponential" and "cosine", the rate starts at `peak_lr / start_divisor` (c1), peaks after the
-    warm-up and ends, at the last step, at `peak_lr / end_divisor` (c2); see the paper, appendix
-    "Implementation Settings". Other schedules count steps as their publications do:
+    With "linear", "exponential" and "cosine", the rate starts at `peak_lr / start_divisor` (c1),
+    peaks after the warm-up and ends, at the last step, at `peak_lr / end_divisor` (c2); see the
+    paper, appendix "Implementation Settings". Other schedules count steps as their publications do:
 
     - "cosine_dino": facebookresearch/dino, utils.py, cosine_scheduler (copied by MEM and CM3AE)
     - "cosine_moco": facebookresearch/moco-v3, main_moco.py, adjust_learning_rate (ECDP, ECDDP)
@@ -62,24 +64,29 @@ def learning_rate(settings: Optimisation, step: int) -> float:
 def weight_decay(settings: Optimisation, step: int) -> float:
     """Weight decay of `step` (0-based): half a cosine over the complete training, warm-up included.
 
-    As in Yan98/Event-Camera-Data-Dense-Pre-training, trainer/pretrain_trainer.py; constant if both ends are equal.
+    As in Yan98/Event-Camera-Data-Dense-Pre-training, trainer/pretrain_trainer.py; constant if both
+    ends are equal.
     """
     decay = settings.weight_decay
-    return decay.end + (decay.start - decay.end) * (1 + math.cos(math.pi * step / settings.steps)) / 2
+    return (
+        decay.end + (decay.start - decay.end) * (1 + math.cos(math.pi * step / settings.steps)) / 2
+    )
 
 
 def parameter_groups(model: nn.Module, settings: Optimisation) -> list[dict[str, Any]]:
     """Split the trained parameters into groups for torch's optimizers, in the model's order.
 
-    Each group has `lr_share`, its factor on the learning rate, and `decays`, whether weight decay applies. Exempt can
-    be "vectors", as in microsoft/Swin-Transformer, optimizer.py (one dimension, or a name ending in
-    ".bias"), "later_vectors" (the same without the patch embedding's), and "positions" (a name
-    containing one of a backbone's `position_tables`).
+    Each group has `lr_share`, its factor on the learning rate, and `decays`, whether weight decay
+    applies. Exempt can be "vectors", as in microsoft/Swin-Transformer, optimizer.py (one dimension,
+    or a name ending in ".bias"), "later_vectors" (the same without the patch embedding's), and
+    "positions" (a name containing one of a backbone's `position_tables`).
     """
     tables = {name for module in model.modules() for name in getattr(module, "position_tables", ())}
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     if settings.patch_embed_lr != 1 and not any(PATCH_EMBED in name for name in trained):
-        raise UserError("optimisation.patch_embed_lr", "the network has no patch embedding", "set it to 1")
+        raise UserError(
+            "optimisation.patch_embed_lr", "the network has no patch embedding", "set it to 1"
+        )
     exempt = settings.weight_decay.exempt
     groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in trained.items():
@@ -90,7 +97,10 @@ def parameter_groups(model: nn.Module, settings: Optimisation) -> list[dict[str,
         decays = not any(kinds[kind] for kind in exempt)
         share = settings.patch_embed_lr if stem else 1.0
         groups.setdefault((decays, share), []).append(parameter)
-    return [{"params": each, "decays": decays, "lr_share": share} for (decays, share), each in groups.items()]
+    return [
+        {"params": each, "decays": decays, "lr_share": share}
+        for (decays, share), each in groups.items()
+    ]
 
 
 def clip(parameters: Sequence[nn.Parameter], rule: Clip) -> None:

@@ -33,24 +33,29 @@ HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def not_finite(loss: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
     """1.0 if the loss or a gradient is infinite or NaN, else 0.0, as a float32 scalar on the loss's device."""
     # Maximum norm: a sum of squares overflows long before its terms do.
-    largest = get_total_norm([each.grad for each in parameters if each.grad is not None], float("inf"))
-    return (~torch.isfinite(torch.stack([loss.detach().float(), largest.to(loss.device).float()])).all()).float()
+    largest = get_total_norm(
+        [each.grad for each in parameters if each.grad is not None], float("inf")
+    )
+    return (
+        ~torch.isfinite(torch.stack([loss.detach().float(), largest.to(loss.device).float()])).all()
+    ).float()
 
 
 class Trainer:
     """Trainer of `model` on the batches of `steps`, whose item k is the batch of step k.
 
     Each rank trains on its micro-batches of a batch (see `MicroBatches`). Their gradients are
-    averaged, weighed by the number of elements of each loss (`tespec.core.distributed.global_mean`),
-    and averaged over the ranks in the last backward pass of a step. All randomness comes from
-    generators seeded by (seed, step), so a run resumed at step k draws the same numbers as an
-    uninterrupted one. A step with a non-finite loss or gradient changes no weight.
+    averaged, weighed by the number of elements of each loss
+    (`tespec.core.distributed.global_mean`), and averaged over the ranks in the last backward pass
+    of a step. All randomness comes from generators seeded by (seed, step), so a run resumed at step
+    k draws the same numbers as an uninterrupted one. A step with a non-finite loss or gradient
+    changes no weight.
 
-    The model has `loss(batch, state)`, which returns the losses by name ("loss" is minimised) and the detached state.
-    Its `before_step(progress)`, if defined, is called before gradients are clipped, for example to
-    drop some, and its `after_step(progress)` after each optimizer step, for example for an EMA, and
-    then `after_train_iter(trainer, step, batch, losses)` of each hook. `workers` is as in
-    `load_batches`.
+    The model has `loss(batch, state)`, which returns the losses by name ("loss" is minimised) and
+    the detached state. Its `before_step(progress)`, if defined, is called before gradients are
+    clipped, for example to drop some, and its `after_step(progress)` after each optimizer step, for
+    example for an EMA, and then `after_train_iter(trainer, step, batch, losses)` of each hook.
+    `workers` is as in `load_batches`.
     """
 
     def __init__(
@@ -83,13 +88,18 @@ class Trainer:
         """Train until the last step of the settings."""
         self.model.train()
         first, last = (step * self.accumulate for step in (self.step, self.settings.steps))
-        batches = load_batches(self._steps, first, last, self._workers, pin=self.device.type == "cuda")
+        batches = load_batches(
+            self._steps, first, last, self._workers, pin=self.device.type == "cuda"
+        )
         note = ""
         with progress("training", "steps", self.step) as advance:
             while waiting := list(islice(batches, self.accumulate)):
                 # Copies overlap with computation.
                 micro_batches = [
-                    {name: values.to(self.device, non_blocking=True) for name, values in batch.items()}
+                    {
+                        name: values.to(self.device, non_blocking=True)
+                        for name, values in batch.items()
+                    }
                     for batch in waiting
                 ]
                 losses = self.train_step(*micro_batches)
@@ -103,7 +113,10 @@ class Trainer:
 
     def train_step(self, *batches: Batch) -> dict[str, Tensor]:
         """Do one optimizer step on this rank's micro-batches, which are on the device, and return the losses."""
-        rate, decay = learning_rate(self.settings, self.step), weight_decay(self.settings, self.step)
+        rate, decay = (
+            learning_rate(self.settings, self.step),
+            weight_decay(self.settings, self.step),
+        )
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["lr_share"]
             group["weight_decay"] = decay if group["decays"] else 0.0
@@ -118,7 +131,9 @@ class Trainer:
         losses = dict(zip(losses, (means / world_size()).unbind(), strict=True))
         # Scaled gradients may overflow: the scaler then skips the step and lowers its scale.
         wrong = not_finite(losses["loss"], () if self.scaler.is_enabled() else self._trained)
-        self._first_wrong = self._first_wrong.masked_fill((wrong > 0) & (self._first_wrong == NONE_YET), self.step)
+        self._first_wrong = self._first_wrong.masked_fill(
+            (wrong > 0) & (self._first_wrong == NONE_YET), self.step
+        )
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
         elif self.device.type != "meta":  # which has no fused optimizer
@@ -150,20 +165,23 @@ class Trainer:
             number of elements and mean losses including this micro-batch, and the state after it.
         """
         part, parts = rank() * self.accumulate + number, world_size() * self.accumulate
-        # Part 0 draws the same numbers as a single process; others have their own seed, unless the model shares one.
+        # Part 0 draws the same numbers as a single process; others have their own seed, unless the
+        # model shares one.
         own = () if part == 0 or getattr(self.model, "shared_rng", False) else ("part", part)
         seed_everything(derive(self._seed, "step", self.step, *own))
         half = HALF.get(self.settings.precision)
         exchanged = number == self.accumulate - 1 or world_size() == 1
         counts: list[Tensor] = []
-        # The backward pass is inside the block: stages that it recomputes must draw for the same part of the batch.
+        # The backward pass is inside the block: stages that it recomputes must draw for the same
+        # part of the batch.
         with (
             rank_computes(part=(part, parts), counts=counts),
             nullcontext() if exchanged else self._replica.no_sync(),
         ):
             with torch.autocast(self.device.type, dtype=half) if half else nullcontext():
                 losses, state = self._replica(batch, self.states[number])
-            # A loss without `global_mean` counts as one element; a mean over none is a sum divided by 1.
+            # A loss without `global_mean` counts as one element; a mean over none is a sum divided
+            # by 1.
             elements = counts[0] if counts else torch.ones_like(before)
             after = before + elements
             weight = (elements.clamp(min=1) / after.clamp(min=1)).float()
@@ -171,11 +189,13 @@ class Trainer:
             if number:
                 gradients = [each.grad for each in self._trained if each.grad is not None]
                 torch._foreach_mul_(gradients, weight_before)
-            # The losses' backward pass is in float32 too; TF32 makes no difference to layers in half precision.
+            # The losses' backward pass is in float32 too; TF32 makes no difference to layers in
+            # half precision.
             with without_tf32() if half else nullcontext():
                 self.scaler.scale(losses["loss"] * weight).backward()
         means = {
-            name: weight * value.detach() + weight_before * means.get(name, 0.0)  # of this step so far
+            # of this step so far
+            name: weight * value.detach() + weight_before * means.get(name, 0.0)
             for name, value in losses.items()
         }
         return after, means, state
@@ -184,18 +204,22 @@ class Trainer:
     def is_sync_step(self) -> bool:
         """Whether this step waits for the device and the other ranks, for example for a check or a checkpoint.
 
-        On a CPU this costs nothing, so every step does. Elsewhere the last step does, and one per `SYNC_EVERY` backward
-        passes.
+        On a CPU this costs nothing, so every step does. Elsewhere the last step does, and one per
+        `SYNC_EVERY` backward passes.
         """
         every = max(1, SYNC_EVERY // self.accumulate)
-        return self.device.type == "cpu" or self.step % every == 0 or self.step == self.settings.steps
+        return (
+            self.device.type == "cpu" or self.step % every == 0 or self.step == self.settings.steps
+        )
 
     def require_finite(self) -> None:
         """Raise a `UserError` if a step so far was non-finite."""
         step = int(self._first_wrong.item())
         if step == NONE_YET:
             return
-        recordings = sorted({name for names in all_gather(self._steps.names(step)) for name in names})
+        recordings = sorted(
+            {name for names in all_gather(self._steps.names(step)) for name in names}
+        )
         on = f" on {', '.join(recordings)}" if recordings else ""
         what = f"the loss or a gradient is not finite{on}; the weights are unchanged, and older checkpoints are kept"
         raise UserError(f"step {step}", what, "lower optimisation.peak_lr")
@@ -245,22 +269,37 @@ class LossModule(nn.Module):
         """Return the losses of a micro-batch by name, and the state after it."""
         returned = self.network.loss(batch, state)
         where = f"{type(self.network).__name__}.loss"
-        if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], dict)):
-            raise UserError(where, "does not return losses by name and a state", 'return {"loss": loss, ...}, state')
+        if not (
+            isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], dict)
+        ):
+            raise UserError(
+                where,
+                "does not return losses by name and a state",
+                'return {"loss": loss, ...}, state',
+            )
         losses, after = returned
         if (loss := losses.get("loss")) is None or loss.dim() != 0:
-            raise UserError(where, 'returns no scalar tensor "loss"', "return the mean over the batch under this name")
+            raise UserError(
+                where,
+                'returns no scalar tensor "loss"',
+                "return the mean over the batch under this name",
+            )
         if any(each.requires_grad for each in tree_leaves(after) if isinstance(each, Tensor)):
-            raise UserError(where, "returns a state with gradients", "return detach(state), of tespec.models.backbone")
+            raise UserError(
+                where,
+                "returns a state with gradients",
+                "return detach(state), of tespec.models.backbone",
+            )
         return losses, after
 
 
 def wrap_ddp(network: nn.Module) -> nn.Module:
     """Wrap the loss of a network; with more than one rank, the backward pass averages its gradients over the ranks.
 
-    The network's batch normalisation layers are synchronised in place; parameters, buffers and their names stay.
-    Each trained parameter must get a gradient in every step on every rank. A network that cannot guarantee this sets
-    `unused_parameters = True`: a gradient missing on one rank then counts as zero, and every step waits for the device.
+    The network's batch normalisation layers are synchronised in place; parameters, buffers and
+    their names stay. Each trained parameter must get a gradient in every step on every rank. A
+    network that cannot guarantee this sets `unused_parameters = True`: a gradient missing on one
+    rank then counts as zero, and every step waits for the device.
     """
     for each in network.modules():
         if hidden := [name for name, _ in each.named_children() if hasattr(type(each), name)]:

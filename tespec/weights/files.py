@@ -49,7 +49,8 @@ class Unread:
     __setstate__ = __init__
 
 
-# Settings that training scripts save with the weights: read as plain values, without importing their classes.
+# Settings that training scripts save with the weights: read as plain values, without importing
+# their classes.
 NUMPY = ("dtype", "ndarray", *(f"{core}.multiarray.{name}" for core in ("core", "_core")
                                for name in ("scalar", "_reconstruct")))  # fmt: skip
 HARMLESS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
@@ -66,15 +67,25 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
             warnings.simplefilter("ignore")  # torch warns if damage looks like an old file
             content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a dozen types, depending on where a damaged file ends
-        found = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
+        found = (
+            re.search(r"GLOBAL (\S+)", str(error))
+            if isinstance(error, pickle.UnpicklingError)
+            else None
+        )
         what = f"not a readable torch file ({type(error).__name__})"
         if found:
             what = f"holds more than plain tensors ({found[1]}), and loading it could run code"
         raise UserError(path, what, "copy it again, or export it as safetensors") from error
     while isinstance(content, Mapping):
-        inner = next((content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
+        inner = next(
+            (content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)), None
+        )
         if inner is None:
-            return {name: each for name, each in content.items() if isinstance(name, str) and isinstance(each, Tensor)}
+            return {
+                name: each
+                for name, each in content.items()
+                if isinstance(name, str) and isinstance(each, Tensor)
+            }
         content = inner
     raise UserError(path, "holds no state dict", "give a file of model weights")
 
@@ -82,13 +93,16 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
 def write_weights(path: Path, tensors: Mapping[str, Tensor], recipe: Mapping[str, Any]) -> str:
     """Atomically write tensors and the recipe that made them to a safetensors file, and return its SHA-256."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    # A single entry: safetensors writes multiple ones in random order, so equal weights would get different hashes.
+    # A single entry: safetensors writes multiple ones in random order, so equal weights would get
+    # different hashes.
     metadata = {RECIPE_KEY: json.dumps(recipe, sort_keys=True)}
     try:
         with whole_file(path) as unfinished:
             save_file(plain, unfinished, metadata=metadata)
     except SafetensorError as error:
-        raise UserError(path, f"cannot be written ({error})", "choose another folder, or free disk space") from error
+        raise UserError(
+            path, f"cannot be written ({error})", "choose another folder, or free disk space"
+        ) from error
     return sha256_of(path)
 
 
@@ -97,7 +111,9 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors, recipe = read_tensors(path)
     for name, tensor in tensors.items():
         if problem := problem_of(tensor, tensor):
-            raise UserError(path, f"{name} {problem}", "use an earlier checkpoint that is not quantised")
+            raise UserError(
+                path, f"{name} {problem}", "use an earlier checkpoint that is not quantised"
+            )
     return tensors, recipe
 
 
@@ -116,9 +132,14 @@ def problem_of(tensor: Tensor | None, target: Tensor) -> str:
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read the tensors of a weights file to the CPU, and its recipe, {} if it was not written by this harness.
 
-    Suffix and first bytes determine the file type; tensors of a torch file may be nested under keys of `WRAPPERS`.
+    Suffix and first bytes determine the file type; tensors of a torch file may be nested under keys
+    of `WRAPPERS`.
     """
-    tensors, recipe = _open_safetensors(path, with_tensors=True) if _is_safetensors(path) else (_read_torch(path), {})
+    tensors, recipe = (
+        _open_safetensors(path, with_tensors=True)
+        if _is_safetensors(path)
+        else (_read_torch(path), {})
+    )
     if not tensors:
         raise UserError(path, "holds no tensors", "give a file of model weights")
     return tensors, recipe
@@ -136,10 +157,16 @@ def _is_safetensors(path: Path) -> bool:
         with regular_file(path).open("rb") as file:
             start = file.read(9)
     except OSError as error:
-        what = "no such weights file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        what = (
+            "no such weights file"
+            if isinstance(error, FileNotFoundError)
+            else f"cannot be read ({error.strerror})"
+        )
         raise UserError(path, what, "check the path to the weights") from error
     # Eight bytes of length, then a JSON object; a torch file is a zip archive or a pickle.
-    return path.suffix == ".safetensors" or (start[8:] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000)
+    return path.suffix == ".safetensors" or (
+        start[8:] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000
+    )
 
 
 def _open_safetensors(path: Path, with_tensors: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -149,10 +176,14 @@ def _open_safetensors(path: Path, with_tensors: bool) -> tuple[dict[str, Tensor]
             tensors = {name: file.get_tensor(name) for name in file.keys()} if with_tensors else {}  # noqa: SIM118
         recipe = json.loads(metadata.get(RECIPE_KEY, "{}"))
     except (SafetensorError, *UNREADABLE, AttributeError) as error:
-        raise UserError(path, f"not a readable safetensors file ({error})", "copy or write it again") from error
+        raise UserError(
+            path, f"not a readable safetensors file ({error})", "copy or write it again"
+        ) from error
     if not isinstance(recipe, dict):
         raise UserError(path, "its recipe is not a mapping", "write the file again")
-    named = {field.name: recipe[field.name] for field in fields(Architecture) if field.name in recipe}
+    named = {
+        field.name: recipe[field.name] for field in fields(Architecture) if field.name in recipe
+    }
     build(Architecture, named, f"{path}: recipe")
     return tensors, recipe
 
@@ -162,5 +193,7 @@ def state_sha256(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name}|{tuple(tensor.shape)}|{tensor.dtype}\n".encode())
-        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+        digest.update(
+            tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
+        )
     return digest.hexdigest()

@@ -1,8 +1,8 @@
 """Formats of published checkpoints: how to recognise them and to rename their tensors.
 
-Layouts: microsoft/Swin-Transformer, SwinTransformer/Transformer-SSL, Yan98/Event-Camera-Data-Pre-training and -Dense-,
-huggingface/pytorch-image-models; TESPEC's as pabloseijo/event-penguins-optimization loads it; unsupported: Lqm26/STP,
-BIT-Vision/EventPretrain.
+Layouts: microsoft/Swin-Transformer, SwinTransformer/Transformer-SSL,
+Yan98/Event-Camera-Data-Pre-training and -Dense-, huggingface/pytorch-image-models; TESPEC's as
+pabloseijo/event-penguins-optimization loads it; unsupported: Lqm26/STP, BIT-Vision/EventPretrain.
 """
 
 import re
@@ -20,7 +20,8 @@ from tespec.models.backbone import architectures
 Rename = tuple[str, str]  # pattern of a full tensor name, and its replacement
 
 BLOCK = r"layers[._]\d+\.blocks\.\d+\.attn\.qkv\.weight"  # in every Swin Transformer
-# A Lightning module holds a model, which holds the encoder; the file may have been saved at any of these levels.
+# A Lightning module holds a model, which holds the encoder; the file may have been saved at any of
+# these levels.
 LEVEL = r"(?:(?:model\.)?encoder\.)?"
 SWIN_STEM, RESNET_STEM = "swin.patch_embed.proj.weight", "resnet.conv1.weight"
 IMAGENET = (224, 224)
@@ -30,7 +31,10 @@ IMAGES = (1, 3)  # channels of an image
 def swin_names(prefix: str = "") -> tuple[Rename, ...]:
     """Renames of a Swin Transformer under a prefix, without its buffers, final norm and classifier."""
     return (
-        (rf"{prefix}layers[._](\d+)\.(?!.*(?:relative_position_index|attn_mask)$)(.*)", r"swin.layers.\1.\2"),
+        (
+            rf"{prefix}layers[._](\d+)\.(?!.*(?:relative_position_index|attn_mask)$)(.*)",
+            r"swin.layers.\1.\2",
+        ),
         (rf"{prefix}(patch_embed\..*|absolute_pos_embed)", r"swin.\1"),
     )
 
@@ -42,8 +46,10 @@ class CheckpointFormat:
     name: str  # in reports and records
     title: str  # in messages
     marks: tuple[str, ...]  # patterns that recognise it: each must match a full tensor name
-    renames: tuple[Rename, ...] = swin_names()  # the first match applies; names without a match are dropped
-    stem: str | None = SWIN_STEM  # convolution to repeat over more input channels; None: channels must match
+    # the first match applies; names without a match are dropped
+    renames: tuple[Rename, ...] = swin_names()
+    # convolution to repeat over more input channels; None: channels must match
+    stem: str | None = SWIN_STEM
     sensor: tuple[int, int] | None = IMAGENET  # training resolution (rows, columns) in px
     has_lstms: bool | None = False  # None: the recipe in the file tells
     data: str = ""  # pre-training data set, as named in tables; "" if unknown
@@ -57,7 +63,8 @@ OWN = CheckpointFormat(
 )  # fmt: skip
 RELEASE_NAMES = (
     *swin_names(rf"{LEVEL}pure_backbone\."),
-    # The gates are in the order of `tespec.models.backbone.ConvLstm`: forget, input, output, cell input.
+    # The gates are in the order of `tespec.models.backbone.ConvLstm`: forget, input, output, cell
+    # input.
     (rf"{LEVEL}lstm_blocks\.(\d+)\.conv1x1\.(.*)", r"lstms.\1.gates.\2"),
     (rf"{LEVEL}lstm_blocks\.(.*)", r"lstms.\1"),
 )
@@ -70,8 +77,9 @@ FORMATS = (
     CheckpointFormat("moby", "MoBY's online encoder, a Swin Transformer",
                      (rf"encoder\.{BLOCK}", r"(encoder_k\.|projector\.|projector_k\.|predictor\.|queue).*"), ENCODER,
                      data="ImageNet-1k"),
-    # The authors fine-tune the student (load_teacher: false) without its patch embedding of 6 channels. Here it is
-    # repeated over more channels, as in TESPEC's comparison. The size is img_size in config/pretrain/swin_small.yml.
+    # The authors fine-tune the student (load_teacher: false) without its patch embedding of 6
+    # channels. Here it is repeated over more channels, as in TESPEC's comparison. The size is
+    # img_size in config/pretrain/swin_small.yml.
     CheckpointFormat("ecddp", "ECDDP's student, a Swin Transformer", (rf"student\.backbone\.{BLOCK}",),
                      swin_names(r"student\.backbone\."), sensor=(192, 192), data="E-TartanAir"),
     CheckpointFormat("swin-microsoft", "Swin Transformer with tensor names of Microsoft or timm before 0.8",
@@ -87,15 +95,27 @@ FORMATS = (
 VIT = r"blocks\.\d+\.attn\.qkv\.weight"
 SWAPPED = "; the links of DeiT-S and Swin-T in MoBY's README are swapped"
 UNSUPPORTED = (
-    (r"(.*\.)?swin_block\.\d+\..*", "is EventPretrain's Swin Transformer, whose blocks have a different layout"),
+    (
+        r"(.*\.)?swin_block\.\d+\..*",
+        "is EventPretrain's Swin Transformer, whose blocks have a different layout",
+    ),
     (r"(.*\.)?temporal_block\d\..*", "is STP's stem for a frozen image network, not a backbone"),
-    (rf"encoder\.{BLOCK}", "holds a Swin Transformer as its encoder, but no key that identifies the method"),
+    (
+        rf"encoder\.{BLOCK}",
+        "holds a Swin Transformer as its encoder, but no key that identifies the method",
+    ),
     (r"(.*\.)?event_head\.weight", "is ECDP's ViT-S, not its ResNet-50"),
     (rf"encoder\.{VIT}", f"is MoBY's DeiT-S{SWAPPED}"),
-    (r"rel_pos_bias\.relative_position_bias_table|blocks\.\d+\.attn\.q_bias", "is the ViT of MEM or BEiT"),
+    (
+        r"rel_pos_bias\.relative_position_bias_table|blocks\.\d+\.attn\.q_bias",
+        "is the ViT of MEM or BEiT",
+    ),
     (r"codebook\.weight", "is MEM's tokenizer, an autoencoder, not a backbone"),
     (rf"(.*\.)?(event|rgb)_{VIT}", "is CM3AE's pair of ViTs for events and frames"),
-    (rf"(?!.*layers[._]\d)(.*\.)?{VIT}", f"is a vision transformer without stages (ViT, DeiT){SWAPPED}"),
+    (
+        rf"(?!.*layers[._]\d)(.*\.)?{VIT}",
+        f"is a vision transformer without stages (ViT, DeiT){SWAPPED}",
+    ),
     (r".*\.attn\.w_msa\..*", "is OpenMMLab's Swin Transformer, whose channel order differs"),
     (r"(swin\.)?encoder\.layers\..*", "is a Swin Transformer of Hugging Face's transformers"),
 )
@@ -106,7 +126,8 @@ class Converted(NamedTuple):
 
     format: CheckpointFormat
     tensors: dict[str, Tensor]
-    unused: tuple[str, ...] = ()  # other names in the file; more than four with the same first part are one entry
+    # other names in the file; more than four with the same first part are one entry
+    unused: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()  # tensors that were repeated to more input channels
 
 
@@ -115,8 +136,8 @@ def convert(
 ) -> Converted:
     """Rename the tensors of a checkpoint, and repeat its first convolution if it was trained on images.
 
-    `channels` are the inputs of the target network, 2 * bins. If the file's `recipe` names a backbone of this harness,
-    tensor names are kept. `where` is the file, for errors.
+    `channels` are the inputs of the target network, 2 * bins. If the file's `recipe` names a
+    backbone of this harness, tensor names are kept. `where` is the file, for errors.
     """
     if "kind" in recipe:
         what = f"holds a fine-tuned network with a {str(recipe['kind'])[:40]} head"
@@ -139,11 +160,15 @@ def convert(
     return converted._replace(tensors=converted.tensors | {stem: kernel}, repeated=(stem,))
 
 
-def recognise(tensors: Mapping[str, Tensor]) -> tuple[Mapping[str, Tensor], CheckpointFormat | None]:
+def recognise(
+    tensors: Mapping[str, Tensor],
+) -> tuple[Mapping[str, Tensor], CheckpointFormat | None]:
     """Strip the prefix of torch's data parallelism from tensor names; return tensors and format, None if unknown."""
     if all(name.startswith("module.") for name in tensors):
         tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
-    return tensors, next((each for each in FORMATS if all(_has(tensors, mark) for mark in each.marks)), None)
+    return tensors, next(
+        (each for each in FORMATS if all(_has(tensors, mark) for mark in each.marks)), None
+    )
 
 
 def _has(names: Iterable[str], pattern: str) -> bool:
@@ -159,13 +184,18 @@ def _rename(tensors: Mapping[str, Tensor], found: CheckpointFormat, where: objec
         if own is None:
             unused.append(name)
         elif own in kept:
-            raise UserError(where, f"holds {own} twice, under two names", "use the file as published")
+            raise UserError(
+                where, f"holds {own} twice, under two names", "use the file as published"
+            )
         else:
             kept[own] = tensor
     if found.stem == RESNET_STEM:
         # Files from before torch 0.4.1 lack these counters; torch sets them to 0.
         for name in [name for name in kept if name.endswith("running_mean")]:
-            kept.setdefault(name.replace("running_mean", "num_batches_tracked"), torch.zeros((), dtype=torch.int64))
+            kept.setdefault(
+                name.replace("running_mean", "num_batches_tracked"),
+                torch.zeros((), dtype=torch.int64),
+            )
     elif found is not OWN:
         kept = _downsample_at_start(kept, where)
     starts = Counter(name.partition(".")[0] for name in unused)
@@ -186,4 +216,7 @@ def _downsample_at_start(tensors: dict[str, Tensor], where: object) -> dict[str,
         raise UserError(where, f"{what}, so its naming is ambiguous", "use the file as published")
     if "3" in stages:
         return tensors
-    return {pattern.sub(lambda found: str(int(found[0]) + 1), name): each for name, each in tensors.items()}
+    return {
+        pattern.sub(lambda found: str(int(found[0]) + 1), name): each
+        for name, each in tensors.items()
+    }

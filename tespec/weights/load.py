@@ -22,8 +22,8 @@ LSTMS = "lstms."
 FALLBACK = "tiny"  # architecture that files of unknown width are compared with
 DEFAULT_BINS = 10
 PREFIX = "timm:"
-# Fields that the recipe of a fine-tuned network has in addition to its settings: its `HistogramSpec`, the run's seed,
-# and the hash of the recordings whose labels it was trained on.
+# Fields that the recipe of a fine-tuned network has in addition to its settings: its
+# `HistogramSpec`, the run's seed, and the hash of the recordings whose labels it was trained on.
 HISTOGRAMS, SEED, TRAINED_ON = BESIDE = ("histograms", "seed", "trained_on")
 
 
@@ -37,9 +37,11 @@ class WeightsReport:
     total: int
     adapted: tuple[str, ...] = ()  # tensors that were resized or repeated to fit
     unused: tuple[str, ...] = ()  # tensors in the file without a counterpart in the backbone
-    recipe: dict[str, Any] = field(default_factory=dict)  # settings of the pre-training, if the file holds them
+    # settings of the pre-training, if the file holds them
+    recipe: dict[str, Any] = field(default_factory=dict)
     format: str = ""  # of the file
-    random: tuple[str, ...] = ()  # ConvLSTM tensors that are randomly initialised, because the format has none
+    # ConvLSTM tensors that are randomly initialised, because the format has none
+    random: tuple[str, ...] = ()
 
     @property
     def coverage(self) -> float:
@@ -51,12 +53,23 @@ class WeightsReport:
         text = f"{self.source}: {self.loaded} of {self.total} tensors of the backbone"
         text += f", format {self.format}" if self.format else ""
         text += f", {len(self.adapted)} adapted" if self.adapted else ""
-        return text + (f"; the ConvLSTMs ({len(self.random)} tensors) are randomly initialised" if self.random else "")
+        return text + (
+            f"; the ConvLSTMs ({len(self.random)} tensors) are randomly initialised"
+            if self.random
+            else ""
+        )
 
     def facts(self) -> dict[str, Any]:
         """Facts about the weights for a record."""
-        same = {name: getattr(self, name) for name in ("source", "sha256", "coverage", "loaded", "format", "recipe")}
-        return same | {"adapted": list(self.adapted), "unused": list(self.unused), "fresh": list(self.random)}
+        same = {
+            name: getattr(self, name)
+            for name in ("source", "sha256", "coverage", "loaded", "format", "recipe")
+        }
+        return same | {
+            "adapted": list(self.adapted),
+            "unused": list(self.unused),
+            "fresh": list(self.random),
+        }
 
 
 class MatchedState(NamedTuple):
@@ -79,42 +92,58 @@ class MatchedState(NamedTuple):
 def match_state(converted: Converted, network: Backbone, recipe: Mapping[str, Any]) -> MatchedState:
     """Match a checkpoint with a network, which may be on the meta device; nothing is loaded.
 
-    ConvLSTMs stay randomly initialised if the file cannot hold any: its format has none, or its recipe says that it was
-    trained feed-forward. A feed-forward network ignores the ConvLSTMs of a file. All other tensors must match: leaving
-    some out, such as the blocks of a deeper network, would change the function that the weights compute.
+    ConvLSTMs stay randomly initialised if the file cannot hold any: its format has none, or its
+    recipe says that it was trained feed-forward. A feed-forward network ignores the ConvLSTMs of a
+    file. All other tensors must match: leaving some out, such as the blocks of a deeper network,
+    would change the function that the weights compute.
     """
     given, wanted = converted.tensors, network.state_dict()
-    resized = network.resize(given, padded_size(*(recipe.get("sensor") or converted.format.sensor or IMAGENET)))
+    resized = network.resize(
+        given, padded_size(*(recipe.get("sensor") or converted.format.sensor or IMAGENET))
+    )
     may_hold = converted.format.has_lstms
     if may_hold is None:
         may_hold = recipe.get("recurrent") is not False
     no_lstms = not may_hold and not any(name.startswith(LSTMS) for name in given)
     random = tuple(name for name in wanted if no_lstms and name.startswith(LSTMS))
-    found = {name: problem_of(resized.get(name), target) for name, target in wanted.items() if name not in random}
+    found = {
+        name: problem_of(resized.get(name), target)
+        for name, target in wanted.items()
+        if name not in random
+    }
     chosen = {name: resized[name] for name, problem in found.items() if not problem}
     problems = [f"{name} {problem}" for name, problem in found.items() if problem]
     left = sorted(name for name in given if name not in wanted)
     may_stay = () if any(name.startswith(LSTMS) for name in wanted) else (LSTMS,)
-    problems += [f"{name} has no counterpart in this model" for name in left if not name.startswith(may_stay)]
+    problems += [
+        f"{name} has no counterpart in this model" for name in left if not name.startswith(may_stay)
+    ]
     adapted = (*converted.repeated, *(name for name in chosen if chosen[name] is not given[name]))
-    return MatchedState(chosen, adapted, random, (*left, *converted.unused), tuple(problems), len(wanted))
+    return MatchedState(
+        chosen, adapted, random, (*left, *converted.unused), tuple(problems), len(wanted)
+    )
 
 
 def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
     """Load all tensors of `backbone` in place from a file of any known format; see `match_state`.
 
     Raises:
-        UserError: the file is unreadable, of an unknown format, or does not match; the backbone is then unchanged.
+        UserError: the file is unreadable, of an unknown format, or does not match; the backbone is
+            then unchanged.
     """
     tensors, recipe = read_tensors(path)
     converted = convert(tensors, backbone.in_channels, where=path, recipe=recipe)
     matched = match_state(converted, backbone, recipe)
-    trained = f"written for arch {recipe['width']!r}" if "width" in recipe else converted.format.title
+    trained = (
+        f"written for arch {recipe['width']!r}" if "width" in recipe else converted.format.title
+    )
     remedy = f"the file is {trained}; give weights of arch {backbone.arch!r}, recurrent={backbone.recurrent}"
     matched.require_complete(path, remedy)
     backbone.load_state_dict(backbone.state_dict() | matched.tensors)
     loaded = len(matched.tensors), matched.total, matched.adapted, matched.unused
-    return WeightsReport(path.name, sha256_of(path), *loaded, recipe, converted.format.name, matched.random)
+    return WeightsReport(
+        path.name, sha256_of(path), *loaded, recipe, converted.format.name, matched.random
+    )
 
 
 def read_backbone(path: Path) -> Backbone:
@@ -125,7 +154,9 @@ def read_backbone(path: Path) -> Backbone:
     if missing := [name for name in ("sensor", "recurrent", "bins") if name not in recipe]:
         raise UserError(path, f"its recipe lacks {missing[0]}", "write the file again")
     size = padded_size(*recipe["sensor"])
-    backbone = build_backbone(recipe["width"], recipe["recurrent"], recipe["bins"], size, recipe.get("in_channels"))
+    backbone = build_backbone(
+        recipe["width"], recipe["recurrent"], recipe["bins"], size, recipe.get("in_channels")
+    )
     load_backbone(backbone, path)
     return backbone.eval()
 
@@ -161,7 +192,9 @@ def require_other_labels(weights: WeightsReport, trained_on: str, where: object)
     """Raise `UserError` if the weights were trained on labels of the recordings with this hash."""
     if weights.recipe.get(TRAINED_ON) == trained_on:
         what = "was already trained on the labels of these recordings"
-        raise UserError(where, what, "train it on other recordings, such as a sample world with another seed")
+        raise UserError(
+            where, what, "train it on other recordings, such as a sample world with another seed"
+        )
 
 
 class Contents(NamedTuple):
@@ -174,24 +207,32 @@ class Contents(NamedTuple):
     converted: Converted
     arch: str | None  # recognised by its widths, None if unknown
     settings: dict[str, Any]  # settings of the network that `rewrite` writes, for a recipe
-    matches: dict[str, MatchedState]  # with the network of this architecture, "recurrent" and "feed-forward"
+    # with the network of this architecture, "recurrent" and "feed-forward"
+    matches: dict[str, MatchedState]
 
 
 def inspect(path: Path, bins: int | None = None, sensor: tuple[int, int] | None = None) -> Contents:
     """Read a weights file and match it with the recurrent and the feed-forward network of its architecture.
 
-    `bins` and `sensor`, (rows, columns) in px, are those of the networks; default: the recipe's, else the format's.
+    `bins` and `sensor`, (rows, columns) in px, are those of the networks; default: the recipe's,
+    else the format's.
     """
     tensors, recipe = read_tensors(path)
-    channels = 2 * bins if bins else recipe.get("in_channels") or 2 * recipe.get("bins", DEFAULT_BINS)
+    channels = (
+        2 * bins if bins else recipe.get("in_channels") or 2 * recipe.get("bins", DEFAULT_BINS)
+    )
     converted = convert(tensors, channels, where=path, recipe=recipe)
     arch = recipe.get("width") or _arch_of(converted.tensors)
     sensor = sensor or recipe.get("sensor") or converted.format.sensor or IMAGENET
     recurrent = converted.format.has_lstms
     if recurrent is None:
-        recurrent = recipe.get("recurrent", any(name.startswith(LSTMS) for name in converted.tensors))
+        recurrent = recipe.get(
+            "recurrent", any(name.startswith(LSTMS) for name in converted.tensors)
+        )
     matches = {
-        name: match_state(converted, _empty(arch or FALLBACK, has_lstms, channels, padded_size(*sensor)), recipe)
+        name: match_state(
+            converted, _empty(arch or FALLBACK, has_lstms, channels, padded_size(*sensor)), recipe
+        )
         for name, has_lstms in (("recurrent", True), ("feed-forward", False))
     }
     settings = {"width": arch, "sensor": list(sensor), "recurrent": recurrent}
@@ -208,7 +249,9 @@ def _arch_of(tensors: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def _empty(arch: str, recurrent: bool, channels: int = 2 * DEFAULT_BINS, size: tuple[int, int] = IMAGENET) -> Backbone:
+def _empty(
+    arch: str, recurrent: bool, channels: int = 2 * DEFAULT_BINS, size: tuple[int, int] = IMAGENET
+) -> Backbone:
     with torch.device("meta"):  # initialisation draws no numbers
         return build_backbone(arch, recurrent, DEFAULT_BINS, size, channels)
 
@@ -217,9 +260,15 @@ def rewrite(contents: Contents) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return all tensors under this harness's names, and a recipe from which `tespec.load` builds the network."""
     path, recipe, found = contents.path, contents.recipe, contents.converted.format
     if contents.arch is None:
-        raise UserError(path, "the width of its first layer matches no architecture here", "use Swin-T or ResNet-50")
+        raise UserError(
+            path,
+            "the width of its first layer matches no architecture here",
+            "use Swin-T or ResNet-50",
+        )
     matched = contents.matches["recurrent" if contents.settings["recurrent"] else "feed-forward"]
-    matched.require_complete(path, f"the file is {found.title}; {contents.arch} needs all its tensors")
+    matched.require_complete(
+        path, f"the file is {found.title}; {contents.arch} needs all its tensors"
+    )
     source = {"file": path.name, "format": found.name, "sha256": contents.sha256}
     given = {"bins": contents.settings["bins"], "size": contents.settings["sensor"]}
     histograms = {HISTOGRAMS: recipe[HISTOGRAMS] | given} if recipe.get(HISTOGRAMS) else {}
@@ -229,7 +278,8 @@ def rewrite(contents: Contents) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def timm_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """State dict of the Swin Transformer or ResNet alone, in the naming of timm since 0.8.
 
-    In some versions, timm's own filter treats any Swin without a classifier as one of the old naming.
+    In some versions, timm's own filter treats any Swin without a classifier as one of the old
+    naming.
     """
     named = ((*name.partition("."), tensor) for name, tensor in tensors.items())
     state = {name: tensor for network, _, name, tensor in named if network in ("swin", "resnet")}
@@ -249,11 +299,17 @@ def fetch(given: Path | None) -> Path | None:
     import timm
 
     if not timm.is_model_pretrained(name):
-        raise UserError(f"--checkpoint {given}", "timm has no such weights", "choose NAME from timm.list_pretrained()")
+        raise UserError(
+            f"--checkpoint {given}",
+            "timm has no such weights",
+            "choose NAME from timm.list_pretrained()",
+        )
     try:
         network = timm.create_model(name, pretrained=True, num_classes=0)
     except Exception as error:  # exception types differ between versions of the hub's client
         what = f"cannot be fetched ({type(error).__name__})"
-        raise UserError(f"--checkpoint {given}", what, "download the file elsewhere and give its path") from error
+        raise UserError(
+            f"--checkpoint {given}", what, "download the file elsewhere and give its path"
+        ) from error
     write_weights(path, network.state_dict(), {})
     return path

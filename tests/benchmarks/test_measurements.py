@@ -27,7 +27,11 @@ def test_both_ways_of_every_stage_agree_and_are_written(tmp_path, capfd):
     assert (written["threads"], written["environment"]["device"]) == (1, "cpu")
     assert {row["stage"] for row in written["rows"]} == set(speed.STAGES)
     for row in written["rows"]:
-        assert (row["failed"], f"{row['stage']} " in shown, row["unit"] in shown) == (False, True, True)
+        assert (row["failed"], f"{row['stage']} " in shown, row["unit"] in shown) == (
+            False,
+            True,
+            True,
+        )
         assert row["ratio"] == pytest.approx(row["plain_seconds"] / row["seconds"])
 
 
@@ -67,7 +71,15 @@ def test_a_window_that_is_not_rectified_differs(tmp_path):
 @pytest.mark.slow
 def test_without_a_gpu_all_stages_run_from_beginning_to_end(tmp_path):
     path = tmp_path / "gpu.json"
-    command = [sys.executable, "benchmarks/gpu.py", "--device", "cpu", "--small", "--json", str(path)]
+    command = [
+        sys.executable,
+        "benchmarks/gpu.py",
+        "--device",
+        "cpu",
+        "--small",
+        "--json",
+        str(path),
+    ]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads(path.read_text())["rows"]
@@ -81,7 +93,9 @@ def test_the_steps_that_are_compared_do_not_depend_on_random_numbers(name, tiny_
     monkeypatch.setattr(gpu, "make_world", lambda *_, **__: tiny_world)
     loss, gradient = gpu.gradients(name, "fp32", CPU)
     training = gpu.training
-    monkeypatch.setattr(gpu, "training", lambda *given: (*training(*given), torch.manual_seed(1))[:2])
+    monkeypatch.setattr(
+        gpu, "training", lambda *given: (*training(*given), torch.manual_seed(1))[:2]
+    )
     again, same_gradient = gpu.gradients(name, "fp32", CPU)
     assert (again, torch.equal(same_gradient, gradient)) == (loss, True)
 
@@ -107,7 +121,9 @@ def test_a_gradient_of_zero_fails_however_coarse_the_precision_is(monkeypatch):
 
 
 def test_a_step_that_raises_is_named_and_the_next_one_runs(monkeypatch, capsys):
-    monkeypatch.setitem(gpu.STAGES, "step", lambda name, *_: {"note": "fine"} if name == "tespec" else 1 / 0)
+    monkeypatch.setitem(
+        gpu.STAGES, "step", lambda name, *_: {"note": "fine"} if name == "tespec" else 1 / 0
+    )
     assert call(gpu, "--only", "step", "--device", "cpu", "--small") == 1
     broken, fine, *others = capsys.readouterr().out.splitlines()
     assert broken == "step (ddd17, fp32): FAILED; note ZeroDivisionError: division by zero"
@@ -121,7 +137,11 @@ def test_the_page_has_the_measured_times_of_a_gpu():
     rows = {(row["stage"], row["case"]): row for row in json.loads(path.read_text())["rows"]}
     for name in gpu.TRAININGS:
         step, compiled = (rows[stage, f"{name}, bf16"] for stage in ("step", "compiled"))
-        cells = [f"{step['seconds']:.3f}", f"{step['frames_per_second']:.0f}", *hours_and_memory(step)]
+        cells = [
+            f"{step['seconds']:.3f}",
+            f"{step['frames_per_second']:.0f}",
+            *hours_and_memory(step),
+        ]
         cells += [f"{compiled['seconds']:.3f}", *hours_and_memory(compiled)]
         assert f"| {' | '.join(cells)} |" in page
 

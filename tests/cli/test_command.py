@@ -18,7 +18,9 @@ from tespec.runs.setup import Setup
 from tespec.runs.train import TRACKERS
 from tespec.training.device import LAUNCHERS
 
-SCRIPTS = sorted(path for path in (REPOSITORY / "benchmarks").glob("*.py") if "__main__" in path.read_text())
+SCRIPTS = sorted(
+    path for path in (REPOSITORY / "benchmarks").glob("*.py") if "__main__" in path.read_text()
+)
 COMMANDS = [[verb] for verb in VERBS if verb not in ("data", "weights")]
 COMMANDS += [["data", each] for each in ("check", "prepare", "preview", "download-guide")]
 COMMANDS += [["weights", "inspect"], ["weights", "convert"]]
@@ -26,8 +28,16 @@ ENDS = [
     (UserError("a.yaml", "two\n  lines", "write\none"), 2, "error: a.yaml: two lines; write one\n"),
     (KeyboardInterrupt("stopped at step 3"), 130, "stopped at step 3\n"),
     (Preempted("stopped at step 3"), 75, "stopped at step 3\n"),
-    (OSError(28, "No space left on device", "a.json"), 2, "error: a.json: No space left on device; choose another"),
-    (ModuleNotFoundError("No", name="timm.layers"), 2, f"error: {sys.executable}: the package timm.layers"),
+    (
+        OSError(28, "No space left on device", "a.json"),
+        2,
+        "error: a.json: No space left on device; choose another",
+    ),
+    (
+        ModuleNotFoundError("No", name="timm.layers"),
+        2,
+        f"error: {sys.executable}: the package timm.layers",
+    ),
 ]
 
 
@@ -39,7 +49,9 @@ def test_an_end_has_an_exit_code_and_one_line(error, code, said, capsys):
     assert err.count("\n") == bool(said)
 
 
-@pytest.mark.parametrize("defect", [RuntimeError("a defect"), ModuleNotFoundError("no", name="tespec.nothing")])
+@pytest.mark.parametrize(
+    "defect", [RuntimeError("a defect"), ModuleNotFoundError("no", name="tespec.nothing")]
+)
 def test_defects_pass_through(defect):
     with pytest.raises(type(defect)):
         run(Mock(side_effect=defect))
@@ -63,14 +75,18 @@ def test_help_fits_a_screen_says_how_settings_are_found_and_imports_no_torch(cal
         "assert main(['plan', 'smal']) == 2\n"
         "assert 'torch' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, timeout=100
+    )
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_a_python_without_the_harness_is_told_in_one_line(script):
     # -S hides installed packages, -E ignores PYTHONPATH.
-    done = subprocess.run([sys.executable, "-S", "-E", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-S", "-E", script], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "run `make setup`" in done.stderr
@@ -78,17 +94,34 @@ def test_a_python_without_the_harness_is_told_in_one_line(script):
 
 @pytest.mark.parametrize(
     ("launcher", "profile", "threads", "program"),
-    [("none", "study", 1, "tespec"), ("pytorch", "sample", None, "torchrun --nproc-per-node 2 -m tespec.cli")],
+    [
+        ("none", "study", 1, "tespec"),
+        ("pytorch", "sample", None, "torchrun --nproc-per-node 2 -m tespec.cli"),
+    ],
 )
-def test_a_record_holds_the_command_that_repeats_it(tmp_path, monkeypatch, launcher, profile, threads, program):
+def test_a_record_holds_the_command_that_repeats_it(
+    tmp_path, monkeypatch, launcher, profile, threads, program
+):
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    places = ["--results", str(tmp_path), f"--runs={tmp_path}", "--workers", "2", "--checkpoint", f"{tmp_path}/a/b.pt"]
+    places = [
+        "--results",
+        str(tmp_path),
+        f"--runs={tmp_path}",
+        "--workers",
+        "2",
+        "--checkpoint",
+        f"{tmp_path}/a/b.pt",
+    ]
     words = ["run", "--data", "my data", "--seed", "1", *places]
-    setup = prepared(Setup(device="cpu", launcher=launcher, runs=tmp_path, results=tmp_path), words, profile)
+    setup = prepared(
+        Setup(device="cpu", launcher=launcher, runs=tmp_path, results=tmp_path), words, profile
+    )
     used = "" if threads else " --threads 3"
-    assert setup.command == f"{program} run --data 'my data' --seed 1 --checkpoint runs/a/b.pt{used}"
+    assert (
+        setup.command == f"{program} run --data 'my data' --seed 1 --checkpoint runs/a/b.pt{used}"
+    )
     assert setup.threads == threads
 
 
@@ -107,10 +140,25 @@ def test_a_task_and_a_profile_of_ones_own_are_files(tmp_path, monkeypatch, call)
     assert out.startswith("mine, recurrent, profile quick\n")
     assert re.search(r"^  optimisation.steps: 33 +# profile quick$", out, re.MULTILINE)
     assert call("data", "download-guide", "mine")[1].startswith("DDD17 with EV-SegNet's labels")
-    planned = call("plan", "demo", "--profile", profile, "--dry-run", "--results", tmp_path / "none")[1]
+    planned = call(
+        "plan", "demo", "--profile", profile, "--dry-run", "--results", tmp_path / "none"
+    )[1]
     assert f" --profile {profile} " in planned
     plugin = tmp_path / "plugin.py"
-    plugin.write_text(f"from tespec.core import config\nconfig.add_file('profiles', config.Path({str(profile)!r}))\n")
+    plugin.write_text(
+        f"from tespec.core import config\nconfig.add_file('profiles', config.Path({str(profile)!r}))\n"
+    )
     config._added.clear()
-    quick = ("run", "--method", "scratch", "--task", "ddd17", "--profile", "quick", "--import", plugin)
-    assert "recording of the test split is missing" in call(*quick, "--data", tmp_path)[2]  # the profile is known
+    quick = (
+        "run",
+        "--method",
+        "scratch",
+        "--task",
+        "ddd17",
+        "--profile",
+        "quick",
+        "--import",
+        plugin,
+    )
+    # the profile is known
+    assert "recording of the test split is missing" in call(*quick, "--data", tmp_path)[2]

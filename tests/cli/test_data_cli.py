@@ -39,7 +39,9 @@ def test_one_recording_in_two_splits_fails_under_any_name(call, tiny_world, tmp_
         shutil.copy(*(min((root / split).glob(f"*{ending}")) for split in ("train", "test")))
     code, out, _ = call("data", "check", "gen1", root, "--quick")
     assert code == 2
-    assert re.search(r"^error: .*this test recording is a copy of \S+ in train; ", out, re.MULTILINE)
+    assert re.search(
+        r"^error: .*this test recording is a copy of \S+ in train; ", out, re.MULTILINE
+    )
     assert out.splitlines()[-1].startswith("1 problem in ")
 
 
@@ -79,7 +81,9 @@ def test_an_archive_needs_no_packing(call, tiny_world, tmp_path):
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_a_preview_shows_something(call, tiny_world, tmp_path, dataset):
     path = tmp_path / "a.png"
-    assert call("data", "preview", dataset, tiny_world / dataset, "--out", path, "--count", 2)[0] == 0
+    assert (
+        call("data", "preview", dataset, tiny_world / dataset, "--out", path, "--count", 2)[0] == 0
+    )
     with Image.open(path) as image:
         assert image.size[0] > 900
         assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 50
@@ -87,7 +91,10 @@ def test_a_preview_shows_something(call, tiny_world, tmp_path, dataset):
 
 def test_a_picture_does_not_replace_an_older_one(call, tiny_world, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    written = [call("data", "preview", "ddd17", tiny_world / "ddd17", "--count", 1)[1].split()[-1] for _ in range(3)]
+    written = [
+        call("data", "preview", "ddd17", tiny_world / "ddd17", "--count", 1)[1].split()[-1]
+        for _ in range(3)
+    ]
     assert written == ["preview-ddd17.png", "preview-ddd17-2.png", "preview-ddd17-3.png"]
     assert {path.name for path in tmp_path.glob("preview-*")} >= set(written)
 
@@ -95,10 +102,17 @@ def test_a_picture_does_not_replace_an_older_one(call, tiny_world, tmp_path, mon
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_a_guide_for_every_dataset(call, dataset):
     code, out, _ = call("data", "download-guide", dataset)
-    assert (code, "https://" in out, "Licence" in out, "Nothing is downloaded" in out) == (0, True, True, True)
+    assert (code, "https://" in out, "Licence" in out, "Nothing is downloaded" in out) == (
+        0,
+        True,
+        True,
+        True,
+    )
 
 
-def test_a_recording_that_does_not_name_its_sensor_is_read_with_a_given_size(call, tmp_path, monkeypatch):
+def test_a_recording_that_does_not_name_its_sensor_is_read_with_a_given_size(
+    call, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     content = (REPOSITORY / "tests" / "data" / "evt3_640x480_2.08s.raw").read_bytes()
     (tmp_path / "drive.raw").write_bytes(b"% evt 3.0\n" + content[content.index(b"% end\n") + 6 :])

@@ -51,25 +51,62 @@ DEPTH = "labels has a pixel from head.min_depth to head.max_depth: "
 BOX = "labels has a box that is large and late enough: 17-04-13_15-05-1{}_500000_8500000 (8 labels)"
 ALL_BOXES = "--set protocol.min_side=0.0 --set protocol.min_diagonal=0.0"
 EMPTY = [
-    ("ddd17", unlabelled("dir0", "dir1"), "", f"train recordings: none of the 126 {CLASS}dir0 (63 labels), dir1 (63"),
-    ("ddd17", unlabelled("dir2"), "", f"test recordings: none of the 63 {CLASS}dir2 (63 labels); give recordings with"),
+    (
+        "ddd17",
+        unlabelled("dir0", "dir1"),
+        "",
+        f"train recordings: none of the 126 {CLASS}dir0 (63 labels), dir1 (63",
+    ),
+    (
+        "ddd17",
+        unlabelled("dir2"),
+        "",
+        f"test recordings: none of the 63 {CLASS}dir2 (63 labels); give recordings with",
+    ),
     ("ddd17", unlabelled("dir3"), "--split val", f"val recordings: none of the 63 {CLASS}dir3"),
-    ("mvsec", unknown(np.nan, "outdoor_day2"), "", f"train recordings: none of the 39 {DEPTH}outdoor_day2"),
-    ("mvsec", unknown(1.0, "outdoor_day2"), "", f"train recordings: none of the 39 {DEPTH}outdoor_day2"),
-    ("mvsec", unknown(90, "outdoor_day1", "outdoor_night1"), "", f"test recordings: none of the 78 {DEPTH}outdoor_d"),
+    (
+        "mvsec",
+        unknown(np.nan, "outdoor_day2"),
+        "",
+        f"train recordings: none of the 39 {DEPTH}outdoor_day2",
+    ),
+    (
+        "mvsec",
+        unknown(1.0, "outdoor_day2"),
+        "",
+        f"train recordings: none of the 39 {DEPTH}outdoor_day2",
+    ),
+    (
+        "mvsec",
+        unknown(90, "outdoor_day1", "outdoor_night1"),
+        "",
+        f"test recordings: none of the 78 {DEPTH}outdoor_d",
+    ),
     (
         "gen1",
         narrow(0.0, "train"),
         ALL_BOXES,
         "_bbox.npy: no label frame from 250000 to 2000000 us passes the filters; ",
     ),
-    ("gen1", untouched, "--set head.min_diagonal=1000.0", f"test recordings: none of the 8 {BOX.format(3)}"),
-    ("gen1", untouched, "--set head.skip_ms=60000.0", f"test recordings: none of the 8 {BOX.format(3)}"),
+    (
+        "gen1",
+        untouched,
+        "--set head.min_diagonal=1000.0",
+        f"test recordings: none of the 8 {BOX.format(3)}",
+    ),
+    (
+        "gen1",
+        untouched,
+        "--set head.skip_ms=60000.0",
+        f"test recordings: none of the 8 {BOX.format(3)}",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("task", "spoil", "more", "message"), EMPTY)
-def test_labels_without_content_are_refused(call, tiny_world, tmp_path, monkeypatch, task, spoil, more, message):
+def test_labels_without_content_are_refused(
+    call, tiny_world, tmp_path, monkeypatch, task, spoil, more, message
+):
     root = copied(tiny_world, tmp_path, task)
     spoil(root)
     folder = tmp_path / "work"

@@ -10,14 +10,28 @@ from tespec.weights.files import write_weights
 CELL = "run --method scratch --task ddd17 "
 ON_DATA = CELL + "--data {world}/ddd17 "
 OF_RUN = ["--results", "results", "--runs", "runs", "--device", "cpu"]
-PLACES = {"run": OF_RUN, "pretrain": OF_RUN, "tables": ["--results", REPOSITORY / "results" / "sample", "--out", "out"]}
+PLACES = {
+    "run": OF_RUN,
+    "pretrain": OF_RUN,
+    "tables": ["--results", REPOSITORY / "results" / "sample", "--out", "out"],
+}
 FILES = {"docs": REPOSITORY / "docs", "davis": REPOSITORY / "tests" / "data" / "davis.aedat4"}
-RECIPE = {"width": "tiny", "recurrent": True, "bins": 10, "sensor": [64, 96], "method": "tespec", "data": "sample"}
+RECIPE = {
+    "width": "tiny",
+    "recurrent": True,
+    "bins": 10,
+    "sensor": [64, 96],
+    "method": "tespec",
+    "data": "sample",
+}
 MISTAKES = [
     ("run", "--method and --task are required"),
     ("run --method tespek --task ddd17", "unknown method; did you mean 'tespec'"),
     ("run --method scratch --task ddd71", "--task ddd71: unknown task; did you mean 'ddd17'?"),
-    (CELL + "--set peak_lr=5e-4", "unknown setting 'peak_lr'; did you mean 'optimisation.peak_lr'?"),
+    (
+        CELL + "--set peak_lr=5e-4",
+        "unknown setting 'peak_lr'; did you mean 'optimisation.peak_lr'?",
+    ),
     (CELL + "--profile paper", "--profile paper: no ddd17 data given"),
     (CELL + "--data /data/ddd71", "/data/ddd71: no such file or folder; check the path"),
     (CELL + "--set bins 5", "unexpected '5'; see --help"),
@@ -30,47 +44,116 @@ MISTAKES = [
     (CELL + "--seeds 0 -3", 'Invalid value "-3"'),
     (CELL + "--out pictures", "--model FILE, --predict RECORDING and --out DIR are required"),
     (CELL + "--launcher pytorch", "--launcher pytorch: RANK is not set; start with torchrun"),
-    ("run --model typo.safetensors --predict drive.raw --out out", "typo.safetensors: no such file; give the model"),
-    ("run --method tespec --task ddd17 --backbone microo", "unknown backbone; did you mean 'micro'"),
-    ("run --method tespec --task ddd17 --backbone resnet-micro", "has no patches that TESPEC could mask"),
-    (CELL + "--set pretraining.batch_size=3", "--set pretraining.batch_size=3: this run has no pre-train"),
+    (
+        "run --model typo.safetensors --predict drive.raw --out out",
+        "typo.safetensors: no such file; give the model",
+    ),
+    (
+        "run --method tespec --task ddd17 --backbone microo",
+        "unknown backbone; did you mean 'micro'",
+    ),
+    (
+        "run --method tespec --task ddd17 --backbone resnet-micro",
+        "has no patches that TESPEC could mask",
+    ),
+    (
+        CELL + "--set pretraining.batch_size=3",
+        "--set pretraining.batch_size=3: this run has no pre-train",
+    ),
     (CELL + "--checkpoint x.pth", "--method scratch: takes no --checkpoint"),
     ("run --method tespec --task ddd17 --checkpoint {weights}", "written for arch 'tiny'"),
-    ("run --method scratch --task mvsec --probe", "--probe --task mvsec: probes support only segmentation"),
+    (
+        "run --method scratch --task mvsec --probe",
+        "--probe --task mvsec: probes support only segmentation",
+    ),
     (
         "run --method cpc --task ddd17 --backbone tiny --checkpoint {weights}",
         "was pre-trained with tespec, not with cpc;",
     ),
-    (CELL + "--accumulate 3", "batch_size: 4 does not divide evenly among 1 processes with 3 gradient acc"),
-    (CELL + "--backbone resnet-micro --recompute", "--recompute: the backbone's batch normalisation"),
-    ("pretrain --method tespec --accumulate 3", "3 gradient accumulation steps each; use --set batch_size=6, or"),
-    ("pretrain --method cm3ae --accumulate 16", "batch_size: 1 per micro-batch is too small: samples are compared"),
-    ("pretrain --method moby --set batch_size=1 --dry-run", "batch_size: 1 per micro-batch is too small: samples are"),
-    ("run --method cm3ae --task ddd17 --set batch_size=16 --accumulate 16", "1 per micro-batch is too small"),
-    ("run --reference prior --task ddd17 --set test_time_augmentation=flip", "test_time_augmentation: 'flip' is only"),
-    (CELL + "--probe --set test_time_augmentation=flip", "test_time_augmentation: 'flip' is only for trained networks"),
+    (
+        CELL + "--accumulate 3",
+        "batch_size: 4 does not divide evenly among 1 processes with 3 gradient acc",
+    ),
+    (
+        CELL + "--backbone resnet-micro --recompute",
+        "--recompute: the backbone's batch normalisation",
+    ),
+    (
+        "pretrain --method tespec --accumulate 3",
+        "3 gradient accumulation steps each; use --set batch_size=6, or",
+    ),
+    (
+        "pretrain --method cm3ae --accumulate 16",
+        "batch_size: 1 per micro-batch is too small: samples are compared",
+    ),
+    (
+        "pretrain --method moby --set batch_size=1 --dry-run",
+        "batch_size: 1 per micro-batch is too small: samples are",
+    ),
+    (
+        "run --method cm3ae --task ddd17 --set batch_size=16 --accumulate 16",
+        "1 per micro-batch is too small",
+    ),
+    (
+        "run --reference prior --task ddd17 --set test_time_augmentation=flip",
+        "test_time_augmentation: 'flip' is only",
+    ),
+    (
+        CELL + "--probe --set test_time_augmentation=flip",
+        "test_time_augmentation: 'flip' is only for trained networks",
+    ),
     (CELL + "--probe --dry-run", "--dry-run estimates trainings, but --probe trains no network"),
     (CELL + "--dry-run --gpus 3", "batch_size: 4 does not divide evenly among 3 processes"),
-    (ON_DATA + "--set dataset=Foo", "dataset: unknown dataset 'Foo'; choose from Ddd17, Dsec, Gen1, Mvsec"),
-    (ON_DATA + "--split val --set splits.val=[]", "DDD17 has no validation split: no recordings are listed"),
-    ("pretrain --method scratch", "method scratch: has no pre-training recipe; choose from cm3ae, cpc"),
-    ("run --method tespec --task ddd17 --data {docs}", "--method tespec: needs pre-trained weights; give --checkpoint"),
-    ("run --method ecddp_resnet --task ddd17 --arch feedforward", "is pre-trained on E-TartanAir; give --check"),
+    (
+        ON_DATA + "--set dataset=Foo",
+        "dataset: unknown dataset 'Foo'; choose from Ddd17, Dsec, Gen1, Mvsec",
+    ),
+    (
+        ON_DATA + "--split val --set splits.val=[]",
+        "DDD17 has no validation split: no recordings are listed",
+    ),
+    (
+        "pretrain --method scratch",
+        "method scratch: has no pre-training recipe; choose from cm3ae, cpc",
+    ),
+    (
+        "run --method tespec --task ddd17 --data {docs}",
+        "--method tespec: needs pre-trained weights; give --checkpoint",
+    ),
+    (
+        "run --method ecddp_resnet --task ddd17 --arch feedforward",
+        "is pre-trained on E-TartanAir; give --check",
+    ),
     ("run --method tespec --task ddd17 --results {docs}", "docs: is not a results folder; give "),
-    ("run --method tespec --task ddd17 --results {davis}", "aedat4: cannot be written to (Not a directory); choose"),
-    ("pretrain --method tespec --results here --runs /proc/nope", "--runs /proc/nope: cannot be written to ("),
+    (
+        "run --method tespec --task ddd17 --results {davis}",
+        "aedat4: cannot be written to (Not a directory); choose",
+    ),
+    (
+        "pretrain --method tespec --results here --runs /proc/nope",
+        "--runs /proc/nope: cannot be written to (",
+    ),
     ("pretrain --method tespec --set width=tiny", "unknown setting 'width'"),
     ("tabels", "tabels: unknown verb; did you mean 'tables'?"),
     ("run --result x", "Unknown option: --result. Did you mean --results?"),  # not abbreviated
     ("run --threads 1.5", "Invalid value for --threads"),
     ("data chek dsec .", 'Unknown command "chek". Did you mean "check"?'),
-    ("data preview recordings {davis} --at 3", "3 s is outside of the recording; give times from 0.05 to 0.1"),
+    (
+        "data preview recordings {davis} --at 3",
+        "3 s is outside of the recording; give times from 0.05 to 0.1",
+    ),
     ("data preview recordings {davis} --norm-events 0", "--norm-events"),
-    ("data preview recordings {davis} --set bins=5", "--set changes settings of a data set, but recordings have none;"),
+    (
+        "data preview recordings {davis} --set bins=5",
+        "--set changes settings of a data set, but recordings have none;",
+    ),
     ("data check dsex .", "dsex: no such file in configs/tasks; did you mean 'dsec'?"),
     ("data check dsec gone", "gone: no such file or folder; check the path"),
     ("data check gen1 . --processes 0", 'Invalid value "0" for --processes. Must be > 0'),
-    ("data download-guide kitti", "kitti: no such file in configs/tasks; choose from 1mpx, ddd17, dsec, gen1, mvsec"),
+    (
+        "data download-guide kitti",
+        "kitti: no such file in configs/tasks; choose from 1mpx, ddd17, dsec, gen1, mvsec",
+    ),
     ("tables --only sgmentation", "did you mean 'segmentation'"),
     ("tables --only depth segmentatoin", "did you mean 'segmentation'"),
     ("tables --where metod=tespec", "did you mean 'method'"),
@@ -83,18 +166,29 @@ MISTAKES = [
     ("tables --gains scrach", "did you mean 'scratch'"),
     ("tables --gains scratch --measured", "--gains cannot be combined with"),
     ("tables --gains scratch --where frames=moving", "over all frames; leave out --where frames"),
-    ("tables --gains scratch --where metric=mean_class_acc", "over all frames; leave out --where metric"),
+    (
+        "tables --gains scratch --where metric=mean_class_acc",
+        "over all frames; leave out --where metric",
+    ),
     ("tables --results {docs}", "is not a results folder"),
-    ("tables --results nowhere", "--results nowhere: no such folder; give a folder that contains runs/"),
+    (
+        "tables --results nowhere",
+        "--results nowhere: no such folder; give a folder that contains runs/",
+    ),
     ("weights convert {weights} out.pth", "does not end in .safetensors"),
     ("weights convert {weights} {weights}/out.safetensors", "weights.safetensors: File exists"),
-    ("weights convert {weights} out.safetensors --bins 5", "has shape (96, 20, 4, 4), but this model"),
+    (
+        "weights convert {weights} out.safetensors --bins 5",
+        "has shape (96, 20, 4, 4), but this model",
+    ),
     ("weights inspect {weights} --sensor 90", "give WIDTHxHEIGHT in px"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), MISTAKES)
-def test_mistakes_are_answered_in_one_line(call, tiny_world, tmp_path, without_data, arguments, message):
+def test_mistakes_are_answered_in_one_line(
+    call, tiny_world, tmp_path, without_data, arguments, message
+):
     weights = tmp_path / "cache" / "weights.safetensors"
     if "{weights}" in arguments:
         write_weights(weights, EventSwin(arch="tiny", img_size=(64, 96)).state_dict(), RECIPE)

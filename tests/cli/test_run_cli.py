@@ -11,7 +11,14 @@ from tespec.tasks import build_task
 from tespec.training.device import derive, seed_everything
 from tespec.weights.files import read_recipe, state_sha256, write_weights
 
-FEW = ["--set", "optimisation.steps=2", "--set", "optimisation.warmup_steps=1", "--set", "batch_size=2"]
+FEW = [
+    "--set",
+    "optimisation.steps=2",
+    "--set",
+    "optimisation.warmup_steps=1",
+    "--set",
+    "batch_size=2",
+]
 
 
 @pytest.fixture
@@ -23,7 +30,9 @@ def test_lists_and_describes(call, tmp_path):
     code, out, _ = call("run", "--list")
     assert (code, "scratch" in out, "ddd17" in out, "sample" in out) == (0, True, True, True)
     assert "ICCV 2025" in call("run", "--describe", "tespec")[1]
-    (tmp_path / "dataset.json").write_text('{"data": "sample", "splits": {"train": ["a"], "test": ["b"]}}')
+    (tmp_path / "dataset.json").write_text(
+        '{"data": "sample", "splits": {"train": ["a"], "test": ["b"]}}'
+    )
     for words, settings in {
         "ddd17 --profile study --set batch_size=3":
             ["batch_size: 3 # --set", "rule: edges # default", "head.channels: 48 # profile sample, task ddd17",
@@ -41,7 +50,17 @@ def test_lists_and_describes(call, tmp_path):
 
 def test_pretrains_on_a_single_recording(call, tmp_path, places):
     recording = REPOSITORY / "tests" / "data" / "evt3_640x480_2.08s.raw"
-    what = ["--method", "tespec", "--data", recording, "--profile", "sample", *FEW, "--set", "segments=2"]
+    what = [
+        "--method",
+        "tespec",
+        "--data",
+        recording,
+        "--profile",
+        "sample",
+        *FEW,
+        "--set",
+        "segments=2",
+    ]
     code, out, err = call("pretrain", *what, *places)
     assert code == 0, err
     assert "loss_masked_carried" in out
@@ -51,8 +70,19 @@ def test_pretrains_on_a_single_recording(call, tmp_path, places):
         assert drawn.width > 600
 
 
-def test_a_backbone_by_name_is_pretrained_and_fine_tuned_and_named_in_the_tables(call, tiny_world, tmp_path, places):
-    what = ["--method", "cpc", "--task", "ddd17", "--data", tiny_world / "ddd17", "--profile", "tiny"]
+def test_a_backbone_by_name_is_pretrained_and_fine_tuned_and_named_in_the_tables(
+    call, tiny_world, tmp_path, places
+):
+    what = [
+        "--method",
+        "cpc",
+        "--task",
+        "ddd17",
+        "--data",
+        tiny_world / "ddd17",
+        "--profile",
+        "tiny",
+    ]
     code, out, err = call("run", *what, "--backbone", "resnet-micro", *places)
     assert code == 0, err
     assert out.startswith("cpc on ddd17 (recurrent, data: sample): miou ")
@@ -67,31 +97,74 @@ def test_a_backbone_by_name_is_pretrained_and_fine_tuned_and_named_in_the_tables
     assert set(rows["overrides"]) == set(rows["pretraining_overrides"]) == {""}
 
 
-def test_a_frozen_backbone_stays_as_it_was_and_the_head_is_trained(call, tiny_world, tmp_path, places):
-    what = ["--method", "scratch", "--task", "ddd17", "--arch", "feedforward", "--data", tiny_world / "ddd17"]
-    code, _, err = call("run", *what, "--profile", "tiny", "--backbone", "resnet-micro", "--freeze", *places)
+def test_a_frozen_backbone_stays_as_it_was_and_the_head_is_trained(
+    call, tiny_world, tmp_path, places
+):
+    what = [
+        "--method",
+        "scratch",
+        "--task",
+        "ddd17",
+        "--arch",
+        "feedforward",
+        "--data",
+        tiny_world / "ddd17",
+    ]
+    code, _, err = call(
+        "run", *what, "--profile", "tiny", "--backbone", "resnet-micro", "--freeze", *places
+    )
     assert code == 0, err
     (record,), _ = read_records(tmp_path / "results")
-    assert (record.overrides, record.config["freeze"]) == ({"width": "resnet-micro", "freeze": True}, True)
+    assert (record.overrides, record.config["freeze"]) == (
+        {"width": "resnet-micro", "freeze": True},
+        True,
+    )
     network = load_trained(tmp_path / "runs" / record.name / "model.safetensors")
     seed_everything(derive(0, "model"))
     fresh = build_task(network.settings, tiny_world / "ddd17").model()
     # The hashes include the running statistics of batch normalisation.
-    of_trained, of_fresh = (state_sha256(each.backbone.state_dict()) for each in (network.model, fresh))
+    of_trained, of_fresh = (
+        state_sha256(each.backbone.state_dict()) for each in (network.model, fresh)
+    )
     assert of_trained == of_fresh == record.start_sha256
     head = fresh.head.state_dict()
-    assert not any(torch.equal(each, head[name]) for name, each in network.model.head.named_parameters())
+    assert not any(
+        torch.equal(each, head[name]) for name, each in network.model.head.named_parameters()
+    )
 
 
 def test_a_backbone_whose_features_are_not_finite_is_not_probed(call, tiny_world, tmp_path, places):
-    path, state = tmp_path / "backbone.safetensors", EventSwin("micro", recurrent=False, img_size=(64, 96)).state_dict()
-    state["swin.patch_embed.proj.weight"].fill_(3e38)  # finite, but no sum of products with counts is
-    write_weights(path, state, {"width": "micro", "recurrent": False, "bins": 10, "sensor": [64, 96]})
-    what = ["--method", "ecddp", "--task", "ddd17", "--arch", "feedforward", "--data", tiny_world / "ddd17"]
-    code, out, err = call("run", *what, "--profile", "tiny", "--checkpoint", path, "--probe", *places)
+    path, state = (
+        tmp_path / "backbone.safetensors",
+        EventSwin("micro", recurrent=False, img_size=(64, 96)).state_dict(),
+    )
+    # finite, but no sum of products with counts is
+    state["swin.patch_embed.proj.weight"].fill_(3e38)
+    write_weights(
+        path, state, {"width": "micro", "recurrent": False, "bins": 10, "sensor": [64, 96]}
+    )
+    what = [
+        "--method",
+        "ecddp",
+        "--task",
+        "ddd17",
+        "--arch",
+        "feedforward",
+        "--data",
+        tiny_world / "ddd17",
+    ]
+    code, out, err = call(
+        "run", *what, "--profile", "tiny", "--checkpoint", path, "--probe", *places
+    )
     assert (code, out) == (2, "")
-    assert err.splitlines()[-1] == ("error: the backbone: gives features that are infinite or NaN; use other weights")
-    assert not [file for file in tmp_path.rglob("*") if file.is_file() and file != path and ".locks" not in file.parts]
+    assert err.splitlines()[-1] == (
+        "error: the backbone: gives features that are infinite or NaN; use other weights"
+    )
+    assert not [
+        file
+        for file in tmp_path.rglob("*")
+        if file.is_file() and file != path and ".locks" not in file.parts
+    ]
 
 
 def test_a_recording_of_the_data_is_drawn_with_its_labels_by_name_and_by_path_with_data(
@@ -106,7 +179,8 @@ def test_a_recording_of_the_data_is_drawn_with_its_labels_by_name_and_by_path_wi
     drawing = ["--model", path, "--out", tmp_path / "out", "--device", "cpu", "--predict"]
     recording = tiny_world / "ddd17" / "dir2"
     by_name, by_path, alone = (
-        call("run", *drawing, *words)[1].split(":")[0] for words in (["dir2", *data], [recording, *data], [recording])
+        call("run", *drawing, *words)[1].split(":")[0]
+        for words in (["dir2", *data], [recording, *data], [recording])
     )
     assert by_name == by_path == "63 windows, 63 of them labelled"
     assert alone.endswith(" windows, 0 of them labelled")

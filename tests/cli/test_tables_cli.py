@@ -18,10 +18,15 @@ def test_prints_and_writes_the_tables_of_the_committed_results_without_torch(tmp
     assert (done.returncode, done.stderr) == (0, "")
     assert "28.68 ± 0.68 (5)" in done.stdout
     assert "ESS" not in done.stdout  # not measured
-    assert done.stdout.splitlines()[-1] == "Written: 60 files in out; their notes explain marks and brackets"
+    assert (
+        done.stdout.splitlines()[-1]
+        == "Written: 60 files in out; their notes explain marks and brackets"
+    )
     made = {path.name for path in (tmp_path / "out").iterdir()}
     assert {
-        f"{name}{end}" for name in ("segmentation", "depth", "detection", "ablation_masking") for end in ENDS
+        f"{name}{end}"
+        for name in ("segmentation", "depth", "detection", "ablation_masking")
+        for end in ENDS
     } < made
 
 
@@ -37,16 +42,28 @@ def test_measured_tables_have_no_published_number(call, tmp_path):
 
 
 def test_filters_and_levels(call, tmp_path):
-    options = ("--only", "segmentation", "--measured", "--where", "frames=*ing", "--where", "data=sample")
+    options = (
+        "--only",
+        "segmentation",
+        "--measured",
+        "--where",
+        "frames=*ing",
+        "--where",
+        "data=sample",
+    )
     places = ("--results", SAMPLE, "--out", tmp_path)
     code, out, _ = call("tables", *places, *options, "--where", "seed=0", "--by", "frames")
     assert (code, "moving" in out, "(2)" in out, "(10)" in out) == (0, True, True, False)
 
 
 def test_gains_are_one_table(call, tmp_path):
-    code, out, _ = call("tables", "--results", SAMPLE, "--out", tmp_path / "out", "--gains", "scratch")
+    code, out, _ = call(
+        "tables", "--results", SAMPLE, "--out", tmp_path / "out", "--gains", "scratch"
+    )
     assert (code, "+0.091" in out) == (0, True)  # ECDP's, over no pre-training of its network
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {f"gains_scratch{end}" for end in ENDS}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        f"gains_scratch{end}" for end in ENDS
+    }
 
 
 def test_a_damaged_record_is_named_and_left_out(call, tmp_path):

@@ -10,7 +10,14 @@ from tespec.core.files import sha256_of
 from tespec.models import EventResNet, EventSwin
 from tespec.weights.files import read_weights, write_weights
 
-RECIPE = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150], "method": "tespec", "data": "sample"}
+RECIPE = {
+    "width": "micro",
+    "recurrent": True,
+    "bins": 10,
+    "sensor": [90, 150],
+    "method": "tespec",
+    "data": "sample",
+}
 
 
 @pytest.fixture
@@ -26,7 +33,11 @@ def test_inspect_shows_the_format_the_parts_and_which_networks_it_fills(own, tmp
     for part in ("lstms.3                     2 tensors", "micro, recurrent         yes: 125 of 125 tensors\n",
                  sha256_of(own), "method tespec", "micro, feed-forward      yes: 117 of 117 tensors\n"):  # fmt: skip
         assert part in out
-    half, gone, tensors = tmp_path / "half.safetensors", "swin.layers.1.downsample.norm.bias", read_weights(own)[0]
+    half, gone, tensors = (
+        tmp_path / "half.safetensors",
+        "swin.layers.1.downsample.norm.bias",
+        read_weights(own)[0],
+    )
     del tensors[gone]
     write_weights(half, tensors, RECIPE)
     assert f"no: 124 of 125 tensors; {gone} is missing" in call("weights", "inspect", half)[1]
@@ -42,15 +53,25 @@ def test_to_timm_and_back(own, tmp_path, call):
     assert call("weights", "convert", plain, back, "--sensor", "150x90")[0] == 0
     tensors, recipe = read_weights(back)
     assert (recipe["recurrent"], recipe["sensor"], recipe["width"]) == (False, [90, 150], "micro")
-    assert recipe["source"] == {"file": plain.name, "format": "swin-timm", "sha256": sha256_of(plain)}
+    assert recipe["source"] == {
+        "file": plain.name,
+        "format": "swin-timm",
+        "sha256": sha256_of(plain),
+    }
     before, _ = read_weights(own)
     assert all(torch.equal(tensor, before[name]) for name, tensor in tensors.items())
     assert not tespec.load(back).recurrent
 
 
-@pytest.mark.parametrize(("name", "channels"), [("swin_tiny_patch4_window7_224", 3), ("resnet50", 2)])
-def test_a_network_of_timm_comes_with_twenty_channels_and_goes_back_to_timm(tmp_path, call, name, channels):
-    path, out, plain = (tmp_path / name for name in ("given.pth", "out.safetensors", "plain.safetensors"))
+@pytest.mark.parametrize(
+    ("name", "channels"), [("swin_tiny_patch4_window7_224", 3), ("resnet50", 2)]
+)
+def test_a_network_of_timm_comes_with_twenty_channels_and_goes_back_to_timm(
+    tmp_path, call, name, channels
+):
+    path, out, plain = (
+        tmp_path / name for name in ("given.pth", "out.safetensors", "plain.safetensors")
+    )
     torch.save({"checkpoint": timm.create_model(name, in_chans=channels).state_dict()}, path)
     assert call("weights", "convert", path, out)[0] == 0
     assert isinstance(tespec.load(out), EventResNet if name == "resnet50" else EventSwin)
@@ -65,7 +86,11 @@ def test_nothing_is_overwritten_unasked(own, tmp_path, call):
     taken.write_text("mine")
     for place in (taken, own):
         code, out, err = call("weights", "convert", own, place)
-        assert (code, out, "already exists; choose another path, or give --overwrite" in err) == (2, "", True)
+        assert (code, out, "already exists; choose another path, or give --overwrite" in err) == (
+            2,
+            "",
+            True,
+        )
     assert taken.read_text() == "mine"
     assert call("weights", "convert", own, taken, "--overwrite")[0] == 0
     assert tespec.load(taken).arch == "micro"

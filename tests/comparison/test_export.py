@@ -13,7 +13,16 @@ from tespec.comparison.frame import COLUMNS, to_frame
 from tespec.comparison.tables import gains_table, make_tables
 from tespec.core.paths import REPOSITORY
 
-NAMES = ("a_b%c&d#e", "λ ≥ 中", "10%", "$x^2$ {y} \\z ~", "[1] *", "<b>|é`", "two\nlines", "δ₁ ²ᵃ Ω ± −")
+NAMES = (
+    "a_b%c&d#e",
+    "λ ≥ 中",
+    "10%",
+    "$x^2$ {y} \\z ~",
+    "[1] *",
+    "<b>|é`",
+    "two\nlines",
+    "δ₁ ²ᵃ Ω ± −",
+)
 FORMULAS = ("=1+1", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "|calc", "%0A")
 
 
@@ -37,17 +46,32 @@ def test_csv_keeps_numbers_and_disarms_formulas(odd, tmp_path):
             assert len(text) == 1 or float(text) is not None  # a lone sign or a number
     assert wide[0][:5] == ["Group", "Method", "Backbone", "Recurrent", "Pre-training"]
     titles = {row[1] for row in wide}
-    assert {"'=1+1", "'+cmd", "'-2+3", "'@SUM(A1)", "a_b%c&d#e", "λ ≥ 中", "10%", "two lines"} <= titles
+    assert {
+        "'=1+1",
+        "'+cmd",
+        "'-2+3",
+        "'@SUM(A1)",
+        "a_b%c&d#e",
+        "λ ≥ 中",
+        "10%",
+        "two lines",
+    } <= titles
     frame = pd.read_csv(tmp_path / "segmentation_long.csv")
     assert set(COLUMNS) < set(frame)
     measured = frame[(frame["source"] == "measured") & (frame["metric"] == "miou")]
-    assert sorted(measured["value"]) == [float(number) for number in range(len(NAMES) + len(FORMULAS))]
+    assert sorted(measured["value"]) == [
+        float(number) for number in range(len(NAMES) + len(FORMULAS))
+    ]
     assert frame.loc[frame["source"] == "paper", "value"].count() == 50
 
 
 def test_negative_numbers_stay_numbers(tmp_path):
     scores = {"scratch": (8.0, 10.0), "tespec": (5.0, 6.0)}
-    made = [record(name, seed=seed, miou=miou) for name in scores for seed, miou in enumerate(scores[name])]
+    made = [
+        record(name, seed=seed, miou=miou)
+        for name in scores
+        for seed, miou in enumerate(scores[name])
+    ]
     write_tables([gains_table(to_frame(made), "scratch")], tmp_path)
     assert pd.read_csv(tmp_path / "gains_scratch.csv")["gain"].tolist() == [-3.5]
     assert pd.read_csv(tmp_path / "gains_scratch_long.csv")["mean"].tolist() == [-3.5]
@@ -73,7 +97,10 @@ def test_latex_has_rules_headings_labels_and_no_bare_special_letters(odd):
     heading = r"\\midrule\n\\multicolumn\{\d+\}\{l\}\{\\textit\{The best performance in the literature\}\}"
     assert re.search(heading, text)
     labels = re.findall(r"\\label\{(.*?)\}", text)
-    assert labels == ["tab:segmentation", *(f"tab:segmentation-{number}" for number in range(2, len(labels) + 1))]
+    assert labels == [
+        "tab:segmentation",
+        *(f"tab:segmentation-{number}" for number in range(2, len(labels) + 1)),
+    ]
     assert len(labels) == text.count("\\begin{table*}")
     # A split table repeats the labels of its rows and loses no column.
     assert text.count("published") >= 4
@@ -89,7 +116,10 @@ def test_wide_tables_are_split_between_metrics():
     # The published and the measured column of a metric stay in the same part.
     pairs = [re.findall(r"published & measured \(sample, sample", part) for part in parts]
     assert sum(map(len, pairs)) == 6
-    assert all(len(pair) == part.count("measured (sample, sample") for pair, part in zip(pairs, parts, strict=True))
+    assert all(
+        len(pair) == part.count("measured (sample, sample")
+        for pair, part in zip(pairs, parts, strict=True)
+    )
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
@@ -99,7 +129,9 @@ def test_latex_compiles(odd, tmp_path):
     text = f"\\documentclass[twocolumn]{{article}}\n\\usepackage{{booktabs,adjustbox}}\n\\begin{{document}}\n{bodies}"
     (tmp_path / "tables.tex").write_text(f"{text}\\end{{document}}\n", encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "tables.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, encoding="latin-1", timeout=120)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, encoding="latin-1", timeout=120
+    )
     assert done.returncode == 0, done.stdout[-2000:]
     # Every table fits the page.
     assert not re.search(r"Overfull|Float too large", done.stdout)

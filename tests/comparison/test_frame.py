@@ -17,14 +17,18 @@ def test_grouping_the_committed_records_by_cell_never_mixes():
     assert runs.groupby(CELL)["seed"].nunique().min() > 1
 
 
-@pytest.mark.parametrize("column", [name for name in CELL if name not in ("kind", "metric", "frames", "backbone")])
+@pytest.mark.parametrize(
+    "column", [name for name in CELL if name not in ("kind", "metric", "frames", "backbone")]
+)
 def test_each_column_of_a_cell_tells_records_apart(column):
     recipe = {"dataset": "1mpx", "seed": 0, "overrides": {}}
     changes = {
         "label_fraction": {"config": {"label_share": 0.05}, "overrides": {"label_share": 0.05}},
         "frozen": {"config": {"freeze": True}, "overrides": {"freeze": True}},
         "overrides": {"overrides": {"optimisation.steps": 10}},
-        "pretraining_overrides": {"weights": {"recipe": recipe | {"overrides": {"objective.mask.ratio": 0.25}}}},
+        "pretraining_overrides": {
+            "weights": {"recipe": recipe | {"overrides": {"objective.mask.ratio": 0.25}}}
+        },
         "weights": {"weights": {"recipe": recipe | {"dataset": "gen1"}}},
         "method": {"facts": record().facts},
         "results_version": {},
@@ -32,7 +36,9 @@ def test_each_column_of_a_cell_tells_records_apart(column):
     other = {"arch": "feedforward", "split": "val", "method_version": 2, "task_version": 2}
     change = changes.get(column, {column: other.get(column, "other")})
     first = record(weights={"recipe": recipe})
-    second = record("other" if column == "method" else "scratch", **({"weights": {"recipe": recipe}} | change))
+    second = record(
+        "other" if column == "method" else "scratch", **({"weights": {"recipe": recipe}} | change)
+    )
     if column == "results_version":
         second = first.model_copy(update={"results_version": RESULTS_VERSION + 1})
     frame = to_frame([first, second])
@@ -48,13 +54,22 @@ def test_tables_use_every_column_of_a_cell():
 @pytest.mark.parametrize("recipe", [{}, {"recipe": {"seed": 0, "dataset": "1mpx"}}])
 def test_of_several_results_of_a_seed_the_newest_counts(recipe):
     """Weights that were made again have another hash, and so do the runs that start from them."""
-    made = [record(seed=seed, miou=50.0 + seed, weights=recipe, start_sha256="new") for seed in range(3)]
+    made = [
+        record(seed=seed, miou=50.0 + seed, weights=recipe, start_sha256="new") for seed in range(3)
+    ]
     older = [record(seed=seed, miou=20.0, weights=recipe, start_sha256="old") for seed in range(2)]
     older = [each.model_copy(update={"written": each.written.replace(year=2020)}) for each in older]
     chosen, notes = select(to_frame([*older, *made]), {})
-    assert chosen.loc[chosen["main"], ["seed", "value"]].to_numpy().tolist() == [[0, 50.0], [1, 51.0], [2, 52.0]]
+    assert chosen.loc[chosen["main"], ["seed", "value"]].to_numpy().tolist() == [
+        [0, 50.0],
+        [1, 51.0],
+        [2, 52.0],
+    ]
     assert notes == ["Not shown: 2 results of an older name (--where name=*)."]
-    assert set(select(to_frame([*older, *made]), {"name": older[0].name})[0]["value"]) == {20.0, 30.0}
+    assert set(select(to_frame([*older, *made]), {"name": older[0].name})[0]["value"]) == {
+        20.0,
+        30.0,
+    }
 
 
 def test_converted_weights_are_told_apart_by_their_hash():

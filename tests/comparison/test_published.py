@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from tespec.comparison import published
-from tespec.comparison.published import BEYOND, TABLES, published_frame, read_ablations, read_published, titles_of
+from tespec.comparison.published import (
+    BEYOND,
+    TABLES,
+    published_frame,
+    read_ablations,
+    read_published,
+    titles_of,
+)
 from tespec.core.config import as_facts, finetuning_settings, flattened, pretraining_settings
 from tespec.core.errors import UserError
 
@@ -15,27 +22,45 @@ DATA = Path(__file__).parent / "data"
 MARKS = {"†": r"$^\dagger$", "‡": r"$^\ddagger$", "": ""}
 # (task, metric) of each number column in the paper's tables, from left to right.
 COLUMNS = {
-    "segmentation": [(task, metric) for task in ("dsec", "ddd17") for metric in ("miou", "mean_class_acc")],
+    "segmentation": [
+        (task, metric) for task in ("dsec", "ddd17") for metric in ("miou", "mean_class_acc")
+    ],
     "detection": [("gen1", "map"), ("1mpx", "map")],
-    "depth": [("mvsec", metric) for metric in ("delta_1", "delta_2", "delta_3", "abs", "rms", "rms_log")],
+    "depth": [
+        ("mvsec", metric) for metric in ("delta_1", "delta_2", "delta_3", "abs", "rms", "rms_log")
+    ],
 }
 ROWS = {"segmentation": 13, "detection": 12, "depth": 13}
-FILES = {"segmentation": "tab-sem-seg.tex", "detection": "tab-obj-det.tex", "depth": "tab-depth-est.tex"}
+FILES = {
+    "segmentation": "tab-sem-seg.tex",
+    "detection": "tab-obj-det.tex",
+    "depth": "tab-depth-est.tex",
+}
 EXCERPT = {name: (DATA / file).read_text(encoding="utf-8") for name, file in FILES.items()}
 every_table = pytest.mark.parametrize("name", TABLES)
 
 
 def published_lines(name, decimals):
     """Cells of the paper's rows, grouped by horizontal rules, with all numbers rounded to `decimals`."""
-    body = EXCERPT[name].split(r"\midrule")[1].split(r"\bottomrule")[0].replace(r"\color{gray} ", r"\color{gray}")
+    body = (
+        EXCERPT[name]
+        .split(r"\midrule")[1]
+        .split(r"\bottomrule")[0]
+        .replace(r"\color{gray} ", r"\color{gray}")
+    )
     body = re.sub(r"\b\d+\.\d+\b", lambda number: f"{float(number[0]):.{decimals}f}", body)
-    groups = [[row.strip() for row in block.split(r"\\") if "&" in row] for block in body.split(r"\hline")]
+    groups = [
+        [row.strip() for row in block.split(r"\\") if "&" in row] for block in body.split(r"\hline")
+    ]
     return [[[cell.strip() for cell in row.split("&")] for row in group] for group in groups]
 
 
 def source_of(row, name, decimals):
     """Cells of the LaTeX row that corresponds to a row of the published table."""
-    title = row["title"].replace("TESPEC (Ours)", r"\algoNameFull (\textbf{Ours})") + MARKS[row.get("mark", "")]
+    title = (
+        row["title"].replace("TESPEC (Ours)", r"\algoNameFull (\textbf{Ours})")
+        + MARKS[row.get("mark", "")]
+    )
     title += rf"~\cite{{{row['citation']}}}" if "citation" in row else ""
     cells = [title, row["backbone"], "Yes" if row["recurrent"] else "No", row["pretraining"]]
     metrics = list(titles_of(name)[1])
@@ -50,7 +75,10 @@ def source_of(row, name, decimals):
 def test_every_cell_and_heading_is_the_papers(name):
     table = read_published(name)
     papers = published_lines(name, table["decimals"])
-    assert [[source_of(row, name, table["decimals"]) for row in group["rows"]] for group in table["groups"]] == papers
+    assert [
+        [source_of(row, name, table["decimals"]) for row in group["rows"]]
+        for group in table["groups"]
+    ] == papers
     assert sum(map(len, papers)) == ROWS[name]
     headings = [group["heading"] for group in table["groups"] if group["heading"]]
     assert headings == re.findall(r"\\textit\{(.*?)\.?\}", EXCERPT[name])[:1]
@@ -58,7 +86,9 @@ def test_every_cell_and_heading_is_the_papers(name):
 
 @every_table
 def test_metrics_point_where_the_papers_arrows_do(name):
-    arrows = [{"up": "↑", "down": "↓"}[arrow] for arrow in re.findall(r"\\(up|down)arrow", EXCERPT[name])]
+    arrows = [
+        {"up": "↑", "down": "↓"}[arrow] for arrow in re.findall(r"\\(up|down)arrow", EXCERPT[name])
+    ]
     metrics = read_published(name)["metrics"]
     better = [{"higher": "↑", "lower": "↓"}[metric["better"]] for metric in metrics]
     assert arrows == better * (len(arrows) // len(better))
@@ -80,8 +110,8 @@ def test_bold_numbers_are_the_best_of_the_ranked_rows():
         assert (column["bold"] == (column["ranked"] & (column["value"] == best))).all()
 
 
-# Settings tables of the appendix: batch size, peak learning rate, schedule, steps, warm-up steps, sequence length, T in
-# ms (None: not compared, since windows end at labels of a different rate).
+# Settings tables of the appendix: batch size, peak learning rate, schedule, steps, warm-up steps,
+# sequence length, T in ms (None: not compared, since windows end at labels of a different rate).
 SETTINGS = {
     ("gen1", "recurrent"): (8, 2e-4, "linear", 400_000, 2000, 21, 50),
     ("1mpx", "recurrent"): (24, 3.46e-4, "linear", 400_000, 2000, 5, 50),
@@ -100,22 +130,35 @@ SETTINGS = {
 @pytest.mark.parametrize(("name", "arch"), SETTINGS)
 def test_the_paper_profile_has_the_papers_settings(name, arch):
     pretrains = arch == "pretraining"
-    facts = as_facts(pretraining_settings(name, "paper") if pretrains else finetuning_settings(name, arch, "paper"))
+    facts = as_facts(
+        pretraining_settings(name, "paper")
+        if pretrains
+        else finetuning_settings(name, arch, "paper")
+    )
     optimisation = facts["optimisation"]
     *wanted, window = SETTINGS[name, arch]
     schedule = [optimisation[key] for key in ("peak_lr", "schedule", "steps", "warmup_steps")]
     assert [facts["batch_size"], *schedule, facts["segments"]] == wanted
-    assert [optimisation[key] for key in ("optimizer", "start_divisor", "end_divisor")] == ["Adam", 25, 1000]
+    assert [optimisation[key] for key in ("optimizer", "start_divisor", "end_divisor")] == [
+        "Adam",
+        25,
+        1000,
+    ]
     if window is not None:
         assert facts["window_ms"] in (None, window)
     if pretrains:
         assert facts["window_ms"] == window
-        assert (facts["objective"]["mask"]["ratio"], facts["objective"]["target"]["norm_events"]) == (0.5, 5000)
+        assert (
+            facts["objective"]["mask"]["ratio"],
+            facts["objective"]["target"]["norm_events"],
+        ) == (0.5, 5000)
 
 
 # Ablations.
 
-ABLATIONS = "".join((DATA / name).read_text() for name in ("tab-all-ablation.tex", "tab-supp-ablation.tex"))
+ABLATIONS = "".join(
+    (DATA / name).read_text() for name in ("tab-all-ablation.tex", "tab-supp-ablation.tex")
+)
 CITED = {
     r"\cref{eq:prior-intensity-est}": "Eq. 6",
     r"\cref{eq:our-intensity-est}": "Eq. 7",
@@ -132,7 +175,10 @@ def lines_of(label):
     rows = []
     for line in "".join(body).split(r"\\"):
         if "&" in line and re.search(r"\d\.\d{3}", line):
-            cells = [re.sub(r"\\textbf\{(.*)\}$", r"\1", cell.strip()).replace(r"\%", "%") for cell in line.split("&")]
+            cells = [
+                re.sub(r"\\textbf\{(.*)\}$", r"\1", cell.strip()).replace(r"\%", "%")
+                for cell in line.split("&")
+            ]
             rows.append((cells, line.strip().count(r"\textbf")))
     return rows
 
@@ -158,9 +204,14 @@ def test_all_ablations_of_the_source_are_there():
 
 def test_own_rows_go_behind_those_of_a_table_of_the_paper(tmp_path, monkeypatch):
     monkeypatch.setattr(published, "CONFIGS", tmp_path)
-    (tmp_path / "ablations.yaml").write_text('masking: {rows: [{name: "90%", set: {objective.mask.ratio: 0.9}}]}')
+    (tmp_path / "ablations.yaml").write_text(
+        'masking: {rows: [{name: "90%", set: {objective.mask.ratio: 0.9}}]}'
+    )
     made, paper = published.read_ablations.__wrapped__()["masking"], read_ablations()["masking"]
-    assert (made.title, [row.name for row in made.rows]) == (paper.title, [*(row.name for row in paper.rows), "90%"])
+    assert (made.title, [row.name for row in made.rows]) == (
+        paper.title,
+        [*(row.name for row in paper.rows), "90%"],
+    )
     (tmp_path / "ablations.yaml").write_text("masking: 3")
     with pytest.raises(UserError, match="is not an ablation table"):
         published.read_ablations.__wrapped__()
@@ -171,7 +222,8 @@ def test_own_rows_go_behind_those_of_a_table_of_the_paper(tmp_path, monkeypatch)
 def test_a_row_differs_from_the_default_in_the_setting_it_names_and_in_no_other(name, profile):
     def resolved(changes=()):
         facts = as_facts(pretraining_settings("tespec", profile, changes))
-        return {key: value for key, value in facts.items() if key != "deviations"}  # follow from the others
+        # follow from the others
+        return {key: value for key, value in facts.items() if key != "deviations"}
 
     default = resolved()
     unchanged = flattened(default)
@@ -197,12 +249,20 @@ def test_numbers_that_are_scaled_are_the_papers():
         ("steps", "optimisation.steps", [200_000, 300_000, 400_000, 500_000]),
         ("norm_events", "objective.target.norm_events", [500, 5_000, 50_000, 200_000]),
     ):
-        every = [pretraining_settings("tespec", "paper", row.changes(default)) for row in read_ablations()[name].rows]
+        every = [
+            pretraining_settings("tespec", "paper", row.changes(default))
+            for row in read_ablations()[name].rows
+        ]
         assert [flattened(as_facts(each))[key] for each in every] == numbers
 
 
 def test_variants_are_named_by_table_and_row():
-    assert read_ablations()["masking"].variants == ["masking: 0%", "masking: 25%", "", "masking: 75%"]
+    assert read_ablations()["masking"].variants == [
+        "masking: 0%",
+        "masking: 25%",
+        "",
+        "masking: 75%",
+    ]
     assert read_ablations()["target_ddd17"].variants == ["target: Eq. 6", ""]
 
 
@@ -215,7 +275,9 @@ def test_a_broken_table_of_ablations_is_named(tmp_path, monkeypatch):
 
 def test_scores_of_a_task_that_the_table_has_not_are_refused(monkeypatch):
     tables = {name: deepcopy(read_published(name)) for name in (*TABLES, BEYOND)}
-    tables["depth"]["groups"][0]["rows"][0]["scores"]["gen1"] = [50.0] * len(tables["depth"]["metrics"])
+    tables["depth"]["groups"][0]["rows"][0]["scores"]["gen1"] = [50.0] * len(
+        tables["depth"]["metrics"]
+    )
     monkeypatch.setattr("tespec.comparison.published.read_published", tables.get)
     with pytest.raises(ValueError, match="scores of tasks that the table lacks: gen1"):
         published_frame()

@@ -6,7 +6,15 @@ import pytest
 from made_records import record
 
 from tespec.comparison import records
-from tespec.comparison.records import CHOICES, Record, find_record, identity, read_records, write_archive, write_record
+from tespec.comparison.records import (
+    CHOICES,
+    Record,
+    find_record,
+    identity,
+    read_records,
+    write_archive,
+    write_record,
+)
 from tespec.core.errors import UserError
 
 OTHERS = {str: "other", int: 7, dict: {"optimisation.steps": 10}}
@@ -21,7 +29,11 @@ def test_identity_changes_with_each_choice(choice):
 
 def test_what_was_not_chosen_changes_no_identity():
     first = record()
-    other = record(environment={"revision": "f" * 40}, config={"label_share": 1.0, "new": 1}, variant="masking: 25%")
+    other = record(
+        environment={"revision": "f" * 40},
+        config={"label_share": 1.0, "new": 1},
+        variant="masking: 25%",
+    )
     assert (first.name, first.id) == (other.name, other.id)
     turned = {name: getattr(first, name) for name in reversed(CHOICES)}
     assert identity(turned) == first.id
@@ -33,7 +45,9 @@ def test_a_record_survives_its_file_and_the_archive(tmp_path):
     assert path == tmp_path / "runs" / f"{made.name}.json"
     assert find_record(tmp_path, made.name) == made
     assert read_records(tmp_path) == ([made], [])
-    first, second = (write_archive([made], tmp_path / name / "records.jsonl.gz") for name in ("one", "two"))
+    first, second = (
+        write_archive([made], tmp_path / name / "records.jsonl.gz") for name in ("one", "two")
+    )
     assert first.read_bytes() == second.read_bytes()
     archived = find_record(first.parent, made.name)
     assert archived == made.model_copy(update={"curve": []})
@@ -95,7 +109,10 @@ def test_a_record_that_was_computed_again_counts_instead_of_the_archived_one(tmp
 
 
 def test_what_differs_from_similar_records_is_told_nearest_first(tmp_path):
-    near, far = record(profile="tiny"), record(profile="paper", overrides={"optimisation.steps": 10})
+    near, far = (
+        record(profile="tiny"),
+        record(profile="paper", overrides={"optimisation.steps": 10}),
+    )
     for each in (far, near, record("tespec"), record(arch="feedforward"), record(seed=1)):
         write_record(each, tmp_path)
     chosen = record().model_dump(include=set(CHOICES))
@@ -109,7 +126,16 @@ def test_revision_says_whether_files_were_changed(tmp_path, monkeypatch):
         return tuple(records.environment()[name] for name in ("revision", "modified"))
 
     def git(*arguments):
-        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c", *arguments]
+        command = [
+            "git",
+            "-C",
+            str(tmp_path),
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@b.c",
+            *arguments,
+        ]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     monkeypatch.setattr(records, "REPOSITORY", tmp_path)

@@ -16,7 +16,11 @@ TASKS = ("DSEC", "DDD17", "MVSEC", "Gen1", "1Mpx")
 def published():
     """Published texts by row and column title."""
     cells = cost_table(to_frame([])).cells
-    return {(row[1], column[0]): cells.loc[row, column] for row in cells.index for column in cells.columns}
+    return {
+        (row[1], column[0]): cells.loc[row, column]
+        for row in cells.index
+        for column in cells.columns
+    }
 
 
 @pytest.mark.parametrize(
@@ -39,10 +43,14 @@ def test_the_times_are_the_papers():
     found = published()
     hours = re.findall(r"(\d+)h", SOURCE)
     names = ("ECDP", "ECDDP", "TESPEC")
-    assert [float(found[f"{name}'s pre-training", "Pre-training"]) for name in names] == [*map(float, hours)]
+    assert [float(found[f"{name}'s pre-training", "Pre-training"]) for name in names] == [
+        *map(float, hours)
+    ]
     lines = re.findall(r"\\text\{(?:No|Yes)\} & (.*?) \\\\", SOURCE)
     rows = ("Feed-forward fine-tuning", "Recurrent fine-tuning", "Feed-forward", "Recurrent")
-    assert [[found[row, task] for task in TASKS] for row in rows] == [line.split(" & ") for line in lines]
+    assert [[found[row, task] for task in TASKS] for row in rows] == [
+        line.split(" & ") for line in lines
+    ]
 
 
 def test_measured_numbers_are_means_over_runs_of_their_row_in_a_column_of_their_own():
@@ -51,7 +59,9 @@ def test_measured_numbers_are_means_over_runs_of_their_row_in_a_column_of_their_
         record(seed=0, cost=cost, time={"train": 3600.0}),
         record(seed=1, cost=cost | {"inference_ms": 6.0}, time={"train": 7200.0}),
         record(seed=2, overrides={"optimisation.steps": 9}, time={"train": 9e9}),  # other settings
-        record(seed=3, facts={"title": "A", "group": "B", "backbone": "ResNet50"}, time={"train": 9e9}),
+        record(
+            seed=3, facts={"title": "A", "group": "B", "backbone": "ResNet50"}, time={"train": 9e9}
+        ),
         record("tespec", kind="pretraining", task="sample", cost=cost, time={"train": 1800.0}),
     ]
     cells = cost_table(to_frame(made)).cells

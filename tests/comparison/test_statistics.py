@@ -10,10 +10,13 @@ from tespec.comparison.statistics import Spread, holm, paired_gain, spread_of
 
 
 def test_a_gain_computed_by_hand():
-    # Mean 2, standard deviation 1, standard error 1/sqrt(3); t is 4.302653 for 97.5 % at two degrees of freedom.
+    # Mean 2, standard deviation 1, standard error 1/sqrt(3); t is 4.302653 for 97.5 % at two
+    # degrees of freedom.
     gain = paired_gain([1.0, 2.0, 3.0])
     assert (gain.mean, gain.n, gain.note) == (2.0, 3, "")
-    assert (gain.low, gain.high) == pytest.approx((2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5), abs=1e-6)
+    assert (gain.low, gain.high) == pytest.approx(
+        (2 - 4.302653 / 3**0.5, 2 + 4.302653 / 3**0.5), abs=1e-6
+    )
     # The two-sided p at two degrees of freedom is 1 - t / sqrt(t^2 + 2).
     t = 2 * 3**0.5
     assert gain.p == pytest.approx(1 - t / (t * t + 2) ** 0.5, abs=1e-12)
@@ -38,11 +41,16 @@ def test_what_cannot_be_tested_is_blank_and_says_so(differences, mean, note):
 
 def test_a_gain_over_several_pretrainings_computed_by_hand():
     """Two cells of two seeds (rows) and two pre-trainings (columns); a third cell with one pre-training is ignored."""
-    cells = [pd.DataFrame(scores) for scores in ([[1.0, 5.0], [2.0, 8.0]], [[4.0, 4.0], [6.0, 6.0]], [[1.0], [2.0]])]
-    # Column means 1.5 and 6.5 have variance 12.5. Four residuals of 0.5 give a noise of 1 / 1 dof / 2 seeds = 0.5.
+    cells = [
+        pd.DataFrame(scores)
+        for scores in ([[1.0, 5.0], [2.0, 8.0]], [[4.0, 4.0], [6.0, 6.0]], [[1.0], [2.0]])
+    ]
+    # Column means 1.5 and 6.5 have variance 12.5. Four residuals of 0.5 give a noise of 1 / 1 dof /
+    # 2 seeds = 0.5.
     spread = spread_of(cells)
     assert spread == pytest.approx(Spread(observed=12.5 / 2, noise=0.5 / 2, dof=2, noise_dof=2))
-    # Over seeds: mean 4, variance 2 / 2 seeds = 1 at one degree of freedom. Between pre-trainings: half of 6 is 3.
+    # Over seeds: mean 4, variance 2 / 2 seeds = 1 at one degree of freedom. Between pre-trainings:
+    # half of 6 is 3.
     gain = paired_gain([3.0, 5.0], spread, share=0.5)
     dof = 4**2 / (1**2 / 1 + 3.125**2 / 2 + 0.125**2 / 2)
     low, high = scipy.stats.t.interval(0.95, dof, 4, 2)
@@ -59,7 +67,9 @@ def test_a_table_without_effects_has_a_false_positive_in_at_most_one_of_twenty()
     for _ in range(tables):
         seeds = [draw.gauss(0, 2) for _ in range(5)]
         baseline, *methods = [[seed + draw.gauss(0, 1) for seed in seeds] for _ in range(11)]
-        gains = [paired_gain([a - b for a, b in zip(each, baseline, strict=True)]) for each in methods]
+        gains = [
+            paired_gain([a - b for a, b in zip(each, baseline, strict=True)]) for each in methods
+        ]
         wrong += holm(pd.Series([gain.p for gain in gains])).min() < 0.05
     assert 0.01 < wrong / tables <= 0.06
 
@@ -77,7 +87,9 @@ def test_a_table_without_effects_has_a_false_positive_in_at_most_one_of_twenty()
         (4, 0.2, 1.0, 2, False),
     ],
 )
-def test_intervals_of_several_pretrainings_cover_the_gain(methods, between, baseline, pretrainings, over_pretrained):
+def test_intervals_of_several_pretrainings_cover_the_gain(
+    methods, between, baseline, pretrainings, over_pretrained
+):
     """Five seeds shift all methods alike; `between`, `baseline`: deviations of pre-trainings and baseline runs."""
     rng, tables, covered = np.random.default_rng(0), 1000, 0
     for _ in range(tables):
@@ -85,8 +97,12 @@ def test_intervals_of_several_pretrainings_cover_the_gain(methods, between, base
         starts = rng.normal(0, between, (methods, 1, pretrainings))
         cells = [pd.DataFrame(shift + of + rng.normal(0, 1, (5, pretrainings))) for of in starts]
         scratch = pd.DataFrame(shift + rng.normal(0, baseline, (5, 1)))
-        base, share = (cells[1], 2 / pretrainings) if over_pretrained else (scratch, 1 / pretrainings)
-        gain = paired_gain((cells[0].mean(axis=1) - base.mean(axis=1)).tolist(), spread_of(cells), share)
+        base, share = (
+            (cells[1], 2 / pretrainings) if over_pretrained else (scratch, 1 / pretrainings)
+        )
+        gain = paired_gain(
+            (cells[0].mean(axis=1) - base.mean(axis=1)).tolist(), spread_of(cells), share
+        )
         covered += gain.low <= 0 <= gain.high
         assert gain.high - gain.low < 100
     assert 0.93 < covered / tables < 0.985

@@ -25,7 +25,10 @@ TEXT = " ".join(PAGE.split())
 def rows(heading: str) -> list[list[str]]:
     """Cells of the table below a heading of the page."""
     section = PAGE.split(f"## {heading}\n")[1].split("\n## ")[0]
-    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in re.findall(r"^\|.*", section, re.MULTILINE)[2:]]
+    return [
+        [cell.strip() for cell in row.split("|")[1:-1]]
+        for row in re.findall(r"^\|.*", section, re.MULTILINE)[2:]
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +43,9 @@ def frame(records: list[Record]) -> pd.DataFrame:
     return to_frame(records)
 
 
-def test_the_table_of_the_page_is_made_of_the_records(records: list[Record], frame: pd.DataFrame) -> None:
+def test_the_table_of_the_page_is_made_of_the_records(
+    records: list[Record], frame: pd.DataFrame
+) -> None:
     gains = gains_table(frame, "scratch").data.set_index(["title", "arch"])[["mean", "low", "high"]]
     made: dict[str, list[Record]] = {}
     for each in sorted(records, key=lambda record: record.seed):
@@ -52,8 +57,12 @@ def test_the_table_of_the_page_is_made_of_the_records(records: list[Record], fra
         row = [title + {"micro": "", "resnet-micro": " (ResNet)"}[width]]
         for arch in ("feedforward", "recurrent"):
             values, has_gain = scores.value[scores.arch == arch], (title, arch) in gains.index
-            row.append(f"{values.mean():.2f} ± {values.std():.2f} ({len(values)})" if len(values) else "-")
-            row.append("{:+.2f} [{:+.2f}, {:+.2f}]".format(*gains.loc[title, arch]) if has_gain else "-")
+            row.append(
+                f"{values.mean():.2f} ± {values.std():.2f} ({len(values)})" if len(values) else "-"
+            )
+            row.append(
+                "{:+.2f} [{:+.2f}, {:+.2f}]".format(*gains.loc[title, arch]) if has_gain else "-"
+            )
         both = made.get(title, [])
         row.append(", ".join(f"{next(iter(each.metrics.values())):.3f}" for each in both) or "-")
         row.append(", ".join(f"{each.metrics['last_stage_rank']:.1f}" for each in both) or "-")
@@ -68,24 +77,34 @@ def test_the_table_of_the_page_is_made_of_the_records(records: list[Record], fra
     assert said in TEXT
 
 
-def test_the_text_of_the_page_says_what_the_records_say(records: list[Record], frame: pd.DataFrame) -> None:
+def test_the_text_of_the_page_says_what_the_records_say(
+    records: list[Record], frame: pd.DataFrame
+) -> None:
     gains = gains_table(frame, "scratch").data
     assert [f"{p:.2g}" for p in sorted(gains.p_holm)] == ["0.48"] + ["1"] * (len(gains) - 1)
-    assert f"{gains.p_holm.min():.2g} for {gains.title[gains.p_holm.idxmin()]}, recurrent, and 1 for all others" in TEXT
+    assert (
+        f"{gains.p_holm.min():.2g} for {gains.title[gains.p_holm.idxmin()]}, recurrent, and 1 for all others"
+        in TEXT
+    )
     for arch, said in (("feedforward", "Feed-forward"), ("recurrent", "Recurrent")):
         of_arch = gains[gains.arch == arch]
         halves = (of_arch.high - of_arch.low) / 2
         span = re.escape(f"{of_arch['mean'].min():+.2f} and {of_arch['mean'].max():+.2f} mIoU")
         limits = f"{halves.min():.1f} to {halves.max():.1f}"
         assert re.search(rf"{said}, [^.]* between {span}[^.]*half-widths of[^.]* {limits}", TEXT)
-        assert f"above {limits} {'mIoU feed-forward' if arch == 'feedforward' else 'recurrent'}" in TEXT
+        assert (
+            f"above {limits} {'mIoU feed-forward' if arch == 'feedforward' else 'recurrent'}"
+            in TEXT
+        )
     prior = frame.value[frame.main & (frame.kind == "reference")].item()
     scores = frame[frame.main & (frame.kind == "evaluation") & (frame.variant == "")]
     assert f"scores {prior:.2f}, about half of each other score" in TEXT
     assert scores.groupby(["title", "width", "arch"]).value.mean().min() > 1.8 * prior
     assert f"{sum(each.time['total'] for each in records) / 3600:.0f} hours in all" in TEXT
     again = read_yaml(STUDY / "manifest.yaml")["repeated"]
-    of_scratch = scores[(scores.method == "scratch") & (scores.width == "micro") & (scores.arch == "feedforward")]
+    of_scratch = scores[
+        (scores.method == "scratch") & (scores.width == "micro") & (scores.arch == "feedforward")
+    ]
     (first,) = of_scratch.value[of_scratch.seed == 0]
     assert again["same processor"] == round(first, 2)
     assert all(f"{value:.2f}" in TEXT for value in again.values())
@@ -96,19 +115,27 @@ def test_committed_tables_are_made_of_the_records(frame: pd.DataFrame, tmp_path:
 
     def texts(paths: Iterable[Path]) -> dict[str, str]:
         # The last of 17 digits of an interval depends on scipy's version.
-        shortened = partial(re.compile(r"\d+\.\d{9,}").sub, lambda number: f"{float(number[0]):.12g}")
+        shortened = partial(
+            re.compile(r"\d+\.\d{9,}").sub, lambda number: f"{float(number[0]):.12g}"
+        )
         return {path.name: shortened(path.read_text()) for path in paths}
 
     assert texts((STUDY / "tables").iterdir()) == texts(tmp_path.glob("*.csv"))
     figure = (DOCS / "pictures" / "study.svg").read_text()
-    assert all(title in figure for title in {*frame[frame.kind == "evaluation"].title, "label prior"})
+    assert all(
+        title in figure for title in {*frame[frame.kind == "evaluation"].title, "label prior"}
+    )
 
 
-def test_the_ablations_of_the_page_are_those_of_the_records(records: list[Record], frame: pd.DataFrame) -> None:
+def test_the_ablations_of_the_page_are_those_of_the_records(
+    records: list[Record], frame: pd.DataFrame
+) -> None:
     ablated = {"variant": "*", "method": "tespec", "arch": "recurrent"}
     differences = gains_table(frame, "tespec", ablated).data.set_index("variant")
     wanted = []
-    for variant, values in frame[frame.main & (frame.kind == "evaluation")].groupby("variant").value:
+    for variant, values in (
+        frame[frame.main & (frame.kind == "evaluation")].groupby("variant").value
+    ):
         if not variant:
             continue
         made = [each for each in records if each.kind == "pretraining" and each.variant == variant]
@@ -135,9 +162,12 @@ def test_the_page_and_the_tables_name_the_version_of_the_records(records: list[R
 
 
 def test_the_readme_has_the_scores_of_the_page() -> None:
-    shown = re.findall(r"^\| ([^|]+?) \| ([\d.]+ ± [\d.]+) \| ([\d.± -]+) \|$", README, re.MULTILINE)
+    shown = re.findall(
+        r"^\| ([^|]+?) \| ([\d.]+ ± [\d.]+) \| ([\d.± -]+) \|$", README, re.MULTILINE
+    )
     scores = {
-        (name, *(text.rpartition(" (")[0] or "-" for text in texts[:3:2])) for name, *texts in rows("Scores and gains")
+        (name, *(text.rpartition(" (")[0] or "-" for text in texts[:3:2]))
+        for name, *texts in rows("Scores and gains")
     }
     assert set(shown) == scores
     (prior,) = re.findall(r"scores (\d+\.\d+), about half", TEXT)

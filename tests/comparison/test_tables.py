@@ -7,7 +7,15 @@ from tespec.comparison.export import to_csv
 from tespec.comparison.frame import to_frame
 from tespec.comparison.published import published_frame, read_ablations, read_published, titles_of
 from tespec.comparison.records import RESULTS_VERSION
-from tespec.comparison.tables import ACCUMULATED, NONE, PARTIAL, SEVERAL, SINGLE, gains_table, make_tables
+from tespec.comparison.tables import (
+    ACCUMULATED,
+    NONE,
+    PARTIAL,
+    SEVERAL,
+    SINGLE,
+    gains_table,
+    make_tables,
+)
 from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 
@@ -22,7 +30,11 @@ def one(records, name="segmentation", **options):
 def column(table, *header):
     """Non-empty cells of a column, by (method, recurrent)."""
     cells = table.cells[header]
-    return {(index[1], index[3]): text for index, text in zip(cells.index, cells, strict=True) if text != NONE}
+    return {
+        (index[1], index[3]): text
+        for index, text in zip(cells.index, cells, strict=True)
+        if text != NONE
+    }
 
 
 def depth_record(method, error, seed=0, **changes):
@@ -50,19 +62,34 @@ def test_every_published_number_is_in_the_table_and_its_csv(sample, name, tmp_pa
             number.title + number.mark, number.backbone, "yes" if number.arch == "recurrent" else "no",
             number.pretraining_data))  # fmt: skip
         text = "" if number.value != number.value else f"{number.value:.{decimals}f}"
-        assert (table.cells[header].iloc[row], table.bold[header].iloc[row]) == (text or NONE, number.bold)
+        assert (table.cells[header].iloc[row], table.bold[header].iloc[row]) == (
+            text or NONE,
+            number.bold,
+        )
         assert written[" ".join(header)].iloc[row] == text
         seen += text != ""
     assert seen == {"detection": 24, "segmentation": 50, "depth": 77}[name]
     methods = (found["title"] + found["mark"])[~found["order"].duplicated()].tolist()
-    own = [label for label in table.cells.index if label[0] != "Other publications" and label[2] != "resnet-micro"]
+    own = [
+        label
+        for label in table.cells.index
+        if label[0] != "Other publications" and label[2] != "resnet-micro"
+    ]
     assert [label[1] for label in own if label[1] in methods] == methods
 
 
 def test_every_published_number_of_the_ablations_is_in_its_table(sample):
     tables = [table.cells for table in make_tables(sample) if table.name.startswith("ablation_")]
-    texts = [text for cells in tables for name in cells if name[2] == "published" for text in cells[name]]
-    wanted = [f"{value:.3f}" for each in read_ablations().values() for row in each.rows for value in row.paper if value]
+    texts = [
+        text for cells in tables for name in cells if name[2] == "published" for text in cells[name]
+    ]
+    wanted = [
+        f"{value:.3f}"
+        for each in read_ablations().values()
+        for row in each.rows
+        for value in row.paper
+        if value
+    ]
     assert sorted(texts) == sorted(wanted)
     assert len(texts) == 48
 
@@ -92,7 +119,10 @@ def test_means_over_fewer_classes_or_recordings_than_there_are_say_so():
     partial = "all mean_class_acc: 2 of 3 classes; moving miou: 1 of 3 frames"
     made = [record("tespec", seed=seed, protocol={"partial means": partial}) for seed in range(2)]
     table = one(made)
-    for metric, text in (("mIoU ↑", "40.00 ± 0.00 (2)"), ("mAcc ↑", "50.00 ± 0.00 (2, 2 of 3 classes)")):
+    for metric, text in (
+        ("mIoU ↑", "40.00 ± 0.00 (2)"),
+        ("mAcc ↑", "50.00 ± 0.00 (2, 2 of 3 classes)"),
+    ):
         assert column(table, "DDD17", metric, MEASURED) == {("TESPEC (Ours)", "yes"): text}
     assert PARTIAL in table.notes
     assert PARTIAL not in one([record("tespec")]).notes
@@ -102,7 +132,9 @@ def test_means_over_fewer_classes_or_recordings_than_there_are_say_so():
 @pytest.mark.parametrize("of", ["overrides", "pretraining_overrides"])
 def test_gradient_accumulation_leaves_the_default_tables_and_is_noted_in_others(of):
     recipe = {"dataset": "1mpx", "data": "sample", "overrides": {"accumulate": 2}}
-    change = {"overrides": {"accumulate": 2}} if of == "overrides" else {"weights": {"recipe": recipe}}
+    change = (
+        {"overrides": {"accumulate": 2}} if of == "overrides" else {"weights": {"recipe": recipe}}
+    )
     made = [record("scratch"), record("tespec", **change)]
     default, shown = one(made), one(made, where={of: "*"})
     assert ("TESPEC (Ours)", "yes") not in column(default, "DDD17", "mIoU ↑", MEASURED)
@@ -126,7 +158,11 @@ def test_errors_are_best_where_they_are_lowest_and_one_row_is_not_the_best():
         ({"profile": "tiny"}, {}, "measured (sample, tiny)"),
         ({"data": "ddd17", "data_fingerprint": "f" * 12}, {}, "measured (ddd17, sample)"),
         ({"split": "val"}, {"split": "*"}, "measured (sample, sample, val split)"),
-        ({"config": {"label_share": 0.05}}, {"label_fraction": "*"}, "measured (sample, sample, 5 % of labels)"),
+        (
+            {"config": {"label_share": 0.05}},
+            {"label_fraction": "*"},
+            "measured (sample, sample, 5 % of labels)",
+        ),
         ({"overrides": {"a.b": 1}}, {"overrides": "*"}, "measured (sample, sample, a.b=1)"),
     ],
 )
@@ -142,29 +178,51 @@ def test_different_settings_never_share_a_column(changes, where, label):
 
 
 def test_columns_that_differ_in_nothing_named_say_what_they_differ_in():
-    table = one([record(), record(seed=1, data_fingerprint="f" * 12), record(seed=2, task_version=2)])
+    table = one(
+        [record(), record(seed=1, data_fingerprint="f" * 12), record(seed=2, task_version=2)]
+    )
     labels = {label[2] for label in table.cells.columns if label[0] == "DDD17"} - {"published"}
     assert len(labels) == 3
     assert any("data_fingerprint ffffffff" in label for label in labels)
-    recipes = ({"dataset": "1mpx", "data": "sample", "profile": "sample", "data_fingerprint": each} for each in "ab")
-    made = [record("tespec", seed=seed, weights={"recipe": recipe}) for seed, recipe in enumerate(recipes)]
-    assert len({label[2] for label in one(made, where={"weights": "*"}, measured=True).cells.columns}) == 2
+    recipes = (
+        {"dataset": "1mpx", "data": "sample", "profile": "sample", "data_fingerprint": each}
+        for each in "ab"
+    )
+    made = [
+        record("tespec", seed=seed, weights={"recipe": recipe})
+        for seed, recipe in enumerate(recipes)
+    ]
+    assert (
+        len({label[2] for label in one(made, where={"weights": "*"}, measured=True).cells.columns})
+        == 2
+    )
 
 
 def test_the_newest_results_version_is_shown_and_older_ones_have_a_column_of_their_own():
     newer = {"results_version": RESULTS_VERSION + 1}
-    made = [record(miou=50.0).model_copy(update=newer), record(miou=40.0), record(seed=1, miou=44.0)]
+    made = [
+        record(miou=50.0).model_copy(update=newer),
+        record(miou=40.0),
+        record(seed=1, miou=44.0),
+    ]
     label = f"{MEASURED[:-1]}, results version {RESULTS_VERSION + 1})"
     assert list(column(one(made), "DDD17", "mIoU ↑", label).values()) == ["50.00 (1)"]
-    assert "Not shown: 2 results of an older results_version (--where results_version=*)." in one(made).notes
+    assert (
+        "Not shown: 2 results of an older results_version (--where results_version=*)."
+        in one(made).notes
+    )
     both = one(made, where={"results_version": "*"})
     assert list(column(both, "DDD17", "mIoU ↑", MEASURED).values()) == ["42.00 ± 2.83 (2)"]
 
 
-@pytest.mark.parametrize("choice", [{"plugin": "f" * 12}, {"method_version": 2}, {"weights": {"sha256": "ff"}}])
+@pytest.mark.parametrize(
+    "choice", [{"plugin": "f" * 12}, {"method_version": 2}, {"weights": {"sha256": "ff"}}]
+)
 def test_of_several_versions_of_a_method_the_newest_is_shown(choice):
     older = record("mine", miou=40.0)
-    newer = record("mine", miou=50.0, **choice).model_copy(update={"written": older.written.replace(year=2200)})
+    newer = record("mine", miou=50.0, **choice).model_copy(
+        update={"written": older.written.replace(year=2200)}
+    )
     table = one([older, newer, record("scratch", miou=30.0)])
     assert column(table, "DDD17", "mIoU ↑", MEASURED)["Mine", "yes"] == "50.00 (1)"
     name = next(iter(choice))
@@ -196,10 +254,14 @@ def test_methods_that_the_paper_lacks_have_rows_behind_its_own():
     ]
 
 
-@pytest.mark.parametrize(("measured", "label"), [(False, "1Mpx (measured: DDD17)"), (True, "DDD17")])
+@pytest.mark.parametrize(
+    ("measured", "label"), [(False, "1Mpx (measured: DDD17)"), (True, "DDD17")]
+)
 def test_a_row_says_if_its_measured_pretraining_saw_other_data(measured, label):
     made = [record("tespec", weights={"recipe": {"dataset": "ddd17", "data": "sample"}})]
-    rows = [names for names in one(made, measured=measured).cells.index if names[1] == "TESPEC (Ours)"]
+    rows = [
+        names for names in one(made, measured=measured).cells.index if names[1] == "TESPEC (Ours)"
+    ]
     assert [names[-1] for names in rows] == [label]
 
 
@@ -213,7 +275,9 @@ def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers():
 
     def texts(source, **options):
         cells = one(made, **options).cells
-        rows = [label[1] in ("ScaleEvent§¶", "Mine") and label[2] != "ViT-L" for label in cells.index]
+        rows = [
+            label[1] in ("ScaleEvent§¶", "Mine") and label[2] != "ViT-L" for label in cells.index
+        ]
         columns = [name[:2] == ("DDD17", "mIoU ↑") and source in name[2] for name in cells.columns]
         return [text for text in cells.loc[rows, columns].to_numpy().ravel() if text != NONE]
 
@@ -227,19 +291,32 @@ def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers():
     assert texts("published", where={"frozen": "True"}) == ["57.87"]
     assert texts("measured", where={"frozen": "True"}) == ["5.00 (1)"]
     assert texts("measured", by="label_fraction") == ["10.00 (1)", "30.00 (1)"]
-    assert texts("published", by="label_fraction") == ["59.64", "57.23", "59.54", "61.45", "62.06", "62.81"]
+    assert texts("published", by="label_fraction") == [
+        "59.64",
+        "57.23",
+        "59.54",
+        "61.45",
+        "62.06",
+        "62.81",
+    ]
     # Wildcards apply to published numbers as to measured ones.
-    assert sorted(texts("published", where={"label_fraction": "*"})) == sorted(texts("published", by="label_fraction"))
+    assert sorted(texts("published", where={"label_fraction": "*"})) == sorted(
+        texts("published", by="label_fraction")
+    )
     assert texts("published (1 % of labels)", where={"label_fraction": "*"}) == ["57.23"]
     assert texts("published", where={"frozen": "*"}) == ["59.64", "62.81", "57.87"]
     assert texts("published (frozen backbone)", where={"frozen": "[FT]*"}) == ["57.87"]
     assert any(note.startswith("§ its pre-training sees images") for note in one(made).notes)
-    assert not any(note[1] == " " for note in one(made, measured=True).notes)  # only marks in use are explained
+    # only marks in use are explained
+    assert not any(note[1] == " " for note in one(made, measured=True).notes)
 
 
 def test_test_time_augmentation_chooses_the_published_row():
     augmented = {"test_time_augmentation": "flip"}
-    made = [record("ecddp", "feedforward", task="dsec", overrides=overrides) for overrides in ({}, augmented)]
+    made = [
+        record("ecddp", "feedforward", task="dsec", overrides=overrides)
+        for overrides in ({}, augmented)
+    ]
     table = one(made, where={"overrides": "*"}, measured=True)
     assert [label[1] for label in table.cells.index] == ["ECDDP†", "ECDDP‡"]
 
@@ -273,18 +350,43 @@ def test_rows_of_one_variant_that_differ_in_more_have_columns_of_their_own():
     """The row names the variant alone, so backbone and further settings are in the column."""
 
     def made(miou, variant="masking: 25%", backbone="Swin-T/7", **more):
-        weights = {"recipe": {"overrides": ({"objective.mask.ratio": 0.25} if variant else {}) | more}}
+        weights = {
+            "recipe": {"overrides": ({"objective.mask.ratio": 0.25} if variant else {}) | more}
+        }
         facts = record().facts | {"backbone": backbone}
-        return record("tespec", miou=miou, variant=variant, weights=weights, facts=facts, start_sha256=str(miou))
+        return record(
+            "tespec",
+            miou=miou,
+            variant=variant,
+            weights=weights,
+            facts=facts,
+            start_sha256=str(miou),
+        )
 
     def cells(*records):
         shown = one(records, "ablation_masking").cells.items()
-        columns = {name: [text for text in texts if text != NONE] for name, texts in shown if name[1] == "mIoU ↑"}
-        return {name.removeprefix(MEASURED): texts for (_, _, name), texts in columns.items() if name != "published"}
+        columns = {
+            name: [text for text in texts if text != NONE]
+            for name, texts in shown
+            if name[1] == "mIoU ↑"
+        }
+        return {
+            name.removeprefix(MEASURED): texts
+            for (_, _, name), texts in columns.items()
+            if name != "published"
+        }
 
-    plain, default, narrow, narrow_default = made(50.0), made(40.0, ""), made(30.0, backbone="a"), made(20.0, "", "a")
+    plain, default, narrow, narrow_default = (
+        made(50.0),
+        made(40.0, ""),
+        made(30.0, backbone="a"),
+        made(20.0, "", "a"),
+    )
     steps = ", pretraining.steps=9"
-    assert cells(plain, default, made(60.0, steps=9)) == {"": ["50.00 (1)", "40.00 (1)"], steps: ["60.00 (1)"]}
+    assert cells(plain, default, made(60.0, steps=9)) == {
+        "": ["50.00 (1)", "40.00 (1)"],
+        steps: ["60.00 (1)"],
+    }
     assert cells(plain, default, narrow, narrow_default) == {
         ", Swin-T/7": ["50.00 (1)", "40.00 (1)"], ", a": ["30.00 (1)", "20.00 (1)"]}  # fmt: skip
     # The default of another backbone is no row of the ablation.
@@ -297,14 +399,27 @@ def test_rows_of_one_variant_that_differ_in_more_have_columns_of_their_own():
         ({"method_version": 2}, "method_version", "Data", "method_version 2"),
         ({"plugin": "f" * 12}, "plugin", "Data", "plugin ffffffffffff"),
         ({"weights": {"sha256": "ff"}}, "weights", "Data", "weights ff"),
-        ({"weights": {"recipe": {"overrides": {"lr": 1}}}}, "variant", "Method", "pretraining.lr=1"),
-        ({"weights": {"recipe": {"overrides": {"lr": 1}}}}, "pretraining_overrides", "Method", ", pretraining.lr=1"),
+        (
+            {"weights": {"recipe": {"overrides": {"lr": 1}}}},
+            "variant",
+            "Method",
+            "pretraining.lr=1",
+        ),
+        (
+            {"weights": {"recipe": {"overrides": {"lr": 1}}}},
+            "pretraining_overrides",
+            "Method",
+            ", pretraining.lr=1",
+        ),
     ],
 )
 def test_gains_of_several_versions_have_rows_of_their_own(changes, where, place, text):
     made = [record(seed=seed, miou=40.0) for seed in range(2)]
     made += [record("moby", seed=seed, miou=50.0 + seed) for seed in range(2)]
-    made += [record("moby", seed=seed, miou=20.0 + seed, start_sha256="b", **changes) for seed in range(2)]
+    made += [
+        record("moby", seed=seed, miou=20.0 + seed, start_sha256="b", **changes)
+        for seed in range(2)
+    ]
     cells = gains_table(to_frame(made), "scratch", {where: "*"}).cells
     gains = dict(zip(cells.index.get_level_values(place), cells["gain"], strict=True))
     assert sorted(gains.values()) == ["+10.500", "-19.500"]
@@ -321,19 +436,24 @@ def test_gains_over_a_method_of_several_versions_are_over_the_newest():
 
 def test_gains_without_a_partner_name_what_is_not_shown():
     made = [record("scratch"), record("tespec", overrides={"rule": "rvt"})]
-    with pytest.raises(UserError, match=r"no other method.*\(Not shown: 1 results with overrides rule=rvt"):
+    with pytest.raises(
+        UserError, match=r"no other method.*\(Not shown: 1 results with overrides rule=rvt"
+    ):
         gains_table(to_frame(made), "scratch")
 
 
 def test_gains_are_paired_by_seed_and_turned_for_errors():
     made = [depth_record("scratch", error, seed) for seed, error in enumerate((5.0, 6.0, 7.0, 9.0))]
-    made += [depth_record("tespec", 4.0, seed) for seed in range(3)]  # without the fourth seed of scratch
+    # without the fourth seed of scratch
+    made += [depth_record("tespec", 4.0, seed) for seed in range(3)]
     made += [depth_record("moby", 5.0, seed, environment={"device": "cuda"}) for seed in range(2)]
     made += [record("tespec", seed=0), record("scratch", seed=1), record("mine", "feedforward")]
     table = gains_table(to_frame(made), "scratch")
     data = table.data.set_index(["task", "method"])
     assert data.loc[("mvsec", "tespec"), ["mean", "n"]].tolist() == [2.0, 3]
-    assert data.loc[("mvsec", "tespec"), "p_holm"] == pytest.approx(2 * data.loc[("mvsec", "tespec"), "p"])
+    assert data.loc[("mvsec", "tespec"), "p_holm"] == pytest.approx(
+        2 * data.loc[("mvsec", "tespec"), "p"]
+    )
     assert data["note"].to_dict() == {
         ("ddd17", "mine"): "no scratch with Swin-T/7",
         ("ddd17", "tespec"): "no common seed",
@@ -348,17 +468,26 @@ def test_runs_of_several_pretrainings_are_one_cell_and_its_gain_averages_over_th
         weights = {} if start is None else {"recipe": {"seed": start}}
         return record(name, seed=seed, miou=miou, weights=weights, start_sha256=str(start))
 
-    tespec = [made("tespec", seed, start, 50 + 10 * seed + start) for seed in (0, 1) for start in (0, 1)]
-    moby = [made("moby", seed, start, 40 + 13 * seed + 3 * start) for seed in (0, 1) for start in (0, 1)]
+    tespec = [
+        made("tespec", seed, start, 50 + 10 * seed + start) for seed in (0, 1) for start in (0, 1)
+    ]
+    moby = [
+        made("moby", seed, start, 40 + 13 * seed + 3 * start) for seed in (0, 1) for start in (0, 1)
+    ]
     scratch = [made("scratch", seed, None, 40 + seed) for seed in (0, 1)]
     table = one([*tespec, *scratch], measured=True)
     # A method without pre-training is complete with one run per seed.
-    assert table.cells["DDD17", "mIoU ↑", MEASURED].tolist() == ["40.50 ± 0.71 (2)", "55.50 ± 5.80 (4)"]
+    assert table.cells["DDD17", "mIoU ↑", MEASURED].tolist() == [
+        "40.50 ± 0.71 (2)",
+        "55.50 ± 5.80 (4)",
+    ]
     assert "over runs (fine-tuning seeds × pre-training seeds)" in table.notes[0]
 
     def gain(*records, over="scratch"):
         table = gains_table(to_frame(records), over)
-        return table.data.set_index("method").loc["tespec", ["mean", "n", "note"]].tolist(), table.notes
+        return table.data.set_index("method").loc[
+            "tespec", ["mean", "n", "note"]
+        ].tolist(), table.notes
 
     several = "2 pre-trainings"
     assert gain(*tespec, *scratch)[0] == [15.0, 2, several]

@@ -19,7 +19,9 @@ def boxes_and_scores(count, seed, levels):
     rng = np.random.default_rng(seed)
     corner = rng.uniform(0, 60, (count, 2))
     boxes = np.concatenate([corner, corner + rng.uniform(0, 40, (count, 2))], axis=1)
-    scores = (rng.permutation(count) if levels is None else rng.integers(0, levels, count)) / max(count, 1)
+    scores = (rng.permutation(count) if levels is None else rng.integers(0, levels, count)) / max(
+        count, 1
+    )
     return torch.tensor(boxes, dtype=torch.float32), torch.tensor(scores, dtype=torch.float32)
 
 
@@ -47,7 +49,9 @@ def plain_nms(boxes, scores, threshold, offset):
 )
 def test_nms_equals_the_plain_greedy_rule(count, seed, levels, threshold, offset):
     boxes, scores = boxes_and_scores(count, seed, levels)
-    assert nms(boxes, scores, threshold, offset)[1].tolist() == plain_nms(boxes, scores, threshold, offset)
+    assert nms(boxes, scores, threshold, offset)[1].tolist() == plain_nms(
+        boxes, scores, threshold, offset
+    )
     empty = torch.full((2, 4), 3.0)  # boxes without area: their IoU is 0 / 0
     assert nms(empty, torch.tensor([0.5, 0.9]), 0.5)[1].tolist() == [1, 0]
 
@@ -59,22 +63,30 @@ def test_mmdet_s_nms_by_class_is_that_of_each_class():
     assert kept.tolist() == plain_nms(boxes + 1000 * classes[:, None], scores, 0.5, 0)
 
 
-@pytest.mark.skipif(hasattr(sys.modules["mmcv._ext"], "__file__"), reason="mmcv has its compiled operators here")
+@pytest.mark.skipif(
+    hasattr(sys.modules["mmcv._ext"], "__file__"), reason="mmcv has its compiled operators here"
+)
 def test_any_other_operator_raises_when_called():
     boxes, scores = boxes_and_scores(3, seed=0, levels=None)
-    with pytest.raises(NotImplementedError, match="'softnms' needs compiled operators, which mmcv-lite lacks"):
+    with pytest.raises(
+        NotImplementedError, match="'softnms' needs compiled operators, which mmcv-lite lacks"
+    ):
         soft_nms(boxes, scores)
 
 
 def test_everything_imports_in_a_new_process_without_a_word():
     code = "import tespec.core.compat, timm.models, mmengine.optim, mmcv.ops, mmdet.models, mmseg.models, torchvision"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_whoever_imports_what_needs_the_stand_ins_imports_them_first():
     """The order in which modules are imported must not matter; a package imports them for its modules."""
-    line = re.compile(r"^(?:import|from) (tespec\.core\.compat|timm|torchvision|mmcv|mmdet|mmseg)\b", re.MULTILINE)
+    line = re.compile(
+        r"^(?:import|from) (tespec\.core\.compat|timm|torchvision|mmcv|mmdet|mmseg)\b", re.MULTILINE
+    )
     for room in ("tespec", "baselines", "benchmarks"):
         for path in (REPOSITORY / room).rglob("*.py"):
             found = line.findall(path.with_name("__init__.py").read_text() + path.read_text())

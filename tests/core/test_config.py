@@ -20,10 +20,15 @@ def test_every_profile_resolves_every_task_and_recipe():
             recurrent, alone = (finetuning_settings(task, arch, profile) for arch in ARCHITECTURES)
             # Recurrent networks train on streams and clips, others on single windows.
             assert recurrent.sampling == "mixed"
-            assert 0 < round(SAMPLING[recurrent.sampling] * recurrent.batch_size) < recurrent.batch_size
+            assert (
+                0
+                < round(SAMPLING[recurrent.sampling] * recurrent.batch_size)
+                < recurrent.batch_size
+            )
             assert (alone.sampling, alone.segments) == ("clips", 1)
         for recipe in pretrained_methods():
-            own_settings(pretraining_settings(recipe, profile).objective)  # raises if they do not fit the method
+            # raises if they do not fit the method
+            own_settings(pretraining_settings(recipe, profile).objective)
 
 
 def test_the_data_wins_over_the_config_and_the_user_over_both():
@@ -40,7 +45,10 @@ def test_what_a_user_changed_is_what_differs_from_the_defaults():
     of_data = {"protocol": {"rows": 64}}
     given = ["optimisation.steps=70", "batch_size=4", "label_share=0.5"]
     settings = finetuning_settings("ddd17", "recurrent", "sample", given, of_data)
-    assert changed_settings(settings, "swin", of_data) == {"optimisation.steps": 70, "label_share": 0.5}
+    assert changed_settings(settings, "swin", of_data) == {
+        "optimisation.steps": 70,
+        "label_share": 0.5,
+    }
     usual = pretraining_settings("tespec", "sample", ["objective.mask.ratio=0.5"])
     assert changed_settings(usual, "swin") == {}
     mask = usual.objective["mask"] | {"ratio": 0.0}
@@ -49,7 +57,10 @@ def test_what_a_user_changed_is_what_differs_from_the_defaults():
     other = pretraining_settings("tespec", "sample", ["objective=cpc", "objective.ahead=1"])
     assert changed_settings(other, "swin") == {"objective": "cpc", "objective.ahead": 1}
     raised = {"objective": "ecddp", "objective_version": Ecddp.version}
-    assert changed_settings(pretraining_settings("tespec", "sample", ["objective=ecddp"]), "swin") == raised
+    assert (
+        changed_settings(pretraining_settings("tespec", "sample", ["objective=ecddp"]), "swin")
+        == raised
+    )
 
 
 def test_the_user_s_peak_rate_also_holds_after_pretraining():
@@ -64,25 +75,42 @@ def test_the_user_s_peak_rate_also_holds_after_pretraining():
 
 
 def test_a_number_counts_by_its_value_however_it_is_written():
-    settings = finetuning_settings("gen1", "recurrent", "paper", ["head.score_threshold=1e-3", "protocol.min_side=1e1"])
+    settings = finetuning_settings(
+        "gen1", "recurrent", "paper", ["head.score_threshold=1e-3", "protocol.min_side=1e1"]
+    )
     assert (settings.head["score_threshold"], settings.protocol["min_side"]) == (0.001, 10)
     assert changed_settings(settings, "swin") == {}
 
 
 WRONG = [
-    ("window_ms=null", r"window_ms: is null, but windows of feed-forward networks need a length; set it in ms"),
+    (
+        "window_ms=null",
+        r"window_ms: is null, but windows of feed-forward networks need a length; set it in ms",
+    ),
     ("sampling=streams", "'streams' carries a state, but feed-forward networks have none"),
     ("optimisation.step=7", "unknown setting 'step'; did you mean 'steps'"),
     ("batch_size=many", "batch_size: 'many' is not allowed; it should be a valid integer"),
     ("batch_size=1", "sampling: 'mixed' needs at least two lanes, but batch_size is 1"),
-    ("augmentation.zoom_in=[1]", "zoom_in: \\[1\\] is not allowed; it should be a list of two values"),
-    ("optimisation.peak_lr=0", r"optimisation\.peak_lr: 0 is not allowed; it should be greater than 0"),
+    (
+        "augmentation.zoom_in=[1]",
+        "zoom_in: \\[1\\] is not allowed; it should be a list of two values",
+    ),
+    (
+        "optimisation.peak_lr=0",
+        r"optimisation\.peak_lr: 0 is not allowed; it should be greater than 0",
+    ),
     ("batch_size", "no '='"),
     ("batch_size=[", "the value is not valid YAML"),
     (f"optimisation.peak_lr={10**400}", "peak_lr: 100.* is not allowed"),
-    ("downsample.to_width=320", "to_width: is 320, but downsample.factor is 1; give a width with factor auto"),
+    (
+        "downsample.to_width=320",
+        "to_width: is 320, but downsample.factor is 1; give a width with factor auto",
+    ),
     ("downsample.factor=auto", "downsample.to_width: is missing, but downsample.factor is auto"),
-    ("optimisation.clip.at=null", "optimisation.clip.at: missing for clipping by value; set it, or set by to none"),
+    (
+        "optimisation.clip.at=null",
+        "optimisation.clip.at: missing for clipping by value; set it, or set by to none",
+    ),
     ("optimisation.steps=15", "warmup_steps: 15 is not less than .* is 15; set it below 15"),
 ]
 
@@ -95,14 +123,19 @@ def test_wrong_changes_are_named(change, message):
 
 
 def test_an_unknown_architecture_is_named():
-    with pytest.raises(UserError, match="no architecture 'transformer'; choose from recurrent, feedforward"):
+    with pytest.raises(
+        UserError, match="no architecture 'transformer'; choose from recurrent, feedforward"
+    ):
         finetuning_settings("ddd17", "transformer", "sample")
 
 
 def test_a_mapping_of_another_type_is_replaced_whole():
     base = {"decoder": {"type": "A", "width": 3}, "mask": {"unit": 32, "ratio": 0.5}}
     changes = {"decoder": {"type": "B"}, "mask": {"unit": 16}}
-    assert merge(base, ("x", changes)) == {"decoder": {"type": "B"}, "mask": {"unit": 16, "ratio": 0.5}}
+    assert merge(base, ("x", changes)) == {
+        "decoder": {"type": "B"},
+        "mask": {"unit": 16, "ratio": 0.5},
+    }
 
 
 @pytest.fixture
@@ -128,7 +161,8 @@ def test_of_a_profile_the_task_wins_and_then_the_architecture(own):
     recurrent, alone = (finetuning_settings("ddd17", arch, "own") for arch in ARCHITECTURES)
     assert (recurrent.optimisation.peak_lr, alone.optimisation.peak_lr) == (1e-4, 2e-4)
     assert (recurrent.optimisation.steps, alone.optimisation.steps) == (77, 77)
-    assert (recurrent.batch_size, alone.batch_size) == (6, 6)  # overrides the base profile's value for an architecture
+    # overrides the base profile's value for an architecture
+    assert (recurrent.batch_size, alone.batch_size) == (6, 6)
     base = finetuning_settings("ddd17", "recurrent", "sample")
     assert (recurrent.width, recurrent.segments) == (base.width, base.segments)
     ours, theirs = (set(settings.deviations) for settings in (recurrent, base))
@@ -146,11 +180,17 @@ def test_of_a_profile_the_task_wins_and_then_the_architecture(own):
 def test_a_task_wins_over_its_base_in_all_that_it_states(own):
     own("base: ddd17\nbatch_size: 5\narchitectures: {feedforward: {segments: 2}}", "tasks")
     recurrent, alone = (finetuning_settings("own", arch, "paper") for arch in ARCHITECTURES)
-    assert (recurrent.batch_size, recurrent.segments, alone.batch_size, alone.segments) == (5, 15, 5, 2)
+    assert (recurrent.batch_size, recurrent.segments, alone.batch_size, alone.segments) == (
+        5,
+        15,
+        5,
+        2,
+    )
     layers = config.cell_layers("own", "feedforward", "paper")
     origins = {key: source for source, layer in layers for key in config.flattened(layer)}
     assert (origins["window_ms"], origins["segments"]) == ("task ddd17", "task own")
-    own("base: ddd17\nkind: depth\nhead: {channels: 64}", "tasks")  # the settings of another kind's head do not exist
+    # the settings of another kind's head do not exist
+    own("base: ddd17\nkind: depth\nhead: {channels: 64}", "tasks")
     heads = [layer.get("head") for _, layer in config.cell_layers("own", "recurrent", "paper")]
     assert [head for head in heads if head] == [{"channels": 64}] * 2
 
@@ -158,22 +198,48 @@ def test_a_task_wins_over_its_base_in_all_that_it_states(own):
 @pytest.mark.parametrize(
     ("kind", "text", "said"),
     [
-        ("tasks", "base: ddd17\narchitectures: {recurent: {segments: 2}}", "task own: unknown arch.* mean 'recurrent'"),
-        ("tasks", "base: ddd17\noptimisation: {stepps: 2}", "task own: unknown setting 'stepps'; did you mean 'steps'"),
+        (
+            "tasks",
+            "base: ddd17\narchitectures: {recurent: {segments: 2}}",
+            "task own: unknown arch.* mean 'recurrent'",
+        ),
+        (
+            "tasks",
+            "base: ddd17\noptimisation: {stepps: 2}",
+            "task own: unknown setting 'stepps'; did you mean 'steps'",
+        ),
         ("tasks", "base: ddd17\nsplits: 3", "task own: splits is not a mapping of settings"),
         ("tasks", "base: ddd17\nsplits:", "task own: splits is not a mapping of settings"),
         ("profiles", "base: sample\nfinetuning: {stepps: 3}", "unknown setting 'stepps'"),
         ("profiles", "base: sample\nthreads: many", "profile own, threads: 'many' is not allowed"),
-        ("profiles", "base: sample\nmethods: {moby: 3}", "profile own, methods.moby: 3 is not allowed"),
-        ("profiles", "base: sample\nfinetuning: {architectures: {recurrent: {batchsize: 4}}}", "mean 'batch_size'"),
-        ("profiles", "base: sample\ntasks: {ddd17: 3}", "profile own, tasks.ddd17: 3 is not allowed"),
-        ("profiles", "base: sample\nfinetuning: {architectures: [recurrent]}", "is not a mapping of settings"),
+        (
+            "profiles",
+            "base: sample\nmethods: {moby: 3}",
+            "profile own, methods.moby: 3 is not allowed",
+        ),
+        (
+            "profiles",
+            "base: sample\nfinetuning: {architectures: {recurrent: {batchsize: 4}}}",
+            "mean 'batch_size'",
+        ),
+        (
+            "profiles",
+            "base: sample\ntasks: {ddd17: 3}",
+            "profile own, tasks.ddd17: 3 is not allowed",
+        ),
+        (
+            "profiles",
+            "base: sample\nfinetuning: {architectures: [recurrent]}",
+            "is not a mapping of settings",
+        ),
     ],
 )
 def test_mistakes_in_a_file_of_ones_own_are_named(own, kind, text, said):
     own(text, kind)
     with pytest.raises(UserError, match=said):
-        finetuning_settings(*(("own", "recurrent", "paper") if kind == "tasks" else ("ddd17", "recurrent", "own")))
+        finetuning_settings(
+            *(("own", "recurrent", "paper") if kind == "tasks" else ("ddd17", "recurrent", "own"))
+        )
 
 
 def test_every_pretraining_of_a_comparison_takes_as_many_steps_of_as_many_samples():
@@ -200,7 +266,10 @@ def test_a_task_of_ones_own_inherits_what_a_profile_sets_for_its_base(own):
     assert mine.head == gen1.head | {"neck_blocks": 1}
     assert (mine.protocol, mine.downsample) == (gen1.protocol, gen1.downsample)
     assert set(gen1.deviations) > set(GEN1_AT_SAMPLE_SIZE)
-    of_the_file = {'classes: ["circle"] instead of ["car", "pedestrian"]', "head.neck_blocks: 1 instead of 2"}
+    of_the_file = {
+        'classes: ["circle"] instead of ["car", "pedestrian"]',
+        "head.neck_blocks: 1 instead of 2",
+    }
     assert set(mine.deviations) == {*gen1.deviations, *of_the_file}
     paper = finetuning_settings("own", "recurrent", "paper")
     assert (paper.head["min_diagonal"], set(paper.deviations)) == (30, of_the_file)
@@ -215,7 +284,9 @@ def test_of_a_profile_a_task_of_ones_own_inherits_only_what_applies_to_it(own, t
     own("base: gen1\nkind: counts\nhead: {hidden: 8}", "tasks")
     other_kind = finetuning_settings("own", "recurrent", "demo")
     assert (other_kind.head, other_kind.protocol["min_diagonal"]) == ({"hidden": 8}, 12)
-    (tmp_path / "mine.yaml").write_text("base: demo\ntasks: {own: {head: {hidden: 4}}, gen1: {batch_size: 2}}")
+    (tmp_path / "mine.yaml").write_text(
+        "base: demo\ntasks: {own: {head: {hidden: 4}}, gen1: {batch_size: 2}}"
+    )
     config.add_file("profiles", tmp_path / "mine.yaml")
     mine = finetuning_settings("own", "recurrent", "mine", ["segments=3"])
     assert (mine.head, mine.batch_size, mine.segments) == ({"hidden": 4}, 2, 3)
@@ -229,9 +300,12 @@ def test_deviations_follow_from_the_settings_that_are_used(own):
         "label_share: 0.1 instead of 1",
         'splits.train: ["a", "b"] instead of null',
     }
-    long = finetuning_settings("ddd17", "recurrent", "paper", [f"splits.train={[str(n) for n in range(99)]}"])
+    long = finetuning_settings(
+        "ddd17", "recurrent", "paper", [f"splits.train={[str(n) for n in range(99)]}"]
+    )
     assert long.deviations == ("splits.train: 99 values instead of null",)
-    own((config.CONFIGS / "tasks" / "ddd17.yaml").read_text(), "tasks")  # without a base: no paper has its settings
+    # without a base: no paper has its settings
+    own((config.CONFIGS / "tasks" / "ddd17.yaml").read_text(), "tasks")
     assert finetuning_settings("own", "recurrent", "sample").deviations == ()
 
 
@@ -240,7 +314,10 @@ def test_deviations_name_a_network_that_is_not_the_papers():
     assert micro in finetuning_settings("ddd17", "recurrent", "sample").deviations
     assert micro in finetuning_settings("ddd17", "recurrent", "paper", network="micro").deviations
     assert micro in pretraining_settings("tespec", "paper", network="micro").deviations
-    assert "width: resnet-micro instead of resnet50" in pretraining_settings("ecdp", "sample").deviations
+    assert (
+        "width: resnet-micro instead of resnet50"
+        in pretraining_settings("ecdp", "sample").deviations
+    )
 
 
 def test_a_task_with_one_architecture_ignores_what_a_profile_sets_for_the_other(own, tmp_path):
@@ -258,7 +335,8 @@ def test_deviations_of_a_pretraining_are_the_method_s_in_words_and_the_settings_
     assert "objective.local_views: 2 instead of 8" in sample.deviations
     other = pretraining_settings("tespec", "paper", ["objective=ecdp", "objective.out=64"])
     assert other.deviations == (*Ecdp.deviations, "objective.type: ecdp instead of tespec", OUT)
-    images = pretraining_settings("moby", "sample").deviations  # which recordings' settings do not affect
+    # which recordings' settings do not affect
+    images = pretraining_settings("moby", "sample").deviations
     assert not any(text.startswith(("downsample", "augmentation")) for text in images)
 
 
@@ -273,8 +351,12 @@ def test_a_profile_sets_what_is_its_own_for_a_method_behind_what_it_sets_for_all
     tespec, moby = (pretraining_settings(name, "own") for name in ("tespec", "moby"))
     sample = pretraining_settings("tespec", "sample")
     assert (tespec.batch_size, tespec.segments, moby.segments) == (5, sample.segments, 3)
-    assert (tespec.objective["patch_eps"], tespec.objective["mask"]) == (0.5, sample.objective["mask"])
-    cpc = pretraining_settings("tespec", "own", ["objective=cpc"])  # the loss is cpc's, the training tespec's
+    assert (tespec.objective["patch_eps"], tespec.objective["mask"]) == (
+        0.5,
+        sample.objective["mask"],
+    )
+    # the loss is cpc's, the training tespec's
+    cpc = pretraining_settings("tespec", "own", ["objective=cpc"])
     assert (cpc.batch_size, cpc.objective["ahead"]) == (5, 1)
 
 
@@ -285,13 +367,24 @@ DECLARED = {
 
 
 def test_every_method_with_a_declared_difference_has_its_deviations():
-    table = (REPOSITORY / "docs" / "pretraining.md").read_text().split("## Fidelity")[1].split("\n## ")[0]
+    table = (
+        (REPOSITORY / "docs" / "pretraining.md")
+        .read_text()
+        .split("## Fidelity")[1]
+        .split("\n## ")[0]
+    )
     rows = [row.strip("|").split("|") for row in table.splitlines() if row.startswith("| ")]
-    methods = [row for row in rows if not row[0].startswith((" Detection", " Segmentation", " Depth"))]
-    declared = {cells[0].strip().lower().replace(", ", "-") for cells in methods if "declared" in cells[-1]}
+    methods = [
+        row for row in rows if not row[0].startswith((" Detection", " Segmentation", " Depth"))
+    ]
+    declared = {
+        cells[0].strip().lower().replace(", ", "-") for cells in methods if "declared" in cells[-1]
+    }
     assert declared == set(DECLARED)
     kinds = {name: METHODS.module_dict[name] for name in pretrained_methods()}
-    counts = {name: len({*kind.deviations, *kind.recipe.deviations}) for name, kind in kinds.items()}
+    counts = {
+        name: len({*kind.deviations, *kind.recipe.deviations}) for name, kind in kinds.items()
+    }
     assert {name: count for name, count in counts.items() if count} == DECLARED
 
 
@@ -312,5 +405,7 @@ def test_a_settings_class_that_refuses_its_values_is_answered_in_one_line():
         def __post_init__(self):
             raise ValueError("numbers are even")
 
-    with pytest.raises(UserError, match=r"^protocol: .* is not allowed; Value error, numbers are even"):
+    with pytest.raises(
+        UserError, match=r"^protocol: .* is not allowed; Value error, numbers are even"
+    ):
         build(Even, {"number": 3}, "protocol")

@@ -54,7 +54,14 @@ def test_no_text_is_read_as_more_than_plain_values(text):
 # The core schema of YAML 1.2, section 10.3.2.
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("1e-3", 0.001), ("-2E+4", -2e4), (".5e1", 5.0), ("[3.e2]", [300.0]), ("'1e-3'", "1e-3"), ("1e3x", "1e3x")],
+    [
+        ("1e-3", 0.001),
+        ("-2E+4", -2e4),
+        (".5e1", 5.0),
+        ("[3.e2]", [300.0]),
+        ("'1e-3'", "1e-3"),
+        ("1e3x", "1e3x"),
+    ],
 )
 def test_a_number_with_an_exponent_is_a_number(text, value):
     assert parse_yaml(text) == value

@@ -23,7 +23,11 @@ if sys.argv[2:] == ["frames"]:
     for number, start in enumerate(STARTS_US):
         first = int(events["t"][0]) + start
         frames = to_frame_numpy(
-            events, SIZE, time_window=WINDOW_US // BINS, start_time=first, end_time=first + WINDOW_US
+            events,
+            SIZE,
+            time_window=WINDOW_US // BINS,
+            start_time=first,
+            end_time=first + WINDOW_US,
         )
         places = np.flatnonzero(frames)
         content |= {
@@ -38,4 +42,7 @@ else:
 
     stream = open_events(HERE / "evt3_640x480_2.08s.raw")
     columns = stream.slice(stream.t_first, stream.t_last + 1)
-    np.save(sys.argv[1], np.rec.fromarrays([column.astype("<i8") for column in columns], names="x, y, t, p"))
+    np.save(
+        sys.argv[1],
+        np.rec.fromarrays([column.astype("<i8") for column in columns], names="x, y, t, p"),
+    )

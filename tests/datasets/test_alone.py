@@ -58,7 +58,9 @@ def test_an_item_is_the_label_its_time_and_the_histogram_of_the_window_before_it
     size = {"height": stream.height, "width": stream.width}
     whole = event_histogram(*events, t_start=time - 50_000, t_end=time, bins=10, **size)
     start = region.factor // 2
-    expected = whole[:, start :: region.factor, start :: region.factor][:, : region.height, : region.width]
+    expected = whole[:, start :: region.factor, start :: region.factor][
+        :, : region.height, : region.width
+    ]
     np.testing.assert_array_equal(histogram, expected)
     with pytest.raises(IndexError):
         data[len(data)]
@@ -82,7 +84,13 @@ def test_values_that_are_not_given_are_the_published_ones(tmp_path, name, arch):
 
 def test_given_values_replace_only_the_published_ones_of_their_name(tiny_world):
     (test,) = Dsec(tiny_world / "dsec", window_ms=50).splits["test"]
-    data = Dsec(tiny_world / "dsec", test, window_ms=50, protocol={"labels": "ess"}, splits={test: [test], "test": []})
+    data = Dsec(
+        tiny_world / "dsec",
+        test,
+        window_ms=50,
+        protocol={"labels": "ess"},
+        splits={test: [test], "test": []},
+    )
     everything = opened(tiny_world, "dsec")
     assert (data.protocol.labels, data.protocol.rows) == ("ess", everything.protocol.rows)
     assert len(data) == len(range(6, len(everything), 2))
@@ -96,8 +104,16 @@ def test_windows_are_those_before_the_label_or_all_since_the_previous_one(tiny_w
     for index in (1, len(since) // 2, len(since) - 1):
         previous, (events, _, _, time) = since[index - 1].time, since[index]
         assert previous <= events.t[0] < events.t[-1] < time
-        assert len(events.t) == len(open_events(before._labels[index][0].path).slice(previous, time).t)
-        assert time - 10_000 <= before[index].events.t[0] < before[index].events.t[-1] < time == before[index].time
+        assert len(events.t) == len(
+            open_events(before._labels[index][0].path).slice(previous, time).t
+        )
+        assert (
+            time - 10_000
+            <= before[index].events.t[0]
+            < before[index].events.t[-1]
+            < time
+            == before[index].time
+        )
 
 
 @KIND
@@ -113,7 +129,9 @@ def test_a_copy_made_by_pickling_gives_the_same_items(tiny_world, name):
 @pytest.mark.parametrize("name", ["dsec", "mvsec"])
 def test_a_loader_with_workers_gives_the_same_items(tiny_world, name):
     data = opened(tiny_world, name)
-    loader = DataLoader(data, batch_size=2, num_workers=2, multiprocessing_context="fork", sampler=range(2, 6))
+    loader = DataLoader(
+        data, batch_size=2, num_workers=2, multiprocessing_context="fork", sampler=range(2, 6)
+    )
     for first, (histograms, labels, titles, times) in zip((2, 4), loader, strict=True):
         for lane, item in enumerate((data[first], data[first + 1])):
             np.testing.assert_array_equal(histograms[lane], item.events)
@@ -123,7 +141,9 @@ def test_a_loader_with_workers_gives_the_same_items(tiny_world, name):
 
 def test_it_packs_recordings_of_its_split_that_have_no_store(tiny_world, tmp_path, monkeypatch):
     monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
-    root = shutil.copytree(tiny_world / "mvsec", tmp_path / "mvsec", ignore=shutil.ignore_patterns("*.store"))
+    root = shutil.copytree(
+        tiny_world / "mvsec", tmp_path / "mvsec", ignore=shutil.ignore_patterns("*.store")
+    )
     data = Mvsec(root, "val", window_ms=50)
     assert not (tmp_path / "cache").exists()
     np.testing.assert_equal(data[3], opened(tiny_world, "mvsec", "val")[3])
@@ -134,14 +154,23 @@ def test_it_packs_recordings_of_its_split_that_have_no_store(tiny_world, tmp_pat
     ("options", "message"),
     [
         *(
-            ({"window_ms": length}, f"window_ms: {length!r} is not a length of at least 1 us; give a number of ms")
+            (
+                {"window_ms": length},
+                f"window_ms: {length!r} is not a length of at least 1 us; give a number of ms",
+            )
             for length in (1e-5, float("nan"), "50")
         ),
         ({"bins": 0}, r"histograms\.bins: 0 is not allowed"),
         ({"rule": "sum"}, r"histograms\.rule: 'sum' is not allowed; it should be 'edges' or 'rvt'"),
         ({"protocol": {"row": 3}}, r"protocol: unknown setting 'row'; did you mean 'rows'\?"),
-        ({"downsample": Downsample(2, "nearest")}, r"downsample\.factor: labels of DSEC cannot be downsampled"),
-        ({"classes": ["road"]}, "classes: 1 are listed, but DSEC has masks of 11 or 19; list those"),
+        (
+            {"downsample": Downsample(2, "nearest")},
+            r"downsample\.factor: labels of DSEC cannot be downsampled",
+        ),
+        (
+            {"classes": ["road"]},
+            "classes: 1 are listed, but DSEC has masks of 11 or 19; list those",
+        ),
         ({"split": "trian"}, "dsec: no recordings are listed for split trian; add them to splits"),
         ({"splits": {"train": ["a"], "val": ["a"]}}, "dsec: a is in train and again in val"),
     ],
@@ -158,7 +187,9 @@ def test_a_class_without_a_config_needs_the_values_that_have_none(tmp_path):
         find = open = None
 
     given = {"classes": (), "splits": {}, "downsample": Downsample(1, "nearest"), "protocol": {}}
-    assert Drives(tmp_path, window_ms=50, **given).describe()["events"] == "the 50 ms before the label"
+    assert (
+        Drives(tmp_path, window_ms=50, **given).describe()["events"] == "the 50 ms before the label"
+    )
     with pytest.raises(UserError, match="rides: no such file in configs/tasks"):
         Drives(tmp_path, window_ms=50)
 

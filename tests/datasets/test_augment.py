@@ -26,7 +26,9 @@ def test_maps_stay_within_the_image_and_are_applied_pixel_by_pixel(seed, height,
     image = np.random.default_rng(seed).integers(0, 255, (2, 3, height, width), np.uint8)
     maps = draw(PAPER, seed, height, width)
     rows, columns = maps.rows[:, None], maps.columns
-    expected = np.where((rows != DROPPED) & (columns != DROPPED), image[..., rows, columns], outside)
+    expected = np.where(
+        (rows != DROPPED) & (columns != DROPPED), image[..., rows, columns], outside
+    )
     np.testing.assert_array_equal(apply_maps(image, maps, outside), expected)
     for side, size in zip(maps[:2], (height, width), strict=True):
         inside = side[side != DROPPED]
@@ -39,16 +41,24 @@ TOP_LEFT = SimpleNamespace(random=lambda: 0.0, uniform=lambda low, high: low)
 
 
 def resized(image, height, width):
-    return interpolate(torch.from_numpy(image)[None, None], (height, width), mode="nearest-exact")[0, 0].numpy()
+    return interpolate(torch.from_numpy(image)[None, None], (height, width), mode="nearest-exact")[
+        0, 0
+    ].numpy()
 
 
 @given(SEEDS, st.integers(1, 20), st.integers(1, 20), st.sampled_from([1.25, 1.5, 2.0]))
 def test_zooming_picks_the_pixels_that_resizing_picks(seed, height, width, factor):
     small = 4 * height, 4 * width
     whole = round(small[0] * factor), round(small[1] * factor)
-    image, zoomed_out = np.random.default_rng(seed).integers(0, 255, whole, np.uint8), np.full(whole, 255, np.uint8)
+    image, zoomed_out = (
+        np.random.default_rng(seed).integers(0, 255, whole, np.uint8),
+        np.full(whole, 255, np.uint8),
+    )
     zoomed_out[: small[0], : small[1]] = resized(image, *small)
-    for inward, expected in ((1.0, resized(image[: small[0], : small[1]], *whole)), (0.0, zoomed_out)):
+    for inward, expected in (
+        (1.0, resized(image[: small[0], : small[1]], *whole)),
+        (0.0, zoomed_out),
+    ):
         settings = Augmentation(0.0, 1.0, inward, (factor, factor), (factor, factor))
         maps = sample_flip_zoom(TOP_LEFT, settings, *whole)
         np.testing.assert_array_equal(apply_maps(image, maps, 255), expected)
@@ -81,7 +91,10 @@ def test_boxes_stay_on_what_they_surround(seed):
         return
     # Pixels are sampled at their centres, so the edges of image and box differ by at most one (zoomed)
     # pixel; by another one to the left if flipped, and at the last pixel.
-    assert np.abs(moved.corners[0] - [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]).max() <= 3.01
+    assert (
+        np.abs(moved.corners[0] - [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]).max()
+        <= 3.01
+    )
     assert (moved.label.tolist(), moved.corners.dtype) == ([3], np.float32)
 
 
@@ -89,9 +102,14 @@ def test_boxes_are_flipped_and_clipped_inside_the_image_and_those_that_vanish_ar
     boxes = make_boxes(np.array([[0, 0, 19, 9], [1, 2, 4, 8], [0, 0, 20, 10]]), np.array([0, 1, 2]))
     flipped = transform_boxes(boxes, draw(FLIP, 0, 10, 20))
     assert flipped.corners.tolist() == [[0, 0, 19, 9], [15, 2, 18, 8], [0, 0, 19, 9]]
-    assert transform_boxes(flipped, draw(FLIP, 0, 10, 20)).corners.tolist()[:2] == boxes.corners.tolist()[:2]
+    assert (
+        transform_boxes(flipped, draw(FLIP, 0, 10, 20)).corners.tolist()[:2]
+        == boxes.corners.tolist()[:2]
+    )
     maps = FlipZoom(np.arange(10), np.arange(20), (2.0, 2.0), (-4.0, -20.0))
-    boxes = make_boxes(np.array([[0, 0, 5, 5], [14, 1, 30, 4], [10.25, 3, 10.5, 9]]), np.array([0, 1, 2]))
+    boxes = make_boxes(
+        np.array([[0, 0, 5, 5], [14, 1, 30, 4], [10.25, 3, 10.5, 9]]), np.array([0, 1, 2])
+    )
     moved = transform_boxes(boxes, maps)
     assert moved.label.tolist() == [1, 2]
     assert moved.corners.tolist() == [[8, 0, 16, 4], [0.5, 2, 1, 8]]

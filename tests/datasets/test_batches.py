@@ -36,17 +36,24 @@ FLIP, NONE, ALWAYS = Augmentation(flip=1.0), Augmentation(), Augmentation(flip=0
 @cache
 def labelled(task, collate, world, seed=0, shard=(0, 1), **changes):
     settings = settings_of(Data(world / task, "sample"), task, "recurrent")
-    settings = replace(settings, **({"batch_size": 3, "segments": 5, "augmentation": NONE} | changes))
+    settings = replace(
+        settings, **({"batch_size": 3, "segments": 5, "augmentation": NONE} | changes)
+    )
     recordings = cut_at_gaps(opened(world / task, task).recordings("train"), settings.segments)
     return LabelledBatches(recordings, settings, seed, collate, shard)
 
 
-with_masks, with_boxes = partial(labelled, "ddd17", stack_masks), partial(labelled, "gen1", pad_boxes)
+with_masks, with_boxes = (
+    partial(labelled, "ddd17", stack_masks),
+    partial(labelled, "gen1", pad_boxes),
+)
 
 
 @cache
 def unlabelled(world, seed=0, shard=(0, 1), **changes):
-    settings = replace(pretraining_settings("tespec", "sample"), **({"batch_size": 3, "segments": 4} | changes))
+    settings = replace(
+        pretraining_settings("tespec", "sample"), **({"batch_size": 3, "segments": 4} | changes)
+    )
     division = divide(world / "1mpx", settings.window_ms, settings.downsample)
     return batches.StepBatches(division.train, settings, seed, shard, Mask(16, 0.5))
 
@@ -60,7 +67,9 @@ def same(one, other):
 
 @KINDS
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on
-@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # more workers than processors
+@pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create:UserWarning"
+)  # more workers than processors
 @pytest.mark.parametrize(("workers", "start"), [(1, "spawn"), (4, "fork")])
 def test_batches_are_the_same_for_any_number_of_workers(tiny_world, make, workers, start):
     steps = make(tiny_world, augmentation=ALWAYS)
@@ -75,7 +84,10 @@ def test_batches_are_the_same_for_any_number_of_workers(tiny_world, make, worker
 def test_shards_together_are_the_whole_batch(tiny_world, make, shards):
     whole = make(tiny_world, augmentation=ALWAYS)
     for step in (0, 3, 8):
-        parts = [make(tiny_world, shard=(number, shards), augmentation=ALWAYS)[step] for number in range(shards)]
+        parts = [
+            make(tiny_world, shard=(number, shards), augmentation=ALWAYS)[step]
+            for number in range(shards)
+        ]
         most, lanes = max(batch["boxes"].shape[1] if "boxes" in batch else 0 for batch in parts), 0
         for batch in parts:
             if "label_place" in batch:
@@ -84,7 +96,9 @@ def test_shards_together_are_the_whole_batch(tiny_world, make, shards):
                 padding = (0, 0, 0, most - batch["boxes"].shape[1])
                 batch["boxes"] = torch.nn.functional.pad(batch["boxes"], padding, value=-1)
             lanes += len(batch["fresh"])
-        assert same({name: torch.cat([batch[name] for batch in parts]) for name in parts[0]}, whole[step])
+        assert same(
+            {name: torch.cat([batch[name] for batch in parts]) for name in parts[0]}, whole[step]
+        )
 
 
 @pytest.mark.parametrize("labels_per_chunk", [None, 1, 3, 99])
@@ -123,11 +137,16 @@ def test_augmentation_is_drawn_once_for_each_recording_pass(tiny_world):
 def test_recordings_shorter_than_a_chunk_are_left_out_and_named(tiny_world):
     long, other = opened(tiny_world / "ddd17", "ddd17").recordings("train")
     short = replace(other.part(0, 4), name="short")
-    settings = replace(finetuning_settings("ddd17", "recurrent", "sample"), segments=5, sampling="streams")
+    settings = replace(
+        finetuning_settings("ddd17", "recurrent", "sample"), segments=5, sampling="streams"
+    )
     steps = LabelledBatches([short, long], settings, 0, stack_masks)
     assert (steps.left_out, len(steps[7]["histograms"])) == (("short",), settings.batch_size)
     assert {name for step in range(20) for name in steps.names(step)} == {long.name}
-    with pytest.raises(UserError, match="no recording has the 5 windows of a chunk, the longest has 4; set segments"):
+    with pytest.raises(
+        UserError,
+        match="no recording has the 5 windows of a chunk, the longest has 4; set segments",
+    ):
         LabelledBatches([short], settings, 0, stack_masks)
     many = LabelledBatches([long.part(0, 6)], replace(settings, batch_size=9), 0, stack_masks)[1]
     assert many["histograms"].shape[:2] == (9, 5)
@@ -136,7 +155,10 @@ def test_recordings_shorter_than_a_chunk_are_left_out_and_named(tiny_world):
 
 PLAIN = FlipZoom(np.arange(2), np.arange(3))
 FLIPPED = FlipZoom(np.arange(2), np.arange(3)[::-1], (1.0, -1.0), (0.0, 3.0))
-MASK, DEPTH = np.array([[0, 1, 255], [2, 2, 2]], np.uint8), np.array([[1, np.nan, 3], [4, 5, 6]], np.float32)
+MASK, DEPTH = (
+    np.array([[0, 1, 255], [2, 2, 2]], np.uint8),
+    np.array([[1, np.nan, 3], [4, 5, 6]], np.float32),
+)
 
 
 @pytest.mark.parametrize(("stack", "label"), [(stack_masks, MASK), (stack_depths, DEPTH)])
@@ -152,7 +174,11 @@ def test_boxes_of_each_label_are_filled_up_to_the_most():
     none, one = two.keep(np.array([False, False])), two.keep(np.array([True, False]))
     padded = pad_boxes([(two, PLAIN), (none, PLAIN), (one, FLIPPED)], (2, 3))["boxes"]
     padding = [-1] * 5
-    assert padded.tolist() == [[[1, 0, 0, 1, 1], [0, 1, 0, 2, 1]], [padding] * 2, [[1, 1, 0, 2, 1], padding]]
+    assert padded.tolist() == [
+        [[1, 0, 0, 1, 1], [0, 1, 0, 2, 1]],
+        [padding] * 2,
+        [[1, 1, 0, 2, 1], padding],
+    ]
     assert padded.dtype == torch.float32
     assert pad_boxes([], (2, 3))["boxes"].shape == (0, 1, 5)
 
@@ -160,8 +186,14 @@ def test_boxes_of_each_label_are_filled_up_to_the_most():
 @st.composite
 def playable_lanes(draw, random_share=0.0):
     segments = draw(st.integers(1, 5))
-    lengths = draw(st.lists(st.integers(0, 25), min_size=1, max_size=6).filter(lambda found: max(found) >= segments))
-    return Lanes(tuple(lengths), segments, draw(st.integers(1, 9)), draw(st.integers(0, 2**40)), random_share)
+    lengths = draw(
+        st.lists(st.integers(0, 25), min_size=1, max_size=6).filter(
+            lambda found: max(found) >= segments
+        )
+    )
+    return Lanes(
+        tuple(lengths), segments, draw(st.integers(1, 9)), draw(st.integers(0, 2**40)), random_share
+    )
 
 
 @given(playable_lanes())
@@ -172,7 +204,9 @@ def test_lanes_say_whether_any_state_is_ever_carried(lanes):
 
 
 @given(playable_lanes(), st.data())
-def test_a_stream_goes_on_where_it_stopped_and_starts_afresh_with_the_run_and_each_pass_only(lanes, data):
+def test_a_stream_goes_on_where_it_stopped_and_starts_afresh_with_the_run_and_each_pass_only(
+    lanes, data
+):
     lane, step = data.draw(st.integers(0, lanes.count - 1)), data.draw(st.integers(0, 10**9))
     now, then = lanes.slot(lane, step), lanes.slot(lane, step + 1)
     if now.first // lanes.segments == lanes.lengths[now.recording] // lanes.segments - 1:
@@ -188,24 +222,41 @@ def test_an_epoch_plays_each_recording_once_in_a_row_and_several_every_window(la
     lane, segments = data.draw(st.integers(0, lanes.count - 1)), lanes.segments
     chunks = [length // segments for length in lanes.lengths]
     slots = [lanes.slot(lane, step) for step in range((segments + 1) * sum(chunks))]
-    epochs = [list(each) for _, each in groupby(slots, key=lambda slot: slot.pass_index // len(chunks))]
-    epochs = [each for each in epochs if len(each) == sum(chunks)][:segments]  # without the partial epoch at the start
+    epochs = [
+        list(each) for _, each in groupby(slots, key=lambda slot: slot.pass_index // len(chunks))
+    ]
+    epochs = [each for each in epochs if len(each) == sum(chunks)][
+        :segments
+    ]  # without the partial epoch at the start
     for epoch in epochs:
         passes = [list(each) for _, each in groupby(epoch, key=lambda slot: slot.pass_index)]
-        assert sorted(each[0].recording for each in passes) == [k for k, count in enumerate(chunks) if count]
+        assert sorted(each[0].recording for each in passes) == [
+            k for k, count in enumerate(chunks) if count
+        ]
         for each in passes:
             recording, phase = each[0].recording, each[0].first
-            assert [slot.first for slot in each] == [phase + c * segments for c in range(chunks[recording])]
-    played = {(slot.recording, slot.first + place) for epoch in epochs for slot in epoch for place in range(segments)}
+            assert [slot.first for slot in each] == [
+                phase + c * segments for c in range(chunks[recording])
+            ]
+    played = {
+        (slot.recording, slot.first + place)
+        for epoch in epochs
+        for slot in epoch
+        for place in range(segments)
+    }
     whole = [number for number, count in enumerate(chunks) if count]
-    assert played == {(number, window) for number in whole for window in range(lanes.lengths[number])}
+    assert played == {
+        (number, window) for number in whole for window in range(lanes.lengths[number])
+    }
 
 
 @given(playable_lanes(random_share=0.5), st.data())
 def test_a_slot_does_not_depend_on_what_was_asked_for_before(lanes, data):
     lane = data.draw(st.integers(0, lanes.count - 1))
     steps = data.draw(st.lists(st.integers(0, 10**6), min_size=1, max_size=8))
-    assert [lanes.slot(lane, step) for step in steps] == [replace(lanes).slot(lane, step) for step in steps]
+    assert [lanes.slot(lane, step) for step in steps] == [
+        replace(lanes).slot(lane, step) for step in steps
+    ]
 
 
 def test_random_lanes_reach_all_that_they_may_end_at_and_streams_stay_streams():
@@ -215,15 +266,22 @@ def test_random_lanes_reach_all_that_they_may_end_at_and_streams_stay_streams():
     assert not replace(lanes, ends=(np.array([], int), np.array([], int), np.array([0]))).playable
     lanes = Lanes((3, 7), segments=2, count=4, seed=0, random_share=0.5)
     drawn = [lanes.slot(lane, step) for lane in (1, 3) for step in range(200)]
-    assert {slot[:2] for slot in drawn} == {(0, first) for first in range(2)} | {(1, first) for first in range(6)}
-    assert [(slot.pass_index, slot.fresh) for slot in drawn] == [(step, True) for step in range(200)] * 2
+    assert {slot[:2] for slot in drawn} == {(0, first) for first in range(2)} | {
+        (1, first) for first in range(6)
+    }
+    assert [(slot.pass_index, slot.fresh) for slot in drawn] == [
+        (step, True) for step in range(200)
+    ] * 2
     assert not all(lanes.slot(lane, step).fresh for lane in (0, 2) for step in range(50))
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.sampled_from([0.0, 0.3, 0.5, 1.0]))
 def test_every_part_of_a_batch_holds_as_many_random_lanes_as_the_others(lanes, parts, share):
     batch = Lanes((9,), segments=2, count=lanes * parts, seed=0, random_share=share)
-    counts = [sum(batch.is_random(lane) for lane in lanes_of(batch.count, (part, parts))) for part in range(parts)]
+    counts = [
+        sum(batch.is_random(lane) for lane in lanes_of(batch.count, (part, parts)))
+        for part in range(parts)
+    ]
     assert sum(counts) == round(share * batch.count)
     assert max(counts) - min(counts) <= 1
 
@@ -264,7 +322,10 @@ class Numbered(LabelledRecording):
 def numbered(number, length, every):
     """Recording with a label every `every` windows."""
     labelled = np.arange(every - 1, length, every)
-    labels, windows = [(number, label) for label in range(len(labelled))], contiguous_windows(0, length, 1)
+    labels, windows = (
+        [(number, label) for label in range(len(labelled))],
+        contiguous_windows(0, length, 1),
+    )
     return Numbered("", number, Region(1, 2), windows, labels, labelled)
 
 
@@ -281,33 +342,47 @@ def test_the_spec_in_the_weights_of_earlier_versions_is_a_binning():
     assert isinstance(spec, Binning)
     for name in stored:
         with pytest.raises(UserError, match=f"setting '{name}' is missing"):
-            build(HistogramSpec, {key: value for key, value in stored.items() if key != name}, "recipe")
+            build(
+                HistogramSpec,
+                {key: value for key, value in stored.items() if key != name},
+                "recipe",
+            )
 
 
 def evaluation(lengths, lanes, segments, mode="streams", every=1, shards=1):
     """Recordings, and the evaluation batches of all shards."""
     spec = HistogramSpec(1, "edges", 50.0, Downsample(1, "nearest"), (1, 2), segments, MODES[mode])
     recordings = [numbered(number, length, every) for number, length in enumerate(lengths)]
-    shares = [batches.PlayBatches(spec, recordings, lanes, (number, shards)) for number in range(shards)]
+    shares = [
+        batches.PlayBatches(spec, recordings, lanes, (number, shards)) for number in range(shards)
+    ]
     return recordings, [share[step] for share in shares for step in range(len(share))]
 
 
 @given(LENGTHS, SMALL, SMALL, st.sampled_from(sorted(MODES)), st.integers(1, 6), st.integers(1, 4))
-def test_every_label_is_scored_once_at_its_window_and_padding_never(lengths, lanes, segments, mode, every, shards):
+def test_every_label_is_scored_once_at_its_window_and_padding_never(
+    lengths, lanes, segments, mode, every, shards
+):
     recordings, played = evaluation(lengths, lanes, segments, mode, every, shards)
     scored = [frame for batch in played for frame in batch.frames]
     assert sorted(scored) == [frame for each in recordings for frame in each.labels]
     for batch in played:
         assert batch.labels == batch.frames
         assert mode == "streams" or batch.fresh.all()
-        for (number, label), (lane, segment) in zip(batch.frames, batch.place.tolist(), strict=True):
+        for (number, label), (lane, segment) in zip(
+            batch.frames, batch.place.tolist(), strict=True
+        ):
             window = int(recordings[number].labelled[label])
-            before = min(segments - 1, window) if mode == "clips" else 0  # windows that the state has seen
+            before = (
+                min(segments - 1, window) if mode == "clips" else 0
+            )  # windows that the state has seen
             assert mode != "clips" or segment == before
             seen = batch.histograms[lane, segment - before : segment + 1, 0, 0].tolist()
             assert seen == [[1 + number, each] for each in range(window - before, window + 1)]
     if mode != "clips" and every == 1:
-        assert sum(int((batch.histograms[:, :, 0, 0, 0] > 0).sum()) for batch in played) == sum(lengths)
+        assert sum(int((batch.histograms[:, :, 0, 0, 0] > 0).sum()) for batch in played) == sum(
+            lengths
+        )
 
 
 @given(LENGTHS, SMALL, SMALL)
@@ -316,7 +391,11 @@ def test_a_recording_is_played_in_order_on_one_lane_with_its_state(lengths, lane
     for lane in range(len(played[0].histograms)):
         order = []
         for batch in played:
-            chunk = [frame for frame, place in zip(batch.frames, batch.place, strict=True) if place[0] == lane]
+            chunk = [
+                frame
+                for frame, place in zip(batch.frames, batch.place, strict=True)
+                if place[0] == lane
+            ]
             assert batch.place[batch.place[:, 0] == lane, 1].tolist() == list(range(len(chunk)))
             assert bool(batch.fresh[lane]) == (bool(chunk) and chunk[0][1] == 0)
             order += chunk

@@ -26,8 +26,13 @@ def test_a_recording_that_is_not_packed_is_read_through_and_not_held(tiny_world,
     monkeypatch.setattr(EventSource, "stream", None)
     for each in check(opened(tiny_world / task, task)):
         assert each.problems == ()
-        stream = open_events(opened(tiny_world / task, task).find(each.split, each.name).source.path)
-        found = {name: each.facts[f"events_{name}"] for name in ("height", "width", "count", "t_first", "t_last")}
+        stream = open_events(
+            opened(tiny_world / task, task).find(each.split, each.name).source.path
+        )
+        found = {
+            name: each.facts[f"events_{name}"]
+            for name in ("height", "width", "count", "t_first", "t_last")
+        }
         assert found == {name: getattr(stream, name) for name in found}
 
 
@@ -59,7 +64,9 @@ def test_recordings_of_different_sizes_are_found_and_not_trained_on(tiny_world, 
 
 @pytest.fixture(scope="module")
 def recording():
-    return EventFolder(Path(__file__).parents[1] / "data" / "evt3_640x480_2.08s.raw").recordings(ALL)[0]
+    return EventFolder(Path(__file__).parents[1] / "data" / "evt3_640x480_2.08s.raw").recordings(
+        ALL
+    )[0]
 
 
 def test_no_moment_is_shown_twice_while_there_are_others(recording):
@@ -71,7 +78,9 @@ def test_no_moment_is_shown_twice_while_there_are_others(recording):
 def test_moments_are_windows_that_have_ended(recording):
     assert windows_at(recording, [0.05, 0.1, 0.149, 2.0]) == [0, 1, 39]
     for outside in (0.04, 2.2):
-        with pytest.raises(UserError, match=r"s is outside of the recording; give times from 0.05 to 2.05 s"):
+        with pytest.raises(
+            UserError, match=r"s is outside of the recording; give times from 0.05 to 2.05 s"
+        ):
             windows_at(recording, [outside])
 
 

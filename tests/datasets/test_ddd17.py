@@ -29,7 +29,9 @@ def write_official(root, ticks=1000, masks=range(1, 9), start_us=5_000_000):
     folder = ddd17(root / "dir1", events, ticks_per_us=ticks, frame_period_us=30_000, images=10)
     with zipfile.ZipFile(folder / "segmentation_masks.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for number in masks:
-            archive.writestr(f"segmentation_masks/segmentation_{number:08d}.png", png(official_mask(number)))
+            archive.writestr(
+                f"segmentation_masks/segmentation_{number:08d}.png", png(official_mask(number))
+            )
     return events, events.t[0] + 30_000 * np.arange(1, 11)
 
 
@@ -47,10 +49,18 @@ def test_official_sizes_and_units(tmp_path, ticks, start_us):
     assert_same_events(whole(stream), events)
     np.testing.assert_equal(read_index(tmp_path / "dir1")[::2], (stamps, ticks))
     recording = open_test(tmp_path)
-    assert (recording.region.height, recording.region.width, recording.ego_speed) == (200, 346, None)
+    assert (recording.region.height, recording.region.width, recording.ego_speed) == (
+        200,
+        346,
+        None,
+    )
     np.testing.assert_array_equal(recording.label_times, stamps[:8])
-    expected = plain_histogram(*events, t_start=stamps[2], t_end=stamps[3], bins=5, height=260, width=346)
-    np.testing.assert_array_equal(recording.histograms(3, 1, Binning(5, "edges"))[0], expected[:, :200])
+    expected = plain_histogram(
+        *events, t_start=stamps[2], t_end=stamps[3], bins=5, height=260, width=346
+    )
+    np.testing.assert_array_equal(
+        recording.histograms(3, 1, Binning(5, "edges"))[0], expected[:, :200]
+    )
     np.testing.assert_array_equal(recording.labels[3], official_mask(4))
 
 
@@ -66,7 +76,9 @@ def test_nanoseconds_are_cut_and_steps_back_are_raised_and_counted(tmp_path, mon
     np.testing.assert_array_equal(stream.slice(t[0], t[-1] + 1).t, before)
 
 
-def test_the_unit_of_the_index_decides_even_if_the_same_events_are_in_the_cache(tmp_path, monkeypatch):
+def test_the_unit_of_the_index_decides_even_if_the_same_events_are_in_the_cache(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("TESPEC_CACHE", str(tmp_path / "cache"))
     write_official(tmp_path, ticks=1)
     pack_missing([EventSource(tmp_path / "dir1")])
@@ -74,7 +86,9 @@ def test_the_unit_of_the_index_decides_even_if_the_same_events_are_in_the_cache(
     index = tmp_path / "dir1" / "index" / "index_50ms.npy"
     np.save(index, np.load(index) * (1000, 1, 1))
     stream = open_events(tmp_path / "dir1")
-    assert stream.t_last - stream.t_first == pytest.approx((packed.t_last - packed.t_first) / 1000, abs=1)
+    assert stream.t_last - stream.t_first == pytest.approx(
+        (packed.t_last - packed.t_first) / 1000, abs=1
+    )
 
 
 def test_any_index_will_do_and_the_sensor_is_the_given_one(tmp_path):
@@ -86,14 +100,21 @@ def test_any_index_will_do_and_the_sensor_is_the_given_one(tmp_path):
         open_events(tmp_path / "dir1", (260, 300))
 
 
-def test_events_add_up_where_masks_are_missing_and_each_is_a_label_at_the_time_of_its_image(tmp_path):
+def test_events_add_up_where_masks_are_missing_and_each_is_a_label_at_the_time_of_its_image(
+    tmp_path,
+):
     _, stamps = write_official(tmp_path, masks=[3, 4, 8])
     np.save(tmp_path / "dir1" / "ego_speed.npy", np.arange(10, dtype=np.float32))
     recording = open_test(tmp_path)
     expected = [[stamps[1], stamps[2]], [stamps[2], stamps[3]], [stamps[3], stamps[7]]]
     np.testing.assert_array_equal(recording.windows, expected)
-    np.testing.assert_array_equal([recording.labels[index] for index in range(3)], [*map(official_mask, (3, 4, 8))])
-    assert (recording.label_times.tolist(), recording.ego_speed.tolist()) == (stamps[[2, 3, 7]].tolist(), [2, 3, 7])
+    np.testing.assert_array_equal(
+        [recording.labels[index] for index in range(3)], [*map(official_mask, (3, 4, 8))]
+    )
+    assert (recording.label_times.tolist(), recording.ego_speed.tolist()) == (
+        stamps[[2, 3, 7]].tolist(),
+        [2, 3, 7],
+    )
 
 
 def test_the_first_image_has_the_events_before_it_and_counts_without_any(tmp_path):

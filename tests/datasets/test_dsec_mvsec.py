@@ -26,7 +26,10 @@ def test_rectified_events_are_those_of_the_map(tmp_path):
 
 
 def test_events_of_a_sequence_are_rectified_where_the_protocol_says_so(tiny_world):
-    moved, raw = of_test(tiny_world / "dsec"), of_test(tiny_world / "dsec", "protocol.rectify=false")
+    moved, raw = (
+        of_test(tiny_world / "dsec"),
+        of_test(tiny_world / "dsec", "protocol.rectify=false"),
+    )
     (x, y, t, _), found = (each.stream.slice(*raw.windows[5]) for each in (raw, moved))
     places = read_rectification(moved.source.rectify_map, raw.stream.height, raw.stream.width)[y, x]
     inside = (places >= 0).all(axis=1)
@@ -55,7 +58,10 @@ def test_a_label_has_the_events_since_the_one_before_or_of_a_window_of_its_own(t
 def test_depth_has_its_own_clock(tiny_world):
     recording = of_test(tiny_world / "mvsec")
     with h5py.File(tiny_world / "mvsec" / "outdoor_day1_gt.hdf5") as file:
-        seconds, maps = file["davis/left/depth_image_raw_ts"][:], file["davis/left/depth_image_raw"][:]
+        seconds, maps = (
+            file["davis/left/depth_image_raw_ts"][:],
+            file["davis/left/depth_image_raw"][:],
+        )
     stamps = np.rint(seconds * 1e6).astype(np.int64)
     first = np.flatnonzero(stamps == recording.label_times[0])[0]
     assert recording.left_out == first == 3

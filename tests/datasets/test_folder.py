@@ -15,7 +15,12 @@ from twins.layouts import LAYOUTS, relayout
 
 from tespec.core import config
 from tespec.core.config import pretraining_settings
-from tespec.core.description import Description, described_size, descriptions_above, read_description
+from tespec.core.description import (
+    Description,
+    described_size,
+    descriptions_above,
+    read_description,
+)
 from tespec.core.errors import UserError
 from tespec.core.settings import Binning, Downsample
 from tespec.datasets.check import check, problems
@@ -35,11 +40,24 @@ SPLIT = {
     "ddd17": (["dir1/"], ["dir0", "dir2"], "dir3"),
     "mvsec": (["outdoor_day1", "outdoor_night1"], ["outdoor_day2"], "outdoor_day3"),
     "dsec": (["zurich_city_13_a"], ["zurich_city_00_a", "zurich_city_01_a"], "zurich_city_09_a"),
-    "gen1": (["test/", "17-04-13_15-05-13"], ["17-04-13_15-05-10", "17-04-13_15-05-11"], "17-04-13_15-05-12"),
-    "1mpx": (["test/", "moorea_2019-02-19_002"], ["moorea_2019-02-19_000"], "moorea_2019-02-19_001"),
+    "gen1": (
+        ["test/", "17-04-13_15-05-13"],
+        ["17-04-13_15-05-10", "17-04-13_15-05-11"],
+        "17-04-13_15-05-12",
+    ),
+    "1mpx": (
+        ["test/", "moorea_2019-02-19_002"],
+        ["moorea_2019-02-19_000"],
+        "moorea_2019-02-19_001",
+    ),
 }
 # The files of some layouts do not specify the sensor's size, so it would have to be given.
-EVERY_LAYOUT = [(dataset, layout) for dataset in LAYOUTS for layout in LAYOUTS[dataset] if "no-size" not in layout]
+EVERY_LAYOUT = [
+    (dataset, layout)
+    for dataset in LAYOUTS
+    for layout in LAYOUTS[dataset]
+    if "no-size" not in layout
+]
 
 
 def official(world, folder, dataset, layout=""):
@@ -54,7 +72,9 @@ def official(world, folder, dataset, layout=""):
 
 def write_recordings(root, *names, seconds=2.0, height=12, width=16):
     """Write random events to files below `root`, and return their paths."""
-    events = random_events(200, height=height, width=width)._replace(t=np.linspace(0, 1e6 * seconds, 200).astype("i8"))
+    events = random_events(200, height=height, width=width)._replace(
+        t=np.linspace(0, 1e6 * seconds, 200).astype("i8")
+    )
     for path in (paths := [root / name for name in names]):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_dat(path, *events, height, width)
@@ -72,7 +92,10 @@ def assert_fair(dataset, found):
 
 def assert_validated_apart(dataset, train, held_out):
     validated = SPLIT[dataset][2]
-    assert [{validated in name for name in split} for split in (train, held_out)] == [{False}, {True}]
+    assert [{validated in name for name in split} for split in (train, held_out)] == [
+        {False},
+        {True},
+    ]
 
 
 @pytest.mark.parametrize(("dataset", "layout"), EVERY_LAYOUT)
@@ -102,13 +125,24 @@ def test_what_a_config_of_ones_own_validates_on_is_held_out(tiny_world, tmp_path
 
 @pytest.mark.parametrize(
     ("method", "network", "dataset"),
-    [("tespec", "swin", "1mpx"), ("ecdp", "resnet", "ddd17"), ("moby", "swin", "dsec"), ("imagenet", "swin", "dsec")],
+    [
+        ("tespec", "swin", "1mpx"),
+        ("ecdp", "resnet", "ddd17"),
+        ("moby", "swin", "dsec"),
+        ("imagenet", "swin", "dsec"),
+    ],
 )
-def test_pretrainings_see_no_test_recording_and_hold_validation_out(tiny_world, tmp_path, method, network, dataset):
+def test_pretrainings_see_no_test_recording_and_hold_validation_out(
+    tiny_world, tmp_path, method, network, dataset
+):
     settings = pretraining_settings(method, "sample", [], network)
-    assert_fair(dataset, open_pretraining(settings, official(tiny_world, tmp_path, dataset)).recordings())
+    assert_fair(
+        dataset, open_pretraining(settings, official(tiny_world, tmp_path, dataset)).recordings()
+    )
     found = open_pretraining(settings, tiny_world / dataset).recordings()
-    train, held_out = ([name for name, each in found.items() if part in each] for part in ("train", "held_out"))
+    train, held_out = (
+        [name for name, each in found.items() if part in each] for part in ("train", "held_out")
+    )
     assert_validated_apart(dataset, train, held_out)
 
 
@@ -119,7 +153,9 @@ def test_pretrainings_see_no_test_recording_and_hold_validation_out(tiny_world, 
      ("1mpx", "test/moorea_2019-02-19_002_td_500000_8500000_td.dat")],
 )  # fmt: skip
 def test_a_test_recording_that_is_pointed_at_is_refused(tiny_world, tmp_path, dataset, place):
-    with pytest.raises(UserError, match=r"belongs to a test split, which pre-training must not use; give training"):
+    with pytest.raises(
+        UserError, match=r"belongs to a test split, which pre-training must not use; give training"
+    ):
         divide(official(tiny_world, tmp_path, dataset) / place, 50, WHOLE)
 
 
@@ -149,12 +185,17 @@ def test_packed_renamed_and_linked_test_recordings_are_known(tiny_world, tmp_pat
 def test_what_may_be_tested_on_and_does_not_show_it_is_refused(tiny_world, tmp_path, name):
     (path,) = tiny_world.glob(f"*/test/{name}_*.dat")
     shutil.copy(path, tmp_path)
-    with pytest.raises(UserError, match=r"not in a train, val or test folder, so it may be a test recording; keep the"):
+    with pytest.raises(
+        UserError,
+        match=r"not in a train, val or test folder, so it may be a test recording; keep the",
+    ):
         divide(tmp_path, 50, WHOLE)
 
 
 def test_recordings_of_ones_own_are_left_out_by_no_name(tmp_path):
-    write_recordings(tmp_path, "dir1/drive.dat", "a/dir1/one.dat", "train/two.dat", "outdoor_day10/three.dat")
+    write_recordings(
+        tmp_path, "dir1/drive.dat", "a/dir1/one.dat", "train/two.dat", "outdoor_day10/three.dat"
+    )
     division = divide(tmp_path, 50, WHOLE)
     assert len({recording.path for recording in division.train + division.held_out}) == 4
     assert not division.excluded_test
@@ -164,13 +205,19 @@ def test_what_lies_beside_the_folders_of_splits_is_left_out_and_named(tmp_path):
     files = "train/one.dat", "test/two.dat", "more/three.dat", "extra/train/four.dat", "five.dat"
     write_recordings(tmp_path, *files, height=48, width=64)
     division = divide(tmp_path, 50, WHOLE)
-    assert {recording.path for recording in division.train + division.held_out} == {tmp_path / "train" / "one.dat"}
+    assert {recording.path for recording in division.train + division.held_out} == {
+        tmp_path / "train" / "one.dat"
+    }
     assert division.excluded_test == ("test/two.dat",)
     assert division.left_out == ("extra/train/four.dat", "five.dat", "more/three.dat")
     assert divide(tmp_path / "extra", 50, WHOLE).train
-    tested, beside = open_pretraining(pretraining_settings("tespec", "sample", ["segments=5"]), tmp_path).notes
+    tested, beside = open_pretraining(
+        pretraining_settings("tespec", "sample", ["segments=5"]), tmp_path
+    ).notes
     assert tested == "skipped (test split): test/two.dat"
-    assert beside.endswith("not listed in dataset.json): extra/train/four.dat, five.dat, more/three.dat")
+    assert beside.endswith(
+        "not listed in dataset.json): extra/train/four.dat, five.dat, more/three.dat"
+    )
 
 
 def test_folders_of_images_may_have_the_names_of_splits_and_recordings(tmp_path):
@@ -179,11 +226,19 @@ def test_folders_of_images_may_have_the_names_of_splits_and_recordings(tmp_path)
         for number in range(3):
             Image.new("L", (8, 8)).save(tmp_path / "classes" / folder / f"{number}.png")
     images = open_images(tmp_path / "classes")
-    assert (images.classes, len(images.train), len(images.held_out)) == (("bus", "dir1", "train"), 6, 3)
+    assert (images.classes, len(images.train), len(images.held_out)) == (
+        ("bus", "dir1", "train"),
+        6,
+        3,
+    )
     for split in ("train", "val", "test", "more"):
         shutil.copytree(tmp_path / "classes", tmp_path / "splits" / split)
     images = open_images(tmp_path / "splits")
-    assert (len(images.train), len(images.held_out), images.classes) == (9, 9, ("bus", "dir1", "train"))
+    assert (len(images.train), len(images.held_out), images.classes) == (
+        9,
+        9,
+        ("bus", "dir1", "train"),
+    )
     assert images.excluded_test == ("test/bus", "test/dir1", "test/train")
     assert images.left_out == ("more/bus", "more/dir1", "more/train")
 
@@ -202,11 +257,18 @@ def test_of_few_recordings_the_last_quarter_is_held_out_in_contiguous_windows(tm
     (path,) = write_recordings(tmp_path, "one.dat", seconds=2.03, height=48, width=64)
     division = divide(path, 50, WHOLE)
     (train,), (held_out,) = division.train, division.held_out
-    assert names([train, held_out]) == ["one.dat (first 75% of its time)", "one.dat (after 75% of its time)"]
+    assert names([train, held_out]) == [
+        "one.dat (first 75% of its time)",
+        "one.dat (after 75% of its time)",
+    ]
     assert (len(train), len(held_out)) == (30, 10)
     windows = np.concatenate([train.windows, held_out.windows])
-    np.testing.assert_array_equal(windows, 50_000 * np.stack([np.arange(40), np.arange(1, 41)], axis=1))
-    with pytest.raises(UserError, match="longest has 10 windows of 50 ms; use --set segments=10, or"):
+    np.testing.assert_array_equal(
+        windows, 50_000 * np.stack([np.arange(40), np.arange(1, 41)], axis=1)
+    )
+    with pytest.raises(
+        UserError, match="longest has 10 windows of 50 ms; use --set segments=10, or"
+    ):
         open_pretraining(pretraining_settings("tespec", "sample", ["segments=15"]), path)
 
 
@@ -217,7 +279,9 @@ def test_of_few_recordings_the_last_quarter_is_held_out_in_contiguous_windows(tm
      ("link.dat", lambda path: path.symlink_to("gone.dat"), r"link\.dat: no such file"),
      ("drive", lambda path: path.symlink_to("gone"), r"drive: no such file")],
 )  # fmt: skip
-def test_recordings_that_cannot_be_read_are_named_and_not_passed_over(tmp_path, name, spoil, message):
+def test_recordings_that_cannot_be_read_are_named_and_not_passed_over(
+    tmp_path, name, spoil, message
+):
     write_recordings(tmp_path, "one.DAT", ".hidden/two.dat")
     write_h5(tmp_path / "rectify_map.h5", {"rectify_map": np.zeros((2, 2, 2), np.float32)})
     spoil(tmp_path / name)
@@ -235,7 +299,12 @@ def test_links_to_folders_are_followed_once_and_never_in_circles(tmp_path):
     (root / "again").symlink_to(tmp_path / "disk" / "more")
     (root / "circle").symlink_to(root)
     (root / "itself").symlink_to("itself")
-    found = {"a.dat", "again/c.dat", "linked/b.dat", "itself"}  # opening the last one reports the error
+    found = {
+        "a.dat",
+        "again/c.dat",
+        "linked/b.dat",
+        "itself",
+    }  # opening the last one reports the error
     assert {path.relative_to(root).as_posix() for path in find_recordings(root)} == found
     for place in ("in/1.png", "disk/2.png"):
         Image.new("L", (8, 8)).save(tmp_path / place)
@@ -244,7 +313,9 @@ def test_links_to_folders_are_followed_once_and_never_in_circles(tmp_path):
 
 
 def test_each_folder_is_searched_for_splits_once_and_not_for_each_recording(tmp_path, monkeypatch):
-    write_recordings(tmp_path, *(f"{split}/{number}.dat" for split in ("train", "test") for number in range(5)))
+    write_recordings(
+        tmp_path, *(f"{split}/{number}.dat" for split in ("train", "test") for number in range(5))
+    )
     listed, replaced = [], "tespec.datasets.folder.split_folders"
     monkeypatch.setattr(replaced, lambda path: listed.append(path) or split_folders(path))
     assert len(split_recordings(tmp_path, find_recordings(tmp_path))["train"]) == 5
@@ -362,9 +433,13 @@ def test_damaged_recordings_are_left_out_if_asked_for_and_recorded(tmp_path):
 
 def test_windows_below_1_us_and_factors_above_the_sensor_are_refused(tmp_path):
     (path,) = write_recordings(tmp_path, "one.dat")  # 16x12 px
-    with pytest.raises(UserError, match=r"window_ms: 0.0004 is not a length of at least 1 us; give a number of ms"):
+    with pytest.raises(
+        UserError, match=r"window_ms: 0.0004 is not a length of at least 1 us; give a number of ms"
+    ):
         divide(path, 0.0004, WHOLE)
-    with pytest.raises(UserError, match=r"a sensor of 16x12 px cannot be downsampled by 13; give at most 12"):
+    with pytest.raises(
+        UserError, match=r"a sensor of 16x12 px cannot be downsampled by 13; give at most 12"
+    ):
         divide(path, 50, Downsample(13, "nearest"))
     assert divide(path, 50, Downsample(12, "nearest")).train[0].region == Region(1, 1, 12)
 
@@ -382,7 +457,9 @@ def test_times_that_step_back_are_counted(tmp_path):
 def test_events_off_the_sensor_are_counted(tmp_path):
     path, _ = write_recordings(tmp_path, "off.dat", "sound.dat")
     content = path.read_bytes()
-    path.write_bytes(content[:-4] + (int.from_bytes(content[-4:], "little") | 0x3FFF).to_bytes(4, "little"))  # x
+    path.write_bytes(
+        content[:-4] + (int.from_bytes(content[-4:], "little") | 0x3FFF).to_bytes(4, "little")
+    )  # x
     division = divide(tmp_path, 50, WHOLE)
     text = "in 1 recordings: 0 times mended that were out of order, 1 events off the sensor dropped"
     assert event_corrections((*division.train, *division.held_out)) == {"corrections": text}
@@ -391,7 +468,11 @@ def test_events_off_the_sensor_are_counted(tmp_path):
 def test_an_archive_of_histograms_is_pretrained_on_as_it_is(tiny_world, tmp_path):
     root = official(tiny_world, tmp_path, "gen1", "rvt-archive")
     division = divide(root, 50, WHOLE)
-    assert (len(division.train), len(division.held_out), division.train[0].region) == (2, 1, Region(64, 80))
+    assert (len(division.train), len(division.held_out), division.train[0].region) == (
+        2,
+        1,
+        Region(64, 80),
+    )
     assert division.train[0].histograms(1, 2, Binning(10, "rvt")).max() > 0
     with pytest.raises(UserError, match=r"holds windows of 50 ms, not 40; give --set window_ms=50"):
         divide(root, 40, WHOLE)
@@ -400,7 +481,10 @@ def test_an_archive_of_histograms_is_pretrained_on_as_it_is(tiny_world, tmp_path
 def test_the_nearest_one_that_states_a_sensor_within_five_folders_gives_its_size(tmp_path):
     recording = tmp_path / "a" / "b" / "c" / "d" / "e" / "drive.dat"
     recording.parent.mkdir(parents=True)
-    assert (read_description(tmp_path), described_size(recording)) == (Description(), None)  # as in official archives
+    assert (read_description(tmp_path), described_size(recording)) == (
+        Description(),
+        None,
+    )  # as in official archives
     (tmp_path / "dataset.json").write_text('{"sensor": {"height": 9, "width": 9}}')
     assert described_size(recording) is None  # six folders up
     assert [folder for folder, _ in descriptions_above(recording, tmp_path)] == [tmp_path]
@@ -412,11 +496,15 @@ def test_the_nearest_one_that_states_a_sensor_within_five_folders_gives_its_size
     assert described_size(recording) == (80, 96)
 
 
-def test_a_relative_path_is_searched_above_the_working_folder_and_not_inside_it(tmp_path, monkeypatch):
+def test_a_relative_path_is_searched_above_the_working_folder_and_not_inside_it(
+    tmp_path, monkeypatch
+):
     """A recording in `train` is described by its data set, also when named from there or from another data set."""
     for name, side in (("one", 60), ("other", 70)):
         (tmp_path / name / "train").mkdir(parents=True)
-        (tmp_path / name / "dataset.json").write_text(json.dumps({"sensor": {"height": side, "width": side}}))
+        (tmp_path / name / "dataset.json").write_text(
+            json.dumps({"sensor": {"height": side, "width": side}})
+        )
     monkeypatch.chdir(tmp_path / "one" / "train")
     assert described_size(Path("drive.raw")) == (60, 60)
     assert described_size(Path("../../other/train/drive.raw")) == (70, 70)
@@ -437,6 +525,8 @@ def test_a_relative_path_is_searched_above_the_working_folder_and_not_inside_it(
 )  # fmt: skip
 def test_what_is_no_description_is_refused(tmp_path, content, message):
     (tmp_path / "dataset.json").write_text(content)
-    with pytest.raises(UserError, match=rf"dataset\.json: not a valid data set description.*{message}") as caught:
+    with pytest.raises(
+        UserError, match=rf"dataset\.json: not a valid data set description.*{message}"
+    ) as caught:
         described_size(tmp_path)
     assert "\n" not in str(caught.value)

@@ -30,14 +30,18 @@ def image_steps(world, root, batch, shard=(0, 1)):
     for number in range(8):
         path = root / f"class{number % 2}" / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.random.default_rng(number).integers(0, 256, (20, 30), np.uint8)).save(path)
+        Image.fromarray(np.random.default_rng(number).integers(0, 256, (20, 30), np.uint8)).save(
+            path
+        )
     folder = open_images(root)
     return images.ImageBatches(folder, [VIEW], batch, 0, shard), len(folder.train)
 
 
 def pair_steps(world, root, batch, shard=(0, 1)):
     settings = replace(pretraining_settings("ecdp", "sample"), batch_size=batch)
-    found = paired(divide(world / "ddd17", settings.window_ms, settings.downsample).train, settings.window_ms)
+    found = paired(
+        divide(world / "ddd17", settings.window_ms, settings.downsample).train, settings.window_ms
+    )
     return images.PairBatches(found, settings, 0, shard), sum(map(len, found))
 
 
@@ -46,9 +50,13 @@ KINDS = pytest.mark.parametrize("make", [image_steps, pair_steps])
 
 @KINDS
 @pytest.mark.parametrize("batch", [2, 5])
-def test_each_epoch_shows_every_image_once_in_an_order_of_its_own(tiny_world, tmp_path, monkeypatch, make, batch):
+def test_each_epoch_shows_every_image_once_in_an_order_of_its_own(
+    tiny_world, tmp_path, monkeypatch, make, batch
+):
     read, shown = images.read_image, []
-    monkeypatch.setattr(images, "read_image", lambda path, channels: shown.append(path) or read(path, channels))
+    monkeypatch.setattr(
+        images, "read_image", lambda path, channels: shown.append(path) or read(path, channels)
+    )
     steps, count = make(tiny_world, tmp_path, batch)
     for step in range(3 * count // batch):
         steps[step]
@@ -59,16 +67,22 @@ def test_each_epoch_shows_every_image_once_in_an_order_of_its_own(tiny_world, tm
 
 
 @KINDS
-def test_a_batch_does_not_depend_on_what_was_asked_for_before_and_shards_make_it(tiny_world, tmp_path, make):
+def test_a_batch_does_not_depend_on_what_was_asked_for_before_and_shards_make_it(
+    tiny_world, tmp_path, make
+):
     steps, _ = make(tiny_world, tmp_path, 5)
-    batch, shards = steps[3], [make(tiny_world, tmp_path, 5, (number, 2))[0][3] for number in range(2)]
+    batch, shards = (
+        steps[3],
+        [make(tiny_world, tmp_path, 5, (number, 2))[0][3] for number in range(2)],
+    )
     again = [make(tiny_world, tmp_path, 5)[0][step] for step in (0, 9, 3)][-1]
     for other in (again, {name: torch.cat([shard[name] for shard in shards]) for name in batch}):
         torch.testing.assert_close(other, batch, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
-    ("mean", "deviation"), [(images.GREY_MEAN, images.GREY_DEVIATION), (images.MEAN, images.DEVIATION)]
+    ("mean", "deviation"),
+    [(images.GREY_MEAN, images.GREY_DEVIATION), (images.MEAN, images.DEVIATION)],
 )
 def test_bytes_become_what_a_network_sees(mean, deviation):
     mean, deviation = (np.reshape(each, (-1, 1, 1)) for each in (mean, deviation))
@@ -87,7 +101,9 @@ def test_frames_are_found_by_the_number_at_the_end_of_their_names(tiny_world, tm
     for name in ("mean.png", "._0000000001.png"):  # macOS adds the latter
         (root / "imgs" / name).touch()
     after = paired(divide(root, 50, Downsample(1, "nearest")).train, 50)
-    assert [int(path.stem) for path in after[0].images] == [int(path.stem[4:]) for path in before[0].images]
+    assert [int(path.stem) for path in after[0].images] == [
+        int(path.stem[4:]) for path in before[0].images
+    ]
 
 
 def write_images(root, *names):
@@ -97,13 +113,33 @@ def write_images(root, *names):
 
 
 FLAT = {
-    "ImageNet's flat val": (["train/n01/0.png", "train/n02/1.png", "val/n01_2.png"], ["n01", "n02"], ["val"]),
-    "flat Valid": (["Training/n01/0.png", "Training/n02/1.png", "Valid/2.png"], ["n01", "n02"], ["Valid"]),
-    "flat splits": (["train/0.png", "train/1.png", "validation/2.png"], [], ["train", "validation"]),
+    "ImageNet's flat val": (
+        ["train/n01/0.png", "train/n02/1.png", "val/n01_2.png"],
+        ["n01", "n02"],
+        ["val"],
+    ),
+    "flat Valid": (
+        ["Training/n01/0.png", "Training/n02/1.png", "Valid/2.png"],
+        ["n01", "n02"],
+        ["Valid"],
+    ),
+    "flat splits": (
+        ["train/0.png", "train/1.png", "validation/2.png"],
+        [],
+        ["train", "validation"],
+    ),
     "flat val among classes": (["n01/0.png", "n02/1.png", "val/2.png"], ["n01", "n02"], ["val"]),
     "in the folder itself": (["0.png", "n01/1.png", "n02/2.png"], ["n01", "n02"], ["."]),
-    "a class called train": (["train/0.png", "bus/1.png", "car/2.png"], ["bus", "car", "train"], []),
-    "a flat test": (["train/n01/0.png", "train/n02/1.png", "train/n02/2.png", "Test/3.png"], ["n01", "n02"], []),
+    "a class called train": (
+        ["train/0.png", "bus/1.png", "car/2.png"],
+        ["bus", "car", "train"],
+        [],
+    ),
+    "a flat test": (
+        ["train/n01/0.png", "train/n02/1.png", "train/n02/2.png", "Test/3.png"],
+        ["n01", "n02"],
+        [],
+    ),
 }
 
 
@@ -111,7 +147,10 @@ FLAT = {
 def test_flat_folders_of_images_are_no_classes(tmp_path, names, classes, flat):
     write_images(tmp_path, *names)
     folder = open_images(tmp_path)
-    assert (list(folder.classes), [path.relative_to(tmp_path).as_posix() for path in folder.flat]) == (classes, flat)
+    assert (
+        list(folder.classes),
+        [path.relative_to(tmp_path).as_posix() for path in folder.flat],
+    ) == (classes, flat)
     assert not [path for path in (*folder.train, *folder.held_out) if "Test" in path.parts]
     labels = {folder.label(path) for path in (*folder.train, *folder.held_out)}
     assert labels == {*range(len(classes)), *([-1] if flat else [])}
@@ -120,10 +159,20 @@ def test_flat_folders_of_images_are_no_classes(tmp_path, names, classes, flat):
 def test_images_without_a_class_serve_methods_without_labels_alone(tmp_path):
     names = [f"train/n0{number % 2}/{number}.png" for number in range(16)]
     write_images(tmp_path, *names, *(f"val/{number}.png" for number in range(8)))
-    imagenet, moby = (pretraining_settings(method, "sample", [], "swin") for method in ("imagenet", "moby"))
-    assert sum(counts.get("held_out", 0) for counts in open_pretraining(moby, tmp_path).recordings().values()) == 8
+    imagenet, moby = (
+        pretraining_settings(method, "sample", [], "swin") for method in ("imagenet", "moby")
+    )
+    assert (
+        sum(
+            counts.get("held_out", 0)
+            for counts in open_pretraining(moby, tmp_path).recordings().values()
+        )
+        == 8
+    )
     task = open_pretraining(imagenet, tmp_path)
-    with pytest.raises(UserError, match=r"val: holds images outside of folders of classes; sort its images into a"):
+    with pytest.raises(
+        UserError, match=r"val: holds images outside of folders of classes; sort its images into a"
+    ):
         new_network(imagenet, task)
 
 
@@ -148,16 +197,23 @@ def test_views_of_an_image_are_the_same_each_time_and_differ_from_each_other(tmp
     image_steps(None, tmp_path, 2)
     folder = open_images(tmp_path)
     paths = [*folder.train, *folder.held_out]
-    batch, again = held_out_batch(folder, paths, [VIEW, VIEW]), held_out_batch(folder, paths[1:], [VIEW, VIEW])
+    batch, again = (
+        held_out_batch(folder, paths, [VIEW, VIEW]),
+        held_out_batch(folder, paths[1:], [VIEW, VIEW]),
+    )
     assert batch["views"].shape == (8, 2, 3, 16, 24)
-    torch.testing.assert_close(again, {name: value[1:] for name, value in batch.items()}, rtol=0, atol=0)
+    torch.testing.assert_close(
+        again, {name: value[1:] for name, value in batch.items()}, rtol=0, atol=0
+    )
     assert not torch.equal(batch["views"][:, 0], batch["views"][:, 1])
 
 
 PAGE = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
 
 
-@pytest.mark.parametrize("content", [PAGE, png_of(8, 0, b"", size=(60_000, 60_000)), b"", b"GIF89a" + bytes(99)])
+@pytest.mark.parametrize(
+    "content", [PAGE, png_of(8, 0, b"", size=(60_000, 60_000)), b"", b"GIF89a" + bytes(99)]
+)
 def test_neither_programs_nor_bombs_nor_images_of_more_than_8_bits_are_read(tmp_path, content):
     (tmp_path / "a.png").write_bytes(content)
     with pytest.raises(UserError, match=r"a.png: not a readable image; copy it again or remove it"):
@@ -170,13 +226,22 @@ def test_neither_programs_nor_bombs_nor_images_of_more_than_8_bits_are_read(tmp_
     with pytest.raises(UserError, match=r"link.png: not a readable image"):
         read_image(tmp_path / "link.png", 3)
     Image.new("I;16", (2, 2), 700).save(tmp_path / "a.png")
-    with pytest.raises(UserError, match=r"a.png: is an image of mode I;16, more than 8 bits per pixel"):
+    with pytest.raises(
+        UserError, match=r"a.png: is an image of mode I;16, more than 8 bits per pixel"
+    ):
         read_image(tmp_path / "a.png", 1)
 
 
 @pytest.mark.parametrize(
     ("mode", "colour", "grey"),
-    [("1", 1, 255), ("L", 7, 7), ("LA", (7, 255), 7), ("RGB", (7, 7, 7), 7), ("RGBA", (7, 7, 7, 255), 7), ("P", 7, 7)],
+    [
+        ("1", 1, 255),
+        ("L", 7, 7),
+        ("LA", (7, 255), 7),
+        ("RGB", (7, 7, 7), 7),
+        ("RGBA", (7, 7, 7, 255), 7),
+        ("P", 7, 7),
+    ],
 )
 def test_images_of_every_mode_keep_their_grey(tmp_path, mode, colour, grey):
     image = Image.new(mode, (2, 2), colour)

@@ -56,13 +56,18 @@ def read_many_times(place, seed):
     return all(np.array_equal(masks[index], MASKS[index]) for index in order.tolist())
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 on, where other tests left threads
+@pytest.mark.filterwarnings(
+    "ignore:.*fork:DeprecationWarning"
+)  # Python 3.12 on, where other tests left threads
 def test_forked_workers_read_one_archive_at_the_same_time(tmp_path):
     place = tmp_path / "masks.zip"
     with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as archive:
         for number, image in enumerate(MASKS, start=1):
             archive.writestr(f"segmentation_masks/segmentation_{number:08d}.png", png(image))
-        for other in ("__MACOSX/segmentation_masks/._segmentation_00000001.png", "segmentation_masks/notes.txt"):
+        for other in (
+            "__MACOSX/segmentation_masks/._segmentation_00000001.png",
+            "segmentation_masks/notes.txt",
+        ):
             archive.writestr(other, b"x")
     np.testing.assert_array_equal(open_masks(place)[0], MASKS[0])
     with ProcessPoolExecutor(3, multiprocessing.get_context("fork")) as workers:
@@ -76,13 +81,20 @@ def test_speed_is_interpolated_and_optional(tmp_path):
     assert speed_at(tmp_path, "a", np.array([-5, 5, 10, 99])).tolist() == [1, 2, 3, 3]
     for rows in (np.zeros(3), np.array([[9, 1.0], [2, 1.0]]), np.array([[0, 1.0], [np.nan, 1.0]])):
         np.save(tmp_path / "ego_speed" / "a.npy", rows)
-        with pytest.raises(UserError, match=r"not float \(N, 2\) with rising times and speeds in m/s; remove it"):
+        with pytest.raises(
+            UserError, match=r"not float \(N, 2\) with rising times and speeds in m/s; remove it"
+        ):
             speed_at(tmp_path, "a", np.array([1]))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "is empty"), ("1\n1\n", "step back or repeat"), ("1\n2.5\n", "one integer per"), ("\0", "one integer per")],
+    [
+        ("", "is empty"),
+        ("1\n1\n", "step back or repeat"),
+        ("1\n2.5\n", "one integer per"),
+        ("\0", "one integer per"),
+    ],
 )
 def test_stamps_that_are_none_are_refused(tmp_path, text, message):
     (tmp_path / "a.txt").write_text(text)
@@ -103,7 +115,9 @@ def depth(value=7.5, dtype=np.float32):
 
 
 def boxes(corners=BOX, classes=(0, 2)):
-    return Boxes(np.asarray(corners, np.float32), np.asarray(classes), np.ones(len(classes), np.float32))
+    return Boxes(
+        np.asarray(corners, np.float32), np.asarray(classes), np.ones(len(classes), np.float32)
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,7 +140,9 @@ def boxes(corners=BOX, classes=(0, 2)):
      (BOXES, boxes(BOX[:, [2, 1, 0, 3]]), r"box 0 \(6.5, 0, 0, 4; class 0\) has left > right")],
 )  # fmt: skip
 def test_labels_are_what_their_task_learns_from_or_named(kind, label, message):
-    recording = LabelledRecording("a", EventSource("street"), Region(4, 6), np.array([[0, 1]]), [label], np.array([0]))
+    recording = LabelledRecording(
+        "a", EventSource("street"), Region(4, 6), np.array([[0, 1]]), [label], np.array([0])
+    )
     checked = with_checks(recording, kind, 3).labels
     if not message:
         assert checked[0] is label
@@ -139,12 +155,18 @@ def test_a_part_names_labels_by_their_number_in_the_recording_and_their_file(tmp
     for number, image in enumerate((mask(), mask(), mask(9))):
         (tmp_path / f"m_{number}.png").write_bytes(png(image))
     source, windows = EventSource(tmp_path / "drive.raw"), 1000 * np.arange(8).reshape(4, 2)
-    drive = LabelledRecording("drive", source, Region(4, 6), windows, open_masks(tmp_path), np.array([0, 1, 3]))
+    drive = LabelledRecording(
+        "drive", source, Region(4, 6), windows, open_masks(tmp_path), np.array([0, 1, 3])
+    )
     found = with_checks(drive, MASK, 3)
     for part in (found.part(1, 4).labels, found.subset(np.array([0, 2])).labels):
         assert len(part) == 2
         part[0]
-        with pytest.raises(UserError, match=r"recording drive, label 2 \(m_2.png\): mask holds class 9 of 3"):
+        with pytest.raises(
+            UserError, match=r"recording drive, label 2 \(m_2.png\): mask holds class 9 of 3"
+        ):
             part[1]
-    with pytest.raises(UserError, match=r"drive\.raw, recording drive: 3 labels for 2 labelled windows; give the"):
+    with pytest.raises(
+        UserError, match=r"drive\.raw, recording drive: 3 labels for 2 labelled windows; give the"
+    ):
         with_checks(replace(drive, labelled=np.array([0, 1])), MASK, 3)

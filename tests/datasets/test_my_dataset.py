@@ -32,12 +32,16 @@ def drives(tiny_world, tmp_path_factory):
     root = tmp_path_factory.mktemp("own") / "drives"
     dataset = opened(tiny_world / "ddd17", "ddd17")
     recordings = [*dataset.recordings("train"), *dataset.recordings("test")]
-    for recording, place in zip(recordings, ("train/alley", "train/bridge", "test/canal"), strict=True):
+    for recording, place in zip(
+        recordings, ("train/alley", "train/bridge", "test/canal"), strict=True
+    ):
         folder, stream = root / place, recording.stream
         (folder / "masks").mkdir(parents=True)
         write_dat(folder / "events.dat", *whole(stream), stream.height, stream.width)
         for number in range(len(recording.labels)):
-            mask = np.pad(recording.labels[number], ((0, stream.height - 64), (0, 0)), constant_values=IGNORE)
+            mask = np.pad(
+                recording.labels[number], ((0, stream.height - 64), (0, 0)), constant_values=IGNORE
+            )
             Image.fromarray(mask).save(folder / "masks" / f"{number:06d}.png")
         (folder / "times.txt").write_text("".join(f"{time}\n" for time in recording.label_times))
     return root
@@ -53,8 +57,14 @@ def settings():
 
 
 def test_it_is_checked_and_looked_at(drives, tmp_path):
-    commands = f"check drives {drives}", f"preview drives {drives} --count 1 --out a.png", "download-guide drives"
-    checked, _, guide = (follow(f"python benchmarks/data.py {command}", tmp_path, *OWN)[0] for command in commands)
+    commands = (
+        f"check drives {drives}",
+        f"preview drives {drives} --count 1 --out a.png",
+        "download-guide drives",
+    )
+    checked, _, guide = (
+        follow(f"python benchmarks/data.py {command}", tmp_path, *OWN)[0] for command in commands
+    )
     assert "no problems: 3 recordings" in checked
     assert (tmp_path / "a.png").stat().st_size > 10_000
     assert "drives/train/alley/events.dat" in guide
@@ -78,15 +88,25 @@ def test_it_opens_by_itself_with_the_classes_of_its_config(drives):
     data = kind(drives, "test", window_ms=50)
     assert data.classes[:2] == ("flat", "background")
     histogram, mask, name, time = data[7]
-    np.testing.assert_array_equal(mask, Image.open(drives / "test" / "canal" / "masks" / "000007.png"))
-    assert (histogram.shape, name, time) == ((20, 80, 96), "canal", data.recordings("test")[0].label_times[7])
+    np.testing.assert_array_equal(
+        mask, Image.open(drives / "test" / "canal" / "masks" / "000007.png")
+    )
+    assert (histogram.shape, name, time) == (
+        (20, 80, 96),
+        "canal",
+        data.recordings("test")[0].label_times[7],
+    )
 
 
 def test_what_it_tests_on_is_known_wherever_it_lies(drives, settings, tmp_path):
     shutil.copytree(drives / "test" / "canal", tmp_path / "canal")
-    with pytest.raises(UserError, match=r"events.dat: belongs to a test split, which pre-training must not use"):
+    with pytest.raises(
+        UserError, match=r"events.dat: belongs to a test split, which pre-training must not use"
+    ):
         divide(tmp_path, 50, Downsample(1, "nearest"))
-    assert [name.split("/")[1] for name in divide(drives, 50, Downsample(1, "nearest")).excluded_test] == ["canal"]
+    assert [
+        name.split("/")[1] for name in divide(drives, 50, Downsample(1, "nearest")).excluded_test
+    ] == ["canal"]
 
 
 def test_a_format_of_ones_own_is_asked_before_those_of_the_harness(tmp_path, monkeypatch):
@@ -116,6 +136,8 @@ def test_the_guides_commands_lead_to_a_table(drives, tmp_path):
             more += ["--results", "results"]
         if script.endswith("run.py"):
             more += ["--runs", "runs", "--device", "cpu"]
-        command = command.replace("/data/drives", str(drives)).replace("--profile sample", "--profile tiny")
+        command = command.replace("/data/drives", str(drives)).replace(
+            "--profile sample", "--profile tiny"
+        )
         follow(command, tmp_path, *more)
     assert "drives" in (tmp_path / "results" / "tables" / "task_drives.md").read_text()

@@ -29,12 +29,20 @@ def recording(path, count=20_000, seed=0):
 
 def prepare(dataset, **how):
     """Pack recordings next to their files, as `data prepare` does."""
-    pack_missing([files.source for split in dataset.splits for files in dataset.files(split)], beside=True, **how)
+    pack_missing(
+        [files.source for split in dataset.splits for files in dataset.files(split)],
+        beside=True,
+        **how,
+    )
 
 
 def assert_refused(path, message):
     """Assert that neither opening nor packing a recording accepts its store."""
-    for read in (open_events, lambda path: EventSource(path).stream, lambda path: pack_missing([EventSource(path)])):
+    for read in (
+        open_events,
+        lambda path: EventSource(path).stream,
+        lambda path: pack_missing([EventSource(path)]),
+    ):
         with pytest.raises(UserError, match=message):
             read(path)
 
@@ -48,7 +56,10 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_what_is_not_packed_is_packed_into_the_cache_until_it_is_prepared(cache, tmp_path):
-    every = [EventSource(recording(tmp_path / "in" / f"{number}.dat", seed=number)) for number in range(3)]
+    every = [
+        EventSource(recording(tmp_path / "in" / f"{number}.dat", seed=number))
+        for number in range(3)
+    ]
     prepare(EventFolder(every[0].path))
     pack_missing(every)
     assert len(list(cache.iterdir())) == 2
@@ -72,11 +83,15 @@ def test_room_for_all_is_asked_for_before_anything_is_written(cache, tmp_path, m
     pack_missing(map(EventSource, paths))
 
 
-def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_alone(tiny_world, cache, tmp_path):
+def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_alone(
+    tiny_world, cache, tmp_path
+):
     root = copied(tiny_world, tmp_path, "1mpx")
     divide(root, 50, Downsample(1, "nearest"))
     used = [path.name for split in ("train", "val") for path in root.glob(f"{split}/*.dat")]
-    assert sorted(header_of(path)["source"]["name"] for path in cache.iterdir()) == sorted(used) != []
+    assert (
+        sorted(header_of(path)["source"]["name"] for path in cache.iterdir()) == sorted(used) != []
+    )
     shutil.rmtree(cache.parent)
     cache.parent.write_text("a file where a folder should be")
     what = r"cannot be written to \(.*; free disk space \(tespec data cache --empty\), or set TESPEC_CACHE to"
@@ -85,12 +100,16 @@ def test_before_a_training_its_recordings_are_packed_and_those_of_the_test_left_
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_damaged_folders_of_ddd17_are_skipped_and_stores_that_cannot_be_written_not(tiny_world, tmp_path, processes):
+def test_damaged_folders_of_ddd17_are_skipped_and_stores_that_cannot_be_written_not(
+    tiny_world, tmp_path, processes
+):
     first, second, *_ = sorted(copied(tiny_world, tmp_path, "ddd17").glob("dir*"))
     times = np.fromfile(first / "events.dat.t", "<i8")
     times[-1] = 1 << 62
     times.tofile(first / "events.dat.t")
-    pack = partial(pack_missing, [EventSource(first), EventSource(second)], beside=True, processes=processes)
+    pack = partial(
+        pack_missing, [EventSource(first), EventSource(second)], beside=True, processes=processes
+    )
     assert [left_out.where for left_out in pack(skip_damaged=True)] == [str(first)]
     shutil.rmtree(second / "events.store")
     (second / ".events.store.unfinished").touch()
@@ -105,7 +124,9 @@ def test_a_store_of_another_version_is_refused_and_replaced(tmp_path):
     before, size = (store / "events.u32").read_bytes(), path.stat().st_size
     recording(path, seed=7)
     assert path.stat().st_size == size
-    assert_refused(path, r"a\.dat\.store: was made from another version of a\.dat .*prepare the rec")
+    assert_refused(
+        path, r"a\.dat\.store: was made from another version of a\.dat .*prepare the rec"
+    )
     prepare(EventFolder(path.parent))
     verify_store(store)
     assert (store / "events.u32").read_bytes() != before
@@ -126,7 +147,9 @@ def test_another_sensor_size_is_packed_again_and_refused_until_then(tmp_path):
     assert (open_events(path).height, open_events(path).width) == (48, 64)
     with pytest.raises(UserError, match=refused):
         open_events(path, (96, 128))
-    (tmp_path / "dataset.json").unlink()  # the store keeps the size, also before a training without --sensor
+    (
+        tmp_path / "dataset.json"
+    ).unlink()  # the store keeps the size, also before a training without --sensor
     assert pack_missing([EventSource(path)]) == []
     assert open_events(path).width == 64
 
@@ -156,7 +179,9 @@ def test_check_compares_every_byte_of_a_store_and_of_what_it_was_made_from(tmp_p
     assert problem == f"{store_of(path) / 'events.u32'}: does not match its checksum; {AGAIN}"
 
 
-def test_preparing_what_is_packed_already_changes_nothing_nor_does_losing_the_original(tiny_world, tmp_path):
+def test_preparing_what_is_packed_already_changes_nothing_nor_does_losing_the_original(
+    tiny_world, tmp_path
+):
     root = copied(tiny_world, tmp_path, "gen1")
     before = fingerprint(opened(root, "gen1").recordings("test"))
     prepare(opened(root, "gen1"), processes=2)
@@ -170,7 +195,10 @@ def test_preparing_what_is_packed_already_changes_nothing_nor_does_losing_the_or
 
 
 def test_a_packed_recording_of_another_sensor_than_its_data_set_s_opens_again(tmp_path):
-    events = {f"events/{name}": np.array([number], "u2") for name, number in zip("xytp", (3, 2, 5, 1), strict=True)}
+    events = {
+        f"events/{name}": np.array([number], "u2")
+        for name, number in zip("xytp", (3, 2, 5, 1), strict=True)
+    }
     path = write_h5(tmp_path / "events.h5", events | {"t_offset": 0, "ms_to_idx": np.array([0, 1])})
     pack_missing([EventSource(path, (720, 1280))], beside=True)
     assert (open_events(path).height, open_events(path).width) == (720, 1280)

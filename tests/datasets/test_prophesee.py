@@ -22,7 +22,14 @@ from tespec.core.settings import Binning
 from tespec.datasets.archive import REPRESENTATIONS, WINDOW_OF_FRAME
 from tespec.datasets.archive import TIMES as WINDOW_TIMES
 from tespec.datasets.augment import FlipZoom
-from tespec.datasets.prophesee import LABELS, BoxLabels, PropheseeProtocol, choose_boxes, choose_frames, raw_boxes
+from tespec.datasets.prophesee import (
+    LABELS,
+    BoxLabels,
+    PropheseeProtocol,
+    choose_boxes,
+    choose_frames,
+    raw_boxes,
+)
 from tespec.datasets.recording import contiguous_windows
 from tespec.events.readers.dat import write_dat
 from tespec.runs.data import Data
@@ -47,10 +54,14 @@ def frames_at(times, *, label=0, size=(60, 50)):
     return boxes(*((time, 20 + place % 50, 30, *size, label) for place, time in enumerate(times)))
 
 
-def write_recording(folder, name, stored, *, task="gen1", end=1_300_000, start=0, count=4000, seed=0):
+def write_recording(
+    folder, name, stored, *, task="gen1", end=1_300_000, start=0, count=4000, seed=0
+):
     """Write boxes, and random events of which the first is at `start` and the last `end` us later."""
     height, width = {"gen1": (240, 304), "1mpx": (720, 1280)}[task]
-    events = random_events(count, height=height, width=width, start=start, end=start + end, seed=seed)
+    events = random_events(
+        count, height=height, width=width, start=start, end=start + end, seed=seed
+    )
     events.t[[0, -1]] = start, start + end
     folder.mkdir(parents=True, exist_ok=True)
     write_dat(folder / f"{name}_td.dat", *events, height, width)
@@ -79,12 +90,20 @@ KEPT = {
     (0, 0, 273, 50, 0): [0, 0, 273, 50],
 }
 KEPT_IN_TEST = {(0, 0, 273.5, 50, 0): [0, 0, 273.5, 50]}
-DROPPED = [(293.5, 0, 24, 90, 0), (0, 0, 9.75, 90, 0), (0, 0, 18, 23.5, 0), (304, 0, 40, 40, 0), (0, 50, 40, 0, 0)]
+DROPPED = [
+    (293.5, 0, 24, 90, 0),
+    (0, 0, 9.75, 90, 0),
+    (0, 0, 18, 23.5, 0),
+    (304, 0, 40, 40, 0),
+    (0, 50, 40, 0, 0),
+]
 OTHER_CLASS = (0, 0, 50, 50, 2)
 
 
 def test_which_boxes_count():
-    stored = raw_boxes(boxes(*((0, *box) for box in (*DROPPED, *KEPT, OTHER_CLASS, *KEPT_IN_TEST))), "a", 4)
+    stored = raw_boxes(
+        boxes(*((0, *box) for box in (*DROPPED, *KEPT, OTHER_CLASS, *KEPT_IN_TEST))), "a", 4
+    )
     for training, expected in ((True, KEPT), (False, KEPT | KEPT_IN_TEST)):
         kept = choose_boxes(stored, GEN1, 2, (240, 304), training)
         assert kept.corners.tolist() == list(expected.values())
@@ -95,7 +114,10 @@ FRAMES = {
     "4 Hz": (range(0, 2_000_000, 250_000), range(250_000, 2_000_000, 250_000)),
     "the first from 100 ms on": ([99_999, 100_000, 349_999, 350_000], [100_000, 349_999]),
     "1 Hz": ([500_000, 1_500_000, 2_500_000], [500_000, 1_500_000, 2_500_000]),
-    "2 ms late or early": ([200_000, 452_000, 700_000, 948_000], [200_000, 452_000, 700_000, 948_000]),
+    "2 ms late or early": (
+        [200_000, 452_000, 700_000, 948_000],
+        [200_000, 452_000, 700_000, 948_000],
+    ),
     "3 ms late": ([200_000, 453_000, 700_000], [200_000, 700_000]),
     "off the period": ([200_000, 300_000, 450_000, 575_000], [200_000, 450_000]),
     "two at once": ([200_000, 200_900, 450_000, 450_900], [200_000, 450_000]),
@@ -115,18 +137,31 @@ def test_frames_of_1mpx_keep_their_distance_over_a_minute(spacing, each):
     times = 100_000 + spacing * np.arange(60_000_000 // spacing)
     np.testing.assert_array_equal(choose_frames(times, ONE_MPX), times[::each])
     with_a_gap = np.delete(times, np.arange(each, 40 * each))
-    np.testing.assert_array_equal(choose_frames(with_a_gap, ONE_MPX), np.delete(times[::each], np.arange(1, 40)))
+    np.testing.assert_array_equal(
+        choose_frames(with_a_gap, ONE_MPX), np.delete(times[::each], np.arange(1, 40))
+    )
 
 
 def test_labels_are_the_boxes_of_their_frames_and_checksums_know_them():
-    rows, times = [(t, 10 * place, 4, 20, 10, place % 2) for place, t in enumerate([1, 1, 2, 3, 3, 3, 5])], [1, 3, 5]
+    rows, times = (
+        [(t, 10 * place, 4, 20, 10, place % 2) for place, t in enumerate([1, 1, 2, 3, 3, 3, 5])],
+        [1, 3, 5],
+    )
     labels = BoxLabels(raw_boxes(boxes(*rows), "a", 2).downsampled(2, (240, 304)), np.array(times))
-    assert [labels[index].corners[:, 0].tolist() for index in range(3)] == [[0, 5], [15, 20, 25], [30]]
+    assert [labels[index].corners[:, 0].tolist() for index in range(3)] == [
+        [0, 5],
+        [15, 20, 25],
+        [30],
+    ]
     assert [labels[index].label.tolist() for index in range(3)] == [[0, 1], [1, 0, 1], [0]]
     assert labels[-1].corners.tolist() == [[30, 2, 40, 7]]
     rows[3] = (3, 30, 4, 20, 10, 0)  # another class
     other = BoxLabels(raw_boxes(boxes(*rows), "a", 2).downsampled(2, (240, 304)), np.array(times))
-    assert [one == two for one, two in zip(labels.checksums(), other.checksums(), strict=True)] == [True, False, True]
+    assert [one == two for one, two in zip(labels.checksums(), other.checksums(), strict=True)] == [
+        True,
+        False,
+        True,
+    ]
 
 
 @pytest.fixture
@@ -140,12 +175,17 @@ def root(tmp_path):
 def test_every_recording_of_a_split_but_the_skipped_ones_is_there_in_order(root):
     for path in [*root.glob("train/b_*"), root / "test" / "c_bbox.npy"]:
         shutil.copy(path, path.with_name(path.name.replace(path.name[0], SKIPPED, 1)))
-    found = {split: [recording.name for recording in opened(root).recordings(split)] for split in ("train", "test")}
+    found = {
+        split: [recording.name for recording in opened(root).recordings(split)]
+        for split in ("train", "test")
+    }
     assert found == {"train": ["a", "b"], "test": ["c"]}
     with pytest.raises(UserError, match="has recordings of Gen1; give the folder of 1Mpx"):
         opened(root, "1mpx")
     (root / "test" / "c_td.dat").rename(root / "test" / "d_td.dat")
-    without_events = r"c_bbox\.npy: has no events next to it; copy the recording's events next to its"
+    without_events = (
+        r"c_bbox\.npy: has no events next to it; copy the recording's events next to its"
+    )
     with pytest.raises(UserError, match=without_events):
         opened(root).names("test")
     with pytest.raises(UserError, match="b is in train and again in train; list it once"):
@@ -167,7 +207,10 @@ def test_event_files_of_several_kinds_are_each_a_recording(root):
     assert data.layout == "_td.dat, _td.dat.h5, _td.h5"
     for ending in ("_td.h5", "_td.dat.h5.store"):
         (test / f"c{ending}").touch()
-        with pytest.raises(UserError, match=rf"c{ending.removesuffix('.store')}: also exists as c_td\.dat; keep one"):
+        with pytest.raises(
+            UserError,
+            match=rf"c{ending.removesuffix('.store')}: also exists as c_td\.dat; keep one",
+        ):
             opened(root)
         (test / f"c{ending}").unlink()
 
@@ -187,11 +230,17 @@ def test_a_clock_that_starts_late_changes_nothing_but_the_times(root, tmp_path_f
     (before,) = opened(root).recordings("test")
     late = tmp_path_factory.mktemp("late")
     for split, name in (("train", "a"), ("test", "c")):
-        write_recording(late / split, name, frames_at([HOUR + time for time in TIMES]), start=HOUR, seed=2)
+        write_recording(
+            late / split, name, frames_at([HOUR + time for time in TIMES]), start=HOUR, seed=2
+        )
     (recording,) = opened(late).recordings("test")
-    np.testing.assert_equal((recording.windows, recording.labelled), (before.windows + HOUR, before.labelled))
+    np.testing.assert_equal(
+        (recording.windows, recording.labelled), (before.windows + HOUR, before.labelled)
+    )
     task, seen = DetectionTask(finetuning_settings("gen1", "recurrent", "paper"), late), []
-    scorer = SimpleNamespace(update=lambda outcome, truth, name, time_us, groups: seen.append(time_us))
+    scorer = SimpleNamespace(
+        update=lambda outcome, truth, name, time_us, groups: seen.append(time_us)
+    )
     for label in range(len(recording.labelled)):
         task.score(scorer, recording.labels[label], recording.labels[label], recording, label)
     assert seen == TIMES[1:]
@@ -202,7 +251,9 @@ def test_boxes_as_wide_as_the_sensor_are_left_out_of_training_alone(root):
         np.save(path, np.concatenate([frames_at(TIMES[:3]), frames_at(TIMES[3:], size=(280, 50))]))
     found = opened(root)
     assert found.recordings("test")[0].label_times.tolist() == TIMES[1:]
-    assert [recording.label_times.tolist() for recording in found.recordings("train")] == [TIMES[1:3]] * 2
+    assert [recording.label_times.tolist() for recording in found.recordings("train")] == [
+        TIMES[1:3]
+    ] * 2
 
 
 def test_of_1mpx_three_of_seven_classes_count_and_boxes_are_halved(tmp_path):
@@ -214,9 +265,17 @@ def test_of_1mpx_three_of_seven_classes_count_and_boxes_are_halved(tmp_path):
     assert (recording.label_times.tolist(), recording.left_out) == ([100_000], 2)
     assert recording.labels[0].label.tolist() == [0, 1, 2, 2, 0]
     # RVT crops again after it halves (data/genx_utils/labels.py, `scale_`).
-    halved = [[20, 15, 50, 40], [70, 15, 100, 40], [120, 15, 150, 40], [600, 350, 639, 359], [4, 4, 6.5, 7]]
+    halved = [
+        [20, 15, 50, 40],
+        [70, 15, 100, 40],
+        [120, 15, 150, 40],
+        [600, 350, 639, 359],
+        [4, 4, 6.5, 7],
+    ]
     assert recording.labels[0].corners.tolist() == halved
-    outside = raw_boxes(boxes((0, 1278.5, 8, 1, 5, 0), (0, 1277, 8, 2, 5, 0)), "a", 7).downsampled(2, (720, 1280))
+    outside = raw_boxes(boxes((0, 1278.5, 8, 1, 5, 0), (0, 1277, 8, 2, 5, 0)), "a", 7).downsampled(
+        2, (720, 1280)
+    )
     assert outside.corners.tolist() == [[638.5, 4, 639, 6.5]]
 
 
@@ -225,14 +284,25 @@ def test_of_1mpx_three_of_seven_classes_count_and_boxes_are_halved(tmp_path):
 def made(tmp_path_factory):
     root = tmp_path_factory.mktemp("made")
     write_recording(root / "test", "a", frames_at(TIMES[1:]))
-    archive(root, factor=1, period_us=250_000, windows_per_period=5, classes=2, min_diagonal=30, min_side=10)
+    archive(
+        root,
+        factor=1,
+        period_us=250_000,
+        windows_per_period=5,
+        classes=2,
+        min_diagonal=30,
+        min_side=10,
+    )
     return root
 
 
 def test_of_an_archive_feed_forward_networks_see_the_window_of_each_label(made):
     (every,) = opened(made, "gen1", "rule=rvt").recordings("test")
     (alone,) = opened(made, "gen1", "rule=rvt", arch="feedforward").recordings("test")
-    assert (every.labelled.tolist(), alone.labelled.tolist()) == ([3, 8, 13, 18, 23], [0, 1, 2, 3, 4])
+    assert (every.labelled.tolist(), alone.labelled.tolist()) == (
+        [3, 8, 13, 18, 23],
+        [0, 1, 2, 3, 4],
+    )
     assert every.label_times.tolist() == alone.label_times.tolist() == TIMES[1:]
     np.testing.assert_array_equal(alone.histograms(1, 2, RVT), every.histograms(8, 6, RVT)[::5])
     flipped = np.empty((2, 20, 240, 304), np.uint8)
@@ -245,13 +315,17 @@ def test_a_protocol_or_factor_that_an_archive_is_not_stored_with_is_refused(tiny
 
     def prepared(*changes):
         data = Data(root, "sample")
-        return prepare_run("a", cell_spec(tmp_path, tmp_path, "gen1", changes=("rule=rvt", *changes), data=data))[0]
+        return prepare_run(
+            "a", cell_spec(tmp_path, tmp_path, "gen1", changes=("rule=rvt", *changes), data=data)
+        )[0]
 
     assert prepared("protocol.skip=[a]").overrides["protocol.skip"] == ["a"]
     what = r"labels that RVT's protocol selected, so protocol\.min_side has no effect; leave it at its default"
     with pytest.raises(UserError, match=what):
         prepared("protocol.skip=[a]", "protocol.min_side=3")
-    with pytest.raises(UserError, match=r"holds histograms downsampled by 1, not by 2; set downsample\.factor to 1"):
+    with pytest.raises(
+        UserError, match=r"holds histograms downsampled by 1, not by 2; set downsample\.factor to 1"
+    ):
         prepared("downsample.to_width=null", "downsample.factor=2")
     prepared("downsample.to_width=null", "downsample.factor=1")
 
@@ -332,10 +406,14 @@ def test_damaged_archives_are_refused(made, tmp_path, file, spoil, message):
      (["window_ms=40"], 0, 10, "holds windows of 50 ms, not 40; give --set window_ms=50"),
      (["sensor_px=640x480"], 0, 10, "its sensor is 304x240 px, not 640x480; omit --sensor")],
 )  # fmt: skip
-def test_histograms_that_an_archive_does_not_hold_are_refused(made, changes, later_us, bins, message):
+def test_histograms_that_an_archive_does_not_hold_are_refused(
+    made, changes, later_us, bins, message
+):
     def read():
         (recording,) = opened(made, "gen1", "rule=rvt", *changes).recordings("test")
-        dataclasses.replace(recording, windows=recording.windows + later_us).histograms(0, 24, Binning(bins, "rvt"))
+        dataclasses.replace(recording, windows=recording.windows + later_us).histograms(
+            0, 24, Binning(bins, "rvt")
+        )
 
     with pytest.raises(UserError, match=message):
         read()
@@ -345,7 +423,12 @@ def test_histograms_that_an_archive_does_not_hold_are_refused(made, changes, lat
 FIXTURE = Path(__file__).parents[1] / "data" / "rvt_script_fixture"
 SCRIPT = {
     "gen1": (GEN1, 2, "17-03-30_12-53-58_1037500000_1097500000", "event_representations.h5"),
-    "1mpx": (ONE_MPX, 3, "moorea_2019-06-14_002_976500000_1036500000", "event_representations_ds2_nearest.h5"),
+    "1mpx": (
+        ONE_MPX,
+        3,
+        "moorea_2019-06-14_002_976500000_1036500000",
+        "event_representations_ds2_nearest.h5",
+    ),
 }
 
 
@@ -362,13 +445,18 @@ def test_histograms_frames_and_boxes_are_those_of_rvts_script(task):
     assert expected.sum() > 5_000
     np.testing.assert_array_equal(found, expected)
 
-    np.testing.assert_array_equal(raw.label_times, np.load(archived / "labels_v2" / "timestamps_us.npy"))
+    np.testing.assert_array_equal(
+        raw.label_times, np.load(archived / "labels_v2" / "timestamps_us.npy")
+    )
     stored = np.load(archived / LABELS)["labels"]
     path = FIXTURE / f"{folder}_raw" / "train" / f"{name}_bbox.npy"
     sensor = type(opened(FIXTURE / f"{folder}_raw", task)).sensor
     kept = choose_boxes(raw_boxes(np.load(path), path, 7), rules, classes, sensor, training=True)
     kept = kept.keep(np.isin(kept.t, raw.label_times))
-    assert (kept.t.tolist(), kept.label.tolist()) == (stored["t"].tolist(), stored["class_id"].tolist())
+    assert (kept.t.tolist(), kept.label.tolist()) == (
+        stored["t"].tolist(),
+        stored["class_id"].tolist(),
+    )
     sizes = kept.corners[:, 2:] - kept.corners[:, :2]
     for values, field in zip((*kept.corners[:, :2].T, *sizes.T), "xywh", strict=True):
         np.testing.assert_array_equal(values, stored[field])
@@ -376,15 +464,23 @@ def test_histograms_frames_and_boxes_are_those_of_rvts_script(task):
 
 def test_the_archive_that_rvts_script_makes_of_1mpx_has_the_labels_of_its_recording():
     (raw,), (archived,) = (
-        opened(FIXTURE / f"gen4_{kind}", "1mpx", "rule=rvt").recordings("train") for kind in ("raw", "proc")
+        opened(FIXTURE / f"gen4_{kind}", "1mpx", "rule=rvt").recordings("train")
+        for kind in ("raw", "proc")
     )
     assert archived.label_times.tolist() == raw.label_times.tolist()
     for one, other in zip(archived.labels, raw.labels, strict=True):
         assert one.label.tolist() == other.label.tolist()
-        np.testing.assert_allclose(one.corners, other.corners, rtol=1e-6)  # widths are rounded to float32
-    np.testing.assert_array_equal(archived.windows[archived.labelled, 1], raw.windows[raw.labelled, 1])
+        np.testing.assert_allclose(
+            one.corners, other.corners, rtol=1e-6
+        )  # widths are rounded to float32
+    np.testing.assert_array_equal(
+        archived.windows[archived.labelled, 1], raw.windows[raw.labelled, 1]
+    )
 
 
 def test_the_archive_that_rvts_script_makes_of_gen1_is_refused():
-    with pytest.raises(UserError, match=r"windows of 50 ms are 125 ms apart, so events between them are missing; give"):
+    with pytest.raises(
+        UserError,
+        match=r"windows of 50 ms are 125 ms apart, so events between them are missing; give",
+    ):
         opened(FIXTURE / "gen1_proc", "gen1", "rule=rvt").recordings("train")

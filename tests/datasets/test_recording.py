@@ -27,7 +27,9 @@ from tespec.events.readers.dat import write_dat
 from tespec.runs.data import Data, settings_of
 from tespec.tasks import build_task
 
-TIMES = st.lists(st.integers(1, 10**7), min_size=1, max_size=20, unique=True).map(sorted).map(np.array)
+TIMES = (
+    st.lists(st.integers(1, 10**7), min_size=1, max_size=20, unique=True).map(sorted).map(np.array)
+)
 
 
 @given(TIMES, st.integers(1_000, 10**6))
@@ -52,7 +54,9 @@ def test_spacings_are_divided_into_the_closest_number_of_windows():
 @given(st.integers(-(10**6), 10**6), st.integers(0, 10**4), st.integers(1, 10**3))
 def test_contiguous_windows_fill_the_time_as_far_as_they_fit(first, duration, length):
     starts = range(first, first + duration - length + 1, length)
-    assert contiguous_windows(first, first + duration, length).tolist() == [[each, each + length] for each in starts]
+    assert contiguous_windows(first, first + duration, length).tolist() == [
+        [each, each + length] for each in starts
+    ]
 
 
 def test_a_recording_shorter_than_a_window_is_previewed_in_one(tmp_path):
@@ -72,7 +76,9 @@ class Numbers(list):
 def labelled_at(length, places):
     windows, labels = contiguous_windows(0, length * 10, 10), Numbers(range(len(places)))
     speed = np.arange(len(places), dtype=np.float32)
-    return LabelledRecording("r", None, Region(64, 96), windows, labels, np.array(places, np.int64), speed)
+    return LabelledRecording(
+        "r", None, Region(64, 96), windows, labels, np.array(places, np.int64), speed
+    )
 
 
 def test_a_part_has_the_labels_of_its_windows():
@@ -80,14 +86,22 @@ def test_a_part_has_the_labels_of_its_windows():
     part = recording.part(4, 11)
     assert (len(part), part.labelled.tolist(), part.ego_speed.tolist()) == (7, [0, 1], [1, 2])
     assert [part.labels[index] for index in range(len(part.labels))] == [1, 2]
-    assert (part.label_times.tolist(), list(part.labels_in(1, 3))) == (recording.label_times[1:3].tolist(), [1])
+    assert (part.label_times.tolist(), list(part.labels_in(1, 3))) == (
+        recording.label_times[1:3].tolist(),
+        [1],
+    )
 
 
-@given(st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))), st.integers(1, 9))
+@given(
+    st.integers(1, 60).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))),
+    st.integers(1, 9),
+)
 def test_cut_at_gaps_every_chunk_has_a_label_and_no_label_is_lost(drawn, longest):
     length, places = drawn[0], sorted(drawn[1])
     parts = cut_at_gaps([labelled_at(length, places)], longest)
-    assert [part.labels[index] for part in parts for index in range(len(part.labels))] == list(range(len(places)))
+    assert [part.labels[index] for part in parts for index in range(len(part.labels))] == list(
+        range(len(places))
+    )
     for part in parts:
         for first in range(len(part) - longest + 1):
             assert len(part.labels_in(first, longest)) > 0
@@ -108,7 +122,11 @@ def test_the_same_data_elsewhere_zipped_or_in_other_windows_is_the_same(tiny_wor
     assert len(first) == 12
     shutil.copytree(archive, tmp_path / "Kopie mit Ü" / "ddd17")
     (archive / "dir2" / "Thumbs.db").write_text("x")
-    assert of_archive(tmp_path / "Kopie mit Ü" / "ddd17") == of_archive(archive, "feedforward") == first
+    assert (
+        of_archive(tmp_path / "Kopie mit Ü" / "ddd17")
+        == of_archive(archive, "feedforward")
+        == first
+    )
     extract(archive / "dir2")
     assert of_archive(archive) == first
 
@@ -122,9 +140,13 @@ def change_byte(path, place):
 CHANGES = {
     "first event": lambda recording: change_byte(recording / "events.dat.xyp", 4),
     "last event": lambda recording: change_byte(recording / "events.dat.xyp", -2),
-    "mask": lambda recording: min(extract(recording).iterdir()).write_bytes(png(np.zeros((64, 96), np.uint8))),
+    "mask": lambda recording: min(extract(recording).iterdir()).write_bytes(
+        png(np.zeros((64, 96), np.uint8))
+    ),
     "missing mask": lambda recording: min(extract(recording).iterdir()).unlink(),
-    "label time": lambda recording: change_byte(recording / "index" / "index_50ms.npy", 128 + 24 * 30 + 2),
+    "label time": lambda recording: change_byte(
+        recording / "index" / "index_50ms.npy", 128 + 24 * 30 + 2
+    ),
     "speed": lambda recording: change_byte(recording / "ego_speed.npy", -1),
 }
 
@@ -138,7 +160,9 @@ def test_changed_data_is_other_data(tiny_world, tmp_path, change):
 
 
 def test_the_reduction_and_the_split_of_a_recording_count(tiny_world):
-    divisions = [divide(tiny_world / "1mpx", 50, Downsample(factor, "nearest")) for factor in (1, 1, 2)]
+    divisions = [
+        divide(tiny_world / "1mpx", 50, Downsample(factor, "nearest")) for factor in (1, 1, 2)
+    ]
     whole, again, half = (fingerprint(division.train) for division in divisions)
     assert whole == again != half
     first, second = opened(tiny_world / "ddd17", "ddd17").recordings("train")
@@ -158,13 +182,19 @@ def test_every_beginning_is_spread_evenly(count):
 
 def built(world, task, arch, share=1.0):
     changes = [f"label_share={share}", "batch_size=4", "labels_per_chunk=null", "sampling=clips"]
-    return build_task(settings_of(Data(world / task, "sample"), task, arch, None, changes), world / task)
+    return build_task(
+        settings_of(Data(world / task, "sample"), task, arch, None, changes), world / task
+    )
 
 
 @pytest.mark.parametrize("task", names("tasks"))
-def test_networks_of_both_kinds_learn_from_the_same_labels_and_a_larger_share_holds_a_smaller_one(tiny_world, task):
+def test_networks_of_both_kinds_learn_from_the_same_labels_and_a_larger_share_holds_a_smaller_one(
+    tiny_world, task
+):
     def learned(arch, share):
-        return [set(each.label_times.tolist()) for each in built(tiny_world, task, arch, share).learned]
+        return [
+            set(each.label_times.tolist()) for each in built(tiny_world, task, arch, share).learned
+        ]
 
     fifth, half, every = (learned("recurrent", share) for share in (0.2, 0.5, 1.0))
     assert half == learned("feedforward", 0.5)
@@ -173,10 +203,15 @@ def test_networks_of_both_kinds_learn_from_the_same_labels_and_a_larger_share_ho
         assert len(few) == max(1, round(0.2 * len(all_of_them)))
 
 
-@pytest.mark.parametrize(("task", "arch"), [("ddd17", "recurrent"), ("gen1", "feedforward"), ("gen1", "recurrent")])
+@pytest.mark.parametrize(
+    ("task", "arch"), [("ddd17", "recurrent"), ("gen1", "feedforward"), ("gen1", "recurrent")]
+)
 def test_no_other_label_is_seen_and_each_of_them_is(tiny_world, task, arch):
     one = built(tiny_world, task, arch, 0.2)
-    wanted, seen = {(each.name, time) for each in one.learned for time in each.label_times.tolist()}, set()
+    wanted, seen = (
+        {(each.name, time) for each in one.learned for time in each.label_times.tolist()},
+        set(),
+    )
     steps = one.steps(0)
     for step in range(60):
         for lane, slot in zip(steps._share, steps._slots(step), strict=True):
@@ -191,8 +226,15 @@ def test_no_other_label_is_seen_and_each_of_them_is(tiny_world, task, arch):
 def test_a_label_and_its_speed_stay_with_their_window():
     whole = labelled_at(12, [1, 4, 5, 11])
     (few,) = with_label_share([whole], 0.5)
-    assert (few.labelled.tolist(), [*few.labels], few.ego_speed.tolist()) == ([4, 5], [1, 2], [1, 2])
-    assert (few.windows is whole.windows, few.labels.checksums()) == (True, whole.labels.checksums())
+    assert (few.labelled.tolist(), [*few.labels], few.ego_speed.tolist()) == (
+        [4, 5],
+        [1, 2],
+        [1, 2],
+    )
+    assert (few.windows is whole.windows, few.labels.checksums()) == (
+        True,
+        whole.labels.checksums(),
+    )
     assert [*few.part(5, 12).labels] == [2]
     same, none = with_label_share([whole, labelled_at(12, [])], 1.0)
     assert (len(none), len(none.labels)) == (12, 0)

@@ -48,16 +48,25 @@ def packed_by_another_run(path, seed, used):
     return store
 
 
-def test_the_least_recently_used_stores_make_room_and_a_line_says_so(stores, tmp_path, monkeypatch, capsys):
+def test_the_least_recently_used_stores_make_room_and_a_line_says_so(
+    stores, tmp_path, monkeypatch, capsys
+):
     names = {"old.dat": 300, "older.dat": 4000, "new.dat": 20}
-    made = {name: packed_by_another_run(tmp_path / name, seed, names[name]) for seed, name in enumerate(names)}
+    made = {
+        name: packed_by_another_run(tmp_path / name, seed, names[name])
+        for seed, name in enumerate(names)
+    }
     monkeypatch.setenv("TESPEC_CACHE_LIMIT", "0.00033")  # three stores have 313 kB
     pack_missing([EventSource(recording(tmp_path / "next.dat", 9))])
     assert not made["older.dat"].exists()
     assert open_events(tmp_path / "new.dat").path == made["new.dat"]
     line = "least recently used recordings removed: 1, for its limit of 330,000 bytes (TESPEC_CACHE_LIMIT)"
     assert capsys.readouterr().err == f"{stores}: {line}\n"
-    assert {store.path.name.partition("-")[0] for store in list_stores()} == {"old.dat", "new.dat", "next.dat"}
+    assert {store.path.name.partition("-")[0] for store in list_stores()} == {
+        "old.dat",
+        "new.dat",
+        "next.dat",
+    }
 
 
 def test_what_this_run_uses_or_another_packs_is_never_removed(stores, tmp_path, monkeypatch):
@@ -117,7 +126,10 @@ def test_the_command_lists_and_empties_the_cache(stores, tmp_path, monkeypatch, 
     assert [row.split()[-1] for row in rows] == names
     assert [name.partition("-")[0] for name in names] == ["a_one.dat", "b_two.dat"]
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d +0\.1 MB  [\w.-]+", row) for row in rows)
-    assert (total, limit) == ("cached: 2 recordings, 0.000 GB", f"limit: 1.500 GB (TESPEC_CACHE_LIMIT) in {stores}")
+    assert (total, limit) == (
+        "cached: 2 recordings, 0.000 GB",
+        f"limit: 1.500 GB (TESPEC_CACHE_LIMIT) in {stores}",
+    )
     assert main(["data", "cache", "--empty"]) == 0
     assert "removed: 2 recordings" in capsys.readouterr().out
     assert list(stores.iterdir()) == []
@@ -147,7 +159,9 @@ def test_the_cache_may_have_any_path(tmp_path, monkeypatch, name):
     pack_missing([EventSource(path)])
     os.utime(path, (1, 1))
     assert open_events(path).path.parent == tmp_path / name / "stores"
-    assert_same_events(whole(open_events(path)), random_events(EVENTS, height=60, width=80, end=3_000_000))
+    assert_same_events(
+        whole(open_events(path)), random_events(EVENTS, height=60, width=80, end=3_000_000)
+    )
 
 
 MANY = """
@@ -172,5 +186,7 @@ def test_more_recordings_may_be_open_than_files(tmp_path):
         folder.mkdir()
         for file in store.iterdir():
             os.link(file, folder / file.name)
-    done = subprocess.run([sys.executable, "-c", MANY, str(tmp_path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", MANY, str(tmp_path)], capture_output=True, text=True, check=False
+    )
     assert (done.stdout, done.stderr) == ("301\n", "")

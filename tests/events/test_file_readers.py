@@ -27,22 +27,34 @@ EPOCH_US = 1_506_117_800_123_456
 # --- text
 
 
-def write_text(path, events, order="xypt", separator=",", header="", seconds=False, end="\n", polarity=str):
+def write_text(
+    path, events, order="xypt", separator=",", header="", seconds=False, end="\n", polarity=str
+):
     """Write events as text; times in s have six decimals."""
     columns = events._asdict() | {"p": map(polarity, events.p.tolist())}
-    columns |= {"t": [f"{t // 10**6}.{t % 10**6:06d}" for t in events.t.tolist()] if seconds else events.t}
-    lines = [separator.join(map(str, row)) for row in zip(*(columns[name] for name in order), strict=True)]
+    columns |= {
+        "t": [f"{t // 10**6}.{t % 10**6:06d}" for t in events.t.tolist()] if seconds else events.t
+    }
+    lines = [
+        separator.join(map(str, row))
+        for row in zip(*(columns[name] for name in order), strict=True)
+    ]
     path.write_text(header + end.join([*lines, ""]), newline="")
     return path
 
 
 def with_savetxt(path, events):
-    np.savetxt(path, np.stack([events.t / 1e6, events.x, events.y, 2.0 * events.p - 1], axis=1), header="t x y p")
+    np.savetxt(
+        path,
+        np.stack([events.t / 1e6, events.x, events.y, 2.0 * events.p - 1], axis=1),
+        header="t x y p",
+    )
     return path
 
 
 def with_pandas(path, events):
-    pd.DataFrame(events._asdict() | {"p": events.p == 1}).to_csv(path)  # with the index, which has no name
+    # with the index, which has no name
+    pd.DataFrame(events._asdict() | {"p": events.p == 1}).to_csv(path)
     return path
 
 
@@ -50,23 +62,42 @@ TEXTS = {
     "RPG": lambda path, events: write_text(path, events, "txyp", " ", seconds=True),
     "E2VID": lambda path, events: write_text(path, events, "txyp", " ", "64 48\n", seconds=True),
     "v2e": lambda path, events: write_text(
-        path, events, "txyp", " ", "#!events.txt\n# Format is time (float s), x, y, polarity\n", seconds=True
+        path,
+        events,
+        "txyp",
+        " ",
+        "#!events.txt\n# Format is time (float s), x, y, polarity\n",
+        seconds=True,
     ),
     "Metavision": lambda path, events: write_text(path, events),
-    "Metavision with size": lambda path, events: write_text(path, events, header="%geometry:64,48\n"),
+    "Metavision with size": lambda path, events: write_text(
+        path, events, header="%geometry:64,48\n"
+    ),
     "faery": lambda path, events: write_text(path, events, "txyp", header="t,x@64,y@48,on\n"),
     "savetxt": with_savetxt,
     "pandas": with_pandas,
-    "jAER": lambda path, events: write_text(path, events, "txyp", header="# timestamp, x, y, polarity\n"),
-    "any order": lambda path, events: write_text(path, events, "pyxt", "\t", "POL\ty\tX\ttimestamp_us\n"),
+    "jAER": lambda path, events: write_text(
+        path, events, "txyp", header="# timestamp, x, y, polarity\n"
+    ),
+    "any order": lambda path, events: write_text(
+        path, events, "pyxt", "\t", "POL\ty\tX\ttimestamp_us\n"
+    ),
     "Windows": lambda path, events: write_text(
-        path, events, header='\ufeff"x","y","p","ts"\r\n', end="\r\n", polarity=lambda p: str(2 * p - 1)
+        path,
+        events,
+        header='\ufeff"x","y","p","ts"\r\n',
+        end="\r\n",
+        polarity=lambda p: str(2 * p - 1),
     ),
     "nanoseconds": lambda path, events: write_text(
         path, events._replace(t=events.t * 1_000 + 400), "xytp", " , ", "x,y,t (ns),p\n"
     ),
-    "seconds named": lambda path, events: write_text(path, events, "xytp", " ", "x y t_s p\n", seconds=True),
-    "comments": lambda path, events: write_text(path, events, header="# a drive\n\nx,y,p,t\n# of day 2\n"),
+    "seconds named": lambda path, events: write_text(
+        path, events, "xytp", " ", "x y t_s p\n", seconds=True
+    ),
+    "comments": lambda path, events: write_text(
+        path, events, header="# a drive\n\nx,y,p,t\n# of day 2\n"
+    ),
 }
 NAME_THEIR_SIZE = ("E2VID", "Metavision with size", "faery")
 
@@ -94,8 +125,10 @@ def rows(count, make):
 # Text files in data sets, none of which is a recording.
 OTHER_TEXTS = {
     "empty.txt": "",
-    "timestamps.txt": rows(50, lambda i: str(49_599_300_523 + 50_000 * i)),  # DSEC, images and labels
-    "exposure_timestamps_left.txt": "# exposure start, end\n" + rows(50, lambda i: f"{10**10 + i}, {10**10 + i + 90}"),
+    # DSEC, images and labels
+    "timestamps.txt": rows(50, lambda i: str(49_599_300_523 + 50_000 * i)),
+    "exposure_timestamps_left.txt": "# exposure start, end\n"
+    + rows(50, lambda i: f"{10**10 + i}, {10**10 + i + 90}"),
     "images.txt": rows(50, lambda i: f"{0.04 * i:.6f} images/frame_{i:08d}.png"),  # RPG
     "imu.txt": rows(50, lambda i: f"{0.001 * i:.6f} 9.8 0.1 0.2 0.01 0.02 0.03"),
     "groundtruth.txt": rows(50, lambda i: f"{0.005 * i:.6f} 1.0 0.9 1.7 0.1 0.2 0.3 0.4"),
@@ -107,7 +140,8 @@ OTHER_TEXTS = {
     "boxes01.csv": rows(50, lambda i: f"{i},{i + 3},1,1"),
     "tracks.txt": rows(50, lambda i: f"{i} {30 + i} 40 1"),  # frame, x, y, visible
     "positions.txt": rows(50, lambda i: f"{0.1 * i:.3f} {1.5 * i} {0.3 * i} 1"),
-    "metadata.csv": "sequence,split,events,duration_s\n" + rows(20, lambda i: f"drive{i},train,{10**6 * i},60.5"),
+    "metadata.csv": "sequence,split,events,duration_s\n"
+    + rows(20, lambda i: f"drive{i},train,{10**6 * i},60.5"),
     "labels.csv": "timestamp,x,y,w,h,class_id\n" + rows(20, lambda i: f"{i},3,4,5,6,0"),
     "few.csv": rows(9, lambda i: f"{i},2,1,{100 * i}"),
     "unnamed.csv": rows(50, lambda i: f"{100 * i},{i},2,{i % 2}"),  # t,x,y,p or another order
@@ -150,7 +184,9 @@ def test_bin_of_ncaltech(tmp_path, monkeypatch, block):
     assert_same_events(read(path, SIZE), EVENTS)
     assert_refused(path, "does not specify the sensor's size; give --sensor")
     times = range((1 << 23) - 12, 1 << 23)  # the latest of 23 bits
-    (tmp_path / "late.bin").write_bytes(b"".join(bytes((3, 5)) + (1 << 23 | t).to_bytes(3, "big") for t in times))
+    (tmp_path / "late.bin").write_bytes(
+        b"".join(bytes((3, 5)) + (1 << 23 | t).to_bytes(3, "big") for t in times)
+    )
     late = read(tmp_path / "late.bin", SIZE)
     assert (late.t.tolist(), set(late.x), set(late.y), set(late.p)) == (list(times), {3}, {5}, {1})
 
@@ -226,7 +262,15 @@ def test_packets_of_events_are_read_and_others_left_alone(tmp_path, compression)
     packets = [packet(Events(*part), compression=compression) for part in parts]
     other, path = struct.pack("<ii", 0, 5) + b"frame", tmp_path / "a.aedat4"
     end = aedat4(path, other, *packets, other, compression=compression).stat().st_size
-    aedat4(path, other, *packets, other, b"the table of the file's data", compression=compression, end=end)
+    aedat4(
+        path,
+        other,
+        *packets,
+        other,
+        b"the table of the file's data",
+        compression=compression,
+        end=end,
+    )
     assert_same_events(read(path), EVENTS)
 
 
@@ -240,7 +284,10 @@ def test_an_aedat4_without_a_size_asks_for_it(tmp_path):
 def test_two_streams_of_events_are_asked_for_but_an_empty_one_is_not_read(tmp_path):
     both = xml(stream(0, "cam_left"), stream(3, "cam_right"))
     path = aedat4(tmp_path / "a.aedat4", packet(EVENTS, 0), packet(EVENTS, 3), xml=both)
-    assert_refused(path, r"has 2 streams of events: 0 \(cam_left\), 3 \(cam_right\); save one of them to a file of its")
+    assert_refused(
+        path,
+        r"has 2 streams of events: 0 \(cam_left\), 3 \(cam_right\); save one of them to a file of its",
+    )
     for number in (0, 3):
         assert_same_events(read(aedat4(path, packet(EVENTS, number), xml=both)), EVENTS)
 
@@ -280,7 +327,8 @@ def test_older_aedat_is_refused_by_name(tmp_path):
         path = tmp_path / f"{version}.aedat"
         path.write_bytes(f"#!AER-DAT{version}\r\n#Format: RAW\r\n".encode() + bytes(99))
         assert_refused(
-            path, f"is an AEDAT {version} file, which is not supported; convert it to .aedat4 with iniVation's"
+            path,
+            f"is an AEDAT {version} file, which is not supported; convert it to .aedat4 with iniVation's",
         )
     (tmp_path / "other.aedat").write_bytes(bytes(99))
     assert [path.name for path in find_recordings(tmp_path)] == ["2.0.aedat", "3.1.aedat"]
@@ -298,7 +346,12 @@ CODINGS = {
     "as they are": {},
     "signed": {"p": 2 * EVENTS.p.astype("i1") - 1},
     "bool": {"p": EVENTS.p.astype(bool)},
-    "floats": {"p": 2.0 * EVENTS.p - 1, "x": EVENTS.x.astype("f4"), "y": EVENTS.y.astype("f8"), "t": EVENTS.t / 1e6},
+    "floats": {
+        "p": 2.0 * EVENTS.p - 1,
+        "x": EVENTS.x.astype("f4"),
+        "y": EVENTS.y.astype("f8"),
+        "t": EVENTS.t / 1e6,
+    },
     "unsigned times": {"t": EVENTS.t.astype("u4")},
 }
 
@@ -306,7 +359,9 @@ CODINGS = {
 @pytest.mark.parametrize("coding", CODINGS)
 def test_every_coding_of_arrays_gives_the_same_events(tmp_path, monkeypatch, coding):
     monkeypatch.setattr(arrays, "BLOCK", 1_234)
-    assert_same_events(read(archive(tmp_path / "a", EVENTS._asdict() | CODINGS[coding]), SIZE), EVENTS)
+    assert_same_events(
+        read(archive(tmp_path / "a", EVENTS._asdict() | CODINGS[coding]), SIZE), EVENTS
+    )
 
 
 def test_arrays_and_structured_events_with_other_names(tmp_path, monkeypatch):
@@ -340,7 +395,10 @@ def test_arrays_and_structured_events_with_other_names(tmp_path, monkeypatch):
 def test_other_arrays_in_a_folder_are_no_recordings(tmp_path):
     torn = cut(archive(tmp_path / "torn", EVENTS._asdict()), 5)
     found = [archive(tmp_path / "b", EVENTS._asdict()), torn]
-    np.save(tmp_path / "a_bbox.npy", np.zeros(3, [("t", "<i8"), ("x", "<f4"), ("y", "<f4"), ("class_id", "u1")]))
+    np.save(
+        tmp_path / "a_bbox.npy",
+        np.zeros(3, [("t", "<i8"), ("x", "<f4"), ("y", "<f4"), ("class_id", "u1")]),
+    )
     np.save(tmp_path / "timestamps.npy", np.zeros(3))
     (tmp_path / "damaged.npy").write_bytes(b"hello")
     np.savez(tmp_path / "labels.npz", labels=np.zeros(3))
@@ -350,7 +408,12 @@ def test_other_arrays_in_a_folder_are_no_recordings(tmp_path):
 def test_a_recording_of_arrays_is_read_in_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(arrays, "BLOCK", 1 << 14)
     count = 1_000_000
-    columns = {"x": np.zeros(count, "i8"), "y": np.zeros(count, "i8"), "t": np.arange(count), "p": np.ones(count, "i8")}
+    columns = {
+        "x": np.zeros(count, "i8"),
+        "y": np.zeros(count, "i8"),
+        "t": np.arange(count),
+        "p": np.ones(count, "i8"),
+    }
     path = archive(tmp_path / "a", columns)
     blocks = open_reader(path, SIZE).chunks()
     tracemalloc.start()
@@ -411,7 +474,9 @@ def test_polarities_are_certain_or_refused(tmp_path, coding):
     stored, polarities = POLARITIES[coding]
     columns = np.arange(3), np.arange(3), np.arange(3)
     if polarities is None:
-        with pytest.raises(UserError, match=r"invalid polarities from .*; write them as 0 and 1, or as -1 and 1"):
+        with pytest.raises(
+            UserError, match=r"invalid polarities from .*; write them as 0 and 1, or as -1 and 1"
+        ):
             as_events(tmp_path, *columns, stored)
     else:
         assert as_events(tmp_path, *columns, stored).p.tolist() == polarities
@@ -481,7 +546,9 @@ def changed(**columns):
 
 
 def text_with(line, header="x,y,t,p"):
-    return lambda path: path.write_text(f"{header}\n" + rows(50, lambda i: f"{i},2,{i},1") + line + "\n")
+    return lambda path: path.write_text(
+        f"{header}\n" + rows(50, lambda i: f"{i},2,{i},1") + line + "\n"
+    )
 
 
 EVENT_FIELDS = [("x", "<u2"), ("y", "<u2"), ("t", "<i8"), ("p", "u1")]

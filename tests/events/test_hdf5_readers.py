@@ -44,12 +44,18 @@ def dsec(path, *events, codec=None, **changes):
         "ms_to_idx": np.searchsorted(events[2], 1000 * milliseconds).astype("<u8"),
         "t_offset": np.int64(OFFSET),
     }
-    return write_h5(path, content | {name.replace("__", "/"): value for name, value in changes.items()}, codec)
+    return write_h5(
+        path, content | {name.replace("__", "/"): value for name, value in changes.items()}, codec
+    )
 
 
 def mvsec(path, x, y, t, p, rows=None):
     """Write a recording of MVSEC; `t` is in us after EPOCH."""
-    table = np.stack([x, y, EPOCH + np.asarray(t) / 1e6, 2.0 * np.asarray(p) - 1], axis=1) if rows is None else rows
+    table = (
+        np.stack([x, y, EPOCH + np.asarray(t) / 1e6, 2.0 * np.asarray(p) - 1], axis=1)
+        if rows is None
+        else rows
+    )
     return write_h5(path, {"davis/left/events": table}, codec={})
 
 
@@ -58,13 +64,21 @@ def rvt(path, *events, **changes):
     names = {"events/x": "u2", "events/y": "u2", "events/t": "i8", "events/p": "u1"}
     content = {name: np.asarray(events[i], kind) for i, (name, kind) in enumerate(names.items())}
     content |= {"events/height": np.int64(48), "events/width": np.int64(64)}
-    return write_h5(path, content | {name.replace("__", "/"): value for name, value in changes.items()})
+    return write_h5(
+        path, content | {name.replace("__", "/"): value for name, value in changes.items()}
+    )
 
 
 def m3ed(path, *events):
     names = {"x": "u2", "y": "u2", "t": "i8", "p": "i1"}
-    content = {f"prophesee/left/{name}": np.asarray(events[i], kind) for i, (name, kind) in enumerate(names.items())}
-    content |= {"prophesee/left/calib/resolution": np.array([64, 48]), "prophesee/left/ms_map_idx": np.arange(9)}
+    content = {
+        f"prophesee/left/{name}": np.asarray(events[i], kind)
+        for i, (name, kind) in enumerate(names.items())
+    }
+    content |= {
+        "prophesee/left/calib/resolution": np.array([64, 48]),
+        "prophesee/left/ms_map_idx": np.arange(9),
+    }
     content |= {f"prophesee/right/{name}": np.zeros(5, "u2") for name in "xytp"}
     return write_h5(path, content, codec={"compression": "lzf"})
 
@@ -72,7 +86,9 @@ def m3ed(path, *events):
 def e2calib(path, *events):
     names = {"x": "u2", "y": "u2", "p": "u1", "t": "i8"}
     content = {name: np.asarray(events["xytp".index(name)], kind) for name, kind in names.items()}
-    return write_h5(path, content, codec={"compression": "lzf", "chunks": (1 << 16,), "maxshape": (None,)})
+    return write_h5(
+        path, content, codec={"compression": "lzf", "chunks": (1 << 16,), "maxshape": (None,)}
+    )
 
 
 def packager(path, x, y, t, p):
@@ -86,7 +102,9 @@ def no_size(path, *events):
 
 
 def signed(path, *events):
-    return rvt(path, *events, events__p=2 * events[3].astype("i1") - 1, events__width=np.array([64]))
+    return rvt(
+        path, *events, events__p=2 * events[3].astype("i1") - 1, events__width=np.array([64])
+    )
 
 
 @pytest.mark.parametrize("block", [1 << 20, 700])
@@ -138,8 +156,13 @@ def test_hdf5_of_every_codec(tmp_path, codec):
 )
 def test_other_filters_are_refused_by_name(tmp_path, codec, name):
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=np.zeros(4_096, "f4" if name in ("sz3", "zfp") else "i4"), **codec)
-    with pytest.raises(UserError, match=f"x is compressed with {name}, but only gzip, LZF, Blosc and .*; .*h5repack"):
+        file.create_dataset(
+            "x", data=np.zeros(4_096, "f4" if name in ("sz3", "zfp") else "i4"), **codec
+        )
+    with pytest.raises(
+        UserError,
+        match=f"x is compressed with {name}, but only gzip, LZF, Blosc and .*; .*h5repack",
+    ):
         part(tmp_path / "a.h5", "x")
 
 
@@ -149,7 +172,9 @@ def test_two_compressions_are_refused(tmp_path):
     properties.set_deflate(1)
     properties.set_filter(hdf5.ZSTD, 1, (3,))
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_INT32, h5py.h5s.create_simple((100,)), properties)
+        h5py.h5d.create(
+            file.id, b"x", h5py.h5t.NATIVE_INT32, h5py.h5s.create_simple((100,)), properties
+        )
     with pytest.raises(UserError, match="x is compressed with gzip, zstd, but only"):
         part(tmp_path / "a.h5", "x")
 
@@ -163,10 +188,19 @@ def blosc_of(content):
 
 
 WHOLE = bytes(range(250)) * 32  # of 1,000 times of 64 bits
-LITERALS = b"".join(bytes([24]) + WHOLE[i : i + 25] for i in range(0, 8_000, 25))  # LZF in runs of 25 bytes
+# LZF in runs of 25 bytes
+LITERALS = b"".join(bytes([24]) + WHOLE[i : i + 25] for i in range(0, 8_000, 25))
 CHUNKS = {
-    "gzip": {"whole": zlib.compress(WHOLE), "short": zlib.compress(WHOLE[:-1]), "bomb": zlib.compress(bytes(1 << 22))},
-    "lzf": {"whole": LITERALS, "short": LITERALS[:-26], "bomb": LITERALS + bytes([0xE0, 255, 0]) * 1_000},
+    "gzip": {
+        "whole": zlib.compress(WHOLE),
+        "short": zlib.compress(WHOLE[:-1]),
+        "bomb": zlib.compress(bytes(1 << 22)),
+    },
+    "lzf": {
+        "whole": LITERALS,
+        "short": LITERALS[:-26],
+        "bomb": LITERALS + bytes([0xE0, 255, 0]) * 1_000,
+    },
     "zstd": {"whole": zstandard.compress(WHOLE), "short": zstandard.compress(WHOLE[:-1])},
     "blosc": {"whole": blosc_of(WHOLE), "short": blosc_of(WHOLE[:-1])},
 }
@@ -176,7 +210,9 @@ for content in CHUNKS.values():
     content |= {"torn": content["whole"][:-9], "header": content["whole"][:3]}
 
 
-@pytest.mark.parametrize("damage", ["whole", "short", "bomb", "torn", "header", "unfiltered", "noise"])
+@pytest.mark.parametrize(
+    "damage", ["whole", "short", "bomb", "torn", "header", "unfiltered", "noise"]
+)
 @pytest.mark.parametrize("codec", CHUNKS)
 def test_a_chunk_of_another_size_is_not_decoded(tmp_path, codec, damage):
     """HDF5 2.0 crashes on a short chunk, whatever its filter, and fills the memory with a long one."""
@@ -186,41 +222,67 @@ def test_a_chunk_of_another_size_is_not_decoded(tmp_path, codec, damage):
         times = file.create_dataset("t", (3_000,), "<i8", chunks=(1_000,), **CODECS[codec])
         times[:] = EVENTS.t
         skip = damage == "unfiltered"
-        content = WHOLE[:99] if skip else np.random.default_rng(0).bytes(999) if damage == "noise" else CHUNKS[codec]
+        content = (
+            WHOLE[:99]
+            if skip
+            else np.random.default_rng(0).bytes(999)
+            if damage == "noise"
+            else CHUNKS[codec]
+        )
         content = content[damage] if isinstance(content, dict) else content
         times.id.write_direct_chunk((1_000,), content, filter_mask=int(skip))
     if damage == "whole":
         times = part(path, "t")[:]
         assert times[1_000:2_000].tobytes() == WHOLE
-        np.testing.assert_array_equal(np.delete(times, np.s_[1_000:2_000]), np.delete(EVENTS.t, np.s_[1_000:2_000]))
+        np.testing.assert_array_equal(
+            np.delete(times, np.s_[1_000:2_000]), np.delete(EVENTS.t, np.s_[1_000:2_000])
+        )
     else:
-        assert_refused(path, "a chunk of t is damaged; copy|a part of the events cannot be read; copy", SIZE)
+        assert_refused(
+            path, "a chunk of t is damaged; copy|a part of the events cannot be read; copy", SIZE
+        )
 
 
 def test_chunks_of_histograms_are_checked_in_every_dimension(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        data = file.create_dataset("data", data=np.arange(5 * 6 * 7).reshape(5, 6, 7), chunks=(2, 4, 4), compression=1)
+        data = file.create_dataset(
+            "data", data=np.arange(5 * 6 * 7).reshape(5, 6, 7), chunks=(2, 4, 4), compression=1
+        )
         data.id.write_direct_chunk((2, 4, 0), zlib.compress(bytes(9)))
     data = part(tmp_path / "a.h5", "data")
-    np.testing.assert_array_equal([data[0], data[1], data[-1]], np.arange(5 * 6 * 7).reshape(5, 6, 7)[[0, 1, 4]])
+    np.testing.assert_array_equal(
+        [data[0], data[1], data[-1]], np.arange(5 * 6 * 7).reshape(5, 6, 7)[[0, 1, 4]]
+    )
     for rows in (2, slice(1, 3), (), slice(None)):
         with pytest.raises(UserError, match="a chunk of data is damaged"):
             data[rows]
 
 
 @pytest.mark.parametrize("chunks", [1_000, 400, 3_000])
-def test_a_large_chunk_is_decoded_once_and_too_large_a_chunk_not_at_all(tmp_path, monkeypatch, chunks):
+def test_a_large_chunk_is_decoded_once_and_too_large_a_chunk_not_at_all(
+    tmp_path, monkeypatch, chunks
+):
     monkeypatch.setattr(hdf5, "AT_ONCE", 300)
-    path = dsec(tmp_path / "a.h5", *EVENTS, codec={"compression": "gzip", "chunks": (chunks,)}, ms_to_idx=None)
+    path = dsec(
+        tmp_path / "a.h5",
+        *EVENTS,
+        codec={"compression": "gzip", "chunks": (chunks,)},
+        ms_to_idx=None,
+    )
     decoded, decode = [], hdf5.Dataset._decoded_size
-    monkeypatch.setattr(hdf5.Dataset, "_decoded_size", lambda *args: decoded.append(args) or decode(*args))
+    monkeypatch.setattr(
+        hdf5.Dataset, "_decoded_size", lambda *args: decoded.append(args) or decode(*args)
+    )
     slices = list(open_reader(path).chunks())
     assert sum(len(events.t) for events in slices) == 3_000
     assert max(len(events.t) for events in slices) <= 300
     assert len(decoded) == 4 * -(-3_000 // chunks)
     os.utime(path, (0, 0))
     monkeypatch.setattr(hdf5, "LARGEST_CHUNK", 4 * chunks - 1)
-    assert_refused(path, r"events/t has chunks of .*; make them smaller: h5repack -l events/t:CHUNK=300 INPUT OUTPUT")
+    assert_refused(
+        path,
+        r"events/t has chunks of .*; make them smaller: h5repack -l events/t:CHUNK=300 INPUT OUTPUT",
+    )
 
 
 def test_a_forked_process_reads_by_itself_and_a_file_that_changed_is_opened_again(tmp_path):
@@ -240,10 +302,18 @@ def test_a_forked_process_reads_by_itself_and_a_file_that_changed_is_opened_agai
 
 def test_damaged_files_in_a_folder_are_found_and_other_content_is_left_alone(tmp_path):
     (tmp_path / "empty.h5").touch()
-    found = [tmp_path / "empty.h5", write_h5(tmp_path / "metavision.hdf5", {"CD/events": np.zeros(3)})]
-    found += [dsec(tmp_path / "column.h5", *EVENTS, events__p=None), cut(dsec(tmp_path / "cut.h5", *EVENTS), 0.4)]
+    found = [
+        tmp_path / "empty.h5",
+        write_h5(tmp_path / "metavision.hdf5", {"CD/events": np.zeros(3)}),
+    ]
+    found += [
+        dsec(tmp_path / "column.h5", *EVENTS, events__p=None),
+        cut(dsec(tmp_path / "cut.h5", *EVENTS), 0.4),
+    ]
     write_h5(tmp_path / "rectify_map.h5", {"rectify_map": np.zeros((4, 4, 2), np.float32)})
-    write_h5(tmp_path / "a_gt.hdf5", {"davis/left/depth_image_raw": np.zeros((2, 4, 4), np.float32)})
+    write_h5(
+        tmp_path / "a_gt.hdf5", {"davis/left/depth_image_raw": np.zeros((2, 4, 4), np.float32)}
+    )
     write_h5(tmp_path / "points.h5", {name: np.zeros(3) for name in "xyz"})
     assert find_recordings(tmp_path) == sorted(found)
 
@@ -291,7 +361,13 @@ def unknown_codec(path):
 
 
 HALF, NONE = r"is incomplete \(2 of 6 chunks", r"is incomplete \(0 of 1 chunks"
-WRITTEN = [(dsec, "events/t"), (dsec, "events/x"), (dsec, "events/p"), (mvsec, "davis/left/events"), (rvt, "events/y")]
+WRITTEN = [
+    (dsec, "events/t"),
+    (dsec, "events/x"),
+    (dsec, "events/p"),
+    (mvsec, "davis/left/events"),
+    (rvt, "events/y"),
+]
 BAD = {
     "torn.h5": (lambda path: cut(dsec(path, *EVENTS), 0.4), "incomplete or unreadable HDF5 file"),
     "other.h5": (lambda path: write_h5(path, {"a": np.zeros(3)}), "holds no events in a supported format"),

@@ -9,7 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from event_files import assert_same_events, event_arrays, in_memory, plain_histogram, random_events, whole
+from event_files import (
+    assert_same_events,
+    event_arrays,
+    in_memory,
+    plain_histogram,
+    random_events,
+    whole,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import avg_pool2d, interpolate
@@ -23,8 +30,16 @@ DATA = Path(__file__).parents[1] / "data"
 WINDOW = {"t_start": 0, "t_end": 3_000, "height": 6, "width": 8}
 RULES = st.sampled_from(["edges", "rvt"])
 SIZE = ROWS, COLUMNS = 20, 30
-REGIONS = (Region(20, 30), Region(17, 30), Region(10, 15, 2), Region(5, 7, 4, "all"), Region(6, 10, 3))
-FLIP_ZOOM = Augmentation(flip=0.5, zoom=0.9, zoom_in_share=0.6, zoom_in=(1.0, 4.0), zoom_out=(1.0, 2.0))
+REGIONS = (
+    Region(20, 30),
+    Region(17, 30),
+    Region(10, 15, 2),
+    Region(5, 7, 4, "all"),
+    Region(6, 10, 3),
+)
+FLIP_ZOOM = Augmentation(
+    flip=0.5, zoom=0.9, zoom_in_share=0.6, zoom_in=(1.0, 4.0), zoom_out=(1.0, 2.0)
+)
 
 
 @given(st.integers(-(10**15), 10**15), st.integers(1, 10**7), st.integers(1, 50), st.data())
@@ -42,8 +57,14 @@ def test_rvt_borders_are_those_of_its_float32_formula(span, bins):
     """The formula and dtypes of uzh-rpg/RVT's StackedHistogram, also where float32 cannot hold every microsecond."""
     first = 7_000_123
     times = rvt_bin_times(first, first + span, bins)
-    near = (torch.tensor(times)[:, None] + torch.arange(-400, 400)).flatten().clamp(first, first + span)
-    t = torch.cat([torch.arange(first, first + min(span, 300_000)), near, torch.tensor([first + span])])
+    near = (
+        (torch.tensor(times)[:, None] + torch.arange(-400, 400))
+        .flatten()
+        .clamp(first, first + span)
+    )
+    t = torch.cat(
+        [torch.arange(first, first + min(span, 300_000)), near, torch.tensor([first + span])]
+    )
     share = (t - t[0]) / max(t[-1] - t[0], 1)
     wanted = torch.clamp((share * bins).floor(), max=bins - 1).numpy()
     np.testing.assert_array_equal(np.searchsorted(times, t.numpy(), side="right") - 1, wanted)
@@ -100,15 +121,22 @@ def test_bins_are_those_of_tonic(number):
         wanted = np.zeros(np.prod(shape), np.uint8)
         wanted[frames[f"places_{number}"]] = frames[f"counts_{number}"]
     events = open_events(DATA / "evt3_640x480_2.08s.raw").slice(start, start + 50_000)
-    found = event_histogram(*events, t_start=start, t_end=start + 50_000, bins=10, height=480, width=640)
+    found = event_histogram(
+        *events, t_start=start, t_end=start + 50_000, bins=10, height=480, width=640
+    )
     assert shape == (10, 2, 480, 640)
     assert wanted.sum() == len(events.t) > 1_000
-    np.testing.assert_array_equal(found.reshape(2, 10, 480, 640).swapaxes(0, 1), wanted.clip(max=10).reshape(shape))
+    np.testing.assert_array_equal(
+        found.reshape(2, 10, 480, 640).swapaxes(0, 1), wanted.clip(max=10).reshape(shape)
+    )
 
 
 def recording(seed=0, count=4_000, span_us=5_000, start_us=0):
-    x, y, t, p = random_events(count, height=ROWS, width=COLUMNS, start=start_us, end=start_us + span_us, seed=seed)
-    return in_memory(x // 3 * 3, y // 3 * 3, t, p, *SIZE)  # few pixels, so that many counts reach the limit
+    x, y, t, p = random_events(
+        count, height=ROWS, width=COLUMNS, start=start_us, end=start_us + span_us, seed=seed
+    )
+    # few pixels, so that many counts reach the limit
+    return in_memory(x // 3 * 3, y // 3 * 3, t, p, *SIZE)
 
 
 def in_region(counts, region):
@@ -131,11 +159,16 @@ def in_region(counts, region):
     region=st.sampled_from(REGIONS),
     rule=RULES,
 )
-def test_windows_are_counted_as_their_events_are(seed, count, span_us, start_us, first, length, bins, region, rule):
+def test_windows_are_counted_as_their_events_are(
+    seed, count, span_us, start_us, first, length, bins, region, rule
+):
     stream = recording(seed, count, span_us, start_us)
     windows = [(start_us + first, start_us + first + length), (start_us, start_us + span_us)]
     options = {"bins": bins, "height": ROWS, "width": COLUMNS, "rule": rule, "most": np.inf}
-    plain = [plain_histogram(*whole(stream), t_start=start, t_end=end, **options) for start, end in windows]
+    plain = [
+        plain_histogram(*whole(stream), t_start=start, t_end=end, **options)
+        for start, end in windows
+    ]
     found = window_histograms(stream, windows, bins, rule=rule, region=region)
     np.testing.assert_array_equal(found, in_region(torch.from_numpy(np.stack(plain)), region))
 
@@ -153,9 +186,14 @@ def test_rectified_histograms_are_those_of_the_moved_events(rule):
     windows = [(123_456, 130_000), (130_000, 163_456), (0, 1)]
     # Flips, and zooms that repeat events.
     views = [sample_flip_zoom(np.random.default_rng(seed), FLIP_ZOOM, *SIZE) for seed in range(8)]
-    for region, view in [*((region, None) for region in REGIONS[:2]), *((REGIONS[0], view) for view in views)]:
+    for region, view in [
+        *((region, None) for region in REGIONS[:2]),
+        *((REGIONS[0], view) for view in views),
+    ]:
         options = {"region": region, "maps": view and view[:2], "rule": rule}
-        found, wanted = (window_histograms(stream, windows, 5, **options) for stream in (rectified, moved))
+        found, wanted = (
+            window_histograms(stream, windows, 5, **options) for stream in (rectified, moved)
+        )
         np.testing.assert_array_equal(found, wanted)
     assert_same_events(rectified.slice(125_000, 140_001), moved.slice(125_000, 140_001))
 
@@ -165,7 +203,10 @@ def test_a_view_of_the_events_is_that_of_their_histogram(seed, region, rule):
     stream, rng, sides = recording(seed), np.random.default_rng(seed), (region.height, region.width)
     windows = [(0, 3_000), (3_000, 5_000), (9_000, 9_500)]
     plain = window_histograms(stream, windows, 4, rule=rule, region=region)
-    for view in (sample_flip_zoom(rng, FLIP_ZOOM, *sides), FlipZoom(*(rng.integers(-1, side, side) for side in sides))):
+    for view in (
+        sample_flip_zoom(rng, FLIP_ZOOM, *sides),
+        FlipZoom(*(rng.integers(-1, side, side) for side in sides)),
+    ):
         out = np.full_like(plain, 7)
         window_histograms(stream, windows, 4, rule=rule, region=region, maps=view[:2], out=out)
         np.testing.assert_array_equal(out, apply_maps(plain, view, 0))
@@ -177,8 +218,18 @@ def test_a_view_of_the_events_is_that_of_their_histogram(seed, region, rule):
         (lambda stream: window_histograms(stream, [5], 2), "windows have the shape"),
         (lambda stream: window_histograms(stream, [[1, 2, 3]], 2), "windows have the shape"),
         (lambda stream: window_histograms(stream, [[20, 20]], 2), "is empty"),
-        (lambda stream: window_histograms(stream, [[0, 9]], 2, out=np.zeros((1, 4, 20, 31), np.uint8)), "out must be"),
-        (lambda stream: window_histograms(stream, [[0, 9]], 2, out=np.zeros((1, 4, 20, 30), np.int8)), "out must be"),
+        (
+            lambda stream: window_histograms(
+                stream, [[0, 9]], 2, out=np.zeros((1, 4, 20, 31), np.uint8)
+            ),
+            "out must be",
+        ),
+        (
+            lambda stream: window_histograms(
+                stream, [[0, 9]], 2, out=np.zeros((1, 4, 20, 30), np.int8)
+            ),
+            "out must be",
+        ),
     ],
 )
 def test_mistakes_are_refused(call, message):

@@ -13,7 +13,8 @@ from tespec.events.intensity import estimate_high_pass, estimate_intensity
 
 CONSTANTS = {"alpha": 40.0, "contrast": 0.7}
 BOTH = pytest.mark.parametrize("estimate", [estimate_intensity, estimate_high_pass])
-CLOSE = {"rtol": 2e-5, "atol": 5e-4}  # counts of 255 add up to about 1000, and float32 has seven digits
+# counts of 255 add up to about 1000, and float32 has seven digits
+CLOSE = {"rtol": 2e-5, "atol": 5e-4}
 
 
 def state_of(estimate):
@@ -39,7 +40,9 @@ def bin_by_bin(update, histograms, state, bin_seconds):
     states, video = state.double().numpy().copy(), np.zeros((*histograms.shape[:2], 3, 5))
     for place in np.ndindex(histograms.shape[:2]):
         seconds = bin_seconds if isinstance(bin_seconds, float) else float(bin_seconds[place])
-        for minus, plus in zip(*histograms[place].numpy().astype(float).reshape(2, -1, 3, 5), strict=True):
+        for minus, plus in zip(
+            *histograms[place].numpy().astype(float).reshape(2, -1, 3, 5), strict=True
+        ):
             video[place] = update(states[place[0]], seconds, minus, plus)
     return video
 
@@ -70,16 +73,25 @@ def test_it_equals_going_bin_by_bin_whole_and_cut_in_two(estimate, dtype, histog
     seconds = data.draw(st.sampled_from([0.005, 0.001 * torch.arange(1, 11).view(2, 5)]))
     constants, update = CONSTANTS, eq_6
     if estimate is estimate_intensity:
-        constants, update = CONSTANTS | {"norm_events": data.draw(st.sampled_from([5000.0, 100.0]))}, eq_7
+        constants, update = (
+            CONSTANTS | {"norm_events": data.draw(st.sampled_from([5000.0, 100.0]))},
+            eq_7,
+        )
     start = torch.zeros_like(state_of(estimate)) if state is None else state
     wanted = bin_by_bin(partial(update, **constants), histograms, start, seconds)
     before, given = histograms.clone(), None if state is None else state.clone()
     video, end = estimate(histograms.to(dtype), state, bin_seconds=seconds, **constants)
     assert video.dtype == end.dtype == torch.float32
     np.testing.assert_allclose(video.numpy(), wanted, **CLOSE)
-    lengths = (seconds, seconds) if isinstance(seconds, float) else (seconds[:, :cut], seconds[:, cut:])
-    head, middle = estimate(histograms[:, :cut].to(dtype), state, bin_seconds=lengths[0], **constants)
-    tail, last = estimate(histograms[:, cut:].to(dtype), middle, bin_seconds=lengths[1], **constants)
+    lengths = (
+        (seconds, seconds) if isinstance(seconds, float) else (seconds[:, :cut], seconds[:, cut:])
+    )
+    head, middle = estimate(
+        histograms[:, :cut].to(dtype), state, bin_seconds=lengths[0], **constants
+    )
+    tail, last = estimate(
+        histograms[:, cut:].to(dtype), middle, bin_seconds=lengths[1], **constants
+    )
     torch.testing.assert_close(torch.cat([head, tail], 1), video, **CLOSE)
     torch.testing.assert_close(last, end, **CLOSE)
     assert torch.equal(end if estimate is estimate_intensity else end[:, 0], video[:, -1])
@@ -101,7 +113,9 @@ def test_without_events_the_image_stays_the_same_to_the_bit(estimate, dtype):
 def test_a_strong_decay_over_a_long_time_is_zero_and_not_nan():
     histograms = torch.zeros(1, 2, 2, 1, 1, dtype=torch.uint8)
     histograms[0, :, 1] = 1
-    video, _ = estimate_high_pass(histograms, torch.tensor([3e38, 1e30]).view(1, 2, 1, 1), alpha=1e6, bin_seconds=100.0)
+    video, _ = estimate_high_pass(
+        histograms, torch.tensor([3e38, 1e30]).view(1, 2, 1, 1), alpha=1e6, bin_seconds=100.0
+    )
     assert video.flatten().tolist() == [1.0, 1.0]
 
 
@@ -116,7 +130,8 @@ def test_counts_beyond_half_precision_decay_everything_under_autocast_too():
 
 @BOTH
 @pytest.mark.parametrize(
-    ("shape", "state"), [((3, 20, 6, 7), None), ((2, 3, 5, 6, 7), None), ((2, 3, 4, 6, 7), (1, 6, 7))]
+    ("shape", "state"),
+    [((3, 20, 6, 7), None), ((2, 3, 5, 6, 7), None), ((2, 3, 4, 6, 7), (1, 6, 7))],
 )
 def test_shapes_that_do_not_fit_are_refused(estimate, shape, state):
     with pytest.raises(ValueError, match="shape"):

@@ -11,7 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from event_files import assert_refused, assert_same_events, dat, ddd17, evt3, evt3_events, random_events, whole
+from event_files import (
+    assert_refused,
+    assert_same_events,
+    dat,
+    ddd17,
+    evt3,
+    evt3_events,
+    random_events,
+    whole,
+)
 
 import tespec
 from tespec.cli.main import main
@@ -88,7 +97,9 @@ def test_every_format_gives_the_same_events_packed_or_not(without_data, tmp_path
     assert EventSource(path).stream.path == open_events(path).path
 
 
-def test_a_large_recording_is_packed_into_the_cache_and_a_small_one_is_not(without_data, tmp_path, monkeypatch):
+def test_a_large_recording_is_packed_into_the_cache_and_a_small_one_is_not(
+    without_data, tmp_path, monkeypatch
+):
     path, stores = FORMATS["dat"](tmp_path), tmp_path / "cache" / "stores"
     assert_same_events(whole(open_events(path)), EVENTS)
     assert not stores.exists()
@@ -96,7 +107,11 @@ def test_a_large_recording_is_packed_into_the_cache_and_a_small_one_is_not(witho
     stream = open_events(path)
     assert_same_events(whole(stream), EVENTS)
     assert [stream.path] == list(stores.iterdir())
-    assert EventSource(path).facts == EventSource(path, scan_only=True).facts == scan(open_reader(path))
+    assert (
+        EventSource(path).facts
+        == EventSource(path, scan_only=True).facts
+        == scan(open_reader(path))
+    )
 
 
 def files_in(stores):
@@ -190,7 +205,9 @@ def test_a_pipe_is_refused_instead_of_waited_for(tmp_path, name):
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(10)
     try:
-        with pytest.raises((UserError, OSError), match=f"{name}|cannot be opened .not a regular file"):
+        with pytest.raises(
+            (UserError, OSError), match=f"{name}|cannot be opened .not a regular file"
+        ):
             PIPES[name](path)
     finally:
         signal.alarm(0)
@@ -216,7 +233,9 @@ def test_a_store_beside_the_recording_is_read_in_its_place(without_data, tmp_pat
     file = path if path.is_file() else path / "events.dat.t"
     before = file.read_bytes()
     file.write_bytes(before[:-1] + bytes([before[-1] ^ 1]))
-    with pytest.raises(UserError, match=r"\.store: was made from another version of .*prepare the recording again"):
+    with pytest.raises(
+        UserError, match=r"\.store: was made from another version of .*prepare the recording again"
+    ):
         open_events(path)
     for each in [path] if path.is_file() else list(path.glob("events.dat.*")):
         each.unlink()
@@ -226,11 +245,15 @@ def test_a_store_beside_the_recording_is_read_in_its_place(without_data, tmp_pat
 @pytest.mark.parametrize(
     "make",
     [
-        lambda folder: evt3(folder / "a.raw", *evt3_events(random_events(9)), header=b"% evt 3.0\n"),
+        lambda folder: evt3(
+            folder / "a.raw", *evt3_events(random_events(9)), header=b"% evt 3.0\n"
+        ),
         lambda folder: dat(folder / "a.dat", [(3, 2, 1, 1)], header="% Version 2\n"),
     ],
 )
-def test_the_user_goes_before_a_description_beside_the_recording_and_nothing_is_guessed(tmp_path, make):
+def test_the_user_goes_before_a_description_beside_the_recording_and_nothing_is_guessed(
+    tmp_path, make
+):
     path = make(tmp_path)
     (tmp_path / "dataset.json").write_text(json.dumps({"splits": {"train": ["a"]}}))
     assert_refused(path, r"give --sensor WIDTHxHEIGHT.*% geometry WIDTHxHEIGHT.*dataset\.json")
@@ -249,15 +272,24 @@ def test_a_size_that_contradicts_the_file_is_refused(tmp_path):
 def test_the_size_reaches_workers_the_fingerprint_and_predictions(tmp_path):
     nameless, content, every = tmp_path / "drive.raw", RAW.read_bytes(), Downsample(1, "nearest")
     # Headers of older recorders do not specify the size.
-    nameless.write_bytes(b"% Date 2017-03-21 15:02:10\n% evt 3.0\n" + content[content.index(b"% end\n") + 6 :])
+    nameless.write_bytes(
+        b"% Date 2017-03-21 15:02:10\n% evt 3.0\n" + content[content.index(b"% end\n") + 6 :]
+    )
     division = divide(nameless.parent, 50, every, (480, 640))
     # Workers receive the recording as a pickle and open it themselves.
     again, real = pickle.loads(pickle.dumps(division.train[0])), divide(RAW, 50, every).train[0]
-    histograms, expected = (recording.histograms(3, 4, Binning(10, "edges")) for recording in (again, real))
+    histograms, expected = (
+        recording.histograms(3, 4, Binning(10, "edges")) for recording in (again, real)
+    )
     np.testing.assert_array_equal(histograms, expected)
-    assert fingerprint(division.train) != fingerprint(divide(nameless.parent, 50, every, (720, 1280)).train)
+    assert fingerprint(division.train) != fingerprint(
+        divide(nameless.parent, 50, every, (720, 1280)).train
+    )
     found = find(str(nameless), SPEC, None, None, "640x480")
     assert (found.region.height, found.region.width) == (480, 640)
-    for refused in (lambda: find(str(nameless), SPEC, None, None), lambda: divide(nameless.parent, 50, every)):
+    for refused in (
+        lambda: find(str(nameless), SPEC, None, None),
+        lambda: divide(nameless.parent, 50, every),
+    ):
         with pytest.raises(UserError, match=r"drive\.raw: does not specify the sensor's size"):
             refused()

@@ -46,17 +46,29 @@ def damaged_streams(draw):
     """Events with some times or pixels that are wrong, cut into chunks, and a length of the blocks to read them in."""
     generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     count = draw(st.sampled_from([1, 2, 3, 4, 30, 1_200, 2_500]))
-    events = random_events(count, start=-3_000, end=draw(st.sampled_from([0, 50_000, 10**6])), seed=count)
+    events = random_events(
+        count, start=-3_000, end=draw(st.sampled_from([0, 50_000, 10**6])), seed=count
+    )
     x, t = events.x.copy(), events.t.copy()
     for _ in range(draw(st.integers(0, 3))):
-        at = draw(st.sampled_from([0, 1, count - 1, count - 2, int(generator.integers(count))])) % count
+        at = (
+            draw(st.sampled_from([0, 1, count - 1, count - 2, int(generator.integers(count))]))
+            % count
+        )
         step = draw(st.sampled_from([1, 900, 1_001, 5_000, 10_000, 10_001, 2_000_000]))
-        t[at : at + draw(st.sampled_from([1, 1, 1, 2, 40]))] += draw(st.sampled_from([1, 1, -1])) * step
+        t[at : at + draw(st.sampled_from([1, 1, 1, 2, 40]))] += (
+            draw(st.sampled_from([1, 1, -1])) * step
+        )
     if draw(st.booleans()):
-        x[generator.integers(count, size=draw(st.integers(1, 4)))] = draw(st.sampled_from([8, 65535]))
+        x[generator.integers(count, size=draw(st.integers(1, 4)))] = draw(
+            st.sampled_from([8, 65535])
+        )
     cuts = np.sort(generator.integers(0, count + 1, draw(st.integers(0, 5))))
     chunks = [
-        Events(*part) for part in zip(*(np.split(column, cuts) for column in events._replace(x=x, t=t)), strict=True)
+        Events(*part)
+        for part in zip(
+            *(np.split(column, cuts) for column in events._replace(x=x, t=t)), strict=True
+        )
     ]
     return events._replace(x=x, t=t), chunks, draw(st.sampled_from([3, 100, 1 << 16]))
 
@@ -86,7 +98,9 @@ def late(t, at, by_us=1_200_000, number=1):
     return t
 
 
-@pytest.mark.parametrize("at", [0, 1, 4_000, 19_998], ids=["first", "second", "middle", "last but one"])
+@pytest.mark.parametrize(
+    "at", [0, 1, 4_000, 19_998], ids=["first", "second", "middle", "last but one"]
+)
 @pytest.mark.parametrize("by_us", [30_000, 1_200_000, 2**31, 9 * 10**18])
 def test_one_event_ahead_of_the_others_is_lowered_and_no_other_changes(at, by_us):
     stream, wanted = in_memory(*BUSY._replace(t=late(BUSY.t, at, by_us))), BUSY.t.copy()
@@ -147,19 +161,29 @@ def test_clocks_that_cannot_be_mended_are_refused_with_the_place(tmp_path, damag
     [
         BUSY._replace(t=swapped(BUSY.t, 20)),
         BUSY._replace(t=BUSY.t // 1_000 * 1_000),  # a clock of 1 ms
-        BUSY._replace(t=np.r_[BUSY.t[:9_000], BUSY.t[9_000:] + 2_400_000_000]),  # silent for 40 minutes
+        # silent for 40 minutes
+        BUSY._replace(t=np.r_[BUSY.t[:9_000], BUSY.t[9_000:] + 2_400_000_000]),
         QUIET,
         random_events(9_999, end=4_000 * 10**6),  # too few to tell
         Events(*(column[:5] for column in BUSY))._replace(t=np.arange(5) * 10**9),
     ],
-    ids=["20 small steps", "milliseconds", "silence", "a quiet hour", "a quiet and short hour", "5 events"],
+    ids=[
+        "20 small steps",
+        "milliseconds",
+        "silence",
+        "a quiet hour",
+        "a quiet and short hour",
+        "5 events",
+    ],
 )
 def test_unusual_clocks_are_read(tmp_path, events):
     stream = load(reader_of(tmp_path / "a", events, height=480, width=640))
     assert whole(stream).t.tolist() == np.maximum.accumulate(events.t).tolist()
 
 
-@pytest.mark.parametrize(("number", "dropped"), [(20_000, 20), (20_000, 21), (2, 1), (2, 2), (1, 1)])
+@pytest.mark.parametrize(
+    ("number", "dropped"), [(20_000, 20), (20_000, 21), (2, 1), (2, 2), (1, 1)]
+)
 def test_few_events_off_the_sensor_are_dropped_and_counted(tmp_path, number, dropped):
     events = random_events(number)
     events.x[:dropped] = 1308
@@ -167,7 +191,8 @@ def test_few_events_off_the_sensor_are_dropped_and_counted(tmp_path, number, dro
     if dropped > 20 or dropped == number:
         for read in (load, scan, lambda reader: pack(reader, folder)):
             with pytest.raises(
-                UserError, match=r"has events on 1309x[46] px, but its sensor has 8x6 px; copy it again"
+                UserError,
+                match=r"has events on 1309x[46] px, but its sensor has 8x6 px; copy it again",
             ):
                 read(reader)
         return

@@ -5,7 +5,16 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from event_files import assert_refused, assert_same_events, cut, dat, evt3, evt3_time, random_events, write_h5
+from event_files import (
+    assert_refused,
+    assert_same_events,
+    cut,
+    dat,
+    evt3,
+    evt3_time,
+    random_events,
+    write_h5,
+)
 
 from tespec.events import Events
 from tespec.events.opening import open_reader
@@ -28,11 +37,18 @@ def decoded(path, sensor=None):
 
 
 def evt2(path, *words, header=b"% evt 2.0\n% geometry 640x480\n% end\n"):
-    path.write_bytes(header + np.array([kind << 28 | value for kind, value in words], "<u4").tobytes())
+    path.write_bytes(
+        header + np.array([kind << 28 | value for kind, value in words], "<u4").tobytes()
+    )
     return path
 
 
-def evt21(path, *words, halves="little", header="% format EVT21;endianness={};width=640;height=480\n% end\n"):
+def evt21(
+    path,
+    *words,
+    halves="little",
+    header="% format EVT21;endianness={};width=640;height=480\n% end\n",
+):
     """Write words (kind, lower 28 bits, mask) in the order of halves of GenX320 ("little") or IMX636 ("legacy")."""
     pairs = [(kind << 28 | value, mask) for kind, value, mask in words]
     step = 1 if halves == "legacy" else -1
@@ -63,7 +79,9 @@ def ecf_file(path, content, chunk, count, attributes, filters=(ecf.FILTER,)):
 
 def ecf_chunks():
     content = np.load(DATA / "ecf.npz")
-    return [part.tobytes() for part in np.split(content["chunks"], np.cumsum(content["sizes"])[:-1])]
+    return [
+        part.tobytes() for part in np.split(content["chunks"], np.cumsum(content["sizes"])[:-1])
+    ]
 
 
 def rows_of(events):
@@ -85,12 +103,19 @@ def test_files_that_expelliarmus_wrote(tmp_path, encoding):
 def test_words_of_dat_are_read_as_described_and_written(tmp_path):
     for kind in ((0, 8), (12, 8)):
         path = dat(tmp_path / "a_td.dat", [(3, 2, 100, 1), (639, 479, 2**31 + 5, 0)], kind=kind)
-        assert [column.tolist() for column in decoded(path)] == [[3, 639], [2, 479], [100, 2**31 + 5], [1, 0]]
+        assert [column.tolist() for column in decoded(path)] == [
+            [3, 639],
+            [2, 479],
+            [100, 2**31 + 5],
+            [1, 0],
+        ]
     write_dat(tmp_path / "b.dat", *EVENTS, *SIZE)
     assert_same_events(decoded(tmp_path / "b.dat"), EVENTS)
     for t in ([-1, 5], [5, 2**32]):
         with pytest.raises(ValueError, match="do not fit in 32 bits"):
-            write_dat(tmp_path / "c.dat", *(np.zeros(2, int),) * 2, np.array(t), np.zeros(2, int), 4, 4)
+            write_dat(
+                tmp_path / "c.dat", *(np.zeros(2, int),) * 2, np.array(t), np.zeros(2, int), 4, 4
+            )
     assert not (tmp_path / "c.dat").exists()
 
 
@@ -122,7 +147,9 @@ LAST, SILENCE, G = PERIOD - 1, 40 * MINUTE, 10**9
         ([4_000_000_000, 5, 4_000_000_001, 4_000_000_002], [4_000_000_000, PERIOD + 5, 4_000_000_001, 4_000_000_002]),
     ],
 )  # fmt: skip
-def test_the_clock_of_dat_goes_on_over_silences_and_wrap_arounds(tmp_path, monkeypatch, words, times, block):
+def test_the_clock_of_dat_goes_on_over_silences_and_wrap_arounds(
+    tmp_path, monkeypatch, words, times, block
+):
     monkeypatch.setattr(dat_format, "BLOCK", block)
     assert decoded(dat(tmp_path / "a.dat", [(1, 1, t, 1) for t in words])).t.tolist() == times
 
@@ -131,7 +158,8 @@ def test_the_clock_of_dat_goes_on_over_silences_and_wrap_arounds(tmp_path, monke
 def test_words_of_evt3_are_read_as_described(tmp_path, monkeypatch, block):
     monkeypatch.setattr(raw, "BLOCK", block)
     words = [
-        ("ADDR_X", 2), ("BASE_X", 0), ("VECT_12", 0xFFF), ("TIME_LOW", 9),  # before the first time: skipped
+        # before the first time: skipped
+        ("ADDR_X", 2), ("BASE_X", 0), ("VECT_12", 0xFFF), ("TIME_LOW", 9),
         *evt3_time(5_000), ("ADDR_Y", 7), ("BASE_X", POSITIVE | 100),
         ("VECT_12", 0b1000_0000_0001), ("VECT_8", 0b1000_0010), ("VECT_12", 0b10),
         ("EXT_TRIGGER", 1), ("CONTINUED_4", 3), ("OTHERS", 7), ("CONTINUED_12", 9),  # no events
@@ -147,7 +175,12 @@ def test_words_of_evt3_are_read_as_described(tmp_path, monkeypatch, block):
 
 
 def test_columns_of_evt3_beyond_the_sensor_never_come_back_onto_it(tmp_path):
-    words = [*evt3_time(5), ("BASE_X", 0), *[("VECT_12", 0)] * ((1 << 16) // 12 + 2), ("VECT_12", 1)]
+    words = [
+        *evt3_time(5),
+        ("BASE_X", 0),
+        *[("VECT_12", 0)] * ((1 << 16) // 12 + 2),
+        ("VECT_12", 1),
+    ]
     assert decoded(evt3(tmp_path / "a.raw", *words)).x.tolist() == [1 << 14]
 
 
@@ -159,10 +192,13 @@ def test_words_of_evt21_are_read_as_described(tmp_path, monkeypatch, halves):
         (1, cd_word(32, 7, t), 0xFFFF),  # before the first time: skipped
         (8, t >> 6, 0), (1, cd_word(32, 7, t), 1 << 31 | 0b101),
         (0, cd_word(2047, 2046, t + 2), 0b11),  # the second one beyond any sensor: left out
-        (10, cd_word(1, 1, t), 1), (14, 0x14, 77), (15, 3, 0xFFFF), (0, cd_word(64, 9, t), 0),  # no events
+        # no events
+        (10, cd_word(1, 1, t), 1), (14, 0x14, 77), (15, 3, 0xFFFF), (0, cd_word(64, 9, t), 0),
         (8, (t >> 6) + 1, 0), (0, cd_word(64, 9, t), 0b10),
     ]  # fmt: skip
-    x, y, t, p = (column.tolist() for column in decoded(evt21(tmp_path / "a.raw", *words, halves=halves)))
+    x, y, t, p = (
+        column.tolist() for column in decoded(evt21(tmp_path / "a.raw", *words, halves=halves))
+    )
     assert x == [32, 34, 63, 2047, 65]
     assert y == [7, 7, 7, 2046, 9]
     assert t == [5_000] * 3 + [5_002, 5_064]
@@ -184,11 +220,18 @@ def test_words_of_evt21_are_read_as_described(tmp_path, monkeypatch, halves):
     ],
 )
 def test_the_order_of_halves_of_evt21_is_the_one_that_openeb_takes(tmp_path, halves, header):
-    path = evt21(tmp_path / "a.raw", (8, 5, 0), (1, cd_word(0, 0, 0), 1), halves=halves, header=header + "% end\n")
+    path = evt21(
+        tmp_path / "a.raw",
+        (8, 5, 0),
+        (1, cd_word(0, 0, 0), 1),
+        halves=halves,
+        header=header + "% end\n",
+    )
     assert decoded(path).t.tolist() == [320]
 
 
-# Time in us of the largest high word: EVT3 has 2^12 values of 2^12 us, EVT2 has 2^28 values of 2^6 us.
+# Time in us of the largest high word: EVT3 has 2^12 values of 2^12 us, EVT2 has 2^28 values of 2^6
+# us.
 TOP3, TOP2 = (1 << 24) - 4096, (1 << 34) - 64
 
 
@@ -198,11 +241,18 @@ TOP3, TOP2 = (1 << 24) - 4096, (1 << 34) - 64
         ([-1, 0, 1], [TOP3, 1 << 24, (1 << 24) + 4096], [TOP2, 1 << 34, (1 << 34) + 64]),
         # A step back across the wrap-around is not another one.
         ([-1, 0, -1, 0], [TOP3, 1 << 24, TOP3, 1 << 24], [TOP2, 1 << 34, TOP2, 1 << 34]),
-        ([0, -1, 0, 1], [0, -4096, 0, 4096], [0, -64, 0, 64]),  # nor is a step back right after the counter's start
-        ([-2, -1, -2, 0], [TOP3 - 4096, TOP3, TOP3 - 4096, 1 << 24], [TOP2 - 64, TOP2, TOP2 - 64, 1 << 34]),
+        # nor is a step back right after the counter's start
+        ([0, -1, 0, 1], [0, -4096, 0, 4096], [0, -64, 0, 64]),
+        (
+            [-2, -1, -2, 0],
+            [TOP3 - 4096, TOP3, TOP3 - 4096, 1 << 24],
+            [TOP2 - 64, TOP2, TOP2 - 64, 1 << 34],
+        ),
     ],
 )
-def test_high_words_go_on_at_a_wrap_around_and_step_back_beside_it(tmp_path, highs, evt3_times, evt2_times):
+def test_high_words_go_on_at_a_wrap_around_and_step_back_beside_it(
+    tmp_path, highs, evt3_times, evt2_times
+):
     words3 = [word for high in highs for word in (("TIME_HIGH", high & 0xFFF), ("ADDR_X", 1))]
     words2 = [word for high in highs for word in ((8, high & 0xFFFFFFF), (1, 1))]
     assert decoded(evt3(tmp_path / "a.raw", *words3)).t.tolist() == evt3_times
@@ -234,9 +284,13 @@ def test_the_sensor_in_headers_of_several_recorders(tmp_path, header, size):
     assert size_of(read_header(evt3(tmp_path / "a.raw", header=header.encode()))[0]) == size
 
 
-@pytest.mark.parametrize(("number", "encoding"), [(49, "evt3"), (40, "evt3"), (39, "evt2"), (28, "evt2")])
+@pytest.mark.parametrize(
+    ("number", "encoding"), [(49, "evt3"), (40, "evt3"), (39, "evt2"), (28, "evt2")]
+)
 def test_a_recording_with_only_a_system_id_opens(tmp_path, number, encoding):
-    header = f"% Date 2020-03-01 10:00:00\n% system_ID {number}\n% serial_number 00001495\n".encode()
+    header = (
+        f"% Date 2020-03-01 10:00:00\n% system_ID {number}\n% serial_number 00001495\n".encode()
+    )
     if encoding == "evt3":
         path = evt3(tmp_path / "a.raw", *evt3_time(64), ("ADDR_Y", 3), ("ADDR_X", 2), header=header)
     else:
@@ -244,7 +298,8 @@ def test_a_recording_with_only_a_system_id_opens(tmp_path, number, encoding):
     assert [column.tolist() for column in decoded(path)] == [[2], [3], [64], [0]]
 
 
-@pytest.mark.parametrize("first", [0x8025, 0x2025, 0x0A25])  # "%" with a high time word, a space, a line feed
+# "%" with a high time word, a space, a line feed
+@pytest.mark.parametrize("first", [0x8025, 0x2025, 0x0A25])
 @pytest.mark.parametrize("end", [b"", b"% end\n"])
 def test_data_that_begin_like_a_header_line_are_data(tmp_path, first, end):
     path = tmp_path / "a.raw"
@@ -264,16 +319,21 @@ def test_ecf_is_decoded_as_by_its_authors(tmp_path):
     """3,602 events in four chunks of Prophesee's own encoder, see tests/data/NOTICE.md."""
     content, chunks = np.load(DATA / "ecf.npz"), ecf_chunks()
     events = Events(*(content[name] for name in "xytp"))
-    assert {part[0] & 3 for part in chunks} == {0, 1, 2}  # the three forms of rows, columns and polarities
+    # the three forms of rows, columns and polarities
+    assert {part[0] & 3 for part in chunks} == {0, 1, 2}
     for first, encoded in zip(range(0, 3_602, 1_000), chunks, strict=True):
         end = 3_602 if first == 3_000 else first + 1_000
         assert_same_events(ecf.decode(encoded), Events(*(column[first:end] for column in events)))
-    path = ecf_file(tmp_path / "a.hdf5", chunks, 1_000, 3_602, {"geometry": "1280x720", "version": "1.0"})
+    path = ecf_file(
+        tmp_path / "a.hdf5", chunks, 1_000, 3_602, {"geometry": "1280x720", "version": "1.0"}
+    )
     reader = open_reader(path)
     assert (reader.height, reader.width, reader.events) == (720, 1280, 3_602)
     assert_same_events(decoded(path), events)
     # A last chunk that HDF5 filled up.
-    path = ecf_file(tmp_path / "b.hdf5", chunks, 1_000, 3_500, {"format": "EVT3;width=1280;height=720"})
+    path = ecf_file(
+        tmp_path / "b.hdf5", chunks, 1_000, 3_500, {"format": "EVT3;width=1280;height=720"}
+    )
     assert_same_events(decoded(path), Events(*(column[:3_500] for column in events)))
 
 
@@ -292,9 +352,16 @@ def test_damaged_ecf_is_refused_or_decoded_to_the_end():
         assert len(ecf.decode(content).t) == 0
 
 
-@pytest.mark.parametrize("options", [{}, {"chunks": (700,), "compression": "gzip"}], ids=["contiguous", "gzip"])
 @pytest.mark.parametrize(
-    "attributes", [{"geometry": np.bytes_("64x48")}, {"width": 64, "height": 48}, {"Comment": "", "geometry": "64x48"}]
+    "options", [{}, {"chunks": (700,), "compression": "gzip"}], ids=["contiguous", "gzip"]
+)
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"geometry": np.bytes_("64x48")},
+        {"width": 64, "height": 48},
+        {"Comment": "", "geometry": "64x48"},
+    ],
 )
 def test_rows_of_events_without_ecf_are_read(tmp_path, options, attributes):
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -318,7 +385,14 @@ def endless_heap(path):
 
 
 def shuffled(path):
-    ecf_file(path, ecf_chunks()[:1], 1_000, 1_000, {"geometry": "640x480"}, (h5py.h5z.FILTER_SHUFFLE, ecf.FILTER))
+    ecf_file(
+        path,
+        ecf_chunks()[:1],
+        1_000,
+        1_000,
+        {"geometry": "640x480"},
+        (h5py.h5z.FILTER_SHUFFLE, ecf.FILTER),
+    )
 
 
 def vast_chunk(path):

@@ -26,14 +26,22 @@ SIZE = (48, 64)
             (480, 640, 343_474, 0),
             [1_020_540_681, 2_671_808_845, 1_163_852_150, 2_041_904_026],
         ),
-        ("davis.aedat4", (260, 346, 117_667, 0), [1_580_470_145, 1_777_519_670, 4_267_156_144, 3_380_914_417]),
+        (
+            "davis.aedat4",
+            (260, 346, 117_667, 0),
+            [1_580_470_145, 1_777_519_670, 4_267_156_144, 3_380_914_417],
+        ),
     ],
 )
-def test_every_event_of_a_real_recording_is_that_of_another_decoder(monkeypatch, name, facts, checksums):
+def test_every_event_of_a_real_recording_is_that_of_another_decoder(
+    monkeypatch, name, facts, checksums
+):
     monkeypatch.setattr(raw, "BLOCK", 77_777)
     stream = open_events(DATA / name)
     assert (stream.height, stream.width, stream.count, stream.clamped) == facts
-    assert [zlib.crc32(np.ascontiguousarray(column).tobytes()) for column in read(DATA / name)] == checksums
+    assert [
+        zlib.crc32(np.ascontiguousarray(column).tobytes()) for column in read(DATA / name)
+    ] == checksums
 
 
 DAT = [(3, 2, 1, 1)]
@@ -42,7 +50,10 @@ BAD = {
     "pipe.dat": (os.mkfifo, "not a regular file; check the path"),
     "notes.md": (Path.touch, r"holds no events in a supported format; give a \.dat, \.raw, "),
     "folder.dat": (Path.mkdir, r"holds no events in a supported format; give a \.dat, \.raw, "),
-    "outside.dat": (lambda path: dat(path, DAT, header="% Height 9\n% Width 2\n"), "events on 4x3 px, but its sensor"),
+    "outside.dat": (
+        lambda path: dat(path, DAT, header="% Height 9\n% Width 2\n"),
+        "events on 4x3 px, but its sensor",
+    ),
     "none.dat": (lambda path: dat(path, []), "holds no events"),
 }
 

@@ -12,17 +12,28 @@ from tespec.events import Events
 from tespec.events.opening import open_reader
 from tespec.events.readers.rosbag import decode_message, reads
 
-EVENTS = random_events(1_001, height=48, width=64, start=1_600_000_000_000_000, end=1_600_000_001_000_000)
-PARTS = [Events(*part) for part in zip(*(np.split(column, [0, 1, 3, 500]) for column in EVENTS), strict=True)]
+EVENTS = random_events(
+    1_001, height=48, width=64, start=1_600_000_000_000_000, end=1_600_000_001_000_000
+)
+PARTS = [
+    Events(*part)
+    for part in zip(*(np.split(column, [0, 1, 3, 500]) for column in EVENTS), strict=True)
+]
 TYPE = "dvs_msgs/msg/EventArray"
 
 
 def ros1_message(events, size=(48, 64), frame="cam"):
     """Serialise as ROS 1 does: fields one after the other, wiki.ros.org/msg and ROS/Technical Overview."""
-    head = struct.pack("<IIII", 7, 1, 2, len(frame)) + frame.encode() + struct.pack("<III", *size, len(events.t))
+    head = (
+        struct.pack("<IIII", 7, 1, 2, len(frame))
+        + frame.encode()
+        + struct.pack("<III", *size, len(events.t))
+    )
     records = zip(*(column.tolist() for column in events), strict=True)
     pack = struct.Struct("<HHIIB").pack
-    return head + b"".join(pack(x, y, t // 10**6, t % 10**6 * 1000 + 999, p) for x, y, t, p in records)
+    return head + b"".join(
+        pack(x, y, t // 10**6, t % 10**6 * 1000 + 999, p) for x, y, t, p in records
+    )
 
 
 def ros2_message(events, size=(48, 64), frame="cam"):
@@ -30,7 +41,9 @@ def ros2_message(events, size=(48, 64), frame="cam"):
     content = bytearray()
 
     def put(code, value):
-        content.extend(bytes(-len(content) % struct.calcsize(code)) + struct.pack(f"<{code}", value))
+        content.extend(
+            bytes(-len(content) % struct.calcsize(code)) + struct.pack(f"<{code}", value)
+        )
 
     for value in (1, 2, len(frame) + 1):
         put("I", value)
@@ -51,9 +64,15 @@ def test_messages_are_decoded_as_defined(is_ros2, frame):
         height, width, events = decode_message(content, is_ros2)
         assert (height, width) == (48, 64)
         times = events["s"] * np.int64(10**6) + events["ns"] // 1000
-        for found, expected in zip((events["x"], events["y"], times, events["p"]), part, strict=True):
+        for found, expected in zip(
+            (events["x"], events["y"], times, events["p"]), part, strict=True
+        ):
             np.testing.assert_array_equal(found, expected)
-        for damaged in (content[:-1] if len(part.t) else content[:-4], content + bytes(4), content[:20]):
+        for damaged in (
+            content[:-1] if len(part.t) else content[:-4],
+            content + bytes(4),
+            content[:20],
+        ):
             with pytest.raises((ValueError, struct.error)):
                 decode_message(damaged, is_ros2)
 
@@ -69,12 +88,18 @@ def write_bag(path, version, topics=("/dvs/events",), size=(48, 64), parts=PARTS
     else:
         plugin = rosbag2.StoragePlugin.SQLITE3 if version == 2 else rosbag2.StoragePlugin.MCAP
         writer, encode = rosbag2.Writer(path, version=9, storage_plugin=plugin), ros2_message
-    store = rosbags.get_typestore(rosbags.Stores.ROS1_NOETIC if version == 1 else rosbags.Stores.ROS2_HUMBLE)
+    store = rosbags.get_typestore(
+        rosbags.Stores.ROS1_NOETIC if version == 1 else rosbags.Stores.ROS2_HUMBLE
+    )
     time = "time" if version == 1 else "builtin_interfaces/Time"
     package = kind.split("/")[0]
     store.register(
-        rosbags.get_types_from_msg("std_msgs/Header header\nuint32 height\nuint32 width\nEvent[] events\n", kind)
-        | rosbags.get_types_from_msg(f"uint16 x\nuint16 y\n{time} ts\nbool polarity\n", f"{package}/msg/Event")
+        rosbags.get_types_from_msg(
+            "std_msgs/Header header\nuint32 height\nuint32 width\nEvent[] events\n", kind
+        )
+        | rosbags.get_types_from_msg(
+            f"uint16 x\nuint16 y\n{time} ts\nbool polarity\n", f"{package}/msg/Event"
+        )
     )
     with writer:
         other = writer.add_connection("/imu", "sensor_msgs/msg/Imu", typestore=store)
@@ -97,8 +122,14 @@ def test_bags_of_ros_1_and_2(tmp_path, version, kind):
 
 
 BAD = {
-    "two": ({"topics": ("/b/events", "/a/events")}, "has events of 2 topics: /a/events, /b/events; keep one: rosbags"),
-    "none": ({"topics": ()}, r"has no topic of events \(sensor_msgs/msg/Imu\); give a bag with dvs_msgs/msg/EventA"),
+    "two": (
+        {"topics": ("/b/events", "/a/events")},
+        "has events of 2 topics: /a/events, /b/events; keep one: rosbags",
+    ),
+    "none": (
+        {"topics": ()},
+        r"has no topic of events \(sensor_msgs/msg/Imu\); give a bag with dvs_msgs/msg/EventA",
+    ),
     "size": ({"size": (0, 0)}, "does not specify the sensor's size; give --sensor"),
     "empty": ({"parts": PARTS[:1]}, "holds no events; give"),
 }
@@ -115,7 +146,12 @@ def test_bags_without_one_stream_of_events_are_refused(tmp_path, name, version):
 @pytest.mark.parametrize("share", [0.98, 0.9, 0.5, 0.02])
 def test_damaged_bags_are_refused(tmp_path, version, share):
     path = write_bag(tmp_path / "a.bag", version)
-    cut(path if version == 1 else next(file for file in path.iterdir() if file.suffix in (".db3", ".mcap")), share)
+    cut(
+        path
+        if version == 1
+        else next(file for file in path.iterdir() if file.suffix in (".db3", ".mcap")),
+        share,
+    )
     assert_refused(path, "not a readable ROS bag|holds no events")
 
 

@@ -12,7 +12,15 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from event_files import assert_same_events, event_arrays, in_memory, parts_of, random_events, reader_of, whole
+from event_files import (
+    assert_same_events,
+    event_arrays,
+    in_memory,
+    parts_of,
+    random_events,
+    reader_of,
+    whole,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,10 +54,16 @@ def stored(path, **options):
 
 
 @settings(max_examples=60)
-@given(event_arrays(), st.lists(st.tuples(st.integers(-3_000, 5_000), st.integers(-3_000, 5_000)), max_size=8))
+@given(
+    event_arrays(),
+    st.lists(st.tuples(st.integers(-3_000, 5_000), st.integers(-3_000, 5_000)), max_size=8),
+)
 def test_what_is_packed_is_read_in_any_slice(tmp_path_factory, events, slices):
     folder = tmp_path_factory.mktemp("stores")
-    for each in (in_memory(*events), open_store(pack(reader_of(folder / "a", events), folder / "store"))):
+    for each in (
+        in_memory(*events),
+        open_store(pack(reader_of(folder / "a", events), folder / "store")),
+    ):
         assert (each.height, each.width, each.count) == (6, 8, len(events.t))
         assert (each.t_first, each.t_last) == (events.t[0], events.t[-1])
         for t0, t1 in [(-10_000, 10_000), *slices]:
@@ -64,8 +78,13 @@ def test_words_index_and_header_are_laid_out_as_described(tmp_path, monkeypatch)
     (source / "b").write_bytes(b"recording")
     (source / "a").write_bytes(b"the ")
     day = 1_700_000_000_000_000
-    events = Events(*map(np.array, ([2047, 1, 1], [3, 1023, 0], [day + 999, day - 1000, day + 2000], [1, 0, 0])))
-    folder = pack(reader_of(source, *parts_of(events, 3), height=1024, width=2048), tmp_path / "stores" / "store")
+    events = Events(
+        *map(np.array, ([2047, 1, 1], [3, 1023, 0], [day + 999, day - 1000, day + 2000], [1, 0, 0]))
+    )
+    folder = pack(
+        reader_of(source, *parts_of(events, 3), height=1024, width=2048),
+        tmp_path / "stores" / "store",
+    )
     assert names(folder) == ["events.u32", "header.json", "index.i64"]
     words = np.fromfile(folder / "events.u32", "<u4")
     assert words.tolist() == [2047 | 3 << 11 | 1 << 21 | 999 << 22, 1 | 1023 << 11 | 999 << 22, 1]
@@ -80,7 +99,9 @@ def test_words_index_and_header_are_laid_out_as_described(tmp_path, monkeypatch)
         ]},
         "sha256": {name: sha256((folder / name).read_bytes()) for name in ("events.u32", "index.i64")},
     }  # fmt: skip
-    assert open_store(folder).facts == Facts(1024, 2048, 3, day + 999, day + 2000, clamped=1, dropped=0)
+    assert open_store(folder).facts == Facts(
+        1024, 2048, 3, day + 999, day + 2000, clamped=1, dropped=0
+    )
 
 
 @pytest.fixture
@@ -96,9 +117,18 @@ def test_a_recording_is_hashed_while_it_is_decoded_and_read_once(tmp_path, monke
     monkeypatch.setattr(files, "BLOCK", 1 << 12)
     monkeypatch.setattr(packing, "PART", 100)
     monkeypatch.setattr(packing, "UNHASHED", 2)
-    path, content, hashed, before, opened = tmp_path / "a", bytes(range(256)) * 4096, [], [], Path.open
+    path, content, hashed, before, opened = (
+        tmp_path / "a",
+        bytes(range(256)) * 4096,
+        [],
+        [],
+        Path.open,
+    )
     chunks = parts_of(random_events(1_000), 10)
-    reader = replace(reader_of(path, *chunks), chunks=lambda: (before.append(sum(hashed)) or each for each in chunks))
+    reader = replace(
+        reader_of(path, *chunks),
+        chunks=lambda: (before.append(sum(hashed)) or each for each in chunks),
+    )
     path.write_bytes(content)
 
     class Watched(io.FileIO):
@@ -106,7 +136,9 @@ def test_a_recording_is_hashed_while_it_is_decoded_and_read_once(tmp_path, monke
             hashed.append(len(block := super().read(count)))
             return block
 
-    monkeypatch.setattr(Path, "open", lambda at, *args, **kw: Watched(at) if at == path else opened(at, *args, **kw))
+    monkeypatch.setattr(
+        Path, "open", lambda at, *args, **kw: Watched(at) if at == path else opened(at, *args, **kw)
+    )
     header = json.loads((pack(reader, tmp_path / "store") / "header.json").read_text())
     assert header["source"]["sha256"] == sha256(content)
     assert sum(hashed) == len(content) + 2 * files.SAMPLED  # read once, plus the samples
@@ -149,7 +181,9 @@ def test_what_cannot_be_packed_is_refused(tmp_path, t, size, message):
 
 
 def write_header(folder, **change):
-    (folder / "header.json").write_text(json.dumps(json.loads((folder / "header.json").read_text()) | change))
+    (folder / "header.json").write_text(
+        json.dumps(json.loads((folder / "header.json").read_text()) | change)
+    )
 
 
 def write_array(folder, name, place, value):
@@ -158,7 +192,11 @@ def write_array(folder, name, place, value):
     array.tofile(folder / name)
 
 
-LOST, TORN, HEADER = "is missing or truncated; pack", "do not match each other", r"header\.json: not a readable header"
+LOST, TORN, HEADER = (
+    "is missing or truncated; pack",
+    "do not match each other",
+    r"header\.json: not a readable header",
+)
 
 
 @pytest.mark.parametrize(
@@ -169,11 +207,19 @@ LOST, TORN, HEADER = "is missing or truncated; pack", "do not match each other",
         (lambda f: (f / "events.u32").write_bytes(b"abcd"), TORN),
         (lambda f: (f / "header.json").write_text("{"), HEADER),
         (lambda f: (f / "header.json").unlink(), HEADER),
-        (lambda f: write_header(f, version=2), f"{HEADER} of format version 3; pack the recording again"),
+        (
+            lambda f: write_header(f, version=2),
+            f"{HEADER} of format version 3; pack the recording again",
+        ),
         (lambda f: write_header(f, width="8"), HEADER),
         (lambda f: write_header(f, source=None), HEADER),
         *(
-            (lambda f, files=files: write_header(f, source={"name": "a", "sha256": "", "files": files}), HEADER)
+            (
+                lambda f, files=files: write_header(
+                    f, source={"name": "a", "sha256": "", "files": files}
+                ),
+                HEADER,
+            )
             for files in (None, 5, [["a"]], ["a"])
         ),
         *((lambda f, t=t: write_header(f, t_last=t), HEADER) for t in (-1, 10**30, 30_000 * 10**6)),
@@ -183,7 +229,8 @@ LOST, TORN, HEADER = "is missing or truncated; pack", "do not match each other",
         (lambda f: write_array(f, "index.i64", 0, 1), TORN),
         (lambda f: write_array(f, "index.i64", 3, 10**6), TORN),
         (lambda f: write_array(f, "index.i64", slice(1, 3), 0), TORN),
-        (lambda f: write_array(f, "index.i64", slice(3, 5), [8 * 10**18, -8 * 10**18]), TORN),  # overflows int64
+        # overflows int64
+        (lambda f: write_array(f, "index.i64", slice(3, 5), [8 * 10**18, -8 * 10**18]), TORN),
     ],
 )
 def test_a_damaged_store_is_refused(tmp_path, damage, message):
@@ -200,7 +247,10 @@ def test_damaged_words_are_refused_where_they_are_read(tmp_path, change):
     write_array(folder, "events.u32", 200, np.fromfile(folder / "events.u32", "<u4")[200] | change)
     stream = open_store(folder)
     assert len(stream.slice(0, at // 1000 * 1000).t)
-    for read in (lambda: stream.slice(at, at + 1), lambda: window_histograms(stream, [(0, 50_000)], 10)):
+    for read in (
+        lambda: stream.slice(at, at + 1),
+        lambda: window_histograms(stream, [(0, 50_000)], 10),
+    ):
         with pytest.raises(UserError, match="damaged"):
             read()
 
@@ -213,7 +263,9 @@ def test_open_stores_are_mapped_anew_so_that_open_files_are_bounded(tmp_path, mo
     assert store._mapped.cache_info().currsize == 2
 
 
-def test_a_complete_store_of_the_same_recording_stays_and_any_other_is_replaced(recording, tmp_path):
+def test_a_complete_store_of_the_same_recording_stays_and_any_other_is_replaced(
+    recording, tmp_path
+):
     path, wanted = recording
     before = (tmp_path / "whole" / "events.u32").stat().st_mtime_ns
     assert pack(open_reader(path), tmp_path / "whole") == tmp_path / "whole"
@@ -232,7 +284,9 @@ def fill_the_disk(path, folder, monkeypatch):
     full = OSError(errno.ENOSPC, "No space left on device")
     with monkeypatch.context() as patch:
         patch.setattr(packing.os, "fsync", Mock(side_effect=full))
-        with pytest.raises(UserError, match=r"No space left on device\); the events need about 80,000 bytes; free"):
+        with pytest.raises(
+            UserError, match=r"No space left on device\); the events need about 80,000 bytes; free"
+        ):
             pack(open_reader(path), folder)
 
 

@@ -1,7 +1,7 @@
 """Computations of the golden tests; the only golden file that uses names of the harness.
 
-A case is a function of the sample world and an empty folder that returns named numbers and texts. The expected values
-are in `data/`; renaming code changes this file, never the values.
+A case is a function of the sample world and an empty folder that returns named numbers and texts.
+The expected values are in `data/`; renaming code changes this file, never the values.
 """
 
 from __future__ import annotations
@@ -81,10 +81,14 @@ def watched_steps() -> Iterator[list[Values]]:
 
     def look(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         groups = optimizer.param_groups
-        gradients = [each.grad for group in groups for each in group["params"] if each.grad is not None]
+        gradients = [
+            each.grad for group in groups for each in group["params"] if each.grad is not None
+        ]
         steps.append(
             {
-                "grad_norm": math.sqrt(sum(each.double().square().sum().item() for each in gradients)),
+                "grad_norm": math.sqrt(
+                    sum(each.double().square().sum().item() for each in gradients)
+                ),
                 "numbers with a gradient": sum(each.numel() for each in gradients),
                 "learning rate": max(group["lr"] for group in groups),
                 "weight decay": max(group["weight_decay"] for group in groups),
@@ -103,18 +107,29 @@ def run(folder: Path, verb: str, *arguments: str, changes: Sequence[str] = ()) -
     told, where = StringIO(), ("--results", str(folder / "results"), "--runs", str(folder / "runs"))
     options = ("--profile", "sample", "--device", "cpu", "--threads", "1", "--seed", "0")
     changed = [part for change in changes for part in ("--set", change)]
-    with redirect_stdout(told), redirect_stderr(told), short_pretrainings(), watched_steps() as steps:
+    with (
+        redirect_stdout(told),
+        redirect_stderr(told),
+        short_pretrainings(),
+        watched_steps() as steps,
+    ):
         ended = main([verb, *arguments, *options, *changed, *where])
     assert ended == 0, told.getvalue()
-    records = [json.loads(path.read_text()) for path in (folder / "results" / "runs").glob("*.json")]
-    (record,) = (each for each in records if each["method"] in arguments or each["kind"] == "reference")
+    records = [
+        json.loads(path.read_text()) for path in (folder / "results" / "runs").glob("*.json")
+    ]
+    (record,) = (
+        each for each in records if each["method"] in arguments or each["kind"] == "reference"
+    )
     # Earlier steps are those of the upstream method.
     return record | {"steps": steps[-len(record["curve"]) :]}
 
 
-# With warm-up, the first step would not affect the second; clipped gradients would all have the same norm.
+# With warm-up, the first step would not affect the second; clipped gradients would all have the
+# same norm.
 TWO_STEPS = ("optimisation.steps=2", "optimisation.warmup_steps=0", "optimisation.clip.by=none")
-# Adam's first step moves each weight by the learning rate, and where the gradient is tiny, rounding decides the sign.
+# Adam's first step moves each weight by the learning rate, and where the gradient is tiny, rounding
+# decides the sign.
 # A small learning rate limits the effect on the second step.
 SLOW = "optimisation.peak_lr=1e-4"
 
@@ -122,7 +137,9 @@ SLOW = "optimisation.peak_lr=1e-4"
 def trained(record: Mapping[str, Any]) -> Values:
     """Losses and gradients of both steps, and the scores."""
     found: Values = {}
-    for number, (losses, given) in enumerate(zip(record["curve"], record["steps"], strict=True), start=1):
+    for number, (losses, given) in enumerate(
+        zip(record["curve"], record["steps"], strict=True), start=1
+    ):
         of_step = {name: value for name, value in losses.items() if name != "step"} | given
         found |= {f"{name}, step {number}": value for name, value in of_step.items()}
     return found | {f"score {name}": value for name, value in record["metrics"].items()}
@@ -138,7 +155,9 @@ def taught(method: str, world: Path, folder: Path) -> Values:
     """The same for a method with a teacher, which is trained for two steps."""
     PRETRAININGS["imagenet"](world, folder / "teacher")
     (weights,) = (folder / "teacher").rglob("backbone.safetensors")
-    return pretrained(method, DDD17, (IMAGES, f"objective.teacher_weights={weights}"), world, folder)
+    return pretrained(
+        method, DDD17, (IMAGES, f"objective.teacher_weights={weights}"), world, folder
+    )
 
 
 LANES, IMAGES = "batch_size=2", "batch_size=8"
@@ -166,12 +185,17 @@ def answer(folder: Path) -> Values:
     """Summary of the predictions of a run's saved network on a fixed histogram."""
     (path,) = (folder / "runs").glob("*/model.safetensors")
     with torch.no_grad():
-        said, _ = tespec.load(path, height=64, width=80).step(torch.from_numpy(some_counts(5, (1, 20, 64, 80))))
+        said, _ = tespec.load(path, height=64, width=80).step(
+            torch.from_numpy(some_counts(5, (1, 20, 64, 80)))
+        )
     if isinstance(said, torch.Tensor) and said.is_floating_point():
         return {"answer, mean depth": said.mean().item()}
     if isinstance(said, torch.Tensor):
         shares = torch.bincount(said.flatten(), minlength=11) / said.numel()
-        return {f"answer, share of class {number}": share for number, share in enumerate(shares.tolist())}
+        return {
+            f"answer, share of class {number}": share
+            for number, share in enumerate(shares.tolist())
+        }
     (boxes,) = said
     return {"answer, boxes": float(len(boxes.label)), "answer, mean side": float(boxes.size.mean())}
 
@@ -182,7 +206,8 @@ def some_counts(seed: int, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     return (rng.integers(1, 11, shape) * (rng.random(shape) < 0.1)).astype(np.uint8)
 
 
-# After two steps, all scores of a detector are below the usual threshold, so there would be no boxes to evaluate.
+# After two steps, all scores of a detector are below the usual threshold, so there would be no
+# boxes to evaluate.
 ALL_BOXES = {"gen1": ("head.score_threshold=0.0",), "1mpx": ("head.score_threshold=0.0",)}
 
 
@@ -194,14 +219,18 @@ def finetuned(task: str, arch: str, method: str, world: Path, folder: Path) -> V
 
 
 FINETUNINGS: dict[str, Case] = {
-    f"{task}, {arch}": partial(finetuned, task, arch, "scratch") for task, arch in product(TASKS, ARCHITECTURES)
+    f"{task}, {arch}": partial(finetuned, task, arch, "scratch")
+    for task, arch in product(TASKS, ARCHITECTURES)
 } | {"gen1, rvt": partial(finetuned, "gen1", "recurrent", "rvt")}
 
 
 def prior(task: str, world: Path, folder: Path) -> Values:
     """Scores of the label prior, which cover labels and evaluation without a network."""
     record = run(folder, "run", "--reference", "prior", "--task", task, "--data", str(world / task))
-    return {**record["metrics"], **{f"class {name}": value for name, value in record["classes"].items()}}
+    return {
+        **record["metrics"],
+        **{f"class {name}": value for name, value in record["classes"].items()},
+    }
 
 
 # Features.
@@ -253,7 +282,11 @@ FEATURES: dict[str, Case] = {
 def scored(scorer: Any) -> Values:
     """All scores of a scorer: overall, per class, per recording and per group."""
     overall = scorer.overall()
-    parts = {f"{name}, ": each for kind in ("recording", "group") for name, each in scorer.by(kind).items()}
+    parts = {
+        f"{name}, ": each
+        for kind in ("recording", "group")
+        for name, each in scorer.by(kind).items()
+    }
     found = {
         f"{part}{name}": value
         for part, each in {"": overall, **parts}.items()
@@ -297,7 +330,9 @@ def segmentation_scores(world: Path, folder: Path) -> Values:
         labels = rng.integers(0, 10, (20, 30))
         predicted = np.where(rng.random((20, 30)) < 0.6, labels, rng.integers(0, 11, (20, 30)))
         labels = np.where(rng.random((20, 30)) < 0.1, 255, labels)
-        scorer.update(predicted, labels, f"recording {frame % 2}", ("moving",) if frame < 3 else ("standing",))
+        scorer.update(
+            predicted, labels, f"recording {frame % 2}", ("moving",) if frame < 3 else ("standing",)
+        )
     return scored(scorer)
 
 
@@ -309,8 +344,12 @@ def depth_scores(world: Path, folder: Path) -> Values:
         truth = np.exp(rng.random((20, 30)) * 5).astype(np.float32)  # 1 to 148 m
         truth[rng.random((20, 30)) < 0.2] = np.nan
         truth[:] = np.nan if frame == 4 else truth
-        predicted = (np.exp(rng.random((20, 30)) * 5) * 0.3 + np.nan_to_num(truth, nan=9) * 0.7).astype(np.float32)
-        scorer.update(predicted, truth, f"recording {frame % 3}", ("moving",) if frame % 2 else ("standing",))
+        predicted = (
+            np.exp(rng.random((20, 30)) * 5) * 0.3 + np.nan_to_num(truth, nan=9) * 0.7
+        ).astype(np.float32)
+        scorer.update(
+            predicted, truth, f"recording {frame % 3}", ("moving",) if frame % 2 else ("standing",)
+        )
     return scored(scorer)
 
 
@@ -326,7 +365,10 @@ def some_events(seed: int, count: int = 20_000) -> tuple[NDArray[Any], ...]:
     """x, y, t, p of events on 48 x 64 px over 0.1 s, at a rising rate, many of them on a few pixels."""
     rng = np.random.default_rng(seed)
     t = np.sort((np.sqrt(rng.random(count)) * 100_000).astype(np.int64))
-    x, y = (np.where(rng.random(count) < 0.3, rng.integers(0, 4, count), rng.integers(0, n, count)) for n in (64, 48))
+    x, y = (
+        np.where(rng.random(count) < 0.3, rng.integers(0, 4, count), rng.integers(0, n, count))
+        for n in (64, 48)
+    )
     return x, y, t, rng.integers(0, 2, count)
 
 
@@ -335,21 +377,35 @@ def histograms(world: Path, folder: Path) -> Values:
     x, y, t, p = some_events(21)
     found = {}
     for rule in ("edges", "rvt"):
-        for start, end in ((0, 50_000), (13_001, 63_004), (200_000, 250_000), (0, int(t[9000])), (0, int(t[9000]) + 1)):
-            counts = event_histogram(x, y, t, p, t_start=start, t_end=end, bins=10, height=48, width=64, rule=rule)
-            found |= {f"{rule}, {start} to {end} us": sha256(counts), f"{rule}, {start}, sum": int(counts.sum())}
+        for start, end in (
+            (0, 50_000),
+            (13_001, 63_004),
+            (200_000, 250_000),
+            (0, int(t[9000])),
+            (0, int(t[9000]) + 1),
+        ):
+            counts = event_histogram(
+                x, y, t, p, t_start=start, t_end=end, bins=10, height=48, width=64, rule=rule
+            )
+            found |= {
+                f"{rule}, {start} to {end} us": sha256(counts),
+                f"{rule}, {start}, sum": int(counts.sum()),
+            }
     return found
 
 
 def intensity(world: Path, folder: Path) -> Values:
     """Intensity video of six segments, estimated in two parts."""
     counts = [
-        event_histogram(*some_events(seed), t_start=0, t_end=100_000, bins=10, height=48, width=64) for seed in range(6)
+        event_histogram(*some_events(seed), t_start=0, t_end=100_000, bins=10, height=48, width=64)
+        for seed in range(6)
     ]
     sequence = torch.from_numpy(np.stack(counts)[None])
     first, state = estimate_intensity(sequence[:, :2], norm_events=3000.0)
     video, state = estimate_intensity(sequence[:, 2:], state, norm_events=3000.0)
-    return statistics(torch.cat([first, video], 1), "video, N 3000.0") | statistics(state, "state, N 3000.0")
+    return statistics(torch.cat([first, video], 1), "video, N 3000.0") | statistics(
+        state, "state, N 3000.0"
+    )
 
 
 RECORDINGS: dict[str, str | Path] = {
@@ -367,8 +423,13 @@ def packed(path: str | Path, world: Path, folder: Path) -> Values:
     """Hashes of the packed events of a recording, all of them and a slice of 50 ms."""
     stream = open_events(world / path)
     middle = (stream.t_first + stream.t_last) // 2
-    found: Values = {name: getattr(stream, name) for name in ("height", "width", "count", "t_first", "t_last")}
-    for part, ends in {"all": (stream.t_first, stream.t_last + 1), "50 ms": (middle, middle + 50_000)}.items():
+    found: Values = {
+        name: getattr(stream, name) for name in ("height", "width", "count", "t_first", "t_last")
+    }
+    for part, ends in {
+        "all": (stream.t_first, stream.t_last + 1),
+        "50 ms": (middle, middle + 50_000),
+    }.items():
         kinds = (np.int16, np.int16, np.int64, np.uint8)
         for name, kind, values in zip("xytp", kinds, stream.slice(*ends), strict=True):
             found[f"{part}, {name}"] = sha256(np.asarray(values, kind))
@@ -393,18 +454,33 @@ def lanes(world: Path, folder: Path) -> Values:
     """Slots of eight lanes over nine recordings: streams, mixed with random clips, and clips that end at labels."""
     lengths, found = (40, 7, 33, 12, 90, 3, 25, 61, 18), {}
     labels = tuple(np.arange(2, length, 3) for length in lengths)
-    for name, share, ends in (("streams", 0.0, None), ("mixed", 0.5, None), ("labels", 1.0, labels)):
+    for name, share, ends in (
+        ("streams", 0.0, None),
+        ("mixed", 0.5, None),
+        ("labels", 1.0, labels),
+    ):
         played = Lanes(lengths, 5, 8, 3, share, ends)
-        slots = np.array([[played.slot(lane, step) for lane in range(8)] for step in range(60)], np.int64)
-        for column, values in zip(("recording", "first", "play", "fresh"), np.moveaxis(slots, 2, 0), strict=True):
-            found |= {f"{name}, {column}": sha256(values), f"{name}, {column}, step 30": str(values[30].tolist())}
+        slots = np.array(
+            [[played.slot(lane, step) for lane in range(8)] for step in range(60)], np.int64
+        )
+        for column, values in zip(
+            ("recording", "first", "play", "fresh"), np.moveaxis(slots, 2, 0), strict=True
+        ):
+            found |= {
+                f"{name}, {column}": sha256(values),
+                f"{name}, {column}, step 30": str(values[30].tolist()),
+            }
     return found
 
 
 def labelled_batches(task: str, arch: str, world: Path, folder: Path) -> Values:
     """Batches of a fine-tuning with random flips and zooms."""
     zoom = 0.0 if task == "mvsec" else 1.0
-    changes = (LANES, f"augmentation.zoom={zoom}", *(("segments=3",) if arch == "recurrent" else ()))
+    changes = (
+        LANES,
+        f"augmentation.zoom={zoom}",
+        *(("segments=3",) if arch == "recurrent" else ()),
+    )
     settings = settings_of(Data(world / task, "sample"), task, arch, "sample", changes)
     return batch_values(build_task(settings, world / task).steps(3))
 
@@ -443,7 +519,11 @@ def settings_values(settings: Finetuning | Pretraining) -> Values:
     steps = dict.fromkeys((0, 1, warm // 2, warm, (warm + last) // 2, last))
     rates = {f"learning rate, step {step}": learning_rate(optimisation, step) for step in steps}
     decays = {f"weight decay, step {step}": weight_decay(optimisation, step) for step in steps}
-    facts = {key: value for key, value in flattened(as_facts(settings)).items() if not {*PROSE} & {*key.split(".")}}
+    facts = {
+        key: value
+        for key, value in flattened(as_facts(settings)).items()
+        if not {*PROSE} & {*key.split(".")}
+    }
     lists = {key: json.dumps(value) for key, value in facts.items() if isinstance(value, list)}
     return {key: value for key, value in facts.items() if value != {}} | lists | rates | decays
 
@@ -469,16 +549,32 @@ SETTINGS: dict[str, Case] = {
 
 # Tables, stored as CSV files.
 
-PUBLISHED = ("table", "method", "mark", "variant", "arch", "backbone", "task", "label_fraction", "frozen", "metric")
+PUBLISHED = (
+    "table",
+    "method",
+    "mark",
+    "variant",
+    "arch",
+    "backbone",
+    "task",
+    "label_fraction",
+    "frozen",
+    "metric",
+)
 
 
 def plan(name: str, world: Path, folder: Path) -> pd.DataFrame:
     """Runs of a plan, including the pre-trainings that others start from."""
     rows = [
-        {field: getattr(job, field) for field in ("kind", "method", "task", "arch", "seed", "split")}
+        {
+            field: getattr(job, field)
+            for field in ("kind", "method", "task", "arch", "seed", "split")
+        }
         | {
             "overrides": " ".join((*job.set, *filter(None, [job.backbone])) if job.arch else ()),
-            "pretraining_overrides": " ".join(job.upstream.set if job.upstream else () if job.arch else job.set),
+            "pretraining_overrides": " ".join(
+                job.upstream.set if job.upstream else () if job.arch else job.set
+            ),
             "pretraining_seed": job.upstream.seed if job.upstream else "",
             "ablations": " ".join(job.ablations),
         }
@@ -492,10 +588,13 @@ def tables(world: Path, folder: Path) -> pd.DataFrame:
     told = StringIO()
     (folder / "results").mkdir()
     with redirect_stdout(told), redirect_stderr(told):
-        ended = main(["tables", "--results", str(folder / "results"), "--out", str(folder / "tables")])
+        ended = main(
+            ["tables", "--results", str(folder / "results"), "--out", str(folder / "tables")]
+        )
     assert ended == 0, told.getvalue()
     every = [
-        pd.read_csv(path, keep_default_na=False, na_values=[""]) for path in (folder / "tables").glob("*_long.csv")
+        pd.read_csv(path, keep_default_na=False, na_values=[""])
+        for path in (folder / "tables").glob("*_long.csv")
     ]
     paper = pd.concat(every)
     paper[[*PUBLISHED]] = paper[[*PUBLISHED]].astype(str).replace("nan", "")

@@ -25,15 +25,17 @@ SHOWN = 12  # changed values listed in a failure
 SAID = "a moved golden value is a mistake or a decision with a line in CHANGELOG.md; regenerate with `make golden`"
 
 
-# Relative and absolute tolerance of floats by family/case/name; the first match counts, other values are exact.
+# Relative and absolute tolerance of floats by family/case/name; the first match counts, other
+# values are exact.
 # Vector instructions and the number of threads change the order of sums, hence the last digits.
 TOLERANCES: Sequence[tuple[str, float, float]] = (
     ("metrics/*", 1e-6, 1e-9),
     ("settings/*", 1e-7, 0.0),
     ("events/intensity*", 1e-4, 1e-5),
     ("features/*", 1e-3, 1e-4),
-    # After two steps, rounding decides which pixels and boxes count; in points. Detectors score near 0, so this only
-    # checks that boxes reach the scorer; the scores of the label prior check more.
+    # After two steps, rounding decides which pixels and boxes count; in points. Detectors score
+    # near 0, so this only checks that boxes reach the scorer; the scores of the label prior check
+    # more.
     ("finetuning/[dg1]*/score *", 0.0, 0.5),
     ("finetuning/mvsec*/score *", 1e-2, 0.0),
     ("*/answer, share *", 0.0, 0.01),
@@ -42,7 +44,8 @@ TOLERANCES: Sequence[tuple[str, float, float]] = (
     ("pretraining/tespec, objective cpc/*", 1e-2, 0.0),
     ("pretraining/ecdp/*", 5e-3, 0.0),
     ("pretraining/cm3ae/score *", 5e-3, 0.0),  # differ by 3e-3 without vector instructions
-    # After one step of Adam, the signs of the smallest gradients count; without vector instructions it differs by 9e-3.
+    # After one step of Adam, the signs of the smallest gradients count; without vector instructions
+    # it differs by 9e-3.
     ("finetuning/dsec*/grad_norm, step 2", 2e-2, 0.0),
     ("*/grad_norm*", 2e-3, 0.0),
     ("*", 1e-3, 1e-6),
@@ -54,7 +57,9 @@ def tolerance(name: str) -> tuple[float, float]:
     return next((rtol, atol) for pattern, rtol, atol in TOLERANCES if fnmatch(name, pattern))
 
 
-@pytest.mark.parametrize(("family", "case"), [(family, case) for family, cases in FAMILIES.items() for case in cases])
+@pytest.mark.parametrize(
+    ("family", "case"), [(family, case) for family, cases in FAMILIES.items() for case in cases]
+)
 def test_golden(tiny_world: Path, tmp_path: Path, family: str, case: str) -> None:
     found = FAMILIES[family][case](tiny_world, tmp_path)
     if isinstance(found, pd.DataFrame):
@@ -73,7 +78,9 @@ def test_golden(tiny_world: Path, tmp_path: Path, family: str, case: str) -> Non
     moved = moved_values(f"{family}/{case}", stored, new)
     more = f"\n... and {len(moved) - SHOWN} more" if len(moved) > SHOWN else ""
     if moved:
-        pytest.fail(f"{path.name}, {case}: {SAID}\n" + "\n".join(moved[:SHOWN]) + more, pytrace=False)
+        pytest.fail(
+            f"{path.name}, {case}: {SAID}\n" + "\n".join(moved[:SHOWN]) + more, pytrace=False
+        )
 
 
 def plain(value: Any) -> Any:
@@ -103,7 +110,10 @@ def moved_values(where: str, stored: Values, found: Values) -> list[str]:
         old, (rtol, atol) = stored[name], tolerance(f"{where}/{name}")
         inexact = isinstance(old, float) and isinstance(new, (int, float))
         if not (math.isclose(old, new, rel_tol=rtol, abs_tol=atol) if inexact else old == new):
-            lines.append(f"{name}: was {old!r}, now {new!r}" + (f" (tolerance {rtol:g}, {atol:g})" if inexact else ""))
+            lines.append(
+                f"{name}: was {old!r}, now {new!r}"
+                + (f" (tolerance {rtol:g}, {atol:g})" if inexact else "")
+            )
     return lines
 
 

@@ -17,7 +17,16 @@ from tespec.core.boxes import make_boxes
 from tespec.core.config import as_facts, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import Binning, HistogramSpec
-from tespec.inference import ROWS, Prediction, TrainedNetwork, draw, find, load_trained, predict, run_inference
+from tespec.inference import (
+    ROWS,
+    Prediction,
+    TrainedNetwork,
+    draw,
+    find,
+    load_trained,
+    predict,
+    run_inference,
+)
 from tespec.models import build_backbone
 from tespec.models.backbone import reset
 from tespec.models.layers import padded_size
@@ -30,7 +39,8 @@ from tespec.weights.load import histograms_of
 
 BIAS = "head.conv_seg.bias"
 RECORDING = Path(__file__).parents[1] / "data" / "davis.aedat4"
-HALVED = ["downsample.to_width=48", "segments=3", "batch_size=2"]  # the tiny world's sensors are 96 px wide
+# the tiny world's sensors are 96 px wide
+HALVED = ["downsample.to_width=48", "segments=3", "batch_size=2"]
 CPU = torch.device("cpu")
 
 
@@ -42,7 +52,9 @@ def written(world, folder, name, arch="recurrent"):
     torch.manual_seed(0)
     model = task.model().eval()
     path = folder / "model.safetensors"
-    write_weights(path, model.state_dict(), as_facts(settings) | {"histograms": asdict(task.histogram_spec)})
+    write_weights(
+        path, model.state_dict(), as_facts(settings) | {"histograms": asdict(task.histogram_spec)}
+    )
     return path, model, task
 
 
@@ -72,10 +84,22 @@ def test_files_that_are_not_whole_are_refused(tiny_world, tmp_path):
     other = tmp_path / "other.safetensors"
     for change, message in (
         (lambda t, _: t.pop("head.conv_seg.weight"), "head.conv_seg.weight is missing"),
-        (lambda t, _: t.update({BIAS: torch.zeros(9)}), r"conv_seg.bias has shape \(9,\), but this model needs \(6,\)"),
-        (lambda _, r: r.pop("histograms"), "does not say how events become histograms; use weights that this version"),
-        (lambda _, r: r["histograms"].pop("reset"), "recipe: setting 'histograms.reset' is missing"),
-        (lambda _, r: r["histograms"].update(size=[10**6, 1]), "histograms.size: .* is not allowed"),
+        (
+            lambda t, _: t.update({BIAS: torch.zeros(9)}),
+            r"conv_seg.bias has shape \(9,\), but this model needs \(6,\)",
+        ),
+        (
+            lambda _, r: r.pop("histograms"),
+            "does not say how events become histograms; use weights that this version",
+        ),
+        (
+            lambda _, r: r["histograms"].pop("reset"),
+            "recipe: setting 'histograms.reset' is missing",
+        ),
+        (
+            lambda _, r: r["histograms"].update(size=[10**6, 1]),
+            "histograms.size: .* is not allowed",
+        ),
         (lambda _, r: r.update(kind="counting"), "kind: unknown task .counting."),
         (lambda _, r: r["head"].update(channels=10**9), "head.channels: 1000000000 is not allowed"),
     ):
@@ -93,7 +117,12 @@ def write_backbone(folder, settings, size, changes):
     """Save a backbone with random weights as a pre-training does; `changes` of its histograms, None: without them."""
     torch.manual_seed(0)
     backbone = build_backbone("micro", True, 10, padded_size(*size))
-    facts = as_facts(settings) | {"width": "micro", "recurrent": True, "in_channels": 20, "sensor": list(size)}
+    facts = as_facts(settings) | {
+        "width": "micro",
+        "recurrent": True,
+        "in_channels": 20,
+        "sensor": list(size),
+    }
     if changes is not None:
         facts["histograms"] = asdict(HistogramSpec.of(settings, size, settings.window_ms)) | changes
     write_weights(folder / "backbone.safetensors", backbone.state_dict(), facts)
@@ -114,7 +143,8 @@ def test_features_are_those_of_the_trainings_batches(tiny_world, tmp_path, chang
         features, state = backbone(batch["histograms"], reset(state, batch["fresh"]))
         expected += list(zip(*(stage[0] for stage in features), strict=True))
     played = [features for _, features in tespec.stream(recording.path, path)]
-    assert 20 < len(expected) <= len(played) == len(recording)  # the batches leave out an incomplete last chunk
+    # the batches leave out an incomplete last chunk
+    assert 20 < len(expected) <= len(played) == len(recording)
     torch.testing.assert_close(played[: len(expected)], expected, rtol=1e-4, atol=1e-5)
 
 
@@ -128,27 +158,54 @@ def test_a_network_is_built_again_for_the_recordings_sensor(tiny_world, tmp_path
     loaded = tespec.load(path)
     backbone = getattr(loaded, "backbone", loaded)
     size = backbone.img_size
-    by_path, given = ([output for _, output in tespec.stream(RECORDING, network)] for network in (path, loaded))
+    by_path, given = (
+        [output for _, output in tespec.stream(RECORDING, network)] for network in (path, loaded)
+    )
     assert len(given) >= 2
     for one, other in zip(by_path, given, strict=True):
         for part, same in zip(one, other, strict=True):
             np.testing.assert_array_equal(part, same)
     if name == "backbone":
-        assert [stage.shape[1:] for stage in given[0]] == [(288 // side, 352 // side) for side in (4, 8, 16, 32)]
+        assert [stage.shape[1:] for stage in given[0]] == [
+            (288 // side, 352 // side) for side in (4, 8, 16, 32)
+        ]
         assert not any(stage.requires_grad for stage in given[0])
     elif name != "gen1":
         assert given[0].shape == (260, 346)
     larger = tespec.load(path, height=264, width=320)
-    assert (backbone.img_size, getattr(larger, "backbone", larger).img_size) == (size, padded_size(264, 320))
+    assert (backbone.img_size, getattr(larger, "backbone", larger).img_size) == (
+        size,
+        padded_size(264, 320),
+    )
     for one, other in zip(larger.parameters(), loaded.parameters(), strict=True):
         assert torch.equal(one, other) or one.shape != other.shape  # position biases are resized
 
 
 MISTAKES = [
-    (None, "", {}, r"does not say how events become histograms; use weights that this version trained on events"),
-    ({"bins": 5}, "", {}, r"its histograms have 5 bins, but its network takes 10; use the unmodified file"),
-    ({"rule": "sum"}, "", {}, r"histograms\.rule: 'sum' is not allowed; it should be 'edges' or 'rvt'"),
-    ({}, "", {"data": "1mpx"}, r"contains no network with a task head; use a model\.safetensors of"),
+    (
+        None,
+        "",
+        {},
+        r"does not say how events become histograms; use weights that this version trained on events",
+    ),
+    (
+        {"bins": 5},
+        "",
+        {},
+        r"its histograms have 5 bins, but its network takes 10; use the unmodified file",
+    ),
+    (
+        {"rule": "sum"},
+        "",
+        {},
+        r"histograms\.rule: 'sum' is not allowed; it should be 'edges' or 'rvt'",
+    ),
+    (
+        {},
+        "",
+        {"data": "1mpx"},
+        r"contains no network with a task head; use a model\.safetensors of",
+    ),
     ({}, "1mpx", {}, r"1mpx: contains 3 recordings; choose one of them"),
     ({}, "", {"height": 2, "width": 2}, r"davis\.aedat4: "),
 ]
@@ -157,7 +214,9 @@ MISTAKES = [
 def test_mistakes_are_told_before_anything_is_computed(tiny_world, tmp_path):
     for height, width in ((0, 64), (64, -5), (20.5, 64), (64, 10**7), ("64", 64), (260, None)):
         for call in (tespec.load, partial(tespec.stream, "any.raw")):
-            with pytest.raises(UserError, match=r"height=.*, width=.*: not a size in px; set both, from 1 to 2048"):
+            with pytest.raises(
+                UserError, match=r"height=.*, width=.*: not a size in px; set both, from 1 to 2048"
+            ):
                 call("any.safetensors", height=height, width=width)
     for changes, recording, options, message in MISTAKES:
         path = write_backbone(tmp_path, pretraining_settings("tespec", "tiny"), (64, 96), changes)
@@ -168,7 +227,9 @@ def test_mistakes_are_told_before_anything_is_computed(tiny_world, tmp_path):
 
 
 def test_a_recording_shorter_than_a_window_is_one_window(tmp_path):
-    path = write_backbone(tmp_path, pretraining_settings("tespec", "tiny"), (64, 96), {"window_ms": 1000.0})
+    path = write_backbone(
+        tmp_path, pretraining_settings("tespec", "tiny"), (64, 96), {"window_ms": 1000.0}
+    )
     network = tespec.load(path)
     opened = find(str(RECORDING), histograms_of(network.recipe, path), None, None)
     first = opened.stream.t_first
@@ -191,8 +252,12 @@ def test_a_recording_of_the_data_is_played_in_its_scored_windows_and_alone_in_wi
     assert len(moments) == 5
     for label, moment in enumerate(moments, start=3):
         np.testing.assert_array_equal(moment.truth, recording.labels[label])
-        np.testing.assert_array_equal(moment.histogram, recording.histograms(label, 1, Binning(10, "edges"))[0])
-        assert moment.seconds == pytest.approx((recording.label_times[label] - recording.windows[0, 0]) / 1e6)
+        np.testing.assert_array_equal(
+            moment.histogram, recording.histograms(label, 1, Binning(10, "edges"))[0]
+        )
+        assert moment.seconds == pytest.approx(
+            (recording.label_times[label] - recording.windows[0, 0]) / 1e6
+        )
     alone = find(str(recording.path), network.spec, network.settings, None)
     assert set(np.diff(alone.windows).ravel().tolist()) == {length * 1000}
     times = [time for time, _ in tespec.stream(recording.path, path)]
@@ -201,10 +266,14 @@ def test_a_recording_of_the_data_is_played_in_its_scored_windows_and_alone_in_wi
 
 
 @pytest.mark.parametrize("name", ["gen1", "mvsec"])
-def test_predictions_are_drawn_and_the_network_is_built_once(tiny_world, tmp_path, monkeypatch, name):
+def test_predictions_are_drawn_and_the_network_is_built_once(
+    tiny_world, tmp_path, monkeypatch, name
+):
     path, _, task = written(tiny_world, tmp_path, name)
     built, build = [], inference.fresh_backbone
-    monkeypatch.setattr(inference, "fresh_backbone", lambda *arguments: built.append(1) or build(*arguments))
+    monkeypatch.setattr(
+        inference, "fresh_backbone", lambda *arguments: built.append(1) or build(*arguments)
+    )
     options = {"root": tiny_world / name, "clip": (0.0, 0.6)}
     windows, labelled, drawn = predict(path, task.scored[0].name, tmp_path / "out", CPU, **options)
     assert windows > ROWS
@@ -219,7 +288,11 @@ def test_predictions_are_drawn_and_the_network_is_built_once(tiny_world, tmp_pat
 NOT_PREDICTED = [
     ("dir99", {}, r"^dir99: no such recording; use a path, or one of dir2"),
     ("no/such.raw", {}, r"^no/such.raw: no such recording; use a path, or one of dir2"),
-    ("dir0", {"clip": (50, 60)}, r"no window ends between 50 and 60 s; the recording lasts .* s; choose"),
+    (
+        "dir0",
+        {"clip": (50, 60)},
+        r"no window ends between 50 and 60 s; the recording lasts .* s; choose",
+    ),
     (str(RECORDING), {"sensor_px": "2x2"}, r"davis\.aedat4: "),
     (str(RECORDING), {"sensor_px": "wide"}, r"give WIDTHxHEIGHT in px"),
     (str(RECORDING.parent), {}, r"contains \d recordings; choose one of them"),
@@ -236,10 +309,14 @@ def test_mistakes_are_named_and_nothing_is_written(tiny_world, tmp_path):
 
 def test_boxes_of_low_scores_are_not_drawn(tiny_world, tmp_path):
     path, _, _ = written(tiny_world, tmp_path, "gen1")
-    boxes = make_boxes(np.array([[1, 1, 5, 5], [2, 2, 8, 8]]), np.array([0, 1]), np.array([0.9, 0.2]))
+    boxes = make_boxes(
+        np.array([[1, 1, 5, 5], [2, 2, 8, 8]]), np.array([0, 1]), np.array([0.9, 0.2])
+    )
     shown = Prediction(2.0, 50.0, np.ones((20, 32, 32), np.uint8), boxes, None)
     seen = []
-    network = load_trained(path)._replace(task=SimpleNamespace(draw=lambda axis, label: seen.append(label)))
+    network = load_trained(path)._replace(
+        task=SimpleNamespace(draw=lambda axis, label: seen.append(label))
+    )
     draw([shown], network, False)
     assert [label.label.tolist() for label in seen] == [[0]]
 
@@ -247,10 +324,14 @@ def test_boxes_of_low_scores_are_not_drawn(tiny_world, tmp_path):
 def test_colours_of_depth_span_the_range_of_the_head_in_every_panel():
     known = np.full((32, 32), np.nan, np.float32)
     known[:16] = 5.0
-    shown = Prediction(2.0, 50.0, np.ones((20, 32, 32), np.uint8), np.full((32, 32), 90.0, np.float32), known)
+    shown = Prediction(
+        2.0, 50.0, np.ones((20, 32, 32), np.uint8), np.full((32, 32), 90.0, np.float32), known
+    )
     settings = SimpleNamespace(head={"min_depth": 3.0, "max_depth": 40.0}, classes=())
     figure = draw([shown], TrainedNetwork(None, Task, settings, None), True)
     images = [axis.images[-1] for axis in figure.axes if axis.get_title() != "events"]
-    assert [image.get_clim() for image in images if image.get_label() == "depth in m"] == [(3.0, 40.0)] * 2
+    assert [image.get_clim() for image in images if image.get_label() == "depth in m"] == [
+        (3.0, 40.0)
+    ] * 2
     (bar,) = [bar for axis in figure.axes for bar in axis.child_axes]
     assert (bar.get_yticks()[0], bar.get_yticks()[-1], bar.get_ylabel()) == (3, 40, "depth in m")

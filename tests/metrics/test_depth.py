@@ -9,7 +9,9 @@ from tespec.metrics import partial_means
 from tespec.metrics.depth import NAMES, DepthScorer
 
 SIZE = (4, 5)
-DEPTHS = st.one_of(st.floats(0.1, 120), st.sampled_from([np.nan, np.inf, 0.0, -1.0, 1.978, 10.0, 20.0, 30.0, 80.0]))
+DEPTHS = st.one_of(
+    st.floats(0.1, 120), st.sampled_from([np.nan, np.inf, 0.0, -1.0, 1.978, 10.0, 20.0, 30.0, 80.0])
+)
 TRUTHS = st_numpy.arrays(np.float64, (4, *SIZE), elements=DEPTHS)
 PREDICTIONS = st_numpy.arrays(np.float64, (4, *SIZE), elements=st.floats(0.01, 300))
 RECORDINGS = ("outdoor_day1", "outdoor_day1", "outdoor_night1", "outdoor_day1")
@@ -18,7 +20,9 @@ GROUPS = (("moving",), ("standing",), ("moving", "night"), ("moving",))
 
 def plain_errors(predicted, truth):
     """Errors of a frame, computed over its valid pixels; None without any."""
-    pairs = [(t, p) for t, p in zip(truth.ravel(), predicted.ravel(), strict=True) if 1.978 <= t <= 80]
+    pairs = [
+        (t, p) for t, p in zip(truth.ravel(), predicted.ravel(), strict=True) if 1.978 <= t <= 80
+    ]
     if not pairs:
         return None
     ratios = [max(t / p, p / t) for t, p in pairs]
@@ -36,7 +40,10 @@ def plain_errors(predicted, truth):
 def plain_mean(frames):
     """Mean of each error over the frames that have it."""
     frames = [frame for frame in frames if frame is not None]
-    return {n: np.mean([f[n] for f in frames if n in f]) for n in {name for frame in frames for name in frame}}
+    return {
+        n: np.mean([f[n] for f in frames if n in f])
+        for n in {name for frame in frames for name in frame}
+    }
 
 
 def scorer_of(predicted, truth, numbers=range(4)):
@@ -56,9 +63,14 @@ def test_scores_are_those_of_the_plain_definition(predicted, truth):
         return
     recordings, groups = scorer.by("recording"), scorer.by("group")
     for scores, names in ((recordings, [{name} for name in RECORDINGS]), (groups, GROUPS)):
-        own = {n: [f for f, each in zip(frames, names, strict=True) if n in each] for n in set().union(*names)}
+        own = {
+            n: [f for f, each in zip(frames, names, strict=True) if n in each]
+            for n in set().union(*names)
+        }
         assert {name: each.metrics() for name, each in scores.items()} == {
-            name: pytest.approx(plain_mean(each), abs=1e-6) for name, each in own.items() if any(each)
+            name: pytest.approx(plain_mean(each), abs=1e-6)
+            for name, each in own.items()
+            if any(each)
         }
     expected = plain_mean([each.metrics() for each in recordings.values()])
     assert scorer.overall().metrics() == pytest.approx(expected, abs=1e-6)
@@ -70,19 +82,27 @@ def test_scores_are_those_of_the_plain_definition(predicted, truth):
 def test_frames_shared_out_in_any_way_give_the_same_scores(predicted, truth, order, cut):
     truth[0, 0, 0] = 10
     whole, merged = scorer_of(predicted, truth), DepthScorer()
-    merged.merge(scorer_of(predicted, truth, numbers).state() for numbers in (order[:cut], order[cut:]))
+    merged.merge(
+        scorer_of(predicted, truth, numbers).state() for numbers in (order[:cut], order[cut:])
+    )
     assert (merged.overall(), merged.definition()) == (whole.overall(), whole.definition())
-    assert [merged.by(kind) for kind in ("recording", "group")] == [whole.by(kind) for kind in ("recording", "group")]
+    assert [merged.by(kind) for kind in ("recording", "group")] == [
+        whole.by(kind) for kind in ("recording", "group")
+    ]
 
 
 def test_the_range_of_depths_that_count_is_given_and_said():
     scorer = DepthScorer(min_depth=2.0, max_depth=80.0)
     scorer.update(np.array([[3.0, 4.0]]), np.array([[1.99, 80.5]]), "b")
-    with pytest.raises(UserError, match=r"depth scores: none of 1 frames has depth from 2 to 80 m; evaluate"):
+    with pytest.raises(
+        UserError, match=r"depth scores: none of 1 frames has depth from 2 to 80 m; evaluate"
+    ):
         scorer.overall()
     scorer.update(np.array([[3.0, 82, 50]]), np.array([[2.0, 80, 80.01]]), "a")
     assert scorer.overall().metrics()["abs"] == pytest.approx(1.5)
-    assert scorer.definition().endswith("; valid: true depth from 2 to 80 m; 1 frames scored, 1 skipped")
+    assert scorer.definition().endswith(
+        "; valid: true depth from 2 to 80 m; 1 frames scored, 1 skipped"
+    )
 
 
 def test_means_over_fewer_recordings_or_frames_are_counted():
@@ -108,7 +128,11 @@ def test_means_over_fewer_recordings_or_frames_are_counted():
         (np.full(SIZE, np.nan), np.full(SIZE, 10.0), "must be finite and positive"),
         (np.full(SIZE, np.inf), np.full(SIZE, np.nan), "must be finite and positive"),
         (np.zeros(SIZE), np.full(SIZE, 10.0), "must be finite and positive"),
-        (np.ones(SIZE), np.ones((5, 4)), r"predictions \(4, 5\) and depths \(5, 4\) are not \(H, W\) images"),
+        (
+            np.ones(SIZE),
+            np.ones((5, 4)),
+            r"predictions \(4, 5\) and depths \(5, 4\) are not \(H, W\) images",
+        ),
         (np.ones((1, *SIZE)), np.ones((1, *SIZE)), "images of equal size"),
     ],
 )

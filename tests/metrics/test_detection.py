@@ -53,7 +53,10 @@ def random_frames(seed, count, classes=3, most=15):
     made = []
     for number in range(1, count + 1):
         predicted, truth = (random_boxes(rng, rng.integers(limit), classes) for limit in (most, 6))
-        recording, groups = f"recording {rng.integers(3)}", ("moving",) if rng.random() < 0.5 else ("standing", "night")
+        recording, groups = (
+            f"recording {rng.integers(3)}",
+            ("moving",) if rng.random() < 0.5 else ("standing", "night"),
+        )
         made.append(Frame(predicted, truth, recording, number, groups))
     made[0] = made[0]._replace(truth=random_boxes(rng, 3, classes))
     return sorted(made, key=lambda frame: (frame.recording, frame.time_us))
@@ -70,35 +73,49 @@ def by_pycocotools(frames, classes):
                 box = [left, top, right - left, bottom - top]
                 annotations.append({"id": len(annotations) + 1, "image_id": image, "category_id": label, "bbox": box,
                                     "area": box[2] * box[3], "score": score, "iscrowd": 0})  # fmt: skip
-        images, categories = ([{"id": number} for number in range(count)] for count in (len(labels), classes))
+        images, categories = (
+            [{"id": number} for number in range(count)] for count in (len(labels), classes)
+        )
         made.dataset = {"images": images, "categories": categories, "annotations": annotations}
         made.createIndex()
         return made
 
     with contextlib.redirect_stdout(io.StringIO()):
-        truth, predicted = (coco([getattr(frame, kind) for frame in scored]) for kind in ("truth", "predicted"))
+        truth, predicted = (
+            coco([getattr(frame, kind) for frame in scored]) for kind in ("truth", "predicted")
+        )
         evaluation = COCOeval(truth, predicted, "bbox")
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-    of_class = evaluation.eval["precision"][:, :, :, 0, -1].mean(axis=(0, 1))  # all areas, at most 100 boxes
+    # all areas, at most 100 boxes
+    of_class = evaluation.eval["precision"][:, :, :, 0, -1].mean(axis=(0, 1))
     return dict(zip(("map", "ap50", "ap75"), 100 * evaluation.stats[:3], strict=True)) | {
         "classes": {number: 100 * each for number, each in enumerate(of_class) if each >= 0}
     }
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.integers(0, 2**32), st.integers(1, 15), st.sampled_from([1, 3]), st.sampled_from([3, 15, 120]))
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 15),
+    st.sampled_from([1, 3]),
+    st.sampled_from([3, 15, 120]),
+)
 def test_scores_are_those_of_pycocotools(seed, count, classes, most):
     """Covers tied scores and overlaps, boxes of any area, more than 100 boxes, and frames without boxes."""
     frames, names = random_frames(seed, count, classes, most), NAMES[:classes]
     scores, expected = scorer_of(*frames, names=names).overall(), by_pycocotools(frames, classes)
     of_class = {names.index(name): each for name, each in scores.classes.items()}
-    assert scores.metrics() | {"classes": of_class} == {name: pytest.approx(each) for name, each in expected.items()}
+    assert scores.metrics() | {"classes": of_class} == {
+        name: pytest.approx(each) for name, each in expected.items()
+    }
 
 
 def test_means_over_fewer_classes_say_so():
-    frames = [each._replace(truth=each.truth.keep(each.truth.label != 1)) for each in random_frames(3, 30)]
+    frames = [
+        each._replace(truth=each.truth.keep(each.truth.label != 1)) for each in random_frames(3, 30)
+    ]
     scorer = scorer_of(*frames)
     assert list(scorer.overall().classes) == ["car", "two-wheeler"]
     assert scorer.overall().partial == dict.fromkeys(("map", "ap50", "ap75"), "2 of 3 classes")
@@ -109,7 +126,11 @@ def test_means_over_fewer_classes_say_so():
 
 
 @settings(deadline=None, max_examples=15)
-@given(st.integers(0, 2**32), st.lists(st.integers(0, 3), min_size=20, max_size=20), st.randoms(use_true_random=False))
+@given(
+    st.integers(0, 2**32),
+    st.lists(st.integers(0, 3), min_size=20, max_size=20),
+    st.randoms(use_true_random=False),
+)
 def test_frames_shared_out_in_any_way_give_the_same_scores(seed, owners, random):
     frames = random_frames(seed, 20)
     whole, merged = scorer_of(*frames), scorer_of()
@@ -126,7 +147,11 @@ def test_frames_shared_out_in_any_way_give_the_same_scores(seed, owners, random)
 
 def test_only_frames_with_ground_truth_after_the_filters_count():
     right, wrong = boxes((0, 0, 50, 50)), boxes((70, 70, 110, 110))
-    frames = [Frame(right, right), Frame(wrong, boxes(), time_us=2 * LATE), Frame(wrong, wrong, time_us=500_000)]
+    frames = [
+        Frame(right, right),
+        Frame(wrong, boxes(), time_us=2 * LATE),
+        Frame(wrong, wrong, time_us=500_000),
+    ]
     scorer = scorer_of(*frames, filters=GEN1)
     assert scorer.overall().values["map"] == pytest.approx(100)
     text = scorer.definition()
@@ -135,7 +160,9 @@ def test_only_frames_with_ground_truth_after_the_filters_count():
     for part in ("IoU 0.50 to 0.95", limits, ", ".join(NAMES), "confidence from 0.001 on", counted):
         assert part in text
     for empty in (scorer_of(*frames[1:], filters=GEN1), scorer_of(filters=GEN1)):
-        with pytest.raises(UserError, match=rf"no labelled frame is left after the filters \({limits}\)"):
+        with pytest.raises(
+            UserError, match=rf"no labelled frame is left after the filters \({limits}\)"
+        ):
             empty.overall()
         assert empty.by("recording") == {}
 
@@ -151,18 +178,35 @@ def test_sizes_at_the_limits_are_decided_in_float32_as_the_protocol_decides(plac
     for left, top, right, bottom in found.corners:
         width, height = np.float32(right - left), np.float32(bottom - top)
         diagonal = np.float32(width * width) + np.float32(height * height)
-        kept.append(min(width, height) >= limits[1] and diagonal >= limits[0] ** 2 and width > 0 and height > 0)
+        kept.append(
+            min(width, height) >= limits[1]
+            and diagonal >= limits[0] ** 2
+            and width > 0
+            and height > 0
+        )
     assert BoxFilter(*limits).keeps(found).tolist() == kept
 
 
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        (Frame(boxes((0, 0, 9, 9), label=3), boxes()), "predicted boxes of a at 1000000 us: a label outside the 3"),
+        (
+            Frame(boxes((0, 0, 9, 9), label=3), boxes()),
+            "predicted boxes of a at 1000000 us: a label outside the 3",
+        ),
         (Frame(boxes(), boxes((0, 0, 9, 9), label=-1)), "truth boxes of a at 1000000 us: a label"),
-        (Frame(boxes((0, 0, 9, 9), score=[np.nan]), boxes()), "predicted boxes of a .* or an invalid box or score"),
-        (Frame(boxes((0, 0, 9, 9), score=[-0.1]), boxes()), "predicted boxes of a .* or an invalid box or score"),
-        (Frame(boxes(), boxes((0, 0, np.inf, 9))), "truth boxes of a .* or an invalid box or score"),
+        (
+            Frame(boxes((0, 0, 9, 9), score=[np.nan]), boxes()),
+            "predicted boxes of a .* or an invalid box or score",
+        ),
+        (
+            Frame(boxes((0, 0, 9, 9), score=[-0.1]), boxes()),
+            "predicted boxes of a .* or an invalid box or score",
+        ),
+        (
+            Frame(boxes(), boxes((0, 0, np.inf, 9))),
+            "truth boxes of a .* or an invalid box or score",
+        ),
     ],
 )
 def test_what_is_no_box_is_refused(frame, message):
@@ -171,7 +215,12 @@ def test_what_is_no_box_is_refused(frame, message):
 
 
 def test_a_frame_that_is_scored_twice_is_refused():
-    frame, scorer = Frame(boxes((0, 0, 50, 50)), boxes((0, 0, 50, 50))), DetectionScorer(NAMES, ALL, "")
-    scorer.merge([scorer_of(frame, frame._replace(time_us=2 * LATE)).state(), scorer_of(frame).state()])
+    frame, scorer = (
+        Frame(boxes((0, 0, 50, 50)), boxes((0, 0, 50, 50))),
+        DetectionScorer(NAMES, ALL, ""),
+    )
+    scorer.merge(
+        [scorer_of(frame, frame._replace(time_us=2 * LATE)).state(), scorer_of(frame).state()]
+    )
     with pytest.raises(ValueError, match="a at 1000000 us is scored twice"):
         scorer.overall()

@@ -4,13 +4,21 @@ import numpy as np
 import pytest
 import torch
 
-from tespec.metrics.features import FeatureReservoir, feature_std_and_rank, linear_probe, nearest_neighbours
+from tespec.metrics.features import (
+    FeatureReservoir,
+    feature_std_and_rank,
+    linear_probe,
+    nearest_neighbours,
+)
 from tespec.runs.references import patch_classes
 
 
 def kept(limit, batches):
     """Batch, frame, row and column of the places in the reservoir."""
-    places, grid = FeatureReservoir(limit), torch.meshgrid(*map(torch.arange, (2, 6, 10)), indexing="ij")
+    places, grid = (
+        FeatureReservoir(limit),
+        torch.meshgrid(*map(torch.arange, (2, 6, 10)), indexing="ij"),
+    )
     for batch in range(batches):
         places.add(torch.stack([torch.full_like(grid[0], batch), *grid], dim=1)[None].float())
         assert len(places.features) <= limit
@@ -21,14 +29,17 @@ def test_a_uniform_sample_of_all_places_the_same_for_every_run():
     first = kept(600, 50)
     assert torch.equal(first, kept(600, 50))
     assert len(first.unique(dim=0)) == 600
-    # On average 12 places per batch, 300 per frame, 100 per row and 60 per column: each within 4 standard deviations.
+    # On average 12 places per batch, 300 per frame, 100 per row and 60 per column: each within 4
+    # standard deviations.
     for axis, count in enumerate((50, 2, 6, 10)):
         share = 600 / count
         found = torch.bincount(first[:, axis], minlength=count)
         assert (found - share).abs().max() < 4 * (share * (1 - 1 / count)) ** 0.5
     # After more batches, the kept places of the earlier ones are a subset of those kept before.
     longer = kept(600, 80)
-    assert {tuple(row) for row in longer[longer[:, 0] < 50].tolist()} < {tuple(row) for row in first.tolist()}
+    assert {tuple(row) for row in longer[longer[:, 0] < 50].tolist()} < {
+        tuple(row) for row in first.tolist()
+    }
 
 
 def test_deviation_and_rank_tell_collapse_from_variety():

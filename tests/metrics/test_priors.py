@@ -8,7 +8,11 @@ from tespec.metrics.priors import MOST, box_prior, class_prior, depth_prior
 
 
 def test_the_most_frequent_class_of_each_pixel_wins():
-    masks = [np.array([[0, 1, 255]], np.uint8), np.array([[0, 2, 255]], np.uint8), np.array([[1, 2, 255]], np.uint8)]
+    masks = [
+        np.array([[0, 1, 255]], np.uint8),
+        np.array([[0, 2, 255]], np.uint8),
+        np.array([[1, 2, 255]], np.uint8),
+    ]
     counts = class_prior(masks, 3)
     assert counts.argmax(axis=0).tolist() == [[0, 2, 0]]
     assert counts[:, 0, 1].tolist() == [0, 1, 2]
@@ -37,13 +41,19 @@ def test_common_boxes_come_first_with_the_share_of_frames_as_their_score():
     assert found.label.tolist() == [1, 0]
     assert found.corners[0].tolist() == [10.5, 10, 30.5, 30]
     assert found.score.tolist() == pytest.approx([2 / 3, 1 / 3])
-    many = make_boxes(np.array([[10.0 * x, 0, 10 * x + 8, 8] for x in range(150)]), np.zeros(150, int))
+    many = make_boxes(
+        np.array([[10.0 * x, 0, 10 * x + 8, 8] for x in range(150)]), np.zeros(150, int)
+    )
     assert len(box_prior([many]).label) == MOST
 
 
 @pytest.mark.parametrize(
     "count",
-    [lambda: class_prior([], 3), lambda: depth_prior([np.zeros((1, 1), np.float32)], 1, 80), lambda: box_prior([])],
+    [
+        lambda: class_prior([], 3),
+        lambda: depth_prior([np.zeros((1, 1), np.float32)], 1, 80),
+        lambda: box_prior([]),
+    ],
 )
 def test_nothing_to_count_is_refused(count):
     with pytest.raises(UserError, match="prior"):

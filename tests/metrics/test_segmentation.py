@@ -18,7 +18,9 @@ LABELS = st_numpy.arrays(np.uint8, (3, 7, 9), elements=st.sampled_from([*range(C
 
 def scores_of_mmseg(predicted, labels):
     """The three scores in percent and the IoU of each class; a class without labels has IoU 0 and no recall."""
-    areas = IoUMetric.intersect_and_union(torch.from_numpy(predicted), torch.from_numpy(labels), CLASSES, 255)
+    areas = IoUMetric.intersect_and_union(
+        torch.from_numpy(predicted), torch.from_numpy(labels), CLASSES, 255
+    )
     with np.errstate(invalid="ignore", divide="ignore"):
         found = IoUMetric.total_area_to_metrics(*areas, ["mIoU"])
     iou, recall = 100 * np.nan_to_num(found["IoU"]), 100 * found["Acc"][~np.isnan(found["Acc"])]
@@ -31,7 +33,9 @@ def test_scores_are_those_of_mmsegmentation_however_frames_are_shared_out(predic
     scorer, other = SegmentationScorer(NAMES), SegmentationScorer(NAMES)
     for number in range(3):
         each = other if number == 1 else scorer
-        each.update(predicted[number], labels[number], f"dir{number}", ("moving",) if number else ())
+        each.update(
+            predicted[number], labels[number], f"dir{number}", ("moving",) if number else ()
+        )
     scorer.merge([other.state()])
     metrics, iou = scores_of_mmseg(predicted, labels)
     assert scorer.overall().metrics() == pytest.approx(metrics)
@@ -39,7 +43,9 @@ def test_scores_are_those_of_mmsegmentation_however_frames_are_shared_out(predic
     for number in range(3):
         expected = scores_of_mmseg(predicted[number], labels[number])[0]
         assert scorer.by("recording")[f"dir{number}"].metrics() == pytest.approx(expected)
-    assert scorer.by("group")["moving"].metrics() == pytest.approx(scores_of_mmseg(predicted[1:], labels[1:])[0])
+    assert scorer.by("group")["moving"].metrics() == pytest.approx(
+        scores_of_mmseg(predicted[1:], labels[1:])[0]
+    )
 
 
 def test_classes_without_labels_are_counted():

@@ -26,7 +26,9 @@ def backbone(arch="micro", recurrent=True):
 
 def counts(height=64, width=96, segments=3, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 4, (2, segments, 20, height, width), generator=generator, dtype=torch.uint8)
+    return torch.randint(
+        0, 4, (2, segments, 20, height, width), generator=generator, dtype=torch.uint8
+    )
 
 
 @pytest.mark.parametrize("recurrent", [True, False])
@@ -34,7 +36,10 @@ def counts(height=64, width=96, segments=3, seed=0):
 def test_a_sequence_equals_its_steps_with_zeros_at_the_right_and_bottom(arch, recurrent):
     model, histograms = backbone(arch, recurrent), counts(50, 70)
     features, end = model(histograms)
-    shapes = [(2, 3, each, 64 // stride, 96 // stride) for each, stride in zip(model.channels, STRIDES, strict=True)]
+    shapes = [
+        (2, 3, each, 64 // stride, 96 // stride)
+        for each, stride in zip(model.channels, STRIDES, strict=True)
+    ]
     assert [feature.shape for feature in features] == shapes
     state = None
     for t, padded in enumerate(nn.functional.pad(histograms, (0, 26, 0, 14)).unbind(1)):
@@ -42,7 +47,8 @@ def test_a_sequence_equals_its_steps_with_zeros_at_the_right_and_bottom(arch, re
         torch.testing.assert_close(of_step, [feature[:, t] for feature in features], **CLOSE)
     torch.testing.assert_close(end, state, **CLOSE)
     last = [feature[:, -1] for feature in features if recurrent]
-    torch.testing.assert_close([hidden for hidden, _ in end or ()], last, rtol=0, atol=0)  # features are hidden states
+    # features are hidden states
+    torch.testing.assert_close([hidden for hidden, _ in end or ()], last, rtol=0, atol=0)
 
 
 def test_the_state_matters_and_lanes_do_not_mix():
@@ -62,8 +68,13 @@ def test_gradients_reach_every_parameter_and_the_state_is_float32_under_autocast
     assert all(part.dtype == torch.float32 for pair in state for part in pair)
     sum(feature.float().square().mean() for feature in features).backward()
     assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
-    # timm initialises the last norm of a residual block to zero, so no gradient passes through it in the first step.
-    kept = [parameter for name, parameter in model.named_parameters() if ".conv" not in name and ".bn1" not in name]
+    # timm initialises the last norm of a residual block to zero, so no gradient passes through it
+    # in the first step.
+    kept = [
+        parameter
+        for name, parameter in model.named_parameters()
+        if ".conv" not in name and ".bn1" not in name
+    ]
     assert all(parameter.grad.abs().sum() > 0 for parameter in kept)
 
 
@@ -77,9 +88,15 @@ class Plain(EventSwin):
 
 
 REFUSED = [
-    (lambda: build_backbone("vgg", True, 10, SIZE), "arch: unknown value 'vgg'; choose from maxvit-base, maxvit-m"),
+    (
+        lambda: build_backbone("vgg", True, 10, SIZE),
+        "arch: unknown value 'vgg'; choose from maxvit-base, maxvit-m",
+    ),
     (lambda: EventSwin("huge"), "unknown value 'huge'"),
-    *((lambda kind=kind: kind(img_size=(60, 96)), "multiples of 32") for kind in (EventResNet, EventMaxViT)),
+    *(
+        (lambda kind=kind: kind(img_size=(60, 96)), "multiples of 32")
+        for kind in (EventResNet, EventMaxViT)
+    ),
     (lambda: Plain(drop_path=0.1), "drop_path: micro has no stochastic depth"),
 ]
 
@@ -92,7 +109,9 @@ def test_unknown_names_sizes_and_stochastic_depth_that_is_ignored_are_refused(ma
 
 def test_two_backbones_of_one_name_are_refused(monkeypatch):
     monkeypatch.setitem(BACKBONES.module_dict, "Plain", Plain)
-    with pytest.raises(UserError, match=r"Plain\.architectures: 'micro' is also an architecture of EventSwin"):
+    with pytest.raises(
+        UserError, match=r"Plain\.architectures: 'micro' is also an architecture of EventSwin"
+    ):
         build_backbone("tiny", True, 10, SIZE)
 
 
@@ -106,7 +125,10 @@ def test_reset_zeroes_the_lanes_that_start_and_detach_cuts_every_part():
         assert [each.sum().item() for each in part] == [0, part[1].numel(), 0]
     (((h, _), (_, c)), image) = detach(nested)
     assert not any(part.requires_grad for part in (h, c, image))
-    assert reset(torch.tensor([float("nan"), 1.0]), torch.tensor([True, False])).tolist() == [0.0, 1.0]
+    assert reset(torch.tensor([float("nan"), 1.0]), torch.tensor([True, False])).tolist() == [
+        0.0,
+        1.0,
+    ]
     assert reset(None, torch.tensor([True])) is None
 
 
@@ -125,8 +147,12 @@ def test_outputs_and_gradients_are_those_of_step_by_step_convolutions():
         steps.append(h.permute(0, 2, 3, 1))
     steps = torch.stack(steps)
     torch.testing.assert_close(outputs, steps, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close([each.permute(0, 3, 1, 2) for each in last], [h, c], rtol=1e-5, atol=1e-6)
-    gradients = (torch.autograd.grad(each.square().sum(), lstm.parameters()) for each in (outputs, steps))
+    torch.testing.assert_close(
+        [each.permute(0, 3, 1, 2) for each in last], [h, c], rtol=1e-5, atol=1e-6
+    )
+    gradients = (
+        torch.autograd.grad(each.square().sum(), lstm.parameters()) for each in (outputs, steps)
+    )
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
@@ -137,10 +163,17 @@ def test_sides_are_padded_to_multiples_of_32_px_and_maps_that_do_not_fit_are_ref
 
 
 def test_partitions_of_maxvit_are_rvts():
-    for size, partition in (((256, 320), (8, 10)), ((384, 640), (6, 10)), ((224, 352), (7, 11))):  # Gen1, 1Mpx, DDD17
+    for size, partition in (
+        ((256, 320), (8, 10)),
+        ((384, 640), (6, 10)),
+        ((224, 352), (7, 11)),
+    ):  # Gen1, 1Mpx, DDD17
         stages = EventMaxViT("maxvit-micro", img_size=size).stages
-        assert {each.partition_size for stage in stages for each in (stage.window, stage.grid)} == {partition}
-        assert not any(name.endswith("window.norm1.weight") for name in stages.state_dict())  # `output_is_normed`
+        assert {each.partition_size for stage in stages for each in (stage.window, stage.grid)} == {
+            partition
+        }
+        # `output_is_normed`
+        assert not any(name.endswith("window.norm1.weight") for name in stages.state_dict())
 
 
 def test_windows_of_swin_follow_the_true_padded_size():
@@ -178,7 +211,8 @@ def test_position_tables_are_resized_as_timm_does_it_also_for_windows_that_are_n
     ramp = torch.arange(rows).float().repeat_interleave(columns).unsqueeze(1)
     bias = resize_table(ramp, old, new)[gen_relative_position_index(new), 0]
     bias = bias.unflatten(0, new).unflatten(2, new)  # of rows and columns of two tokens
-    torch.testing.assert_close(bias, bias[:, :1, :, :1].expand_as(bias), rtol=0, atol=5e-5)  # of up to 12
+    # of up to 12
+    torch.testing.assert_close(bias, bias[:, :1, :, :1].expand_as(bias), rtol=0, atol=5e-5)
     assert bias[0, 0, -1, 0] < bias[0, 0, 0, 0] - 0.5
 
 
@@ -187,16 +221,29 @@ def test_feed_forward_features_of_swin_are_those_of_timm():
 
     model = backbone("tiny", recurrent=False)
     reference = timm.create_model(
-        "swin_tiny_patch4_window7_224", features_only=True, in_chans=20, img_size=SIZE, drop_path_rate=0.0
+        "swin_tiny_patch4_window7_224",
+        features_only=True,
+        in_chans=20,
+        img_size=SIZE,
+        drop_path_rate=0.0,
     ).eval()
     tensors = {name.removeprefix("swin."): tensor for name, tensor in model.state_dict().items()}
-    reference.load_state_dict({name.replace("layers.", "layers_"): tensor for name, tensor in tensors.items()})
+    reference.load_state_dict(
+        {name.replace("layers.", "layers_"): tensor for name, tensor in tensors.items()}
+    )
     histograms = counts(segments=1)
-    expected = [feature.permute(0, 3, 1, 2).unsqueeze(1) for feature in reference(histograms[:, 0].float())]
+    expected = [
+        feature.permute(0, 3, 1, 2).unsqueeze(1) for feature in reference(histograms[:, 0].float())
+    ]
     torch.testing.assert_close(model(histograms)[0], expected, rtol=1e-4, atol=1e-4)
 
 
-@given(st.integers(1, 13), st.integers(1, 13), st.one_of(st.none(), st.integers(1, 7)), st.integers(1, 7))
+@given(
+    st.integers(1, 13),
+    st.integers(1, 13),
+    st.one_of(st.none(), st.integers(1, 7)),
+    st.integers(1, 7),
+)
 def test_exact_pooling_is_torchs_forward_and_backward(height, width, rows, columns):
     pool = nn.Sequential(nn.ReLU(), nn.Sequential(nn.AdaptiveAvgPool2d((rows, columns))))
     maps = torch.randn(2, 3, height, width, dtype=torch.float64, requires_grad=True)

@@ -15,7 +15,8 @@ from tespec.training.loading import MicroBatches
 from tespec.training.trainer import Trainer
 
 SIZE = (64, 96)
-COMPILED = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # torch's compiler raises and hides warnings
+# torch's compiler raises and hides warnings
+COMPILED = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 def gradients(name="micro", recurrent=True, drop_path=0.0, **execution):
@@ -28,17 +29,28 @@ def gradients(name="micro", recurrent=True, drop_path=0.0, **execution):
 
 
 @pytest.mark.parametrize("drop_path", [0.0, 0.5])
-@pytest.mark.parametrize(("name", "recurrent"), [("micro", True), ("micro", False), ("maxvit-micro", True)])
+@pytest.mark.parametrize(
+    ("name", "recurrent"), [("micro", True), ("micro", False), ("maxvit-micro", True)]
+)
 def test_computed_again_to_the_bit(name, recurrent, drop_path):
-    kept, again = (gradients(name, recurrent, drop_path, recompute=recompute) for recompute in (False, True))
+    kept, again = (
+        gradients(name, recurrent, drop_path, recompute=recompute) for recompute in (False, True)
+    )
     torch.testing.assert_close(again, kept, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
-    ("name", "way"), [("micro", "fast"), ("resnet-micro", "fast"), pytest.param("micro", "compiled", marks=COMPILED)]
+    ("name", "way"),
+    [
+        ("micro", "fast"),
+        ("resnet-micro", "fast"),
+        pytest.param("micro", "compiled", marks=COMPILED),
+    ],
 )
 def test_other_ways_differ_by_rounding(name, way):
-    plain, other = (gradients(name, recurrent=name == "micro", **execution) for execution in ({}, {way: True}))
+    plain, other = (
+        gradients(name, recurrent=name == "micro", **execution) for execution in ({}, {way: True})
+    )
     torch.testing.assert_close(other, plain, rtol=1e-4, atol=1e-5)
 
 
@@ -53,11 +65,15 @@ def test_a_fast_run_has_fused_attention_and_channels_last(fast):
 
 def test_batch_normalisation_is_not_computed_again():
     network = build_backbone("resnet-micro", False, 2, SIZE)
-    with pytest.raises(UserError, match="--recompute: the backbone's batch normalisation would see every batch twice"):
+    with pytest.raises(
+        UserError,
+        match="--recompute: the backbone's batch normalisation would see every batch twice",
+    ):
         execute(network, recompute=True)
 
 
-# Number of residual branches that can be dropped in each architecture; rates rise linearly over the blocks.
+# Number of residual branches that can be dropped in each architecture; rates rise linearly over the
+# blocks.
 BRANCHES = {"micro": 2 * 8 - 2, "resnet-micro": 4 - 1, "maxvit-micro": 2 * 8 - 2}
 FRAMES = torch.randint(0, 4, (4, 1, 4, *SIZE), generator=torch.Generator().manual_seed(1))
 
@@ -67,7 +83,8 @@ def backbone(arch, rate):
     model = build_backbone(arch, False, 2, SIZE, drop_path=rate)
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
-            torch.nn.init.ones_(module.weight)  # residual branches of a newly initialised ResNet are zero
+            # residual branches of a newly initialised ResNet are zero
+            torch.nn.init.ones_(module.weight)
     return model
 
 
@@ -98,11 +115,22 @@ def test_a_teacher_drops_nothing():
 
 def test_a_batch_in_turns_drops_what_the_whole_batch_drops():
     settings, losses = pretraining_settings("imagenet", "sample").optimisation, []
-    views, labels = torch.randn(8, 1, 1, *SIZE, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
+    views, labels = (
+        torch.randn(8, 1, 1, *SIZE, generator=torch.Generator().manual_seed(0)),
+        torch.arange(8) % 3,
+    )
     for parts in (1, 2):
         settings_of_loss = own("imagenet", mixup=0.0, cutmix=0.0)
-        model = Imagenet(settings_of_loss, build_backbone("micro", False, 2, SIZE, 1, drop_path=0.9), 3)
-        trainer = Trainer(model, MicroBatches([[]] * parts), settings, seed=5, device=torch.device("cpu"))
+        model = Imagenet(
+            settings_of_loss, build_backbone("micro", False, 2, SIZE, 1, drop_path=0.9), 3
+        )
+        trainer = Trainer(
+            model, MicroBatches([[]] * parts), settings, seed=5, device=torch.device("cpu")
+        )
         batches = zip(views.chunk(parts), labels.chunk(parts), strict=True)
-        losses.append(trainer.train_step(*({"views": one, "labels": other} for one, other in batches))["loss"].item())
+        losses.append(
+            trainer.train_step(*({"views": one, "labels": other} for one, other in batches))[
+                "loss"
+            ].item()
+        )
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)

@@ -12,7 +12,9 @@ def records() -> list[Record]:
     found, problems = read_records(REPOSITORY / "results" / "sample")
     assert problems == []
     register_methods()
-    tasks = {task: finetuning_settings(task, "recurrent", "sample").version for task in names("tasks")}
+    tasks = {
+        task: finetuning_settings(task, "recurrent", "sample").version for task in names("tasks")
+    }
     return [
         each.model_copy(
             update={

@@ -16,13 +16,18 @@ from tespec.plan.execute import Command, Pending, make_executor, run_all
 
 
 def task(folder, name, code, needs=""):
-    arguments = ["-c", f"from pathlib import Path; import os, time; folder = Path({str(folder)!r}); {code}"]
+    arguments = [
+        "-c",
+        f"from pathlib import Path; import os, time; folder = Path({str(folder)!r}); {code}",
+    ]
     return Pending(name, lambda: arguments, needs)
 
 
 def test_tasks_wait_for_the_one_they_need(tmp_path, capsys):
     first = task(tmp_path, "first", "time.sleep(1); (folder / 'a').touch()")
-    second = task(tmp_path, "second", "assert (folder / 'a').exists(); (folder / 'b').touch()", "first")
+    second = task(
+        tmp_path, "second", "assert (folder / 'a').exists(); (folder / 'b').touch()", "first"
+    )
     assert run_all([second, first], tmp_path / "logs", ["", ""]) == {}
     assert (tmp_path / "b").exists()
     lines = [line.split(",")[0].split(" (")[0] for line in capsys.readouterr().err.splitlines()]
@@ -53,7 +58,9 @@ def test_a_failed_task_takes_only_those_with_it_that_need_it(tmp_path, cluster):
 
 def test_each_gpu_has_one_task_at_a_time(tmp_path):
     code = "(folder / os.environ['CUDA_VISIBLE_DEVICES']).touch(exist_ok=False); time.sleep(1)"
-    assert run_all([task(tmp_path, name, code) for name in "ab"], tmp_path / "logs", ["2", "5"]) == {}
+    assert (
+        run_all([task(tmp_path, name, code) for name in "ab"], tmp_path / "logs", ["2", "5"]) == {}
+    )
     assert {"2", "5"} <= {path.name for path in tmp_path.iterdir()}
 
 
@@ -132,7 +139,10 @@ def test_a_requeued_job_saves_first_and_is_asked_for_again(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("partition", "--slurm partition: partition is not KEY=VALUE; write KEY=VALUE, e.g. partition=gpu"),
+        (
+            "partition",
+            "--slurm partition: partition is not KEY=VALUE; write KEY=VALUE, e.g. partition=gpu",
+        ),
         ("=gpu", "--slurm =gpu: =gpu is not KEY=VALUE"),
         ("partition=[", "--slurm partition=[: not YAML"),
         ("gpus_per_nod=1", "--slurm gpus_per_nod=1"),

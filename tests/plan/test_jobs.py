@@ -11,7 +11,16 @@ from tespec.core import config
 from tespec.core.config import names, pretraining_settings
 from tespec.core.errors import UserError
 from tespec.core.settings import build
-from tespec.plan.jobs import Plan, choices_of, command, expand, missing_jobs, read_plan, select, up_to_date
+from tespec.plan.jobs import (
+    Plan,
+    choices_of,
+    command,
+    expand,
+    missing_jobs,
+    read_plan,
+    select,
+    up_to_date,
+)
 from tespec.registry import register_methods
 from tespec.runs.data import find_unlabelled
 from tespec.runs.pretrain import identity_of
@@ -31,17 +40,27 @@ MEMORY = {"tables": ["memory"], "task": "ddd17"}
 EXPANDED = [
     (
         {"cells": [CELL | {"architectures": ["recurrent", "feedforward"]}], "seeds": [1, 0]},
-        [f"evaluation-scratch-ddd17-{arch}-s{seed}" for seed in (0, 1) for arch in ("recurrent", "feedforward")],
+        [
+            f"evaluation-scratch-ddd17-{arch}-s{seed}"
+            for seed in (0, 1)
+            for arch in ("recurrent", "feedforward")
+        ],
     ),
     (
         {"cells": [CELL | {"seeds": [2], "label_share": [0.05, 1], "set": ["batch_size=2"]}]},
-        [f"evaluation-scratch-ddd17-recurrent-batch_size=2-{share}s2" for share in ("label_share=0.05-", "")],
+        [
+            f"evaluation-scratch-ddd17-recurrent-batch_size=2-{share}s2"
+            for share in ("label_share=0.05-", "")
+        ],
     ),
     ({"cells": [CELL, CELL]}, ["evaluation-scratch-ddd17-recurrent-s0"]),
     ({"references": ["gen1"], "seeds": [3, 4]}, ["reference-prior-gen1-feedforward-s3"]),
     (
         {"ablations": [MEMORY], "split": "val"},
-        [f"evaluation-tespec-ddd17-recurrent-{change}val-s0" for change in ("pretraining.recurrent=false-", "")],
+        [
+            f"evaluation-tespec-ddd17-recurrent-{change}val-s0"
+            for change in ("pretraining.recurrent=false-", "")
+        ],
     ),
 ]
 
@@ -52,21 +71,31 @@ def test_a_plan_is_every_combination_once(groups, wanted):
 
 
 def test_seeds_of_the_command_line_replace_those_of_all_groups():
-    assert [job.seed for job in jobs_of(7, cells=[CELL | {"seeds": [2, 3]}], references=["ddd17"])] == [7, 7]
+    assert [
+        job.seed for job in jobs_of(7, cells=[CELL | {"seeds": [2, 3]}], references=["ddd17"])
+    ] == [7, 7]
 
 
 def test_a_pretraining_is_shared_by_all_cells_that_start_from_it():
     cells = [{"methods": ["tespec", "scratch"], "tasks": ["ddd17", "gen1"]}]
     shared = missing_jobs(jobs_of(cells=cells, seeds=[0, 1], pretraining_seeds=[5]), [], RUNS)
-    assert [job.name for job in shared[:2]] == ["pretraining-tespec-1mpx-s5", "evaluation-tespec-ddd17-recurrent-p5-s0"]
+    assert [job.name for job in shared[:2]] == [
+        "pretraining-tespec-1mpx-s5",
+        "evaluation-tespec-ddd17-recurrent-p5-s0",
+    ]
     assert len(shared) == 1 + 16
     own = missing_jobs(jobs_of(cells=cells, seeds=[0, 1]), [], RUNS)
-    assert [job.name for job in own[:2]] == ["pretraining-tespec-1mpx-s0", "pretraining-tespec-1mpx-s1"]
+    assert [job.name for job in own[:2]] == [
+        "pretraining-tespec-1mpx-s0",
+        "pretraining-tespec-1mpx-s1",
+    ]
     assert len({job.name for job in own}) == len(own) == 2 + 16
 
 
 def test_every_seed_runs_from_each_pretraining():
-    jobs = jobs_of(cells=[CELL | {"methods": ["scratch", "tespec"]}], seeds=[0, 1], pretraining_seeds=[0, 3])
+    jobs = jobs_of(
+        cells=[CELL | {"methods": ["scratch", "tespec"]}], seeds=[0, 1], pretraining_seeds=[0, 3]
+    )
     starts = [(job.method, job.seed, job.upstream and job.upstream.seed) for job in jobs]
     of_seed = [("scratch", None), ("tespec", 0), ("tespec", 3)]
     assert starts == [(method, seed, start) for seed in (0, 1) for method, start in of_seed]
@@ -104,14 +133,21 @@ ANOTHER = [
     {"recipe": {"overrides": {"recurrent": False}}},
     {"recipe": {"data": "1mpx"}},
     {"recipe": {"profile": "sample"}},
-    {"weights": {"recipe": {"method": "tespec", "seed": 0, "profile": "study", "data": "sample"}}},  # older weights
+    # older weights
+    {"weights": {"recipe": {"method": "tespec", "seed": 0, "profile": "study", "data": "sample"}}},
 ]
 
 
 @pytest.mark.parametrize("fields", ANOTHER, ids=str)
 def test_a_record_of_other_choices_is_not_the_job_s(records, fields):
     own = record_of("tespec", records)
-    assert (own.method, own.task, own.arch, own.seed, own.variant) == ("tespec", "ddd17", "recurrent", 0, "")
+    assert (own.method, own.task, own.arch, own.seed, own.variant) == (
+        "tespec",
+        "ddd17",
+        "recurrent",
+        0,
+        "",
+    )
     (job,) = jobs_of(cells=[TESPEC], pretraining_seeds=[0])
     assert job in missing_jobs([job], [changed(own, **fields)], RUNS)
 
@@ -119,7 +155,9 @@ def test_a_record_of_other_choices_is_not_the_job_s(records, fields):
 def test_a_row_whose_record_has_no_variant_yet_is_run_again(records):
     rows = jobs_of(ablations=[MEMORY], pretraining_seeds=[0])
     default = record_of("tespec", records)
-    without = changed(default, variant="memory: without", recipe={"overrides": {"recurrent": False}})
+    without = changed(
+        default, variant="memory: without", recipe={"overrides": {"recurrent": False}}
+    )
     assert missing_jobs(rows, [default, without], RUNS) == []
     missing = missing_jobs(rows, [default, changed(without, variant="")], RUNS)
     assert [job.variant for job in missing if job.kind == "evaluation"] == ["memory: without"]
@@ -127,8 +165,14 @@ def test_a_row_whose_record_has_no_variant_yet_is_run_again(records):
 
 def test_settings_count_by_their_values(records):
     few = jobs_of(cells=[CELL | {"set": ["label_share=5.0e-2"]}], set=["pretraining.batch_size=3"])
-    assert missing_jobs(few, [changed(record_of("scratch", records), overrides={"label_share": 0.05})], RUNS) == []
-    assert missing_jobs(jobs_of(cells=[CELL], set=["optimisation.steps=500"]), records, RUNS) == []  # the default
+    assert (
+        missing_jobs(
+            few, [changed(record_of("scratch", records), overrides={"label_share": 0.05})], RUNS
+        )
+        == []
+    )
+    # the default
+    assert missing_jobs(jobs_of(cells=[CELL], set=["optimisation.steps=500"]), records, RUNS) == []
     assert len(missing_jobs(jobs_of(cells=[CELL], accumulate=2), records, RUNS)) == 1
 
 
@@ -149,7 +193,9 @@ def test_the_file_of_another_network_counts_by_its_content(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     for name in ("a", "b"):
         (tmp_path / f"{name}.pth").write_text(name)
-    changes = [f"objective.teacher_weights={path}" for path in ("a.pth", "./a.pth", f"{tmp_path}/a.pth")]
+    changes = [
+        f"objective.teacher_weights={path}" for path in ("a.pth", "./a.pth", f"{tmp_path}/a.pth")
+    ]
     file = {"upstream_sha256": hashlib.sha256(b"a").hexdigest()}
     of_file = choices_of_pretraining("scaleevent", config=file)
     for change in changes:
@@ -194,8 +240,13 @@ def test_records_of_edited_files_are_not_up_to_date(records, tmp_path, monkeypat
     with forgotten_afterwards():
         register_methods([tmp_path / "plugin.py"])
         plugin = hashlib.sha256("\0".join(sorted(texts.values())).encode()).hexdigest()[:12]
-        made = changed(record_of("scratch", records), method="plugged", profile="mine", plugin=plugin)
-        others = [changed(made, **fields) for fields in ({"plugin": ""}, {"method_version": 2}, {"method": "scratch"})]
+        made = changed(
+            record_of("scratch", records), method="plugged", profile="mine", plugin=plugin
+        )
+        others = [
+            changed(made, **fields)
+            for fields in ({"plugin": ""}, {"method_version": 2}, {"method": "scratch"})
+        ]
         assert up_to_date([made, *others]) == [made]
         for file, text in texts.items():
             file.write_text(f"{text}# edited\n")
@@ -210,11 +261,15 @@ def test_weights_given_in_a_file_count_by_their_content(records, tmp_path):
     (job,) = jobs_of(cells=[CELL | {"methods": ["imagenet"]}], checkpoints={"imagenet": file})
     assert job.upstream is None
     assert missing_jobs([job], records, RUNS) == [job]
-    own = changed(record_of("imagenet", records), weights={"sha256": hashlib.sha256(b"weights").hexdigest()})
+    own = changed(
+        record_of("imagenet", records), weights={"sha256": hashlib.sha256(b"weights").hexdigest()}
+    )
     assert missing_jobs([job], [own], RUNS) == []
     file.write_bytes(b"others")
     assert missing_jobs([job], [own], RUNS) == [job]
-    assert f"run --method imagenet --task ddd17 --arch recurrent --checkpoint {file} " in " ".join(command(job))
+    assert f"run --method imagenet --task ddd17 --arch recurrent --checkpoint {file} " in " ".join(
+        command(job)
+    )
 
 
 def test_commands_name_all_choices():
@@ -225,7 +280,9 @@ def test_commands_name_all_choices():
     changes = "--set batch_size=3 --set pretraining.recurrent=false"
     assert " ".join(command(job)) == f"{start} --pretraining-seed 0 {changes} {end}"
     assert " ".join(command(job, "FILE")) == f"{start} --checkpoint FILE --set batch_size=3 {end}"
-    upstream = "pretrain --method tespec --set recurrent=false --profile study --seed 0 --data sample"
+    upstream = (
+        "pretrain --method tespec --set recurrent=false --profile study --seed 0 --data sample"
+    )
     assert " ".join(command(job.upstream)) == upstream
     assert command(jobs_of(ablations=["memory"])[0])[-8:-6] == ["--variant", "memory: without"]
     (job,) = jobs_of(cells=[TESPEC | {"backbone": "tiny"}], pretraining_seeds=[0])
@@ -258,12 +315,21 @@ def test_pretraining_data_has_the_label_that_its_run_gives_it(tmp_path, monkeypa
 
 
 UNKNOWN = [
-    ({"cells": [CELL], "checkpoints": {"scrach": "a"}}, "plan a, checkpoints scrach: no cell has this method; did"),
     (
-        {"cells": [CELL | {"set": ["pretraining.batch_size=8"]}], "checkpoints": {"scratch": "a.pth"}},
+        {"cells": [CELL], "checkpoints": {"scrach": "a"}},
+        "plan a, checkpoints scrach: no cell has this method; did",
+    ),
+    (
+        {
+            "cells": [CELL | {"set": ["pretraining.batch_size=8"]}],
+            "checkpoints": {"scratch": "a.pth"},
+        },
         "plan a, scratch, set pretraining.batch_size=8: its weights are given by a.pth; set it only for",
     ),
-    ({"cells": [CELL | {"tasks": ["kitti"]}]}, "plan a, task kitti: no such task; choose from 1mpx, ddd17"),
+    (
+        {"cells": [CELL | {"tasks": ["kitti"]}]},
+        "plan a, task kitti: no such task; choose from 1mpx, ddd17",
+    ),
     ({"ablations": ["maskin"]}, "plan a, ablation maskin: no such table; choose from masking"),
     ({"cells": [CELL], "set": ["batch_sise=2"]}, "batch_sise"),
     ({"cells": [CELL], "set": ["batch_size"]}, "no '='"),
@@ -283,14 +349,19 @@ def test_unknown_names_are_refused(groups, message):
     [
         (["ddd17", "scratch"], lambda job: (job.task, job.method) == ("ddd17", "scratch")),
         (["masking"], lambda job: "masking" in job.ablations),
-        (["reference", "gen1", "mvsec"], lambda job: job.kind == "reference" and job.task != "ddd17"),
+        (
+            ["reference", "gen1", "mvsec"],
+            lambda job: job.kind == "reference" and job.task != "ddd17",
+        ),
         ([], lambda job: True),
     ],
 )
 def test_names_narrow_a_plan(only, chosen):
     every = {"tasks": ["ddd17", "gen1", "mvsec"]}
     cells = [{"methods": ["scratch", "cm3ae"], **every}, {"methods": ["ecdp"], "tasks": ["ddd17"]}]
-    study = jobs_of(cells=cells, references=every["tasks"], ablations=[{"tables": ["masking"], "task": "ddd17"}])
+    study = jobs_of(
+        cells=cells, references=every["tasks"], ablations=[{"tables": ["masking"], "task": "ddd17"}]
+    )
     assert select(study, only) == [job for job in study if chosen(job)] != []
     with pytest.raises(UserError, match="matches no run of this plan"):
         select(study, ["ecdp", "gen1"])
@@ -303,17 +374,35 @@ def test_every_plan_of_the_project_can_be_read(name):
 
 WRONG = [
     ("title: a\ncelsl: []", ": unknown setting 'celsl'; did you mean 'cells'?"),
-    ("cells: [{methods: [scratch], task: [ddd17]}]", ", cells.0: unknown setting 'task'; did you mean 'tasks'?"),
-    ("ablations: [masking, {table: [steps]}]", ", ablations.1: unknown setting 'table'; did you mean 'tables'?"),
+    (
+        "cells: [{methods: [scratch], task: [ddd17]}]",
+        ", cells.0: unknown setting 'task'; did you mean 'tasks'?",
+    ),
+    (
+        "ablations: [masking, {table: [steps]}]",
+        ", ablations.1: unknown setting 'table'; did you mean 'tables'?",
+    ),
     ("world: {size: small}", ": unknown setting 'world'; choose from"),
     ("cells: [{tasks: [ddd17]}]", ": setting 'cells.0.methods' is missing"),
-    ("cells: [{methods: []}]", ", cells.0.methods: [] is not allowed; it should have at least 1 item"),
-    ("cells: [{methods: [a], label_share: [0]}]", ", cells.0.label_share: 0 is not allowed; it should be greater"),
-    ("cells: [{methods: [a], architectures: [b]}]", ", cells.0.architectures: 'b' is not allowed; it should be 'rec"),
+    (
+        "cells: [{methods: []}]",
+        ", cells.0.methods: [] is not allowed; it should have at least 1 item",
+    ),
+    (
+        "cells: [{methods: [a], label_share: [0]}]",
+        ", cells.0.label_share: 0 is not allowed; it should be greater",
+    ),
+    (
+        "cells: [{methods: [a], architectures: [b]}]",
+        ", cells.0.architectures: 'b' is not allowed; it should be 'rec",
+    ),
     ("seeds: [0, -1]", ", seeds: -1 is not allowed; it should be greater than or equal to 0"),
     ("at_once: 0", ", at_once: 0 is not allowed; it should be greater than 0"),
     ("split: train", ", split: 'train' is not allowed; it should be 'test' or 'val'"),
-    ("name: mine", "not a readable YAML file of settings (dict() got multiple values for keyword argument 'name')"),
+    (
+        "name: mine",
+        "not a readable YAML file of settings (dict() got multiple values for keyword argument 'name')",
+    ),
     ("- a\n- b", "not a readable YAML file of settings"),
     ("cells: [", "not a readable YAML file of settings"),
 ]

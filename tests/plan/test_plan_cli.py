@@ -24,34 +24,58 @@ def test_missing_runs_are_printed_as_commands(tmp_path, capsys):
 
 def test_status_counts_runs_by_method_and_task(tmp_path, records, capsys):
     write_archive(records, tmp_path / "records.jsonl.gz")
-    assert main(["plan", "sample", "--status", "--seeds", "0", "1", "9", "--results", str(tmp_path)]) == 0
+    assert (
+        main(["plan", "sample", "--status", "--seeds", "0", "1", "9", "--results", str(tmp_path)])
+        == 0
+    )
     first, head, *rows = capsys.readouterr().out.splitlines()
     assert (" runs done, " in first, head.split()) == (True, ["ddd17"])
-    assert {"scratch": "6/9", "prior": "1/1", "moby": "8/12"}.items() <= dict(row.split() for row in rows).items()
+    assert {"scratch": "6/9", "prior": "1/1", "moby": "8/12"}.items() <= dict(
+        row.split() for row in rows
+    ).items()
 
 
 MISTAKES = [
     (["sample", "--only", "kitti"], "--only kitti: not in this plan; choose from"),
     (["sampl"], "plan sampl: no such plan; did you mean 'sample'"),
     (["none.yaml"], "none.yaml: not a readable YAML file"),
-    (["demo", "--checkpoints", "moby"], "checkpoints moby=.: is not METHOD=FILE with an existing file"),
+    (
+        ["demo", "--checkpoints", "moby"],
+        "checkpoints moby=.: is not METHOD=FILE with an existing file",
+    ),
     (["demo", "--slurm", "partition=gpu"], "--slurm requires --cluster slurm"),
     (["demo", "--cluster", "slurm", "--gpus", "0"], "with --cluster, use --slurm gpus_per_node=1"),
-    (["demo", "--run-args=--workers 2 --label-fraction=0.5"], "--run-args --label-fraction changes results; use the p"),
+    (
+        ["demo", "--run-args=--workers 2 --label-fraction=0.5"],
+        "--run-args --label-fraction changes results; use the p",
+    ),
     (["demo", "--run-args='--workers 2"], "--run-args: No closing quotation; close the quotation"),
     (["empty.yaml", "--status"], "plan: has no cells, ablations or references; list some"),
-    (["tables", "--data", "/nowhere", "--only", "scratch", "ddd17"], "/nowhere/ddd17: the data of plan tables is"),
+    (
+        ["tables", "--data", "/nowhere", "--only", "scratch", "ddd17"],
+        "/nowhere/ddd17: the data of plan tables is",
+    ),
     (["ablations", "--results", "."], "is not a results folder"),
     (["mine.yaml", "--dry-run"], "--method scrach: unknown method; did you mean 'scratch'?"),
     (["back.yaml", "--dry-run"], "--backbone nope: unknown backbone; choose from "),
-    (["bare.yaml", "--status"], "plan bare, ecddp_resnet: has no pre-trained weights; give --checkpoints ecddp"),
+    (
+        ["bare.yaml", "--status"],
+        "plan bare, ecddp_resnet: has no pre-trained weights; give --checkpoints ecddp",
+    ),
     (["arch.yaml"], "feedforward only"),
 ]
 
 
 @pytest.mark.parametrize(("options", "said"), MISTAKES)
-def test_mistakes_are_answered_in_one_line_before_anything_runs(tmp_path, without_data, capsys, options, said):
-    for name, methods in {"mine": "scrach", "bare": "ecddp_resnet", "arch": "ecdp", "back": "scratch"}.items():
+def test_mistakes_are_answered_in_one_line_before_anything_runs(
+    tmp_path, without_data, capsys, options, said
+):
+    for name, methods in {
+        "mine": "scrach",
+        "bare": "ecddp_resnet",
+        "arch": "ecdp",
+        "back": "scratch",
+    }.items():
         archs = "feedforward" if name == "bare" else "recurrent"
         more = ", backbone: nope" if name == "back" else ""
         cells = f"[{{methods: [{methods}], architectures: [{archs}], tasks: [ddd17]{more}}}]"
@@ -77,12 +101,17 @@ def test_options_reach_every_run_and_failures_the_user(tmp_path, monkeypatch, ca
     given = "--gpus 0 0 --accumulate 2 --run-args='--workers 2 --device cuda' --only tespec"
     assert main(["plan", "demo", *shlex.split(given), *places]) == 1
     _, failed, last = capsys.readouterr().out.splitlines()
-    assert failed == "failed: evaluation-tespec-ddd17-feedforward-s0: error: the disk is full (log.txt)"
+    assert (
+        failed
+        == "failed: evaluation-tespec-ddd17-feedforward-s0: error: the disk is full (log.txt)"
+    )
     assert last.startswith("1 of 2 runs done; records: ")
     assert len(calls) == 3
     for words in calls:
         assert words.startswith("-m tespec.cli ")
-        assert words.endswith(f" --accumulate 2 --workers 2 --device cuda {' '.join(places)} --threads 1")
+        assert words.endswith(
+            f" --accumulate 2 --workers 2 --device cuda {' '.join(places)} --threads 1"
+        )
 
 
 @pytest.mark.slow
@@ -105,7 +134,9 @@ def test_a_plan_is_run_once_from_each_of_its_pretrainings(tmp_path, tiny_world, 
     starts = {each.weights["sha256"]: each.seed for each in found if each.kind == "pretraining"}
     cells = [each for each in found if each.kind == "evaluation"]
     assert all((each.seed, each.overrides) == (0, {"label_share": 0.5}) for each in cells)
-    assert [starts[each.weights["sha256"]] for each in cells] == [each.weights["recipe"]["seed"] for each in cells]
+    assert [starts[each.weights["sha256"]] for each in cells] == [
+        each.weights["recipe"]["seed"] for each in cells
+    ]
     assert sorted(starts.values()) == [0, 1] == sorted(to_frame(cells).pretraining_seed.unique())
     assert main(command) == 0
     assert "mine: 2 of 2 runs done\n" in capsys.readouterr().out

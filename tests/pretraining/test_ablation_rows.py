@@ -38,7 +38,10 @@ def learns_by(name, recurrent, network, batch, settings):
 
 
 by_eq_6 = partial(reconstructs, estimate_high_pass)
-by_eq_7 = {n: partial(reconstructs, partial(estimate_intensity, norm_events=n)) for n in (500, 5000, 5e4, 2e5)}
+by_eq_7 = {
+    n: partial(reconstructs, partial(estimate_intensity, norm_events=n))
+    for n in (500, 5000, 5e4, 2e5)
+}
 histograms = partial(reconstructs, lambda counts: (counts.float(),))
 # tests/comparison/test_published.py covers the ablation of steps.
 ROWS = {
@@ -52,22 +55,34 @@ ROWS = {
     },
     "patch_norm": {"w/o norm": partial(normalises, False), "w/ norm": partial(normalises, True)},
     "objective": {
-        name: partial(learns_by, kind, True) for name, kind in (("CPC", "Cpc"), ("ECDDP", "Ecddp"), ("MAE", "Tespec"))
+        name: partial(learns_by, kind, True)
+        for name, kind in (("CPC", "Cpc"), ("ECDDP", "Ecddp"), ("MAE", "Tespec"))
     },
-    "memory": {"without": partial(learns_by, "Tespec", False), "with": partial(learns_by, "Tespec", True)},
+    "memory": {
+        "without": partial(learns_by, "Tespec", False),
+        "with": partial(learns_by, "Tespec", True),
+    },
 }
 
 
 def test_every_row_is_checked():
-    found = {name: [row.name for row in each.rows] for name, each in read_ablations().items() if name != "steps"}
+    found = {
+        name: [row.name for row in each.rows]
+        for name, each in read_ablations().items()
+        if name != "steps"
+    }
     assert found == {name: list(rows) for name, rows in ROWS.items()}
 
 
-@pytest.mark.parametrize(("name", "row"), [(name, row) for name, rows in ROWS.items() for row in rows])
+@pytest.mark.parametrize(
+    ("name", "row"), [(name, row) for name, rows in ROWS.items() for row in rows]
+)
 def test_a_row_trains_what_it_says(tiny_world, name, row):
     (facts,) = (each for each in read_ablations()[name].rows if each.name == row)
     settings, papers = (
-        pretraining_settings("tespec", profile, facts.changes(as_facts(pretraining_settings("tespec", profile))))
+        pretraining_settings(
+            "tespec", profile, facts.changes(as_facts(pretraining_settings("tespec", profile)))
+        )
         for profile in ("sample", "paper")
     )
     data = open_pretraining(settings, tiny_world / "1mpx")

@@ -29,7 +29,9 @@ def masked_pixels(model, given, number):
 
 @pytest.mark.parametrize("kept", [1, 6, 7, 12])
 def test_half_of_what_events_show_is_masked_in_the_frame(kept):
-    events, frame = draw_masks(torch.rand(2, 200, 24, generator=torch.Generator().manual_seed(0)), kept)
+    events, frame = draw_masks(
+        torch.rand(2, 200, 24, generator=torch.Generator().manual_seed(0)), kept
+    )
     assert (~events).sum(1).unique().tolist() == (~frame).sum(1).unique().tolist() == [kept]
     assert (~events & frame).sum(1).min() >= kept // 2
     # The frame's other visible patches are drawn uniformly from the rest.
@@ -53,10 +55,16 @@ def test_each_loss_sees_what_it_may_see():
     before = losses_of(model, given)
     for other, changed in (
         (unseen, {"loss_frame", "loss_fused"}),
-        ({"histograms": histograms(LANES, 1, seed=1)}, {"loss_events", "loss_fused", "loss_contrast"}),
+        (
+            {"histograms": histograms(LANES, 1, seed=1)},
+            {"loss_events", "loss_fused", "loss_contrast"},
+        ),
     ):
         after = losses_of(model, given | other)
-        assert {name for name in before if after[name] != before[name]} - {"loss", "found"} == changed
+        assert {name for name in before if after[name] != before[name]} - {
+            "loss",
+            "found",
+        } == changed
 
 
 def test_the_loss_is_the_published_sum_of_means_over_masked_pixels():
@@ -65,13 +73,20 @@ def test_the_loss_is_the_published_sum_of_means_over_masked_pixels():
     embeddings = torch.randn(2, LANES, 16, generator=torch.Generator().manual_seed(3)).double()
     frame_decoder = model.frame_decoder.forward
     model.event_decoder.forward = lambda features: (drawn, embeddings[0].float())
-    model.frame_decoder.forward = lambda features: (frame_decoder(features)[0], embeddings[1].float())
+    model.frame_decoder.forward = lambda features: (
+        frame_decoder(features)[0],
+        embeddings[1].float(),
+    )
     found = losses_of(model, given)
     expected = 4 * found["loss_frame"] + 0.5 * (found["loss_events"] + found["loss_fused"])
-    assert found["loss"].item() == pytest.approx((expected + 0.1 * found["loss_contrast"]).item(), rel=1e-5)
+    assert found["loss"].item() == pytest.approx(
+        (expected + 0.1 * found["loss_contrast"]).item(), rel=1e-5
+    )
     target = (event_frame(given["histograms"]) / 255 - GREY_MEAN) / GREY_DEVIATION
     squares = (drawn - target)[:, 0].double().square().mean(1)
-    assert found["loss_events"].item() == pytest.approx(squares[masked_pixels(model, given, 0)].mean().item(), rel=1e-5)
+    assert found["loss_events"].item() == pytest.approx(
+        squares[masked_pixels(model, given, 0)].mean().item(), rel=1e-5
+    )
     scale = own("cm3ae").logit_scale
     assert scale == pytest.approx(2.659, abs=1e-3)
     cosines = normalize(embeddings[0], dim=1) @ normalize(embeddings[1], dim=1).T
@@ -83,7 +98,8 @@ def test_pairs_are_contrasted_within_groups_of_the_published_size():
     events, frames = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
     scale = torch.tensor(2.0)
     parts = [
-        contrast_in_groups(*(each[part] for each in (events, frames)), scale, 3) for part in (slice(3), slice(3, 6))
+        contrast_in_groups(*(each[part] for each in (events, frames)), scale, 3)
+        for part in (slice(3), slice(3, 6))
     ]
     expected = [torch.stack(values).mean() for values in zip(*parts, strict=True)]
     torch.testing.assert_close([*contrast_in_groups(events, frames, scale, 3)], expected)
@@ -93,7 +109,10 @@ def test_pairs_are_contrasted_within_groups_of_the_published_size():
 
 
 def test_the_embedding_is_a_learned_sum_of_the_decoders_tokens():
-    decoder, features = network().frame_decoder, [torch.zeros(1)] * 3 + [torch.randn(2, 1, 192, 2, 3)]
+    decoder, features = (
+        network().frame_decoder,
+        [torch.zeros(1)] * 3 + [torch.randn(2, 1, 192, 2, 3)],
+    )
     images, embeddings = decoder(features)
     assert (images.shape, embeddings.shape) == ((2, 1, 1, *SIZE), (2, 16))
     tokens = decoder.norm(decoder.blocks(decoder.patch_tokens(features) + decoder.positions))
@@ -110,7 +129,9 @@ def test_the_fusion_is_the_published_one():
     # Half of the channels encode the column, half the row, each as sines, then cosines.
     rows, columns = np.divmod(np.arange(6), 3)
     angles = [np.outer(each, 1 / 10000 ** (np.arange(2) / 2)) for each in (columns, rows)]
-    places = torch.from_numpy(np.hstack([wave(each) for each in angles for wave in (np.sin, np.cos)]))
+    places = torch.from_numpy(
+        np.hstack([wave(each) for each in angles for wave in (np.sin, np.cos)])
+    )
     torch.testing.assert_close(fusion.positions, places, rtol=0, atol=1e-6)
     frame, events = torch.randn(2, 2, 1, 8, 2, 3, dtype=torch.float64)
     block, places = fusion.block, fusion.positions
@@ -124,7 +145,9 @@ def test_events_their_picture_and_the_frame_are_cropped_alike(monkeypatch):
     model, given = network(), pairs(LANES)
     torch.manual_seed(0)
     whole = [given["histograms"], event_frame(given["histograms"]), given["images"]]
-    parts = random_resized_crops(torch.cat(whole, 2), (0.2, 1.0)).split([each.shape[2] for each in whole], 2)
+    parts = random_resized_crops(torch.cat(whole, 2), (0.2, 1.0)).split(
+        [each.shape[2] for each in whole], 2
+    )
     histograms, picture, image = parts
     with monkeypatch.context() as patch:
         patch.setattr(cm3ae, "event_frame", lambda _: picture)

@@ -8,7 +8,9 @@ from torch.nn.functional import normalize
 from tespec.pretraining.contrast import ema_update_, momentum_copy, sinkhorn
 
 SAMPLES, PROTOTYPES = 40, 12
-VECTORS = normalize(torch.randn(SAMPLES + PROTOTYPES, 6, generator=torch.Generator().manual_seed(0)), dim=1)
+VECTORS = normalize(
+    torch.randn(SAMPLES + PROTOTYPES, 6, generator=torch.Generator().manual_seed(0)), dim=1
+)
 COSINES = VECTORS[:SAMPLES] @ VECTORS[SAMPLES:].T
 
 
@@ -35,7 +37,11 @@ def test_a_teacher_takes_over_running_statistics():
 TEACHERS = [
     ("ecddp", 0.992, {"student": "teacher"}),
     ("ecdp", 0.99, {"backbone": "slow_backbone", "event_head": "slow_head"}),
-    ("moby", 0.99, {"backbone": "slow_backbone", "norm": "slow_norm", "projector": "slow_projector"}),
+    (
+        "moby",
+        0.99,
+        {"backbone": "slow_backbone", "norm": "slow_norm", "projector": "slow_projector"},
+    ),
 ]
 
 
@@ -45,11 +51,19 @@ def test_momentum_rises_to_one_by_half_a_cosine(name, start, networks):
     """Published start values: ECDDP .992, ECDP (moco_m) .99, MoBY .99."""
     model, _ = CASES[name]()
     for fast, slow in networks.items():
-        pairs = [*zip(model.get_submodule(fast).parameters(), model.get_submodule(slow).parameters(), strict=True)]
+        pairs = [
+            *zip(
+                model.get_submodule(fast).parameters(),
+                model.get_submodule(slow).parameters(),
+                strict=True,
+            )
+        ]
         assert not any(other.requires_grad for _, other in pairs)
         for share, momentum in ((0.0, start), (0.5, (1 + start) / 2), (1.0, 1.0)):
             for one, other in pairs:
                 one.copy_(other + 1)
             model.after_step(share)
             for one, other in pairs:
-                torch.testing.assert_close(one - other, torch.full_like(one, momentum), atol=1e-5, rtol=0)
+                torch.testing.assert_close(
+                    one - other, torch.full_like(one, momentum), atol=1e-5, rtol=0
+                )

@@ -1,6 +1,7 @@
 """ECDDP: losses match the published formulas, masks the published shares; memory and the freeze of prototypes.
 
-`tests/published/test_ecddp.py` compares losses, starts and schedules with values of the authors' functions.
+`tests/published/test_ecddp.py` compares losses, starts and schedules with values of the authors'
+functions.
 """
 
 import dataclasses
@@ -29,7 +30,9 @@ def cross_entropy(logits, wanted):
 
 
 def maps(seed, side=PLACES):
-    return torch.randn(LANES, WIDTH, side, side, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+    return torch.randn(
+        LANES, WIDTH, side, side, generator=torch.Generator().manual_seed(seed), requires_grad=True
+    )
 
 
 def taught_otherwise():
@@ -43,7 +46,9 @@ def taught_otherwise():
 def same(found, plain, inputs):
     """Assert that two losses and their gradients with respect to the inputs are equal."""
     torch.testing.assert_close(found.double(), plain, rtol=1e-4, atol=1e-5)
-    of_found, of_plain = (torch.autograd.grad(each, inputs, retain_graph=True) for each in (found, plain))
+    of_found, of_plain = (
+        torch.autograd.grad(each, inputs, retain_graph=True) for each in (found, plain)
+    )
     assert all(each.abs().sum() > 0 for each in of_found)
     torch.testing.assert_close(of_found, of_plain, rtol=1e-3, atol=1e-6)
 
@@ -53,7 +58,10 @@ def test_the_patch_loss_is_the_published_formula():
     model, seen, taught = taught_otherwise(), [maps(0), maps(1)], [maps(3), maps(4)]
     masks = torch.zeros(2, LANES, PLACES, PLACES, dtype=torch.bool)
     masks[0, 0, 1:3, 1] = masks[1, 1, 0] = masks[1, 2, 3, 3] = True
-    wanted, loss = sinkhorn(model.teacher.patches(torch.stack(taught).movedim(2, -1)[masks]), 0.04), 0.0
+    wanted, loss = (
+        sinkhorn(model.teacher.patches(torch.stack(taught).movedim(2, -1)[masks]), 0.04),
+        0.0,
+    )
     for (view, lane, row, column), share in zip(masks.nonzero().tolist(), wanted, strict=True):
         logits = model.student.patches(seen[view][lane, :, row, column])
         loss = loss + cross_entropy(logits, share) / masks[view, lane].sum()
@@ -65,19 +73,32 @@ def test_the_image_loss_is_dinos_which_does_not_compare_a_view_with_itself():
     wanted = sinkhorn(torch.cat([model.teacher.image(each) for each in taught]), 0.04).chunk(2)
     pairs = [(mine, other) for other in range(2) for mine in range(3) if mine != other]
     logits = [model.student.image(each) for each in seen]
-    plain = sum(cross_entropy(logits[mine], wanted[other]) / LANES for mine, other in pairs) / len(pairs)
+    plain = sum(cross_entropy(logits[mine], wanted[other]) / LANES for mine, other in pairs) / len(
+        pairs
+    )
     same(model._image_loss(logits, taught), plain, seen)
 
 
 def test_the_context_loss_is_that_of_the_clusters_that_a_view_shows(monkeypatch):
     model, seen, whole = taught_otherwise(), [maps(0, 2), maps(1, 2)], maps(2)
-    members = (torch.arange(16).view(4, 4) // 4).clamp(max=2).flatten() == torch.arange(3).view(3, 1)  # rows of tokens
+    members = (torch.arange(16).view(4, 4) // 4).clamp(max=2).flatten() == torch.arange(3).view(
+        3, 1
+    )  # rows of tokens
     members = members.expand(LANES, -1, -1)
     monkeypatch.setattr("baselines.ecddp.cluster", lambda tokens, starts: members)
-    # Token rows of the first view show row 0 and 0.8 of row 1; each of the second view shows half of rows 1 and 2.
-    boxes = torch.tensor([[0.0, 0.4, 0.0, 1.0], [0.5, 0.5, 1.0, 0.0]]).unsqueeze(1).expand(-1, LANES, -1)
-    inside = torch.tensor([[[1, 1, 0, 0], [0, 0, 1, 1], [0] * 4], [[0] * 4, [1] * 4, [1] * 4]]).bool()
-    wanted = sinkhorn(model.teacher.context(whole, members).flatten(0, 1), 0.04).unflatten(0, (LANES, -1))
+    # Token rows of the first view show row 0 and 0.8 of row 1; each of the second view shows half
+    # of rows 1 and 2.
+    boxes = (
+        torch.tensor([[0.0, 0.4, 0.0, 1.0], [0.5, 0.5, 1.0, 0.0]])
+        .unsqueeze(1)
+        .expand(-1, LANES, -1)
+    )
+    inside = torch.tensor(
+        [[[1, 1, 0, 0], [0, 0, 1, 1], [0] * 4], [[0] * 4, [1] * 4, [1] * 4]]
+    ).bool()
+    wanted = sinkhorn(model.teacher.context(whole, members).flatten(0, 1), 0.04).unflatten(
+        0, (LANES, -1)
+    )
     total = count = 0
     for view, shown in zip(seen, inside.unsqueeze(1).expand(-1, LANES, -1, -1), strict=True):
         visible = shown.any(2)
@@ -94,10 +115,16 @@ def test_the_student_sees_masked_views_and_the_teacher_the_whole_square(monkeypa
     calls = {"student": [], "teacher": []}  # side of the frames, and whether they are masked
     for name, seen in calls.items():
         network = model.get_submodule(name)
-        network.register_forward_pre_hook(lambda _, given, seen=seen: seen.append((given[0].shape[3], len(given) > 1)))
+        network.register_forward_pre_hook(
+            lambda _, given, seen=seen: seen.append((given[0].shape[3], len(given) > 1))
+        )
     sides, crops = [], ecddp_file.random_crops
-    monkeypatch.setattr(ecddp_file, "random_crops", lambda frames, side: sides.append(side) or crops(frames, side))
-    named, _ = model.loss({"histograms": torch.randint(0, 4, (1, 2, 20, 360, 640), dtype=torch.uint8)})
+    monkeypatch.setattr(
+        ecddp_file, "random_crops", lambda frames, side: sides.append(side) or crops(frames, side)
+    )
+    named, _ = model.loss(
+        {"histograms": torch.randint(0, 4, (1, 2, 20, 360, 640), dtype=torch.uint8)}
+    )
     weighed = 0.5 * named["loss_patch"] + 0.1 * named["loss_context"] + 0.9 * named["loss_image"]
     torch.testing.assert_close(named["loss"], weighed)
     assert sides == [320, 224]
@@ -151,20 +178,30 @@ def test_segments_of_a_sequence_share_views_and_masks_and_only_memory_tells_them
 
 def test_single_segments_do_not_train_memory_and_are_refused():
     settings = pretraining_settings("tespec", "sample", ["objective=ecddp", "segments=1"])
-    with pytest.raises(UserError, match="segments: is 1, which trains no memory; set it to 2 or more"):
+    with pytest.raises(
+        UserError, match="segments: is 1, which trains no memory; set it to 2 or more"
+    ):
         new_network(settings, open_pretraining(settings, None, SIZE))
 
 
 def test_prototypes_are_trained_from_the_second_epoch_on_with_gradients_that_are_clipped_without_theirs():
-    how = dataclasses.replace(pretraining_settings("ecddp", "paper").optimisation, steps=4, warmup_steps=0)
-    trainer = Trainer(ecddp(frozen_prototypes=0.5), [events(4, 1)] * 4, how, seed=0, device=torch.device("cpu"))
+    how = dataclasses.replace(
+        pretraining_settings("ecddp", "paper").optimisation, steps=4, warmup_steps=0
+    )
+    trainer = Trainer(
+        ecddp(frozen_prototypes=0.5), [events(4, 1)] * 4, how, seed=0, device=torch.device("cpu")
+    )
     norms, moved = [], []
     trainer.optimizer.register_step_pre_hook(
-        lambda *_: norms.append(get_total_norm([p.grad for p in trainer.model.parameters() if p.grad is not None]))
+        lambda *_: norms.append(
+            get_total_norm([p.grad for p in trainer.model.parameters() if p.grad is not None])
+        )
     )
     heads = [getattr(trainer.model.student, name) for name in ("patches", "contexts", "images")]
     for _ in range(4):
-        before = [parameter.clone() for head in heads for parameter in (head.directions, head.lengths)]
+        before = [
+            parameter.clone() for head in heads for parameter in (head.directions, head.lengths)
+        ]
         trainer.train_step(events(4, 1))
         trainer.step += 1
         now = [parameter for head in heads for parameter in (head.directions, head.lengths)]
@@ -210,7 +247,9 @@ def test_pooling_is_attention_of_each_vector_to_itself_and_its_tokens():
             vector = pool.vector[0, 0]
             for layer in pool.layers:
                 seen = layer.norm1(torch.stack([vector, *tokens[members[lane, number]]]))
-                query, keys, values = (each(seen).view(-1, 2, 32) for each in (layer.query, layer.key, layer.value))
+                query, keys, values = (
+                    each(seen).view(-1, 2, 32) for each in (layer.query, layer.key, layer.value)
+                )
                 weights = ((keys * query[0]).sum(2, keepdim=True) / 32**0.5).softmax(0)
                 vector = vector + layer.project((weights * values).sum(0).flatten())
                 vector = vector + layer.mlp(layer.norm2(vector))

@@ -15,20 +15,29 @@ from baselines.ecdp import Ecdp, likeness_divergence, view_contrast, with_correl
 from tespec.pretraining.contrast import info_nce
 
 LANES = 4
-EVENTS, KEYS, IMAGES = torch.randn(3, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+EVENTS, KEYS, IMAGES = torch.randn(
+    3, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+)
 network = partial(small, "resnet-micro")
 
 
 def plain_contrast(queries, keys):
     """Mean of -log softmax at the diagonal."""
     logits = [[(a @ b).item() for b in keys] for a in queries]
-    return sum(math.log(sum(map(math.exp, row))) - row[n] for n, row in enumerate(logits)) / len(logits)
+    return sum(math.log(sum(map(math.exp, row))) - row[n] for n, row in enumerate(logits)) / len(
+        logits
+    )
 
 
 def test_contrasts_are_the_published_ones():
     events, keys, images = (normalize(vectors, dim=1) for vectors in (EVENTS, KEYS, IMAGES))
-    one, two = (torch.stack([(a @ v) * v for a, v in zip(each, images, strict=True)]) for each in (events, keys))
-    assert view_contrast(EVENTS, KEYS, IMAGES, 0.2).item() == pytest.approx(plain_contrast(one / 0.2, two))
+    one, two = (
+        torch.stack([(a @ v) * v for a, v in zip(each, images, strict=True)])
+        for each in (events, keys)
+    )
+    assert view_contrast(EVENTS, KEYS, IMAGES, 0.2).item() == pytest.approx(
+        plain_contrast(one / 0.2, two)
+    )
     contrast, found = info_nce(EVENTS, IMAGES, 0.1)
     assert contrast.item() == pytest.approx(plain_contrast(events / 0.1, images))
     assert found == ((events @ images.T).argmax(1) == torch.arange(6)).float().mean()
@@ -49,7 +58,10 @@ def test_the_alignment_is_the_published_one_and_gradients_flow_through_its_row_s
 
 def test_only_pairs_of_a_group_are_aligned():
     events, images = torch.cat([EVENTS, KEYS]), torch.cat([IMAGES, IMAGES])  # equal column sums
-    halves = [likeness_divergence(*each, 0.1, 6) for each in zip(events.split(6), images.split(6), strict=True)]
+    halves = [
+        likeness_divergence(*each, 0.1, 6)
+        for each in zip(events.split(6), images.split(6), strict=True)
+    ]
     torch.testing.assert_close(likeness_divergence(events, images, 0.1, 6), sum(halves) / 2)
     whole = likeness_divergence(events, images, 0.1, 12)
     assert whole > likeness_divergence(events, images, 0.1, 6) + 0.01
@@ -71,21 +83,39 @@ def test_each_loss_weighs_and_trains_as_published():
         assert found["loss"].item() == pytest.approx(total.item(), rel=1e-5)
         found[name].backward()
         named = {part: [*module.parameters()] for part, module in model.named_children()}
-        assert {part for part, each in named.items() if any(one.grad is not None for one in each)} == parts
+        assert {
+            part for part, each in named.items() if any(one.grad is not None for one in each)
+        } == parts
         assert not model.teacher.network.training
 
 
 def test_both_networks_see_views_of_their_own_and_images_stay_whole(monkeypatch):
-    model, given, seen, (pool, drawn) = network(), pairs(LANES), {}, (ecdp.global_avg_pool, ecdp.random_views)
-    monkeypatch.setattr(ecdp, "global_avg_pool", lambda net, frames: seen.update({net: frames}) or pool(net, frames))
-    monkeypatch.setattr(ecdp, "random_views", lambda *args: seen.setdefault("views", (args, drawn(*args)))[1])
-    model.teacher.register_forward_pre_hook(lambda teacher, inputs: seen.update({teacher: inputs[0]}))
+    model, given, seen, (pool, drawn) = (
+        network(),
+        pairs(LANES),
+        {},
+        (ecdp.global_avg_pool, ecdp.random_views),
+    )
+    monkeypatch.setattr(
+        ecdp, "global_avg_pool", lambda net, frames: seen.update({net: frames}) or pool(net, frames)
+    )
+    monkeypatch.setattr(
+        ecdp, "random_views", lambda *args: seen.setdefault("views", (args, drawn(*args)))[1]
+    )
+    model.teacher.register_forward_pre_hook(
+        lambda teacher, inputs: seen.update({teacher: inputs[0]})
+    )
     model.train().loss(given)
     (_, *rule), (views, _) = seen["views"]
     assert rule == [2, SIZE, (0.45, 1.0), "nearest"]
     assert torch.equal(views, views.round())
-    networks, wanted = (model.backbone, model.slow_backbone, model.teacher), (*views, given["images"][:, 0])
-    assert all(torch.equal(seen[each], frames) for each, frames in zip(networks, wanted, strict=True))
+    networks, wanted = (
+        (model.backbone, model.slow_backbone, model.teacher),
+        (*views, given["images"][:, 0]),
+    )
+    assert all(
+        torch.equal(seen[each], frames) for each, frames in zip(networks, wanted, strict=True)
+    )
     assert not torch.equal(*views)
     model.eval().loss(given)
     assert torch.equal(seen[model.backbone], given["histograms"])
@@ -112,7 +142,10 @@ def test_correlated_events_are_centred_on_their_own():
     counts = np.zeros((1, 20, 60, 80), np.uint8)
     counts[0, :, 20:40, 40] = 10
     counts[0, 0, 59, 79] = 1  # added events lie within the occupied area
-    found = [with_correlated_events(counts, np.random.default_rng(seed))[0, :, :, 30:51] for seed in range(20)]
+    found = [
+        with_correlated_events(counts, np.random.default_rng(seed))[0, :, :, 30:51]
+        for seed in range(20)
+    ]
     added = np.sum(found, (0, 1, 2))
     added[10] = 0  # where counts saturate
     assert added @ np.arange(-10, 11) / added.sum() == pytest.approx(0, abs=0.05)
@@ -121,11 +154,17 @@ def test_correlated_events_are_centred_on_their_own():
 def test_correlated_events_lie_near_their_own():
     counts = np.zeros((1, 20, 60, 80), np.uint8)
     counts[0, 4, 20:52, 20:60] = 1
-    more = np.stack([with_correlated_events(counts, np.random.default_rng(seed))[0] for seed in range(200)]) - counts
+    more = (
+        np.stack(
+            [with_correlated_events(counts, np.random.default_rng(seed))[0] for seed in range(200)]
+        )
+        - counts
+    )
     added = more.sum((1, 2, 3))
     assert 100 <= added.min() < 250
     assert 1100 < added.max() < 1280
-    assert more[:, [*range(3), *range(6, 20)]].sum() < 0.01 * added.sum()  # same polarity, adjacent bins
+    # same polarity, adjacent bins
+    assert more[:, [*range(3), *range(6, 20)]].sum() < 0.01 * added.sum()
     assert more[:, :, :14].sum() + more[..., :14].sum() < 0.001 * added.sum()
     counts[0, :, 44:] = 0  # 960 events
     assert with_correlated_events(counts, np.random.default_rng(0)) is counts

@@ -8,7 +8,12 @@ from tespec.models import EventSwin
 from tespec.pretraining.masking import LastStageDecoder, MaskPatch, replace_masked
 
 
-@given(seed=st.integers(0, 2**63), rows=st.integers(1, 30), cols=st.integers(1, 30), ratio=st.floats(0, 1))
+@given(
+    seed=st.integers(0, 2**63),
+    rows=st.integers(1, 30),
+    cols=st.integers(1, 30),
+    ratio=st.floats(0, 1),
+)
 def test_masks_have_exactly_their_share(seed, rows, cols, ratio):
     mask = draw_mask(seed, rows, cols, ratio)
     assert mask.shape == (rows, cols)
@@ -29,11 +34,15 @@ def test_masked_tokens_are_those_of_masked_pixels(unit, height, width):
     mask = torch.stack([draw_mask(seed, rows, cols, 0.5) for seed in range(2)])
     frames = torch.nn.functional.pad(histograms.float(), (0, 96 - width, 0, 64 - height))
     for lane, row, col in mask.nonzero().tolist():
-        frames[lane, :, :, row * unit : (row + 1) * unit, col * unit : (col + 1) * unit] = patch()[0]
+        frames[lane, :, :, row * unit : (row + 1) * unit, col * unit : (col + 1) * unit] = patch()[
+            0
+        ]
     tokens = replace_masked(backbone.embed(histograms), mask, backbone.embed_patches(patch()))
     wanted, weights = backbone.embed(frames), torch.randn(tokens.shape)
     torch.testing.assert_close(tokens, wanted, rtol=1e-5, atol=1e-5)
-    gradients = (torch.autograd.grad((each * weights).sum(), patch.pixels) for each in (tokens, wanted))
+    gradients = (
+        torch.autograd.grad((each * weights).sum(), patch.pixels) for each in (tokens, wanted)
+    )
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
 
 

@@ -61,7 +61,9 @@ def test_noise_is_gumbels_and_processes_draw_what_one_draws():
         lambda n: random_time_flips(histograms(1).expand(n, -1, -1, -1, -1)),
         lambda n: random_shifts(histograms(1).expand(n, -1, -1, -1, -1), 8 / 64),
         lambda n: random_resized_crops(histograms(1).expand(n, -1, -1, -1, -1), (0.2, 1.0)),
-        lambda n: rand_augment(histograms(1).expand(n, -1, -1, -1, -1), GEOMETRIC, InterpolationMode.NEAREST),
+        lambda n: rand_augment(
+            histograms(1).expand(n, -1, -1, -1, -1), GEOMETRIC, InterpolationMode.NEAREST
+        ),
     ):
         torch.manual_seed(0)
         every = draw(4)
@@ -75,7 +77,8 @@ def test_event_images_are_counts_of_each_polarity_and_hot_pixels_are_cleared_in_
     counts = torch.zeros(2, 20, 16, 16, dtype=torch.uint8)
     counts[0, 3, 2, 2] = counts[0, 4, 2, 2] = counts[0, 12, 5, 6] = 2
     found = tokenizer_input(counts, 25.0, 1.0)
-    assert (found[0, 2, 2, 2], found[0, 0, 5, 6]) == (1.0, 0.5)  # negative in the third plane, positive in the first
+    # negative in the third plane, positive in the first
+    assert (found[0, 2, 2, 2], found[0, 0, 5, 6]) == (1.0, 0.5)
     assert found.sum() == 1.5  # the second frame has no events
     counts[0, 0:10, 9, 9], counts[0, 15, 9, 9] = 10, 1
     torch.testing.assert_close(tokenizer_input(counts, 10.0, 1.0), found)
@@ -84,11 +87,18 @@ def test_event_images_are_counts_of_each_polarity_and_hot_pixels_are_cleared_in_
 
 def test_operations_are_drawn_as_published_and_are_the_same_for_all_frames_of_a_lane():
     torch.manual_seed(0)
-    drawn, operations = [], [lambda lane, level, _, number=n: drawn.append((number, level)) or lane for n in range(14)]
-    rand_augment(torch.zeros(4000, 1, 2, 3, dtype=torch.uint8), operations, InterpolationMode.NEAREST)
+    drawn, operations = (
+        [],
+        [lambda lane, level, _, number=n: drawn.append((number, level)) or lane for n in range(14)],
+    )
+    rand_augment(
+        torch.zeros(4000, 1, 2, 3, dtype=torch.uint8), operations, InterpolationMode.NEAREST
+    )
     numbers, levels = (torch.tensor(each) for each in zip(*drawn, strict=True))
     assert len(drawn) == 8000  # two for each lane
-    assert (numbers.bincount(minlength=14) / 8000).tolist() == pytest.approx([1 / 14] * 14, abs=0.012)
+    assert (numbers.bincount(minlength=14) / 8000).tolist() == pytest.approx(
+        [1 / 14] * 14, abs=0.012
+    )
     assert sorted((30 * levels).round().int().unique().tolist()) == [*range(-20, 21)]
     assert levels.mean().item() == pytest.approx(0, abs=0.01)
     counts = histograms(1, 1).expand(40, 3, -1, -1, -1)
@@ -100,7 +110,9 @@ def test_operations_are_drawn_as_published_and_are_the_same_for_all_frames_of_a_
 
 def test_training_augments_images_of_the_tokenizer_and_counts_of_the_network(monkeypatch):
     seen = []
-    monkeypatch.setattr(mem, "rand_augment", lambda lanes, *how: seen.append((lanes, *how)) or lanes)
+    monkeypatch.setattr(
+        mem, "rand_augment", lambda lanes, *how: seen.append((lanes, *how)) or lanes
+    )
     tokenizer().train().loss(events(3, 1), None)
     network().train().loss(events(2, 1), None)
     network(True).train().loss(events(2, 1), None)  # memory would be displaced
@@ -140,14 +152,19 @@ def test_in_memory_nothing_is_played_backwards(monkeypatch, recurrent):
 def test_blocks_mask_the_published_share():
     settings = own("mem")
     most = round(settings.ratio * 196)
-    masks = np.stack([block_mask(np.random.default_rng(seed), 14, 14, most, 16) for seed in range(1000)])
+    masks = np.stack(
+        [block_mask(np.random.default_rng(seed), 14, 14, most, 16) for seed in range(1000)]
+    )
     masked = masks.sum((1, 2))
     assert (masked.max(), settings.smallest_block) == (98, 16)
-    assert masked.mean() == pytest.approx(97.54, abs=0.2)  # mean of 4,000 draws of the published generator
+    # mean of 4,000 draws of the published generator
+    assert masked.mean() == pytest.approx(97.54, abs=0.2)
     assert (masks.mean(0) > 0).all()
     together = (masks[:, :, 1:] & masks[:, :, :-1]).sum() / masks[:, :, 1:].sum()
-    assert together > 0.8  # share of masked patches among neighbours of masked ones, against 0.5 overall
-    assert block_mask(np.random.default_rng(0), 4, 5, 10, 16).any()  # even if fewer than 16 patches are masked in all
+    # share of masked patches among neighbours of masked ones, against 0.5 overall
+    assert together > 0.8
+    # even if fewer than 16 patches are masked in all
+    assert block_mask(np.random.default_rng(0), 4, 5, 10, 16).any()
     with pytest.raises(UserError, match="1 x 9 patches are too few for blocks"):
         draw_blocks(2, 1, 9, 0.5, 16)
 
@@ -157,7 +174,9 @@ def test_what_is_named_is_what_is_masked_in_every_segment(monkeypatch):
     model, seen, grid = network().eval(), [], (2, 2, 4, 6)  # lanes, segments, rows, columns
     logits = torch.randn(*grid, 24, generator=torch.Generator().manual_seed(0))
     tokens = (7 * torch.arange(2 * 2 * 4 * 6) % 24).view(grid)
-    monkeypatch.setattr(masking, "replace_masked", lambda tokens, mask, patch: seen.append(mask) or tokens)
+    monkeypatch.setattr(
+        masking, "replace_masked", lambda tokens, mask, patch: seen.append(mask) or tokens
+    )
     model.head.forward = lambda features, places: logits.flatten(0, 3)[places]
     model.tokenizer.tokens = lambda images: tokens.flatten(0, 1)
     torch.manual_seed(1)
@@ -165,7 +184,10 @@ def test_what_is_named_is_what_is_masked_in_every_segment(monkeypatch):
     (mask,) = seen
     assert mask.shape == (2, 4, 5)
     assert not torch.equal(*mask)
-    found, wanted = logits[:, :, :4, :5].double().log_softmax(-1), tokens[:, :, :4, :5].unsqueeze(-1)
+    found, wanted = (
+        logits[:, :, :4, :5].double().log_softmax(-1),
+        tokens[:, :, :4, :5].unsqueeze(-1),
+    )
     terms = found.gather(-1, wanted).squeeze(-1).movedim(1, -1)[mask]
     assert losses["loss"].item() == pytest.approx(-terms.mean().item(), rel=1e-5)
 
@@ -175,7 +197,9 @@ def test_what_is_named_is_what_is_masked_in_every_segment(monkeypatch):
 def test_features_at_a_place_only_change_the_logits_of_its_patches(unit, of):
     model, grid, side = network(unit=unit, features=of), [side // unit for side in SIZE], 32 // unit
     strides = zip(model.backbone.channels, (4, 8, 16, 32), strict=True)
-    features = [torch.zeros(1, 1, width, *(side // stride for side in SIZE)) for width, stride in strides]
+    features = [
+        torch.zeros(1, 1, width, *(side // stride for side in SIZE)) for width, stride in strides
+    ]
     everywhere = torch.arange(math.prod(grid))
     nothing = model.head(features, everywhere)
     features[-1][..., 1, 2] = 1.0
@@ -193,19 +217,28 @@ def test_the_tokenizer_is_pre_trained_first_and_stays_as_it_is(tiny_world, tmp_p
         required = Mem.upstream_settings(resolved, "mem-tokenizer")
         first = pretrain("mem-tokenizer", required, data, 0, setup)
         assert f"{first.record.name} is already complete" in capsys.readouterr().err
-        assert (required.optimisation.steps, required.batch_size, len(first.record.curve)) == (2, 2, 2)
+        assert (required.optimisation.steps, required.batch_size, len(first.record.curve)) == (
+            2,
+            2,
+            2,
+        )
         assert record.start_sha256 == first.record.weights["sha256"]
         assert set(first.record.metrics) == {"loss", "perplexity", "drawn_error"}
         names.add(record.name)
     assert len(names) == 2
     model = network(tokenizer=own("mem-tokenizer", "sample", tokens=16))
     model.load_upstream(first.weights)
-    torch.testing.assert_close(dict(model.tokenizer.state_dict()), read_weights(first.weights)[0], rtol=0, atol=0)
+    torch.testing.assert_close(
+        dict(model.tokenizer.state_dict()), read_weights(first.weights)[0], rtol=0, atol=0
+    )
     assert not any(each.requires_grad for each in model.tokenizer.parameters())
 
 
 def test_a_tokenizer_that_collapsed_is_reported_and_tokens_count_over_all_batches(capsys):
-    model, data = tokenizer(), SimpleNamespace(size=SIZE, val_batches=lambda device: [events(3, 1)] * 2)
+    model, data = (
+        tokenizer(),
+        SimpleNamespace(size=SIZE, val_batches=lambda device: [events(3, 1)] * 2),
+    )
     numbers = iter([0, 1] * 2)
     real = model.backbone.tokens
     model.backbone.tokens = lambda images: torch.full_like(real(images), next(numbers))
@@ -213,4 +246,7 @@ def test_a_tokenizer_that_collapsed_is_reported_and_tokens_count_over_all_batche
     torch.nn.init.zeros_(model.backbone.encoder[-1].weight)
     model.backbone.tokens = real
     assert model.validate(data, torch.device("cpu"))["perplexity"] == pytest.approx(1.0)
-    assert "the tokenizer collapsed: 1.00 of 24 tokens are in use on validation data" in capsys.readouterr().err
+    assert (
+        "the tokenizer collapsed: 1.00 of 24 tokens are in use on validation data"
+        in capsys.readouterr().err
+    )

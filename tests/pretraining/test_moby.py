@@ -23,12 +23,20 @@ def test_the_loss_is_the_published_formula_and_the_queues_keep_the_newest_keys()
         if name.startswith("slow"):  # so that they differ from the trained networks
             parameter.add_(0.05 * torch.randn(parameter.shape))
     queues, frames = model.queues.clone(), batch["views"].split(1, dim=1)
-    queries = [model.predictor(model.projector(global_avg_pool(model.backbone, each, model.norm))) for each in frames]
-    slow = [model.slow_projector(global_avg_pool(model.slow_backbone, each, model.slow_norm)) for each in frames]
+    queries = [
+        model.predictor(model.projector(global_avg_pool(model.backbone, each, model.norm)))
+        for each in frames
+    ]
+    slow = [
+        model.slow_projector(global_avg_pool(model.slow_backbone, each, model.slow_norm))
+        for each in frames
+    ]
     keys = normalize(torch.stack(slow), dim=2).detach()
     found, wanted = model.loss(batch, None)[0]["loss"], 0.0
     for mine, other in ((0, 1), (1, 0)):
-        for query, key in zip(normalize(queries[mine].double(), dim=1), keys[other].double(), strict=True):
+        for query, key in zip(
+            normalize(queries[mine].double(), dim=1), keys[other].double(), strict=True
+        ):
             logits = torch.cat([key.unsqueeze(0), queues[other].double()]) @ query / 0.2
             wanted = wanted - logits.log_softmax(0)[0] / len(keys[other])
     torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-6)

@@ -21,7 +21,9 @@ from tespec.runs.pretrain import pretrain
 TASKS = ("segmentation", "detection", "depth")
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=3"]
 # The data of each method; TESPEC's pre-trainings are golden cases.
-DATA = dict.fromkeys(("ecddp", "mem"), "1mpx") | dict.fromkeys(("ecdp", "cm3ae", "scaleevent"), "ddd17")
+DATA = dict.fromkeys(("ecddp", "mem"), "1mpx") | dict.fromkeys(
+    ("ecdp", "cm3ae", "scaleevent"), "ddd17"
+)
 DATA |= dict.fromkeys(("moby", "imagenet"), "objects")
 
 
@@ -31,7 +33,13 @@ def few_steps(name, *changes):
 
 def run(tiny_world, folder, name, *changes):
     register_methods()
-    return pretrain(name, few_steps(name, *changes), Data(tiny_world / DATA[name], "sample"), 0, setup_in(folder))
+    return pretrain(
+        name,
+        few_steps(name, *changes),
+        Data(tiny_world / DATA[name], "sample"),
+        0,
+        setup_in(folder),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +48,23 @@ def made(tiny_world, tmp_path_factory):
 
     @cache
     def make(name):
-        taught = [f"objective.teacher_weights={make('imagenet').weights}"] if name in ("ecdp", "scaleevent") else []
+        taught = (
+            [f"objective.teacher_weights={make('imagenet').weights}"]
+            if name in ("ecdp", "scaleevent")
+            else []
+        )
         return run(tiny_world, tmp_path_factory.mktemp("made"), name, *taught)
 
     return make
 
 
-@pytest.mark.parametrize("name", [*(name for name in NETWORKS if name not in TASKS), "moby, resnet"])
+@pytest.mark.parametrize(
+    "name", [*(name for name in NETWORKS if name not in TASKS), "moby, resnet"]
+)
 def test_a_few_steps_lower_the_loss_and_train_every_parameter(name):
-    model, data = NETWORKS[name]() if name in NETWORKS else (moby(arch="resnet-micro"), {"views": views()})
+    model, data = (
+        NETWORKS[name]() if name in NETWORKS else (moby(arch="resnet-micro"), {"views": views()})
+    )
     optimizer = torch.optim.Adam([each for each in model.parameters() if each.requires_grad], 1e-3)
     before = {each: parameter.clone() for each, parameter in model.named_parameters()}
     losses = []
@@ -63,7 +79,11 @@ def test_a_few_steps_lower_the_loss_and_train_every_parameter(name):
         if hasattr(model, "after_step"):
             model.after_step((step + 1) / 12)
     assert losses[-1] < losses[0] - 0.02
-    assert not {each for each, now in model.named_parameters() if now.requires_grad and torch.equal(now, before[each])}
+    assert not {
+        each
+        for each, now in model.named_parameters()
+        if now.requires_grad and torch.equal(now, before[each])
+    }
 
 
 @pytest.mark.parametrize("name", ["mem", "moby", "ecdp"])
@@ -86,7 +106,15 @@ def test_a_task_starts_from_them(tiny_world, made, tmp_path, case):
     method, data = find_method(case), Data(tiny_world / "mvsec", "sample")
     for arch in method.architectures:
         settings = settings_of(data, "mvsec", arch, None, [], method.network)
-        spec = cell_spec(tiny_world, tmp_path, "mvsec", arch, case, settings=settings, checkpoint=made(case).weights)
+        spec = cell_spec(
+            tiny_world,
+            tmp_path,
+            "mvsec",
+            arch,
+            case,
+            settings=settings,
+            checkpoint=made(case).weights,
+        )
         start = prepare_run("evaluation", spec)[0].start
         assert not [name for name in start["fresh"] if not name.startswith("lstms.")]
         assert bool(start["fresh"]) == (arch == "recurrent") == (start["coverage"] < 1)
@@ -105,29 +133,109 @@ def test_pairs_are_scored_at_every_batch_size(tiny_world, name, batch):
 DECODER = r"objective.decoder: LastStageDecoder cannot be built \(.*\); correct its settings"
 UNIT = "is not allowed; it should be 4, 8, 16 or 32"
 MISTAKES = [
-    ("tespec", "1mpx", "objective=mae", "method mae: has no pre-training recipe; choose from cm3ae, cpc"),
-    ("tespec", "1mpx", "objective.mask.ratio=1e-4", r"mask.ratio: 0.0001 masks none of \d+ patches; .* autoencoder"),
+    (
+        "tespec",
+        "1mpx",
+        "objective=mae",
+        "method mae: has no pre-training recipe; choose from cm3ae, cpc",
+    ),
+    (
+        "tespec",
+        "1mpx",
+        "objective.mask.ratio=1e-4",
+        r"mask.ratio: 0.0001 masks none of \d+ patches; .* autoencoder",
+    ),
     ("tespec", "1mpx", "objective.mask.unit=24", f"objective.mask.unit: 24 {UNIT}"),
-    ("tespec", "1mpx", "objective.decoder.type=None", "objective.decoder.type: unknown model 'None'; choose from"),
+    (
+        "tespec",
+        "1mpx",
+        "objective.decoder.type=None",
+        "objective.decoder.type: unknown model 'None'; choose from",
+    ),
     ("tespec", "1mpx", "objective.decoder={type: LastStageDecoder, widht: 32}", DECODER),
     ("tespec", "1mpx", "objective.decoder={type: LastStageDecoder, width: wide}", DECODER),
     ("tespec", "1mpx", "objective.ahead=2", "--set objective.ahead=2: unknown setting 'ahead'"),
-    ("tespec", "1mpx", "segments=1000", "fewer than 1; the longest has .* of 50 ms; use --set segments=.*, or longer"),
-    ("ecddp", "1mpx", "objective.large=40", "objective.large: 40 is not allowed; it should be a multiple of 32"),
-    ("moby", "objects", "batch_size=2000", "batch_size: 2000 images do not fit into the queue of 1024; use fewer"),
-    ("moby", "objects", "recurrent=true", "recurrent: images have no order in time; set it to false"),
+    (
+        "tespec",
+        "1mpx",
+        "segments=1000",
+        "fewer than 1; the longest has .* of 50 ms; use --set segments=.*, or longer",
+    ),
+    (
+        "ecddp",
+        "1mpx",
+        "objective.large=40",
+        "objective.large: 40 is not allowed; it should be a multiple of 32",
+    ),
+    (
+        "moby",
+        "objects",
+        "batch_size=2000",
+        "batch_size: 2000 images do not fit into the queue of 1024; use fewer",
+    ),
+    (
+        "moby",
+        "objects",
+        "recurrent=true",
+        "recurrent: images have no order in time; set it to false",
+    ),
     ("moby", "ddd17/dir0/index", "", "holds 0 images"),
     ("mem", "1mpx", "objective.tokenizer.unit=64", f"objective.tokenizer.unit: 64 {UNIT}"),
-    ("ecdp", "ddd17", "recurrent=true", "recurrent: pairs of events and image have no order in time"),
-    ("cm3ae", "ddd17", "objective.mask.ratio=0", r"objective.mask.ratio: 0 leaves none of \d+ patches masked; choose"),
-    ("cm3ae", "ddd17", "objective.mask.ratio=1", r"objective.mask.ratio: 1 leaves none of \d+ patches visible; choose"),
-    ("cm3ae", "ddd17", "objective.heads=5", "objective.heads: 5 does not divide the width of 192; set it to a divisor"),
-    ("cpc", "1mpx", "segments=2", "objective.ahead: 2 segments are too few to predict 2 ahead; decrease it, or"),
+    (
+        "ecdp",
+        "ddd17",
+        "recurrent=true",
+        "recurrent: pairs of events and image have no order in time",
+    ),
+    (
+        "cm3ae",
+        "ddd17",
+        "objective.mask.ratio=0",
+        r"objective.mask.ratio: 0 leaves none of \d+ patches masked; choose",
+    ),
+    (
+        "cm3ae",
+        "ddd17",
+        "objective.mask.ratio=1",
+        r"objective.mask.ratio: 1 leaves none of \d+ patches visible; choose",
+    ),
+    (
+        "cm3ae",
+        "ddd17",
+        "objective.heads=5",
+        "objective.heads: 5 does not divide the width of 192; set it to a divisor",
+    ),
+    (
+        "cpc",
+        "1mpx",
+        "segments=2",
+        "objective.ahead: 2 segments are too few to predict 2 ahead; decrease it, or",
+    ),
     ("moby", "objects/train/street", "", "fewer than 2 images are left for validation; add images"),
-    ("imagenet", "objects/train/car", "", "car: holds images outside of folders of classes; sort its images into a"),
-    ("imagenet", "objects", "objective.augment=autumn", "objective.augment: timm has no augmentation 'autumn'; write"),
-    ("imagenet", "objects", "objective.augment=rand-x9", "objective.augment: timm has no augmentation 'rand-x9'; wr"),
-    ("tespec", "1mpx", "--backbone=resnet", "objective tespec: resnet-micro has no patches to mask"),
+    (
+        "imagenet",
+        "objects/train/car",
+        "",
+        "car: holds images outside of folders of classes; sort its images into a",
+    ),
+    (
+        "imagenet",
+        "objects",
+        "objective.augment=autumn",
+        "objective.augment: timm has no augmentation 'autumn'; write",
+    ),
+    (
+        "imagenet",
+        "objects",
+        "objective.augment=rand-x9",
+        "objective.augment: timm has no augmentation 'rand-x9'; wr",
+    ),
+    (
+        "tespec",
+        "1mpx",
+        "--backbone=resnet",
+        "objective tespec: resnet-micro has no patches to mask",
+    ),
     ("cm3ae", "ddd17", "--backbone=resnet", "objective cm3ae: resnet-micro has no patches to mask"),
 ]
 
@@ -142,11 +250,20 @@ def changed(name, change):
 @pytest.mark.parametrize(("name", "data", "change", "message"), MISTAKES)
 def test_mistakes_are_named(tiny_world, name, data, change, message):
     with pytest.raises(UserError, match=message):
-        new_network(settings := changed(name, change), open_pretraining(settings, tiny_world / data))
+        new_network(
+            settings := changed(name, change), open_pretraining(settings, tiny_world / data)
+        )
 
 
 UNUSED = {
-    "moby": ["augmentation.flip=0.1", "bins=5", "rule=rvt", "sampling=streams", "segments=2", "sensor_px=8x8"],
+    "moby": [
+        "augmentation.flip=0.1",
+        "bins=5",
+        "rule=rvt",
+        "sampling=streams",
+        "segments=2",
+        "sensor_px=8x8",
+    ],
     "imagenet": ["downsample.keep=nearest", "window_ms=20"],
     "ecdp": ["sampling=streams", "segments=2"],
     "cm3ae": ["segments=2"],
@@ -154,18 +271,28 @@ UNUSED = {
     "mem-tokenizer": ["drop_path=0.2", "recurrent=true", "--backbone=tiny"],
 }
 EARLY = [
-    (name, change, f"{change.split('=')[0]}: has no effect on the pre-training of .*; leave it unchanged")
+    (
+        name,
+        change,
+        f"{change.split('=')[0]}: has no effect on the pre-training of .*; leave it unchanged",
+    )
     for name, changes in UNUSED.items()
     for change in changes
 ]
 EARLY += [
-    ("mem", "recurrent=true", "recurrent: clips of one window have no state to carry, .*; set sampling to streams"),
+    (
+        "mem",
+        "recurrent=true",
+        "recurrent: clips of one window have no state to carry, .*; set sampling to streams",
+    ),
     ("mem", "objective.ratio=0", "objective.ratio: 0 is not allowed; it should be greater than 0"),
 ]
 
 
 @pytest.mark.parametrize(("name", "change", "message"), EARLY)
-def test_mistakes_are_named_before_data_is_read_and_another_network_is_pre_trained(tmp_path, name, change, message):
+def test_mistakes_are_named_before_data_is_read_and_another_network_is_pre_trained(
+    tmp_path, name, change, message
+):
     settings = changed(name, change)
     with pytest.raises(UserError, match=message):
         pretrain(name, settings, Data(tmp_path / "missing", "sample"), 0, setup_in(tmp_path))
@@ -173,5 +300,7 @@ def test_mistakes_are_named_before_data_is_read_and_another_network_is_pre_train
 
 def test_images_are_looked_for_before_events_are_read(tmp_path):
     (tmp_path / "damaged_td.dat").write_bytes(b"no events")
-    with pytest.raises(UserError, match="no recording has images in imgs/; give recordings of the DDD17 archive"):
+    with pytest.raises(
+        UserError, match="no recording has images in imgs/; give recordings of the DDD17 archive"
+    ):
         open_pretraining(few_steps("ecdp"), tmp_path)

@@ -20,9 +20,21 @@ from tespec.pretraining.teacher import clip_preprocess
 from tespec.runs.data import Data
 from tespec.runs.pretrain import pretrain
 
-MAPS = {"vit_tiny_patch16_224": 192, "resnet18": 256, "swin_tiny_patch4_window7_224": 384, "imagenet": 96}
-VECTORS = {"vit_tiny_patch16_224": 1000, "resnet18": 1000, "test_vit.r160_in1k": 1000, "imagenet": 192}
-IMAGES = torch.randint(0, 256, (2, 1, 60, 90), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+MAPS = {
+    "vit_tiny_patch16_224": 192,
+    "resnet18": 256,
+    "swin_tiny_patch4_window7_224": 384,
+    "imagenet": 96,
+}
+VECTORS = {
+    "vit_tiny_patch16_224": 1000,
+    "resnet18": 1000,
+    "test_vit.r160_in1k": 1000,
+    "imagenet": 192,
+}
+IMAGES = torch.randint(
+    0, 256, (2, 1, 60, 90), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+)
 
 
 @pytest.mark.parametrize(("teacher", "width"), MAPS.items())
@@ -44,8 +56,13 @@ def test_clips_preprocessing_is_the_published_one():
     """openai/CLIP, clip/clip.py, _transform, of ViT-B/32, which is ECDP's image network."""
     published = timm.get_pretrained_cfg(Ecdp.recipe.objective.teacher)
     assert (published.input_size, published.num_classes) == ((3, 224, 224), 512)
-    smooth = np.add.outer(np.arange(60) * 2, np.arange(90)).astype(np.uint8)  # resizing keeps it below 255
-    steps = [transforms.Resize(224, Image.Resampling.BICUBIC), transforms.CenterCrop(224), transforms.ToTensor()]
+    # resizing keeps it below 255
+    smooth = np.add.outer(np.arange(60) * 2, np.arange(90)).astype(np.uint8)
+    steps = [
+        transforms.Resize(224, Image.Resampling.BICUBIC),
+        transforms.CenterCrop(224),
+        transforms.ToTensor(),
+    ]
     statistics = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
     transform = transforms.Compose([*steps, transforms.Normalize(*statistics)])
     expected = transform(Image.fromarray(smooth).convert("RGB"))
@@ -69,11 +86,23 @@ def test_scaleevents_teacher_has_the_backbone_of_the_events_and_ecdps_that_of_it
 @pytest.mark.parametrize(
     ("teacher", "weights", "message"),
     [
-        ("nonsense", "", "'nonsense': is neither a timm network nor a method that learns from images"),
+        (
+            "nonsense",
+            "",
+            "'nonsense': is neither a timm network nor a method that learns from images",
+        ),
         ("tespec", "", "'tespec': is neither a timm network nor a method that learns from images"),
-        ("resnet18.nonsense", "", "'resnet18.nonsense': is neither a timm network nor a method that"),
+        (
+            "resnet18.nonsense",
+            "",
+            "'resnet18.nonsense': is neither a timm network nor a method that",
+        ),
         ("imagenet", "nowhere.pth", "objective.teacher_weights 'nowhere.pth': no such file"),
-        ("resnet18", "nowhere.pth", "'nowhere.pth': no such file; set it to the weights of resnet18"),
+        (
+            "resnet18",
+            "nowhere.pth",
+            "'nowhere.pth': no such file; set it to the weights of resnet18",
+        ),
     ],
 )
 def test_other_teachers_are_refused_before_data_is_opened(kind, teacher, weights, message):
@@ -84,8 +113,14 @@ def test_other_teachers_are_refused_before_data_is_opened(kind, teacher, weights
 @pytest.mark.parametrize(
     ("method", "file"),
     [
-        (Ecdp, "vit_base_patch32_clip_quickgelu_224.openai, from huggingface.co/timm/vit_base_patch32_clip_224.openai"),
-        (ScaleEvent, "vit_small_patch16_dinov3.lvd1689m, from huggingface.co/timm/vit_small_patch16_dinov3.lvd1689m"),
+        (
+            Ecdp,
+            "vit_base_patch32_clip_quickgelu_224.openai, from huggingface.co/timm/vit_base_patch32_clip_224.openai",
+        ),
+        (
+            ScaleEvent,
+            "vit_small_patch16_dinov3.lvd1689m, from huggingface.co/timm/vit_small_patch16_dinov3.lvd1689m",
+        ),
     ],
 )
 def test_without_a_file_the_missing_one_is_named(method, file):
@@ -94,17 +129,23 @@ def test_without_a_file_the_missing_one_is_named(method, file):
     assert not given
     with pytest.raises(UserError) as refused:
         method.upstream_settings(settings, name)
-    assert str(refused.value) == f"objective.teacher_weights: no file is given; set it to the weights of {file}"
+    assert (
+        str(refused.value)
+        == f"objective.teacher_weights: no file is given; set it to the weights of {file}"
+    )
 
 
-@pytest.mark.parametrize(("case", "teacher"), [("ecdp", "test_vit"), ("scaleevent", "vit_tiny_patch16_224")])
+@pytest.mark.parametrize(
+    ("case", "teacher"), [("ecdp", "test_vit"), ("scaleevent", "vit_tiny_patch16_224")]
+)
 def test_a_file_of_the_network_is_loaded_and_others_are_refused(tmp_path, case, teacher):
     model = CASES[case]()[0]
     kind, settings = type(model), pretraining_settings(case, "sample")
     model.own = own(case, teacher=teacher)
     model.teacher = kind.build_teacher(teacher, settings, (64, 96))
     torch.manual_seed(1)
-    torch.save(timm.create_model(teacher).state_dict(), tmp_path / "a.pth")  # for images of its own size
+    # for images of its own size
+    torch.save(timm.create_model(teacher).state_dict(), tmp_path / "a.pth")
     before = model.teacher(IMAGES)
     model.load_upstream(tmp_path / "a.pth")
     assert not torch.equal(model.teacher(IMAGES), before)
@@ -118,11 +159,16 @@ def test_a_file_of_the_network_is_loaded_and_others_are_refused(tmp_path, case, 
 
 def test_a_network_without_stride_16_is_refused_for_maps():
     settings = pretraining_settings("scaleevent", "sample", [])
-    with pytest.raises(UserError, match=r"objective\.teacher: has no features at stride 16; choose a ViT with 16 px"):
+    with pytest.raises(
+        UserError,
+        match=r"objective\.teacher: has no features at stride 16; choose a ViT with 16 px",
+    ):
         ScaleEvent.build_teacher("vit_small_patch32_224", settings, (64, 96))
 
 
-def test_data_without_images_are_refused_before_the_image_network_is_pre_trained(tiny_world, tmp_path):
+def test_data_without_images_are_refused_before_the_image_network_is_pre_trained(
+    tiny_world, tmp_path
+):
     settings = pretraining_settings("ecdp", "tiny")
     with pytest.raises(UserError, match="has images in imgs/"):
         pretrain("ecdp", settings, Data(tiny_world / "1mpx", "sample"), 0, setup_in(tmp_path))

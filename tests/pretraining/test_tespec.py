@@ -28,7 +28,11 @@ ROWS, COLS = 4, 6
 
 
 def objective(ratio=0.5, **settings):
-    target = {key: settings.pop(key) for key in ("kind", "alpha", "norm_events", "contrast") if key in settings}
+    target = {
+        key: settings.pop(key)
+        for key in ("kind", "alpha", "norm_events", "contrast")
+        if key in settings
+    }
     settings |= {"mask": {"unit": UNIT, "ratio": ratio}, "target": {"norm_events": 3000.0} | target}
     settings = own("tespec", decoder={"type": "AllStagesDecoder"}, **settings)
     return Tespec(settings, EventSwin("micro", True, img_size=(64, 96)))
@@ -37,15 +41,25 @@ def objective(ratio=0.5, **settings):
 def masked_batch(segments=3, ratio=0.5, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return {
-        "histograms": torch.randint(0, 4, (2, segments, 20, HEIGHT, WIDTH), generator=generator, dtype=torch.uint8),
+        "histograms": torch.randint(
+            0, 4, (2, segments, 20, HEIGHT, WIDTH), generator=generator, dtype=torch.uint8
+        ),
         "fresh": torch.zeros(2, dtype=torch.bool),
         "mask": torch.stack([draw_mask(100 * seed + lane, ROWS, COLS, ratio) for lane in range(2)]),
     }
 
 
-@pytest.mark.parametrize(("kind", "patch_norm"), [("intensity", True), ("intensity", False), ("histograms", True)])
+@pytest.mark.parametrize(
+    ("kind", "patch_norm"), [("intensity", True), ("intensity", False), ("histograms", True)]
+)
 def test_losses_are_pixel_means_inside_of_the_image(kind, patch_norm):
-    more = {"kind": kind, "patch_norm": patch_norm, "patch_eps": 0.05, "counts_eps": 0.05, "visible_weight": 0.5}
+    more = {
+        "kind": kind,
+        "patch_norm": patch_norm,
+        "patch_eps": 0.05,
+        "counts_eps": 0.05,
+        "visible_weight": 0.5,
+    }
     model, batch = objective(**more), masked_batch()
     (losses, _), (drawn, _) = model.loss(batch, None), model.reconstruct(batch, None)
     whole, predicted = drawn.video, drawn.prediction * drawn.deviation + drawn.mean
@@ -60,7 +74,9 @@ def test_losses_are_pixel_means_inside_of_the_image(kind, patch_norm):
         target[place] = (video - mean) / scale
         error[place] = ((predicted[place] - video) / scale).square()
     found = [losses[name].item() for name in ("loss_masked", "loss_visible", "loss_zero")]
-    wanted = [each.mean().item() for each in (error[masked], error[~masked], target[masked].square())]
+    wanted = [
+        each.mean().item() for each in (error[masked], error[~masked], target[masked].square())
+    ]
     assert found == pytest.approx(wanted, rel=1e-4)
     assert losses["loss"].item() == pytest.approx(found[0] + 0.5 * found[1], rel=1e-6)
     torch.testing.assert_close(drawn.target, target, rtol=1e-4, atol=1e-4)
@@ -91,7 +107,9 @@ def int_by_eq_6(image, age, stage, alpha=5.0, contrast=1.0, dt=0.005):
     for negative, positive in zip(*stage, strict=True):
         age = age + dt
         seen = negative + positive > 0
-        image = np.where(seen, np.exp(-alpha * age) * image + contrast * (positive - negative), image)
+        image = np.where(
+            seen, np.exp(-alpha * age) * image + contrast * (positive - negative), image
+        )
         age = np.where(seen, 0.0, age)
     return image, age
 
@@ -108,7 +126,9 @@ def eq_8(videos, predictions, mask):
     return (errors**2).sum() / len(videos) / pixels, 2 * errors / len(videos) / pixels
 
 
-@pytest.mark.parametrize(("kind", "integrate"), [("intensity", int_by_eq_7), ("high_pass", int_by_eq_6)])
+@pytest.mark.parametrize(
+    ("kind", "integrate"), [("intensity", int_by_eq_7), ("high_pass", int_by_eq_6)]
+)
 def test_the_loss_of_two_steps_follows_from_the_events_by_eqs_3_to_8(kind, integrate):
     generator = np.random.default_rng(0)
     x, y, t, p = (generator.integers(0, most, 60_000) for most in (WIDTH, HEIGHT, 200_000, 2))
@@ -161,7 +181,10 @@ def test_the_decoder_has_about_the_papers_parameters_and_those_that_the_page_say
     assert f"{count:,} parameters" in page
 
 
-ESTIMATES = {"intensity": partial(estimate_intensity, norm_events=3000.0), "high_pass": estimate_high_pass}
+ESTIMATES = {
+    "intensity": partial(estimate_intensity, norm_events=3000.0),
+    "high_pass": estimate_high_pass,
+}
 
 
 @pytest.mark.parametrize("kind", ESTIMATES)
@@ -173,7 +196,10 @@ def test_the_target_is_the_intensity_of_all_events(kind):
 
 
 def test_the_scale_of_the_intensity_cancels_in_the_loss():
-    dim, bright = (objective(contrast=each, patch_eps=0.05).loss(masked_batch(), None)[0] for each in (1.0, 20.0))
+    dim, bright = (
+        objective(contrast=each, patch_eps=0.05).loss(masked_batch(), None)[0]
+        for each in (1.0, 20.0)
+    )
     assert dim["loss"].item() == pytest.approx(bright["loss"].item(), rel=1e-4)
 
 
@@ -182,7 +208,10 @@ def test_masked_events_do_not_reach_the_prediction():
     drawn, _ = model.reconstruct(batch, None)
     for replaced, unchanged in ((drawn.masked, True), (~drawn.masked, False)):
         changed = batch | {"histograms": batch["histograms"].masked_fill(replaced, 9)}
-        assert torch.equal(model.reconstruct(changed, None)[0].prediction, drawn.prediction) == unchanged
+        assert (
+            torch.equal(model.reconstruct(changed, None)[0].prediction, drawn.prediction)
+            == unchanged
+        )
 
 
 @pytest.mark.parametrize("target", ["intensity", "high_pass", "histograms"])
@@ -215,7 +244,9 @@ def test_validation_carries_or_zeroes_the_memory_while_the_target_goes_on(ratio,
     model, batch = objective(ratio), masked_batch(ratio=ratio)
     _, state = model.loss(masked_batch(ratio=ratio, seed=1), None)
     found, after = model.val_losses(batch, state)
-    (carried, end), (zeroed, _), (anew, _) = (model.loss(batch, each) for each in (state, (None, state[1]), None))
+    (carried, end), (zeroed, _), (anew, _) = (
+        model.loss(batch, each) for each in (state, (None, state[1]), None)
+    )
     wanted = {f"{scored}_carried": carried[scored], f"{scored}_zeroed": zeroed[scored]}
     assert found == wanted | {"loss_zero": carried["loss_zero"]}
     assert len({carried[scored].item(), zeroed[scored].item(), anew[scored].item()}) == 3
@@ -223,7 +254,10 @@ def test_validation_carries_or_zeroes_the_memory_while_the_target_goes_on(ratio,
 
 
 def test_an_autoencoders_loss_is_the_plain_error_over_all_pixels():
-    model, batch = objective(patch_norm=False, ratio=0.0, visible_weight=0.5), masked_batch(ratio=0.0)
+    model, batch = (
+        objective(patch_norm=False, ratio=0.0, visible_weight=0.5),
+        masked_batch(ratio=0.0),
+    )
     (losses, _), (drawn, _) = model.loss(batch, None), model.reconstruct(batch, None)
     error, zero = ((each - drawn.video).square().mean().item() for each in (drawn.prediction, 0))
     found = {name: loss.item() for name, loss in losses.items()}
@@ -241,7 +275,10 @@ def test_n_of_eq_7_counts_the_events_that_the_network_sees_in_these_shares():
     settings = pretraining_settings("tespec", "paper")
     generator = np.random.default_rng(0)
     x, y, t, p = (generator.integers(0, most, 100_000) for most in (1280, 720, 50_000, 2))
-    events, halved = in_memory(x, y, np.sort(t), p, 720, 1280), Region(360, 640, 2, settings.downsample.keep)
+    events, halved = (
+        in_memory(x, y, np.sort(t), p, 720, 1280),
+        Region(360, 640, 2, settings.downsample.keep),
+    )
 
     def count(**more):
         return window_histograms(events, [(0, 50_000)], settings.bins, **more).sum(dtype=np.int64)
@@ -249,7 +286,9 @@ def test_n_of_eq_7_counts_the_events_that_the_network_sees_in_these_shares():
     assert count(region=halved) / count() == pytest.approx(0.25, abs=0.01)
     for inward, share in ((1.0, 1.0), (0.0, 0.83)):
         always = dataclasses.replace(settings.augmentation, zoom=1.0, zoom_in_share=inward)
-        views = [sample_flip_zoom(np.random.default_rng(seed), always, 360, 640) for seed in range(300)]
+        views = [
+            sample_flip_zoom(np.random.default_rng(seed), always, 360, 640) for seed in range(300)
+        ]
         seen = np.mean([count(region=halved, maps=view[:2]) for view in views])
         assert seen / count(region=halved) == pytest.approx(share, abs=0.03)
 
@@ -263,6 +302,9 @@ def test_normalisation_equals_the_definition_patch_by_patch(eps):
         patch = (0, 0, slice(None), slice(top, top + 8), slice(left, left + 8))
         expected = (video[patch] - video[patch].mean()) / np.sqrt(video[patch].var(ddof=1) + eps)
         np.testing.assert_allclose(normalised[patch], expected, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(normalised * deviation + mean, torch.tensor(video), rtol=1e-5, atol=1e-5)
-    one, _, deviation = normalise_patches(torch.full((1, 1, 1, 1, 1), 7.0), 4, 0.01)  # a patch of one pixel
+    torch.testing.assert_close(
+        normalised * deviation + mean, torch.tensor(video), rtol=1e-5, atol=1e-5
+    )
+    # a patch of one pixel
+    one, _, deviation = normalise_patches(torch.full((1, 1, 1, 1, 1), 7.0), 4, 0.01)
     assert (one.item(), deviation.item()) == (0, pytest.approx(0.1))

@@ -14,7 +14,9 @@ from tespec.pretraining.method import PretrainMethod
 
 class Noise:
     def __init__(self, windows):
-        self.content = np.random.default_rng(windows).integers(0, 4, (windows, 20, 64, 96), dtype=np.uint8)
+        self.content = np.random.default_rng(windows).integers(
+            0, 4, (windows, 20, 64, 96), dtype=np.uint8
+        )
 
     def __len__(self):
         return len(self.content)
@@ -31,20 +33,30 @@ def held_out(*windows, segments=2):
     return data
 
 
-@pytest.mark.parametrize(("segments", "windows"), [(1, 13 + 2 + 6 * 3), (2, 12 + 2 + 6 * 2), (3, 12 + 7 * 3)])
+@pytest.mark.parametrize(
+    ("segments", "windows"), [(1, 13 + 2 + 6 * 3), (2, 12 + 2 + 6 * 2), (3, 12 + 7 * 3)]
+)
 def test_whole_chunks_of_the_first_eight_recordings_that_hold_one_are_played(segments, windows):
     played = list(held_out(13, 2, *[3] * 9, segments=segments).val_chunks())
     assert sum(batch["histograms"].shape[1] for batch in played) == windows
     assert sum(batch["fresh"].item() for batch in played) == 8
     few = list(held_out(13, 6, segments=segments).val_chunks(frames=1))
-    assert [batch["fresh"].item() for batch in few] == [True, True]  # at least one chunk of each recording
+    # at least one chunk of each recording
+    assert [batch["fresh"].item() for batch in few] == [True, True]
 
 
 @pytest.mark.parametrize(
     ("recurrent", "batch", "lanes", "smallest"),
-    [(False, 4, [4, 4, 2], 1), (True, 4, [1] * 10, 1), (False, 1024, [10], 1), (False, 4, [4, 4], 3)],
+    [
+        (False, 4, [4, 4, 2], 1),
+        (True, 4, [1] * 10, 1),
+        (False, 1024, [10], 1),
+        (False, 4, [4, 4], 3),
+    ],
 )
-def test_every_window_is_scored_but_a_last_batch_that_is_too_small(monkeypatch, recurrent, batch, lanes, smallest):
+def test_every_window_is_scored_but_a_last_batch_that_is_too_small(
+    monkeypatch, recurrent, batch, lanes, smallest
+):
     monkeypatch.setattr(Ecddp, "min_batch_size", smallest)
     data = held_out(10, segments=1)
     data.method, data.settings.recurrent, data.settings.batch_size = Ecddp, recurrent, batch
@@ -72,6 +84,9 @@ def test_losses_count_by_samples():
     batches = [{"x": each} for each in torch.tensor([1.0, 2.0, 3.0, 10.0]).split(3)]
     data = SimpleNamespace(
         val_batches=lambda device: batches,
-        features=lambda backbone, batch, state: ([torch.randn(len(batch["x"]), 1, 4, 2, 2)] * 4, None),
+        features=lambda backbone, batch, state: (
+            [torch.randn(len(batch["x"]), 1, 4, 2, 2)] * 4,
+            None,
+        ),
     )
     assert Plain().validate(data, torch.device("cpu"))["loss"] == 4.0

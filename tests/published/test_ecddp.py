@@ -33,9 +33,15 @@ def model_on_tokens(local_views):
     """Model whose networks return their input as tokens, with heads as in the file; the teacher's are reversed."""
     model = ecddp(hidden=16, bottleneck=8, prototypes=32, clusters=8, local_views=local_views)
     for network, first in ((model.student, 0), (model.teacher, 500)):
-        parts = {name: PrototypeHead(32, 16, 8, 32) for name in HEADS} | {name: AttentionPool(32) for name in POOLS}
+        parts = {name: PrototypeHead(32, 16, 8, 32) for name in HEADS} | {
+            name: AttentionPool(32) for name in POOLS
+        }
         for number, (name, parameter) in enumerate(sorted(nn.ModuleDict(parts).named_parameters())):
-            start = 1.0 if name.endswith(("lengths", "norm.weight", "norm1.weight", "norm2.weight")) else 0.0
+            start = (
+                1.0
+                if name.endswith(("lengths", "norm.weight", "norm1.weight", "norm2.weight"))
+                else 0.0
+            )
             parameter.data = start + noise(first + number, parameter.shape)
         for name, part in parts.items():
             setattr(network, name, part)
@@ -73,7 +79,11 @@ def test_the_total_loss_and_its_gradients_are_the_authors(local_views, monkeypat
     visible = values["out visible"]
     assert_gradient(gradients["contexts"][visible], values["grad logits context"])
     assert not gradients["contexts"][~visible].any()
-    for name in (key.removeprefix("grad ") for key in values if key.startswith(("grad p", "grad con", "grad im"))):
+    for name in (
+        key.removeprefix("grad ")
+        for key in values
+        if key.startswith(("grad p", "grad con", "grad im"))
+    ):
         assert_gradient(model.student.get_parameter(name).grad, values[f"grad {name}"])
 
 
@@ -92,7 +102,9 @@ def test_schedules_and_parameter_groups_are_the_authors():
             vector = name.endswith(".bias") or model.get_parameter(name).dim() == 1
             kind = "patch embedding " if "patch_embed" in name else "vector " if vector else ""
             assert_loss(decays * group["decays"], values[f"out {kind}decay"])
-            expected = values["out patch embedding lr"] if "patch_embed" in name else values["out lr"]
+            expected = (
+                values["out patch embedding lr"] if "patch_embed" in name else values["out lr"]
+            )
             assert_loss(rates * group["lr_share"], expected)
 
 
@@ -112,7 +124,9 @@ def test_momentum_temperature_and_the_freeze_follow_the_authors_epochs():
         moved = 1 - next(model.teacher.parameters()).flatten()[0]
         assert_loss(moved, values["out momentum"][number])
         frozen = {name for name, parameter in model.named_parameters() if parameter.grad is None}
-        prototypes = {f"student.{head}.{part}" for head in HEADS for part in ("directions", "lengths")}
+        prototypes = {
+            f"student.{head}.{part}" for head in HEADS for part in ("directions", "lengths")
+        }
         assert frozen == (prototypes if values["out frozen"][number] else set())
 
 
@@ -132,7 +146,9 @@ def test_masks_are_the_authors_blocks():
         def integers(self, count):
             return int(count * next(self._draws))
 
-    for draws, count, mask in zip(values["in draws"], values["in count"].tolist(), values["out masks"], strict=True):
+    for draws, count, mask in zip(
+        values["in draws"], values["in count"].tolist(), values["out masks"], strict=True
+    ):
         assert block_mask(Draws(draws), 12, 12, count, 4).tolist() == mask.tolist()
 
 
@@ -143,7 +159,9 @@ def test_views_and_their_positions_are_the_authors():
     views = seen_in(image.repeat(2, 1, 1, 1), boxes, values["out views"].shape[-2:])
     torch.testing.assert_close(views, values["out views"], rtol=1e-4, atol=1e-5)
     ramp = torch.linspace(-1, 1, image.shape[-1])
-    positions = torch.stack(torch.meshgrid(ramp, ramp, indexing="xy")).expand(len(boxes), -1, -1, -1)
+    positions = torch.stack(torch.meshgrid(ramp, ramp, indexing="xy")).expand(
+        len(boxes), -1, -1, -1
+    )
     grid = seen_in(positions, boxes, values["out grid"].shape[1:3]).movedim(1, -1)
     torch.testing.assert_close(grid, values["out grid"], rtol=1e-4, atol=1e-5)
 
@@ -151,7 +169,10 @@ def test_views_and_their_positions_are_the_authors():
 def test_the_backbone_starts_with_torchs_initialisation():
     values = published("ecddp_start")
     torch.manual_seed(0)
-    model = Ecddp(own_settings(RECIPE.objective | {"prototypes": 8}), build_backbone("micro", False, 10, (224, 224)))
+    model = Ecddp(
+        own_settings(RECIPE.objective | {"prototypes": 8}),
+        build_backbone("micro", False, 10, (224, 224)),
+    )
     for name, deviation in values.items():
         found = model.backbone.get_parameter(name.replace("out ", "swin.")).std()
         assert found.item() == pytest.approx(deviation.item(), rel=0.1), name
@@ -173,5 +194,7 @@ def test_averaged_views_are_the_authors(monkeypatch):
     model.backbone = model.forward
     monkeypatch.setattr(segmentation, "resized", lambda backbone, size: backbone)
     places = torch.tensor([(0, 0), (1, 0)])
-    logits, _ = AveragedViews(model, VIEWS["ecddp"], image.shape[-2:]).predict(image.unsqueeze(1), None, places)
+    logits, _ = AveragedViews(model, VIEWS["ecddp"], image.shape[-2:]).predict(
+        image.unsqueeze(1), None, places
+    )
     torch.testing.assert_close(logits, values["out logits"], rtol=1e-5, atol=1e-6)

@@ -66,7 +66,9 @@ def test_three_steps_of_mobys_networks_queues_and_momentum():
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(values[f"in {name.removeprefix('slow_')}"])
-    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    trained = {
+        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
     for step, views in enumerate(values["in views"].unbind()):
         loss = loss_of(model, views.requires_grad_())
         assert_loss(loss, values["out losses"][step])
@@ -81,7 +83,9 @@ def test_three_steps_of_mobys_networks_queues_and_momentum():
     torch.testing.assert_close(model.queues, values["out queues"], rtol=1e-6, atol=1e-9)
     for name, parameter in model.named_parameters():
         if name.startswith("slow"):
-            torch.testing.assert_close(parameter.detach(), values[f"out {name}"], rtol=1e-6, atol=1e-9)
+            torch.testing.assert_close(
+                parameter.detach(), values[f"out {name}"], rtol=1e-6, atol=1e-9
+            )
 
 
 @pytest.mark.parametrize("method", ["moby", "imagenet"])
@@ -90,18 +94,24 @@ def test_rates_and_decays_at_ten_steps(method):
     steps = values[f"in {method} steps"].tolist()
     rates = torch.tensor([learning_rate(how, step) for step in steps], dtype=torch.float64)
     torch.testing.assert_close(rates, values[f"out {method} lr"], rtol=1e-5, atol=0)
-    assert {weight_decay(how, step) for step in steps} == {values[f"out {method} weight decay"][0].item()}
+    assert {weight_decay(how, step) for step in steps} == {
+        values[f"out {method} weight decay"][0].item()
+    }
     assert how.steps == steps[-1] + 1
 
 
 def test_mobys_momentum_at_ten_steps():
     """A key of step k comes from a network that moved k times, last by the momentum of k."""
     values = published("images_schedules")
-    for step, momentum in zip(values["in moby steps"].tolist(), values["out moby momentum"].tolist(), strict=True):
+    for step, momentum in zip(
+        values["in moby steps"].tolist(), values["out moby momentum"].tolist(), strict=True
+    ):
         slow, fast = (nn.Linear(1, 1, bias=False).double() for _ in range(2))
         nn.init.zeros_(slow.weight)
         nn.init.ones_(fast.weight)
-        ema_update_(slow, fast, Moby.recipe.objective.momentum, step / Moby.recipe.optimisation.steps)
+        ema_update_(
+            slow, fast, Moby.recipe.objective.momentum, step / Moby.recipe.optimisation.steps
+        )
         assert 1 - slow.weight.item() == pytest.approx(momentum, rel=1e-9)
 
 
@@ -139,7 +149,9 @@ def test_every_rate_of_a_training_is_timms(schedule, prefix, warmup):
 def timm_name(name):
     """Name in this harness of a parameter of Microsoft's Swin, ImageNet's classifier or MoBY's heads."""
     name = name.removeprefix("encoder.")
-    name = re.sub(r"layers\.(\d)\.downsample", lambda stage: f"layers.{int(stage[1]) + 1}.downsample", name)
+    name = re.sub(
+        r"layers\.(\d)\.downsample", lambda stage: f"layers.{int(stage[1]) + 1}.downsample", name
+    )
     name = re.sub(r"^head", "classify", name)
     for old, new in (("linear_hidden.1", "0"), ("linear_hidden.2", "1"), ("linear_out", "3")):
         name = name.replace(old, new)
@@ -163,16 +175,24 @@ def test_stochastic_depth_rises_linearly_and_spares_mobys_momentum_encoder():
     """models/swin_transformer.py, dpr, and configs/moby_swin_tiny.yaml: rates 0 to 0.2 and 0."""
     settings = pretraining_settings("moby", "paper")
     with torch.device("meta"):
-        model = Moby(own("moby"), build_backbone("tiny", False, 10, (224, 224), 3, settings.drop_path))
+        model = Moby(
+            own("moby"), build_backbone("tiny", False, 10, (224, 224), 3, settings.drop_path)
+        )
     for network, last in ((model.backbone, 0.2), (model.slow_backbone, 0.0)):
         blocks = [block for stage in network.swin.layers for block in stage.blocks]
-        rates = [[getattr(path, "drop_prob", 0.0) for path in (block.drop_path1, block.drop_path2)] for block in blocks]
+        rates = [
+            [getattr(path, "drop_prob", 0.0) for path in (block.drop_path1, block.drop_path2)]
+            for block in blocks
+        ]
         wanted = torch.linspace(0, last, 12).repeat(2, 1).T
         torch.testing.assert_close(torch.tensor(rates), wanted)
 
 
 def test_classification_losses_and_mixed_labels():
-    values, model = published("images_classification"), Imagenet(own("imagenet"), backbone(channels=1), 20)
+    values, model = (
+        published("images_classification"),
+        Imagenet(own("imagenet"), backbone(channels=1), 20),
+    )
     model.norm = model.classify = nn.Identity()
     labels, logits = values["in labels"], values["in logits"].requires_grad_()
     for name, training, wanted in (
@@ -187,7 +207,10 @@ def test_classification_losses_and_mixed_labels():
 
 def test_labels_are_mixed_as_published(monkeypatch):
     """Theirs mixes the first image with the last and so on, ours neighbours, into which the labels are sorted."""
-    values, model = published("images_classification"), Imagenet(own("imagenet"), backbone(channels=1), 20)
+    values, model = (
+        published("images_classification"),
+        Imagenet(own("imagenet"), backbone(channels=1), 20),
+    )
     monkeypatch.setattr("timm.data.Mixup._params_per_batch", lambda self: (0.3, False))
     order = [0, 5, 1, 4, 2, 3]
     _, shares = model._mixed(torch.zeros(6, 1, 8, 8), values["in labels"][order])
@@ -205,7 +228,11 @@ def test_mobys_views_are_blurred_and_solarised_as_published(monkeypatch):
     values = published("images_moby_views")
     image = Image.fromarray(values["in image"].numpy())
     for sigma, wanted in zip(values["in sigma"].tolist(), values["out blurred"], strict=True):
-        monkeypatch.setattr(random, "uniform", lambda low, high, sigma=sigma: sigma if (low, high) == (0.1, 2.0) else 0)
+        monkeypatch.setattr(
+            random,
+            "uniform",
+            lambda low, high, sigma=sigma: sigma if (low, high) == (0.1, 2.0) else 0,
+        )
         # Roundings differ between versions of Pillow.
         np.testing.assert_allclose(np.asarray(blurred(image), np.int16), wanted.short(), atol=1)
     view = Moby.views(own("moby"))[1]

@@ -18,7 +18,11 @@ def ecdp(values, **changes):
     teacher = Teacher(backbone(channels=1, seed=1), 1, SIZE, global_features=True)
     model = Ecdp(own("ecdp", hidden=8, out=width, **changes), backbone(), teacher).eval()
     events, matched = (values[f"in {name}"].requires_grad_() for name in ("events", "matched"))
-    outputs = {model.event_predictor: events, model.image_predictor: matched, model.slow_head: values["in keys"]}
+    outputs = {
+        model.event_predictor: events,
+        model.image_predictor: matched,
+        model.slow_head: values["in keys"],
+    }
     for module, output in (outputs | {teacher: values["in features"]}).items():
         module.register_forward_hook(lambda *_, output=output: output)
     model.to_event[0] = nn.Linear(features, width, bias=False)
@@ -26,7 +30,13 @@ def ecdp(values, **changes):
     return model, {"events": events, "matched": matched, "linear": model.to_event[0].weight}
 
 
-REDUCED = {"event_temperature": 0.1, "event_contrast": 0.2, "temperature": 0.2, "contrast": 0.4, "alignment": 1.0}
+REDUCED = {
+    "event_temperature": 0.1,
+    "event_contrast": 0.2,
+    "temperature": 0.2,
+    "contrast": 0.4,
+    "alignment": 1.0,
+}
 LOSSES = {
     "pairs_ecdp_loss": {},
     "pairs_ecdp_loss_reduced": REDUCED,
@@ -39,7 +49,11 @@ def test_ecdp_loss_and_gradients(name, changes):
     values = published(name)
     model, trained = ecdp(values, **changes)
     losses, _ = model.loss(pairs(len(values["in events"])))
-    weights = {"views": model.own.event_contrast, "contrast": model.own.contrast, "alignment": model.own.alignment}
+    weights = {
+        "views": model.own.event_contrast,
+        "contrast": model.own.contrast,
+        "alignment": model.own.alignment,
+    }
     for part, weight in weights.items():
         assert_loss(weight * losses[f"loss_{part}"], values[f"out {part}"])
     assert_loss(losses["loss"], values["out loss"])
@@ -54,9 +68,13 @@ def test_ecdp_schedule():
     model, _ = ecdp(published("pairs_ecdp_loss_reduced"))
     for number, step in enumerate(values["in steps"].tolist()):
         rate = values["out learning_rate"][number].item()
-        assert learning_rate(recipe, step) == pytest.approx(rate, rel=1e-5, abs=1e-5 * recipe.peak_lr)
+        assert learning_rate(recipe, step) == pytest.approx(
+            rate, rel=1e-5, abs=1e-5 * recipe.peak_lr
+        )
         assert weight_decay(recipe, step) == values["out weight_decay"][number]
-        for parameter, slow in zip(model.backbone.parameters(), model.slow_backbone.parameters(), strict=True):
+        for parameter, slow in zip(
+            model.backbone.parameters(), model.slow_backbone.parameters(), strict=True
+        ):
             parameter.data.zero_()
             slow.data.fill_(1.0)
         model.after_step(step / recipe.steps)
@@ -66,7 +84,10 @@ def test_ecdp_schedule():
 
 @pytest.mark.parametrize(
     ("weights", "loss", "gradient"),
-    [((1.0, 10.0, 4.0), "out loss", "grad events"), ((1.0, 0.0, 0.0), "out naive", "grad events_naive")],
+    [
+        ((1.0, 10.0, 4.0), "out loss", "grad events"),
+        ((1.0, 0.0, 0.0), "out naive", "grad events_naive"),
+    ],
 )
 def test_scaleevent_loss_and_gradients(weights, loss, gradient):
     values, settings = published("pairs_scaleevent_loss"), ScaleEvent.recipe.objective

@@ -24,13 +24,21 @@ from tespec.training.optimizer import clip, learning_rate, parameter_groups, wei
 def cm3ae(values, unit, ratio):
     """CM3AE on frames of 16 px, which draws and embeds what the values hold, with their masks."""
     start = values["in logit_scale"].item()
-    settings = own("cm3ae", mask={"unit": unit, "ratio": ratio}, blocks=0, out=16, logit_scale=start)
-    model = Cm3ae(settings, *(build_backbone("micro", False, 2, (32, 32), channels) for channels in (None, 1)))
+    settings = own(
+        "cm3ae", mask={"unit": unit, "ratio": ratio}, blocks=0, out=16, logit_scale=start
+    )
+    model = Cm3ae(
+        settings, *(build_backbone("micro", False, 2, (32, 32), channels) for channels in (None, 1))
+    )
     model._masks = lambda _: [values["in events_mask"], values["in frame_mask"]]
     names = ("drawn_frame", "drawn_events", "drawn_fused", "embedding_events", "embedding_frame")
     leaves = {name: values[f"in {name}"].float().requires_grad_() for name in names}
     # The authors' images have three equal planes; ours have one, and the events' have two.
-    images = {name: leaf.unsqueeze(1).unsqueeze(1) for name, leaf in leaves.items() if name.startswith("drawn")}
+    images = {
+        name: leaf.unsqueeze(1).unsqueeze(1)
+        for name, leaf in leaves.items()
+        if name.startswith("drawn")
+    }
     of_frame = iter(["drawn_frame", "drawn_fused"])
     model.frame_decoder.forward = lambda _: (images[next(of_frame)], leaves["embedding_frame"])
     drawn_events = images["drawn_events"].expand(-1, -1, 2, -1, -1)
@@ -38,11 +46,15 @@ def cm3ae(values, unit, ratio):
     return model.eval(), leaves
 
 
-@pytest.mark.parametrize(("name", "ratio"), [("recon_cm3ae_loss", 0.75), ("recon_cm3ae_loss_reduced", 0.5)])
+@pytest.mark.parametrize(
+    ("name", "ratio"), [("recon_cm3ae_loss", 0.75), ("recon_cm3ae_loss_reduced", 0.5)]
+)
 def test_cm3aes_losses_are_its_authors(name, ratio):
     values = published(name)
     model, leaves = cm3ae(values, 4, ratio)
-    histograms = values["in events"].to(torch.uint8).view(-1, 1, 1, 16, 16).expand(-1, -1, 4, -1, -1)
+    histograms = (
+        values["in events"].to(torch.uint8).view(-1, 1, 1, 16, 16).expand(-1, -1, 4, -1, -1)
+    )
     batch = {"histograms": histograms, "images": values["in frame"].view(-1, 1, 1, 16, 16)}
     losses, _ = model.loss(batch)
     for loss in ("loss", "loss_frame", "loss_events", "loss_fused", "loss_contrast"):
@@ -68,7 +80,9 @@ def test_cm3aes_fusion_is_its_authors():
     fusion = Fusion(16, 4, (64, 96))  # 2 x 3 tokens
     fusion.positions.zero_()  # the authors' tokens carry their positions
     prefix = "in parameter "
-    fusion.block.load_state_dict({key.removeprefix(prefix): values[key] for key in values if key.startswith(prefix)})
+    fusion.block.load_state_dict(
+        {key.removeprefix(prefix): values[key] for key in values if key.startswith(prefix)}
+    )
     fusion.scale.data = values["in scale"].float()
     tokens = [values[f"in {name}"].float().requires_grad_() for name in ("frame", "events")]
     fused = fusion(*(each.mT.reshape(2, 1, 16, 2, 3) for each in tokens)).reshape(2, 16, 6).mT
@@ -95,9 +109,20 @@ def test_cm3ae_is_trained_as_its_authors_train():
     torch.testing.assert_close(decays, values["out weight_decay"], rtol=1e-9, atol=0)
     backbones = (build_backbone("micro", False, 2, (64, 96), channels) for channels in (None, 1))
     model = Cm3ae(own("cm3ae", blocks=1, out=64), *backbones)
-    decaying = {parameter for group in parameter_groups(model, how) if group["decays"] for parameter in group["params"]}
+    decaying = {
+        parameter
+        for group in parameter_groups(model, how)
+        if group["decays"]
+        for parameter in group["params"]
+    }
     frame, block = model.frame_decoder, model.fusion.block
-    same = (model.logit_scale, model.fusion.scale, frame.mask_patch.pixels, block.mlp.fc1.weight, block.mlp.fc1.bias)
+    same = (
+        model.logit_scale,
+        model.fusion.scale,
+        frame.mask_patch.pixels,
+        block.mlp.fc1.weight,
+        block.mlp.fc1.bias,
+    )
     found = [parameter in decaying for parameter in (*same, frame.norm.weight)]
     assert found == values["out decays"].tolist() == [True, False, True, True, False, False]
     gradients = [values[f"in gradient {number}"].float() for number in range(3)]
@@ -107,7 +132,9 @@ def test_cm3ae_is_trained_as_its_authors_train():
     clip(parameters, how.clip)
     assert how.clip == Clip("parameter", 3.0)
     for number, parameter in enumerate(parameters):
-        torch.testing.assert_close(parameter.grad, values[f"out clipped {number}"], rtol=1e-6, atol=0)
+        torch.testing.assert_close(
+            parameter.grad, values[f"out clipped {number}"], rtol=1e-6, atol=0
+        )
     for part in (model.fusion, frame):
         for layer in part.modules():
             if isinstance(layer, nn.Linear):  # uniform, as Xavier's
@@ -119,7 +146,11 @@ def test_cm3ae_is_trained_as_its_authors_train():
 def test_cm3aes_decoder_has_its_authors_size():
     """models/mae.py, mae_vit_base_patch16: eight blocks of width 512 with 16 heads, which draw patches of 16 px."""
     decoder = MaskedDecoder(own("cm3ae"), build_backbone("micro", False, 2, (64, 96), 1), 1)
-    assert (len(decoder.blocks), decoder.blocks[0].attn.num_heads, decoder.blocks[0].attn.qkv.in_features) == (
+    assert (
+        len(decoder.blocks),
+        decoder.blocks[0].attn.num_heads,
+        decoder.blocks[0].attn.qkv.in_features,
+    ) == (
         8,
         16,
         512,
@@ -131,9 +162,18 @@ def test_cm3aes_decoder_has_its_authors_size():
 @pytest.mark.parametrize("name", ["recon_mem_tokenizer", "recon_mem_tokenizer_reduced"])
 def test_the_tokenizers_loss_is_its_authors(name, monkeypatch):
     values = published(name)
-    weight = values["in kl_weight"].item() * 3 * 4 * 4  # theirs weighs the sum over images and positions
+    # theirs weighs the sum over images and positions
+    weight = values["in kl_weight"].item() * 3 * 4 * 4
     temperature = values["in temperature"].item()
-    small = {"unit": 4, "tokens": 12, "width": 6, "hidden": 4, "blocks": 1, "crop": 16, "gamma": 1.0}
+    small = {
+        "unit": 4,
+        "tokens": 12,
+        "width": 6,
+        "hidden": 4,
+        "blocks": 1,
+        "crop": 16,
+        "gamma": 1.0,
+    }
     same = {"kl_weight": weight, "temperature": (temperature, 0.1), "hot": 1e6}
     model = MemTokenizer(own("mem-tokenizer", **(TOKENIZER | small | same))).eval()
     for number, parameter in enumerate(model.parameters()):
@@ -158,7 +198,9 @@ def test_mems_images_are_its_authors():
     counts = values["in counts"]
     for images, hot in zip(values["out images"], (10.0, 4.0), strict=True):
         for wanted, gamma in zip(images, (1.0, 0.5), strict=True):
-            torch.testing.assert_close(tokenizer_input(counts, hot, gamma), wanted, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(
+                tokenizer_input(counts, hot, gamma), wanted, rtol=1e-5, atol=1e-6
+            )
 
 
 def test_mems_random_operations_are_its_authors():
@@ -166,7 +208,9 @@ def test_mems_random_operations_are_its_authors():
     image, operations = values["in image"], GEOMETRIC + PHOTOMETRIC
     assert len(operations) == 14
     counts = (image // 26)[[0, 2]]
-    for number, (operation, level) in enumerate(zip(operations, values["in bins"].tolist(), strict=True)):
+    for number, (operation, level) in enumerate(
+        zip(operations, values["in bins"].tolist(), strict=True)
+    ):
         found = operation(image, level / 30, InterpolationMode.BILINEAR)
         difference = found.int() - values["out images"][number].int()
         assert difference.abs().max() <= 1, number  # rounding
@@ -183,7 +227,8 @@ class Recorded:
         self.random = iter(uniforms).__next__
 
     def uniform(self, low, high):
-        return high - (high - low) * self.random()  # the authors' aspect ratio falls where ours rises
+        # the authors' aspect ratio falls where ours rises
+        return high - (high - low) * self.random()
 
     def integers(self, count):
         return int(self.random() * count)
@@ -193,7 +238,9 @@ def test_mems_masks_are_its_authors():
     values = published("recon_mem_masks")
     settings, lengths = values["in settings"].tolist(), values["in lengths"].tolist()
     parts = values["in uniforms"].split(lengths)
-    for number, (part, (rows, columns, most, least)) in enumerate(zip(parts, settings, strict=True)):
+    for number, (part, (rows, columns, most, least)) in enumerate(
+        zip(parts, settings, strict=True)
+    ):
         generator = Recorded(part.tolist())
         found = block_mask(generator, rows, columns, most, least)
         assert np.array_equal(found, values[f"out mask {number}"].numpy())
@@ -224,9 +271,13 @@ def test_mem_and_its_tokenizer_are_trained_as_their_authors_train():
         how = pretraining_settings(name, "paper").optimisation
         rates = [learning_rate(how, step) for step in values[f"in {prefix}steps"].tolist()]
         wanted = values[f"out {prefix}learning_rate"]
-        torch.testing.assert_close(torch.tensor(rates, dtype=torch.float64), wanted, rtol=rtol, atol=1e-9)
+        torch.testing.assert_close(
+            torch.tensor(rates, dtype=torch.float64), wanted, rtol=rtol, atol=1e-9
+        )
     model = MemTokenizer(own("mem-tokenizer", **(TOKENIZER | {"temperature": (1.0, 0.5)})))
-    for step, temperature in zip(values["in tokenizer_steps"], values["out tokenizer_temperature"], strict=True):
+    for step, temperature in zip(
+        values["in tokenizer_steps"], values["out tokenizer_temperature"], strict=True
+    ):
         model.after_step(step.item() / 333_600)
         assert model._temperature.item() == pytest.approx(temperature.item(), rel=1e-6)
 
@@ -236,7 +287,9 @@ def test_mem_reverses_time_as_its_authors_reverse_it():
     forwards, backwards = (_histogram(values[f"{side} events"].numpy()) for side in ("in", "out"))
     torch.manual_seed(0)
     flipped = random_time_flips(forwards.expand(8, -1, -1, -1, -1))
-    equal = [any(torch.equal(lane, wanted[0]) for wanted in (forwards, backwards)) for lane in flipped]
+    equal = [
+        any(torch.equal(lane, wanted[0]) for wanted in (forwards, backwards)) for lane in flipped
+    ]
     assert all(equal)
     assert {torch.equal(lane, forwards[0]) for lane in flipped} == {True, False}
 

@@ -1,7 +1,8 @@
 """The real archives against published facts: TESPEC_DATA=/data make test-real, with /data/dsec and so on.
 
 The numbers come from the archives' own pages and loaders: uzh-rpg/ess (DSEC/dataset/provider.py,
-datasets/ddd17_events_loader.py), Wuziyi616/LEOD (docs) for Gen1 and 1Mpx, hamarh/HMNet_pth and e2depth for MVSEC.
+datasets/ddd17_events_loader.py), Wuziyi616/LEOD (docs) for Gen1 and 1Mpx, hamarh/HMNet_pth and
+e2depth for MVSEC.
 """
 
 import os
@@ -15,7 +16,8 @@ from tespec.datasets.prophesee import recordings_in
 from tespec.tasks import import_tasks
 from tespec.tasks.base import open_dataset
 
-# Recordings per split, rows and columns of the sensor, and possible intervals of the used labels in ms.
+# Recordings per split, rows and columns of the sensor, and possible intervals of the used labels in
+# ms.
 ARCHIVES = {
     "gen1": ({"test": 470}, (240, 304), [250, 500, 1000]),
     "1mpx": ({"test": 120}, (720, 1280), [100]),
@@ -37,7 +39,10 @@ def test_a_quick_check_finds_what_is_published_and_nothing_wrong(task):
     dataset = open_dataset(finetuning_settings(task, "recurrent", "paper", ["rule=rvt"]), root)
     for split, count in recordings.items():
         # The published counts include recordings that the data set leaves out (protocol.skip).
-        assert len(recordings_in(root / split) if task in ("gen1", "1mpx") else dataset.names(split)) == count
+        assert (
+            len(recordings_in(root / split) if task in ("gen1", "1mpx") else dataset.names(split))
+            == count
+        )
     found = list(check(dataset, quick=True))
     assert problems(found) == []
     for each in (checked.facts | {"name": checked.name} for checked in found):

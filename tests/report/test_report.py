@@ -29,11 +29,15 @@ def results(tmp_path):
         *(record(seed=seed, miou=40.0 + seed) for seed in range(3)),
         record(method="mine", miou=52.5, title=HOSTILE),
         record(kind="pretraining", method="mine", task="sample", title=HOSTILE),
-        record(kind="reference", method="prior", arch="feedforward", miou=30.5, title="Label prior"),
+        record(
+            kind="reference", method="prior", arch="feedforward", miou=30.5, title="Label prior"
+        ),
     ):
         write_record(each, folder)
         if each.kind != "reference":
-            Image.new("RGB", (1500, 300), (200, 30, 60)).save(folder / "pictures" / f"{each.name}.png")
+            Image.new("RGB", (1500, 300), (200, 30, 60)).save(
+                folder / "pictures" / f"{each.name}.png"
+            )
     return folder
 
 
@@ -49,7 +53,9 @@ def svg_of(source):
 def test_the_page_holds_numbers_figures_and_pictures_and_loads_nothing(results, capsys):
     text = written(results)
     assert re.search(r"41\.00.* ± 1\.00.*52\.50", text, re.DOTALL)
-    assert all(each in text for each in ("evaluation (4)", "torch 2.13.0", "A, 1 threads", "sample world"))
+    assert all(
+        each in text for each in ("evaluation (4)", "torch 2.13.0", "A, 1 threads", "sample world")
+    )
     assert [len(re.findall(f"image/{kind}", text)) for kind in ("svg", "webp")] == [1, 1]
     links = set(re.findall('href="#([^"]*)"', text))
     assert set() < links <= set(re.findall('id="([^"]*)"', text))
@@ -57,7 +63,9 @@ def test_the_page_holds_numbers_figures_and_pictures_and_loads_nothing(results, 
     assert all(source.startswith("data:") for source in re.findall('<img src="([^"]*)"', text))
     assert not re.search(r"<(script|link|iframe)|https?://", text)
     assert "&lt;b&gt;a&amp;b&lt;/b&gt;" in text  # HTML in a title is escaped
-    assert not any("<script>" in svg_of(source) for source in re.findall(r'src="(data:image/svg[^"]*)"', text))
+    assert not any(
+        "<script>" in svg_of(source) for source in re.findall(r'src="(data:image/svg[^"]*)"', text)
+    )
 
 
 def test_the_sample_worlds_results_fit_a_megabyte(tmp_path):
@@ -85,11 +93,16 @@ def test_scores_are_means_with_t_intervals():
     values = [40.0, 41.5, 45.0]
     made = [record(seed=seed, miou=value) for seed, value in enumerate(values)]
     made += [record(method="mine", miou=50.0), record(method="mine", seed=1, miou=None)]
-    made += [record(seed=9, miou=99.0, config={"label_share": 0.1}), record(seed=8, miou=98.0, variant="masking: 25%")]
+    made += [
+        record(seed=9, miou=99.0, config={"label_share": 0.1}),
+        record(seed=8, miou=98.0, variant="masking: 25%"),
+    ]
     points = score_points(to_frame(made)).set_index("label")
     scratch = points.loc["Scratch, Swin-T/7"]
     interval = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
-    np.testing.assert_allclose([scratch["mean"], scratch.low, scratch.high], [np.mean(values), *interval])
+    np.testing.assert_allclose(
+        [scratch["mean"], scratch.low, scratch.high], [np.mean(values), *interval]
+    )
     assert points.n.to_dict() == {"Scratch, Swin-T/7": 3, "Mine, Swin-T/7": 2}
     # As in the tables, a seed that diverged leaves no mean.
     assert points.loc["Mine, Swin-T/7", ["mean", "low", "high"]].isna().all()
@@ -112,8 +125,14 @@ def test_scores_are_means_with_t_intervals():
         ({"weights": {"sha256": "other"}}, []),
         ({"facts": record().facts | {"backbone": "micro"}}, ["Scratch, micro"]),
         ({"overrides": {"lr": 1}}, ["Scratch, Swin-T/7, lr=1"]),
-        ({"weights": {"recipe": {"overrides": {"lr": 1}}}}, ["Scratch, Swin-T/7, pretraining.lr=1"]),
-        ({"overrides": {"test_time_augmentation": "flip"}}, ["Scratch, Swin-T/7, test_time_augmentation=flip"]),
+        (
+            {"weights": {"recipe": {"overrides": {"lr": 1}}}},
+            ["Scratch, Swin-T/7, pretraining.lr=1"],
+        ),
+        (
+            {"overrides": {"test_time_augmentation": "flip"}},
+            ["Scratch, Swin-T/7, test_time_augmentation=flip"],
+        ),
     ],
 )
 def test_points_never_average_different_experiments(changes, labels):
@@ -127,18 +146,27 @@ def test_points_never_average_different_experiments(changes, labels):
 
 
 def test_methods_of_one_title_have_points_of_their_own():
-    points = score_points(to_frame([record("mine", title="A", miou=50.0), record("other", title="A", miou=20.0)]))
+    points = score_points(
+        to_frame([record("mine", title="A", miou=50.0), record("other", title="A", miou=20.0)])
+    )
     assert points.label.tolist() == ["A (mine), Swin-T/7", "A (other), Swin-T/7"]
 
 
 def test_figures_are_of_one_setting_and_name_their_axes():
     prior = record(kind="reference", method="prior", miou=30.0)
-    frame = to_frame([record(), record(arch="feedforward"), prior, record(profile="paper", title=HOSTILE)])
+    frame = to_frame(
+        [record(), record(arch="feedforward"), prior, record(profile="paper", title=HOSTILE)]
+    )
     figures = score_figures(frame)
-    titles = [f"ddd17: data sample, profile {profile}, test split" for profile in ("paper", "sample")]
+    titles = [
+        f"ddd17: data sample, profile {profile}, test split" for profile in ("paper", "sample")
+    ]
     assert [each.title for each in figures] == titles
     paper, sample = (svg_of(each.source) for each in figures)
-    assert all(each in sample for each in ("mIoU (%), higher is better", "label prior", "recurrent", "feed-forward"))
+    assert all(
+        each in sample
+        for each in ("mIoU (%), higher is better", "label prior", "recurrent", "feed-forward")
+    )
     assert "label prior" not in paper
     assert "&lt;b&gt;a&amp;b" in paper
     assert score_figures(frame) == figures

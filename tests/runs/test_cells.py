@@ -59,7 +59,9 @@ def test_a_probe_and_the_label_prior_are_scored_on_a_split_and_taken_up_again(ti
 
 
 def test_a_prior_of_a_task_of_another_kind_is_refused(tiny_world, tmp_path):
-    task = build_task(cell_spec(tiny_world, tmp_path, "mvsec", "feedforward").settings, tiny_world / "mvsec")
+    task = build_task(
+        cell_spec(tiny_world, tmp_path, "mvsec", "feedforward").settings, tiny_world / "mvsec"
+    )
     task.settings = replace(task.settings, kind="flow")
     with pytest.raises(UserError, match="reference prior, mvsec: is not defined for flow"):
         prior_of(task)
@@ -67,24 +69,37 @@ def test_a_prior_of_a_task_of_another_kind_is_refused(tiny_world, tmp_path):
 
 def test_a_number_that_is_not_finite_is_recorded_as_missing(tiny_world, tmp_path, monkeypatch):
     nan = {"metrics": {"miou": np.float32("nan")}}
-    monkeypatch.setattr(references, "outcome_of", lambda *given, **said: outcome_of(*given, **said) | nan)
+    monkeypatch.setattr(
+        references, "outcome_of", lambda *given, **said: outcome_of(*given, **said) | nan
+    )
     assert prior(tiny_world, tmp_path).metrics == {"miou": None}
 
 
 def test_a_run_takes_the_rate_that_its_weights_ask_for_and_says_so(tiny_world, tmp_path, capsys):
     path = tmp_path / "weights.safetensors"
-    recipe = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150], "dataset": "1mpx", "data": "sample"}
+    recipe = {
+        "width": "micro",
+        "recurrent": True,
+        "bins": 10,
+        "sensor": [90, 150],
+        "dataset": "1mpx",
+        "data": "sample",
+    }
     write_weights(path, EventSwin(arch="micro", img_size=(96, 160)).state_dict(), recipe)
     lower = ["peak_lr_after.1Mpx=0.00025"]
     run, _, _ = prepare_run(
-        "evaluation", cell_spec(tiny_world, tmp_path, "1mpx", "feedforward", "ecddp", changes=lower, checkpoint=path)
+        "evaluation",
+        cell_spec(
+            tiny_world, tmp_path, "1mpx", "feedforward", "ecddp", changes=lower, checkpoint=path
+        ),
     )
     assert run.settings.optimisation.peak_lr == run.config["optimisation"]["peak_lr"] == 0.00025
     said = "peak learning rate 0.00025 after pre-training on 1mpx of the sample world (peak_lr_after: 1Mpx: 0.00025)\n"
     assert said in capsys.readouterr().err
 
 
-# Every task overfits one short recording, which shows that data, model, loss and metric fit together.
+# Every task overfits one short recording, which shows that data, model, loss and metric fit
+# together.
 COMMON = ["augmentation.flip=0.0", "sampling=streams", "labels_per_chunk=null", "batch_size=1"]
 COMMON += ["optimisation.peak_lr=2.0e-3", "optimisation.warmup_steps=30"]
 # Windows of the recording, settings, metric, and the score to exceed.
@@ -102,14 +117,27 @@ CASES = {
 def test_one_short_recording_is_learned_by_heart(tiny_world, tmp_path, task):
     windows, changes, metric, wanted = CASES[task]
     # Masks of the tiny world are too coarse for features at stride 4.
-    world = make_world("small", root=tmp_path, processes=2, datasets=(task,)) if changes is MASKS else tiny_world
+    world = (
+        make_world("small", root=tmp_path, processes=2, datasets=(task,))
+        if changes is MASKS
+        else tiny_world
+    )
     data = Data(world / task, "sample")
-    settings = settings_of(data, task, "recurrent", None, [*COMMON, f"segments={windows}", *changes])
+    settings = settings_of(
+        data, task, "recurrent", None, [*COMMON, f"segments={windows}", *changes]
+    )
     built = build_task(settings, data.root)
     built.train = built.scored = [replace(built.train[0].part(0, windows), name="one")]
     torch.manual_seed(0)
     model, curve = built.model(), CurveHook(interval=1)
-    loop = Trainer(model, built.steps(0), settings.optimisation, seed=0, device=torch.device("cpu"), hooks=[curve])
+    loop = Trainer(
+        model,
+        built.steps(0),
+        settings.optimisation,
+        seed=0,
+        device=torch.device("cpu"),
+        hooks=[curve],
+    )
     loop.run()
     losses = [point["loss"] for point in curve.curve]
     assert losses[0] >= 10 * sum(losses[-10:]) / 10

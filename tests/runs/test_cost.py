@@ -38,7 +38,9 @@ def cost_of_small(gpus=1, **how):
     settings = SimpleNamespace(batch_size=6, optimisation=SimpleNamespace(precision="fp32"))
     with META:
         model = Small()
-    estimate = TrainingEstimate(settings, model, SIZE, lambda lanes: {"x": torch.zeros(lanes, 8, device=META)})
+    estimate = TrainingEstimate(
+        settings, model, SIZE, lambda lanes: {"x": torch.zeros(lanes, 8, device=META)}
+    )
     return estimate.cost(replace(PLAIN, **how), gpus)
 
 
@@ -51,14 +53,21 @@ def test_numbers_by_hand():
     shared = cost_of_small(gpus=2)
     assert (shared.flops, shared.kept) == (cost.flops / 2, 4 * 3 * 4 + 4)
     parts = cost_of_small(accumulate=2)
-    # The second micro-batch is in memory with the first; gradients are kept for it, or in the buffers of an all-reduce.
+    # The second micro-batch is in memory with the first; gradients are kept for it, or in the
+    # buffers of an all-reduce.
     assert (parts.flops, parts.memory) == (cost.flops, shared.memory + 4 * 3 * 8)
-    assert cost_of_small(2, accumulate=3).memory - cost_of_small(gpus=6).memory == 2 * 4 * 8 + 4 * 36
+    assert (
+        cost_of_small(2, accumulate=3).memory - cost_of_small(gpus=6).memory == 2 * 4 * 8 + 4 * 36
+    )
 
 
 def test_a_step_that_looks_at_numbers_is_refused_in_one_line(monkeypatch):
-    monkeypatch.setattr(Small, "loss", lambda self, batch, state: ({"loss": float(batch["x"].sum())}, None))
-    with pytest.raises(UserError, match=r"Small: the cost of its step cannot be estimated .*; make tensor shapes"):
+    monkeypatch.setattr(
+        Small, "loss", lambda self, batch, state: ({"loss": float(batch["x"].sum())}, None)
+    )
+    with pytest.raises(
+        UserError, match=r"Small: the cost of its step cannot be estimated .*; make tensor shapes"
+    ):
         cost_of_small()
 
 
@@ -79,7 +88,9 @@ def test_the_papers_pretraining_step():
     hours = 400_000 * fused.flops / (0.1 * 989.4e12) / 3600
     assert f"  H100 SXM           80 GB  {hours:.1f} h\n" in report
     assert "RTX 6000 Ada       48 GB  63.7 h\n" in report
-    small = r"RTX 6000 Ada       48 GB  .* h; too small: use --recompute, --accumulate N, or more GPUs"
+    small = (
+        r"RTX 6000 Ada       48 GB  .* h; too small: use --recompute, --accumulate N, or more GPUs"
+    )
     assert re.search(small, single.report("1mpx", setup_in(Path())))
 
 
@@ -91,10 +102,15 @@ def require_real_step(estimate, model, batch):
         storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor), FlopCounterMode(display=False) as count:
+    with (
+        torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
+        FlopCounterMode(display=False) as count,
+    ):
         model.train().loss(batch, None)[0]["loss"].backward()
     weights = sum(each.nbytes for each in model.parameters() if each.requires_grad)
-    assert cost.kept == pytest.approx(sum(each.nbytes() for each in storages.values()) - weights, rel=0.03)
+    assert cost.kept == pytest.approx(
+        sum(each.nbytes() for each in storages.values()) - weights, rel=0.03
+    )
     assert cost.flops == pytest.approx(count.get_total_flops(), rel=0.005)
 
 
@@ -103,36 +119,62 @@ def require_real_step(estimate, model, batch):
     [("gen1", "recurrent", "swin", ["segments=3"]), ("mvsec", "feedforward", "resnet", [])],
 )
 def test_a_cell_on_meta_is_a_real_step(task, arch, network, changes):
-    settings = finetuning_settings(task, arch, "sample", ["batch_size=2", FP32, *changes], network=network)
+    settings = finetuning_settings(
+        task, arch, "sample", ["batch_size=2", FP32, *changes], network=network
+    )
     kind = find_task(settings)
     model = kind.network(settings, fresh_backbone(settings, SIZE))
-    require_real_step(estimate_cell(settings, SIZE), model, kind.blank_batch(settings, SIZE, 2, CPU))
+    require_real_step(
+        estimate_cell(settings, SIZE), model, kind.blank_batch(settings, SIZE, 2, CPU)
+    )
 
 
-@pytest.mark.parametrize(("recipe", "changes"), [("tespec", ["segments=3"]), ("moby", []), ("ecddp", [])])
+@pytest.mark.parametrize(
+    ("recipe", "changes"), [("tespec", ["segments=3"]), ("moby", []), ("ecddp", [])]
+)
 def test_a_pretraining_on_meta_is_a_real_step(recipe, changes):
     register_methods()
     settings = pretraining_settings(recipe, "sample", ["batch_size=4", FP32, *changes])
     data = open_pretraining(settings, None, SIZE)
-    require_real_step(estimate_pretraining(settings, SIZE), new_network(settings, data), data.blank_batch(4, CPU))
+    require_real_step(
+        estimate_pretraining(settings, SIZE), new_network(settings, data), data.blank_batch(4, CPU)
+    )
 
 
 RUN = ["run", "--method", "scratch", "--task", "ddd17", "--arch", "feedforward"]
 PLANNED = [
     (RUN, "sample (", "sample", "96 x 160 px"),
     (["run", "--method", "tespec", "--task", "ddd17"], "sample (", "sample", "96 x 160 px"),
-    ([*RUN, "--set", "batch_size=1"], "sample (", "sample", "96 x 160 px"),  # one label, pooled to one pixel
+    # one label, pooled to one pixel
+    ([*RUN, "--set", "batch_size=1"], "sample (", "sample", "96 x 160 px"),
     ([*RUN, "--data", "mine"], "ddd17 (mine)", "paper", "200 x 346 px"),
-    ([*RUN, "--profile", "paper"], "sizes of the official ddd17; a run would be refused: ", "paper", "200 x 346 px"),
+    (
+        [*RUN, "--profile", "paper"],
+        "sizes of the official ddd17; a run would be refused: ",
+        "paper",
+        "200 x 346 px",
+    ),
     ([*RUN, "--data", "mine", "--sensor", "640x480"], "ddd17 (mine)", "paper", "200 x 640 px"),
-    (["pretrain", "--method", "tespec", "--data", "drive.raw"], "drive (drive.raw)", "paper", "360 x 480 px"),
+    (
+        ["pretrain", "--method", "tespec", "--data", "drive.raw"],
+        "drive (drive.raw)",
+        "paper",
+        "360 x 480 px",
+    ),
     ([*RUN, "--gpus", "2", "--accumulate", "2", "--freeze"], "sample (", "sample", "96 x 160 px"),
-    (["pretrain", "--method", "moby", "--profile", "paper"], "sizes of the official objects", "paper", "224 x 224 px"),
+    (
+        ["pretrain", "--method", "moby", "--profile", "paper"],
+        "sizes of the official objects",
+        "paper",
+        "224 x 224 px",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "data", "profile", "size"), PLANNED)
-def test_a_dry_run_prices_the_run_and_writes_nothing(tmp_path, without_data, capsys, arguments, data, profile, size):
+def test_a_dry_run_prices_the_run_and_writes_nothing(
+    tmp_path, without_data, capsys, arguments, data, profile, size
+):
     (tmp_path / "mine").mkdir()
     header = b"% evt 3.0\n% format EVT3;height=720;width=960\n% geometry 960x720\n% end\n"
     (tmp_path / "drive.raw").write_bytes(header + b"\0" * 64)

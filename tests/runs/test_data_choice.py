@@ -13,15 +13,24 @@ pytestmark = pytest.mark.usefixtures("without_data")
 OFFICIAL = "moorea_2019-02-15_001_td_0_60000000_td.dat"
 RECORDINGS = [
     ("ddd17", "my archive/night drive-2.raw", "night_drive_2"),
-    *(("1mpx", path, "1mpx") for path in ("gen4", "gen4/train", f"gen4/train/{OFFICIAL}", "link/1mpx/train")),
+    *(
+        ("1mpx", path, "1mpx")
+        for path in ("gen4", "gen4/train", f"gen4/train/{OFFICIAL}", "link/1mpx/train")
+    ),
     ("gen1", "drives", "drives"),
     ("1mpx", "mine/1mpx", "1mpx"),
 ]
 
 
 @pytest.mark.parametrize(("dataset", "given", "label"), RECORDINGS)
-def test_given_data_is_taken_and_named_after_its_description_official_names_or_folder(tmp_path, dataset, given, label):
-    for folder, recording in (("my archive", "night drive-2.raw"), ("gen4/train", OFFICIAL), ("drives", "monday.raw")):
+def test_given_data_is_taken_and_named_after_its_description_official_names_or_folder(
+    tmp_path, dataset, given, label
+):
+    for folder, recording in (
+        ("my archive", "night drive-2.raw"),
+        ("gen4/train", OFFICIAL),
+        ("drives", "monday.raw"),
+    ):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / recording).touch()
     for link, folder in (("link", "gen4"), ("mine", "drives")):
@@ -53,13 +62,21 @@ def test_data_is_found_in_its_places(tmp_path, monkeypatch, parent):
     if parent == "elsewhere":
         monkeypatch.setenv("TESPEC_DATA", str(root.parent))
     data = find_data("ddd17", None)
-    assert (data.root.resolve(), data.label, data.profile, data.notice) == (root, "ddd17", "paper", "")
+    assert (data.root.resolve(), data.label, data.profile, data.notice) == (
+        root,
+        "ddd17",
+        "paper",
+        "",
+    )
 
 
 def test_the_sample_world_stands_in_and_says_so(tmp_path):
     data = find_data("ddd17", None)
     assert (data.root, data.label) == (world_folder() / "ddd17", "sample")
-    assert data.notice == "no ddd17 data given or found in ./data/ddd17: using the synthetic sample world"
+    assert (
+        data.notice
+        == "no ddd17 data given or found in ./data/ddd17: using the synthetic sample world"
+    )
     assert find_data("ddd17", None, "tiny") == find_data("ddd17", None, "sample") == data
 
 

@@ -25,12 +25,15 @@ CELLS = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "task", "arch"), CELLS)
 def test_a_method_runs_on_a_task(tiny_world, tmp_path_factory, method, task, arch):
-    runs = tmp_path_factory.getbasetemp() / "cells"  # of all cells, so each method is pre-trained once
+    # of all cells, so each method is pre-trained once
+    runs = tmp_path_factory.getbasetemp() / "cells"
     kind = find_method(method)
     few = [*FEW, *(["segments=4"] if arch == "recurrent" else [])]
     settings = settings_of(Data(tiny_world / task, "sample"), task, arch, None, few, kind.network)
     own = tuple(FEW) if kind.recipe else ()
-    record = finetune(cell_spec(tiny_world, runs, task, arch, method, settings=settings, pretraining_changes=own))
+    record = finetune(
+        cell_spec(tiny_world, runs, task, arch, method, settings=settings, pretraining_changes=own)
+    )
     assert (record.weights["loaded"] == 0) == (kind.pretraining_data == "-")
     assert all(name.startswith("lstms.") for name in record.weights["fresh"])
     assert record.config["width"].startswith({"swin": "micro"}.get(kind.network, kind.network))

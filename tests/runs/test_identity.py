@@ -41,7 +41,10 @@ def name_of(*given, **how):
 
 
 def test_how_and_where_it_is_computed_is_no_choice(tiny_world, tmp_path):
-    usual = [f"head.dropout={cell(tiny_world, tmp_path).settings.head['dropout']}", "optimisation.steps=1"]
+    usual = [
+        f"head.dropout={cell(tiny_world, tmp_path).settings.head['dropout']}",
+        "optimisation.steps=1",
+    ]
     how = {"device": None, "workers": 2, "threads": 1, "variant": "masking: 25%", "track": "files"}
     assert name_of(tiny_world, tmp_path, changes=usual, **how) == name_of(tiny_world, tmp_path)
 
@@ -52,8 +55,16 @@ def test_every_choice_is_in_the_name(tiny_world, tmp_path, monkeypatch):
     for kind, base in (("task", "ddd17"), ("profile", "tiny")):
         shutil.copy(CONFIGS / f"{kind}s" / f"{base}.yaml", own[kind])
         config.add_file(f"{kind}s", own[kind])
-    others = [{"changes": [change]} for change in ("head.dropout=0.3", "label_share=0.5", "batch_size=3")]
-    others += [{"seed": 1}, {"split": "val"}, {"accumulate": 2}, {"task": "my_task"}, {"profile": "my_profile"}]
+    others = [
+        {"changes": [change]} for change in ("head.dropout=0.3", "label_share=0.5", "batch_size=3")
+    ]
+    others += [
+        {"seed": 1},
+        {"split": "val"},
+        {"accumulate": 2},
+        {"task": "my_task"},
+        {"profile": "my_profile"},
+    ]
     found = {name_of(tiny_world, tmp_path, **other) for other in ({}, *others)}
     for kind, file in own.items():
         file.write_text(f"{file.read_text()}# edited\n")
@@ -65,7 +76,9 @@ def test_every_choice_is_in_the_name(tiny_world, tmp_path, monkeypatch):
 
 def test_settings_and_parts_of_a_pretraining_are_in_its_name(tiny_world, tmp_path, monkeypatch):
     def name_of(settings):
-        return pretrain.pretrain("tespec", settings, Data(tiny_world / "1mpx", "sample"), 0, setup_in(tmp_path)).record
+        return pretrain.pretrain(
+            "tespec", settings, Data(tiny_world / "1mpx", "sample"), 0, setup_in(tmp_path)
+        ).record
 
     monkeypatch.setattr(pretrain, "run_or_load", lambda run, *how: run.name)
     file = tmp_path / "mine.py"
@@ -74,10 +87,18 @@ def test_settings_and_parts_of_a_pretraining_are_in_its_name(tiny_world, tmp_pat
     with forgotten_afterwards():
         register_methods([file])
         of_own_part = pretraining_settings("tespec", "tiny", ["objective.decoder={type: Mine}"])
-        changes = ("objective.mask.ratio=0.3", "objective=cpc", "segments=3", "objective.target.kind=high_pass")
+        changes = (
+            "objective.mask.ratio=0.3",
+            "objective=cpc",
+            "segments=3",
+            "objective.target.kind=high_pass",
+        )
         others = [pretraining_settings("tespec", "tiny", [change]) for change in changes]
         names = [name_of(each) for each in (usual, of_own_part, *others)]
-        assert name_of(pretraining_settings("tespec", "tiny", [f"batch_size={usual.batch_size}"])) == names[0]
+        assert (
+            name_of(pretraining_settings("tespec", "tiny", [f"batch_size={usual.batch_size}"]))
+            == names[0]
+        )
         file.write_text(f"{DECODER}# edited\n")
         names.append(name_of(of_own_part))
     assert len(set(names)) == len(names)
@@ -97,20 +118,28 @@ def test_what_differs_from_a_similar_record_is_said_with_both_values(prior, caps
     assert said in capsys.readouterr().err
 
 
-def test_an_old_record_is_taken_and_named_and_gets_the_variant(prior, tmp_path, monkeypatch, capsys):
+def test_an_old_record_is_taken_and_named_and_gets_the_variant(
+    prior, tmp_path, monkeypatch, capsys
+):
     first = prior()
     of_old = first.environment | {"tespec": "0.0.1"}
     write_record(first.model_copy(update={"environment": of_old}), tmp_path / "results")
     assert prior(variant="target: Eq. 6").metrics == first.metrics
     said = capsys.readouterr().err
-    assert f"is already complete (made by 0.0.1, results version {RESULTS_VERSION}); --overwrite" in said
+    assert (
+        f"is already complete (made by 0.0.1, results version {RESULTS_VERSION}); --overwrite"
+        in said
+    )
     assert "different settings" not in said
     assert [record.variant for record in read_records(tmp_path / "results")[0]] == ["target: Eq. 6"]
     assert prior().variant == "target: Eq. 6"
     write_record(first, tmp_path / "results")
     monkeypatch.setattr(records, "RESULTS_VERSION", RESULTS_VERSION + 1)
     assert prior() == first
-    assert f"(made by {tespec.__version__}, results version {RESULTS_VERSION})" in capsys.readouterr().err
+    assert (
+        f"(made by {tespec.__version__}, results version {RESULTS_VERSION})"
+        in capsys.readouterr().err
+    )
     # As if a profile of the repository had been edited, which is not a choice of the run.
     changed = first.config | {"batch_size": 77, "deviations": ["other words"]}
     write_record(first.model_copy(update={"config": changed}), tmp_path / "results")

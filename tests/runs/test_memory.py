@@ -30,12 +30,18 @@ NO_LIMIT = {"memory.max": "max", "memory.current": "7", "memory.stat": "inactive
 
 
 def v2(limit, used, cache):
-    return {"memory.max": limit, "memory.current": used, "memory.stat": f"anon 1\ninactive_file {cache}\n"}
+    return {
+        "memory.max": limit,
+        "memory.current": used,
+        "memory.stat": f"anon 1\ninactive_file {cache}\n",
+    }
 
 
 def v1(limit, used, cache):
     names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-    return dict(zip(names, (limit, used), strict=True)) | {"memory.stat": f"total_inactive_file {cache}\n"}
+    return dict(zip(names, (limit, used), strict=True)) | {
+        "memory.stat": f"total_inactive_file {cache}\n"
+    }
 
 
 def under(folder, files):
@@ -49,12 +55,29 @@ def under(folder, files):
         (MEMINFO, 9_216_000),
         (MEMINFO | {"proc/self/cgroup": "0::/\n"}, 9_216_000),
         (MEMINFO | {"proc/self/cgroup": "0::/job\n"} | under("job", v2(5000, 3000, 400)), 2400),
-        (MEMINFO | {"proc/self/cgroup": "0::/job/step\n"} | under("job", v2(5000, 3000, 400)), 2400),
+        (
+            MEMINFO | {"proc/self/cgroup": "0::/job/step\n"} | under("job", v2(5000, 3000, 400)),
+            2400,
+        ),
         (MEMINFO | {"proc/self/cgroup": "0::/job\n"} | under("job", NO_LIMIT), 9_216_000),
-        (MEMINFO | {"proc/self/cgroup": "0::/job\n"} | under("job", v2(10**12, 3000, 0)), 9_216_000),
-        (MEMINFO | {"proc/self/cgroup": "0::/\n"} | under(".", v2(5000, 3000, 0)), 2000),  # in a container
-        (MEMINFO | {"proc/self/cgroup": "7:memory:/docker/1\n"} | under("memory", v1(5000, 3000, 400)), 2400),
-        (MEMINFO | {"proc/self/cgroup": "7:cpu:/j\n9:memory:/j\n"} | under("memory/j", v1(5000, 3000, 0)), 2000),
+        (
+            MEMINFO | {"proc/self/cgroup": "0::/job\n"} | under("job", v2(10**12, 3000, 0)),
+            9_216_000,
+        ),
+        # in a container
+        (MEMINFO | {"proc/self/cgroup": "0::/\n"} | under(".", v2(5000, 3000, 0)), 2000),
+        (
+            MEMINFO
+            | {"proc/self/cgroup": "7:memory:/docker/1\n"}
+            | under("memory", v1(5000, 3000, 400)),
+            2400,
+        ),
+        (
+            MEMINFO
+            | {"proc/self/cgroup": "7:cpu:/j\n9:memory:/j\n"}
+            | under("memory/j", v1(5000, 3000, 0)),
+            2000,
+        ),
     ],
 )
 def test_memory_is_the_least_that_the_system_and_its_limits_leave(tmp_path, files, available):
@@ -93,7 +116,10 @@ def test_the_need_is_that_of_a_dry_run_and_only_what_does_not_fit_is_refused(wit
     with_memory(LEAST_MEMORY * need)
     require_memory(settings, SIZE, setup_in(Path()), CPU)
     with_memory(LEAST_MEMORY * need - 1)
-    assert f"training of ddd17: needs about {need / 1e9:.3g} GB of memory, but the CPU has" in refusal(settings)
+    assert (
+        f"training of ddd17: needs about {need / 1e9:.3g} GB of memory, but the CPU has"
+        in refusal(settings)
+    )
     require_memory(settings, SIZE, SETUP, CPU, freeze=True)
 
 
@@ -112,15 +138,23 @@ LESS = "a smaller batch (--set batch_size=N)"
 SEGMENTS = "a smaller batch (--set batch_size=N, segments=N)"
 MESSAGES = [
     ("ddd17", "sample", 0.2, f"--accumulate 8 --recompute (0.062 GB), or {LESS}"),
-    ("ddd17", "paper", 0.2, f"--profile sample, or --accumulate 8 --recompute (0.062 GB), or {LESS}"),
+    (
+        "ddd17",
+        "paper",
+        0.2,
+        f"--profile sample, or --accumulate 8 --recompute (0.062 GB), or {LESS}",
+    ),
     ("ddd17", "sample", 0.06, LESS),
     ("tespec", "sample", 0.2, f"--accumulate 4 --recompute (0.12 GB), or {SEGMENTS}"),
-    ("moby", "sample", 0.2, f"--accumulate 8 --recompute (0.062 GB), or {LESS}"),  # two images at least
+    # two images at least
+    ("moby", "sample", 0.2, f"--accumulate 8 --recompute (0.062 GB), or {LESS}"),
 ]
 
 
 @pytest.mark.parametrize(("name", "profile", "gigabytes", "remedies"), MESSAGES)
-def test_the_message_names_the_options_that_help(with_memory, costing_a_gigabyte, name, profile, gigabytes, remedies):
+def test_the_message_names_the_options_that_help(
+    with_memory, costing_a_gigabyte, name, profile, gigabytes, remedies
+):
     register_methods()
     settings = replace(settings_of(name), profile=profile)
     with_memory(gigabytes * 1e9)
@@ -136,7 +170,9 @@ def test_batch_normalisation_is_not_recomputed(with_memory):
 
 
 @pytest.mark.parametrize(("machines", "least"), [("ab", 0.425), ("aa", 0.85)])
-def test_processes_of_one_machine_share_its_memory_and_decide_alike(monkeypatch, costing_a_gigabyte, machines, least):
+def test_processes_of_one_machine_share_its_memory_and_decide_alike(
+    monkeypatch, costing_a_gigabyte, machines, least
+):
     monkeypatch.setattr(cost, "world_size", lambda: 2)
 
     def check(gigabytes):  # of this process; the other one has more
@@ -151,7 +187,9 @@ def test_processes_of_one_machine_share_its_memory_and_decide_alike(monkeypatch,
 
 def test_a_network_that_needs_numbers_is_trained_unchecked(monkeypatch, with_memory, capsys):
     with_memory(0)
-    monkeypatch.setattr(cost, "estimate_cell", lambda settings, size: torch.zeros(1, device="meta").item())
+    monkeypatch.setattr(
+        cost, "estimate_cell", lambda settings, size: torch.zeros(1, device="meta").item()
+    )
     require_memory(settings_of("ddd17"), SIZE, SETUP, CPU)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("memory is not checked before the training: ")
@@ -179,14 +217,28 @@ def test_a_refused_run_writes_nothing_and_a_complete_one_is_loaded(
     assert files_in(tmp_path) == before
 
 
-def test_a_pretraining_at_the_papers_size_is_refused_in_one_line(tmp_path, monkeypatch, with_memory, capsys):
+def test_a_pretraining_at_the_papers_size_is_refused_in_one_line(
+    tmp_path, monkeypatch, with_memory, capsys
+):
     monkeypatch.chdir(tmp_path)
     with_memory(16e9)
     recording = REPOSITORY / "tests" / "data" / "evt3_640x480_2.08s.raw"
-    words = ["pretrain", "--method", "tespec", "--data", str(recording), "--set", "segments=11", "--device", "cpu"]
+    words = [
+        "pretrain",
+        "--method",
+        "tespec",
+        "--data",
+        str(recording),
+        "--set",
+        "segments=11",
+        "--device",
+        "cpu",
+    ]
     assert main(words) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("error: training of tespec: needs about 76.1 GB of memory, but the CPU has 16 GB; ")
+    assert line.startswith(
+        "error: training of tespec: needs about 76.1 GB of memory, but the CPU has 16 GB; "
+    )
     assert line.endswith(" or a smaller batch (--set batch_size=N, segments=N)")
     assert not list(tmp_path.iterdir())
 
@@ -206,7 +258,10 @@ def peak_of(name):
         kind, estimate = find_task(settings), estimate_cell(settings, size)
         batch = kind.blank_batch(settings, size, settings.batch_size, CPU)
     else:
-        data, estimate = open_pretraining(settings, None, size), estimate_pretraining(settings, size)
+        data, estimate = (
+            open_pretraining(settings, None, size),
+            estimate_pretraining(settings, size),
+        )
         batch = data.blank_batch(settings.batch_size, CPU)
     need = estimate.cost(SETUP).memory
 
@@ -220,7 +275,11 @@ def peak_of(name):
 
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    model = kind.network(settings, fresh_backbone(settings, size)) if name == "ddd17" else new_network(settings, data)
+    model = (
+        kind.network(settings, fresh_backbone(settings, size))
+        if name == "ddd17"
+        else new_network(settings, data)
+    )
     Trainer(model, Steps(), settings.optimisation, seed=0, device=CPU).run()
     return resident("VmHWM") - before, need
 
@@ -229,8 +288,16 @@ def peak_of(name):
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("name", ["ddd17", "tespec", "moby"])
 def test_the_estimate_is_at_most_what_a_training_takes_and_at_least_half_of_it(name):
-    words = [sys.executable, "-W", "ignore", "-c", f"import test_memory; print(*test_memory.peak_of({name!r}))"]
+    words = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        f"import test_memory; print(*test_memory.peak_of({name!r}))",
+    ]
     path = os.pathsep.join(map(str, [REPOSITORY, REPOSITORY / "tests", Path(__file__).parent]))
-    printed = subprocess.run(words, env=os.environ | {"PYTHONPATH": path}, check=True, capture_output=True, text=True)
+    printed = subprocess.run(
+        words, env=os.environ | {"PYTHONPATH": path}, check=True, capture_output=True, text=True
+    )
     peak, need = map(int, printed.stdout.split())
     assert LEAST_MEMORY * need < peak < 2.2 * need

@@ -40,7 +40,8 @@ def compute(folder, said, pause=None, **changes):
         run.folder.mkdir(parents=True, exist_ok=True)
         (run.folder / "step-000000005.pt").touch()
         if pause:
-            child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))  # as a data loader has
+            # as a data loader has
+            child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
             child.start()
             said.put(f"paused beside {child.pid}")
             assert pause.wait(300)
@@ -83,7 +84,9 @@ def start(tmp_path):
 
 
 @pytest.mark.slow
-def test_who_waits_for_a_killed_maker_goes_on_from_its_checkpoint_while_a_child_of_the_maker_lives(start, tmp_path):
+def test_who_waits_for_a_killed_maker_goes_on_from_its_checkpoint_while_a_child_of_the_maker_lives(
+    start, tmp_path
+):
     never = processes.Event()
     maker = start(pause=never)
     child = maker.number("beside")
@@ -102,12 +105,16 @@ def test_who_waits_for_a_killed_maker_goes_on_from_its_checkpoint_while_a_child_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_two_at_once_compute_once_and_readers_of_an_older_result_do_not_wait(start, tmp_path, overwrite):
+def test_two_at_once_compute_once_and_readers_of_an_older_result_do_not_wait(
+    start, tmp_path, overwrite
+):
     before = start().number() if overwrite else None
     go_on = processes.Event()
     maker = start(pause=go_on, overwrite=overwrite)
     maker.said_until("paused")
-    if overwrite:  # the previous record stays readable, and the recomputing process keeps its checkpoints
+    if (
+        overwrite
+    ):  # the previous record stays readable, and the recomputing process keeps its checkpoints
         assert start().number() == before
         assert list(tmp_path.glob("runs/evaluation-*/step-*"))
     waiter = start(overwrite=overwrite)
@@ -124,7 +131,9 @@ def test_a_damaged_record_is_refused_on_all_ranks_or_overwritten(tmp_path, monke
     (record,) = tmp_path.glob("results/runs/*.json")
     whole, sent = record.read_text(), []
     record.write_text(whole[:100])
-    refused = pytest.raises(UserError, match=r"not a record: .*; remove it, or run again with --overwrite$")
+    refused = pytest.raises(
+        UserError, match=r"not a record: .*; remove it, or run again with --overwrite$"
+    )
     for is_first in (lambda: True, lambda: False):  # another rank gets what the first one sends
         with monkeypatch.context() as patch, refused:
             patch.setattr(runs, "is_first", is_first)

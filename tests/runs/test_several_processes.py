@@ -1,6 +1,7 @@
 """Two processes compute the same as one for every task and objective, and resume a run of one process.
 
-The file is also their program: torchrun --nproc-per-node 2 test_several_processes.py WORLD FOLDER CASE...
+The file is also their program: torchrun --nproc-per-node 2 test_several_processes.py WORLD FOLDER
+CASE...
 """
 
 import os
@@ -25,7 +26,10 @@ from tespec.runs.finetune import finetune
 from tespec.runs.pretrain import pretrain
 from tespec.training.device import launched
 
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'tests'}"}
+ENVIRONMENT = os.environ | {
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'tests'}",
+}
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 FEW = ["optimisation.steps=4", "optimisation.warmup_steps=1", "batch_size=4"]
 STILL = ["head.dropout=0.0"]  # each process draws its own dropout
@@ -53,7 +57,8 @@ OBJECTIVES = {
     "ecddp": ("ecddp", "1mpx", []),
     "ecdp": ("ecdp", "ddd17", ["optimisation.peak_lr=1e-4"]),
     "mem-tokenizer": ("mem-tokenizer", "1mpx", []),
-    # Without stochastic depth: for sequences, multiple processes drop other branches than one process.
+    # Without stochastic depth: for sequences, multiple processes drop other branches than one
+    # process.
     "mem": ("mem", "1mpx", ["recurrent=true", "segments=3", "sampling=streams", "drop_path=0.0"]),
     "cm3ae": ("cm3ae", "ddd17", []),
     "scaleevent": ("scaleevent", "ddd17", []),
@@ -79,7 +84,9 @@ def compute(case, world, folder, stop=0, **changes):
         else:
             name, dataset, own = OBJECTIVES[case]
             recipe = pretraining_settings(name, "sample", [*own, *FEW])
-            if name in UPSTREAM:  # is not trained, since rounding would change what is learned from it
+            if (
+                name in UPSTREAM
+            ):  # is not trained, since rounding would change what is learned from it
                 kind = METHODS.module_dict[name]
                 first = kind.upstream_settings(recipe, UPSTREAM[name])
                 still = replace(first, optimisation=replace(first.optimisation, peak_lr=1e-15))
@@ -109,12 +116,13 @@ def test_two_processes_compute_what_one_computes(tiny_world, tmp_path):
         compute(case, tiny_world, tmp_path / "one" / case)
         one, two = (record_of(tmp_path / processes / case, case) for processes in ("one", "two"))
         assert two.environment["processes"] == 2
-        # The weights of the network that a method learns from are a choice of it, and may differ by rounding.
+        # The weights of the network that a method learns from are a choice of it, and may differ by
+        # rounding.
         assert two.id == one.id or case in UPSTREAM, case
         curves = list(zip(one.curve, two.curve, strict=True))
         assert len(curves) == 4
-        # After the first loss, Adam's first steps turn the rounding of nearly zero gradients into full steps; the size
-        # of the effect depends on the processor.
+        # After the first loss, Adam's first steps turn the rounding of nearly zero gradients into
+        # full steps; the size of the effect depends on the processor.
         exact = 4 if "frozen" in case else 1
         for step, (ours, theirs) in enumerate(curves):
             relative, absolute = (1e-5, 1e-6) if step < exact else (5e-3, 5e-3)
@@ -133,19 +141,24 @@ def test_a_run_goes_on_with_more_processes(tiny_world, tmp_path):
             compute(case, tiny_world, tmp_path / "stopped" / case, stop=2)
     compute_by_two(tiny_world, tmp_path / "stopped", *cases)
     for case in cases:
-        straight, resumed = (record_of(tmp_path / folder / case, case) for folder in ("straight", "stopped"))
+        straight, resumed = (
+            record_of(tmp_path / folder / case, case) for folder in ("straight", "stopped")
+        )
         assert resumed.id == straight.id
         for ours, theirs in zip(straight.curve, resumed.curve, strict=True):
             assert theirs == pytest.approx(ours, rel=1e-5, abs=1e-5), case
 
 
-@pytest.mark.parametrize("case", ["tespec", pytest.param("dsec, no memory", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "case", ["tespec", pytest.param("dsec, no memory", marks=pytest.mark.slow)]
+)
 def test_gradient_accumulation_computes_what_one_batch_computes(tiny_world, tmp_path, case):
     compute(case, tiny_world, tmp_path / "whole")
     compute(case, tiny_world, tmp_path / "accumulated", accumulate=2)
     whole, accumulated = record_of(tmp_path / "whole"), record_of(tmp_path / "accumulated")
     assert accumulated.environment["accumulate"] == 2
-    # The id differs: sums are rounded in another order, and batch statistics are those of a micro-batch.
+    # The id differs: sums are rounded in another order, and batch statistics are those of a
+    # micro-batch.
     assert accumulated.id != whole.id
     tolerance = 1e-5 if case.startswith("tespec") else 0.2
     for ours, theirs in zip(whole.curve, accumulated.curve, strict=True):
@@ -154,8 +167,26 @@ def test_gradient_accumulation_computes_what_one_batch_computes(tiny_world, tmp_
 
 @pytest.mark.slow
 def test_the_command_line_by_two_processes_and_a_stop(tiny_world, tmp_path):
-    places = ["--data", tiny_world / "mvsec", "--results", tmp_path / "results", "--runs", tmp_path / "runs"]
-    what = ["--method", "scratch", "--task", "mvsec", "--profile", "sample", "--launcher", "pytorch", "--device", "cpu"]
+    places = [
+        "--data",
+        tiny_world / "mvsec",
+        "--results",
+        tmp_path / "results",
+        "--runs",
+        tmp_path / "runs",
+    ]
+    what = [
+        "--method",
+        "scratch",
+        "--task",
+        "mvsec",
+        "--profile",
+        "sample",
+        "--launcher",
+        "pytorch",
+        "--device",
+        "cpu",
+    ]
     changes = ["--set", "optimisation.steps=400", "--set", "batch_size=2", "--set", "segments=2"]
     command = [*TORCHRUN, REPOSITORY / "benchmarks" / "run.py", *what, *changes, *places]
     started = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)

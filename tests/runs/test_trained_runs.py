@@ -44,7 +44,10 @@ def test_the_record_says_what_was_done(straight):
     assert set(record.classes) == set(record.config["classes"])
     assert set(record.overrides) == {name.partition("=")[0] for name in FEW}
     assert record.protocol["test"].startswith("dir2 (")
-    assert all(record.protocol[name] for name in ("train", "layout", "events", "protocol", "scores", "histograms"))
+    assert all(
+        record.protocol[name]
+        for name in ("train", "layout", "events", "protocol", "scores", "histograms")
+    )
 
 
 def test_the_same_command_goes_on_where_it_stopped(straight, tiny_world, tmp_path, capsys):
@@ -63,20 +66,28 @@ def test_the_same_command_goes_on_where_it_stopped(straight, tiny_world, tmp_pat
         assert getattr(resumed, part) == getattr(straight[1], part), part
     assert all(1000 <= resumed.time[name] < 2000 for name in ("train", "total"))
     tracking = tmp_path / "runs" / resumed.name / "tracking"
-    *points, result = [json.loads(line) for line in (tracking / "scalars.json").read_text().splitlines()]
+    *points, result = [
+        json.loads(line) for line in (tracking / "scalars.json").read_text().splitlines()
+    ]
     losses = [{"step": point["step"], "loss": point["train/loss"]} for point in points]
     assert losses == [{name: point[name] for name in ("step", "loss")} for point in resumed.curve]
-    assert result == {f"result/{name}": value for name, value in resumed.metrics.items()} | {"step": 4}
+    assert result == {f"result/{name}": value for name, value in resumed.metrics.items()} | {
+        "step": 4
+    }
     assert "peak_lr" in (tracking / "config.py").read_text()
 
 
 def test_a_tracker_is_refused_at_once_where_it_is_not_installed(tmp_path, monkeypatch):
     monkeypatch.setattr("tespec.runs.setup.find_spec", lambda package: None)
-    with pytest.raises(UserError, match="--track wandb: the package wandb is not installed; pip install wandb"):
+    with pytest.raises(
+        UserError, match="--track wandb: the package wandb is not installed; pip install wandb"
+    ):
         setup_in(tmp_path, track="wandb").prepare()
 
 
-def test_a_checkpoint_that_does_not_fit_is_refused_and_overwriting_starts_again(straight, tiny_world, tmp_path, capsys):
+def test_a_checkpoint_that_does_not_fit_is_refused_and_overwriting_starts_again(
+    straight, tiny_world, tmp_path, capsys
+):
     record = straight[1]
     other = tmp_path / "runs" / record.name
     save_checkpoint(other, 3, {"run": record.name, "trainer": {"step": 3}})
@@ -86,11 +97,16 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_overwriting_starts_again(
     again = run(tiny_world, tmp_path, overwrite=True)
     assert "resuming" not in capsys.readouterr().err
     assert (again.metrics, again.curve) == (record.metrics, record.curve)
-    ours, theirs = (load_file(each / "runs" / record.name / "model.safetensors") for each in (tmp_path, straight[0]))
+    ours, theirs = (
+        load_file(each / "runs" / record.name / "model.safetensors")
+        for each in (tmp_path, straight[0])
+    )
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_an_evaluation_that_fails_keeps_the_training(straight, tiny_world, tmp_path, monkeypatch, capsys):
+def test_an_evaluation_that_fails_keeps_the_training(
+    straight, tiny_world, tmp_path, monkeypatch, capsys
+):
     failures = [
         (signal.SIGTERM, Preempted, "stopped by SIGTERM; run the same command to evaluate again"),
         (torch.OutOfMemoryError("tried to allocate"), UserError, "--recompute"),
@@ -107,17 +123,27 @@ def test_an_evaluation_that_fails_keeps_the_training(straight, tiny_world, tmp_p
             patch.setattr(SegmentationTask, "evaluate", fail)
             with pytest.raises(raised, match=reason):
                 run(tiny_world, tmp_path)
-        assert "the training is complete and saved; run the same command to evaluate again" in capsys.readouterr().err
+        assert (
+            "the training is complete and saved; run the same command to evaluate again"
+            in capsys.readouterr().err
+        )
         assert not list((tmp_path / "results").glob("runs/*"))
         monkeypatch.setattr(Trainer, "train_step", fail)
     resumed = run(tiny_world, tmp_path)
     assert resumed.metrics == straight[1].metrics
-    assert [path.name for path in (tmp_path / "runs" / resumed.name).iterdir()] == ["model.safetensors"]
+    assert [path.name for path in (tmp_path / "runs" / resumed.name).iterdir()] == [
+        "model.safetensors"
+    ]
 
 
 def test_a_training_out_of_memory_names_what_saves_memory(tiny_world, tmp_path, monkeypatch):
-    monkeypatch.setattr(SegmentationModel, "loss", Mock(side_effect=torch.OutOfMemoryError("tried to allocate")))
-    with pytest.raises(UserError, match=r"^GPU: out of memory; use --accumulate 2 or more, --recompute, or a smaller"):
+    monkeypatch.setattr(
+        SegmentationModel, "loss", Mock(side_effect=torch.OutOfMemoryError("tried to allocate"))
+    )
+    with pytest.raises(
+        UserError,
+        match=r"^GPU: out of memory; use --accumulate 2 or more, --recompute, or a smaller",
+    ):
         run(tiny_world, tmp_path)
 
 
@@ -125,7 +151,9 @@ def pretrained(world, folder, **changes):
     changed = ["optimisation.steps=6", "optimisation.warmup_steps=2", "batch_size=2", "segments=3"]
     settings = pretraining_settings("tespec", "sample", changed)
     with short_pretrainings():
-        return pretrain("tespec", settings, Data(world / "1mpx", "sample"), 0, setup_in(folder, **changes))
+        return pretrain(
+            "tespec", settings, Data(world / "1mpx", "sample"), 0, setup_in(folder, **changes)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +169,9 @@ def test_leaves_weights_and_a_record_with_the_features_of_every_stage(pretrainin
     assert record.weights["sha256"] == sha256_of(result.weights)
     assert [point["step"] for point in record.curve] == [1, 2, 3, 4, 5, 6]
     assert list(record.groups) == [f"stage {number}" for number in range(1, 5)]
-    assert all(set(each) == {"std", "rank"} and min(each.values()) > 0 for each in record.groups.values())
+    assert all(
+        set(each) == {"std", "rank"} and min(each.values()) > 0 for each in record.groups.values()
+    )
     assert list(result.weights.parent.iterdir()) == [result.weights]
 
 
@@ -154,7 +184,9 @@ def test_workers_and_a_stop_change_nothing(pretraining, tiny_world, tmp_path):
         assert getattr(resumed, part) == getattr(pretraining[1].record, part), part
 
 
-def test_a_result_is_taken_up_unless_its_weights_are_not_its_own(pretraining, tiny_world, tmp_path, capsys):
+def test_a_result_is_taken_up_unless_its_weights_are_not_its_own(
+    pretraining, tiny_world, tmp_path, capsys
+):
     folder = shutil.copytree(pretraining[0], tmp_path / "copied")
     assert pretrained(tiny_world, folder).record == pretraining[1].record
     assert "is already complete; --overwrite recomputes it" in capsys.readouterr().err

@@ -8,7 +8,9 @@ from hypothesis.extra.numpy import arrays
 
 from tespec.sample.sensor import DAY, NIGHT, EventSensor, Flaws
 
-IDEAL = Flaws(contrast=0.2, mismatch=0.0, leak=0.0, noise=0.0, hot_share=0.0, refractory_us=1, dark=0.0)
+IDEAL = Flaws(
+    contrast=0.2, mismatch=0.0, leak=0.0, noise=0.0, hot_share=0.0, refractory_us=1, dark=0.0
+)
 
 
 def plain_events(images, times, contrast, reference):
@@ -23,7 +25,9 @@ def plain_events(images, times, contrast, reference):
                 step = contrast if high > memory else -contrast
                 memory += step
                 share = (memory - low) / (high - low)
-                found.append((times[k - 1] + min(max(int(span * share), 0), span - 1), y, x, int(step > 0)))
+                found.append(
+                    (times[k - 1] + min(max(int(span * share), 0), span - 1), y, x, int(step > 0))
+                )
     return found
 
 

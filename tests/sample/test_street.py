@@ -31,8 +31,12 @@ def first_hit(boxes, origin, rays):
     """Distances (R,) along rays (R, 3) to the nearest box from outside or to the ground, by the slab method."""
     cos, sin = boxes[:, COS], boxes[:, SIN]
     to = origin - boxes[:, CX : CZ + 1]
-    start = np.stack([cos * to[:, 0] + sin * to[:, 1], cos * to[:, 1] - sin * to[:, 0], to[:, 2]], 1)
-    along = np.stack([rays[:, :1] * cos + rays[:, 1:2] * sin, rays[:, 1:2] * cos - rays[:, :1] * sin], -1)
+    start = np.stack(
+        [cos * to[:, 0] + sin * to[:, 1], cos * to[:, 1] - sin * to[:, 0], to[:, 2]], 1
+    )
+    along = np.stack(
+        [rays[:, :1] * cos + rays[:, 1:2] * sin, rays[:, 1:2] * cos - rays[:, :1] * sin], -1
+    )
     along = np.concatenate([along, np.broadcast_to(rays[:, None, 2:], (*along.shape[:2], 1))], -1)
     ends = np.stack([(side * boxes[:, HX : HZ + 1] - start) / along for side in (-1, 1)])
     enter, leave = ends.min(axis=0).max(axis=-1), ends.max(axis=0).min(axis=-1)
@@ -47,7 +51,9 @@ def test_depth_is_that_of_the_nearest_surface_along_each_ray(street, frame):
     rows, columns = np.mgrid[:96:5, :128:5] + 0.5
     u, v = (columns - camera.column) / camera.focal, (rows - camera.row) / camera.focal
     rays = view.axes[0] - u[..., None] * view.axes[1] - v[..., None] * view.axes[2]
-    expected = first_hit(street.boxes(frame), view.position, rays.reshape(-1, 3)).reshape(depth.shape)
+    expected = first_hit(street.boxes(frame), view.position, rays.reshape(-1, 3)).reshape(
+        depth.shape
+    )
     near = expected < 90
     assert near.mean() > 0.3
     assert np.mean(np.abs(depth[near] - expected[near]) < 0.05) >= 0.995
@@ -67,13 +73,18 @@ def test_labels_instances_depth_and_bonnet_agree(street):
 
 def test_what_stops_stays_labelled_without_an_event_of_its_own():
     """For a standing camera, a standing car keeps the same box."""
-    street = next(s for s in (Street(seed, 1.0) for seed in range(3000, 3100)) if not s.ego_speed[:51].any())
+    street = next(
+        s for s in (Street(seed, 1.0) for seed in range(3000, 3100)) if not s.ego_speed[:51].any()
+    )
     camera = street.camera(96, 160, 96)
     before, after = (street.render(camera, frame) for frame in (0, 50))
     still = (before.instance == 0) & (after.instance == 0) & (before.label != render.VEGETATION)
     assert np.mean(before.image[still] == after.image[still]) > 0.8
     old, new = (
-        {tuple(box[["track_id", "x", "y", "w", "h"]].tolist()) for box in frame_boxes(frame, "1mpx")}
+        {
+            tuple(box[["track_id", "x", "y", "w", "h"]].tolist())
+            for box in frame_boxes(frame, "1mpx")
+        }
         for frame in (before, after)
     )
     assert old & new
@@ -84,5 +95,8 @@ def test_every_class_of_ddd17_covers_enough_to_be_learned():
     for recording in recordings_of("small", 0, "ddd17"):
         street = Street(recording.seed, 0.1, recording.night)
         label = street.render(street.camera(*recording.sensor), 5).label
-        counts += np.bincount(DDD17_NUMBERS[label[: recording.sensor.label_rows]].ravel(), minlength=len(DDD17_CLASSES))
+        counts += np.bincount(
+            DDD17_NUMBERS[label[: recording.sensor.label_rows]].ravel(),
+            minlength=len(DDD17_CLASSES),
+        )
     assert (counts / counts.sum()).min() > 0.015

@@ -26,7 +26,10 @@ TASKS = ("dsec", "ddd17", "gen1", "1mpx", "mvsec")
 
 def digest(folder):
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    lines = [f"{path.relative_to(folder)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n" for path in files]
+    lines = [
+        f"{path.relative_to(folder)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+        for path in files
+    ]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -38,13 +41,17 @@ def test_the_bytes_are_those_of_the_version(tiny_world, dataset):
 
 
 @pytest.mark.slow
-def test_callers_at_once_get_what_is_missing_made_once_by_any_number_of_processes(tiny_world, tmp_path):
+def test_callers_at_once_get_what_is_missing_made_once_by_any_number_of_processes(
+    tiny_world, tmp_path
+):
     world = tmp_path / tiny_world.name
     for name in ("gen1", ".mvsec.unfinished"):
         (world / name).mkdir(parents=True)
         (world / name / "there").touch()
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as callers:
-        made = [callers.submit(make_world, "tiny", 0, tmp_path, 2, ("gen1", "mvsec")) for _ in range(2)]
+        made = [
+            callers.submit(make_world, "tiny", 0, tmp_path, 2, ("gen1", "mvsec")) for _ in range(2)
+        ]
         assert [each.result() for each in made] == [world] * 2
     assert sorted(path.name for path in world.iterdir()) == ["gen1", "mvsec"]
     assert [path.name for path in (world / "gen1").iterdir()] == ["there"]
@@ -55,15 +62,22 @@ def test_a_script_without_a_guarded_main_is_told_so(tmp_path):
     (tmp_path / "script.py").write_text(
         "from pathlib import Path\nfrom tespec.sample import make_world\nmake_world('tiny', root=Path(), processes=2)"
     )
-    ended = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    ended = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
     assert ended.returncode != 0
-    assert "is imported by each worker process that makes the sample world; move its code under" in ended.stderr
+    assert (
+        "is imported by each worker process that makes the sample world; move its code under"
+        in ended.stderr
+    )
 
 
 def test_mistakes_are_named(tmp_path):
     with pytest.raises(UserError, match="no such size; choose from tiny, small"):
         make_world("huge", root=tmp_path)
-    with pytest.raises(UserError, match="no such dataset; choose from ddd17, 1mpx, gen1, dsec, mvsec"):
+    with pytest.raises(
+        UserError, match="no such dataset; choose from ddd17, 1mpx, gen1, dsec, mvsec"
+    ):
         make_world("tiny", root=tmp_path, datasets=("one_mpx",))
     with pytest.raises(UserError, match="seed -4 of the sample world: is negative; give 0 or more"):
         make_world("tiny", -4, tmp_path)
@@ -77,7 +91,12 @@ def test_the_command_prints_the_folder(tiny_world, capsys):
 
 def test_recordings_of_a_world_and_of_two_worlds_never_share_a_street():
     for size in CONTENTS:
-        found = [each for seed in (0, 1) for dataset in CONTENTS[size] for each in recordings_of(size, seed, dataset)]
+        found = [
+            each
+            for seed in (0, 1)
+            for dataset in CONTENTS[size]
+            for each in recordings_of(size, seed, dataset)
+        ]
         assert len({each.seed for each in found}) == len(found)
 
 
@@ -85,7 +104,9 @@ def test_recordings_of_a_world_and_of_two_worlds_never_share_a_street():
 def test_test_recordings_are_of_day_and_night_moving_and_standing(dataset):
     tested = [each for each in recordings_of("small", 0, dataset) if each.split == "test"]
     assert 0 < sum(each.night for each in tested) < len(tested)
-    standing = np.mean([np.mean(Street(each.seed, each.seconds).ego_speed < 0.1) for each in tested])
+    standing = np.mean(
+        [np.mean(Street(each.seed, each.seconds).ego_speed < 0.1) for each in tested]
+    )
     assert 0.3 < standing < 0.7
 
 

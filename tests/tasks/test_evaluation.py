@@ -39,7 +39,11 @@ def predicted_one_by_one(task, model, clip=None):
 
 def numbers_of(prediction):
     """Numbers of a prediction that rounding changes little."""
-    return np.sort(prediction.score) if isinstance(prediction, Boxes) else np.asarray(prediction, np.float64)
+    return (
+        np.sort(prediction.score)
+        if isinstance(prediction, Boxes)
+        else np.asarray(prediction, np.float64)
+    )
 
 
 @pytest.mark.parametrize("name", ["ddd17", "mvsec", "gen1"])
@@ -60,7 +64,10 @@ def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
         monkeypatch.setattr(task, "score", score)
         scores = task.evaluate(model, CPU, workers)
         calls = [call.args for call in score.call_args_list]
-        found = {(task.scored.index(recording), label): predicted for _, predicted, _, recording, label in calls}
+        found = {
+            (task.scored.index(recording), label): predicted
+            for _, predicted, _, recording, label in calls
+        }
         seen[workers, lanes] = found, scores
     alone = predicted_one_by_one(task, model)
     assert any(numbers_of(each).size for each in alone.values())
@@ -72,7 +79,8 @@ def test_workers_and_lanes_change_no_prediction(tiny_world, name, monkeypatch):
         for key in alone:
             a, b = numbers_of(here[key]), numbers_of(alone[key])
             assert np.array_equal(a, numbers_of(there[key]))
-            # Rounding depends on the batch size and may change the class of a pixel with two nearly equal logits.
+            # Rounding depends on the batch size and may change the class of a pixel with two nearly
+            # equal logits.
             assert name != "ddd17" or (a != b).mean() < 0.01
             assert name == "ddd17" or (len(a) == len(b) and np.allclose(a, b, rtol=1e-3))
 
@@ -84,14 +92,19 @@ def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
     carried = "carried through the complete recording"
     of_clips = "reset at the start of a clip of 3 windows that ends at the label"
     for sampling, words in (("mixed", carried), ("streams", carried), ("clips", of_clips)):
-        settings = settings_of(data, "mvsec", "recurrent", None, [f"sampling={sampling}", "segments=3", "batch_size=2"])
+        settings = settings_of(
+            data, "mvsec", "recurrent", None, [f"sampling={sampling}", "segments=3", "batch_size=2"]
+        )
         task = build_task(settings, data.root)
         torch.manual_seed(0)
         model = task.model().eval()
         for memory in model.backbone.lstms.parameters():
             memory.mul_(4)  # an untrained ConvLSTM has little effect
         found[sampling] = task.evaluate(model, CPU).overall().metrics()
-        scorer, alone = task.scorer(), predicted_one_by_one(task, model, 3 if sampling == "clips" else None)
+        scorer, alone = (
+            task.scorer(),
+            predicted_one_by_one(task, model, 3 if sampling == "clips" else None),
+        )
         for (number, label), prediction in alone.items():
             recording = task.scored[number]
             task.score(scorer, prediction, recording.labels[label], recording, label)
@@ -102,9 +115,13 @@ def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
 
 
 @pytest.mark.parametrize(("factor", "limits"), [(1, (60, 20)), (2, (30, 10))])
-def test_the_limits_of_1mpx_are_in_px_of_the_sensor(tiny_world, tmp_path, monkeypatch, factor, limits):
+def test_the_limits_of_1mpx_are_in_px_of_the_sensor(
+    tiny_world, tmp_path, monkeypatch, factor, limits
+):
     """RVT drops boxes below a diagonal of 60 px and a side of 20 px of the sensor (io/box_filtering.py)."""
-    settings = finetuning_settings("1mpx", "feedforward", "paper", [f"downsample.factor={factor}", "rule=rvt"])
+    settings = finetuning_settings(
+        "1mpx", "feedforward", "paper", [f"downsample.factor={factor}", "rule=rvt"]
+    )
     monkeypatch.setattr(DetectionTask, "is_scored", lambda *_: True)  # all its boxes are smaller
     stored = copied(tiny_world, tmp_path, "1mpx")
     archive(stored, **ONE_MPX | {"factor": factor})
@@ -115,11 +132,23 @@ def test_the_limits_of_1mpx_are_in_px_of_the_sensor(tiny_world, tmp_path, monkey
 
 
 MISTAKES = [
-    ("mvsec", "augmentation.zoom=0.5", r"augmentation.zoom: zoom augmentation is not supported for depth; set it to 0"),
+    (
+        "mvsec",
+        "augmentation.zoom=0.5",
+        r"augmentation.zoom: zoom augmentation is not supported for depth; set it to 0",
+    ),
     ("mvsec", "head.min_depth=90.0", r"head.min_depth: 90 m is not below head.max_depth, 80 m"),
     ("dsec", "classes=[a, b]", r"classes: 2 are listed, but DSEC has masks of 11 or 19"),
-    ("dsec", "protocol.labels=some", r"protocol\.labels: 'some' is not allowed; it should be 'all' or 'ess'"),
-    ("gen1", "head.min_diagonal=-1.0", r"min_diagonal: -1.0 is not allowed; it should be greater than or equal to"),
+    (
+        "dsec",
+        "protocol.labels=some",
+        r"protocol\.labels: 'some' is not allowed; it should be 'all' or 'ess'",
+    ),
+    (
+        "gen1",
+        "head.min_diagonal=-1.0",
+        r"min_diagonal: -1.0 is not allowed; it should be greater than or equal to",
+    ),
     ("ddd17", "protocol.rows=many", r"protocol\.rows: 'many' is not allowed"),
 ]
 
@@ -131,12 +160,21 @@ def test_settings_that_do_not_go_together_are_named(tiny_world, task, change, me
         build_task(settings_of(data, task, "recurrent", None, [change]), data.root)
 
 
-@pytest.mark.parametrize(("kind", "main"), [("segmentation", "miou"), ("detection", "map"), ("depth", "abs")])
+@pytest.mark.parametrize(
+    ("kind", "main"), [("segmentation", "miou"), ("detection", "map"), ("depth", "abs")]
+)
 def test_titles_and_directions_of_scores_are_those_of_the_paper(kind, main):
     import_tasks()
     scores = TASKS.module_dict[kind].scores
-    for metric in yaml.safe_load((REPOSITORY / "results" / "paper" / f"{kind}.yaml").read_text())["metrics"]:
-        assert (scores[metric["name"]].title, scores[metric["name"]].better) == (metric["title"], metric["better"])
+    for metric in yaml.safe_load((REPOSITORY / "results" / "paper" / f"{kind}.yaml").read_text())[
+        "metrics"
+    ]:
+        assert (scores[metric["name"]].title, scores[metric["name"]].better) == (
+            metric["title"],
+            metric["better"],
+        )
     assert next(iter(scores)) == main
-    assert all(score.title.endswith("↑" if score.better == "higher" else "↓") for score in scores.values())
+    assert all(
+        score.title.endswith("↑" if score.better == "higher" else "↓") for score in scores.values()
+    )
     assert kind != "depth" or set(scores) == set(NAMES)

@@ -13,9 +13,23 @@ from tespec.core.boxes import Boxes
 from tespec.core.errors import UserError
 from tespec.models import EventSwin
 from tespec.registry import TASKS
-from tespec.tasks.depth import SOBEL, DepthHead, DepthModel, DepthTask, gradient_loss, scale_invariant_loss, to_metres
+from tespec.tasks.depth import (
+    SOBEL,
+    DepthHead,
+    DepthModel,
+    DepthTask,
+    gradient_loss,
+    scale_invariant_loss,
+    to_metres,
+)
 from tespec.tasks.detection import DetectionHead, DetectionModel
-from tespec.tasks.segmentation import VIEWS, AveragedViews, SegmentationHead, SegmentationModel, dice_loss
+from tespec.tasks.segmentation import (
+    VIEWS,
+    AveragedViews,
+    SegmentationHead,
+    SegmentationModel,
+    dice_loss,
+)
 
 HEIGHT, WIDTH = 50, 70
 NO_LABEL = {"segmentation": 255, "depth": math.nan, "detection": -1}
@@ -32,7 +46,11 @@ def case(task):
         for conv in (*model.head.multi_level_conv_cls, *model.head.multi_level_conv_obj):
             torch.nn.init.zeros_(conv.bias)
             conv.weight.data *= 30
-    cropped = {name: batch[name][..., :HEIGHT, :WIDTH] for name in ("histograms", "labels") if name in batch}
+    cropped = {
+        name: batch[name][..., :HEIGHT, :WIDTH]
+        for name in ("histograms", "labels")
+        if name in batch
+    }
     return model, batch | cropped
 
 
@@ -49,7 +67,10 @@ def numbers_of(prediction):
 
 def test_parameters_of_the_heads():
     swin = EventSwin("tiny", recurrent=False, img_size=(32, 32))
-    segmentation, depth = SegmentationModel(swin, 11, SegmentationHead()), DepthModel(swin, DepthHead(**RANGE))
+    segmentation, depth = (
+        SegmentationModel(swin, 11, SegmentationHead()),
+        DepthModel(swin, DepthHead(**RANGE)),
+    )
     models = segmentation, depth, DetectionModel(swin, 2, DetectionHead())
     counts = [sum(each.numel() for each in model.parameters()) for model in (swin, *models)]
     assert [count - counts[0] for count in counts[1:]] == [11_290_475, 4_112_513, 12_928_341]
@@ -62,7 +83,9 @@ def test_predictions_of_chosen_segments_and_of_a_stream_are_those_of_the_sequenc
     whole, chosen = predicted(model, batch), predicted(model, batch, batch["label_place"])
     for found, (lane, segment) in zip(chosen, batch["label_place"].tolist(), strict=True):
         assert numbers_of(found).size
-        np.testing.assert_allclose(numbers_of(found), numbers_of(whole[3 * lane + segment]), rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(
+            numbers_of(found), numbers_of(whole[3 * lane + segment]), rtol=1e-3, atol=1e-3
+        )
     state = None
     for segment, histograms in enumerate(batch["histograms"].unbind(1)):
         alone, _ = model.predict(histograms.unsqueeze(1), state, FIRST)
@@ -70,7 +93,9 @@ def test_predictions_of_chosen_segments_and_of_a_stream_are_those_of_the_sequenc
         for lane in range(2):
             expected = numbers_of(whole[3 * lane + segment])
             np.testing.assert_allclose(numbers_of(alone[lane]), expected, rtol=1e-3, atol=1e-3)
-            np.testing.assert_array_equal(numbers_of(streamed[lane]), numbers_of(model.answer(alone)[lane]))
+            np.testing.assert_array_equal(
+                numbers_of(streamed[lane]), numbers_of(model.answer(alone)[lane])
+            )
             assert task == "detection" or streamed[lane].shape == (HEIGHT, WIDTH)
 
 
@@ -83,7 +108,9 @@ def test_a_step_trains_everything_and_hands_on_a_detached_state(task):
     assert model.backbone.get_parameter("swin.patch_embed.proj.weight").grad.abs().sum() > 0
     assert not any(part.requires_grad for pair in state for part in pair)
     if task != "depth":
-        torch.testing.assert_close(losses["loss"], sum(each for name, each in losses.items() if name != "loss"))
+        torch.testing.assert_close(
+            losses["loss"], sum(each for name, each in losses.items() if name != "loss")
+        )
 
 
 @every_task
@@ -91,7 +118,9 @@ def test_a_step_trains_everything_and_hands_on_a_detached_state(task):
 def test_a_step_without_labels_that_count_costs_nothing(task, labels):
     model, batch = case(task)
     if labels == "none" and task != "segmentation":  # its head normalises over the labels
-        batch |= {name: batch[name][:0] for name in ("label_place", "labels", "boxes") if name in batch}
+        batch |= {
+            name: batch[name][:0] for name in ("label_place", "labels", "boxes") if name in batch
+        }
     else:
         name = "boxes" if task == "detection" else "labels"
         beyond = 500.0 if (task, labels) == ("depth", "out of range") else NO_LABEL[task]
@@ -122,7 +151,10 @@ def test_lanes_that_start_afresh_forget_and_the_others_do_not():
     model, batch = case("segmentation")
     afresh, state = model.eval().loss(batch, None)
     choices = ([True, True], [True, False], [False, False])
-    losses = [model.loss(batch | {"fresh": torch.tensor(each)}, state)[0]["loss"].item() for each in choices]
+    losses = [
+        model.loss(batch | {"fresh": torch.tensor(each)}, state)[0]["loss"].item()
+        for each in choices
+    ]
     assert losses[0] == pytest.approx(afresh["loss"].item(), rel=1e-6)
     assert len(set(losses)) == 3
 
@@ -134,12 +166,17 @@ def test_the_loss_of_segmentation_is_cross_entropy_plus_dice_of_the_labelled_seg
     logits = predicted(model, batch, batch["label_place"])
     expected = cross_entropy(logits, batch["labels"].long(), ignore_index=255)
     torch.testing.assert_close(losses["loss_ce"], expected, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(losses["loss_dice"], dice_loss(logits, batch["labels"]), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        losses["loss_dice"], dice_loss(logits, batch["labels"]), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_dice_is_its_definition():
     rng, expected = np.random.default_rng(0), []
-    logits, labels = rng.normal(size=(3, 4, 5, 6)), rng.choice([0, 1, 3, 255], size=(3, 5, 6)).astype(np.uint8)
+    logits, labels = (
+        rng.normal(size=(3, 4, 5, 6)),
+        rng.choice([0, 1, 3, 255], size=(3, 5, 6)).astype(np.uint8),
+    )
     probability = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     valid = labels != 255
     for number in range(4):
@@ -151,8 +188,13 @@ def test_dice_is_its_definition():
 
 def test_flip_is_the_mean_with_the_mirrored_image():
     model, batch = case("segmentation")
-    straight, mirrored = predicted(model, batch), predicted(model, {"histograms": batch["histograms"].flip(-1)})
-    seen, _ = AveragedViews(model, VIEWS["flip"], (HEIGHT, WIDTH)).predict(batch["histograms"], None, EVERY)
+    straight, mirrored = (
+        predicted(model, batch),
+        predicted(model, {"histograms": batch["histograms"].flip(-1)}),
+    )
+    seen, _ = AveragedViews(model, VIEWS["flip"], (HEIGHT, WIDTH)).predict(
+        batch["histograms"], None, EVERY
+    )
     torch.testing.assert_close(seen, (straight + mirrored.flip(-1)) / 2)
 
 
@@ -179,7 +221,9 @@ def test_losses_of_depth_are_those_of_a_plain_loop(share, scales):
     difference, valid = rng.normal(size=(3, 25, 34)), rng.random((3, 25, 34)) < 0.6
     valid[1] = False
     maps = [image[counts] for image, counts in zip(difference, valid, strict=True)]
-    si = np.mean([np.mean(each**2) - share * np.mean(each) ** 2 if each.size else 0.0 for each in maps])
+    si = np.mean(
+        [np.mean(each**2) - share * np.mean(each) ** 2 if each.size else 0.0 for each in maps]
+    )
     total, places, kernel = 0.0, 0, np.array(SOBEL)
     for size in (1, 2, 4, 8)[:scales]:
         rows, columns = 25 // size, 34 // size
@@ -187,7 +231,10 @@ def test_losses_of_depth_are_those_of_a_plain_loop(share, scales):
         images = cut.reshape(-1, rows, size, columns, size).mean(axis=(2, 4))
         for image, i, j in np.ndindex(3, rows - 2, columns - 2):
             patch = images[image, i : i + 3, j : j + 3]
-            total, places = total + abs((patch * kernel).sum()) + abs((patch * kernel.T).sum()), places + 1
+            total, places = (
+                total + abs((patch * kernel).sum()) + abs((patch * kernel.T).sum()),
+                places + 1,
+            )
     tensors = torch.from_numpy(difference), torch.from_numpy(valid)
     assert scale_invariant_loss(*tensors, share).item() == pytest.approx(si, abs=1e-9)
     assert gradient_loss(*tensors, scales).item() == pytest.approx(total / places, abs=1e-9)
@@ -195,11 +242,18 @@ def test_losses_of_depth_are_those_of_a_plain_loop(share, scales):
 
 def test_the_loss_of_depth_is_on_normalised_log_depth_between_the_limits():
     model, batch = case("depth")
-    labels = batch["labels"] = torch.rand(3, HEIGHT, WIDTH, generator=torch.Generator().manual_seed(0)) * 99 + 1
+    labels = batch["labels"] = (
+        torch.rand(3, HEIGHT, WIDTH, generator=torch.Generator().manual_seed(0)) * 99 + 1
+    )
     labels[:, ::3] = math.nan
     losses, _ = model.eval().loss(batch, None)
-    depths, valid = predicted(model, batch, batch["label_place"]), (labels >= 1.978) & (labels <= 80)
-    difference = torch.where(valid, (torch.log(depths / 80) - torch.log(labels / 80)) / 3.7, 0.0).double()
+    depths, valid = (
+        predicted(model, batch, batch["label_place"]),
+        (labels >= 1.978) & (labels <= 80),
+    )
+    difference = torch.where(
+        valid, (torch.log(depths / 80) - torch.log(labels / 80)) / 3.7, 0.0
+    ).double()
     si, gradient = scale_invariant_loss(difference, valid, 0.5), gradient_loss(difference, valid, 3)
     assert losses["loss_si"].item() == pytest.approx(si.item(), rel=1e-4)
     assert losses["loss"].item() == pytest.approx((si + 0.125 * gradient).item(), rel=1e-4)
@@ -208,7 +262,9 @@ def test_the_loss_of_depth_is_on_normalised_log_depth_between_the_limits():
 def test_wild_depths_stay_numbers():
     head = DepthHead(**RANGE)
     assert torch.isfinite(to_metres(torch.tensor([-1e9, 1e9]), head)).all()
-    assert to_metres(torch.tensor([1.0, 0.0]), head).tolist() == pytest.approx([80.0, 1.978], rel=1e-3)
+    assert to_metres(torch.tensor([1.0, 0.0]), head).tolist() == pytest.approx(
+        [80.0, 1.978], rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -244,13 +300,20 @@ def test_boxes_are_not_clipped_to_the_image():
     for name, parameter in model.head.named_parameters():
         if name.startswith("multi_level_conv_"):
             torch.nn.init.zeros_(parameter)
-    # With all outputs 0, YOLOX predicts a box of one stride, centred at each location (k, l) * stride.
+    # With all outputs 0, YOLOX predicts a box of one stride, centred at each location (k, l) *
+    # stride.
     boxes = predicted(model, batch)[0]
     size = boxes.size[:, 0]
     assert np.array_equal(boxes.size[:, 1], size)
-    for stride, last in ((8, (88, 56)), (16, (80, 48)), (32, (64, 32))):  # of 96 x 64 px, to which the image is padded
+    for stride, last in (
+        (8, (88, 56)),
+        (16, (80, 48)),
+        (32, (64, 32)),
+    ):  # of 96 x 64 px, to which the image is padded
         corners = boxes.corners[size == stride]
-        np.testing.assert_array_equal(corners.min(0), (-stride / 2, -stride / 2, stride / 2, stride / 2))
+        np.testing.assert_array_equal(
+            corners.min(0), (-stride / 2, -stride / 2, stride / 2, stride / 2)
+        )
         np.testing.assert_array_equal(corners.max(0)[:2], np.array(last) - stride / 2)
 
 
@@ -267,8 +330,11 @@ def test_predictions_that_are_not_finite_are_refused(task):
     for name in outputs.get(task, [f"multi_level_conv_{kind}.0" for kind in ("cls", "reg", "obj")]):
         model, batch = case(task)
         model.head.get_submodule(name).bias[0] = math.nan
-        assert not model.loss(batch, None)[0]["loss"].isfinite()  # a diverging training is stopped by its loss
-        with pytest.raises(UserError, match="the trained model: predicts infinity or NaN; lower optimisation"):
+        # a diverging training is stopped by its loss
+        assert not model.loss(batch, None)[0]["loss"].isfinite()
+        with pytest.raises(
+            UserError, match="the trained model: predicts infinity or NaN; lower optimisation"
+        ):
             TASKS.module_dict[task].read(predicted(model, batch))
 
 

@@ -20,7 +20,10 @@ from tespec.tasks.segmentation import SegmentationTask
 from tespec.weights.files import write_weights
 
 CPU = torch.device("cpu")
-KINDS = [*(("recurrent", sampling) for sampling in ("mixed", "streams", "clips")), ("feedforward", "clips")]
+KINDS = [
+    *(("recurrent", sampling) for sampling in ("mixed", "streams", "clips")),
+    ("feedforward", "clips"),
+]
 CASES = [(task, *kind, "none") for task in ("ddd17", "gen1", "mvsec") for kind in KINDS]
 FLIPS = [("ddd17", "recurrent", sampling, "flip") for sampling in ("streams", "clips")]
 CASES += [pytest.param(*case, marks=pytest.mark.slow) for case in FLIPS]
@@ -37,7 +40,11 @@ def trained(world, folder, name, arch, *changes):
         memory.mul_(4)  # an untrained ConvLSTM has little effect
     if name == "gen1":  # so that an untrained network finds boxes, which depend on its input
         head = model.head
-        for conv in (*head.multi_level_conv_cls, *head.multi_level_conv_obj, *head.multi_level_conv_reg):
+        for conv in (
+            *head.multi_level_conv_cls,
+            *head.multi_level_conv_obj,
+            *head.multi_level_conv_reg,
+        ):
             conv.bias.zero_()
             conv.weight.mul_(30)
     recipe = as_facts(task.settings) | {"histograms": asdict(task.histogram_spec)}
@@ -51,14 +58,18 @@ def scored(task, model):
     task.score = calls
     task.evaluate(model, CPU)
     arguments = [call.args for call in calls.call_args_list]
-    return {(each.name, int(each.label_times[label])): found for _, found, _, each, label in arguments}
+    return {
+        (each.name, int(each.label_times[label])): found for _, found, _, each, label in arguments
+    }
 
 
 def drawn(path, name, world, folder, monkeypatch):
     """Every prediction that `--predict` would draw of a recording, if its figure had a row for each window."""
     shown = []
     monkeypatch.setattr(inference, "ROWS", 1000)
-    monkeypatch.setattr(inference, "draw", lambda predictions, *_: shown.extend(predictions) or Figure())
+    monkeypatch.setattr(
+        inference, "draw", lambda predictions, *_: shown.extend(predictions) or Figure()
+    )
     inference.predict(path, name, folder / "out", CPU, root=world, clip=(0, 1e9))
     return [each.predicted for each in shown]
 
@@ -70,7 +81,12 @@ def gaps(monkeypatch):
 
     def read_both(logits):
         masks, (first, second) = read(logits), logits.topk(2, dim=1).values.unbind(1)
-        found.update({id(mask): (mask, gap) for mask, gap in zip(masks, (first - second).numpy(), strict=True)})
+        found.update(
+            {
+                id(mask): (mask, gap)
+                for mask, gap in zip(masks, (first - second).numpy(), strict=True)
+            }
+        )
         return masks
 
     monkeypatch.setattr(SegmentationTask, "read", staticmethod(read_both))
@@ -96,7 +112,11 @@ def assert_same(one, other, gaps):
 def test_every_pixel_and_box_that_is_shown_is_the_one_that_was_scored(
     tiny_world, tmp_path, monkeypatch, gaps, name, arch, sampling, views
 ):
-    changes = [f"sampling={sampling}", "batch_size=2", *(["segments=2"] if arch == "recurrent" else [])]
+    changes = [
+        f"sampling={sampling}",
+        "batch_size=2",
+        *(["segments=2"] if arch == "recurrent" else []),
+    ]
     changes += [] if views == "none" else [f"test_time_augmentation={views}"]
     path, model, task = trained(tiny_world, tmp_path, name, arch, *changes)
     of_scorer = scored(task, model)
@@ -113,9 +133,13 @@ def test_every_pixel_and_box_that_is_shown_is_the_one_that_was_scored(
 
 
 @pytest.mark.parametrize("name", ["ddd17", "gen1", "mvsec"])
-def test_a_state_that_is_carried_predicts_something_else_than_one_that_is_reset(tiny_world, tmp_path, gaps, name):
+def test_a_state_that_is_carried_predicts_something_else_than_one_that_is_reset(
+    tiny_world, tmp_path, gaps, name
+):
     """So the comparisons above tell one from the other."""
-    _, model, task = trained(tiny_world, tmp_path, name, "recurrent", "sampling=clips", "segments=2")
+    _, model, task = trained(
+        tiny_world, tmp_path, name, "recurrent", "sampling=clips", "segments=2"
+    )
     player = task.player(task.settings, model, task.histogram_spec, task.size, CPU)
     reset, carried = (
         [played.output for played in play(player._replace(spec=spec), task.scored[:1])]

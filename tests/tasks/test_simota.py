@@ -79,12 +79,15 @@ def one_box(ious, logits):
         # A box of the same centre and another width: its IoU is the ratio of the widths.
         predicted[0, 8 * row + column] = torch.tensor([28.0, 28.0, 8.0 * overlap, 8.0])
         scores[0, 8 * row + column] = logits[column, row]
-    positive, _, _ = assign(grid, predicted, scores, torch.tensor([[[28.0, 28.0, 8.0, 8.0]]]), torch.zeros(1, 1).long())
+    positive, _, _ = assign(
+        grid, predicted, scores, torch.tensor([[[28.0, 28.0, 8.0, 8.0]]]), torch.zeros(1, 1).long()
+    )
     return {(int(index) % 8, int(index) // 8) for index in positive[0].nonzero()}
 
 
 def test_the_logarithm_of_a_small_iou_weighs_as_in_rvt():
-    # 3 * ln(1e8) = 55.3 for no overlap at all against 3 * ln(1e3) + 20 = 40.7 (yolo_head.py, get_assignments).
+    # 3 * ln(1e8) = 55.3 for no overlap at all against 3 * ln(1e3) + 20 = 40.7 (yolo_head.py,
+    # get_assignments).
     near = {(2, 2): 0.0, (3, 3): 1e-3}
     assert one_box(near, {(2, 2): 1.0, (3, 3): torch.exp(torch.tensor(-20.0))}) == {(3, 3)}
 

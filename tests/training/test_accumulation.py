@@ -1,6 +1,7 @@
 """A step on micro-batches has the gradients and the losses of the same step on the whole batch.
 
-Networks are in evaluation mode, since batch statistics, dropout and Dice are those of a micro-batch.
+Networks are in evaluation mode, since batch statistics, dropout and Dice are those of a
+micro-batch.
 """
 
 from dataclasses import replace
@@ -36,13 +37,17 @@ def detection():
 
 def no_boxes_first():
     """No box, then nine: the first lane only adds to the objectness loss."""
-    return detection() | {"boxes": torch.cat([torch.full((1, 9, 5), -1.0), detection()["boxes"][1:]])}
+    return detection() | {
+        "boxes": torch.cat([torch.full((1, 9, 5), -1.0), detection()["boxes"][1:]])
+    }
 
 
 def segmentation():
     """A mask with 30 labelled pixels and two complete ones."""
     masks = smooth(0, 5.9).to(torch.uint8)
-    masks[0] = torch.where(torch.arange(masks[0].numel()).view(masks[0].shape) < 30, masks[0], IGNORE)
+    masks[0] = torch.where(
+        torch.arange(masks[0].numel()).view(masks[0].shape) < 30, masks[0], IGNORE
+    )
     return per_lane([(0, 1), (1, 1), (1, 2)], labels=masks)
 
 
@@ -64,7 +69,8 @@ def masked():
     return events() | {"mask": mask}
 
 
-# Loss, from `CASES`, its term that is minimised, and a batch of two lanes of which one has many more elements.
+# Loss, from `CASES`, its term that is minimised, and a batch of two lanes of which one has many
+# more elements.
 UNEQUAL = [
     ("detection", "loss", detection),
     ("detection", "loss", no_boxes_first),
@@ -91,7 +97,8 @@ def lane_of(batch, lane):
     """The part of a batch that one lane plays."""
     labels = batch["label_place"][:, 0] == lane if "label_place" in batch else None
     part = {
-        name: values[labels if name in ("boxes", "labels") else slice(lane, lane + 1)] for name, values in batch.items()
+        name: values[labels if name in ("boxes", "labels") else slice(lane, lane + 1)]
+        for name, values in batch.items()
     }
     if labels is not None:
         part["label_place"] = batch["label_place"][labels] - torch.tensor([lane, 0])
@@ -103,7 +110,9 @@ def step(monkeypatch):
     """Function that returns the gradients and the losses of one step on micro-batches."""
     gradients = []
     monkeypatch.setattr(
-        training, "clip", lambda trained, how: gradients.append([each.grad.clone() for each in trained])
+        training,
+        "clip",
+        lambda trained, how: gradients.append([each.grad.clone() for each in trained]),
     )
 
     def step(model, *micro_batches):
@@ -135,7 +144,9 @@ class Scaled(nn.Module):
 
     def loss(self, batch, state):
         values = self.weight * batch["x"]
-        return {"loss": global_mean(values.sum(), len(values)) if self.counted else values.mean()}, state
+        return {
+            "loss": global_mean(values.sum(), len(values)) if self.counted else values.mean()
+        }, state
 
 
 # One value of 1 and three of 2: their mean, and the mean of both means.

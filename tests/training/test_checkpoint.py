@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 from tespec.core.errors import UserError
 from tespec.training.checkpoint import clear, newest_whole, read_checkpoint, save_checkpoint, tidy
 
-CONTENT = {"run": "a", "state": (torch.arange(3), {"h": torch.ones(2)}, None), "curve": [{"step": 1.0}]}
+CONTENT = {
+    "run": "a",
+    "state": (torch.arange(3), {"h": torch.ones(2)}, None),
+    "curve": [{"step": 1.0}],
+}
 
 
 def names(folder):
@@ -19,7 +23,8 @@ def names(folder):
 
 
 @pytest.mark.parametrize(
-    ("saved", "kept"), [((5, 10, 100), (10, 100)), ((200, 300, 346, 117), (117,)), ((1, 3, 3), (1, 3))]
+    ("saved", "kept"),
+    [((5, 10, 100), (10, 100)), ((200, 300, 346, 117), (117,)), ((1, 3, 3), (1, 3))],
 )
 def test_the_newest_two_stay_and_none_of_a_later_step(tmp_path, saved, kept):
     for number, step in enumerate(saved):
@@ -50,7 +55,11 @@ def test_a_damaged_checkpoint_is_skipped_by_name(tmp_path, data):
         path.write_bytes(content[:place])
         assert newest_whole(tmp_path) == (older, [path.name])
         return
-    path.write_bytes(content[:place] + bytes([content[place] ^ data.draw(st.integers(1, 255))]) + content[place + 1 :])
+    path.write_bytes(
+        content[:place]
+        + bytes([content[place] ^ data.draw(st.integers(1, 255))])
+        + content[place + 1 :]
+    )
     # A changed byte may have no effect, as in padding or a date.
     if newest_whole(tmp_path) != (older, [path.name]):
         found = read_checkpoint(path, "a")
@@ -62,7 +71,9 @@ def test_a_damaged_checkpoint_is_skipped_by_name(tmp_path, data):
 def test_a_full_disk_leaves_the_old_ones_alone(tmp_path, monkeypatch, call):
     for step in (1, 2):
         save_checkpoint(tmp_path, step, CONTENT)
-    monkeypatch.setattr(os, call, Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    monkeypatch.setattr(
+        os, call, Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    )
     with pytest.raises(OSError, match="No space left"):
         save_checkpoint(tmp_path, 3, CONTENT)
     assert names(tmp_path) == ["step-000000001.pt", "step-000000002.pt"]
@@ -73,7 +84,9 @@ class Bomb:
         return os.mkdir, ("/tmp/exploded",)
 
 
-@pytest.mark.parametrize("content", [{"run": "a", "bomb": Bomb()}, {"run": "a", "at": Path()}, [1, 2], {"other": 1}])
+@pytest.mark.parametrize(
+    "content", [{"run": "a", "bomb": Bomb()}, {"run": "a", "at": Path()}, [1, 2], {"other": 1}]
+)
 def test_another_file_is_refused_and_not_skipped_and_its_code_is_not_run(tmp_path, content):
     save_checkpoint(tmp_path, 1, CONTENT)
     torch.save(content, path := tmp_path / "step-000000002.pt")

@@ -58,7 +58,9 @@ def batch_of(name):
     generator = torch.Generator().manual_seed(1)
     values, wanted = torch.randn(2, *shape, generator=generator)
     values = 3 * values + (1000 if name == "far from zero" else 1)
-    norm = (nn.BatchNorm2d if len(shape) == 4 else nn.BatchNorm1d)(CHANNELS, affine=affine, momentum=0.3)
+    norm = (nn.BatchNorm2d if len(shape) == 4 else nn.BatchNorm1d)(
+        CHANNELS, affine=affine, momentum=0.3
+    )
     if affine:
         nn.init.uniform_(norm.weight, 0.5, 2, generator=generator)
         nn.init.uniform_(norm.bias, -1, 1, generator=generator)
@@ -70,7 +72,12 @@ def normalised(norm, values, wanted):
     out = norm(values)
     (out * wanted).sum().backward()
     gradients = [each.grad for each in norm.parameters()]
-    return {"out": out.detach(), "values": values.grad, "parameters": gradients, "kept": dict(norm.named_buffers())}
+    return {
+        "out": out.detach(),
+        "values": values.grad,
+        "parameters": gradients,
+        "kept": dict(norm.named_buffers()),
+    }
 
 
 def normalise(rank):
@@ -79,15 +86,22 @@ def normalise(rank):
         norm, values, wanted = batch_of(name)
         (norm,) = synced(nn.Sequential(norm))
         assert type(norm) is SyncedBatchNorm
-        values, wanted = (each.tensor_split([int(share * len(each))])[rank] for each in (values, wanted))
+        values, wanted = (
+            each.tensor_split([int(share * len(each))])[rank] for each in (values, wanted)
+        )
         if without := not len(values):
             # A placeholder sample must not change any gradient.
-            values, wanted = torch.full((1, *values.shape[1:]), 1e38), torch.zeros(1, *wanted.shape[1:])
+            values, wanted = (
+                torch.full((1, *values.shape[1:]), 1e38),
+                torch.zeros(1, *wanted.shape[1:]),
+            )
         with Exchanges() as exchanges, rank_computes(unlabelled=without):
             found[name, share] = normalised(norm, values, wanted)
         assert exchanges.calls == {"allgather_": 1, "allreduce_": 1}  # forward and backward
         if without:
-            assert all(torch.isfinite(each).all() for each in (found[name, share]["out"], *norm.buffers()))
+            assert all(
+                torch.isfinite(each).all() for each in (found[name, share]["out"], *norm.buffers())
+            )
             assert not found[name, share]["values"].any()
             found[name, share] |= {"out": values[:0], "values": values[:0]}
     return found
@@ -97,7 +111,10 @@ def test_batch_statistics_are_those_of_the_whole_batch(of_ranks):
     for name, share in of_ranks[0]["normalised"]:
         here = [found["normalised"][name, share] for found in of_ranks]
         whole = normalised(*(each.double() for each in batch_of(name)))
-        close, same = 1e-4 if name == "far from zero" else 1e-6, partial(torch.testing.assert_close, check_dtype=False)
+        close, same = (
+            1e-4 if name == "far from zero" else 1e-6,
+            partial(torch.testing.assert_close, check_dtype=False),
+        )
         for key in ("out", "values"):
             same(torch.cat([part[key] for part in here]), whole[key], rtol=close, atol=close)
         totals = [sum(parts) for parts in zip(*(part["parameters"] for part in here), strict=True)]
@@ -109,7 +126,9 @@ def test_batch_statistics_are_those_of_the_whole_batch(of_ranks):
 def test_a_single_process_computes_what_torch_computes():
     for name in NORMS:
         norm, *batch = batch_of(name)
-        torch.testing.assert_close(normalised(synced(norm), *batch), normalised(*batch_of(name)), rtol=0, atol=0)
+        torch.testing.assert_close(
+            normalised(synced(norm), *batch), normalised(*batch_of(name)), rtol=0, atol=0
+        )
 
 
 def test_a_micro_batch_without_labels_moves_no_statistics():
@@ -134,7 +153,8 @@ def test_a_batch_normalisation_that_does_more_keeps_its_class(monkeypatch):
 def test_one_value_per_channel_has_variance_zero(shape):
     norm, values = batch_of("rows")[0], torch.arange(1.0, 1 + CHANNELS).view(shape)
     found = normalised(synced(norm), values, torch.ones(shape))
-    torch.testing.assert_close(found["out"].flatten(), norm.bias, rtol=0, atol=1e-3)  # its mean is the value itself
+    # its mean is the value itself
+    torch.testing.assert_close(found["out"].flatten(), norm.bias, rtol=0, atol=1e-3)
     assert not found["values"].any()
     torch.testing.assert_close(norm.running_mean, 0.3 * values.flatten())
     torch.testing.assert_close(norm.running_var, torch.full((CHANNELS,), 0.7))
@@ -152,12 +172,18 @@ class Net(nn.Module):
 
     def __init__(self, sometimes=False, unused_parameters=False):
         super().__init__()
-        self.linear, self.extra, self.sometimes = nn.Linear(3, 2), nn.Parameter(torch.ones(2)), sometimes
+        self.linear, self.extra, self.sometimes = (
+            nn.Linear(3, 2),
+            nn.Parameter(torch.ones(2)),
+            sometimes,
+        )
         self.unused_parameters = unused_parameters
 
     def loss(self, batch, state):
         total = batch["x"] + (0 if state is None else state["sum"][0])
-        served = batch["x"][:, 0] < 0 if self.sometimes else torch.ones(len(total), dtype=torch.bool)
+        served = (
+            batch["x"][:, 0] < 0 if self.sometimes else torch.ones(len(total), dtype=torch.bool)
+        )
         loss = self.linear(total[~served]).square().sum()
         if served.any():
             loss = loss + (self.linear(total[served]) * self.extra).square().sum()
@@ -205,14 +231,21 @@ def gradients_of(accumulate, rank=0, ranks=1):
     marked = torch.arange(9) < torch.tensor([0, 1, 3, 9]).view(4, 1)
     whole = {"x": torch.sin(torch.arange(36.0)).view(4, 9), "marked": marked}
     parts = (
-        {name: rows.chunk(ranks * accumulate)[rank * accumulate + number] for name, rows in whole.items()}
+        {
+            name: rows.chunk(ranks * accumulate)[rank * accumulate + number]
+            for name, rows in whole.items()
+        }
         for number in range(accumulate)
     )
     micro_batches = [*parts]
     trainer = Trainer(Counted(), MicroBatches(micro_batches), SETTINGS, seed=0, device=CPU)
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "clip", lambda trained, how: found.extend(each.grad.clone() for each in trained))
+        patch.setattr(
+            training,
+            "clip",
+            lambda trained, how: found.extend(each.grad.clone() for each in trained),
+        )
         losses = trainer.train_step(*micro_batches)
     return found, losses
 
@@ -278,10 +311,14 @@ def test_dice_is_that_of_all_frames_of_all_ranks(of_ranks):
 def work(rank, folder):
     """Entry point of a rank: join the process group, run all parts, and save the results."""
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", f"file://{folder}/meet", timedelta(seconds=120), rank=rank, world_size=RANKS)
+    distributed.init_process_group(
+        "gloo", f"file://{folder}/meet", timedelta(seconds=120), rank=rank, world_size=RANKS
+    )
     with object_group():
         found = {"normalised": normalise(rank), "dice": dice(rank), "trained": train(rank)}
-        found["gradients"] = {accumulate: gradients_of(accumulate, rank, RANKS) for accumulate in (1, 2)}
+        found["gradients"] = {
+            accumulate: gradients_of(accumulate, rank, RANKS) for accumulate in (1, 2)
+        }
         found["forgotten"] = forget(rank)  # last, since it ends the collectives
     torch.save(found, f"{folder}/{rank}.pt")
     distributed.destroy_process_group()
@@ -318,5 +355,7 @@ def test_micro_batches_of_several_ranks_have_the_gradient_of_the_whole_batch(of_
 
 def test_a_parameter_without_a_gradient_on_one_rank_is_named(of_ranks):
     first, second = (found["forgotten"] for found in of_ranks)
-    assert first.startswith("Net: extra got no gradient in a step of rank 0; set unused_parameters = True in its class")
+    assert first.startswith(
+        "Net: extra got no gradient in a step of rank 0; set unused_parameters = True in its class"
+    )
     assert second != first  # rank 1 waits for rank 0, and the launcher notices the end of rank 0

@@ -12,7 +12,14 @@ from tespec.core.errors import UserError
 from tespec.core.paths import REPOSITORY
 from tespec.models.layers import without_tf32
 from tespec.training import device
-from tespec.training.device import be_deterministic, choose_device, derive, first_host, launched, with_precision
+from tespec.training.device import (
+    be_deterministic,
+    choose_device,
+    derive,
+    first_host,
+    launched,
+    with_precision,
+)
 
 SETTINGS = finetuning_settings("ddd17", "recurrent", "sample").optimisation
 
@@ -25,7 +32,9 @@ def test_a_device_that_is_not_there_is_named(name):
 
 def test_auto_is_what_the_device_computes_in():
     def precision(name, device):
-        return with_precision(dataclasses.replace(SETTINGS, precision=name), torch.device(device)).precision
+        return with_precision(
+            dataclasses.replace(SETTINGS, precision=name), torch.device(device)
+        ).precision
 
     assert (precision("auto", "cpu"), precision("auto", "cuda")) == ("fp32", "bf16")
     assert (precision("fp32", "cuda"), precision("fp16", "cuda")) == ("fp32", "fp16")
@@ -35,7 +44,12 @@ def test_auto_is_what_the_device_computes_in():
 
 def test_derived_seeds_are_stable_and_differ_by_purpose():
     assert derive(0, "step", 3) == 8082029764619972999
-    seeds = {derive(seed, name, step) for seed in range(5) for name in ("step", "model") for step in range(5)}
+    seeds = {
+        derive(seed, name, step)
+        for seed in range(5)
+        for name in ("step", "model")
+        for step in range(5)
+    }
     assert len(seeds) == 50
     assert all(0 <= seed < 2**63 for seed in seeds)
 
@@ -58,7 +72,9 @@ def test_a_gpu_computes_as_fast_as_it_can_unless_it_must_repeat_to_the_bit(fast)
         cudnn.allow_tf32, cudnn.benchmark = switches
 
 
-@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="the processor cannot flush denormals")
+@pytest.mark.skipif(
+    not torch.set_flush_denormal(False), reason="the processor cannot flush denormals"
+)
 def test_denormals_are_zero_in_a_training_alone_on_every_thread_and_without_a_warning():
     code = (
         "import warnings; warnings.simplefilter('error')\n"
@@ -81,7 +97,13 @@ SRUN = {
 def test_a_command_starts_as_many_processes_as_there_were():
     by_torchrun = device.starting("pytorch", {"GROUP_WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "4"})
     assert by_torchrun == ["torchrun", "--nnodes", "2", "--nproc-per-node", "4"]
-    assert device.starting("slurm", {"SLURM_NTASKS": "8"}) == ["srun", "-K", "--ntasks", "8", "python"]
+    assert device.starting("slurm", {"SLURM_NTASKS": "8"}) == [
+        "srun",
+        "-K",
+        "--ntasks",
+        "8",
+        "python",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +118,10 @@ def test_a_command_starts_as_many_processes_as_there_were():
 )
 def test_processes_meet_by_what_their_launcher_says(launcher, environment, address, port):
     same = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}
-    assert device.torch_environment(launcher, environment) == same | {"MASTER_ADDR": address, "MASTER_PORT": port}
+    assert device.torch_environment(launcher, environment) == same | {
+        "MASTER_ADDR": address,
+        "MASTER_PORT": port,
+    }
 
 
 @pytest.mark.parametrize(
@@ -110,7 +135,8 @@ def test_the_first_host_of_a_list(listed, first):
     assert first_host(listed) == first
 
 
-# With --gpus-per-task 1, each process only sees its own GPU; with --gpus-per-node, all of the node's.
+# With --gpus-per-task 1, each process only sees its own GPU; with --gpus-per-node, all of the
+# node's.
 @pytest.mark.parametrize(("visible", "chosen"), [(1, 0), (2, 1)])
 def test_the_second_task_of_a_machine_takes_the_gpu_it_sees(monkeypatch, visible, chosen):
     one = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
@@ -119,7 +145,9 @@ def test_the_second_task_of_a_machine_takes_the_gpu_it_sees(monkeypatch, visible
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: visible)
     monkeypatch.setattr(torch.cuda, "set_device", devices.append)
-    monkeypatch.setattr(distributed, "init_process_group", lambda name: [backends.append(name), begin("gloo")])
+    monkeypatch.setattr(
+        distributed, "init_process_group", lambda name: [backends.append(name), begin("gloo")]
+    )
     with launched("slurm", None):
         assert (distributed.get_rank(), distributed.get_world_size()) == (0, 1)
     assert (devices, backends) == ([chosen], ["nccl"])
@@ -137,11 +165,31 @@ REFUSED = [
     ("slurm", None, {}, "SLURM_PROCID is not set; start with srun"),
     ("slurm", "cuda:1", SRUN, "each process uses its own GPU; omit --device"),
     ("slurm", None, SRUN, "no GPU is available; request GPUs, or use --device cpu"),
-    ("pytorch", "cpu", without(TORCHRUN, "WORLD_SIZE"), "WORLD_SIZE is not set; start with torchrun"),
-    ("pytorch", "cpu", without(TORCHRUN, "MASTER_ADDR"), "MASTER_ADDR is not set, so the processes"),
+    (
+        "pytorch",
+        "cpu",
+        without(TORCHRUN, "WORLD_SIZE"),
+        "WORLD_SIZE is not set; start with torchrun",
+    ),
+    (
+        "pytorch",
+        "cpu",
+        without(TORCHRUN, "MASTER_ADDR"),
+        "MASTER_ADDR is not set, so the processes",
+    ),
     ("slurm", "cpu", without(SRUN, "SLURM_LOCALID"), "SLURM_LOCALID is not set; start with srun"),
-    ("slurm", "cpu", without(SRUN, "SLURM_NTASKS"), "SLURM_STEP_NUM_TASKS is not set; start with srun"),
-    ("slurm", "cpu", without(SRUN, "SLURM_NODELIST"), "MASTER_ADDR is not set, .*; set it to the host of"),
+    (
+        "slurm",
+        "cpu",
+        without(SRUN, "SLURM_NTASKS"),
+        "SLURM_STEP_NUM_TASKS is not set; start with srun",
+    ),
+    (
+        "slurm",
+        "cpu",
+        without(SRUN, "SLURM_NODELIST"),
+        "MASTER_ADDR is not set, .*; set it to the host of",
+    ),
 ]
 
 
@@ -149,6 +197,8 @@ REFUSED = [
 def test_launches_that_cannot_be_are_refused(monkeypatch, launcher, device, environment, message):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(os, "environ", environment)
-    refused = pytest.raises(UserError, match=rf"^--(launcher {launcher}|device {device}): {message}")
+    refused = pytest.raises(
+        UserError, match=rf"^--(launcher {launcher}|device {device}): {message}"
+    )
     with refused, launched(launcher, device):
         pass

@@ -19,20 +19,66 @@ NORMS = (nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d)
 ECDDP = pretraining_settings("ecddp", "paper").optimisation
 PAPER = finetuning_settings("ddd17", "recurrent", "paper").optimisation
 
-# Values that the publication of each recipe trains with; the recipe's comments, and for scaleevent the table "Fidelity"
-# of docs/pretraining.md, name the files of the authors' code. Of tespec: the paper's appendix, table of implementation
-# settings; values that it omits are from uzh-rpg/RVT, config/general.yaml. Factors of a rate are batch / 256 or / 512.
+# Values that the publication of each recipe trains with; the recipe's comments, and for scaleevent
+# the table "Fidelity" of docs/pretraining.md, name the files of the authors' code. Of tespec: the
+# paper's appendix, table of implementation settings; values that it omits are from uzh-rpg/RVT,
+# config/general.yaml. Factors of a rate are batch / 256 or / 512.
 PUBLISHED = {
-    # optimizer, batch, peak, first and last learning rate, warm-up as a share, clip, decay, drop path, patch embedding
+    # optimizer, batch, peak, first and last learning rate, warm-up as a share, clip, decay, drop
+    # path, patch embedding
     "moby": ("AdamW", 512, 1e-3, 5e-7, 5e-6, 5 / 300, ("norm", 5.0), (0.05, 0.05), 0.2, 1.0),
-    "imagenet": ("AdamW", 1024, 2 * 5e-4, 2 * 5e-7, 2 * 5e-6, 20 / 300, ("norm", 5.0), (0.05, 0.05), 0.2, 1.0),
+    "imagenet": (
+        "AdamW",
+        1024,
+        2 * 5e-4,
+        2 * 5e-7,
+        2 * 5e-6,
+        20 / 300,
+        ("norm", 5.0),
+        (0.05, 0.05),
+        0.2,
+        1.0,
+    ),
     "ecddp": ("AdamW", 1024, 4 * 5e-4, 1e-6, 1e-6, 10 / 300, ("norm", 3.0), (0.04, 0.4), 0.0, 0.2),
     "ecdp": ("AdamW", 1024, 4 * 1.5e-4, 0.0, 0.0, 40 / 300, ("none", None), (0.03, 0.03), 0.0, 1.0),
     "mem": ("AdamW", 512, 7.5e-5, 0.0, 1e-5, 1000 / 750_600, ("norm", 1.0), (0.05, 0.05), 0.1, 1.0),
-    "mem-tokenizer": ("Adam", 384, 5e-4, 5e-4, 5e-4 * 0.999**100, 0.0, ("norm", 0.01), (0.0, 0.0), 0.0, 1.0),
-    "cm3ae": ("AdamW", 512, 2 * 2e-4, 0.0, 1e-6, 10 / 200, ("parameter", 3.0), (0.04, 0.4), 0.0, 1.0),
+    "mem-tokenizer": (
+        "Adam",
+        384,
+        5e-4,
+        5e-4,
+        5e-4 * 0.999**100,
+        0.0,
+        ("norm", 0.01),
+        (0.0, 0.0),
+        0.0,
+        1.0,
+    ),
+    "cm3ae": (
+        "AdamW",
+        512,
+        2 * 2e-4,
+        0.0,
+        1e-6,
+        10 / 200,
+        ("parameter", 3.0),
+        (0.04, 0.4),
+        0.0,
+        1.0,
+    ),
     "scaleevent": ("AdamW", 80, 5e-4, 2e-5, 5e-7, 0.05, ("norm", 0.1), (1e-4, 1e-4), 0.0, 1.0),
-    "tespec": ("Adam", 8, 2e-4, 2e-4 / 25, 2e-4 / 1000, 2000 / 400_000, ("value", 1.0), (0.0, 0.0), 0.0, 1.0),
+    "tespec": (
+        "Adam",
+        8,
+        2e-4,
+        2e-4 / 25,
+        2e-4 / 1000,
+        2000 / 400_000,
+        ("value", 1.0),
+        (0.0, 0.0),
+        0.0,
+        1.0,
+    ),
 }
 
 
@@ -48,17 +94,28 @@ def test_recipes_are_those_of_their_publications(recipe):
     assert (how.optimizer, settings.batch_size) == (optimizer, batch)
     assert learning_rate(how, 0) == pytest.approx(first, abs=1e-9)
     assert how.peak_lr == pytest.approx(peak)
-    around = [learning_rate(how, step) for step in range(max(0, how.warmup_steps - 1), how.warmup_steps + 2)]
+    around = [
+        learning_rate(how, step)
+        for step in range(max(0, how.warmup_steps - 1), how.warmup_steps + 2)
+    ]
     assert max(around) == pytest.approx(peak, rel=1e-3)
     assert learning_rate(how, how.steps - 1) == pytest.approx(last, rel=1e-3, abs=1e-9)
-    assert how.betas == ((0.9, 0.95) if recipe == "mem" else (0.9, 0.999))  # mem/optim_factory.py; torch's default
-    assert build_optimizer(nn.Linear(2, 2), dataclasses.replace(how, patch_embed_lr=1.0)).defaults["betas"] == how.betas
+    # mem/optim_factory.py; torch's default
+    assert how.betas == ((0.9, 0.95) if recipe == "mem" else (0.9, 0.999))
+    assert (
+        build_optimizer(nn.Linear(2, 2), dataclasses.replace(how, patch_embed_lr=1.0)).defaults[
+            "betas"
+        ]
+        == how.betas
+    )
     assert how.warmup_steps / how.steps == pytest.approx(warmup, rel=0.01)
     clipped, decay = (how.clip.by, how.clip.at), (how.weight_decay.start, how.weight_decay.end)
     assert [clipped, decay, settings.drop_path, how.patch_embed_lr] == others
 
 
-@pytest.mark.parametrize("recipe", ["moby", "imagenet", "ecddp", "mem", "mem-tokenizer", "ecdp", "cm3ae"])
+@pytest.mark.parametrize(
+    "recipe", ["moby", "imagenet", "ecddp", "mem", "mem-tokenizer", "ecdp", "cm3ae"]
+)
 def test_weight_decay_spares_what_the_publication_spares(recipe):
     model, _ = CASES[recipe]()
     of = {parameter: name for name, parameter in model.named_parameters()}
@@ -66,7 +123,12 @@ def test_weight_decay_spares_what_the_publication_spares(recipe):
     groups = parameter_groups(model, pretraining_settings(recipe, "paper").optimisation)
     assert sorted(of[each] for group in groups for each in group["params"]) == sorted(trained)
     exempt = {of[each] for group in groups if not group["decays"] for each in group["params"]}
-    slow = {of[each]: group["lr_share"] for group in groups if group["lr_share"] != 1 for each in group["params"]}
+    slow = {
+        of[each]: group["lr_share"]
+        for group in groups
+        if group["lr_share"] != 1
+        for each in group["params"]
+    }
     tables = {name for name in trained if "relative_position_bias_table" in name}
     assert bool(tables) == (recipe != "mem-tokenizer")
     modules = dict(model.named_modules())
@@ -79,7 +141,9 @@ def test_weight_decay_spares_what_the_publication_spares(recipe):
     assert exempt == vectors | {"imagenet": tables, "cm3ae": {"fusion.scale"}}.get(recipe, set())
     assert slow == {name: 0.2 for name in trained if recipe == "ecddp" and "patch_embed" in name}
     if recipe == "ecddp":
-        assert {f"student.{head}.directions" for head in ("patches", "contexts", "images")} <= trained - exempt
+        assert {
+            f"student.{head}.directions" for head in ("patches", "contexts", "images")
+        } <= trained - exempt
 
 
 class Linear(nn.Module):
@@ -90,7 +154,10 @@ class Linear(nn.Module):
         self.patch_embed, self.linear, self.gradients = nn.Linear(2, 2), nn.Linear(2, 2), gradients
 
     def loss(self, batch, state):
-        total = sum((each * wanted).sum() for each, wanted in zip(self.parameters(), self.gradients, strict=True))
+        total = sum(
+            (each * wanted).sum()
+            for each, wanted in zip(self.parameters(), self.gradients, strict=True)
+        )
         return {"loss": total}, None
 
 
@@ -100,7 +167,12 @@ def loop_of(gradients, **changes):
     return Trainer(Linear(gradients), [{}], how, seed=0, device=torch.device("cpu"))
 
 
-GRADIENTS = [torch.full((2, 2), 3.0), torch.full((2,), -0.5), torch.full((2, 2), 0.25), torch.zeros(2)]
+GRADIENTS = [
+    torch.full((2, 2), 3.0),
+    torch.full((2,), -0.5),
+    torch.full((2, 2), 0.25),
+    torch.zeros(2),
+]
 NORM = torch.cat([each.flatten() for each in GRADIENTS]).norm()
 
 
@@ -109,7 +181,10 @@ NORM = torch.cat([each.flatten() for each in GRADIENTS]).norm()
     [
         (Clip("norm", 2.0), [each * 2.0 / NORM for each in GRADIENTS]),
         (Clip("norm", 1e3), GRADIENTS),
-        (Clip("parameter", 2.0), [each * min(1.0, 2.0 / max(each.norm().item(), 1e-9)) for each in GRADIENTS]),
+        (
+            Clip("parameter", 2.0),
+            [each * min(1.0, 2.0 / max(each.norm().item(), 1e-9)) for each in GRADIENTS],
+        ),
         (Clip("value", 1.0), [each.clamp(-1, 1) for each in GRADIENTS]),
         (Clip("none", None), GRADIENTS),
     ],
@@ -117,14 +192,18 @@ NORM = torch.cat([each.flatten() for each in GRADIENTS]).norm()
 )
 def test_what_reaches_the_optimizer_is_clipped(rule, clipped):
     loop, seen = loop_of(GRADIENTS, clip=rule), []
-    loop.optimizer.register_step_pre_hook(lambda *_: seen.extend(each.grad.clone() for each in loop.model.parameters()))
+    loop.optimizer.register_step_pre_hook(
+        lambda *_: seen.extend(each.grad.clone() for each in loop.model.parameters())
+    )
     loop.train_step({})
     torch.testing.assert_close(seen, clipped)
 
 
 def test_a_step_takes_each_parameters_own_rate_and_decay():
     """With zero gradients, AdamW only decays: w (1 - lr * decay)."""
-    loop = loop_of([torch.zeros_like(each) for each in GRADIENTS], weight_decay=Decay(0.1, 0.4, ("vectors",)))
+    loop = loop_of(
+        [torch.zeros_like(each) for each in GRADIENTS], weight_decay=Decay(0.1, 0.4, ("vectors",))
+    )
     loop.step = 4
     before = {name: each.detach().clone() for name, each in loop.model.named_parameters()}
     loop.train_step({})
@@ -137,7 +216,9 @@ def test_a_step_takes_each_parameters_own_rate_and_decay():
 
 
 def test_a_rate_for_a_patch_embedding_that_is_not_there_is_refused():
-    with pytest.raises(UserError, match=r"patch_embed_lr: the network has no patch embedding; set it to 1"):
+    with pytest.raises(
+        UserError, match=r"patch_embed_lr: the network has no patch embedding; set it to 1"
+    ):
         parameter_groups(ecdp("resnet-micro"), ECDDP)
 
 
@@ -163,7 +244,9 @@ def test_detection_rates_are_those_of_torch_as_rvt_calls_it(task):
         assert learning_rate(how, step) == pytest.approx(schedule.get_last_lr()[0], rel=1e-9), step
 
 
-@pytest.mark.parametrize(("schedule", "quarter"), [("linear", 0.75), ("cosine", (1 + math.sqrt(0.5)) / 2)])
+@pytest.mark.parametrize(
+    ("schedule", "quarter"), [("linear", 0.75), ("cosine", (1 + math.sqrt(0.5)) / 2)]
+)
 def test_rises_during_warmup_and_falls_afterwards(schedule, quarter):
     settings = dataclasses.replace(PAPER, schedule=schedule, steps=451, warmup_steps=50)
     rates = [learning_rate(settings, step) for step in range(settings.steps)]

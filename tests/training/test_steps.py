@@ -1,9 +1,10 @@
 """Training steps of every task and objective have losses in float32 and never synchronise with the device.
 
-Gradients are the same under bf16 autocast as in float32: in both cases, networks (backbones, and modules of other
-packages) compute in float32 and round their outputs to bf16. What remains is the arithmetic of the losses, and the
-rounding of gradients where they enter a network, by 1/256 at most, which changes a cosine by some millionths.
-Steps on the meta device, which holds no values, raise where an operation reads one; blocking copies are recorded.
+Gradients are the same under bf16 autocast as in float32: in both cases, networks (backbones, and
+modules of other packages) compute in float32 and round their outputs to bf16. What remains is the
+arithmetic of the losses, and the rounding of gradients where they enter a network, by 1/256 at
+most, which changes a cosine by some millionths. Steps on the meta device, which holds no values,
+raise where an operation reads one; blocking copies are recorded.
 """
 
 from dataclasses import replace
@@ -42,7 +43,9 @@ def let_round(module, name):
     original = getattr(module, name)
 
     def computed(*args, **kwargs):
-        args = tree_map_only(torch.Tensor, lambda each: each.float() if each.dtype == torch.bfloat16 else each, args)
+        args = tree_map_only(
+            torch.Tensor, lambda each: each.float() if each.dtype == torch.bfloat16 else each, args
+        )
         with torch.autocast("cpu", enabled=False):
             out = original(*args, **kwargs)
         if isinstance(module, Backbone) and isinstance(out, tuple):  # whose state is not rounded
@@ -58,7 +61,9 @@ def let_networks_round(module):
         if isinstance(child, Backbone):
             for name in ("forward", "embed", "embed_patches", "encode"):
                 let_round(child, name)
-        elif isinstance(child, nn.ModuleList | nn.ModuleDict) or type(child).__module__.startswith(OURS):
+        elif isinstance(child, nn.ModuleList | nn.ModuleDict) or type(child).__module__.startswith(
+            OURS
+        ):
             let_networks_round(child)
         else:
             let_round(child, "forward")
@@ -96,7 +101,9 @@ class Waits(TorchDispatchMode):
         out = operation(*args, **kwargs)
         name = operation.overloadpacket.__name__
         devices = {each.device.type for each in (out, *args) if isinstance(each, torch.Tensor)}
-        goes_on = kwargs.get("non_blocking", False) or (name == "copy_" and len(args) > 2 and args[2])
+        goes_on = kwargs.get("non_blocking", False) or (
+            name == "copy_" and len(args) > 2 and args[2]
+        )
         if name in {"_to_copy", "copy_"} and len(devices) > 1 and not goes_on:
             self.found.append(name)
         return out

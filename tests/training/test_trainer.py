@@ -45,7 +45,10 @@ class Accumulator(nn.Module):
             loss = loss + (torch.sqrt(zero) if self.kind == "gradient" else zero / zero)
             total = total * float("nan")
         self.seen += 1
-        return {"loss": loss, "loss_double": 2 * loss}, {"sum": total.detach(), "pair": (total.detach(), None)}
+        return {"loss": loss, "loss_double": 2 * loss}, {
+            "sum": total.detach(),
+            "pair": (total.detach(), None),
+        }
 
 
 class Steps(torch.utils.data.Dataset):
@@ -63,7 +66,9 @@ class Steps(torch.utils.data.Dataset):
 def make(*hooks, steps=None, wrong=(), kind="loss", seed=3, workers=0):
     torch.manual_seed(0)
     model = Accumulator(wrong, kind)
-    return Trainer(model, steps or Steps(), SETTINGS, seed=seed, device=CPU, hooks=hooks, workers=workers)
+    return Trainer(
+        model, steps or Steps(), SETTINGS, seed=seed, device=CPU, hooks=hooks, workers=workers
+    )
 
 
 def make_case(case, *hooks, workers=0):
@@ -82,21 +87,32 @@ FORMS = [
 
 @pytest.mark.parametrize(("made", "message"), FORMS)
 def test_a_loss_of_another_form_is_refused(made, message):
-    model = type("Mine", (Accumulator,), {"loss": lambda self, batch, state: made(self.weight.sum())})()
+    model = type(
+        "Mine", (Accumulator,), {"loss": lambda self, batch, state: made(self.weight.sum())}
+    )()
     with pytest.raises(UserError, match=message):
         Trainer(model, Steps(), SETTINGS, seed=3, device=CPU).run()
 
 
 def test_a_layer_that_an_attribute_of_its_class_hides_is_refused():
     with pytest.raises(UserError, match=r"Mine\.dropout: is also an attribute of its class"):
-        Trainer(type("Mine", (Accumulator,), {"dropout": None})(), Steps(), SETTINGS, seed=3, device=CPU)
+        Trainer(
+            type("Mine", (Accumulator,), {"dropout": None})(), Steps(), SETTINGS, seed=3, device=CPU
+        )
 
 
-OWN_STATE = ("tespec", "ecddp", "mem-tokenizer", "moby")  # targets, a teacher, a temperature, a queue
+# targets, a teacher, a temperature, a queue
+OWN_STATE = ("tespec", "ecddp", "mem-tokenizer", "moby")
 RESUMED = [
     pytest.param(make, 5, 2, id="dropout and state, workers"),
     *(
-        pytest.param(partial(make_case, case), 2, 0, id=case, marks=() if case in OWN_STATE else pytest.mark.slow)
+        pytest.param(
+            partial(make_case, case),
+            2,
+            0,
+            id=case,
+            marks=() if case in OWN_STATE else pytest.mark.slow,
+        )
         for case in CASES
     ),
 ]
@@ -118,7 +134,9 @@ def test_resumed_equals_uninterrupted(tmp_path, make, stop, workers):
     second.load_state_dict(read_checkpoint(newest_whole(tmp_path)[0], "a")["trainer"])
     assert second.step == stop
     second.run()
-    resumed, uninterrupted = ((trainer.model.state_dict(), trainer.states) for trainer in (second, straight))
+    resumed, uninterrupted = (
+        (trainer.model.state_dict(), trainer.states) for trainer in (second, straight)
+    )
     torch.testing.assert_close(resumed, uninterrupted, rtol=0, atol=0)
 
 
@@ -169,7 +187,9 @@ def test_large_gradients_are_finite():
 def test_beside_half_precision_losses_are_exact_in_the_backward_pass_too(precision, backward):
     trainer, seen, before = make(), [], torch.get_float32_matmul_precision()
     trainer.settings = dataclasses.replace(trainer.settings, precision=precision)
-    trainer.model.weight.register_hook(lambda gradient: seen.append(torch.get_float32_matmul_precision()))
+    trainer.model.weight.register_hook(
+        lambda gradient: seen.append(torch.get_float32_matmul_precision())
+    )
     torch.set_float32_matmul_precision("high")
     try:
         advance(trainer, 0)
@@ -182,7 +202,11 @@ VANISHED = r"^/nowhere/dir1.dat: No such file or directory, at step 3; restore i
 DATA_FAILURES = [
     (Path("/nowhere/dir1.dat").read_bytes, 0, VANISHED),
     (Path("/nowhere/dir1.dat").read_bytes, 2, VANISHED),
-    (Mock(side_effect=UserError("a.dat", "is torn", "copy it again")), 2, r"^a.dat: is torn; copy it again$"),
+    (
+        Mock(side_effect=UserError("a.dat", "is torn", "copy it again")),
+        2,
+        r"^a.dat: is torn; copy it again$",
+    ),
     pytest.param(
         lambda: os.kill(os.getpid(), signal.SIGKILL),
         2,
@@ -207,18 +231,24 @@ CHOSEN = [
 
 
 @pytest.mark.parametrize(("cores", "free", "processes", "workers"), CHOSEN)
-def test_workers_follow_cores_and_shared_memory(monkeypatch, capsys, cores, free, processes, workers):
+def test_workers_follow_cores_and_shared_memory(
+    monkeypatch, capsys, cores, free, processes, workers
+):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
     monkeypatch.setattr(loading, "world_size", lambda: 64)  # on all machines
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(cores))
-    monkeypatch.setattr(loading.shutil, "disk_usage", lambda path: SimpleNamespace(free=free * 1_000_000))
+    monkeypatch.setattr(
+        loading.shutil, "disk_usage", lambda path: SimpleNamespace(free=free * 1_000_000)
+    )
     assert choose_workers(BATCH) == choose_workers((BATCH["x"], [])) == workers
     assert capsys.readouterr().err.startswith(f"workers: {workers} (")
 
 
 def test_a_gpu_that_has_to_wait_for_its_batches_is_told_of(monkeypatch, capsys):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(2))
-    monkeypatch.setattr(loading, "DataLoader", lambda steps, **options: [steps[0]] * (options["num_workers"] == 0))
+    monkeypatch.setattr(
+        loading, "DataLoader", lambda steps, **options: [steps[0]] * (options["num_workers"] == 0)
+    )
     for workers, said in ((0, "--workers 0 with a GPU: it waits"), (None, "workers: 0 (2 cores, ")):
         assert list(load_batches([BATCH], 0, 1, workers, pin=True)) == [BATCH]
         assert capsys.readouterr().err.startswith(said)

@@ -9,7 +9,9 @@ from tespec.tasks.base import open_dataset
 
 def copied(world, folder, dataset):
     """Copy a data set of the world below `folder`, without images, and return its path."""
-    return shutil.copytree(world / dataset, folder / "Daten ü" / dataset, ignore=shutil.ignore_patterns("imgs"))
+    return shutil.copytree(
+        world / dataset, folder / "Daten ü" / dataset, ignore=shutil.ignore_patterns("imgs")
+    )
 
 
 def opened(root, dataset, *changes, arch="recurrent"):

@@ -119,7 +119,11 @@ def without_size(root):
     """Remove the sensor's size from the headers, as in older files."""
     for path in root.glob("*/*_td.dat"):
         header, mark, body = path.read_bytes().partition(EVENT_TYPE)
-        lines = [line for line in header.splitlines(keepends=True) if b"Height" not in line and b"Width" not in line]
+        lines = [
+            line
+            for line in header.splitlines(keepends=True)
+            if b"Height" not in line and b"Width" not in line
+        ]
         path.write_bytes(b"".join(lines) + mark + body)
 
 
@@ -151,7 +155,10 @@ LAYOUTS = {
         "folder": extracted,
         "us": microseconds,
         "by split": by_split,
-        "outer": lambda root: (into(root, "data", "dataset.json"), shutil.copy(root / "dataset.json", root / "data")),
+        "outer": lambda root: (
+            into(root, "data", "dataset.json"),
+            shutil.copy(root / "dataset.json", root / "data"),
+        ),
     },
     "dsec": {
         "readme": str,

@@ -1,9 +1,9 @@
 """Stand-ins with the names, shapes and wrapping of published checkpoints, filled with random numbers.
 
-Names and shapes come from timm's own Swin Transformer; the changes of other publishers follow their code:
-microsoft/Swin-Transformer and SwinTransformer/Transformer-SSL (models/swin_transformer.py, models/moby.py),
-Yan98/Event-Camera-Data-Dense-Pre-training (model/pretrain_model.py, model/network/)
-and pabloseijo/event-penguins-optimization (src/tespec_encoder.py).
+Names and shapes come from timm's own Swin Transformer; the changes of other publishers follow their
+code: microsoft/Swin-Transformer and SwinTransformer/Transformer-SSL (models/swin_transformer.py,
+models/moby.py), Yan98/Event-Camera-Data-Dense-Pre-training (model/pretrain_model.py,
+model/network/) and pabloseijo/event-penguins-optimization (src/tespec_encoder.py).
 """
 
 import re
@@ -21,7 +21,10 @@ TOKENS = 49  # per window
 
 def numbers(seed, **shapes):
     draw = torch.Generator().manual_seed(seed)
-    return {name.replace("__", "."): torch.randn(shape, generator=draw) * 0.1 for name, shape in shapes.items()}
+    return {
+        name.replace("__", "."): torch.randn(shape, generator=draw) * 0.1
+        for name, shape in shapes.items()
+    }
 
 
 def timm_new(arch="micro", chans=3, head=True, seed=0):
@@ -30,25 +33,43 @@ def timm_new(arch="micro", chans=3, head=True, seed=0):
     with torch.device("meta"):
         model = SwinTransformer(in_chans=chans, embed_dim=width, depths=depths, num_heads=heads)
     draw = torch.Generator().manual_seed(seed)
-    state = {name: torch.randn(each.shape, generator=draw) * 0.1 for name, each in model.state_dict().items()}
-    return {name: each for name, each in state.items() if head or not name.startswith(("norm.", "head."))}
+    state = {
+        name: torch.randn(each.shape, generator=draw) * 0.1
+        for name, each in model.state_dict().items()
+    }
+    return {
+        name: each
+        for name, each in state.items()
+        if head or not name.startswith(("norm.", "head."))
+    }
 
 
 def timm_features(arch="micro", chans=3):
     """timm with features_only: `layers_i`, neither final norm nor classifier."""
-    return {name.replace("layers.", "layers_", 1): each for name, each in timm_new(arch, chans, head=False).items()}
+    return {
+        name.replace("layers.", "layers_", 1): each
+        for name, each in timm_new(arch, chans, head=False).items()
+    }
 
 
 def microsoft(arch="micro", chans=3, seed=0, head=True):
     """`model` of the official file: downsampling at the end of stages 0 to 2, buffers, classifier `head`."""
     state = {}
     for name, tensor in timm_new(arch, chans, head, seed).items():
-        name = re.sub(r"layers\.(\d)\.downsample", lambda found: f"layers.{int(found[1]) - 1}.downsample", name)
+        name = re.sub(
+            r"layers\.(\d)\.downsample",
+            lambda found: f"layers.{int(found[1]) - 1}.downsample",
+            name,
+        )
         state[name.replace("head.fc.", "head.")] = tensor
         if name.endswith("relative_position_bias_table"):
-            state[name.replace("bias_table", "index")] = torch.zeros(TOKENS, TOKENS, dtype=torch.int64)
+            state[name.replace("bias_table", "index")] = torch.zeros(
+                TOKENS, TOKENS, dtype=torch.int64
+            )
             if ".blocks.1." in name and not name.startswith("layers.3."):
-                state[name.replace("attn.relative_position_bias_table", "attn_mask")] = torch.zeros(4, TOKENS, TOKENS)
+                state[name.replace("attn.relative_position_bias_table", "attn_mask")] = torch.zeros(
+                    4, TOKENS, TOKENS
+                )
     return state
 
 
@@ -61,8 +82,12 @@ def moby(arch="micro"):
     model = under("encoder.", microsoft(arch, seed=0, head=False) | numbers(7, norm__weight=(8,)))
     model |= under("encoder_k.", microsoft(arch, seed=1, head=False))
     for name in ("projector", "projector_k", "predictor"):
-        model |= under(f"{name}.", numbers(9, linear_hidden__1__weight=(64, 8), linear_out__weight=(256, 64)))
-    model |= numbers(9, queue1=(256, 64), queue2=(256, 64)) | {"queue_ptr": torch.zeros(1, dtype=torch.int64)}
+        model |= under(
+            f"{name}.", numbers(9, linear_hidden__1__weight=(64, 8), linear_out__weight=(256, 64))
+        )
+    model |= numbers(9, queue1=(256, 64), queue2=(256, 64)) | {
+        "queue_ptr": torch.zeros(1, dtype=torch.int64)
+    }
     return {"model": model, "optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}}, "epoch": 299}
 
 
@@ -70,9 +95,20 @@ def ecddp(arch="micro"):
     """Student and teacher (unequal), 6 input channels, a norm per output, mask token, pyramid and heads."""
     model = {"aug.grid": torch.zeros(1, 2, 8, 8)}
     for seed, branch in enumerate(("student", "teacher")):
-        beside = numbers(seed, mask_token=(1, 24), norm0__weight=(24,), norm3__bias=(192,), fpns__0__1__weight=(9,))
-        model |= under(f"{branch}.backbone.", microsoft(arch, chans=6, seed=seed, head=False) | beside)
-        model |= under(f"{branch}.dino_head.", numbers(seed, mlp__0__weight=(16, 16), att__blocks__0__attn__q=(16, 16)))
+        beside = numbers(
+            seed,
+            mask_token=(1, 24),
+            norm0__weight=(24,),
+            norm3__bias=(192,),
+            fpns__0__1__weight=(9,),
+        )
+        model |= under(
+            f"{branch}.backbone.", microsoft(arch, chans=6, seed=seed, head=False) | beside
+        )
+        model |= under(
+            f"{branch}.dino_head.",
+            numbers(seed, mlp__0__weight=(16, 16), att__blocks__0__attn__q=(16, 16)),
+        )
     return {"model": model, "optimizer": {}, "current_epoch": 300}
 
 
@@ -84,7 +120,12 @@ def tespec_release(arch="micro"):
         gates = numbers(stage, weight=(4 * size, 2 * size, 1, 1), bias=(4 * size,))
         state |= under(f"model.encoder.lstm_blocks.{stage}.conv1x1.", gates)
     state["model.decoder.proj.weight"] = torch.zeros(8, 8)
-    return {"epoch": 7, "global_step": 400_000, "state_dict": OrderedDict(state), "hyper_parameters": {"lr": 2e-4}}
+    return {
+        "epoch": 7,
+        "global_step": 400_000,
+        "state_dict": OrderedDict(state),
+        "hyper_parameters": {"lr": 2e-4},
+    }
 
 
 def saved(folder, content):

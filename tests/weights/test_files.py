@@ -74,7 +74,9 @@ class Harmful:
 def test_a_file_that_could_run_code_is_refused(tmp_path, capsys, hide):
     path = tmp_path / "harmful.pth"
     torch.save({"model": {"a": torch.zeros(1)}, "extra": hide(Harmful())}, path)
-    with pytest.raises(UserError, match=r"holds more than plain tensors \(print\), and loading it could run code"):
+    with pytest.raises(
+        UserError, match=r"holds more than plain tensors \(print\), and loading it could run code"
+    ):
         read_weights(path)
     path.write_bytes(pickle.dumps(hide(Harmful()), protocol=2))
     with pytest.raises(UserError):
@@ -88,7 +90,9 @@ def test_a_torn_file_is_refused_wherever_it_ends(tmp_path, kind):
     if kind == "safetensors":
         save_file({"a": torch.zeros(50)}, path)
     else:
-        torch.save({"model": {"a": torch.zeros(50)}}, path, _use_new_zipfile_serialization=kind == "zip")
+        torch.save(
+            {"model": {"a": torch.zeros(50)}}, path, _use_new_zipfile_serialization=kind == "zip"
+        )
     content = path.read_bytes()
     for length in (0, 5, *range(7, len(content) - 1, 53)):
         path.write_bytes(content[:length])
@@ -104,8 +108,16 @@ def test_a_torn_file_is_refused_wherever_it_ends(tmp_path, kind):
         ("pipe.pth", os.mkfifo, "pipe.pth: is not a regular file; "),
         ("empty.pth", {"epoch": 3}, "holds no tensors"),
         ("list.pth", [torch.ones(2)], "holds no state dict"),
-        ("nan.pth", {"a": torch.ones(3), "b": torch.tensor([0.0, float("nan")])}, "b holds values that are not finite"),
-        ("float8.pth", {"a": torch.ones(3).to(torch.float8_e5m2)}, "a has dtype torch.float8_e5m2, which is not"),
+        (
+            "nan.pth",
+            {"a": torch.ones(3), "b": torch.tensor([0.0, float("nan")])},
+            "b holds values that are not finite",
+        ),
+        (
+            "float8.pth",
+            {"a": torch.ones(3).to(torch.float8_e5m2)},
+            "a has dtype torch.float8_e5m2, which is not",
+        ),
     ],
 )
 def test_files_without_weights_are_named(tmp_path, name, content, message):

@@ -48,7 +48,9 @@ def test_every_source_fills_the_backbone(tmp_path, source):
     assert set(report.random) == {name for name in before if without and name.startswith("lstms.")}
     assert report.loaded + len(report.random) == report.total
     assert ("ConvLSTMs (8 tensors) are randomly initialised" in report.summary()) == without
-    changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
+    changed = {
+        name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])
+    }
     assert changed == set(before) - set(report.random)
 
 
@@ -59,12 +61,20 @@ def test_a_swin_of_microsoft_is_read_as_timm_itself_reads_it(head):
     theirs = SwinTransformer(in_chans=20, embed_dim=width, depths=depths, num_heads=heads)
     state = published.microsoft(chans=20, head=head)
     expected = checkpoint_filter_fn(state, theirs)
-    expected = {f"swin.{name}": each for name, each in expected.items() if not name.startswith(("norm.", "head."))}
+    expected = {
+        f"swin.{name}": each
+        for name, each in expected.items()
+        if not name.startswith(("norm.", "head."))
+    }
     ours = converted(state).tensors
     assert ours.keys() == expected.keys()
     assert all(torch.equal(ours[name], each) for name, each in expected.items())
     parallel = published.under("module.", state)  # prefix of torch's DataParallel
-    for same in (parallel, published.timm_new(chans=20, head=head), published.timm_features(chans=20)):
+    for same in (
+        parallel,
+        published.timm_new(chans=20, head=head),
+        published.timm_features(chans=20),
+    ):
         assert all(torch.equal(each, ours[name]) for name, each in converted(same).tensors.items())
 
 
@@ -72,10 +82,14 @@ def test_a_swin_of_microsoft_is_read_as_timm_itself_reads_it(head):
 def test_names_beside_an_encoder_tell_whose_it_is(beside):
     model = published.moby()["model"]
     bare = {name: each for name, each in model.items() if name.startswith("encoder.")}
-    found = converted(bare | {name: each for name, each in model.items() if name.startswith(beside)})
+    found = converted(
+        bare | {name: each for name, each in model.items() if name.startswith(beside)}
+    )
     assert found.format.name == "moby"
     assert torch.equal(found.tensors[f"swin.layers.0.{QKV}"], model[f"encoder.layers.0.{QKV}"])
-    with pytest.raises(UserError, match="holds a Swin Transformer as its encoder, but no key that identifies"):
+    with pytest.raises(
+        UserError, match="holds a Swin Transformer as its encoder, but no key that identifies"
+    ):
         converted(bare)
 
 
@@ -94,7 +108,9 @@ def test_the_released_convlstm_computes_what_ours_does():
     prefix = "model.encoder.lstm_blocks.1.conv1x1"
     maps, hidden, cell = torch.randn(3, 2, 3, 4, 48, generator=torch.Generator().manual_seed(0))
     joined = torch.cat((maps, hidden), -1).permute(0, 3, 1, 2)
-    mixed = torch.nn.functional.conv2d(joined, state[f"{prefix}.weight"], state[f"{prefix}.bias"]).permute(0, 2, 3, 1)
+    mixed = torch.nn.functional.conv2d(
+        joined, state[f"{prefix}.weight"], state[f"{prefix}.bias"]
+    ).permute(0, 2, 3, 1)
     forget, write, output = mixed[..., :144].sigmoid().chunk(3, -1)
     wanted_cell = forget * cell + write * mixed[..., 144:].tanh()
     _, got_hidden, got_cell = model.lstms[1](maps[None], hidden, cell)
@@ -120,7 +136,8 @@ def test_resnet50_in_the_naming_of_torchvision():
     ours = EventResNet("resnet50", recurrent=False, img_size=(64, 64)).eval()
     ours.load_state_dict(found.tensors)
     features, _ = ours(torch.ones(1, 1, 20, 64, 64))
-    expected = theirs.forward_features(torch.full((1, 2, 64, 64), 10.0))  # 20 channels repeat 2 channels ten times
+    # 20 channels repeat 2 channels ten times
+    expected = theirs.forward_features(torch.full((1, 2, 64, 64), 10.0))
     torch.testing.assert_close(features[-1].squeeze(1), expected, rtol=1e-3, atol=1e-3)
 
 
@@ -131,19 +148,35 @@ UNSUPPORTED = [
     ([QKV], VIT),
     ([f"backbone.{QKV}"], VIT),
     (["rel_pos_bias.relative_position_bias_table", QKV], "is the ViT of MEM or BEiT"),
-    (["codebook.weight", "encoder.0.0.weight"], "is MEM's tokenizer, an autoencoder, not a backbone"),
-    ([f"backbone.event_{QKV}", f"backbone.rgb_{QKV}"], "is CM3AE's pair of ViTs for events and frames"),
+    (
+        ["codebook.weight", "encoder.0.0.weight"],
+        "is MEM's tokenizer, an autoencoder, not a backbone",
+    ),
+    (
+        [f"backbone.event_{QKV}", f"backbone.rgb_{QKV}"],
+        "is CM3AE's pair of ViTs for events and frames",
+    ),
     (["patch_embed.proj.weight", f"swin_block.0.{QKV}"], "is EventPretrain's Swin"),
-    (["temporal_block1.mlp.LTA.LTA_Block.weight", f"backbone.{QKV}"], "is STP's stem for a frozen image network"),
+    (
+        ["temporal_block1.mlp.LTA.LTA_Block.weight", f"backbone.{QKV}"],
+        "is STP's stem for a frozen image network",
+    ),
     (["stages.0.blocks.0.attn.w_msa.qkv.weight"], "is OpenMMLab's Swin"),
-    (["swin.encoder.layers.0.blocks.0.attention.self.query.weight"], "is a Swin Transformer of Hugging Face"),
+    (
+        ["swin.encoder.layers.0.blocks.0.attention.self.query.weight"],
+        "is a Swin Transformer of Hugging Face",
+    ),
     (["conv.weight"], r"has an unknown format \(the first tensor is 'conv\.weight'\)"),
 ]
 BARE = {name: each for name, each in published.timm_new().items() if "downsample" not in name}
 BOTH_NAMINGS = {f"layers.{stage}.downsample.norm.weight": torch.zeros(1) for stage in (0, 3)}
 NAMING = r"of layers\.0\.downsample and layers\.3\.downsample"
 RELEASE = published.tespec_release()["state_dict"]
-TWICE = {name.removeprefix("model."): tensor for name, tensor in RELEASE.items() if "pure_backbone" in name}
+TWICE = {
+    name.removeprefix("model."): tensor
+    for name, tensor in RELEASE.items()
+    if "pure_backbone" in name
+}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,15 @@ from tespec.runs.data import Data
 from tespec.runs.finetune import CellSpec
 from tespec.runs.setup import Setup
 from tespec.weights.files import write_weights
-from tespec.weights.load import Origin, fetch, inspect, load_backbone, origin_of, rewrite, timm_state
+from tespec.weights.load import (
+    Origin,
+    fetch,
+    inspect,
+    load_backbone,
+    origin_of,
+    rewrite,
+    timm_state,
+)
 
 SIZE = (96, 160)
 RECIPE = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150], "dataset": "1mpx"}
@@ -44,7 +52,12 @@ def test_loads_the_whole_backbone_ready_for_streaming(tmp_path):
     assert (report.coverage, report.unused, report.adapted, report.recipe) == (1, (), (), RECIPE)
     assert report.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
     model = tespec.load(file)
-    assert (model.arch, model.recurrent, model.img_size, model.training) == ("micro", True, SIZE, False)
+    assert (model.arch, model.recurrent, model.img_size, model.training) == (
+        "micro",
+        True,
+        SIZE,
+        False,
+    )
     counts = torch.ones(1, 20, 90, 150, dtype=torch.uint8)
     features, expected = model.step(counts)[0], backbone(0).step(counts)[0]
     assert all(torch.equal(one, other) for one, other in zip(features, expected, strict=True))
@@ -63,14 +76,19 @@ def test_a_feedforward_backbone_takes_the_swin_and_names_the_rest(tmp_path):
 
 def test_position_biases_follow_the_windows_of_the_maps(tmp_path):
     """Interpolated to smaller windows and back; transposed windows differ although their tables have the same shape."""
-    file, path = own_file(tmp_path), tmp_path / "named_like_a_torch_file.pth"  # recognised by its content
+    # recognised by its content
+    file, path = own_file(tmp_path), tmp_path / "named_like_a_torch_file.pth"
     save_file(published.timm_features(), path)
     model = backbone()
     report = load_backbone(model, path)
     assert model.swin.layers[3].blocks[0].attn.relative_position_bias_table.shape == (5 * 9, 8)
     assert (len(report.adapted), report.format) == (1 + 4, "swin-timm")
     assert len(load_backbone(backbone(img_size=(224, 352)), file).adapted) == 4
-    assert [name for name in load_backbone(backbone(img_size=(160, 96)), file).adapted if "layers.3." in name]
+    assert [
+        name
+        for name in load_backbone(backbone(img_size=(160, 96)), file).adapted
+        if "layers.3." in name
+    ]
     assert load_backbone(backbone(), file).adapted == ()
 
 
@@ -89,13 +107,17 @@ def deeper(state):
     return state | {name.replace("blocks.1", "blocks.2"): each for name, each in blocks.items()}
 
 
-BIAS, TABLE = "layers.2.blocks.1.mlp.fc1.bias", "layers.0.blocks.0.attn.relative_position_bias_table"
+BIAS, TABLE = (
+    "layers.2.blocks.1.mlp.fc1.bias",
+    "layers.0.blocks.0.attn.relative_position_bias_table",
+)
 LSTM = "model.encoder.lstm_blocks.2.conv1x1.bias"
 MISMATCHES = [
     (lambda: published.tespec_release()["state_dict"] | {LSTM: None}, {}, r"lstms\.2\.gates\.bias is missing"),
     (lambda: published.timm_new() | {BIAS: None}, {}, rf"swin\.{BIAS} is missing; the file is Swin"),
     (lambda: deeper(published.microsoft()), {}, r"swin\.layers\.2\.blocks\.2\..* has no counterpart in this model"),
-    # Swin V2, MoBY with batch normalisation, and absolute position embeddings would compute something else.
+    # Swin V2, MoBY with batch normalisation, and absolute position embeddings would compute
+    # something else.
     *((lambda name=name: published.microsoft() | {name: torch.zeros(1)}, {}, rf"swin\.{name} has no counterpart")
       for name in ("layers.0.blocks.0.attn.logit_scale", "layers.0.blocks.0.norm2.running_mean", "absolute_pos_embed")),
     (lambda: published.microsoft() | {TABLE: torch.zeros(23 * 23, 1)}, {},
@@ -114,7 +136,10 @@ def test_a_mismatch_is_named_and_nothing_is_loaded(tmp_path, make, settings, mes
     model, content = backbone(**settings), make()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(UserError, match=message):
-        load_backbone(model, saved(tmp_path, {name: each for name, each in content.items() if each is not None}))
+        load_backbone(
+            model,
+            saved(tmp_path, {name: each for name, each in content.items() if each is not None}),
+        )
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
@@ -127,7 +152,9 @@ def test_half_precision_is_taken_and_values_that_are_not_used_may_be_anything(tm
 
 
 def test_a_trained_network_with_a_head_is_no_backbone(tmp_path):
-    with pytest.raises(UserError, match="holds a fine-tuned network with a segmentation head; give the backbone"):
+    with pytest.raises(
+        UserError, match="holds a fine-tuned network with a segmentation head; give the backbone"
+    ):
         load_backbone(backbone(1), own_file(tmp_path, kind="segmentation"))
 
 
@@ -136,12 +163,16 @@ def test_a_network_of_timm_is_fetched_once_and_loads(tmp_path, monkeypatch):
     network, calls = timm.create_model("swin_tiny_patch4_window7_224", num_classes=0), []
     name = "timm:swin_tiny_patch4_window7_224.ms_in1k"
     monkeypatch.setattr(timm, "create_model", Mock(side_effect=ConnectionError("no network")))
-    with pytest.raises(UserError, match=r"cannot be fetched \(ConnectionError\); download the file elsewhere"):
+    with pytest.raises(
+        UserError, match=r"cannot be fetched \(ConnectionError\); download the file elsewhere"
+    ):
         fetch(name)
     with pytest.raises(UserError, match="timm has no such weights"):
         fetch("timm:swin_of_mine")
     assert not list(tmp_path.rglob("*.safetensors"))
-    monkeypatch.setattr(timm, "create_model", lambda name, **options: calls.append((name, options)) or network)
+    monkeypatch.setattr(
+        timm, "create_model", lambda name, **options: calls.append((name, options)) or network
+    )
     path = fetch(name)
     assert fetch(name) == path
     assert calls == [(name.removeprefix("timm:"), {"pretrained": True, "num_classes": 0})]
@@ -152,7 +183,8 @@ def test_a_network_of_timm_is_fetched_once_and_loads(tmp_path, monkeypatch):
 
 # Data that weights were pre-trained on, read from their file, and the resulting learning rate.
 
-OTHERS, OWN = 3.46e-4, 1e-4  # peak learning rates on 1Mpx by the paper: in general, and after pre-training on 1Mpx
+# peak learning rates on 1Mpx by the paper: in general, and after pre-training on 1Mpx
+OTHERS, OWN = 3.46e-4, 1e-4
 
 
 @pytest.mark.parametrize(
@@ -167,7 +199,9 @@ OTHERS, OWN = 3.46e-4, 1e-4  # peak learning rates on 1Mpx by the paper: in gene
         (lambda folder: saved(folder, published.timm_new()), Origin()),
     ],
 )
-def test_a_file_has_the_data_of_its_recipe_or_publication_converted_or_not(tmp_path, write, expected):
+def test_a_file_has_the_data_of_its_recipe_or_publication_converted_or_not(
+    tmp_path, write, expected
+):
     path, rewritten = write(tmp_path), tmp_path / "converted.safetensors"
     write_weights(rewritten, *rewrite(inspect(path)))
     assert [origin_of(path), origin_of(rewritten)] == [expected] * 2
@@ -179,7 +213,9 @@ def peak_of(method, checkpoint, *, sample=False, changes=(), task="1mpx"):
     register_methods()
     settings = finetuning_settings(task, "recurrent", "paper")
     data = Data(Path(task), "sample" if sample else task)
-    spec = CellSpec(method, find_method(method), settings, data, checkpoint, 0, Setup(), tuple(changes))
+    spec = CellSpec(
+        method, find_method(method), settings, data, checkpoint, 0, Setup(), tuple(changes)
+    )
     return spec.started().optimisation.peak_lr
 
 
@@ -196,16 +232,29 @@ def test_the_weights_and_not_the_method_decide_the_learning_rate(tmp_path):
     assert [peak_of("tespec", sample, sample=each) for each in (True, False)] == [OWN, OTHERS]
     # For weights that are not trained yet, the recipe decides.
     made = [peak_of(name, None, sample=True) for name in ("tespec", "ecddp", "moby")]
-    assert [*made, peak_of("tespec", None, sample=True, changes=("dataset=gen1",))] == [OWN, OWN, OTHERS, OTHERS]
+    assert [*made, peak_of("tespec", None, sample=True, changes=("dataset=gen1",))] == [
+        OWN,
+        OWN,
+        OTHERS,
+        OTHERS,
+    ]
 
 
-def test_an_unreadable_file_does_not_change_the_learning_rate_in_silence(tmp_path, monkeypatch, capsys):
+def test_an_unreadable_file_does_not_change_the_learning_rate_in_silence(
+    tmp_path, monkeypatch, capsys
+):
     """It raises an error, or for a method with its own file format a warning."""
     damaged = saved(tmp_path, published.tespec_release())
     damaged.write_bytes(damaged.read_bytes()[:-400])
-    for path, message in ((damaged, "not a readable torch file"), (tmp_path / "gone", "no such weights file")):
+    for path, message in (
+        (damaged, "not a readable torch file"),
+        (tmp_path / "gone", "no such weights file"),
+    ):
         with pytest.raises(UserError, match=message):
             peak_of("tespec", path)
     monkeypatch.setattr(find_method("tespec"), "initialise", classmethod(lambda *_: None))
     assert peak_of("tespec", damaged) == OTHERS
-    assert "weights.pth: unknown pre-training data, so the default peak learning rate" in capsys.readouterr().err
+    assert (
+        "weights.pth: unknown pre-training data, so the default peak learning rate"
+        in capsys.readouterr().err
+    )

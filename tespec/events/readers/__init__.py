@@ -1,7 +1,7 @@
 """Readers of event files, one module per format, and the types and helpers that they share.
 
-The function that opens a format takes a path and, for files that do not name their sensor, its size (height, width) in
-px or a default size; see `resolve_size`.
+The function that opens a format takes a path and, for files that do not name their sensor, its size
+(height, width) in px or a default size; see `resolve_size`.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,8 +40,8 @@ class Events(NamedTuple):
 class Reader:
     """A recording in any format, read sequentially.
 
-    `chunks` iterates over `Events` in file order. They may be outside of the sensor, and their times may step back;
-    packing drops the former and mends the latter, or refuses the recording.
+    `chunks` iterates over `Events` in file order. They may be outside of the sensor, and their
+    times may step back; packing drops the former and mends the latter, or refuses the recording.
     """
 
     path: Path
@@ -55,28 +55,40 @@ class Reader:
 def check_events(x: Column, y: Column, t: Column, p: Column, height: int, width: int) -> None:
     """Raise `ValueError` unless all four arrays are (N,) integers, x and y are on the sensor, and p is 0 or 1."""
     if not x.shape == y.shape == t.shape == p.shape == (t.size,):
-        raise ValueError(f"x, y, t and p have the shapes {x.shape}, {y.shape}, {t.shape} and {p.shape}, not (N,)")
+        raise ValueError(
+            f"x, y, t and p have the shapes {x.shape}, {y.shape}, {t.shape} and {p.shape}, not (N,)"
+        )
     if any(values.dtype.kind not in "iub" for values in (x, y, t, p)):
-        raise ValueError(f"x, y, t and p are {x.dtype}, {y.dtype}, {t.dtype} and {p.dtype}, not integers")
+        raise ValueError(
+            f"x, y, t and p are {x.dtype}, {y.dtype}, {t.dtype} and {p.dtype}, not integers"
+        )
     for name, values, limit in (("x", x, width), ("y", y, height), ("p", p, 2)):
         signed = values.dtype.kind == "i"
         if values.size and (int(values.max()) >= limit or (signed and int(values.min()) < 0)):
             raise ValueError(f"{name} has values outside of 0 to {limit - 1}")
 
 
-def resolve_size(path: Path, sensor: Size | None, named: Size | None = None, default: Size | None = None) -> Size:
+def resolve_size(
+    path: Path, sensor: Size | None, named: Size | None = None, default: Size | None = None
+) -> Size:
     """Return a recording's sensor size as (height, width) in px.
 
-    Sources in order: the user's `sensor`, which must not contradict the file; the size `named` by the file; a
-    `dataset.json` above it; `default`.
+    Sources in order: the user's `sensor`, which must not contradict the file; the size `named` by
+    the file; a `dataset.json` above it; `default`.
     """
     if sensor and named and sensor != named:
-        raise UserError(path, f"its sensor is {named[1]}x{named[0]} px, not {sensor[1]}x{sensor[0]}", "omit --sensor")
+        raise UserError(
+            path,
+            f"its sensor is {named[1]}x{named[0]} px, not {sensor[1]}x{sensor[0]}",
+            "omit --sensor",
+        )
     size = sensor or named or described_size(path) or default
     if size is None:
         raise UserError(path, "does not specify the sensor's size", NO_SIZE)
     if not is_size(size):
-        raise UserError(path, f"invalid sensor size {size[1]}x{size[0]} px", f"give 1 to {LARGEST} px per side")
+        raise UserError(
+            path, f"invalid sensor size {size[1]}x{size[0]} px", f"give 1 to {LARGEST} px per side"
+        )
     return size
 
 
@@ -88,7 +100,9 @@ def rises(t: NDArray[Any]) -> bool:
     return bool(len(t) >= 10 and t[-1] > t[0] and np.mean(np.diff(t) < 0) <= 0.01)
 
 
-def read_rows(path: Path, dtype: np.dtype[Any], offset: int, count: int, at_once: int) -> Iterator[NDArray[Any]]:
+def read_rows(
+    path: Path, dtype: np.dtype[Any], offset: int, count: int, at_once: int
+) -> Iterator[NDArray[Any]]:
     """Yield `count` records of a file, from byte `offset` on, in chunks of `at_once` records."""
     for begin in range(0, count, at_once):
         wanted = min(at_once, count - begin)

@@ -1,6 +1,7 @@
 """Reader of the event packets in AEDAT 4 files, which are compressed FlatBuffers (iniVation, "AEDAT file formats").
 
-AEDAT 1 to 3 are refused by name. The package `aedat` is not used because damaged headers make it abort the process.
+AEDAT 1 to 3 are refused by name. The package `aedat` is not used because damaged headers make it
+abort the process.
 """
 
 import re
@@ -18,8 +19,10 @@ from tespec.events.readers import Events, Reader, resolve_size
 
 SIGNATURE = b"#!AER-DAT"
 MAGIC = b"#!AER-DAT4.0\r\n"
-NONE, LZ4, ZSTD = 0, (1, 2), (3, 4)  # compression methods, the second of each pair at a higher level
-LARGEST_PACKET = 1 << 26  # bytes after decompression: 4 million events; dv-processing writes packets of 10,000
+# compression methods, the second of each pair at a higher level
+NONE, LZ4, ZSTD = 0, (1, 2), (3, 4)
+# bytes after decompression: 4 million events; dv-processing writes packets of 10,000
+LARGEST_PACKET = 1 << 26
 # Coordinates are int16; read as uint16, negative ones are above 32,767, which is off every sensor.
 EVENT = np.dtype([("t", "<i8"), ("x", "<u2"), ("y", "<u2"), ("on", "u1"), ("padding", "V3")])
 AGAIN = "copy it again"
@@ -42,9 +45,13 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
         header = file.read(min(int.from_bytes(length, "little"), file_bytes))
     if older := re.match(rb"#!AER-DAT([1-3](\.\d)?)\r?\n", magic):
         remedy = "convert it to .aedat4 with iniVation's DV, or save its x, y, t, p as .npz"
-        raise UserError(path, f"is an AEDAT {older[1].decode()} file, which is not supported", remedy)
+        raise UserError(
+            path, f"is an AEDAT {older[1].decode()} file, which is not supported", remedy
+        )
     if magic != MAGIC:
-        raise UserError(path, "does not start with the AEDAT 4.0 signature", "give an AEDAT 4.0 file")
+        raise UserError(
+            path, "does not start with the AEDAT 4.0 signature", "give an AEDAT 4.0 file"
+        )
     try:
         compression, end, start = (_field(header, number) for number in range(3))
         compression = _number("<i4", header, compression) if compression else 0
@@ -54,7 +61,9 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     except DAMAGED as error:
         raise UserError(path, "its header is damaged", AGAIN) from error
     if compression not in (NONE, *LZ4, *ZSTD):
-        raise UserError(path, f"has the unknown compression method {compression}", "use LZ4, ZSTD or none")
+        raise UserError(
+            path, f"has the unknown compression method {compression}", "use LZ4, ZSTD or none"
+        )
     begin = len(MAGIC) + 4 + len(header)
     packets = _find_packets(path, begin, end if begin <= end <= file_bytes else file_bytes)
     with_events = [number for number in streams if number in packets]
@@ -74,7 +83,9 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
                 try:
                     yield _decode(file.read(length), compression)
                 except DAMAGED as error:
-                    raise UserError(path, f"the packet at byte {position} is damaged ({error})", AGAIN) from error
+                    raise UserError(
+                        path, f"the packet at byte {position} is damaged ({error})", AGAIN
+                    ) from error
 
     # A compressed event takes about 4 bytes.
     return Reader(path, *size, sum(length for _, length in payloads) // 4, chunks)
@@ -86,7 +97,10 @@ def _event_streams(text: str) -> dict[int, tuple[str, Size | None]]:
         raise ValueError("declarations have no place in this header")
     streams = {}
     for node in ElementTree.fromstring(text).iter("node"):
-        if any(attr.get("key") == "typeIdentifier" and attr.text == "EVTS" for attr in node.findall("attr")):
+        if any(
+            attr.get("key") == "typeIdentifier" and attr.text == "EVTS"
+            for attr in node.findall("attr")
+        ):
             facts = {attribute.get("key"): attribute.text or "" for attribute in node.iter("attr")}
             size = int(facts.get("sizeY", 0)), int(facts.get("sizeX", 0))
             name = " ".join(filter(None, (facts.get("source"), facts.get("originalOutputName"))))
@@ -121,7 +135,9 @@ def _decompress(packet: bytes, compression: int) -> bytes:
     if compression in ZSTD:
         if zstandard.frame_content_size(packet) > LARGEST_PACKET:
             raise ValueError(f"larger than {LARGEST_PACKET >> 20} MiB")
-        return zstandard.ZstdDecompressor().decompress(packet, LARGEST_PACKET, allow_extra_data=False)
+        return zstandard.ZstdDecompressor().decompress(
+            packet, LARGEST_PACKET, allow_extra_data=False
+        )
     return packet
 
 
@@ -135,7 +151,8 @@ def _decode(packet: bytes, compression: int) -> Events:
     return Events(x, y, events["t"].astype(np.int64), (events["on"] != 0).astype(np.uint8))
 
 
-# A FlatBuffer is little-endian, starts with the offset of its root table, and locates fields by a table of offsets.
+# A FlatBuffer is little-endian, starts with the offset of its root table, and locates fields by a
+# table of offsets.
 
 
 def _number(kind: str, buffer: bytes, place: int) -> int:

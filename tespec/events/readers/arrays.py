@@ -19,7 +19,17 @@ from tespec.core.settings import Size
 from tespec.events.readers import OFF_SENSOR, Events, Reader, resolve_size
 
 # Raised by NumPy on a damaged header, which it parses as Python code, and on a damaged archive.
-DAMAGED = (ValueError, EOFError, OSError, SyntaxError, TokenError, OverflowError, MemoryError, TypeError, Warning)
+DAMAGED = (
+    ValueError,
+    EOFError,
+    OSError,
+    SyntaxError,
+    TokenError,
+    OverflowError,
+    MemoryError,
+    TypeError,
+    Warning,
+)
 DAMAGED_ARCHIVE = (*DAMAGED, zipfile.BadZipFile, zlib.error, RuntimeError, NotImplementedError)
 BLOCK = 1 << 18  # events per chunk
 LARGEST_ARRAY = 1 << 30  # bytes of an array that is read whole; a recording is read in chunks
@@ -29,7 +39,8 @@ COARSEST_US = 1000  # resolution of float times; the shortest bins last 3000 us
 AGAIN = "copy it again"
 NAMES = {"x": "x", "y": "y", "p": "p", "pol": "p", "polarity": "p", "on": "p"}
 NAMES |= dict.fromkeys(("t", "ts", "time", "timestamp", "timestamps"), "t")
-MICROSECONDS = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}  # in units that the name of a column of times may end with
+# in units that the name of a column of times may end with
+MICROSECONDS = {"s": 1e6, "ms": 1e3, "us": 1.0, "ns": 1e-3}
 
 
 def load_array(path: Path) -> NDArray[Any]:
@@ -57,7 +68,9 @@ def _refuse_damaged(path: Path, names: Sequence[str] = ()) -> Iterator[None]:
     try:
         yield
     except KeyError as error:
-        raise UserError(path, f"lacks one of the arrays {', '.join(names)}", "give a file with all of them") from error
+        raise UserError(
+            path, f"lacks one of the arrays {', '.join(names)}", "give a file with all of them"
+        ) from error
     except DAMAGED_ARCHIVE as error:
         what = f"not a readable {path.suffix.lower()} file" if path.exists() else "no such file"
         raise UserError(path, what, AGAIN) from error
@@ -67,7 +80,10 @@ def _refuse_damaged(path: Path, names: Sequence[str] = ()) -> Iterator[None]:
 def _open_member(archive: zipfile.ZipFile, name: str) -> Iterator[tuple[IO[bytes], NDArray[Any]]]:
     """Open an array of a `.npz` file at its first element; see `_read_header`."""
     entry = archive.getinfo(f"{name}.npy")
-    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others need memory that is not bounded
+    if entry.compress_type not in (
+        zipfile.ZIP_STORED,
+        zipfile.ZIP_DEFLATED,
+    ):  # others need memory that is not bounded
         raise ValueError("not compressed by NumPy")
     with archive.open(entry) as file:
         yield file, _read_header(file, entry.file_size)
@@ -86,7 +102,9 @@ def _read_header(file: IO[bytes], size: int) -> NDArray[Any]:
 def reads(path: Path) -> bool:
     """Whether a file is named `.npz`, or is a `.npy` file of structured events."""
     suffix = path.suffix.lower()
-    return suffix in (".npz", ".npy") and path.is_file() and (suffix == ".npz" or holds_events(path))
+    return (
+        suffix in (".npz", ".npy") and path.is_file() and (suffix == ".npz" or holds_events(path))
+    )
 
 
 def holds_events(path: Path) -> bool:
@@ -126,14 +144,19 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
             for begin in range(0, count, BLOCK):
                 length = min(BLOCK, count - begin)
                 with _refuse_damaged(path):
-                    contents = [(file.read(length * header.itemsize), header.dtype) for file, header in parts]
+                    contents = [
+                        (file.read(length * header.itemsize), header.dtype)
+                        for file, header in parts
+                    ]
                     arrays = [np.frombuffer(content, dtype, length) for content, dtype in contents]
                 yield as_events(path, *_columns(arrays, names), unit=unit)
 
     return Reader(path, *size, count, chunks)
 
 
-def _open_parts(path: Path, names: Sequence[str], stack: ExitStack) -> list[tuple[IO[bytes], NDArray[Any]]]:
+def _open_parts(
+    path: Path, names: Sequence[str], stack: ExitStack
+) -> list[tuple[IO[bytes], NDArray[Any]]]:
     """Open the named arrays of a `.npz` file, or the one of a `.npy` file, with their headers."""
     if path.suffix.lower() == ".npz":
         archive = stack.enter_context(zipfile.ZipFile(path))
@@ -150,11 +173,13 @@ def _columns(arrays: list[NDArray[Any]], names: Sequence[str]) -> list[NDArray[A
 def find_columns(names: Collection[str]) -> tuple[list[str], float | None] | None:
     """Find the columns of events among the names of columns; None unless there is exactly one for each of x, y, t, p.
 
-    Names are x, y, p, pol, polarity, on, t, ts, time, timestamp or timestamps, in any case; columns with exactly the
-    names x, y, t or p go first. The name of t may end with its unit: t_us, timestamp [s].
+    Names are x, y, p, pol, polarity, on, t, ts, time, timestamp or timestamps, in any case; columns
+    with exactly the names x, y, t or p go first. The name of t may end with its unit: t_us,
+    timestamp [s].
 
     Returns:
-        The names of x, y, t and p, and the microseconds in one unit of t if its name gives the unit.
+        The names of x, y, t and p, and the microseconds in one unit of t if its name gives the
+        unit.
     """
     found: dict[str, str] = {}
     unit = None
@@ -173,19 +198,30 @@ def find_columns(names: Collection[str]) -> tuple[list[str], float | None] | Non
 
 def require_columns(path: Path, columns: Sequence[NDArray[Any]]) -> None:
     """Refuse columns x, y, t and p unless they are numbers of shape (N,)."""
-    if any(column.shape != (columns[2].size,) or column.dtype.kind not in "biuf" for column in columns):
+    if any(
+        column.shape != (columns[2].size,) or column.dtype.kind not in "biuf" for column in columns
+    ):
         found = ", ".join(f"{column.dtype} {column.shape}" for column in columns)
-        raise UserError(path, f"its x, y, t, p are {found}", "give four numeric arrays of shape (N,)")
+        raise UserError(
+            path, f"its x, y, t, p are {found}", "give four numeric arrays of shape (N,)"
+        )
 
 
 def as_events(
-    path: Path, x: NDArray[Any], y: NDArray[Any], t: NDArray[Any], p: NDArray[Any], *, unit: float | None = None
+    path: Path,
+    x: NDArray[Any],
+    y: NDArray[Any],
+    t: NDArray[Any],
+    p: NDArray[Any],
+    *,
+    unit: float | None = None,
 ) -> Events:
     """Convert columns of a file to events.
 
     Args:
         path: File that the columns come from, for messages.
-        x: Columns in px (N,), N > 0, whole numbers of any dtype. What does not fit uint16 becomes `OFF_SENSOR`.
+        x: Columns in px (N,), N > 0, whole numbers of any dtype. What does not fit uint16 becomes
+            `OFF_SENSOR`.
         y: Rows in px (N,), as x.
         t: Times (N,): integers in us or floats in s, unless `unit` is given.
         p: Polarities (N,): 0 and 1, -1 and 1, or bool, of any dtype.
@@ -205,7 +241,9 @@ def as_events(
 
 def _as_pixels(path: Path, name: str, values: NDArray[Any]) -> NDArray[np.uint16]:
     if values.dtype.kind == "f" and not (np.isfinite(values) & (values == np.rint(values))).all():
-        raise UserError(path, f"its {name} coordinates are not whole numbers", "give raw pixel coordinates")
+        raise UserError(
+            path, f"its {name} coordinates are not whole numbers", "give raw pixel coordinates"
+        )
     if values.min() >= 0 and values.max() <= OFF_SENSOR:
         return values.astype(np.uint16)
     outside = (values < 0) | (values > OFF_SENSOR)

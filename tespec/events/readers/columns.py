@@ -23,9 +23,15 @@ class Layout(NamedTuple):
 LAYOUTS = (
     # RVT's `_td.dat.h5` and `_td.h5`: uzh-rpg/RVT, scripts/genx/preprocess_dataset.py, H5Reader
     Layout(hdf5.COLUMNS, "iu", ("events/width", "events/height")),
-    # M3ED, left camera: daniilidis-group/m3ed, build_system/bag_processing/rosbag2hdf5.py, Event and insert_calibration
-    Layout(tuple(f"prophesee/left/{name}" for name in "xytp"), "iu", ("prophesee/left/calib/resolution",)),
-    # TimoStoff/events_contrast_maximization, tools/event_packagers.py; the attribute sensor_resolution may be a guess
+    # M3ED, left camera: daniilidis-group/m3ed, build_system/bag_processing/rosbag2hdf5.py, Event
+    # and insert_calibration
+    Layout(
+        tuple(f"prophesee/left/{name}" for name in "xytp"),
+        "iu",
+        ("prophesee/left/calib/resolution",),
+    ),
+    # TimoStoff/events_contrast_maximization, tools/event_packagers.py; the attribute
+    # sensor_resolution may be a guess
     Layout(tuple(f"events/{name}s" for name in "xytp"), "f"),
     # uzh-rpg/e2calib, python/conversion/h5writer.py
     Layout(tuple("xytp"), "iu"),
@@ -54,22 +60,32 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     named = None
     if layout.size and all(hdf5.holds(path, name) for name in layout.size):
         with hdf5.translate_errors(path, "the size of the sensor"):
-            width, height = (int(side) for name in layout.size for side in np.ravel(hdf5.part(path, name)[()]))
+            width, height = (
+                int(side) for name in layout.size for side in np.ravel(hdf5.part(path, name)[()])
+            )
         named = height, width
     kind = hdf5.part(path, layout.names[2]).dtype
     if kind.kind not in layout.times:
         unit = "seconds as floats" if layout.times == "f" else "microseconds as integers"
         what = f"{layout.names[2]} is {kind}, but in this layout times are {unit}"
         raise UserError(path, what, "write them so, or save x, y, t, p as .npz")
-    return read_columns(path, layout.names, layout.times, resolve_size(path, sensor, named, default))
+    return read_columns(
+        path, layout.names, layout.times, resolve_size(path, sensor, named, default)
+    )
 
 
-def read_columns(path: Path, names: Sequence[str], times: str, size: Size, offset: int = 0) -> Reader:
+def read_columns(
+    path: Path, names: Sequence[str], times: str, size: Size, offset: int = 0
+) -> Reader:
     """Return the reader of four columns; `times` are `numpy.dtype.kind`s, and `offset` in us is added to each time."""
     kinds = ("iub", "iub", times, "iub")
-    count, *others = (len(hdf5.dataset(path, name, kind)) for name, kind in zip(names, kinds, strict=True))
+    count, *others = (
+        len(hdf5.dataset(path, name, kind)) for name, kind in zip(names, kinds, strict=True)
+    )
     if any(length != count for length in others):
-        raise UserError(path, f"its columns x, y, t, p have different lengths {[count, *others]}", hdf5.AGAIN)
+        raise UserError(
+            path, f"its columns x, y, t, p have different lengths {[count, *others]}", hdf5.AGAIN
+        )
 
     def chunks() -> Iterator[Events]:
         for columns in hdf5.read_slices(path, *names):

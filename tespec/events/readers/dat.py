@@ -12,7 +12,8 @@ from tespec.core.settings import Size
 from tespec.events.readers import Column, Events, Reader, check_events, read_rows, resolve_size
 from tespec.events.readers.prophesee import BLOCK, number_of, read_header, size_of
 
-TYPES = (0, 12)  # event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
+# event types that hold x, y, polarity (prophesee-automotive-dataset-toolbox, dat_events_tools.py)
+TYPES = (0, 12)
 RECORD = np.dtype([("t", "<u4"), ("word", "<u4")])
 PERIOD = 1 << 32  # us (71.6 minutes) after which times wrap around to 0
 STEP_BACK = 60_000_000  # us; a longer step back across a wrap-around is a jump ahead
@@ -30,14 +31,20 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     """Open a `.dat` recording; see `tespec.events.readers`."""
     fields, start = read_header(path)
     if (version := fields.get("version", VERSION)) != VERSION:
-        raise UserError(path, f"has the unsupported format version {version}", f"give a file of version {VERSION}")
+        raise UserError(
+            path,
+            f"has the unsupported format version {version}",
+            f"give a file of version {VERSION}",
+        )
     size = resolve_size(path, sensor, size_of(fields), default)
     with path.open("rb") as file:
         file.seek(start)
         kind = file.read(2)
     if len(kind) < 2 or kind[0] not in TYPES or kind[1] != RECORD.itemsize:
         found = "missing" if len(kind) < 2 else f"{kind[0]} of {kind[1]} bytes"
-        raise UserError(path, f"its event type is {found}, not 0 or 12 of 8 bytes", "give a file of CD events")
+        raise UserError(
+            path, f"its event type is {found}, not 0 or 12 of 8 bytes", "give a file of CD events"
+        )
     begin = start + len(kind)
     count = number_of(path, begin, RECORD.itemsize)
 
@@ -56,11 +63,13 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
 def _decode_dat(words, state):  # type: ignore[no-untyped-def]
     """Decode words (2 * N,) to events, N > 0.
 
-    Times have 32 bits. One that falls by more than half of the period has wrapped around; one that rises by more is a
-    silence, unless it is within a minute of a whole period, so that it steps back across the wrap-around. If the next
-    time makes such a jump as well, the time between them was a bad one, and the period before it goes on.
+    Times have 32 bits. One that falls by more than half of the period has wrapped around; one that
+    rises by more is a silence, unless it is within a minute of a whole period, so that it steps
+    back across the wrap-around. If the next time makes such a jump as well, the time between them
+    was a bad one, and the period before it goes on.
 
-    `state` is the time before these words, and the period before that time if it jumped; it is updated in place.
+    `state` is the time before these words, and the period before that time if it jumped; it is
+    updated in place.
     """
     count = len(words) // 2
     x, y = np.empty(count, np.uint16), np.empty(count, np.uint16)
@@ -92,7 +101,9 @@ def _decode_dat(words, state):  # type: ignore[no-untyped-def]
     return x, y, t, p
 
 
-def write_dat(path: Path, x: Column, y: Column, t: Column, p: Column, height: int, width: int) -> None:
+def write_dat(
+    path: Path, x: Column, y: Column, t: Column, p: Column, height: int, width: int
+) -> None:
     """Atomically write events (N,) with times in us below 2^32 to a `.dat` file that names its sensor size."""
     check_events(x, y, t, p, height, width)
     if len(t) and not 0 <= t.min() <= t.max() < PERIOD:

@@ -12,7 +12,15 @@ from numba import njit
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.events.readers import Events, Reader, resolve_size
-from tespec.events.readers.hdf5 import AGAIN, SUFFIXES, holds, open_file, part, read_slices, translate_errors
+from tespec.events.readers.hdf5 import (
+    AGAIN,
+    SUFFIXES,
+    holds,
+    open_file,
+    part,
+    read_slices,
+    translate_errors,
+)
 from tespec.events.readers.prophesee import size_of
 
 EVENTS = "CD/events"
@@ -32,19 +40,31 @@ def reads(path: Path) -> bool:
 def open_recording(path: Path, sensor: Size | None = None, default: Size | None = None) -> Reader:
     """Open an HDF5 recording of Prophesee's software; see `tespec.events.readers`.
 
-    `CD/events` are rows of x, y, p and t in us, in chunks encoded with ECF, or with a filter that `part` allows. The
-    sensor's size is in an attribute of the file or of the group `CD`, named as in the header of a `.raw` file.
+    `CD/events` are rows of x, y, p and t in us, in chunks encoded with ECF, or with a filter that
+    `part` allows. The sensor's size is in an attribute of the file or of the group `CD`, named as
+    in the header of a `.raw` file.
     """
     with translate_errors(path, EVENTS):
         events = part(path, EVENTS, FILTER)
         columns = {name: events.dtype[name] for name in events.dtype.names or ()}
         attributes = {**open_file(path)["CD"].attrs, **open_file(path).attrs}
-        texts = {name: value.decode() if isinstance(value, bytes) else str(value) for name, value in attributes.items()}
+        texts = {
+            name: value.decode() if isinstance(value, bytes) else str(value)
+            for name, value in attributes.items()
+        }
     if events.ndim != 1 or columns != COLUMNS:
-        raise UserError(path, f"{EVENTS} is {events.dtype} of shape {events.shape}, not rows of x, y, p, t", AGAIN)
-    size = resolve_size(path, sensor, size_of({name.lower(): text for name, text in texts.items()}), default)
+        raise UserError(
+            path,
+            f"{EVENTS} is {events.dtype} of shape {events.shape}, not rows of x, y, p, t",
+            AGAIN,
+        )
+    size = resolve_size(
+        path, sensor, size_of({name.lower(): text for name, text in texts.items()}), default
+    )
     is_encoded = [number for number, _ in events.encoding] == [FILTER]
-    return Reader(path, *size, len(events), lambda: _read_encoded(path) if is_encoded else _read_rows(path))
+    return Reader(
+        path, *size, len(events), lambda: _read_encoded(path) if is_encoded else _read_rows(path)
+    )
 
 
 def _read_rows(path: Path) -> Iterator[Events]:
@@ -63,7 +83,9 @@ def _read_encoded(path: Path) -> Iterator[Events]:
             skipped, content = events.id.read_direct_chunk((begin,)) if is_sound else (0, b"")
         decoded = decode(content)
         if skipped or len(decoded.t) < count:  # the last chunk may have more events
-            raise UserError(path, f"events {begin:,} to {begin + count:,} of {EVENTS} are damaged", AGAIN)
+            raise UserError(
+                path, f"events {begin:,} to {begin + count:,} of {EVENTS} are damaged", AGAIN
+            )
         yield Events(decoded.x[:count], decoded.y[:count], decoded.t[:count], decoded.p[:count])
 
 
@@ -76,9 +98,10 @@ def decode(content: bytes) -> Events:
 def _decode(data, length):  # type: ignore[no-untyped-def]
     """Decode a chunk of `length` bytes and padding to columns of events.
 
-    A chunk has the number of events and two flags (4 bytes), the first time (8 bytes), runs of equal times, and then
-    rows, columns and polarities: all three of an event in 24 bits; or runs of equal rows, then columns and polarities
-    in 12 bits; or runs of equal rows, vectors of columns, and runs of equal polarities.
+    A chunk has the number of events and two flags (4 bytes), the first time (8 bytes), runs of
+    equal times, and then rows, columns and polarities: all three of an event in 24 bits; or runs of
+    equal rows, then columns and polarities in 12 bits; or runs of equal rows, vectors of columns,
+    and runs of equal polarities.
     """
     head = _number(data, 0, 4)
     n = head >> 2 if head >> 2 <= LONGEST else 0
@@ -90,8 +113,8 @@ def _decode(data, length):  # type: ignore[no-untyped-def]
     if not rows_packed:
         at = _decode_runs(data, at, length, y[:n], 2, 5)
     if rows_packed or columns_packed:
-        # Four events are in three words of four quarters each. The j-th event has the low j quarters of word j - 1,
-        # and above them the high 3 - j quarters of word j.
+        # Four events are in three words of four quarters each. The j-th event has the low j
+        # quarters of word j - 1, and above them the high 3 - j quarters of word j.
         size, quarter = (4, 8) if rows_packed else (2, 4)  # bytes of a word, bits of a quarter
         start, i = at, 0
         at += (n + 3) // 4 * 3 * size
@@ -123,8 +146,8 @@ def _decode(data, length):  # type: ignore[no-untyped-def]
 def _decode_times(data, at, length, time, t):  # type: ignore[no-untyped-def]
     """Decode runs of equal times to `t` (N,), and return the position after them.
 
-    A byte has the rise of the time, and in its low four bits the length of the run. A rise of 15 us or more comes
-    before it, four bits per byte, the low ones first.
+    A byte has the rise of the time, and in its low four bits the length of the run. A rise of 15 us
+    or more comes before it, four bits per byte, the low ones first.
     """
     i = 0
     while i < len(t) and at < length:
@@ -144,7 +167,8 @@ def _decode_times(data, at, length, time, t):  # type: ignore[no-untyped-def]
 def _decode_runs(data, at, length, column, size, bits):  # type: ignore[no-untyped-def]
     """Decode runs of equal values to a column (N,), and return the position after them.
 
-    A run is a number of `size` bytes: its low `bits` are the length of the run, those above them the value.
+    A run is a number of `size` bytes: its low `bits` are the length of the run, those above them
+    the value.
     """
     i = 0
     while i < len(column) and at < length:

@@ -28,15 +28,32 @@ LARGEST_READ = 1 << 29  # bytes read in one go
 SUFFIXES = (".h5", ".hdf5")
 COLUMNS = ("events/x", "events/y", "events/t", "events/p")
 DAMAGED_CHUNK = (struct.error, zlib.error, zstandard.ZstdError)
-DAMAGED = (OSError, RuntimeError, ValueError, LookupError, TypeError, OverflowError, MemoryError, *DAMAGED_CHUNK)
+DAMAGED = (
+    OSError,
+    RuntimeError,
+    ValueError,
+    LookupError,
+    TypeError,
+    OverflowError,
+    MemoryError,
+    *DAMAGED_CHUNK,
+)
 AGAIN = "copy it again"
 
-# Filters by their registered number. Official files are compressed with Blosc (DSEC, RVT) and LZF (M3ED, e2calib),
-# files that users write with gzip and Zstandard. Plugins of other filters crash or hang on damaged chunks.
+# Filters by their registered number. Official files are compressed with Blosc (DSEC, RVT) and LZF
+# (M3ED, e2calib), files that users write with gzip and Zstandard. Plugins of other filters crash or
+# hang on damaged chunks.
 GZIP, SHUFFLE, FLETCHER32, LZF, BLOSC, ZSTD = 1, 2, 3, 32000, 32001, 32015
 COMPRESSIONS = (GZIP, LZF, BLOSC, ZSTD)
 FILTER_NAMES = {number: name for name, number in hdf5plugin.FILTERS.items()}
-FILTER_NAMES |= {1: "gzip", 4: "szip", 5: "nbit", 6: "scaleoffset", 32000: "LZF", 36559: "Prophesee's ECF"}
+FILTER_NAMES |= {
+    1: "gzip",
+    4: "szip",
+    5: "nbit",
+    6: "scaleoffset",
+    32000: "LZF",
+    36559: "Prophesee's ECF",
+}
 BLOSC_HEADER = struct.Struct("<4s3I")  # flags; bytes uncompressed, of a block, and compressed
 HEAP_OBJECT = struct.Struct("<H6xQ")  # number and bytes of an object in a global heap
 
@@ -83,12 +100,13 @@ def holds(path: Path, *names: str) -> bool:
 class Dataset(h5py.Dataset):
     """A dataset of which HDF5 decodes only sound chunks.
 
-    HDF5 trusts a compressed chunk to have the size of its shape: it crashes on a shorter one, and a longer one may take
-    any amount of memory. So the size is found first.
+    HDF5 trusts a compressed chunk to have the size of its shape: it crashes on a shorter one, and a
+    longer one may take any amount of memory. So the size is found first.
     """
 
     def __init__(self, path: Path, dataset: h5py.Dataset) -> None:
-        super().__init__(dataset.id, readonly=True)  # so h5py does not ask for shape and chunks each time
+        # so h5py does not ask for shape and chunks each time
+        super().__init__(dataset.id, readonly=True)
         self.path, self.descriptor = path, dataset.file.id.get_vfd_handle()
         self.row_bytes = math.prod(self.shape[1:]) * self.dtype.itemsize
         self.chunk_bytes = math.prod(self.chunks or ()) * self.dtype.itemsize
@@ -104,7 +122,9 @@ class Dataset(h5py.Dataset):
         stored = np.zeros(shape, [("at", np.int64), ("size", np.int64), ("mask", np.int64)])
 
         def add(chunk: Any) -> None:
-            index = tuple(first // step for first, step in zip(chunk.chunk_offset, self.chunks, strict=True))
+            index = tuple(
+                first // step for first, step in zip(chunk.chunk_offset, self.chunks, strict=True)
+            )
             stored[index] = chunk.byte_offset, chunk.size, chunk.filter_mask
 
         self.id.chunk_iter(add)
@@ -115,7 +135,9 @@ class Dataset(h5py.Dataset):
         chosen = range(self.shape[0])[rows if rows != () else slice(None)] if self.shape else 0
         first, count = (chosen, 1) if isinstance(chosen, int) else (chosen.start, len(chosen))
         if count * self.row_bytes > LARGEST_READ:
-            raise UserError(self.path, f"{self.name[1:]} has the implausible shape {self.shape}", AGAIN)
+            raise UserError(
+                self.path, f"{self.name[1:]} has the implausible shape {self.shape}", AGAIN
+            )
         if self.encoding and count:
             chunks = self.stored[first // self.chunks[0] : -(-(first + count) // self.chunks[0])]
             for chunk in chunks[chunks["at"] >= 0].tolist():
@@ -142,7 +164,8 @@ class Dataset(h5py.Dataset):
             elif number == ZSTD:
                 size = zstandard.frame_content_size(content)
                 if size <= self.chunk_bytes + 4:  # 4 bytes more with a checksum
-                    zstandard.decompress(content)  # HDF5's filter returns arbitrary values for a damaged chunk
+                    # HDF5's filter returns arbitrary values for a damaged chunk
+                    zstandard.decompress(content)
             elif number == GZIP:
                 inflater = zlib.decompressobj()
                 size = len(inflater.decompress(content, self.chunk_bytes + 5))
@@ -175,8 +198,9 @@ def _lzf_size(content):  # type: ignore[no-untyped-def]
 def part(path: Path, name: str, codec: int | None = None) -> Dataset:
     """Return a dataset of a file, to be read in slices.
 
-    A dataset in another file, one that is not completely written, and one whose chunks are too large or have filters
-    that are not read raise a `UserError`. `codec` is a filter whose chunks the caller decodes itself.
+    A dataset in another file, one that is not completely written, and one whose chunks are too
+    large or have filters that are not read raise a `UserError`. `codec` is a filter whose chunks
+    the caller decodes itself.
     """
     return _part(path, name, codec, _state(path))
 
@@ -189,7 +213,9 @@ def _part(path: Path, name: str, codec: int | None, state: tuple[int, int, int])
             raise UserError(path, f"has no dataset {name}", "give a complete recording")
         elsewhere = Path(found.file.filename) != path or found.is_virtual
         if elsewhere or found.id.get_create_plist().get_external_count():
-            raise UserError(path, f"{name} is stored in another file", "give a file that contains its data")
+            raise UserError(
+                path, f"{name} is stored in another file", "give a file that contains its data"
+            )
         stored = Dataset(path, found)
         if codec is None or [number for number, _ in stored.encoding] != [codec]:
             _check_encoding(path, name, stored)
@@ -210,7 +236,9 @@ def _check_heaps(path: Path, stored: Dataset) -> None:
         for begin, end in zip(borders[::2], borders[1::2], strict=True):
             file.seek(begin)
             content = file.read(max(0, end - begin))
-            if not all(_is_sound_heap(content, heap.start()) for heap in re.finditer(b"GCOL", content)):
+            if not all(
+                _is_sound_heap(content, heap.start()) for heap in re.finditer(b"GCOL", content)
+            ):
                 raise UserError(path, "its global heap is damaged", AGAIN)
 
 
@@ -221,7 +249,8 @@ def _is_sound_heap(content: bytes, at: int) -> bool:
     position = at + 16
     while position <= last:
         index, size = HEAP_OBJECT.unpack_from(content, position)
-        step = size if index == 0 else header + -(-size // 8) * 8  # object 0 is the free space, with its header
+        # object 0 is the free space, with its header
+        step = size if index == 0 else header + -(-size // 8) * 8
         if step < header:
             return False
         position += step
@@ -232,8 +261,12 @@ def _check_encoding(path: Path, name: str, stored: Dataset) -> None:
     numbers = [number for number, _ in stored.encoding]
     refused = [number for number in numbers if number not in (SHUFFLE, FLETCHER32, *COMPRESSIONS)]
     if refused or len(set(numbers)) < len(numbers) or len(set(numbers) & set(COMPRESSIONS)) > 1:
-        names = ", ".join(FILTER_NAMES.get(number, f"filter {number}") for number in refused or numbers)
-        what = f"{name} is compressed with {names}, but only gzip, LZF, Blosc and Zstandard are read"
+        names = ", ".join(
+            FILTER_NAMES.get(number, f"filter {number}") for number in refused or numbers
+        )
+        what = (
+            f"{name} is compressed with {names}, but only gzip, LZF, Blosc and Zstandard are read"
+        )
         raise UserError(path, what, "compress it with gzip: h5repack -f GZIP=4 INPUT OUTPUT")
 
 
@@ -242,11 +275,15 @@ def _check_chunks(path: Path, name: str, stored: Dataset) -> None:
     if stored.chunk_bytes > LARGEST_CHUNK:
         what = f"{name} has chunks of {stored.chunk_bytes >> 20:,} MiB, but at most {LARGEST_CHUNK >> 20} are read"
         smaller = "x".join(map(str, (AT_ONCE, *stored.shape[1:])))
-        raise UserError(path, what, f"make them smaller: h5repack -l {name}:CHUNK={smaller} INPUT OUTPUT")
+        raise UserError(
+            path, what, f"make them smaller: h5repack -l {name}:CHUNK={smaller} INPUT OUTPUT"
+        )
     count, expected = int(stored.id.get_storage_size() > 0), int(stored.size > 0)
     if stored.chunks:
         count = stored.id.get_num_chunks()
-        expected = math.prod(-(-side // step) for side, step in zip(stored.shape, stored.chunks, strict=True))
+        expected = math.prod(
+            -(-side // step) for side, step in zip(stored.shape, stored.chunks, strict=True)
+        )
     if count < expected:
         raise UserError(path, f"{name} is incomplete ({count:,} of {expected:,} chunks)", AGAIN)
 
@@ -256,7 +293,11 @@ def dataset(path: Path, name: str, kinds: str, dimensions: int = 1) -> Dataset:
     found = part(path, name)
     if found.dtype.kind not in kinds or found.ndim != dimensions:
         wanted = {"f": "float", "u": "unsigned integer"}.get(kinds, "integer")
-        raise UserError(path, f"{name} is {found.dtype} of shape {found.shape}, not {dimensions}-D {wanted}", AGAIN)
+        raise UserError(
+            path,
+            f"{name} is {found.dtype} of shape {found.shape}, not {dimensions}-D {wanted}",
+            AGAIN,
+        )
     return found
 
 
@@ -265,7 +306,10 @@ def read_slices(path: Path, *names: str) -> Iterator[list[NDArray[Any]]]:
     blocks = [_read_blocks(path, name) for name in names]
     columns, remaining = [next(block) for block in blocks], len(part(path, names[0]))
     while remaining:
-        columns = [column if len(column) else next(block) for column, block in zip(columns, blocks, strict=True)]
+        columns = [
+            column if len(column) else next(block)
+            for column, block in zip(columns, blocks, strict=True)
+        ]
         count = min(AT_ONCE, *map(len, columns))
         yield [column[:count] for column in columns]
         columns = [column[count:] for column in columns]

@@ -1,7 +1,8 @@
 """Reader of the `.bin` files of N-MNIST and N-Caltech101: 5 bytes an event, without a header.
 
-The bytes hold x, y, and the polarity in one bit before 23 bits of the time in us, big-endian. An entry with y = 240 is
-no event: the times from it on are 8192 us later. Source: gorchard/event-Python, eventvision.py, `read_dataset`.
+The bytes hold x, y, and the polarity in one bit before 23 bits of the time in us, big-endian. An
+entry with y = 240 is no event: the times from it on are 8192 us later. Source:
+gorchard/event-Python, eventvision.py, `read_dataset`.
 """
 
 from collections.abc import Iterator

@@ -13,7 +13,8 @@ INTEGRATOR = "Prophesee"
 INTEGRATORS = "integrator_name", "plugin_integrator_name", "camera_integrator_name"
 
 
-# Formats of cameras by system id (prophesee-ai/openeb, psee_raw_file_header.cpp and device_system_id.h).
+# Formats of cameras by system id (prophesee-ai/openeb, psee_raw_file_header.cpp and
+# device_system_id.h).
 GEN3 = 0x15, 0x17, 0x19, 0x1C, 0x1D, 0x21, 0x22, 0x23, 0x29, 0x97, 0x99, 0xA1, 0xA2
 SYSTEMS: dict[int | None, str] = {
     **dict.fromkeys(GEN3, "EVT2;height=480;width=640"),
@@ -26,8 +27,9 @@ SYSTEMS: dict[int | None, str] = {
 def read_header(path: Path) -> tuple[dict[str, str], int]:
     """Read the header of a `.dat` or `.raw` file.
 
-    Header lines begin with "% "; the data begin after the line "% end" (GenericHeader of prophesee-ai/openeb). Older
-    headers have no such line: there, the data begin at the first line that is not printable text.
+    Header lines begin with "% "; the data begin after the line "% end" (GenericHeader of
+    prophesee-ai/openeb). Older headers have no such line: there, the data begin at the first line
+    that is not printable text.
 
     Returns:
         The fields by lower-case name, and the size of the header in bytes.
@@ -38,7 +40,11 @@ def read_header(path: Path) -> tuple[dict[str, str], int]:
     with path.open("rb") as file:
         head = file.read(LONGEST_HEADER)
     if not head.startswith(b"% "):
-        what = "does not start with a header (lines that start with %)" if head else "the file is empty"
+        what = (
+            "does not start with a header (lines that start with %)"
+            if head
+            else "the file is empty"
+        )
         raise UserError(path, what, "copy it again, or give a Prophesee recording")
     fields: dict[str, str] = {}
     name, offset, end = "", 0, head.find(b"\n% end")
@@ -79,5 +85,7 @@ def number_of(path: Path, begin: int, size: int) -> int:
     """Number of events or words of `size` bytes from byte `begin` of a file to its end."""
     count, rest = divmod(path.stat().st_size - begin, size)
     if rest:
-        raise UserError(path, f"truncated: {rest} bytes after the last complete event or word", "copy it again")
+        raise UserError(
+            path, f"truncated: {rest} bytes after the last complete event or word", "copy it again"
+        )
     return count

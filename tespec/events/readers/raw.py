@@ -1,6 +1,7 @@
 """Prophesee's `.raw`: after the header words in the encoding EVT2, EVT2.1 or EVT3.
 
-Source: Prophesee, "Data Encoding Formats"; prophesee-ai/openeb, hal/cpp/include/metavision/hal/decoders.
+Source: Prophesee, "Data Encoding Formats"; prophesee-ai/openeb,
+hal/cpp/include/metavision/hal/decoders.
 """
 
 import re
@@ -14,18 +15,36 @@ from numpy.typing import NDArray
 from tespec.core.errors import UserError
 from tespec.core.settings import Size
 from tespec.events.readers import Events, Reader, read_rows, resolve_size
-from tespec.events.readers.prophesee import BLOCK, SYSTEMS, number_of, read_header, size_of, system_id
+from tespec.events.readers.prophesee import (
+    BLOCK,
+    SYSTEMS,
+    number_of,
+    read_header,
+    size_of,
+    system_id,
+)
 
 # EVT3: 16-bit words, their kind in the upper four bits.
-EVT3_ADDR_Y, EVT3_ADDR_X, EVT3_BASE_X, EVT3_VECT_12, EVT3_VECT_8, EVT3_TIME_LOW, EVT3_TIME_HIGH = 0, 2, 3, 4, 5, 6, 8
+EVT3_ADDR_Y, EVT3_ADDR_X, EVT3_BASE_X, EVT3_VECT_12, EVT3_VECT_8, EVT3_TIME_LOW, EVT3_TIME_HIGH = (
+    0,
+    2,
+    3,
+    4,
+    5,
+    6,
+    8,
+)
 # EVT2: 32-bit words, their kind in the upper four bits; kinds 0 and 1 are OFF and ON events.
 # EVT2.1: such a word with a 32-bit mask; its bits are the pixels from x on that have an event.
 EVT2_TIME_HIGH = 8
-EVT3_HIGHS, EVT2_HIGHS = 1 << 12, 1 << 28  # range of the high time word, which then wraps around to 0
+# range of the high time word, which then wraps around to 0
+EVT3_HIGHS, EVT2_HIGHS = 1 << 12, 1 << 28
 OFF_SENSOR = 1 << 14  # px, beyond any column
-NAMES = {"2": "EVT2", "2.0": "EVT2", "2.1": "EVT21", "3": "EVT3", "3.0": "EVT3"}  # by the field evt of older headers
+# by the field evt of older headers
+NAMES = {"2": "EVT2", "2.0": "EVT2", "2.1": "EVT21", "3": "EVT3", "3.0": "EVT3"}
 WORDS = {"EVT2": "<u4", "EVT21 little": "<u8", "EVT21 legacy": "<u8", "EVT3": "<u2"}
-SWAPPED = (-1, *range(1, 0x37))  # system ids, -1 for none, with EVT2.1 whose 32-bit halves are swapped ("legacy")
+# system ids, -1 for none, with EVT2.1 whose 32-bit halves are swapped ("legacy")
+SWAPPED = (-1, *range(1, 0x37))
 
 
 def reads(path: Path) -> bool:
@@ -39,10 +58,16 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
     described, evt, number = fields.get("format", ""), fields.get("evt", ""), system_id(fields)
     encoding = (described or NAMES.get(evt, evt) or SYSTEMS.get(number, "")).partition(";")[0]
     if encoding == "EVT21":
-        order = dict(re.findall(r"(\w+)=(\w+)", described)).get("endianness") or fields.get("endianness")
+        order = dict(re.findall(r"(\w+)=(\w+)", described)).get("endianness") or fields.get(
+            "endianness"
+        )
         encoding += f" {order or ('legacy' if number in SWAPPED else 'little')}"
     if encoding not in WORDS:
-        what = f"its header has the unsupported encoding {encoding!r}" if encoding else "its header has no encoding"
+        what = (
+            f"its header has the unsupported encoding {encoding!r}"
+            if encoding
+            else "its header has no encoding"
+        )
         raise UserError(path, what, "give an EVT2, EVT2.1 or EVT3 recording")
     size = resolve_size(path, sensor, size_of(fields), default)
     dtype = np.dtype(WORDS[encoding])
@@ -68,7 +93,8 @@ def _decode_evt3(words, state):  # type: ignore[no-untyped-def]
     for word in words:
         kind, value = word >> 12, int(word & 0xFFF)
         if kind == EVT3_TIME_HIGH:
-            # Only the high word shows a wrap-around: the low word steps back a few us if rows are read out of order.
+            # Only the high word shows a wrap-around: the low word steps back a few us if rows are
+            # read out of order.
             value = _unwrap(value, high, EVT3_HIGHS) if timed else value
             if value != high or not timed:
                 low = 0
@@ -103,7 +129,12 @@ def _decode_evt2(words, state):  # type: ignore[no-untyped-def]
         if kind == EVT2_TIME_HIGH:
             high, timed = _unwrap(value, high, EVT2_HIGHS) if timed else value, 1
         elif kind <= 1 and timed:
-            x[n], y[n], t[n], p[n] = value >> 11 & 0x7FF, value & 0x7FF, (high << 6) + (value >> 22), kind
+            x[n], y[n], t[n], p[n] = (
+                value >> 11 & 0x7FF,
+                value & 0x7FF,
+                (high << 6) + (value >> 22),
+                kind,
+            )
             n += 1
     state[3], state[5] = high, timed
     return x[:n], y[:n], t[:n], p[:n]
@@ -113,15 +144,23 @@ def _to_evt2(words: NDArray[np.uint32], masks: NDArray[np.uint32]) -> NDArray[np
     """Convert EVT2.1 words (N,) with their masks to EVT2 words (M,), one per event and one per word without events."""
     has_events = words >> 28 <= 1
     masks = np.where(has_events, masks, np.uint32(1))
-    index, pixel = np.nonzero(np.unpackbits(masks.view(np.uint8).reshape(-1, 4), axis=1, bitorder="little"))
+    index, pixel = np.nonzero(
+        np.unpackbits(masks.view(np.uint8).reshape(-1, 4), axis=1, bitorder="little")
+    )
     columns = (words >> 11 & 0x7FF)[index] + pixel
-    return (words[index] + (pixel.astype(np.uint32) << 11))[columns < 1 << 11]  # a larger one would change the time
+    # a larger one would change the time
+    return (words[index] + (pixel.astype(np.uint32) << 11))[columns < 1 << 11]
 
 
 @njit(cache=True, nogil=True)
 def _empty_events(count):  # type: ignore[no-untyped-def]
     """Columns x, y, t, p for at most `count` events; memory is only used where they are filled."""
-    return np.empty(count, np.uint16), np.empty(count, np.uint16), np.empty(count, np.int64), np.empty(count, np.uint8)
+    return (
+        np.empty(count, np.uint16),
+        np.empty(count, np.uint16),
+        np.empty(count, np.int64),
+        np.empty(count, np.uint8),
+    )
 
 
 @njit(cache=True, nogil=True)

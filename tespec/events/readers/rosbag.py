@@ -1,6 +1,7 @@
 """ROS 1 bags and folders of ROS 2 bags, read with the package rosbags (`pip install tespec[ros]`).
 
-The messages are decoded here: rosbags would execute code that it generates from the types that a bag describes.
+The messages are decoded here: rosbags would execute code that it generates from the types that a
+bag describes.
 """
 
 import struct
@@ -18,12 +19,22 @@ from tespec.events.readers import Events, Reader, resolve_size
 from tespec.events.readers.arrays import as_events
 
 SUFFIX, METADATA, STORAGE = ".bag", "metadata.yaml", (".db3", ".mcap")
-# uzh-rpg/rpg_dvs_ros, dvs_msgs/msg and prophesee-ai/prophesee_ros_wrapper, prophesee_event_msgs/msg: the same fields
+# uzh-rpg/rpg_dvs_ros, dvs_msgs/msg and prophesee-ai/prophesee_ros_wrapper,
+# prophesee_event_msgs/msg: the same fields
 MESSAGES = ("dvs_msgs/msg/EventArray", "prophesee_event_msgs/msg/EventArray")
 ROS1_EVENT = np.dtype([("x", "<u2"), ("y", "<u2"), ("s", "<u4"), ("ns", "<u4"), ("p", "u1")])
-# ROS 2 aligns each field to its size. So events are 16 bytes apart, with x and y of the first two bytes late.
+# ROS 2 aligns each field to its size. So events are 16 bytes apart, with x and y of the first two
+# bytes late.
 ROS2_EVENT = np.dtype(
-    [("x", "<u2"), ("y", "<u2"), ("gap", "V2"), ("s", "<u4"), ("ns", "<u4"), ("p", "u1"), ("end", "V1")]
+    [
+        ("x", "<u2"),
+        ("y", "<u2"),
+        ("gap", "V2"),
+        ("s", "<u4"),
+        ("ns", "<u4"),
+        ("p", "u1"),
+        ("end", "V1"),
+    ]
 )
 
 
@@ -68,11 +79,20 @@ def _opened(path: Path) -> Iterator[tuple[Any, list[Any]]]:
         raise UserError(path, what, "pip install 'tespec[ros]'") from error
     try:
         with (rosbag2 if path.is_dir() else rosbag1).Reader(path) as bag:
-            connections = [connection for connection in bag.connections if connection.msgtype in MESSAGES]
+            connections = [
+                connection for connection in bag.connections if connection.msgtype in MESSAGES
+            ]
             topics = sorted({connection.topic for connection in connections})
             if not topics:
-                types = ", ".join(sorted({connection.msgtype for connection in bag.connections})) or "no messages"
-                raise UserError(path, f"has no topic of events ({types})", f"give a bag with {' or '.join(MESSAGES)}")
+                types = (
+                    ", ".join(sorted({connection.msgtype for connection in bag.connections}))
+                    or "no messages"
+                )
+                raise UserError(
+                    path,
+                    f"has no topic of events ({types})",
+                    f"give a bag with {' or '.join(MESSAGES)}",
+                )
             if len(topics) > 1:
                 what = f"has events of {len(topics)} topics: {', '.join(topics)}"
                 remedy = f"keep one: rosbags-convert --src {path.name} --dst OUTPUT --include-topic {topics[0]}"
@@ -92,19 +112,23 @@ def decode_message(content: bytes, is_ros2: bool) -> tuple[int, int, NDArray[Any
         is_ros2: Whether it is in ROS 2's.
 
     Returns:
-        Height and width of the sensor in px, 0 if unknown, and the events (N,) with fields x, y, s, ns, p.
+        Height and width of the sensor in px, 0 if unknown, and the events (N,) with fields x, y, s,
+        ns, p.
 
     Raises:
         ValueError: The content is not a message of this type.
     """
-    # A number (of the message, or of the encoding), two words of time, and the frame's name with its length
+    # A number (of the message, or of the encoding), two words of time, and the frame's name with
+    # its length
     begin = 16 + int.from_bytes(content[12:16], "little")
     begin += -begin % 4 if is_ros2 else 0
     height, width, count = struct.unpack_from("<3I", content, begin)
     begin += 12
     end = begin + (max(16 * count - 3, 0) if is_ros2 else 13 * count)
     if not 0 <= len(content) - end < 4 or (is_ros2 and content[:2] != b"\0\1"):
-        raise ValueError(f"a message of {len(content)} bytes is not an EventArray of {count} events")
+        raise ValueError(
+            f"a message of {len(content)} bytes is not an EventArray of {count} events"
+        )
     if not is_ros2:
         return height, width, np.frombuffer(content, ROS1_EVENT, count, begin)
     events = np.frombuffer(content + b"\0", ROS2_EVENT, count, begin - 2).copy()

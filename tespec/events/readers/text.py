@@ -2,8 +2,9 @@
 
 Without a header, only two layouts are read, which cannot be confused:
 
-- t x y p with times in seconds, as `events.txt` of RPG's event-camera data set (rpg.ifi.uzh.ch/davis_data.html) and
-  of E2VID, whose first line is the sensor's width and height (uzh-rpg/rpg_e2vid, utils/event_readers.py).
+- t x y p with times in seconds, as `events.txt` of RPG's event-camera data set
+  (rpg.ifi.uzh.ch/davis_data.html) and of E2VID, whose first line is the sensor's width and height
+  (uzh-rpg/rpg_e2vid, utils/event_readers.py).
 - x,y,p,t with times in us, as Metavision writes them (prophesee-ai/openeb, metavision_file_to_csv).
 """
 
@@ -31,7 +32,11 @@ DAMAGED = (ValueError, LookupError, OverflowError, MemoryError)
 def reads(path: Path) -> bool:
     """Whether a text file has events, judging by its first lines."""
     try:
-        return path.suffix.lower() in SUFFIXES and path.is_file() and bool(open_recording(path, default=(1, 1)))
+        return (
+            path.suffix.lower() in SUFFIXES
+            and path.is_file()
+            and bool(open_recording(path, default=(1, 1)))
+        )
     except (UserError, OSError):
         return False
 
@@ -56,7 +61,9 @@ def open_recording(path: Path, sensor: Size | None = None, default: Size | None 
         try:
             with pd.read_csv(path, skiprows=skipped, chunksize=BLOCK, **options) as tables:
                 for table in tables:
-                    yield as_events(path, *(table[column].to_numpy() for column in columns), unit=unit)
+                    yield as_events(
+                        path, *(table[column].to_numpy() for column in columns), unit=unit
+                    )
         except DAMAGED as error:
             raise UserError(path, f"has a line that is no event ({error})", AGAIN) from error
 
@@ -69,7 +76,8 @@ def _read_preamble(lines: list[str]) -> tuple[list[str], Size | None, int]:
     size = None
     for number, line in enumerate(lines):
         text = line.strip().lstrip("#% ")
-        sides = re.fullmatch(r"%geometry:(\d{1,6}),(\d{1,6})|(\d{1,6}) (\d{1,6})", line.strip())  # Metavision, E2VID
+        # Metavision, E2VID
+        sides = re.fullmatch(r"%geometry:(\d{1,6}),(\d{1,6})|(\d{1,6}) (\d{1,6})", line.strip())
         fields = _split(re.sub(r"@\d+", "", text))
         if sides and size is None:
             width, height = filter(None, sides.groups())
@@ -87,12 +95,14 @@ def _split(line: str) -> list[str]:
     return [field.strip(" \t\"'") for field in line.split("," if "," in line else None)]
 
 
-def _find_layout(path: Path, names: list[str], rows: list[str]) -> tuple[list[int], float | None, dict[str, Any]]:
+def _find_layout(
+    path: Path, names: list[str], rows: list[str]
+) -> tuple[list[int], float | None, dict[str, Any]]:
     """Find the columns of the first lines of events, by the `names` in the header or a published layout.
 
     Returns:
-        The positions of x, y, t and p, the microseconds in one unit of t if its name gives the unit, and arguments of
-        `pandas.read_csv`.
+        The positions of x, y, t and p, the microseconds in one unit of t if its name gives the
+        unit, and arguments of `pandas.read_csv`.
 
     Raises:
         ValueError, UserError: If the lines are no events, or their layout is not certain.
@@ -117,7 +127,10 @@ def _find_layout(path: Path, names: list[str], rows: list[str]) -> tuple[list[in
     if (found := find_columns(order)) is None:
         raise ValueError("its columns have no names")
     columns = [order.index(name) for name in found[0]]
-    if found[1] is None and len({re.fullmatch(r"-?\d+", _split(row)[columns[2]]) is None for row in rows}) == 2:
+    if (
+        found[1] is None
+        and len({re.fullmatch(r"-?\d+", _split(row)[columns[2]]) is None for row in rows}) == 2
+    ):
         raise ValueError("integer and decimal times are mixed")
     if not names:
         x, y, t, _ = as_events(path, *(table[column].to_numpy() for column in columns))
