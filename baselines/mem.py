@@ -263,7 +263,7 @@ class MemTokenizer(EventMethod):
     title = "MEM's tokenizer"
     version = 2
     architectures = ()
-    unused = ("drop_path", "recurrent", "width")
+    unused = ("drop_path", "recurrent", "backbone")
     citation = "Klenk, Bonello, Koestler, Araslanov, Cremers: Masked Event Modeling, WACV 2024"
     summary = (
         "Reconstructs event images from tokens. Not a table row: pre-trained and used by `mem`."

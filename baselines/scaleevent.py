@@ -90,7 +90,7 @@ class ScaleEvent(TeacherMethod):
     @classmethod
     def upstream_settings(cls, settings: Pretraining, name: str) -> Pretraining:
         """Settings of the teacher's pre-training; the teacher has the backbone of the events, as in the original."""
-        return replace(super().upstream_settings(settings, name), width=settings.width)
+        return replace(super().upstream_settings(settings, name), backbone=settings.backbone)
 
     def loss(self, batch: dict[str, Tensor], state: None = None) -> tuple[dict[str, Tensor], None]:
         """Return "loss", the weighted sum of three losses, and "active", the share of active tokens."""

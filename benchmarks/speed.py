@@ -235,7 +235,7 @@ def recurrent(quick: bool, folder: Path) -> Case:
     """Forward and backward pass of a recurrent Swin, stage by stage, against frame by frame."""
     lanes, frames, size = (1, 2, (32, 32)) if quick else (4, 6, (96, 160))
     torch.manual_seed(0)
-    backbone = EventSwin(arch="micro", img_size=size)
+    backbone = EventSwin(backbone="swin_micro", img_size=size)
     histograms = torch.poisson(torch.full((lanes, frames, 2 * BINS, *size), 0.05)).to(torch.uint8)
 
     def step(forward: Callable[[Tensor], Sequence[Tensor]]) -> Tensor:

@@ -8,17 +8,17 @@ from tespec.models.backbone import Backbone
 from tespec.registry import BACKBONES
 
 # blocks per stage, first width
-SIZES = {"convnext-tiny": ((3, 3, 9, 3), 96), "convnext-micro": ((1, 1, 2, 1), 24)}
+SIZES = {"convnext_tiny": ((3, 3, 9, 3), 96), "convnext_micro": ((1, 1, 2, 1), 24)}
 
 
 @BACKBONES.register_module()
 class EventConvNeXt(Backbone):
-    architectures = tuple(SIZES)
+    variants = tuple(SIZES)
     stem = "patches.0.weight"
     channels_last = False  # its stages take (N, C, h, w)
 
     def build(self, drop_path):
-        depths, width = SIZES[self.arch]
+        depths, width = SIZES[self.name]
         self.channels = (width, 2 * width, 4 * width, 8 * width)
         network = ConvNeXt(
             self.in_channels,

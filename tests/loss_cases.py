@@ -22,7 +22,7 @@ from tespec.tasks.segmentation import SegmentationHead, SegmentationModel
 SIZE = (64, 96)
 
 
-def backbone(recurrent=False, channels=None, seed=0, arch="micro"):
+def backbone(recurrent=False, channels=None, seed=0, arch="swin_micro"):
     torch.manual_seed(seed)
     return build_backbone(arch, recurrent, 2, SIZE, channels)
 
@@ -96,11 +96,11 @@ def mem(recurrent=False, unit=16, **changes):
     )
 
 
-def moby(queue=8, arch="micro"):
+def moby(queue=8, arch="swin_micro"):
     return Moby(own("moby", hidden=32, out=16, queue=queue), backbone(channels=1, arch=arch))
 
 
-def ecdp(arch="micro"):
+def ecdp(arch="swin_micro"):
     teacher = Teacher(backbone(channels=1, seed=1), 1, SIZE, global_features=True)
     return Ecdp(own("ecdp", hidden=32, out=16), backbone(arch=arch), teacher)
 

@@ -32,7 +32,7 @@ def record(method: str = "scratch", arch: str = "recurrent", seed: int = 0, miou
             "backbone": "Swin-T/7",
             "pretraining_data": "-",
         },
-        "config": {"label_share": 1.0},
+        "config": {"label_fraction": 1.0},
         "data": "sample",
         "scores": SCORES,
         "metrics": {"miou": miou, "mean_class_acc": None if miou is None else miou + 10},

@@ -62,7 +62,7 @@ def test_an_installed_package_offers_a_method_by_its_entry_point(tiny_world, tmp
         "--method",
         "byol",
         "--profile",
-        "tiny",
+        "smoke",
     ]
     command += ["--data", tiny_world / "1mpx", *PLACES]
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{REPOSITORY}"}
@@ -78,7 +78,7 @@ def test_a_backbone_leads_to_weights_that_load_again(tiny_world, tmp_path, monke
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     guide, (pretrain, finetune) = section("A backbone")
     (again,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    short = ["--data", tiny_world / "ddd17", "--profile", "tiny", *PLACES]
+    short = ["--data", tiny_world / "ddd17", "--profile", "smoke", *PLACES]
     printed, _ = follow(pretrain, tmp_path, *short)
     shutil.copy(
         tmp_path / re.search(r"weights: (.*)", printed)[1], tmp_path / "backbone.safetensors"
@@ -86,7 +86,7 @@ def test_a_backbone_leads_to_weights_that_load_again(tiny_world, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     with forgotten_afterwards():
         exec(again, {})
-    assert capsys.readouterr().out.startswith("convnext-micro [(1, 24, ")
+    assert capsys.readouterr().out.startswith("convnext_micro [(1, 24, ")
     printed, said = follow(finetune, tmp_path, *short)
     assert "61 of 61 tensors of the backbone, format tespec" in said
     assert "ecdp on ddd17 (feedforward, data: sample): miou" in printed
@@ -96,7 +96,7 @@ def test_a_kind_of_task_is_trained_and_scored(tiny_world, tmp_path):
     (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
     _, (command,) = section("A kind of task")
     (tmp_path / "data").symlink_to(tiny_world)
-    printed, _ = follow(command.replace("--profile sample", "--profile tiny"), tmp_path, *PLACES)
+    printed, _ = follow(command.replace("--profile sample", "--profile smoke"), tmp_path, *PLACES)
     assert re.match(r"scratch on cars \(recurrent, data: sample\): mae \d", printed), printed
     (record,), _ = read_records(tmp_path / "results")
     assert record.metrics["mae"] >= 0

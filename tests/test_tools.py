@@ -115,7 +115,7 @@ def rates():
 def test_profile_sample_has_the_learning_rates_that_the_committed_results_choose(rates):
     expected = rates["chosen_rates"]()
     assert set(expected) == set(rates["compared_methods"]())
-    for profile in ("sample", "study", "tiny"):
+    for profile in ("sample", "study", "smoke"):
         assert {
             name: pretraining_settings(name, profile).optimisation.peak_lr for name in expected
         } == expected

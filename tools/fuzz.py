@@ -356,11 +356,17 @@ def read_images(root: Path) -> None:
 
 
 def network_weights() -> dict[str, torch.Tensor]:
-    return EventSwin("micro", recurrent=False, bins=1, img_size=(32, 32)).state_dict()
+    return EventSwin("swin_micro", recurrent=False, bins=1, img_size=(32, 32)).state_dict()
 
 
 def write_backbone(path: Path) -> None:
-    recipe = {"bins": 1, "in_channels": 2, "sensor": [32, 32], "width": "micro", "recurrent": False}
+    recipe = {
+        "bins": 1,
+        "in_channels": 2,
+        "sensor": [32, 32],
+        "backbone": "swin_micro",
+        "recurrent": False,
+    }
     files.write_weights(path, network_weights(), recipe)
 
 
@@ -370,7 +376,7 @@ def read_backbone(path: Path) -> None:
 
 
 def write_network(path: Path) -> None:
-    settings = config.finetuning_settings("gen1", "feedforward", "tiny")
+    settings = config.finetuning_settings("gen1", "feedforward", "smoke")
     network = find_task(settings).network(settings, base.fresh_backbone(settings, (32, 32)))
     recipe = config.as_facts(settings) | {
         load.HISTOGRAMS: asdict(HistogramSpec.of(settings, (32, 32), 50.0))

@@ -84,7 +84,8 @@ class Choices(Changed):
         Parameter(help=f"{PROFILES}, or FILE.yaml (default: sample on sample data, else paper)"),
     ] = None
     backbone: Annotated[
-        str | None, Parameter(help="tiny, micro, resnet50, maxvit-base (default: the method's)")
+        str | None,
+        Parameter(help="swin_tiny, swin_micro, resnet50, maxvit_base (default: the method's)"),
     ] = None
     dry_run: Annotated[
         bool, Parameter(help="print settings, FLOPs, memory and GPU hours; train nothing")
@@ -103,9 +104,9 @@ def network_of(backbone: str | None, method: Any) -> str:
     if backbone is None:
         return method.network
     from tespec.models import EventSwin
-    from tespec.models.backbone import architectures
+    from tespec.models.backbone import backbones
 
-    known = architectures()
+    known = backbones()
     if backbone not in known:
         raise UserError(
             f"--backbone {backbone[:100]}", "unknown backbone", suggest(backbone, known)

@@ -123,7 +123,7 @@ def run(
         needed and not (task and (method or reference)),
         "--method and --task are required (see --list)",
     )
-    few = [] if label_fraction is None else [f"label_share={label_fraction}"]
+    few = [] if label_fraction is None else [f"label_fraction={label_fraction}"]
     changes = [
         change for change in choices.all_changes if not change.startswith("pretraining.")
     ] + few
@@ -336,7 +336,10 @@ def print_settings(
         )
         layers = config.pretraining_layers(name, profile, changes)
     layers.append(
-        ("--backbone" if choices.backbone else f"profile {profile}", {"width": settings.width})
+        (
+            "--backbone" if choices.backbone else f"profile {profile}",
+            {"backbone": settings.backbone},
+        )
     )
     origins = {key: source for source, layer in layers for key in config.flattened(layer)}
     for key, value in config.flattened(config.as_facts(settings)).items():

@@ -54,7 +54,7 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
         f"  tensors  {len(contents.tensors):,} with {values:,} values; {len(converted.tensors)} of the backbone"
     )
     if contents.recipe:
-        shown = ("method", "width", "recurrent", "bins", "sensor", "data", "seed")
+        shown = ("method", "backbone", "recurrent", "bins", "sensor", "data", "seed")
         print(
             "  recipe   "
             + ", ".join(f"{key} {contents.recipe[key]}" for key in shown if key in contents.recipe)
@@ -83,7 +83,7 @@ def show(file: File, /, *, network: NetworkOptions = NetworkOptions()) -> None:
             else ""
         )
         result = f"no: {share}; {match.problems[0]}" if match.problems else f"yes: {share}{random}"
-        print(f"    {f'{contents.arch or FALLBACK}, {name}':24} {result}")
+        print(f"    {f'{contents.backbone or FALLBACK}, {name}':24} {result}")
 
 
 @app.command

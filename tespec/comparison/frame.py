@@ -45,7 +45,7 @@ COLUMNS = [
         "classes",
         "recordings",
     ),
-    *("partial", "title", "group", "width", "pretraining_data", "machine", "revision"),
+    *("partial", "title", "group", "network", "pretraining_data", "machine", "revision"),
     *("written", "name", "command"),
     *("backbone_parameters", "head_parameters", "training_hours", "inference_ms"),
 ]
@@ -121,8 +121,8 @@ def _facts(record: Record, titles: Mapping[str, str]) -> dict[str, Any]:
         "pretraining_data": titles.get(learned, learned)
         if dataset
         else record.facts.get("pretraining_data", ""),
-        "width": str(record.config.get("width", "")),
-        "label_fraction": float(record.config.get("label_share", 1.0)),
+        "network": str(record.config.get("backbone", "")),
+        "label_fraction": float(record.config.get("label_fraction", 1.0)),
         "frozen": bool(record.config.get("freeze", False)),
         "overrides": _settings(record.overrides),
         "pretraining_overrides": _settings((recipe.get("overrides") or {}) | other, "pretraining."),
@@ -179,7 +179,7 @@ def _weights(record: Record) -> str:
 
 def _settings(overrides: Mapping[str, Any], prefix: str = "") -> str:
     """Format changed settings as one line sorted by name, without those that have their own column."""
-    keys = sorted({*overrides} - {"label_share", "freeze", "width"})
+    keys = sorted({*overrides} - {"label_fraction", "freeze", "backbone"})
     return ", ".join(f"{prefix}{key}={overrides[key]}" for key in keys)
 
 

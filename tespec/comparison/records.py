@@ -16,12 +16,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 import tespec
 from tespec.core.errors import UserError
 from tespec.core.files import regular_file, whole_file, write_all
 from tespec.core.paths import REPOSITORY, RESULTS
+from tespec.core.renamed import renamed
 from tespec.metrics import Score
 
 # Incremented by hand when the same choices yield different numbers, as golden tests (tests/golden)
@@ -81,6 +82,11 @@ class Record(BaseModel):
     # see `runs.train`.
     cost: dict[str, float] = {}
     curve: list[dict[str, float]] = []  # mean losses over intervals of steps
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_present_names(cls, fields: Any) -> Any:
+        return renamed(fields) if isinstance(fields, dict) else fields
 
 
 # Choices of the user, which determine the id. Code, machine and library versions are provenance.

@@ -201,7 +201,7 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
             f"--gains {baseline}", "no evaluation of this method", suggest(baseline, known)
         )
     setting = ["task", *(name for name in SETTING if name not in change)]
-    pair = [*setting, "arch", "width", "tta"]
+    pair = [*setting, "arch", "network", "tta"]
     cells_of = dict(list(chosen.groupby([*pair, "method", *change, *versions], sort=False)))
     scores = {key: statistics.scores_by_pretraining(members) for key, members in cells_of.items()}
     # Each is compared with the newest version of the baseline, by its default pre-training if there

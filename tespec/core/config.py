@@ -29,7 +29,7 @@ Settings = Finetuning | Pretraining
 # in records and recipes of pre-trainings: hash of the user's file of another network
 UPSTREAM = "upstream_sha256"
 # settings that --set does not change
-CHOSEN = ("task", "name", "arch", "profile", "width", "deviations")
+CHOSEN = ("task", "name", "arch", "profile", "backbone", "deviations")
 # Settings that name a run or affect its speed instead of its result.
 NAMES = ("task", "name", "arch", "profile", "title", "version", "deviations", "evaluation_lanes")
 # the user's config files by kind ("tasks", "profiles") and name
@@ -154,12 +154,12 @@ def read_profiles(name: str) -> list[Profile]:
 
 def _scale(profile: str, network: str) -> dict[str, Any]:
     """Profile and architecture of a run; `network` is a kind of network or a registered architecture."""
-    return {"profile": profile, "width": _networks(profile).get(network, network)}
+    return {"profile": profile, "backbone": _backbones(profile).get(network, network)}
 
 
-def _networks(profile: str) -> dict[str, str]:
+def _backbones(profile: str) -> dict[str, str]:
     """Architectures of a profile by kind of network."""
-    return {kind: width for each in read_profiles(profile) for kind, width in each.networks.items()}
+    return {kind: name for each in read_profiles(profile) for kind, name in each.backbones.items()}
 
 
 def differences(used: Facts, paper: Facts, unused: Sequence[str] = ()) -> list[str]:
@@ -332,7 +332,7 @@ def finetuning_settings(
     if not (of_repository := repository_task(task)):
         return settings
     # A network that was chosen by name is compared with the one that most methods have.
-    kind = network if network in _networks("paper") else "swin"
+    kind = network if network in _backbones("paper") else "swin"
     paper = {**_paper_cell(of_repository, arch), **_scale("paper", kind)}
     return build(
         Finetuning, facts | {"deviations": differences(as_facts(settings), paper)}, f"task {task}"

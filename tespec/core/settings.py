@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, StrictBool, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from tespec.core import renamed
 from tespec.core.errors import UserError
 
 Facts = Mapping[str, Any]  # settings by name, nested
@@ -75,6 +76,8 @@ def merge(base: Facts, layer: Layer, *, strict: bool = True) -> dict[str, Any]:
 def suggest(key: str, known: Iterable[str]) -> str:
     """Suggest the closest known name for an unknown one, or list the known names."""
     names = list(known)
+    if (new := renamed.SETTINGS.get(key)) in names:
+        return f"it is called {new!r} now"
     close = difflib.get_close_matches(key, names, n=1)
     shown = ", ".join(names[:20]) + ", ..." * (len(names) > 20)
     return f"did you mean {close[0]!r}?" if close else f"choose from {shown or 'none'}"
@@ -151,8 +154,8 @@ Depth = Annotated[int, Field(strict=True, ge=0, le=64)]
 ARCHITECTURES = ("recurrent", "feedforward")
 # Fraction of the lanes that sample random clips, each with a reset state; the others stream
 # recordings and carry state.
-SAMPLING = {"streams": 0.0, "mixed": 0.5, "clips": 1.0}
-Sampling = Literal["streams", "mixed", "clips"]
+SAMPLING = {"stream": 0.0, "mixed": 0.5, "random": 1.0}
+Sampling = Literal["stream", "mixed", "random"]
 Rule = Literal["edges", "rvt"]
 # px of a network's input; no sensor is larger
 Side = Annotated[int, Field(strict=True, ge=1, le=2048)]
@@ -264,7 +267,7 @@ class Profile:
 
     name: str
     base: str = ""  # profile that it extends
-    networks: dict[str, str] = field(default_factory=dict)  # architectures by kind of network
+    backbones: dict[str, str] = field(default_factory=dict)  # architectures by kind of network
     threads: PositiveInt | None = None
     finetuning: dict[str, Any] = field(default_factory=dict)  # of all tasks
     # of single ones, and of tasks based on them
@@ -288,7 +291,7 @@ class OfRecordings:
     drop_path: DropRate = 0.0
     augmentation: Augmentation = Augmentation()
     profile: str = "paper"
-    width: str = ""
+    backbone: str = ""
     deviations: tuple[str, ...] = ()  # in words; in a recipe those that no setting expresses
     sensor_px: str | None = None  # such as "640x480", for recordings that do not store it
 
@@ -299,7 +302,7 @@ class OfRecordings:
             raise UserError("optimisation.warmup_steps", what, f"set it below {steps} as well")
         if self.sampling == "mixed" and self.batch_size < 2:
             what = "'mixed' needs at least two lanes, but batch_size is 1"
-            raise UserError("sampling", what, "increase batch_size, or choose streams or clips")
+            raise UserError("sampling", what, "increase batch_size, or choose stream or random")
 
     @property
     def binning(self) -> Binning:
@@ -344,13 +347,13 @@ class Finetuning(OfRecordings):
     peak_lr_after: dict[str, PositiveFloat] = field(default_factory=dict)
     arch: str = ""
     # fraction of the training labels, spread evenly over each recording
-    label_share: SomeShare = 1.0
+    label_fraction: SomeShare = 1.0
 
     def check(self) -> None:
         super().check()
-        if not self.recurrent and self.sampling != "clips":
+        if not self.recurrent and self.sampling != "random":
             what = f"{self.sampling!r} carries a state, but feed-forward networks have none"
-            raise UserError("sampling", what, "set it to clips")
+            raise UserError("sampling", what, "set it to random")
         if not self.recurrent and self.window_ms is None:
             raise UserError(
                 "window_ms",
@@ -372,7 +375,7 @@ class Finetuning(OfRecordings):
     @property
     def play_lanes(self) -> int:
         """Number of lanes of an evaluation: recordings with their state, or segments of windows."""
-        return self.batch_size if self.sampling == "clips" else self.evaluation_lanes
+        return self.batch_size if self.sampling == "random" else self.evaluation_lanes
 
     @property
     def most_labels(self) -> int:
@@ -405,7 +408,7 @@ class Pretraining(OfRecordings):
     recurrent: Flag = False  # whether the backbone has ConvLSTMs
     window_ms: PositiveFloat = 50.0  # length of a time window
     segments: PositiveInt = 1  # number of windows per chunk
-    sampling: Sampling = "clips"
+    sampling: Sampling = "random"
 
     @property
     def arch(self) -> str:
@@ -448,5 +451,5 @@ class HistogramSpec(Binning):
             downsample=settings.downsample,
             size=size,
             segments=settings.segments if settings.recurrent else 1,
-            reset=settings.sampling == "clips",
+            reset=settings.sampling == "random",
         )

@@ -240,7 +240,7 @@ def van_der_corput_order(count: int) -> NDArray[np.int64]:
     return numbers[np.sort(first)]
 
 
-def with_label_share(
+def with_label_fraction(
     recordings: Sequence[LabelledRecording], share: float
 ) -> list[LabelledRecording]:
     """Keep all events, but only a share of the labels of each recording, at least one if it has any.

@@ -43,7 +43,7 @@ class Backbone(nn.Module, ABC):
     ConvLSTM runs over time.
 
     Args:
-        arch: one of `architectures`; "": the first.
+        backbone: one of `variants`; "": the first.
         recurrent: whether it has ConvLSTMs; the state of a feed-forward network is always None.
         bins: time bins per segment; a histogram has 2 * bins channels.
         img_size: (H, W) in px of the padded input, multiples of 32.
@@ -52,7 +52,7 @@ class Backbone(nn.Module, ABC):
             network without `DropPath` refuses a rate above 0.
     """
 
-    architectures: ClassVar[Sequence[str]] = ()  # names of its variants
+    variants: ClassVar[Sequence[str]] = ()  # names of its variants
     stem: ClassVar[str] = ""  # name of the weight that is applied to the input's channels
     position_tables: ClassVar[Sequence[str]] = ()  # substrings of the names of position parameters
     # whether the stages take maps (N, h, w, C), else (N, C, h, w)
@@ -65,7 +65,7 @@ class Backbone(nn.Module, ABC):
 
     def __init__(
         self,
-        arch: str = "",
+        backbone: str = "",
         recurrent: bool = True,
         bins: int = 10,
         img_size: Size = (256, 320),
@@ -73,10 +73,10 @@ class Backbone(nn.Module, ABC):
         drop_path: float = 0.0,
     ) -> None:
         super().__init__()
-        arch = arch or self.architectures[0]
-        if arch not in self.architectures:
+        name = backbone or self.variants[0]
+        if name not in self.variants:
             raise UserError(
-                "arch", f"unknown value {arch!r}", f"choose from {', '.join(self.architectures)}"
+                "backbone", f"unknown value {name!r}", f"choose from {', '.join(self.variants)}"
             )
         if any(side % STRIDE or side <= 0 for side in img_size):
             raise UserError(
@@ -84,7 +84,7 @@ class Backbone(nn.Module, ABC):
                 f"sides of {tuple(img_size)} are not multiples of {STRIDE}",
                 "pad the input",
             )
-        self.arch, self.recurrent, self.bins = arch, recurrent, bins
+        self.name, self.recurrent, self.bins = name, recurrent, bins
         self.img_size = (int(img_size[0]), int(img_size[1]))
         self.in_channels = in_channels or 2 * bins
         self.build(drop_path)
@@ -92,12 +92,12 @@ class Backbone(nn.Module, ABC):
         replace_modules(self, TimmDropPath, lambda drop: DropPath(drop.drop_prob))
         if drop_path and not any(isinstance(module, DropPath) for module in self.modules()):
             raise UserError(
-                "drop_path", f"{arch} has no stochastic depth (timm's DropPath)", "set it to 0"
+                "drop_path", f"{name} has no stochastic depth (timm's DropPath)", "set it to 0"
             )
 
     @abstractmethod
     def build(self, drop_path: float) -> None:
-        """Build the stem and the stages for `arch`, `in_channels`, `img_size` and `drop_path`; set `channels`."""
+        """Build the stem and the stages for `name`, `in_channels`, `img_size` and `drop_path`; set `channels`."""
 
     @abstractmethod
     def embed_patches(self, frames: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ def lstm_cell(sums: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def build_backbone(
-    arch: str,
+    backbone: str,
     recurrent: bool,
     bins: int,
     img_size: Size,
@@ -213,20 +213,22 @@ def build_backbone(
     drop_path: float = 0.0,
 ) -> Backbone:
     """Build a randomly initialised backbone by the name of its architecture; arguments as in `Backbone`."""
-    known = architectures()
-    if arch not in known:
-        raise UserError("arch", f"unknown value {arch!r}", f"choose from {', '.join(known)}")
-    return known[arch](arch, recurrent, bins, img_size, in_channels, drop_path)
+    known = backbones()
+    if backbone not in known:
+        raise UserError(
+            "backbone", f"unknown value {backbone!r}", f"choose from {', '.join(known)}"
+        )
+    return known[backbone](backbone, recurrent, bins, img_size, in_channels, drop_path)
 
 
-def architectures() -> dict[str, type[Backbone]]:
+def backbones() -> dict[str, type[Backbone]]:
     """Registered backbones by the names of their architectures, in alphabetical order."""
     found: dict[str, type[Backbone]] = {}
     for kind in BACKBONES.module_dict.values():
-        for name in kind.architectures:
+        for name in kind.variants:
             if found.setdefault(name, kind) is not kind:
-                what = f"{name!r} is also an architecture of {found[name].__name__}"
-                raise UserError(f"{kind.__name__}.architectures", what, "choose another name")
+                what = f"{name!r} is also a variant of {found[name].__name__}"
+                raise UserError(f"{kind.__name__}.variants", what, "choose another name")
     return dict(sorted(found.items()))
 
 
@@ -270,7 +272,7 @@ def execute(
 def resized(backbone: Backbone, img_size: Size) -> Backbone:
     """Copy `backbone` for another input size (H, W) in px, in the same mode and on the same device."""
     copy = build_backbone(
-        backbone.arch, backbone.recurrent, backbone.bins, img_size, backbone.in_channels
+        backbone.name, backbone.recurrent, backbone.bins, img_size, backbone.in_channels
     )
     copy.load_state_dict(copy.resize(backbone.state_dict(), backbone.img_size))
     copy.recipe = backbone.recipe

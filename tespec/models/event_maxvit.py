@@ -14,9 +14,9 @@ LAYER_SCALE, EPS = 1e-5, 1e-5  # uzh-rpg/RVT, config/model/maxvit_yolox/default.
 # tokens; larger partitions are halved along both sides, as RVT does for 1Mpx
 LARGEST_PARTITION = 100
 # Width of the first stage, and of an attention head.
-ARCHITECTURES = {
-    "maxvit-base": (64, 32),  # RVT-B
-    "maxvit-micro": (24, 8),  # for CPUs
+VARIANTS = {
+    "maxvit_base": (64, 32),  # RVT-B
+    "maxvit_micro": (24, 8),  # for CPUs
 }
 
 
@@ -56,11 +56,11 @@ class EventMaxViT(Backbone):
     convolutions, has 12,784,768 of them.
     """
 
-    architectures = tuple(ARCHITECTURES)
+    variants = tuple(VARIANTS)
     stem = "stages.0.reduce.weight"
 
     def build(self, drop_path: float) -> None:
-        width, head = ARCHITECTURES[self.arch]
+        width, head = VARIANTS[self.name]
         self.channels = (width, 2 * width, 4 * width, 8 * width)
         widths = (self.in_channels, *self.channels)
         rows, columns = (side // STRIDE for side in self.img_size)

@@ -10,9 +10,9 @@ from tespec.models.layers import compute_dtype
 from tespec.registry import BACKBONES
 
 # Block type, blocks per stage, and width of the first stage before expansion.
-ARCHITECTURES: dict[str, tuple[Any, tuple[int, ...], int]] = {
+VARIANTS: dict[str, tuple[Any, tuple[int, ...], int]] = {
     "resnet50": (Bottleneck, (3, 4, 6, 3), 64),
-    "resnet-micro": (BasicBlock, (1, 1, 1, 1), 24),  # for CPUs
+    "resnet_micro": (BasicBlock, (1, 1, 1, 1), 24),  # for CPUs
 }
 
 
@@ -20,12 +20,12 @@ ARCHITECTURES: dict[str, tuple[Any, tuple[int, ...], int]] = {
 class EventResNet(Backbone):
     """timm's ResNet on all bins as channels. Batch normalisation averages over the lanes and segments of a step."""
 
-    architectures = tuple(ARCHITECTURES)
+    variants = tuple(VARIANTS)
     stem = "resnet.conv1.weight"
     channels_last = False
 
     def build(self, drop_path: float) -> None:
-        block, layers, width = ARCHITECTURES[self.arch]
+        block, layers, width = VARIANTS[self.name]
         widths = tuple(width << stage for stage in range(4))
         self.resnet = ResNet(
             block, layers, 0, self.in_channels, channels=widths, drop_path_rate=drop_path

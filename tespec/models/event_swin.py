@@ -17,9 +17,9 @@ from tespec.registry import BACKBONES
 PATCH = 4  # px
 WINDOW = 7  # tokens
 # Width of the first stage, and blocks and attention heads per stage.
-ARCHITECTURES = {
-    "tiny": (96, (2, 2, 6, 2), (3, 6, 12, 24)),  # Swin-T
-    "micro": (24, (2, 2, 2, 2), (1, 2, 4, 8)),  # for CPUs
+VARIANTS = {
+    "swin_tiny": (96, (2, 2, 6, 2), (3, 6, 12, 24)),  # Swin-T
+    "swin_micro": (24, (2, 2, 2, 2), (1, 2, 4, 8)),  # for CPUs
 }
 TABLE = re.compile(r"swin\.layers\.([0-3])\..*relative_position_bias_table")
 
@@ -32,12 +32,12 @@ class EventSwin(Backbone):
     network built for another size computes another function with the same parameters.
     """
 
-    architectures = tuple(ARCHITECTURES)
+    variants = tuple(VARIANTS)
     stem = "swin.patch_embed.proj.weight"
     position_tables = ("relative_position_bias_table",)
 
     def build(self, drop_path: float) -> None:
-        width, depths, heads = ARCHITECTURES[self.arch]
+        width, depths, heads = VARIANTS[self.name]
         self.channels = (width, 2 * width, 4 * width, 8 * width)
         self.swin = SwinTransformer(
             img_size=self.img_size,

@@ -46,7 +46,7 @@ class Cells:
     )
     tasks: Names | None = None
     seeds: Seeds | None = None
-    label_share: Annotated[tuple[SomeShare, ...], Some] = (1.0,)
+    label_fraction: Annotated[tuple[SomeShare, ...], Some] = (1.0,)
     backbone: str = ""
     set: tuple[str, ...] = ()
 
@@ -210,11 +210,11 @@ def _upstream(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def up_to_date(records: Iterable[Record]) -> list[Record]:
     """Select the records of the methods' current versions that were made with the user's files as they are now."""
-    from tespec.models.backbone import architectures
+    from tespec.models.backbone import backbones
     from tespec.tasks import import_tasks
 
     import_tasks()
-    found, networks = [], architectures()
+    found, known = [], backbones()
     for record in records:
         settings, method = config.flattened(record.config), METHODS.module_dict.get(record.method)
         used = [
@@ -225,7 +225,7 @@ def up_to_date(records: Iterable[Record]) -> list[Record]:
         types = [str(value) for key, value in settings.items() if key.rpartition(".")[2] == "type"]
         parts = [registry.module_dict.get(name) for registry in (METHODS, MODELS) for name in types]
         parts = [part for part in parts if part and part.__module__.startswith(PLUGIN)]
-        kinds = {each for each in (*used, *parts, networks.get(settings.get("width", ""))) if each}
+        kinds = {each for each in (*used, *parts, known.get(settings.get("backbone", ""))) if each}
         plugin = plugin_sha256(
             kinds, config.own_files(tasks=settings.get("task", ""), profiles=record.profile)
         )
@@ -297,7 +297,7 @@ def expand(plan: Plan, seeds: Sequence[int] = ()) -> list[Job]:
 def _all_jobs(plan: Plan, seeds: Sequence[int]) -> Iterator[Job]:
     for cells in plan.cells:
         tasks, of = cells.tasks or config.names("tasks"), seeds or cells.seeds or plan.seeds
-        few = [() if share == 1 else (f"label_share={share}",) for share in cells.label_share]
+        few = [() if share == 1 else (f"label_fraction={share}",) for share in cells.label_fraction]
         for share, method, task, arch, seed in product(
             few, cells.methods, tasks, cells.architectures, of
         ):

@@ -56,9 +56,9 @@ class _Data:
             raise UserError(
                 "recurrent", f"{self.unordered} have no order in time", "set it to false"
             )
-        if settings.recurrent and settings.sampling == "clips" and settings.segments == 1:
+        if settings.recurrent and settings.sampling == "random" and settings.segments == 1:
             what = "clips of one window have no state to carry, so memory is not trained"
-            raise UserError("recurrent", what, "set sampling to streams, or segments to 2 or more")
+            raise UserError("recurrent", what, "set sampling to stream, or segments to 2 or more")
 
 
 class EventData(_Data):

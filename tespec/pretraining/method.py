@@ -126,10 +126,10 @@ class PretrainMethod(Method, nn.Module):
         """Build a randomly initialised backbone for `data`; a method that masks patches requires a Swin."""
         size, bins = padded_size(*data.size), settings.bins
         backbone = build_backbone(
-            settings.width, settings.recurrent, bins, size, data.channels, settings.drop_path
+            settings.backbone, settings.recurrent, bins, size, data.channels, settings.drop_path
         )
         if cls.masks_patches and not isinstance(backbone, EventSwin):
-            what = f"{settings.width} has no patches to mask"
+            what = f"{settings.backbone} has no patches to mask"
             raise UserError(
                 f"objective {settings.objective['type']}", what, "choose a Swin with --backbone"
             )
@@ -267,7 +267,7 @@ class PairMethod(PretrainMethod):
     def from_settings(cls, own: Any, settings: Pretraining, data: PretrainData) -> Self:
         """Build the method with two randomly initialised backbones, for events and for images."""
         images = build_backbone(
-            settings.width, False, settings.bins, padded_size(*data.size), in_channels=1
+            settings.backbone, False, settings.bins, padded_size(*data.size), in_channels=1
         )
         return cls(own, cls.new_backbone(settings, data), images)
 

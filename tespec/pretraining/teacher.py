@@ -138,7 +138,7 @@ class TeacherMethod(PairMethod):
             return Teacher(cls._timm(name, size), 3, size, cls.global_features)
         first = cls.upstream_settings(settings, name)
         channels = first.objective["channels"]
-        backbone = build_backbone(first.width, False, first.bins, size, channels)
+        backbone = build_backbone(first.backbone, False, first.bins, size, channels)
         return Teacher(backbone, channels, size, cls.global_features)
 
     @classmethod

@@ -129,7 +129,7 @@ class Tespec(EventMethod):
         downsample=cfg.Downsample("auto", "nearest", 640),
         # "We sequentially sample the same event stream in consecutive training steps" (paper, Sec.
         # 4.1); its appendix names RVT's loading, where half of the lanes play random clips: mixed.
-        sampling="streams",
+        sampling="stream",
         optimisation=cfg.Optimisation(
             optimizer="Adam",
             peak_lr=2.0e-4,

@@ -24,7 +24,7 @@ from tespec.registry import DATASETS
 from tespec.sample import facts, make_world, world_folder
 
 SAMPLE = "sample"
-UNASKED = (None, "sample", "tiny")  # profiles under which a run without data uses the sample world
+UNASKED = (None, "sample", "smoke")  # profiles under which a run without data uses the sample world
 ANSWER = f"give --data FOLDER, or --data {SAMPLE} for the synthetic sample world"
 
 

@@ -63,7 +63,7 @@ class CellSpec:
     def recipe(self) -> Pretraining:
         """Settings of that pre-training."""
         return pretraining_settings(
-            self.name, self.settings.profile, self.pretraining_changes, self.settings.width
+            self.name, self.settings.profile, self.pretraining_changes, self.settings.backbone
         )
 
     def require_start(self, *, planned: bool = False) -> None:

@@ -108,7 +108,7 @@ def identity_of(settings: Pretraining) -> tuple[dict[str, Any], dict[str, str]]:
     changed = changed_settings(settings, find_method(settings.name).network)
     method = pretrain_method(settings)
     if unused := [key for key in changed if key.partition(".")[0] in method.unused]:
-        where = "--backbone" if unused[0] == "width" else unused[0]
+        where = "--backbone" if unused[0] == "backbone" else unused[0]
         raise UserError(
             where, f"has no effect on the pre-training of {method.title}", "leave it unchanged"
         )

@@ -167,7 +167,7 @@ def run_or_load(
         record = records.new_record(
             run.choices,
             facts=run.method.facts()
-            | ({"backbone": run.settings.width} if "width" in run.overrides else {}),
+            | ({"backbone": run.settings.backbone} if "backbone" in run.overrides else {}),
             variant=setup.variant,
             config=run.config,
             data=run.data,

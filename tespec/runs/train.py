@@ -107,7 +107,7 @@ def require_trainable(
     if setup.recompute:
         with torch.device("meta"):
             execute(
-                build_backbone(settings.width, settings.recurrent, settings.bins, SIZE),
+                build_backbone(settings.backbone, settings.recurrent, settings.bins, SIZE),
                 recompute=True,
             )
 
@@ -127,7 +127,7 @@ def train(run: Run, model: nn.Module, batches: MicroBatches) -> Trained:
     if getattr(part, "has_no_continuation", False):
         what = f"no recording or labelled part has two chunks of {part.segments} windows in a row"
         say(
-            f"{what}, so training carries no state; set fewer segments (more for sparse labels), or sampling: clips"
+            f"{what}, so training carries no state; set fewer segments (more for sparse labels), or sampling: random"
         )
     tracker = _open_tracker(setup.track, run) if setup.track and is_first() else None
     curve = CurveHook(max(1, settings.steps // POINTS_ON_CURVE), tracker)

@@ -25,7 +25,7 @@ from tespec.datasets.recording import (
     LabelledRecording,
     event_corrections,
     require_one_size,
-    with_label_share,
+    with_label_fraction,
 )
 from tespec.datasets.sources import pack_missing
 from tespec.metrics import Score
@@ -180,7 +180,7 @@ class Task(ABC):
     @property
     def learned(self) -> list[LabelledRecording]:
         """Training recordings with the share of their labels that is used."""
-        return with_label_share(self.train, self.settings.label_share)
+        return with_label_fraction(self.train, self.settings.label_fraction)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -272,7 +272,7 @@ class Task(ABC):
         """Describe the training data, the scored data and the evaluation protocol."""
         settings, train, state = self.settings, named(self.train), ""
         described = self.dataset.describe()
-        if settings.label_share != 1:
+        if settings.label_fraction != 1:
             learned, every = (
                 sum(len(each.labelled) for each in group) for group in (self.learned, self.train)
             )
@@ -365,7 +365,7 @@ def require_finite(*predictions: Tensor) -> None:
 def fresh_backbone(settings: Finetuning, size: tuple[int, int]) -> Backbone:
     """Build the backbone named by the settings, randomly initialised, for histograms of `size` (H, W) in px."""
     return build_backbone(
-        settings.width,
+        settings.backbone,
         settings.recurrent,
         settings.bins,
         padded_size(*size),

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, regular_file, sha256_of, whole_file
+from tespec.core.renamed import renamed
 from tespec.core.settings import Flag, HistogramSpec, Side, build
 
 RECIPE_KEY = "tespec"
@@ -32,7 +33,7 @@ Channels = Annotated[int, Field(strict=True, ge=1, le=1024)]  # beyond any real 
 class Architecture:
     """Fields of a recipe that describe the network of its tensors and its input; others are not validated."""
 
-    width: str | None = None
+    backbone: str | None = None
     recurrent: Flag | None = None
     bins: Channels | None = None
     sensor: tuple[Side, Side] | None = None
@@ -181,6 +182,7 @@ def _open_safetensors(path: Path, with_tensors: bool) -> tuple[dict[str, Tensor]
         ) from error
     if not isinstance(recipe, dict):
         raise UserError(path, "its recipe is not a mapping", "write the file again")
+    recipe = renamed(recipe)
     named = {
         field.name: recipe[field.name] for field in fields(Architecture) if field.name in recipe
     }

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tespec.core.errors import UserError
-from tespec.models.backbone import architectures
+from tespec.models.backbone import backbones
 
 Rename = tuple[str, str]  # pattern of a full tensor name, and its replacement
 
@@ -142,8 +142,8 @@ def convert(
     if "kind" in recipe:
         what = f"holds a fine-tuned network with a {str(recipe['kind'])[:40]} head"
         raise UserError(where, what, "give the backbone.safetensors of a pre-training")
-    if "width" in recipe:
-        converted, kind = Converted(OWN, dict(tensors)), architectures().get(recipe["width"])
+    if "backbone" in recipe:
+        converted, kind = Converted(OWN, dict(tensors)), backbones().get(recipe["backbone"])
         stem = kind.stem if kind and recipe.get("in_channels") in IMAGES else None
     else:
         tensors, found = recognise(tensors)

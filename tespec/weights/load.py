@@ -19,7 +19,7 @@ from tespec.weights.files import problem_of, read_recipe, read_tensors, write_we
 from tespec.weights.formats import FORMATS, IMAGENET, Converted, convert, recognise
 
 LSTMS = "lstms."
-FALLBACK = "tiny"  # architecture that files of unknown width are compared with
+FALLBACK = "swin_tiny"  # architecture that files of unknown width are compared with
 DEFAULT_BINS = 10
 PREFIX = "timm:"
 # Fields that the recipe of a fine-tuned network has in addition to its settings: its
@@ -135,9 +135,11 @@ def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
     converted = convert(tensors, backbone.in_channels, where=path, recipe=recipe)
     matched = match_state(converted, backbone, recipe)
     trained = (
-        f"written for arch {recipe['width']!r}" if "width" in recipe else converted.format.title
+        f"written for backbone {recipe['backbone']!r}"
+        if "backbone" in recipe
+        else converted.format.title
     )
-    remedy = f"the file is {trained}; give weights of arch {backbone.arch!r}, recurrent={backbone.recurrent}"
+    remedy = f"the file is {trained}; give weights of backbone {backbone.name!r}, recurrent={backbone.recurrent}"
     matched.require_complete(path, remedy)
     backbone.load_state_dict(backbone.state_dict() | matched.tensors)
     loaded = len(matched.tensors), matched.total, matched.adapted, matched.unused
@@ -149,13 +151,13 @@ def load_backbone(backbone: Backbone, path: Path) -> WeightsReport:
 def read_backbone(path: Path) -> Backbone:
     """Build and load the backbone of a file with a recipe, in evaluation mode; raise `UserError` if that fails."""
     recipe = read_recipe(path)
-    if "width" not in recipe:
+    if "backbone" not in recipe:
         raise UserError(path, "holds no recipe", "convert it with `tespec weights convert`")
     if missing := [name for name in ("sensor", "recurrent", "bins") if name not in recipe]:
         raise UserError(path, f"its recipe lacks {missing[0]}", "write the file again")
     size = padded_size(*recipe["sensor"])
     backbone = build_backbone(
-        recipe["width"], recipe["recurrent"], recipe["bins"], size, recipe.get("in_channels")
+        recipe["backbone"], recipe["recurrent"], recipe["bins"], size, recipe.get("in_channels")
     )
     load_backbone(backbone, path)
     return backbone.eval()
@@ -205,7 +207,7 @@ class Contents(NamedTuple):
     tensors: dict[str, Tensor]
     recipe: dict[str, Any]
     converted: Converted
-    arch: str | None  # recognised by its widths, None if unknown
+    backbone: str | None  # recognised by its widths, None if unknown
     settings: dict[str, Any]  # settings of the network that `rewrite` writes, for a recipe
     # with the network of this architecture, "recurrent" and "feed-forward"
     matches: dict[str, MatchedState]
@@ -222,7 +224,7 @@ def inspect(path: Path, bins: int | None = None, sensor: tuple[int, int] | None 
         2 * bins if bins else recipe.get("in_channels") or 2 * recipe.get("bins", DEFAULT_BINS)
     )
     converted = convert(tensors, channels, where=path, recipe=recipe)
-    arch = recipe.get("width") or _arch_of(converted.tensors)
+    backbone = recipe.get("backbone") or _name_of(converted.tensors)
     sensor = sensor or recipe.get("sensor") or converted.format.sensor or IMAGENET
     recurrent = converted.format.has_lstms
     if recurrent is None:
@@ -231,35 +233,35 @@ def inspect(path: Path, bins: int | None = None, sensor: tuple[int, int] | None 
         )
     matches = {
         name: match_state(
-            converted, _empty(arch or FALLBACK, has_lstms, channels, padded_size(*sensor)), recipe
+            converted, _empty(backbone or FALLBACK, has_lstms, channels, padded_size(*sensor)), recipe
         )
         for name, has_lstms in (("recurrent", True), ("feed-forward", False))
     }
-    settings = {"width": arch, "sensor": list(sensor), "recurrent": recurrent}
+    settings = {"backbone": backbone, "sensor": list(sensor), "recurrent": recurrent}
     settings |= {"bins": bins or recipe.get("bins", DEFAULT_BINS), "in_channels": channels}
-    return Contents(path, sha256_of(path), tensors, recipe, converted, arch, settings, matches)
+    return Contents(path, sha256_of(path), tensors, recipe, converted, backbone, settings, matches)
 
 
-def _arch_of(tensors: Mapping[str, Tensor]) -> str | None:
+def _name_of(tensors: Mapping[str, Tensor]) -> str | None:
     """Architecture whose first convolution has the same number of outputs; None if there is none."""
     for kind in BACKBONES.module_dict.values():
-        for arch in kind.architectures if kind.stem in tensors else ():
-            if _empty(arch, False).state_dict()[kind.stem].shape[0] == tensors[kind.stem].shape[0]:
-                return str(arch)
+        for name in kind.variants if kind.stem in tensors else ():
+            if _empty(name, False).state_dict()[kind.stem].shape[0] == tensors[kind.stem].shape[0]:
+                return str(name)
     return None
 
 
 def _empty(
-    arch: str, recurrent: bool, channels: int = 2 * DEFAULT_BINS, size: tuple[int, int] = IMAGENET
+    name: str, recurrent: bool, channels: int = 2 * DEFAULT_BINS, size: tuple[int, int] = IMAGENET
 ) -> Backbone:
     with torch.device("meta"):  # initialisation draws no numbers
-        return build_backbone(arch, recurrent, DEFAULT_BINS, size, channels)
+        return build_backbone(name, recurrent, DEFAULT_BINS, size, channels)
 
 
 def rewrite(contents: Contents) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return all tensors under this harness's names, and a recipe from which `tespec.load` builds the network."""
     path, recipe, found = contents.path, contents.recipe, contents.converted.format
-    if contents.arch is None:
+    if contents.backbone is None:
         raise UserError(
             path,
             "the width of its first layer matches no architecture here",
@@ -267,7 +269,7 @@ def rewrite(contents: Contents) -> tuple[dict[str, Tensor], dict[str, Any]]:
         )
     matched = contents.matches["recurrent" if contents.settings["recurrent"] else "feed-forward"]
     matched.require_complete(
-        path, f"the file is {found.title}; {contents.arch} needs all its tensors"
+        path, f"the file is {found.title}; {contents.backbone} needs all its tensors"
     )
     source = {"file": path.name, "format": found.name, "sha256": contents.sha256}
     given = {"bins": contents.settings["bins"], "size": contents.settings["sensor"]}

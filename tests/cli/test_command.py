@@ -134,7 +134,7 @@ def test_a_task_and_a_profile_of_ones_own_are_files(tmp_path, monkeypatch, call)
     refused = (2, "", "error: /nowhere: no such file or folder; check the path\n")
     circular = (2, "", "error: base: quick: is based on itself; choose another base\n")
     assert call(*command, tmp_path) == circular
-    profile.write_text("base: tiny\nfinetuning: {optimisation: {steps: 33}}\n")
+    profile.write_text("base: smoke\nfinetuning: {optimisation: {steps: 33}}\n")
     assert call(*command, "/nowhere") == refused
     out = call("run", "--describe", task, "--profile", profile)[1]
     assert out.startswith("mine, recurrent, profile quick\n")

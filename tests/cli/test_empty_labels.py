@@ -112,7 +112,7 @@ def test_labels_without_content_are_refused(
     folder = tmp_path / "work"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    what = ["--method", "scratch", "--task", task, "--profile", "tiny", "--device", "cpu"]
+    what = ["--method", "scratch", "--task", task, "--profile", "smoke", "--device", "cpu"]
     folders = ["--results", "results", "--runs", "runs", "--data", root]
     code, out, err = call("run", *what, *folders, *more.split())
     assert (code, out) == (2, "")

@@ -17,7 +17,7 @@ PLACES = {
 }
 FILES = {"docs": REPOSITORY / "docs", "davis": REPOSITORY / "tests" / "data" / "davis.aedat4"}
 RECIPE = {
-    "width": "tiny",
+    "backbone": "swin_tiny",
     "recurrent": True,
     "bins": 10,
     "sensor": [64, 96],
@@ -50,10 +50,10 @@ MISTAKES = [
     ),
     (
         "run --method tespec --task ddd17 --backbone microo",
-        "unknown backbone; did you mean 'micro'",
+        "unknown backbone; did you mean 'swin_micro'",
     ),
     (
-        "run --method tespec --task ddd17 --backbone resnet-micro",
+        "run --method tespec --task ddd17 --backbone resnet_micro",
         "has no patches that TESPEC could mask",
     ),
     (
@@ -61,13 +61,13 @@ MISTAKES = [
         "--set pretraining.batch_size=3: this run has no pre-train",
     ),
     (CELL + "--checkpoint x.pth", "--method scratch: takes no --checkpoint"),
-    ("run --method tespec --task ddd17 --checkpoint {weights}", "written for arch 'tiny'"),
+    ("run --method tespec --task ddd17 --checkpoint {weights}", "written for backbone 'swin_tiny'"),
     (
         "run --method scratch --task mvsec --probe",
         "--probe --task mvsec: probes support only segmentation",
     ),
     (
-        "run --method cpc --task ddd17 --backbone tiny --checkpoint {weights}",
+        "run --method cpc --task ddd17 --backbone swin_tiny --checkpoint {weights}",
         "was pre-trained with tespec, not with cpc;",
     ),
     (
@@ -75,7 +75,7 @@ MISTAKES = [
         "batch_size: 4 does not divide evenly among 1 processes with 3 gradient acc",
     ),
     (
-        CELL + "--backbone resnet-micro --recompute",
+        CELL + "--backbone resnet_micro --recompute",
         "--recompute: the backbone's batch normalisation",
     ),
     (
@@ -191,7 +191,9 @@ def test_mistakes_are_answered_in_one_line(
 ):
     weights = tmp_path / "cache" / "weights.safetensors"
     if "{weights}" in arguments:
-        write_weights(weights, EventSwin(arch="tiny", img_size=(64, 96)).state_dict(), RECIPE)
+        write_weights(
+            weights, EventSwin(backbone="swin_tiny", img_size=(64, 96)).state_dict(), RECIPE
+        )
     words = arguments.format(world=tiny_world, weights=weights, **FILES).split()
     code, out, err = call(*words, *([] if "--results" in words else PLACES.get(words[0], ())))
     assert (code, out) == (2, "")

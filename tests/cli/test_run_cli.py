@@ -36,9 +36,9 @@ def test_lists_and_describes(call, tmp_path):
     for words, settings in {
         "ddd17 --profile study --set batch_size=3":
             ["batch_size: 3 # --set", "rule: edges # default", "head.channels: 48 # profile sample, task ddd17",
-             "labels_per_chunk: 2 # profile sample", "sensor_px: null # default", "width: micro # profile study"],
+             "labels_per_chunk: 2 # profile sample", "sensor_px: null # default", "backbone: swin_micro # profile study"],
         f"ddd17 --label-fraction 0.05 --backbone resnet50 --data {tmp_path}":
-            ["label_share: 0.05 # --set", "width: resnet50 # --backbone", "batch_size: 4 # profile sample",
+            ["label_fraction: 0.05 # --set", "backbone: resnet50 # --backbone", "batch_size: 4 # profile sample",
              "splits.test: [b] # dataset.json"],
         "tespec --profile sample --set objective.mask.ratio=0.3":
             ["objective.mask.ratio: 0.3 # --set", "objective.mask.unit: 16 # profile sample, method tespec",
@@ -81,19 +81,19 @@ def test_a_backbone_by_name_is_pretrained_and_fine_tuned_and_named_in_the_tables
         "--data",
         tiny_world / "ddd17",
         "--profile",
-        "tiny",
+        "smoke",
     ]
-    code, out, err = call("run", *what, "--backbone", "resnet-micro", *places)
+    code, out, err = call("run", *what, "--backbone", "resnet_micro", *places)
     assert code == 0, err
     assert out.startswith("cpc on ddd17 (recurrent, data: sample): miou ")
     assert "moving: " in out
     records = {record.kind: record for record in read_records(tmp_path / "results")[0]}
     assert set(records) == {"pretraining", "evaluation"}
     for record in records.values():
-        assert record.overrides == {"width": "resnet-micro"}
-        assert record.config["width"] == record.facts["backbone"] == "resnet-micro"
+        assert record.overrides == {"backbone": "resnet_micro"}
+        assert record.config["backbone"] == record.facts["backbone"] == "resnet_micro"
     rows = to_frame(records.values())
-    assert set(rows["backbone"]) == {"resnet-micro"}
+    assert set(rows["backbone"]) == {"resnet_micro"}
     assert set(rows["overrides"]) == set(rows["pretraining_overrides"]) == {""}
 
 
@@ -111,12 +111,12 @@ def test_a_frozen_backbone_stays_as_it_was_and_the_head_is_trained(
         tiny_world / "ddd17",
     ]
     code, _, err = call(
-        "run", *what, "--profile", "tiny", "--backbone", "resnet-micro", "--freeze", *places
+        "run", *what, "--profile", "smoke", "--backbone", "resnet_micro", "--freeze", *places
     )
     assert code == 0, err
     (record,), _ = read_records(tmp_path / "results")
     assert (record.overrides, record.config["freeze"]) == (
-        {"width": "resnet-micro", "freeze": True},
+        {"backbone": "resnet_micro", "freeze": True},
         True,
     )
     network = load_trained(tmp_path / "runs" / record.name / "model.safetensors")
@@ -136,12 +136,12 @@ def test_a_frozen_backbone_stays_as_it_was_and_the_head_is_trained(
 def test_a_backbone_whose_features_are_not_finite_is_not_probed(call, tiny_world, tmp_path, places):
     path, state = (
         tmp_path / "backbone.safetensors",
-        EventSwin("micro", recurrent=False, img_size=(64, 96)).state_dict(),
+        EventSwin("swin_micro", recurrent=False, img_size=(64, 96)).state_dict(),
     )
     # finite, but no sum of products with counts is
     state["swin.patch_embed.proj.weight"].fill_(3e38)
     write_weights(
-        path, state, {"width": "micro", "recurrent": False, "bins": 10, "sensor": [64, 96]}
+        path, state, {"backbone": "swin_micro", "recurrent": False, "bins": 10, "sensor": [64, 96]}
     )
     what = [
         "--method",
@@ -154,7 +154,7 @@ def test_a_backbone_whose_features_are_not_finite_is_not_probed(call, tiny_world
         tiny_world / "ddd17",
     ]
     code, out, err = call(
-        "run", *what, "--profile", "tiny", "--checkpoint", path, "--probe", *places
+        "run", *what, "--profile", "smoke", "--checkpoint", path, "--probe", *places
     )
     assert (code, out) == (2, "")
     assert err.splitlines()[-1] == (
@@ -170,7 +170,7 @@ def test_a_backbone_whose_features_are_not_finite_is_not_probed(call, tiny_world
 def test_a_recording_of_the_data_is_drawn_with_its_labels_by_name_and_by_path_with_data(
     call, tiny_world, tmp_path, places
 ):
-    data, profile = ["--data", tiny_world / "ddd17"], ["--profile", "tiny", *FEW]
+    data, profile = ["--data", tiny_world / "ddd17"], ["--profile", "smoke", *FEW]
     code, _, err = call("run", "--method", "scratch", "--task", "ddd17", *data, *profile, *places)
     assert code == 0, err
     (path,) = tmp_path.glob("runs/*/model.safetensors")

@@ -11,7 +11,7 @@ from tespec.models import EventResNet, EventSwin
 from tespec.weights.files import read_weights, write_weights
 
 RECIPE = {
-    "width": "micro",
+    "backbone": "swin_micro",
     "recurrent": True,
     "bins": 10,
     "sensor": [90, 150],
@@ -23,15 +23,15 @@ RECIPE = {
 @pytest.fixture
 def own(tmp_path):
     path = tmp_path / "own.safetensors"
-    write_weights(path, EventSwin("micro", img_size=(96, 160)).state_dict(), RECIPE)
+    write_weights(path, EventSwin("swin_micro", img_size=(96, 160)).state_dict(), RECIPE)
     return path
 
 
 def test_inspect_shows_the_format_the_parts_and_which_networks_it_fills(own, tmp_path, call):
     code, out, err = call("weights", "inspect", own)
     assert (code, err) == (0, "")
-    for part in ("lstms.3                     2 tensors", "micro, recurrent         yes: 125 of 125 tensors\n",
-                 sha256_of(own), "method tespec", "micro, feed-forward      yes: 117 of 117 tensors\n"):  # fmt: skip
+    for part in ("lstms.3                     2 tensors", "swin_micro, recurrent    yes: 125 of 125 tensors\n",
+                 sha256_of(own), "method tespec", "swin_micro, feed-forward yes: 117 of 117 tensors\n"):  # fmt: skip
         assert part in out
     half, gone, tensors = (
         tmp_path / "half.safetensors",
@@ -52,7 +52,11 @@ def test_to_timm_and_back(own, tmp_path, call):
     assert (code, "not written, as timm has no ConvLSTMs: 8 tensors" in out) == (0, True)
     assert call("weights", "convert", plain, back, "--sensor", "150x90")[0] == 0
     tensors, recipe = read_weights(back)
-    assert (recipe["recurrent"], recipe["sensor"], recipe["width"]) == (False, [90, 150], "micro")
+    assert (recipe["recurrent"], recipe["sensor"], recipe["backbone"]) == (
+        False,
+        [90, 150],
+        "swin_micro",
+    )
     assert recipe["source"] == {
         "file": plain.name,
         "format": "swin-timm",
@@ -93,4 +97,4 @@ def test_nothing_is_overwritten_unasked(own, tmp_path, call):
         )
     assert taken.read_text() == "mine"
     assert call("weights", "convert", own, taken, "--overwrite")[0] == 0
-    assert tespec.load(taken).arch == "micro"
+    assert tespec.load(taken).name == "swin_micro"

@@ -72,11 +72,11 @@ def test_a_wheel_does_in_another_folder_what_a_checkout_does(tiny_world, tmp_pat
         "--device",
         "cpu",
     ]
-    assert tespec("run", "--method", "scratch", "--profile", "tiny", *what).startswith(
+    assert tespec("run", "--method", "scratch", "--profile", "smoke", *what).startswith(
         "scratch on ddd17"
     )
     (record,), _ = read_records(elsewhere / "results")
-    assert record.command.startswith("tespec run --method scratch --profile tiny")
+    assert record.command.startswith("tespec run --method scratch --profile smoke")
     assert "62.774" in tespec(
         "tables", "--only", "segmentation", "--results", elsewhere / "results"
     )

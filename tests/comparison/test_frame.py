@@ -23,7 +23,10 @@ def test_grouping_the_committed_records_by_cell_never_mixes():
 def test_each_column_of_a_cell_tells_records_apart(column):
     recipe = {"dataset": "1mpx", "seed": 0, "overrides": {}}
     changes = {
-        "label_fraction": {"config": {"label_share": 0.05}, "overrides": {"label_share": 0.05}},
+        "label_fraction": {
+            "config": {"label_fraction": 0.05},
+            "overrides": {"label_fraction": 0.05},
+        },
         "frozen": {"config": {"freeze": True}, "overrides": {"freeze": True}},
         "overrides": {"overrides": {"optimisation.steps": 10}},
         "pretraining_overrides": {
@@ -74,7 +77,7 @@ def test_of_several_results_of_a_seed_the_newest_counts(recipe):
 
 def test_converted_weights_are_told_apart_by_their_hash():
     """Their recipe says only what the network is, and names the file."""
-    recipe = {"source": {"format": "tespec-release"}, "width": "tiny", "recurrent": True}
+    recipe = {"source": {"format": "tespec-release"}, "backbone": "swin_tiny", "recurrent": True}
     made = [record(weights={"sha256": name * 64, "recipe": recipe}) for name in "ab"]
     assert to_frame(made)["weights"].unique().tolist() == ["a" * 12, "b" * 12]
 

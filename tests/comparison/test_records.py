@@ -31,7 +31,7 @@ def test_what_was_not_chosen_changes_no_identity():
     first = record()
     other = record(
         environment={"revision": "f" * 40},
-        config={"label_share": 1.0, "new": 1},
+        config={"label_fraction": 1.0, "new": 1},
         variant="masking: 25%",
     )
     assert (first.name, first.id) == (other.name, other.id)
@@ -110,14 +110,14 @@ def test_a_record_that_was_computed_again_counts_instead_of_the_archived_one(tmp
 
 def test_what_differs_from_similar_records_is_told_nearest_first(tmp_path):
     near, far = (
-        record(profile="tiny"),
+        record(profile="smoke"),
         record(profile="paper", overrides={"optimisation.steps": 10}),
     )
     for each in (far, near, record("tespec"), record(arch="feedforward"), record(seed=1)):
         write_record(each, tmp_path)
     chosen = record().model_dump(include=set(CHOICES))
     assert records.similar_records(tmp_path, chosen) == [near, far]
-    assert records.differing(near, chosen) == {"profile": ("tiny", "sample")}
+    assert records.differing(near, chosen) == {"profile": ("smoke", "sample")}
     assert records.differing(far, chosen)["--set optimisation.steps"] == (10, None)
 
 

@@ -53,8 +53,8 @@ def test_the_table_of_the_page_is_made_of_the_records(
             made.setdefault(each.facts["title"], []).append(each)
     wanted = []
     main = frame[frame.main & (frame.kind == "evaluation") & (frame.variant == "")]
-    for (title, width), scores in main.groupby(["title", "width"]):
-        row = [title + {"micro": "", "resnet-micro": " (ResNet)"}[width]]
+    for (title, network), scores in main.groupby(["title", "network"]):
+        row = [title + {"swin_micro": "", "resnet_micro": " (ResNet)"}[network]]
         for arch in ("feedforward", "recurrent"):
             values, has_gain = scores.value[scores.arch == arch], (title, arch) in gains.index
             row.append(
@@ -99,11 +99,13 @@ def test_the_text_of_the_page_says_what_the_records_say(
     prior = frame.value[frame.main & (frame.kind == "reference")].item()
     scores = frame[frame.main & (frame.kind == "evaluation") & (frame.variant == "")]
     assert f"scores {prior:.2f}, about half of each other score" in TEXT
-    assert scores.groupby(["title", "width", "arch"]).value.mean().min() > 1.8 * prior
+    assert scores.groupby(["title", "network", "arch"]).value.mean().min() > 1.8 * prior
     assert f"{sum(each.time['total'] for each in records) / 3600:.0f} hours in all" in TEXT
     again = read_yaml(STUDY / "manifest.yaml")["repeated"]
     of_scratch = scores[
-        (scores.method == "scratch") & (scores.width == "micro") & (scores.arch == "feedforward")
+        (scores.method == "scratch")
+        & (scores.network == "swin_micro")
+        & (scores.arch == "feedforward")
     ]
     (first,) = of_scratch.value[of_scratch.seed == 0]
     assert again["same processor"] == round(first, 2)

@@ -73,7 +73,7 @@ def test_every_published_number_is_in_the_table_and_its_csv(sample, name, tmp_pa
     own = [
         label
         for label in table.cells.index
-        if label[0] != "Other publications" and label[2] != "resnet-micro"
+        if label[0] != "Other publications" and label[2] != "resnet_micro"
     ]
     assert [label[1] for label in own if label[1] in methods] == methods
 
@@ -155,11 +155,11 @@ def test_errors_are_best_where_they_are_lowest_and_one_row_is_not_the_best():
 @pytest.mark.parametrize(
     ("changes", "where", "label"),
     [
-        ({"profile": "tiny"}, {}, "measured (sample, tiny)"),
+        ({"profile": "smoke"}, {}, "measured (sample, smoke)"),
         ({"data": "ddd17", "data_fingerprint": "f" * 12}, {}, "measured (ddd17, sample)"),
         ({"split": "val"}, {"split": "*"}, "measured (sample, sample, val split)"),
         (
-            {"config": {"label_share": 0.05}},
+            {"config": {"label_fraction": 0.05}},
             {"label_fraction": "*"},
             "measured (sample, sample, 5 % of labels)",
         ),
@@ -266,7 +266,7 @@ def test_a_row_says_if_its_measured_pretraining_saw_other_data(measured, label):
 
 
 def test_few_labels_and_frozen_backbones_stand_beside_the_published_numbers():
-    few, frozen = {"label_share": 0.01}, {"freeze": True}
+    few, frozen = {"label_fraction": 0.01}, {"freeze": True}
     made = [
         record("mine", miou=30.0),
         record("mine", miou=10.0, config=few, overrides=few),

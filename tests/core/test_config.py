@@ -18,14 +18,14 @@ def test_every_profile_resolves_every_task_and_recipe():
     for profile in names("profiles"):
         for task in names("tasks"):
             recurrent, alone = (finetuning_settings(task, arch, profile) for arch in ARCHITECTURES)
-            # Recurrent networks train on streams and clips, others on single windows.
+            # Recurrent networks train on stream, others on single windows.
             assert recurrent.sampling == "mixed"
             assert (
                 0
                 < round(SAMPLING[recurrent.sampling] * recurrent.batch_size)
                 < recurrent.batch_size
             )
-            assert (alone.sampling, alone.segments) == ("clips", 1)
+            assert (alone.sampling, alone.segments) == ("random", 1)
         for recipe in pretrained_methods():
             # raises if they do not fit the method
             own_settings(pretraining_settings(recipe, profile).objective)
@@ -43,11 +43,11 @@ def test_the_data_wins_over_the_config_and_the_user_over_both():
 
 def test_what_a_user_changed_is_what_differs_from_the_defaults():
     of_data = {"protocol": {"rows": 64}}
-    given = ["optimisation.steps=70", "batch_size=4", "label_share=0.5"]
+    given = ["optimisation.steps=70", "batch_size=4", "label_fraction=0.5"]
     settings = finetuning_settings("ddd17", "recurrent", "sample", given, of_data)
     assert changed_settings(settings, "swin", of_data) == {
         "optimisation.steps": 70,
-        "label_share": 0.5,
+        "label_fraction": 0.5,
     }
     usual = pretraining_settings("tespec", "sample", ["objective.mask.ratio=0.5"])
     assert changed_settings(usual, "swin") == {}
@@ -87,7 +87,7 @@ WRONG = [
         "window_ms=null",
         r"window_ms: is null, but windows of feed-forward networks need a length; set it in ms",
     ),
-    ("sampling=streams", "'streams' carries a state, but feed-forward networks have none"),
+    ("sampling=stream", "'stream' carries a state, but feed-forward networks have none"),
     ("optimisation.step=7", "unknown setting 'step'; did you mean 'steps'"),
     ("batch_size=many", "batch_size: 'many' is not allowed; it should be a valid integer"),
     ("batch_size=1", "sampling: 'mixed' needs at least two lanes, but batch_size is 1"),
@@ -117,7 +117,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("change", "message"), WRONG)
 def test_wrong_changes_are_named(change, message):
-    arch = "feedforward" if change in ("sampling=streams", "window_ms=null") else "recurrent"
+    arch = "feedforward" if change in ("sampling=stream", "window_ms=null") else "recurrent"
     with pytest.raises(UserError, match=message):
         finetuning_settings("ddd17", arch, "sample", [change])
 
@@ -130,7 +130,7 @@ def test_an_unknown_architecture_is_named():
 
 
 def test_a_mapping_of_another_type_is_replaced_whole():
-    base = {"decoder": {"type": "A", "width": 3}, "mask": {"unit": 32, "ratio": 0.5}}
+    base = {"decoder": {"type": "A", "backbone": 3}, "mask": {"unit": 32, "ratio": 0.5}}
     changes = {"decoder": {"type": "B"}, "mask": {"unit": 16}}
     assert merge(base, ("x", changes)) == {
         "decoder": {"type": "B"},
@@ -164,7 +164,7 @@ def test_of_a_profile_the_task_wins_and_then_the_architecture(own):
     # overrides the base profile's value for an architecture
     assert (recurrent.batch_size, alone.batch_size) == (6, 6)
     base = finetuning_settings("ddd17", "recurrent", "sample")
-    assert (recurrent.width, recurrent.segments) == (base.width, base.segments)
+    assert (recurrent.backbone, recurrent.segments) == (base.backbone, base.segments)
     ours, theirs = (set(settings.deviations) for settings in (recurrent, base))
     assert ours - theirs == {
         "batch_size: 6 instead of 16",
@@ -294,10 +294,10 @@ def test_of_a_profile_a_task_of_ones_own_inherits_only_what_applies_to_it(own, t
 
 def test_deviations_follow_from_the_settings_that_are_used(own):
     assert finetuning_settings("ddd17", "recurrent", "paper").deviations == ()
-    changes = ["label_share=0.1", "splits.train=[a, b]", "evaluation_lanes=2", "title=Other"]
+    changes = ["label_fraction=0.1", "splits.train=[a, b]", "evaluation_lanes=2", "title=Other"]
     changed = finetuning_settings("ddd17", "recurrent", "paper", changes)
     assert set(changed.deviations) == {
-        "label_share: 0.1 instead of 1",
+        "label_fraction: 0.1 instead of 1",
         'splits.train: ["a", "b"] instead of null',
     }
     long = finetuning_settings(
@@ -310,12 +310,14 @@ def test_deviations_follow_from_the_settings_that_are_used(own):
 
 
 def test_deviations_name_a_network_that_is_not_the_papers():
-    micro = "width: micro instead of tiny"
+    micro = "backbone: swin_micro instead of swin_tiny"
     assert micro in finetuning_settings("ddd17", "recurrent", "sample").deviations
-    assert micro in finetuning_settings("ddd17", "recurrent", "paper", network="micro").deviations
-    assert micro in pretraining_settings("tespec", "paper", network="micro").deviations
     assert (
-        "width: resnet-micro instead of resnet50"
+        micro in finetuning_settings("ddd17", "recurrent", "paper", network="swin_micro").deviations
+    )
+    assert micro in pretraining_settings("tespec", "paper", network="swin_micro").deviations
+    assert (
+        "backbone: resnet_micro instead of resnet50"
         in pretraining_settings("ecdp", "sample").deviations
     )
 
@@ -323,9 +325,9 @@ def test_deviations_name_a_network_that_is_not_the_papers():
 def test_a_task_with_one_architecture_ignores_what_a_profile_sets_for_the_other(own, tmp_path):
     text = (config.CONFIGS / "tasks" / "ddd17.yaml").read_text()
     own(text.split("  feedforward:")[0], "tasks")
-    assert finetuning_settings("own", "recurrent", "tiny").segments == 3
+    assert finetuning_settings("own", "recurrent", "smoke").segments == 3
     with pytest.raises(UserError, match="no architecture 'feedforward'"):
-        finetuning_settings("own", "feedforward", "tiny")
+        finetuning_settings("own", "feedforward", "smoke")
 
 
 def test_deviations_of_a_pretraining_are_the_method_s_in_words_and_the_settings_that_differ(own):

@@ -53,7 +53,7 @@ def settings():
     import_tasks()
     with forgotten_afterwards():
         import_files([PROGRAM])
-        yield config.finetuning_settings("drives", "recurrent", "tiny")
+        yield config.finetuning_settings("drives", "recurrent", "smoke")
 
 
 def test_it_is_checked_and_looked_at(drives, tmp_path):
@@ -137,7 +137,7 @@ def test_the_guides_commands_lead_to_a_table(drives, tmp_path):
         if script.endswith("run.py"):
             more += ["--runs", "runs", "--device", "cpu"]
         command = command.replace("/data/drives", str(drives)).replace(
-            "--profile sample", "--profile tiny"
+            "--profile sample", "--profile smoke"
         )
         follow(command, tmp_path, *more)
     assert "drives" in (tmp_path / "results" / "tables" / "task_drives.md").read_text()

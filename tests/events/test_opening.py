@@ -53,7 +53,7 @@ def listed(*folders):
 
 
 def play(world, out):
-    network = tespec.models.EventSwin(arch="micro", img_size=(64, 96)).eval()
+    network = tespec.models.EventSwin(backbone="swin_micro", img_size=(64, 96)).eval()
     network.recipe = {"histograms": asdict(SPEC)}
     path = world / "1mpx" / "train" / "moorea_2019-02-19_000_td_500000_8500000_td.dat"
     assert next(tespec.stream(path, network))

@@ -264,14 +264,14 @@ def features(arch: str, recurrent: bool, world: Path, folder: Path) -> Values:
 FEATURES: dict[str, Case] = {
     f"{arch}, {'recurrent' if recurrent else 'feedforward'}": partial(features, arch, recurrent)
     for arch, recurrent in (
-        ("micro", True),
-        ("micro", False),
-        ("tiny", True),
-        ("tiny", False),
-        ("maxvit-base", True),
-        ("maxvit-micro", False),
+        ("swin_micro", True),
+        ("swin_micro", False),
+        ("swin_tiny", True),
+        ("swin_tiny", False),
+        ("maxvit_base", True),
+        ("maxvit_micro", False),
         ("resnet50", False),
-        ("resnet-micro", True),
+        ("resnet_micro", True),
     )
 }
 
@@ -455,7 +455,7 @@ def lanes(world: Path, folder: Path) -> Values:
     lengths, found = (40, 7, 33, 12, 90, 3, 25, 61, 18), {}
     labels = tuple(np.arange(2, length, 3) for length in lengths)
     for name, share, ends in (
-        ("streams", 0.0, None),
+        ("stream", 0.0, None),
         ("mixed", 0.5, None),
         ("labels", 1.0, labels),
     ):

@@ -108,7 +108,7 @@ def test_files_that_are_not_whole_are_refused(tiny_world, tmp_path):
         write_weights(other, changed, said)
         with pytest.raises(UserError, match=message):
             tespec.load(other)
-    write_weights(other, {"weight": torch.zeros(1)}, {"width": "micro"})
+    write_weights(other, {"weight": torch.zeros(1)}, {"backbone": "swin_micro"})
     with pytest.raises(UserError, match="contains no network with a task head"):
         load_trained(other)
 
@@ -116,9 +116,9 @@ def test_files_that_are_not_whole_are_refused(tiny_world, tmp_path):
 def write_backbone(folder, settings, size, changes):
     """Save a backbone with random weights as a pre-training does; `changes` of its histograms, None: without them."""
     torch.manual_seed(0)
-    backbone = build_backbone("micro", True, 10, padded_size(*size))
+    backbone = build_backbone("swin_micro", True, 10, padded_size(*size))
     facts = as_facts(settings) | {
-        "width": "micro",
+        "backbone": "swin_micro",
         "recurrent": True,
         "in_channels": 20,
         "sensor": list(size),
@@ -132,7 +132,7 @@ def write_backbone(folder, settings, size, changes):
 @pytest.mark.parametrize("changes", [[], HALVED])
 @torch.no_grad()
 def test_features_are_those_of_the_trainings_batches(tiny_world, tmp_path, changes):
-    settings = pretraining_settings("tespec", "tiny", changes)
+    settings = pretraining_settings("tespec", "smoke", changes)
     task = open_pretraining(settings, tiny_world / "1mpx")
     assert task.size == ((32, 48) if changes else (64, 96))
     path = write_backbone(tmp_path, settings, task.size, {})
@@ -151,7 +151,7 @@ def test_features_are_those_of_the_trainings_batches(tiny_world, tmp_path, chang
 @pytest.mark.parametrize("name", ["ddd17", "gen1", "mvsec", "backbone"])
 def test_a_network_is_built_again_for_the_recordings_sensor(tiny_world, tmp_path, name):
     if name == "backbone":
-        settings = pretraining_settings("tespec", "tiny", ["downsample.to_width=346"])
+        settings = pretraining_settings("tespec", "smoke", ["downsample.to_width=346"])
         path = write_backbone(tmp_path, settings, (64, 96), {})
     else:
         path = written(tiny_world, tmp_path, name)[0]
@@ -219,16 +219,16 @@ def test_mistakes_are_told_before_anything_is_computed(tiny_world, tmp_path):
             ):
                 call("any.safetensors", height=height, width=width)
     for changes, recording, options, message in MISTAKES:
-        path = write_backbone(tmp_path, pretraining_settings("tespec", "tiny"), (64, 96), changes)
+        path = write_backbone(tmp_path, pretraining_settings("tespec", "smoke"), (64, 96), changes)
         with pytest.raises(UserError, match=message):
             tespec.stream(tiny_world / recording if recording else RECORDING, path, **options)
     with pytest.raises(UserError, match=r"network: does not say how events become histograms"):
-        tespec.stream(RECORDING, build_backbone("micro", True, 10, (64, 96)))
+        tespec.stream(RECORDING, build_backbone("swin_micro", True, 10, (64, 96)))
 
 
 def test_a_recording_shorter_than_a_window_is_one_window(tmp_path):
     path = write_backbone(
-        tmp_path, pretraining_settings("tespec", "tiny"), (64, 96), {"window_ms": 1000.0}
+        tmp_path, pretraining_settings("tespec", "smoke"), (64, 96), {"window_ms": 1000.0}
     )
     network = tespec.load(path)
     opened = find(str(RECORDING), histograms_of(network.recipe, path), None, None)

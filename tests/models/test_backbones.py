@@ -15,11 +15,11 @@ from tespec.registry import BACKBONES
 
 SIZE = (64, 96)
 STRIDES = (4, 8, 16, 32)
-NAMES = ("micro", "resnet-micro", "maxvit-micro")
+NAMES = ("swin_micro", "resnet_micro", "maxvit_micro")
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
-def backbone(arch="micro", recurrent=True):
+def backbone(arch="swin_micro", recurrent=True):
     torch.manual_seed(0)
     return build_backbone(arch, recurrent, 10, SIZE).eval()
 
@@ -81,7 +81,7 @@ def test_gradients_reach_every_parameter_and_the_state_is_float32_under_autocast
 class Plain(EventSwin):
     """Backbone that ignores the rate of stochastic depth."""
 
-    architectures = ("micro",)
+    variants = ("swin_micro",)
 
     def build(self, drop_path):
         super().build(0.0)
@@ -90,14 +90,14 @@ class Plain(EventSwin):
 REFUSED = [
     (
         lambda: build_backbone("vgg", True, 10, SIZE),
-        "arch: unknown value 'vgg'; choose from maxvit-base, maxvit-m",
+        "backbone: unknown value 'vgg'; choose from maxvit_base, maxvit_m",
     ),
     (lambda: EventSwin("huge"), "unknown value 'huge'"),
     *(
         (lambda kind=kind: kind(img_size=(60, 96)), "multiples of 32")
         for kind in (EventResNet, EventMaxViT)
     ),
-    (lambda: Plain(drop_path=0.1), "drop_path: micro has no stochastic depth"),
+    (lambda: Plain(drop_path=0.1), "drop_path: swin_micro has no stochastic depth"),
 ]
 
 
@@ -110,9 +110,9 @@ def test_unknown_names_sizes_and_stochastic_depth_that_is_ignored_are_refused(ma
 def test_two_backbones_of_one_name_are_refused(monkeypatch):
     monkeypatch.setitem(BACKBONES.module_dict, "Plain", Plain)
     with pytest.raises(
-        UserError, match=r"Plain\.architectures: 'micro' is also an architecture of EventSwin"
+        UserError, match=r"Plain\.variants: 'swin_micro' is also a variant of EventSwin"
     ):
-        build_backbone("tiny", True, 10, SIZE)
+        build_backbone("swin_tiny", True, 10, SIZE)
 
 
 def test_reset_zeroes_the_lanes_that_start_and_detach_cuts_every_part():
@@ -168,7 +168,7 @@ def test_partitions_of_maxvit_are_rvts():
         ((384, 640), (6, 10)),
         ((224, 352), (7, 11)),
     ):  # Gen1, 1Mpx, DDD17
-        stages = EventMaxViT("maxvit-micro", img_size=size).stages
+        stages = EventMaxViT("maxvit_micro", img_size=size).stages
         assert {each.partition_size for stage in stages for each in (stage.window, stage.grid)} == {
             partition
         }
@@ -177,7 +177,7 @@ def test_partitions_of_maxvit_are_rvts():
 
 
 def test_windows_of_swin_follow_the_true_padded_size():
-    model = EventSwin("tiny", recurrent=True, img_size=(224, 352))
+    model = EventSwin("swin_tiny", recurrent=True, img_size=(224, 352))
     shifted = [stage.blocks[1] for stage in model.swin.layers]
     assert [block.shift_size for block in shifted] == [(3, 3), (3, 3), (3, 3), (0, 3)]
     assert {block.window_size for block in shifted} == {(7, 7)}
@@ -219,7 +219,7 @@ def test_position_tables_are_resized_as_timm_does_it_also_for_windows_that_are_n
 def test_feed_forward_features_of_swin_are_those_of_timm():
     import timm  # after tespec: see tespec.core.compat
 
-    model = backbone("tiny", recurrent=False)
+    model = backbone("swin_tiny", recurrent=False)
     reference = timm.create_model(
         "swin_tiny_patch4_window7_224",
         features_only=True,

@@ -19,7 +19,7 @@ SIZE = (64, 96)
 COMPILED = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
-def gradients(name="micro", recurrent=True, drop_path=0.0, **execution):
+def gradients(name="swin_micro", recurrent=True, drop_path=0.0, **execution):
     torch.manual_seed(0)
     backbone = build_backbone(name, recurrent, 2, SIZE, drop_path=drop_path)
     execute(backbone, **execution)
@@ -30,7 +30,7 @@ def gradients(name="micro", recurrent=True, drop_path=0.0, **execution):
 
 @pytest.mark.parametrize("drop_path", [0.0, 0.5])
 @pytest.mark.parametrize(
-    ("name", "recurrent"), [("micro", True), ("micro", False), ("maxvit-micro", True)]
+    ("name", "recurrent"), [("swin_micro", True), ("swin_micro", False), ("maxvit_micro", True)]
 )
 def test_computed_again_to_the_bit(name, recurrent, drop_path):
     kept, again = (
@@ -42,21 +42,22 @@ def test_computed_again_to_the_bit(name, recurrent, drop_path):
 @pytest.mark.parametrize(
     ("name", "way"),
     [
-        ("micro", "fast"),
-        ("resnet-micro", "fast"),
-        pytest.param("micro", "compiled", marks=COMPILED),
+        ("swin_micro", "fast"),
+        ("resnet_micro", "fast"),
+        pytest.param("swin_micro", "compiled", marks=COMPILED),
     ],
 )
 def test_other_ways_differ_by_rounding(name, way):
     plain, other = (
-        gradients(name, recurrent=name == "micro", **execution) for execution in ({}, {way: True})
+        gradients(name, recurrent=name == "swin_micro", **execution)
+        for execution in ({}, {way: True})
     )
     torch.testing.assert_close(other, plain, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("fast", [False, True])
 def test_a_fast_run_has_fused_attention_and_channels_last(fast):
-    backbone = build_backbone("micro", False, 2, SIZE)
+    backbone = build_backbone("swin_micro", False, 2, SIZE)
     execute(backbone, fast=fast)
     assert backbone.get_submodule("swin.layers.0.blocks.0.attn").fused_attn == fast
     weight = backbone.get_submodule("swin.patch_embed.proj").weight
@@ -64,7 +65,7 @@ def test_a_fast_run_has_fused_attention_and_channels_last(fast):
 
 
 def test_batch_normalisation_is_not_computed_again():
-    network = build_backbone("resnet-micro", False, 2, SIZE)
+    network = build_backbone("resnet_micro", False, 2, SIZE)
     with pytest.raises(
         UserError,
         match="--recompute: the backbone's batch normalisation would see every batch twice",
@@ -74,7 +75,7 @@ def test_batch_normalisation_is_not_computed_again():
 
 # Number of residual branches that can be dropped in each architecture; rates rise linearly over the
 # blocks.
-BRANCHES = {"micro": 2 * 8 - 2, "resnet-micro": 4 - 1, "maxvit-micro": 2 * 8 - 2}
+BRANCHES = {"swin_micro": 2 * 8 - 2, "resnet_micro": 4 - 1, "maxvit_micro": 2 * 8 - 2}
 FRAMES = torch.randint(0, 4, (4, 1, 4, *SIZE), generator=torch.Generator().manual_seed(1))
 
 
@@ -109,7 +110,7 @@ def test_rates_rise_block_by_block_and_nothing_is_dropped_outside_of_training(ar
 
 
 def test_a_teacher_drops_nothing():
-    teacher = momentum_copy(backbone("micro", 0.9).train())
+    teacher = momentum_copy(backbone("swin_micro", 0.9).train())
     assert torch.equal(*[teacher(FRAMES)[0][-1] for _ in range(2)])
 
 
@@ -122,7 +123,7 @@ def test_a_batch_in_turns_drops_what_the_whole_batch_drops():
     for parts in (1, 2):
         settings_of_loss = own("imagenet", mixup=0.0, cutmix=0.0)
         model = Imagenet(
-            settings_of_loss, build_backbone("micro", False, 2, SIZE, 1, drop_path=0.9), 3
+            settings_of_loss, build_backbone("swin_micro", False, 2, SIZE, 1, drop_path=0.9), 3
         )
         trainer = Trainer(
             model, MicroBatches([[]] * parts), settings, seed=5, device=torch.device("cpu")

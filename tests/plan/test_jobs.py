@@ -47,10 +47,10 @@ EXPANDED = [
         ],
     ),
     (
-        {"cells": [CELL | {"seeds": [2], "label_share": [0.05, 1], "set": ["batch_size=2"]}]},
+        {"cells": [CELL | {"seeds": [2], "label_fraction": [0.05, 1], "set": ["batch_size=2"]}]},
         [
             f"evaluation-scratch-ddd17-recurrent-batch_size=2-{share}s2"
-            for share in ("label_share=0.05-", "")
+            for share in ("label_fraction=0.05-", "")
         ],
     ),
     ({"cells": [CELL, CELL]}, ["evaluation-scratch-ddd17-recurrent-s0"]),
@@ -127,7 +127,7 @@ ANOTHER = [
     {"data": "ddd17"},
     {"arch": "feedforward"},
     {"task_version": 9},
-    {"overrides": {"label_share": 0.5}},
+    {"overrides": {"label_fraction": 0.5}},
     {"kind": "probe"},
     {"recipe": {"seed": 1}},
     {"recipe": {"overrides": {"recurrent": False}}},
@@ -164,10 +164,12 @@ def test_a_row_whose_record_has_no_variant_yet_is_run_again(records):
 
 
 def test_settings_count_by_their_values(records):
-    few = jobs_of(cells=[CELL | {"set": ["label_share=5.0e-2"]}], set=["pretraining.batch_size=3"])
+    few = jobs_of(
+        cells=[CELL | {"set": ["label_fraction=5.0e-2"]}], set=["pretraining.batch_size=3"]
+    )
     assert (
         missing_jobs(
-            few, [changed(record_of("scratch", records), overrides={"label_share": 0.05})], RUNS
+            few, [changed(record_of("scratch", records), overrides={"label_fraction": 0.05})], RUNS
         )
         == []
     )
@@ -285,9 +287,9 @@ def test_commands_name_all_choices():
     )
     assert " ".join(command(job.upstream)) == upstream
     assert command(jobs_of(ablations=["memory"])[0])[-8:-6] == ["--variant", "memory: without"]
-    (job,) = jobs_of(cells=[TESPEC | {"backbone": "tiny"}], pretraining_seeds=[0])
-    assert all("--backbone tiny" in " ".join(command(each)) for each in (job, job.upstream))
-    assert all('"width": "tiny"' in each.overrides for each in (job, job.upstream))
+    (job,) = jobs_of(cells=[TESPEC | {"backbone": "swin_tiny"}], pretraining_seeds=[0])
+    assert all("--backbone swin_tiny" in " ".join(command(each)) for each in (job, job.upstream))
+    assert all('"backbone": "swin_tiny"' in each.overrides for each in (job, job.upstream))
 
 
 def test_data_of_a_folder_has_its_own_label_and_profile(tmp_path, monkeypatch):
@@ -389,8 +391,8 @@ WRONG = [
         ", cells.0.methods: [] is not allowed; it should have at least 1 item",
     ),
     (
-        "cells: [{methods: [a], label_share: [0]}]",
-        ", cells.0.label_share: 0 is not allowed; it should be greater",
+        "cells: [{methods: [a], label_fraction: [0]}]",
+        ", cells.0.label_fraction: 0 is not allowed; it should be greater",
     ),
     (
         "cells: [{methods: [a], architectures: [b]}]",

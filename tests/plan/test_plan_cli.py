@@ -118,9 +118,9 @@ def test_options_reach_every_run_and_failures_the_user(tmp_path, monkeypatch, ca
 def test_a_plan_is_run_once_from_each_of_its_pretrainings(tmp_path, tiny_world, capsys, places):
     file = tmp_path / "mine.yaml"
     file.write_text(
-        "profile: tiny\nset: [pretraining.optimisation.steps=2, pretraining.optimisation.warmup_steps=1]\n"
+        "profile: smoke\nset: [pretraining.optimisation.steps=2, pretraining.optimisation.warmup_steps=1]\n"
         "pretraining_seeds: [0, 1]\n"
-        "cells:\n- {methods: [tespec], architectures: [feedforward], tasks: [ddd17], label_share: [0.5]}\n"
+        "cells:\n- {methods: [tespec], architectures: [feedforward], tasks: [ddd17], label_fraction: [0.5]}\n"
     )
     command = ["plan", str(file), "--data", str(tiny_world), *places]
     assert main(command) == 0
@@ -128,12 +128,12 @@ def test_a_plan_is_run_once_from_each_of_its_pretrainings(tmp_path, tiny_world, 
     assert "mine: 0 of 2 runs done, 2 pre-trainings come first" in output.out
     assert "2 of 2 runs done" in output.out
     assert output.out.count("\npretraining-tespec-") == 2
-    assert "[4/4] done: evaluation-tespec-ddd17-feedforward-label_share=0.5" in output.err
+    assert "[4/4] done: evaluation-tespec-ddd17-feedforward-label_fraction=0.5" in output.err
     found, problems = read_records(tmp_path / "results")
     assert problems == []
     starts = {each.weights["sha256"]: each.seed for each in found if each.kind == "pretraining"}
     cells = [each for each in found if each.kind == "evaluation"]
-    assert all((each.seed, each.overrides) == (0, {"label_share": 0.5}) for each in cells)
+    assert all((each.seed, each.overrides) == (0, {"label_fraction": 0.5}) for each in cells)
     assert [starts[each.weights["sha256"]] for each in cells] == [
         each.weights["recipe"]["seed"] for each in cells
     ]

@@ -111,7 +111,7 @@ def test_the_context_loss_is_that_of_the_clusters_that_a_view_shows(monkeypatch)
 def test_the_student_sees_masked_views_and_the_teacher_the_whole_square(monkeypatch):
     torch.manual_seed(0)
     settings = own("ecddp", hidden=32, bottleneck=16, prototypes=24)
-    model = Ecddp(settings, build_backbone("micro", True, 10, (384, 640)))
+    model = Ecddp(settings, build_backbone("swin_micro", True, 10, (384, 640)))
     calls = {"student": [], "teacher": []}  # side of the frames, and whether they are masked
     for name, seen in calls.items():
         network = model.get_submodule(name)
@@ -212,7 +212,9 @@ def test_prototypes_are_trained_from_the_second_epoch_on_with_gradients_that_are
 
 @torch.no_grad()
 def test_a_network_that_takes_any_size_is_the_one_built_for_that_size():
-    flexible, *networks = (build_backbone("micro", True, 10, size) for size in (SIZES[0], *SIZES))
+    flexible, *networks = (
+        build_backbone("swin_micro", True, 10, size) for size in (SIZES[0], *SIZES)
+    )
     flexible.take_any_size()
     for size, network in zip(SIZES, networks, strict=True):
         network.load_state_dict(flexible.state_dict())

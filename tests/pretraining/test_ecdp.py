@@ -18,7 +18,7 @@ LANES = 4
 EVENTS, KEYS, IMAGES = torch.randn(
     3, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
 )
-network = partial(small, "resnet-micro")
+network = partial(small, "resnet_micro")
 
 
 def plain_contrast(queries, keys):

@@ -28,7 +28,7 @@ def test_every_place_is_masked_about_equally_often():
 @pytest.mark.parametrize(("unit", "height", "width"), [(16, 64, 96), (16, 40, 90), (32, 40, 90)])
 def test_masked_tokens_are_those_of_masked_pixels(unit, height, width):
     torch.manual_seed(0)
-    backbone, patch = EventSwin("micro", img_size=(64, 96)), MaskPatch(unit, 20)
+    backbone, patch = EventSwin("swin_micro", img_size=(64, 96)), MaskPatch(unit, 20)
     histograms = torch.randint(0, 5, (2, 3, 20, height, width), dtype=torch.uint8)
     rows, cols = -(-height // unit), -(-width // unit)
     mask = torch.stack([draw_mask(seed, rows, cols, 0.5) for seed in range(2)])

@@ -63,7 +63,7 @@ def made(tiny_world, tmp_path_factory):
 )
 def test_a_few_steps_lower_the_loss_and_train_every_parameter(name):
     model, data = (
-        NETWORKS[name]() if name in NETWORKS else (moby(arch="resnet-micro"), {"views": views()})
+        NETWORKS[name]() if name in NETWORKS else (moby(arch="resnet_micro"), {"views": views()})
     )
     optimizer = torch.optim.Adam([each for each in model.parameters() if each.requires_grad], 1e-3)
     before = {each: parameter.clone() for each, parameter in model.named_parameters()}
@@ -234,9 +234,9 @@ MISTAKES = [
         "tespec",
         "1mpx",
         "--backbone=resnet",
-        "objective tespec: resnet-micro has no patches to mask",
+        "objective tespec: resnet_micro has no patches to mask",
     ),
-    ("cm3ae", "ddd17", "--backbone=resnet", "objective cm3ae: resnet-micro has no patches to mask"),
+    ("cm3ae", "ddd17", "--backbone=resnet", "objective cm3ae: resnet_micro has no patches to mask"),
 ]
 
 
@@ -260,15 +260,15 @@ UNUSED = {
         "augmentation.flip=0.1",
         "bins=5",
         "rule=rvt",
-        "sampling=streams",
+        "sampling=stream",
         "segments=2",
         "sensor_px=8x8",
     ],
     "imagenet": ["downsample.keep=nearest", "window_ms=20"],
-    "ecdp": ["sampling=streams", "segments=2"],
+    "ecdp": ["sampling=stream", "segments=2"],
     "cm3ae": ["segments=2"],
-    "scaleevent": ["sampling=streams"],
-    "mem-tokenizer": ["drop_path=0.2", "recurrent=true", "--backbone=tiny"],
+    "scaleevent": ["sampling=stream"],
+    "mem-tokenizer": ["drop_path=0.2", "recurrent=true", "--backbone=swin_tiny"],
 }
 EARLY = [
     (
@@ -283,7 +283,7 @@ EARLY += [
     (
         "mem",
         "recurrent=true",
-        "recurrent: clips of one window have no state to carry, .*; set sampling to streams",
+        "recurrent: clips of one window have no state to carry, .*; set sampling to stream",
     ),
     ("mem", "objective.ratio=0", "objective.ratio: 0 is not allowed; it should be greater than 0"),
 ]

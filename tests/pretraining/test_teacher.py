@@ -79,7 +79,7 @@ def test_scaleevents_teacher_has_the_backbone_of_the_events_and_ecdps_that_of_it
         trained = new_network(first, open_pretraining(first, None))
         built = kind.build_teacher("imagenet", settings, (64, 64))
         built.network.load_state_dict(trained.backbone.state_dict())
-        assert changed_settings(first, "swin") == ({"width": settings.width} if changed else {})
+        assert changed_settings(first, "swin") == ({"width": settings.backbone} if changed else {})
 
 
 @pytest.mark.parametrize("kind", [ScaleEvent, Ecdp])
@@ -169,7 +169,7 @@ def test_a_network_without_stride_16_is_refused_for_maps():
 def test_data_without_images_are_refused_before_the_image_network_is_pre_trained(
     tiny_world, tmp_path
 ):
-    settings = pretraining_settings("ecdp", "tiny")
+    settings = pretraining_settings("ecdp", "smoke")
     with pytest.raises(UserError, match="has images in imgs/"):
         pretrain("ecdp", settings, Data(tiny_world / "1mpx", "sample"), 0, setup_in(tmp_path))
     assert not [*tmp_path.rglob("*.json"), *tmp_path.rglob("*.safetensors")]

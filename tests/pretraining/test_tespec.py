@@ -35,7 +35,7 @@ def objective(ratio=0.5, **settings):
     }
     settings |= {"mask": {"unit": UNIT, "ratio": ratio}, "target": {"norm_events": 3000.0} | target}
     settings = own("tespec", decoder={"type": "AllStagesDecoder"}, **settings)
-    return Tespec(settings, EventSwin("micro", True, img_size=(64, 96)))
+    return Tespec(settings, EventSwin("swin_micro", True, img_size=(64, 96)))
 
 
 def masked_batch(segments=3, ratio=0.5, seed=0):
@@ -172,7 +172,7 @@ def test_the_learning_rate_is_the_appendixs():
 def test_the_decoder_has_about_the_papers_parameters_and_those_that_the_page_says():
     settings = pretraining_settings("tespec", "paper").objective["decoder"]
     with torch.device("meta"):
-        decoder = build_decoder(settings, EventSwin("tiny", True, img_size=(384, 640)), 1)
+        decoder = build_decoder(settings, EventSwin("swin_tiny", True, img_size=(384, 640)), 1)
     count = sum(parameter.numel() for parameter in decoder.parameters())
     block = 12 * 488**2 + 13 * 488 + 169 * 8
     assert count == (768 + 1) * 488 + block + (488 + 1) * 32 * 32

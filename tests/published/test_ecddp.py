@@ -171,7 +171,7 @@ def test_the_backbone_starts_with_torchs_initialisation():
     torch.manual_seed(0)
     model = Ecddp(
         own_settings(RECIPE.objective | {"prototypes": 8}),
-        build_backbone("micro", False, 10, (224, 224)),
+        build_backbone("swin_micro", False, 10, (224, 224)),
     )
     for name, deviation in values.items():
         found = model.backbone.get_parameter(name.replace("out ", "swin.")).std()

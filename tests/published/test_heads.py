@@ -26,7 +26,9 @@ CLASSES = 3
 
 
 def detector():
-    return DetectionModel(EventSwin("micro", img_size=(64, 96)), CLASSES, DetectionHead(channels=8))
+    return DetectionModel(
+        EventSwin("swin_micro", img_size=(64, 96)), CLASSES, DetectionHead(channels=8)
+    )
 
 
 def outputs_of_head(values):
@@ -86,7 +88,7 @@ def test_boxes_are_flipped_zoomed_clipped_and_dropped_as_rvt_does(number):
 
 def test_dice_and_cross_entropy_are_those_of_ess():
     values = published("heads_dice")
-    backbone = EventSwin("micro", img_size=(64, 96))
+    backbone = EventSwin("swin_micro", img_size=(64, 96))
     model = SegmentationModel(backbone, 5, SegmentationHead(channels=8))
     logits, labels = values["in logits"].float().requires_grad_(), values["in labels"]
     dice = dice_loss(logits, labels)

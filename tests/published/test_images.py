@@ -162,7 +162,7 @@ def timm_name(name):
 def test_the_same_parameters_decay(method):
     values, settings = published("images_groups"), pretraining_settings(method, "paper")
     with torch.device("meta"):
-        swin = build_backbone("tiny", False, 10, (224, 224), 3)
+        swin = build_backbone("swin_tiny", False, 10, (224, 224), 3)
         model = Moby(own(method), swin) if method == "moby" else Imagenet(own(method), swin, 1000)
     of = {parameter: name for name, parameter in model.named_parameters()}
     for group in parameter_groups(model, settings.optimisation):
@@ -176,7 +176,7 @@ def test_stochastic_depth_rises_linearly_and_spares_mobys_momentum_encoder():
     settings = pretraining_settings("moby", "paper")
     with torch.device("meta"):
         model = Moby(
-            own("moby"), build_backbone("tiny", False, 10, (224, 224), 3, settings.drop_path)
+            own("moby"), build_backbone("swin_tiny", False, 10, (224, 224), 3, settings.drop_path)
         )
     for network, last in ((model.backbone, 0.2), (model.slow_backbone, 0.0)):
         blocks = [block for stage in network.swin.layers for block in stage.blocks]

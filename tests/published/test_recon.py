@@ -28,7 +28,8 @@ def cm3ae(values, unit, ratio):
         "cm3ae", mask={"unit": unit, "ratio": ratio}, blocks=0, out=16, logit_scale=start
     )
     model = Cm3ae(
-        settings, *(build_backbone("micro", False, 2, (32, 32), channels) for channels in (None, 1))
+        settings,
+        *(build_backbone("swin_micro", False, 2, (32, 32), channels) for channels in (None, 1)),
     )
     model._masks = lambda _: [values["in events_mask"], values["in frame_mask"]]
     names = ("drawn_frame", "drawn_events", "drawn_fused", "embedding_events", "embedding_frame")
@@ -107,7 +108,9 @@ def test_cm3ae_is_trained_as_its_authors_train():
     torch.testing.assert_close(rates, values["out learning_rate"], rtol=1e-6, atol=1e-9)
     decays = torch.tensor([weight_decay(how, step) for step in steps], dtype=torch.float64)
     torch.testing.assert_close(decays, values["out weight_decay"], rtol=1e-9, atol=0)
-    backbones = (build_backbone("micro", False, 2, (64, 96), channels) for channels in (None, 1))
+    backbones = (
+        build_backbone("swin_micro", False, 2, (64, 96), channels) for channels in (None, 1)
+    )
     model = Cm3ae(own("cm3ae", blocks=1, out=64), *backbones)
     decaying = {
         parameter
@@ -145,7 +148,7 @@ def test_cm3ae_is_trained_as_its_authors_train():
 
 def test_cm3aes_decoder_has_its_authors_size():
     """models/mae.py, mae_vit_base_patch16: eight blocks of width 512 with 16 heads, which draw patches of 16 px."""
-    decoder = MaskedDecoder(own("cm3ae"), build_backbone("micro", False, 2, (64, 96), 1), 1)
+    decoder = MaskedDecoder(own("cm3ae"), build_backbone("swin_micro", False, 2, (64, 96), 1), 1)
     assert (
         len(decoder.blocks),
         decoder.blocks[0].attn.num_heads,

@@ -94,7 +94,7 @@ def test_scores_are_means_with_t_intervals():
     made = [record(seed=seed, miou=value) for seed, value in enumerate(values)]
     made += [record(method="mine", miou=50.0), record(method="mine", seed=1, miou=None)]
     made += [
-        record(seed=9, miou=99.0, config={"label_share": 0.1}),
+        record(seed=9, miou=99.0, config={"label_fraction": 0.1}),
         record(seed=8, miou=98.0, variant="masking: 25%"),
     ]
     points = score_points(to_frame(made)).set_index("label")
@@ -119,11 +119,11 @@ def test_scores_are_means_with_t_intervals():
     ("changes", "labels"),
     [
         ({"config": {"freeze": True}, "overrides": {"freeze": True}}, []),
-        ({"config": {"label_share": 0.1}, "overrides": {"label_share": 0.1}}, []),
+        ({"config": {"label_fraction": 0.1}, "overrides": {"label_fraction": 0.1}}, []),
         ({"method_version": 0}, []),
         ({"plugin": "other"}, []),
         ({"weights": {"sha256": "other"}}, []),
-        ({"facts": record().facts | {"backbone": "micro"}}, ["Scratch, micro"]),
+        ({"facts": record().facts | {"backbone": "swin_micro"}}, ["Scratch, micro"]),
         ({"overrides": {"lr": 1}}, ["Scratch, Swin-T/7, lr=1"]),
         (
             {"weights": {"recipe": {"overrides": {"lr": 1}}}},

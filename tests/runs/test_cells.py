@@ -78,14 +78,14 @@ def test_a_number_that_is_not_finite_is_recorded_as_missing(tiny_world, tmp_path
 def test_a_run_takes_the_rate_that_its_weights_ask_for_and_says_so(tiny_world, tmp_path, capsys):
     path = tmp_path / "weights.safetensors"
     recipe = {
-        "width": "micro",
+        "backbone": "swin_micro",
         "recurrent": True,
         "bins": 10,
         "sensor": [90, 150],
         "dataset": "1mpx",
         "data": "sample",
     }
-    write_weights(path, EventSwin(arch="micro", img_size=(96, 160)).state_dict(), recipe)
+    write_weights(path, EventSwin(backbone="swin_micro", img_size=(96, 160)).state_dict(), recipe)
     lower = ["peak_lr_after.1Mpx=0.00025"]
     run, _, _ = prepare_run(
         "evaluation",
@@ -100,7 +100,7 @@ def test_a_run_takes_the_rate_that_its_weights_ask_for_and_says_so(tiny_world, t
 
 # Every task overfits one short recording, which shows that data, model, loss and metric fit
 # together.
-COMMON = ["augmentation.flip=0.0", "sampling=streams", "labels_per_chunk=null", "batch_size=1"]
+COMMON = ["augmentation.flip=0.0", "sampling=stream", "labels_per_chunk=null", "batch_size=1"]
 COMMON += ["optimisation.peak_lr=2.0e-3", "optimisation.warmup_steps=30"]
 # Windows of the recording, settings, metric, and the score to exceed.
 MASKS = ["head.channels=96", "head.dropout=0.0", "optimisation.steps=600"]

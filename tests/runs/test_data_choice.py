@@ -77,7 +77,7 @@ def test_the_sample_world_stands_in_and_says_so(tmp_path):
         data.notice
         == "no ddd17 data given or found in ./data/ddd17: using the synthetic sample world"
     )
-    assert find_data("ddd17", None, "tiny") == find_data("ddd17", None, "sample") == data
+    assert find_data("ddd17", None, "smoke") == find_data("ddd17", None, "sample") == data
 
 
 @pytest.mark.parametrize("profile", ["paper", "study", "medium"])

@@ -36,4 +36,6 @@ def test_a_method_runs_on_a_task(tiny_world, tmp_path_factory, method, task, arc
     )
     assert (record.weights["loaded"] == 0) == (kind.pretraining_data == "-")
     assert all(name.startswith("lstms.") for name in record.weights["fresh"])
-    assert record.config["width"].startswith({"swin": "micro"}.get(kind.network, kind.network))
+    assert record.config["backbone"].startswith(
+        {"swin": "swin_micro"}.get(kind.network, kind.network)
+    )

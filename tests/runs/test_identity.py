@@ -30,7 +30,7 @@ class Mine(LastStageDecoder):
 """
 
 
-def cell(world, folder, method="scratch", task="ddd17", changes=(), profile="tiny", **how):
+def cell(world, folder, method="scratch", task="ddd17", changes=(), profile="smoke", **how):
     few = ["optimisation.steps=1", "optimisation.warmup_steps=0", *changes]
     how |= {"changes": few, "data": Data(world / "ddd17", "sample")}
     return cell_spec(world, folder, task, "feedforward", method, profile=profile, **how)
@@ -52,11 +52,12 @@ def test_how_and_where_it_is_computed_is_no_choice(tiny_world, tmp_path):
 def test_every_choice_is_in_the_name(tiny_world, tmp_path, monkeypatch):
     monkeypatch.setattr(config, "_added", {})
     own = {"task": tmp_path / "my_task.yaml", "profile": tmp_path / "my_profile.yaml"}
-    for kind, base in (("task", "ddd17"), ("profile", "tiny")):
+    for kind, base in (("task", "ddd17"), ("profile", "smoke")):
         shutil.copy(CONFIGS / f"{kind}s" / f"{base}.yaml", own[kind])
         config.add_file(f"{kind}s", own[kind])
     others = [
-        {"changes": [change]} for change in ("head.dropout=0.3", "label_share=0.5", "batch_size=3")
+        {"changes": [change]}
+        for change in ("head.dropout=0.3", "label_fraction=0.5", "batch_size=3")
     ]
     others += [
         {"seed": 1},
@@ -83,20 +84,20 @@ def test_settings_and_parts_of_a_pretraining_are_in_its_name(tiny_world, tmp_pat
     monkeypatch.setattr(pretrain, "run_or_load", lambda run, *how: run.name)
     file = tmp_path / "mine.py"
     file.write_text(DECODER)
-    usual = pretraining_settings("tespec", "tiny")
+    usual = pretraining_settings("tespec", "smoke")
     with forgotten_afterwards():
         register_methods([file])
-        of_own_part = pretraining_settings("tespec", "tiny", ["objective.decoder={type: Mine}"])
+        of_own_part = pretraining_settings("tespec", "smoke", ["objective.decoder={type: Mine}"])
         changes = (
             "objective.mask.ratio=0.3",
             "objective=cpc",
             "segments=3",
             "objective.target.kind=high_pass",
         )
-        others = [pretraining_settings("tespec", "tiny", [change]) for change in changes]
+        others = [pretraining_settings("tespec", "smoke", [change]) for change in changes]
         names = [name_of(each) for each in (usual, of_own_part, *others)]
         assert (
-            name_of(pretraining_settings("tespec", "tiny", [f"batch_size={usual.batch_size}"]))
+            name_of(pretraining_settings("tespec", "smoke", [f"batch_size={usual.batch_size}"]))
             == names[0]
         )
         file.write_text(f"{DECODER}# edited\n")
@@ -113,8 +114,8 @@ def prior(tiny_world, tmp_path):
 def test_what_differs_from_a_similar_record_is_said_with_both_values(prior, capsys):
     first = prior()
     assert "differs" not in capsys.readouterr().err
-    prior(changes=["label_share=0.5", "head.dropout=0.3"])
-    said = f"running, since {first.name} differs in --set head.dropout (default there, 0.3 here), --set label_share ("
+    prior(changes=["label_fraction=0.5", "head.dropout=0.3"])
+    said = f"running, since {first.name} differs in --set head.dropout (default there, 0.3 here), --set label_fraction ("
     assert said in capsys.readouterr().err
 
 

@@ -202,7 +202,7 @@ def files_in(folder):
 def test_a_refused_run_writes_nothing_and_a_complete_one_is_loaded(
     tiny_world, tmp_path, with_memory, costing_a_gigabyte
 ):
-    spec = cell_spec(tiny_world, tmp_path, arch="feedforward", profile="tiny")
+    spec = cell_spec(tiny_world, tmp_path, arch="feedforward", profile="smoke")
     with_memory(1e6)
     with pytest.raises(UserError, match="needs about"):
         finetune(spec)

@@ -29,7 +29,7 @@ def compute(folder, said, pause=None, **changes):
     """Run or load a run whose score is the id of its process; `said` receives the log, and the score at the end."""
     register_methods()
     runs.say = said.put
-    settings = finetuning_settings("ddd17", "feedforward", "tiny")
+    settings = finetuning_settings("ddd17", "feedforward", "smoke")
     run = Run(
         kind="evaluation", method_name="scratch", method=find_method("scratch"), task="ddd17", settings=settings,
         config={}, overrides={}, data="sample", data_fingerprint="x", seed=0, setup=setup_in(folder, **changes),

@@ -59,7 +59,7 @@ OBJECTIVES = {
     "mem-tokenizer": ("mem-tokenizer", "1mpx", []),
     # Without stochastic depth: for sequences, multiple processes drop other branches than one
     # process.
-    "mem": ("mem", "1mpx", ["recurrent=true", "segments=3", "sampling=streams", "drop_path=0.0"]),
+    "mem": ("mem", "1mpx", ["recurrent=true", "segments=3", "sampling=stream", "drop_path=0.0"]),
     "cm3ae": ("cm3ae", "ddd17", []),
     "scaleevent": ("scaleevent", "ddd17", []),
     "moby": ("moby", "objects", []),

@@ -91,7 +91,7 @@ def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
     data, found = Data(tiny_world / "mvsec", "sample"), {}
     carried = "carried through the complete recording"
     of_clips = "reset at the start of a clip of 3 windows that ends at the label"
-    for sampling, words in (("mixed", carried), ("streams", carried), ("clips", of_clips)):
+    for sampling, words in (("mixed", carried), ("stream", carried), ("random", of_clips)):
         settings = settings_of(
             data, "mvsec", "recurrent", None, [f"sampling={sampling}", "segments=3", "batch_size=2"]
         )
@@ -103,15 +103,15 @@ def test_what_is_trained_on_clips_is_evaluated_on_clips(tiny_world):
         found[sampling] = task.evaluate(model, CPU).overall().metrics()
         scorer, alone = (
             task.scorer(),
-            predicted_one_by_one(task, model, 3 if sampling == "clips" else None),
+            predicted_one_by_one(task, model, 3 if sampling == "random" else None),
         )
         for (number, label), prediction in alone.items():
             recording = task.scored[number]
             task.score(scorer, prediction, recording.labels[label], recording, label)
         assert found[sampling] == pytest.approx(scorer.overall().metrics(), rel=1e-3)
         assert task.protocol()["events"] == f"all events since the previous label, state {words}"
-    assert found["mixed"] == found["streams"]
-    assert found["mixed"]["abs"] != pytest.approx(found["clips"]["abs"], rel=1e-4)
+    assert found["mixed"] == found["stream"]
+    assert found["mixed"]["abs"] != pytest.approx(found["random"]["abs"], rel=1e-4)
 
 
 @pytest.mark.parametrize(("factor", "limits"), [(1, (60, 20)), (2, (30, 10))])

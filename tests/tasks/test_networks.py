@@ -66,7 +66,7 @@ def numbers_of(prediction):
 
 
 def test_parameters_of_the_heads():
-    swin = EventSwin("tiny", recurrent=False, img_size=(32, 32))
+    swin = EventSwin("swin_tiny", recurrent=False, img_size=(32, 32))
     segmentation, depth = (
         SegmentationModel(swin, 11, SegmentationHead()),
         DepthModel(swin, DepthHead(**RANGE)),

@@ -21,11 +21,11 @@ from tespec.weights.files import write_weights
 
 CPU = torch.device("cpu")
 KINDS = [
-    *(("recurrent", sampling) for sampling in ("mixed", "streams", "clips")),
-    ("feedforward", "clips"),
+    *(("recurrent", sampling) for sampling in ("mixed", "stream", "random")),
+    ("feedforward", "random"),
 ]
 CASES = [(task, *kind, "none") for task in ("ddd17", "gen1", "mvsec") for kind in KINDS]
-FLIPS = [("ddd17", "recurrent", sampling, "flip") for sampling in ("streams", "clips")]
+FLIPS = [("ddd17", "recurrent", sampling, "flip") for sampling in ("stream", "random")]
 CASES += [pytest.param(*case, marks=pytest.mark.slow) for case in FLIPS]
 
 
@@ -138,7 +138,7 @@ def test_a_state_that_is_carried_predicts_something_else_than_one_that_is_reset(
 ):
     """So the comparisons above tell one from the other."""
     _, model, task = trained(
-        tiny_world, tmp_path, name, "recurrent", "sampling=clips", "segments=2"
+        tiny_world, tmp_path, name, "recurrent", "sampling=random", "segments=2"
     )
     player = task.player(task.settings, model, task.histogram_spec, task.size, CPU)
     reset, carried = (

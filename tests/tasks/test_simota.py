@@ -58,7 +58,7 @@ def test_a_frame_learns_the_same_alone_and_in_a_batch(seed):
 
 def test_unbounded_predictions_of_locations_without_a_box_leave_the_loss_finite():
     torch.manual_seed(0)
-    backbone = EventSwin("micro", img_size=(64, 96))
+    backbone = EventSwin("swin_micro", img_size=(64, 96))
     model = DetectionModel(backbone, CLASSES, DetectionHead(channels=8))
     widths = (CLASSES, 4, 1)
     maps = [[torch.randn(4, width, *size) for size in SIZES.values()] for width in widths]

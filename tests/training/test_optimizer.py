@@ -219,7 +219,7 @@ def test_a_rate_for_a_patch_embedding_that_is_not_there_is_refused():
     with pytest.raises(
         UserError, match=r"patch_embed_lr: the network has no patch embedding; set it to 1"
     ):
-        parameter_groups(ecdp("resnet-micro"), ECDDP)
+        parameter_groups(ecdp("resnet_micro"), ECDDP)
 
 
 @pytest.mark.parametrize("task", ["gen1", "1mpx"])

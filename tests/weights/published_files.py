@@ -14,7 +14,7 @@ import tespec.core.compat  # noqa: F401  # before timm
 import torch
 from timm.models.swin_transformer import SwinTransformer
 
-from tespec.models.event_swin import ARCHITECTURES
+from tespec.models.event_swin import VARIANTS
 
 TOKENS = 49  # per window
 
@@ -27,9 +27,9 @@ def numbers(seed, **shapes):
     }
 
 
-def timm_new(arch="micro", chans=3, head=True, seed=0):
+def timm_new(arch="swin_micro", chans=3, head=True, seed=0):
     """timm since 0.8: downsampling at the start of stages 1 to 3, classifier `head.fc`."""
-    width, depths, heads = ARCHITECTURES[arch]
+    width, depths, heads = VARIANTS[arch]
     with torch.device("meta"):
         model = SwinTransformer(in_chans=chans, embed_dim=width, depths=depths, num_heads=heads)
     draw = torch.Generator().manual_seed(seed)
@@ -44,7 +44,7 @@ def timm_new(arch="micro", chans=3, head=True, seed=0):
     }
 
 
-def timm_features(arch="micro", chans=3):
+def timm_features(arch="swin_micro", chans=3):
     """timm with features_only: `layers_i`, neither final norm nor classifier."""
     return {
         name.replace("layers.", "layers_", 1): each
@@ -52,7 +52,7 @@ def timm_features(arch="micro", chans=3):
     }
 
 
-def microsoft(arch="micro", chans=3, seed=0, head=True):
+def microsoft(arch="swin_micro", chans=3, seed=0, head=True):
     """`model` of the official file: downsampling at the end of stages 0 to 2, buffers, classifier `head`."""
     state = {}
     for name, tensor in timm_new(arch, chans, head, seed).items():
@@ -77,7 +77,7 @@ def under(prefix, state):
     return {prefix + name: tensor for name, tensor in state.items()}
 
 
-def moby(arch="micro"):
+def moby(arch="swin_micro"):
     """Online and momentum encoder (unequal), heads and queues under `model`, with its script's other entries."""
     model = under("encoder.", microsoft(arch, seed=0, head=False) | numbers(7, norm__weight=(8,)))
     model |= under("encoder_k.", microsoft(arch, seed=1, head=False))
@@ -91,7 +91,7 @@ def moby(arch="micro"):
     return {"model": model, "optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}}, "epoch": 299}
 
 
-def ecddp(arch="micro"):
+def ecddp(arch="swin_micro"):
     """Student and teacher (unequal), 6 input channels, a norm per output, mask token, pyramid and heads."""
     model = {"aug.grid": torch.zeros(1, 2, 8, 8)}
     for seed, branch in enumerate(("student", "teacher")):
@@ -112,11 +112,11 @@ def ecddp(arch="micro"):
     return {"model": model, "optimizer": {}, "current_epoch": 300}
 
 
-def tespec_release(arch="micro"):
+def tespec_release(arch="swin_micro"):
     """TESPEC's file: timm's features_only at 20 channels, a 1x1 convolution per ConvLSTM, and a decoder."""
     state = under("model.encoder.pure_backbone.", timm_features(arch, chans=20))
     for stage in range(4):
-        size = ARCHITECTURES[arch][0] << stage
+        size = VARIANTS[arch][0] << stage
         gates = numbers(stage, weight=(4 * size, 2 * size, 1, 1), bias=(4 * size,))
         state |= under(f"model.encoder.lstm_blocks.{stage}.conv1x1.", gates)
     state["model.decoder.proj.weight"] = torch.zeros(8, 8)

@@ -19,25 +19,31 @@ from tespec.core.errors import UserError
 from tespec.models import EventSwin
 from tespec.weights.files import read_tensors, read_weights
 
-RECIPE = {"bins": 1, "in_channels": 2, "sensor": [32, 32], "width": "micro", "recurrent": False}
+RECIPE = {
+    "bins": 1,
+    "in_channels": 2,
+    "sensor": [32, 32],
+    "backbone": "swin_micro",
+    "recurrent": False,
+}
 
 
 @pytest.mark.parametrize(
     ("recipe", "message"),
     [
         *((RECIPE | {name: value}, f"recipe, {name}: ") for name, value in [
-            ("bins", 0), ("bins", 10**9), ("bins", "1"), ("in_channels", -1), ("sensor", 3), ("width", 3),
+            ("bins", 0), ("bins", 10**9), ("bins", "1"), ("in_channels", -1), ("sensor", 3), ("backbone", 3),
             ("sensor", ["a", "b"]), ("recurrent", "no"),
         ]),
         *(({key: RECIPE[key] for key in RECIPE if key != name}, f"its recipe lacks {name}")
           for name in ("sensor", "recurrent", "bins")),
-        *((text, "not a readable safetensors file|not a mapping") for text in ("[" * 200_000, "[]", "{", '{"width": ')),
+        *((text, "not a readable safetensors file|not a mapping") for text in ("[" * 200_000, "[]", "{", '{"backbone": ')),
         (RECIPE | {"width": "swin-of-mine"}, "unknown value 'swin-of-mine'"),
     ],
 )  # fmt: skip
 def test_a_recipe_of_other_types_or_that_lacks_something_is_refused(tmp_path, recipe, message):
     text = recipe if isinstance(recipe, str) else json.dumps(recipe)
-    tensors = EventSwin("micro", recurrent=False, bins=1, img_size=(32, 32)).state_dict()
+    tensors = EventSwin("swin_micro", recurrent=False, bins=1, img_size=(32, 32)).state_dict()
     save_file(tensors, tmp_path / "a.safetensors", metadata={"tespec": text})
     with pytest.raises(UserError, match=message):
         tespec.load(tmp_path / "a.safetensors")

@@ -13,7 +13,7 @@ from timm.models.swin_transformer import SwinTransformer, checkpoint_filter_fn
 
 from tespec.core.errors import UserError
 from tespec.models import EventResNet, EventSwin
-from tespec.models.event_swin import ARCHITECTURES
+from tespec.models.event_swin import VARIANTS
 from tespec.weights.formats import convert
 from tespec.weights.load import inspect, load_backbone
 
@@ -33,12 +33,12 @@ def converted(state):
 
 def backbone(recurrent=True):
     torch.manual_seed(1)
-    return EventSwin(arch="micro", recurrent=recurrent, img_size=(224, 224)).eval()
+    return EventSwin(backbone="swin_micro", recurrent=recurrent, img_size=(224, 224)).eval()
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_source_fills_the_backbone(tmp_path, source):
-    path = saved(tmp_path, SOURCES[source]("micro"))
+    path = saved(tmp_path, SOURCES[source]("swin_micro"))
     feedforward = load_backbone(backbone(recurrent=False), path)
     assert (feedforward.format, feedforward.coverage, feedforward.random) == (source, 1, ())
     model = backbone()
@@ -57,7 +57,7 @@ def test_every_source_fills_the_backbone(tmp_path, source):
 @pytest.mark.parametrize("head", [True, False])
 def test_a_swin_of_microsoft_is_read_as_timm_itself_reads_it(head):
     """The downsampling tells the format, not the optional classifier; other files of the same network read alike."""
-    width, depths, heads = ARCHITECTURES["micro"]
+    width, depths, heads = VARIANTS["swin_micro"]
     theirs = SwinTransformer(in_chans=20, embed_dim=width, depths=depths, num_heads=heads)
     state = published.microsoft(chans=20, head=head)
     expected = checkpoint_filter_fn(state, theirs)

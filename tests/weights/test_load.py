@@ -32,12 +32,18 @@ from tespec.weights.load import (
 )
 
 SIZE = (96, 160)
-RECIPE = {"width": "micro", "recurrent": True, "bins": 10, "sensor": [90, 150], "dataset": "1mpx"}
+RECIPE = {
+    "backbone": "swin_micro",
+    "recurrent": True,
+    "bins": 10,
+    "sensor": [90, 150],
+    "dataset": "1mpx",
+}
 
 
 def backbone(seed=1, **kwargs):
     torch.manual_seed(seed)
-    return EventSwin(arch="micro", img_size=kwargs.pop("img_size", SIZE), **kwargs).eval()
+    return EventSwin(backbone="swin_micro", img_size=kwargs.pop("img_size", SIZE), **kwargs).eval()
 
 
 def own_file(folder, **facts):
@@ -52,8 +58,8 @@ def test_loads_the_whole_backbone_ready_for_streaming(tmp_path):
     assert (report.coverage, report.unused, report.adapted, report.recipe) == (1, (), (), RECIPE)
     assert report.sha256 == hashlib.sha256(file.read_bytes()).hexdigest()
     model = tespec.load(file)
-    assert (model.arch, model.recurrent, model.img_size, model.training) == (
-        "micro",
+    assert (model.name, model.recurrent, model.img_size, model.training) == (
+        "swin_micro",
         True,
         SIZE,
         False,
@@ -125,7 +131,7 @@ MISMATCHES = [
     (published.tespec_release, {"bins": 5}, r"\.weight has shape \(24, 20, 4, 4\), but this model needs \(24, 10,"),
     (lambda: {"checkpoint": timm.create_model("resnet50", in_chans=2).state_dict()}, {},
      r"swin\.patch_embed\.proj\.weight is missing, .* \(and 432 more\); the file is ResNet-50"),
-    (lambda: published.microsoft("tiny"), {}, r"has shape \(96, 20, 4, 4\), but this model needs \(24, 20, 4, 4\)"),
+    (lambda: published.microsoft("swin_tiny"), {}, r"has shape \(96, 20, 4, 4\), but this model needs \(24, 20, 4, 4\)"),
     (lambda: published.timm_new() | {BIAS: torch.full((384,), torch.nan)}, {}, f"{BIAS} holds values that are not"),
     (lambda: published.timm_new() | {BIAS: torch.zeros(384, dtype=torch.int8)}, {}, r"has dtype torch\.int8, which is"),
 ]  # fmt: skip
@@ -176,7 +182,7 @@ def test_a_network_of_timm_is_fetched_once_and_loads(tmp_path, monkeypatch):
     path = fetch(name)
     assert fetch(name) == path
     assert calls == [(name.removeprefix("timm:"), {"pretrained": True, "num_classes": 0})]
-    report = load_backbone(EventSwin("tiny", recurrent=False, img_size=(224, 224)), path)
+    report = load_backbone(EventSwin("swin_tiny", recurrent=False, img_size=(224, 224)), path)
     assert (report.coverage, report.format) == (1, "swin-timm")
     assert (fetch(None), fetch(file := tmp_path / "a.pth")) == (None, file)
 
