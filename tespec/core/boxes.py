@@ -15,9 +15,9 @@ class Boxes(NamedTuple):
     label: NDArray[np.int64]  # (N,) class index
     score: NDArray[np.float32]  # (N,) confidence in [0, 1]; 1 for ground truth
 
-    def keep(self, kept: NDArray[np.generic]) -> "Boxes":
+    def keep(self, selected: NDArray[np.generic]) -> "Boxes":
         """Select boxes by a boolean mask (N,) or by indices, in their order."""
-        return Boxes(self.corners[kept], self.label[kept], self.score[kept])
+        return Boxes(self.corners[selected], self.label[selected], self.score[selected])
 
     @property
     def size(self) -> NDArray[np.float32]:
@@ -30,13 +30,21 @@ def make_boxes(
     label: NDArray[np.integer],
     score: NDArray[np.floating] | None = None,
 ) -> Boxes:
-    """Build `Boxes` from arrays of any dtype and equal lengths; without scores they are ground truth, with score 1."""
-    given = np.ones(len(label), np.float32) if score is None else np.asarray(score, np.float32)
-    boxes = Boxes(
-        np.asarray(corners, np.float32).reshape(-1, 4), np.asarray(label, np.int64), given
-    )
-    if not len(boxes.corners) == len(boxes.label) == len(boxes.score):
-        raise ValueError(
-            f"{len(boxes.corners)} corners, {len(boxes.label)} labels and {len(boxes.score)} scores"
-        )
-    return boxes
+    """Build `Boxes` from arrays of any dtype.
+
+    Args:
+        corners: (N, 4) left, top, right and bottom in px.
+        label: (N,) class indices.
+        score: (N,) confidences in [0, 1]; None for ground truth, which has score 1.
+
+    Raises:
+        ValueError: the lengths differ.
+
+    >>> make_boxes([[0, 0, 8, 4]], [1]).size
+    array([[8., 4.]], dtype=float32)
+    """
+    corners = np.asarray(corners, np.float32).reshape(-1, 4)
+    scores = np.ones(len(label), np.float32) if score is None else np.asarray(score, np.float32)
+    if not len(corners) == len(label) == len(scores):
+        raise ValueError(f"{len(corners)} corners, {len(label)} labels and {len(scores)} scores")
+    return Boxes(corners, np.asarray(label, np.int64), scores)

@@ -1,12 +1,12 @@
-"""Make torch, torchvision, timm, mmengine, mmcv-lite, mmdet and mmseg work together; import it before any of them.
+"""Make torch, torchvision, timm, mmengine, mmcv-lite, mmdet and mmseg work together.
 
-Importing this module changes nothing if the installed wheels are compatible. Otherwise
+Import this module before any of them. It changes nothing if the installed wheels are compatible.
+Otherwise
 
 * torchvision can be imported with a CPU-only torch (the operators of torchvision's wheel link
-against libtorch_cuda
-  and cannot load, so its import fails at `torchvision::nms`);
+  against libtorch_cuda and cannot load, so its import fails at `torchvision::nms`);
 * mmcv-lite gets a module `mmcv._ext` with a working `nms`; every other operator raises when it is
-called.
+  called.
 """
 
 import importlib
@@ -23,28 +23,36 @@ from torch import Tensor
 
 
 def nms(bboxes: Tensor, scores: Tensor, iou_threshold: float, offset: int = 0) -> Tensor:
-    """Greedy non-maximum suppression with the signature of `mmcv._ext.nms`: (kept,) int64 indices by descending score.
+    """Greedy non-maximum suppression with the signature of `mmcv._ext.nms`.
 
-    `bboxes` are (N, 4), x1 y1 x2 y2 in px; those whose IoU with a kept box exceeds `iou_threshold`
-    are dropped. Ties of the (N,) `scores` keep their order. `offset` is 1 if x2 and y2 are the last
-    pixel inside the box, else 0.
+    Args:
+        bboxes: (N, 4) x1, y1, x2 and y2 in px.
+        scores: (N,); equal scores keep their order.
+        iou_threshold: a box is dropped if its IoU with a better one exceeds it.
+        offset: 1 if x2 and y2 are the last pixel inside the box, else 0.
+
+    Returns:
+        (M,) int64 indices of the remaining boxes by descending score.
     """
     order = scores.argsort(descending=True, stable=True)
     x1, y1, x2, y2 = bboxes.detach()[order].float().cpu().numpy().T
     areas = (x2 - x1 + offset) * (y2 - y1 + offset)
-    alive = np.arange(len(areas))
-    kept = []
-    while alive.size:
-        best, alive = alive[0], alive[1:]
-        kept.append(best)
-        width = np.minimum(x2[best], x2[alive]) - np.maximum(x1[best], x1[alive]) + offset
-        height = np.minimum(y2[best], y2[alive]) - np.maximum(y1[best], y1[alive]) + offset
-        shared = width.clip(0) * height.clip(0)
+    candidates = np.arange(len(areas))
+    selected = []
+    while candidates.size:
+        best = candidates[0]
+        selected.append(best)
+        candidates = candidates[1:]
+        width = np.minimum(x2[best], x2[candidates]) - np.maximum(x1[best], x1[candidates]) + offset
+        height = (
+            np.minimum(y2[best], y2[candidates]) - np.maximum(y1[best], y1[candidates]) + offset
+        )
+        intersection = width.clip(0) * height.clip(0)
         # two empty boxes give 0 / 0, which counts as no overlap
         with np.errstate(invalid="ignore"):
-            overlap = shared / (areas[best] + areas[alive] - shared)
-        alive = alive[~(overlap > iou_threshold)]
-    return order[torch.as_tensor(np.array(kept, dtype=np.int64), device=order.device)]
+            iou = intersection / (areas[best] + areas[candidates] - intersection)
+        candidates = candidates[~(iou > iou_threshold)]
+    return order[torch.as_tensor(np.array(selected, dtype=np.int64), device=order.device)]
 
 
 def _absent_operator(name: str) -> Callable[..., NoReturn]:
@@ -63,11 +71,7 @@ def _absent_operator(name: str) -> Callable[..., NoReturn]:
 try:
     importlib.import_module("torchvision")
 except RuntimeError as error:
-    if (
-        "torchvision::" not in str(error)
-        or torch.version.cuda is not None
-        or torch.version.hip is not None
-    ):
+    if "torchvision::" not in str(error) or torch.version.cuda or torch.version.hip:
         raise
     # must stay alive: its schemas are deleted with it
     _library = torch.library.Library("torchvision", "FRAGMENT")

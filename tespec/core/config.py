@@ -1,8 +1,9 @@
-"""Resolve settings in layers: configs/ and recipes, then a profile's changes, then values set by the user."""
+"""Resolve settings in layers: configs/ and recipes, then a profile's changes, then the user's."""
 
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache, reduce
+from dataclasses import replace
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pydantic_core import to_jsonable_python
 from tespec.core.errors import UserError
 from tespec.core.files import UNREADABLE, parse_yaml, read_yaml
 from tespec.core.paths import CONFIGS
+from tespec.core.renamed import VALUES
 from tespec.core.settings import (
     ARCHITECTURES,
     Facts,
@@ -37,21 +39,33 @@ _added: dict[str, dict[str, Path]] = {}
 
 
 def add_file(kind: str, path: Path) -> str:
-    """Add a config file of the user and return its name, the file's stem, which no other config may have."""
+    """Add a config file of the user.
+
+    Args:
+        kind: folder of configs that it extends, such as "tasks" or "profiles".
+        path: a .yaml file.
+
+    Returns:
+        Name of the config, the file's stem.
+
+    Raises:
+        UserError: the file does not exist, or another config has its name.
+    """
     path = path.absolute()
     if path.suffix != ".yaml" or not path.is_file():
         raise UserError(path, "not an existing .yaml file", "check the path")
-    before = files(kind).get(path.stem)
-    if before is None:
-        _added.setdefault(kind, {})[path.stem] = path
-    elif before != path:
-        raise UserError(path, f"{before} already has the name {path.stem!r}", "rename one of them")
+    existing = files(kind).get(path.stem, path)
+    if existing != path:
+        raise UserError(
+            path, f"{existing} already has the name {path.stem!r}", "rename one of them"
+        )
+    _added.setdefault(kind, {})[path.stem] = path
     return path.stem
 
 
-def own_files(**named: str) -> list[Path]:
+def own_files(**configs: str) -> list[Path]:
     """Files of those configs, given as `kind=name`, that the user has added."""
-    return [_added[kind][name] for kind, name in named.items() if name in _added.get(kind, {})]
+    return [_added[kind][name] for kind, name in configs.items() if name in _added.get(kind, {})]
 
 
 def files(kind: str) -> dict[str, Path]:
@@ -65,15 +79,15 @@ def names(kind: str) -> list[str]:
 
 
 @lru_cache
-def _parsed(path: Path, changed: int) -> Any:
-    """Parse a config; the modification time `changed` is part of the cache key, so changed files are read again."""
+def _parsed(path: Path, modified: int) -> Any:
+    """Parse a config once for each of its modification times, in ns."""
     return read_yaml(path)
 
 
-def _read(kind: str, name: str, above: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Read the bases of a config, a task has at most one, and the config itself; a later one takes precedence.
+def _read(kind: str, name: str, based: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Read the bases of a config, a task has at most one, and the config, which takes precedence.
 
-    `above` are the configs that are based on it.
+    `based` are the configs that are based on it.
     """
     path = files(kind).get(name)
     if path is None:
@@ -84,11 +98,11 @@ def _read(kind: str, name: str, above: Sequence[str] = ()) -> list[dict[str, Any
         raise UserError(path, f"not a readable YAML file ({error})", "fix or restore it") from error
     if not isinstance(facts, dict) or not all(isinstance(key, str) for key in facts):
         raise UserError(path, "is not a mapping of settings", "fix or restore it")
-    if name in above:
+    if name in based:
         raise UserError(f"base: {name}", "is based on itself", "choose another base")
-    if above and kind == "tasks" and "base" in facts:
+    if based and kind == "tasks" and "base" in facts:
         raise UserError(f"base: {name}", "has a base itself", "choose a base that has none")
-    bases = _read(kind, str(facts["base"]), (*above, name)) if "base" in facts else []
+    bases = _read(kind, str(facts["base"]), (*based, name)) if "base" in facts else []
     return [*bases, facts | {"name": name}]
 
 
@@ -100,6 +114,10 @@ def _group(facts: Facts, key: str, source: str) -> Facts:
     return group
 
 
+def _without(facts: Facts, *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in facts.items() if key not in keys}
+
+
 def _not_inherited(task: Facts, base: Facts) -> set[str]:
     """Settings of a task's base that another data set, or another kind of task, does not have."""
     groups = {"dataset": {"protocol", "splits"}, "kind": {"head"}}
@@ -108,40 +126,39 @@ def _not_inherited(task: Facts, base: Facts) -> set[str]:
 
 
 def _task_layers(name: str) -> list[Layer]:
-    """Return a task's config after what it inherits of its base."""
+    """Return a task's config after the settings that it inherits from its base."""
     *bases, task = _read("tasks", name)
     layers: list[Layer] = []
     for base in bases:
-        lost = _not_inherited(task, base)
-        kept = {key: value for key, value in base.items() if key not in {"name", *lost}}
-        layers.append(
-            (f"task {base['name']}", kept | {key: task[key] for key in lost if key in task})
-        )
-    return [*layers, (f"task {name}", {key: value for key, value in task.items() if key != "name"})]
+        replaced = _not_inherited(task, base)
+        inherited = _without(base, "name", *replaced)
+        inherited |= {key: task[key] for key in replaced if key in task}
+        layers.append((f"task {base['name']}", inherited))
+    return [*layers, (f"task {name}", _without(task, "name"))]
 
 
 def _profile_layers(profile: str, task: str) -> list[Layer]:
-    """Return a profile's settings for all tasks, for the base of `task` as far as they are inherited, and for `task`.
+    """Return a profile's settings for all tasks, for the base of `task` if inherited, and for it.
 
     `downsample` is not inherited by another data set either, whose labels it may not be able to
     scale.
     """
-    *bases, own = _read("tasks", task)
+    *bases, config = _read("tasks", task)
     layers: list[Layer] = []
-    for each in read_profiles(profile):
-        layers.append((f"profile {each.name}", each.finetuning))
+    for part in read_profiles(profile):
+        layers.append((f"profile {part.name}", part.finetuning))
         for base in bases:
-            lost = _not_inherited(own, base)
-            lost |= {"downsample"} if "protocol" in lost else set()
-            section = each.tasks.get(base["name"], {})
-            kept = {key: value for key, value in section.items() if key not in lost}
-            layers.append((f"profile {each.name}, task {base['name']}", kept))
-        layers.append((f"profile {each.name}, task {task}", each.tasks.get(task, {})))
+            replaced = _not_inherited(config, base)
+            if "protocol" in replaced:
+                replaced.add("downsample")
+            inherited = _without(part.tasks.get(base["name"], {}), *replaced)
+            layers.append((f"profile {part.name}, task {base['name']}", inherited))
+        layers.append((f"profile {part.name}, task {task}", part.tasks.get(task, {})))
     return layers
 
 
 def dataset_and_splits(task: str) -> tuple[str, dict[str, list[str]]]:
-    """Registered name of a task's data set, and the splits by which the task's config replaces official ones."""
+    """Name of a task's data set, and the splits by which its config replaces the official ones."""
     config = {key: value for _, layer in _task_layers(task) for key, value in layer.items()}
     splits = _group(config, "splits", f"task {task}")
     return str(config.get("dataset")), {split: names for split, names in splits.items() if names}
@@ -149,17 +166,21 @@ def dataset_and_splits(task: str) -> tuple[str, dict[str, list[str]]]:
 
 def read_profiles(name: str) -> list[Profile]:
     """Read the base of a profile, if it has one, and the profile itself, which takes precedence."""
-    return [build(Profile, each, f"profile {each['name']}") for each in _read("profiles", name)]
+    return [build(Profile, facts, f"profile {facts['name']}") for facts in _read("profiles", name)]
 
 
 def _scale(profile: str, network: str) -> dict[str, Any]:
-    """Profile and architecture of a run; `network` is a kind of network or a registered architecture."""
-    return {"profile": profile, "backbone": _backbones(profile).get(network, network)}
+    """Profile and backbone of a run; `network` is a kind of network or a registered backbone."""
+    backbone = _backbones(profile).get(network, network)
+    if backbone in VALUES["backbone"]:
+        present = VALUES["backbone"].values()
+        raise UserError("backbone", f"unknown value {backbone!r}", suggest(backbone, present))
+    return {"profile": profile, "backbone": backbone}
 
 
 def _backbones(profile: str) -> dict[str, str]:
-    """Architectures of a profile by kind of network."""
-    return {kind: name for each in read_profiles(profile) for kind, name in each.backbones.items()}
+    """Backbones of a profile by kind of network."""
+    return {kind: name for part in read_profiles(profile) for kind, name in part.backbones.items()}
 
 
 def differences(used: Facts, paper: Facts, unused: Sequence[str] = ()) -> list[str]:
@@ -176,16 +197,16 @@ def differences(used: Facts, paper: Facts, unused: Sequence[str] = ()) -> list[s
     Returns:
         Texts "name: value instead of value" with dotted names.
     """
-    ours, theirs = flattened(used), flattened(paper)
-    common = [
-        key for key in theirs if key in ours and key.partition(".")[0] not in {*NAMES, *unused}
+    values = flattened(used)
+    return [
+        f"{key}: {_shown(values[key])} instead of {_shown(published)}"
+        for key, published in flattened(paper).items()
+        if values.get(key, published) != published and key.split(".")[0] not in {*NAMES, *unused}
     ]
-    texts = {key: f"{key}: {_shown(ours[key])} instead of {_shown(theirs[key])}" for key in common}
-    return [texts[key] for key in common if ours[key] != theirs[key]]
 
 
 def _shown(value: Any) -> str:
-    """Write a setting's value in at most 40 characters."""
+    """Format a setting's value in at most 40 characters."""
     if isinstance(value, float):
         return f"{value:g}"
     text = value if isinstance(value, str) else json.dumps(value)
@@ -194,89 +215,97 @@ def _shown(value: Any) -> str:
     return f"{len(value)} values" if isinstance(value, list) else f"{text[:37]}..."
 
 
-@cache
-def _paper_cell(task: str, arch: str) -> Facts:
-    """Settings of a task of this repository in profile `paper`."""
-    return cell_facts(task, arch, "paper", ())
-
-
 def repository_task(task: str) -> str:
     """Return the task of this repository that `task` is or is based on, "" for none."""
-    names = [str(each["name"]) for each in _read("tasks", task)]
-    return next((name for name in names if name not in _added.get("tasks", {})), "")
+    tasks = [str(facts["name"]) for facts in _read("tasks", task)]
+    return next((name for name in tasks if name not in _added.get("tasks", {})), "")
 
 
 def cell_layers(
     task: str, arch: str, profile: str, changes: Sequence[str] = (), of_data: Facts | None = None
 ) -> list[Layer]:
-    """Settings of a cell by task, profile, data and user, in this order; arguments as in `finetuning_settings`.
+    """List the layers of a cell's settings by task, profile, data and user, in this order.
 
-    Each config gives two layers: its settings for all architectures, and those for this one.
+    Args:
+        task: name of a task config.
+        arch: "recurrent" or "feedforward".
+        profile: name of a profile.
+        changes: the user's changes, as `KEY=VALUE`.
+        of_data: overrides of the data, see `Description.overrides`.
+
+    Returns:
+        Source and settings of each layer. A config gives two layers: its settings for all
+        architectures, and those for `arch`.
+
+    Raises:
+        UserError: a config, change or architecture is unknown or malformed.
     """
-    every = [*_task_layers(task), *_profile_layers(profile, task)]
-    source, first = every[0]
+    configs = [*_task_layers(task), *_profile_layers(profile, task)]
+    source, first = configs[0]
     known = _group(first, "architectures", source)
     if arch not in known:
         raise UserError(
             source, f"no architecture {arch!r}", f"choose from {', '.join(map(str, known))}"
         )
     layers: list[Layer] = []
-    for source, layer in [*every, ("dataset.json", of_data or {})]:
+    for source, layer in [*configs, ("dataset.json", of_data or {})]:
         groups = _group(layer, "architectures", source)
-        if unknown := [str(name) for name in groups if name not in {*known, *ARCHITECTURES}]:
-            raise UserError(
-                source, f"unknown architecture {unknown[0]!r}", suggest(unknown[0], known)
-            )
-        of_all = {
-            key: value for key, value in layer.items() if key not in ("architectures", "base")
-        }
+        for name in map(str, groups):
+            if name not in {*known, *ARCHITECTURES}:
+                raise UserError(source, f"unknown architecture {name!r}", suggest(name, known))
+        of_all = _without(layer, "architectures", "base")
         if "splits" in of_all:
-            splits = _group(of_all, "splits", source)
-            of_all["splits"] = {**splits, "val": splits.get("val", [])}
+            of_all["splits"] = {"val": [], **_group(of_all, "splits", source)}
         layers += [(source, of_all), (source, _group({arch: groups.get(arch) or {}}, arch, source))]
     of_user = [parse_change(change) for change in changes]
-    given = {key: value for _, layer in of_user for key, value in flattened(layer).items()}
-    if "optimisation.peak_lr" in given:  # the user's peak rate also holds after pre-training
-        after = {
-            name for source, layer in layers for name in _group(layer, "peak_lr_after", source)
-        }
-        peaks = dict.fromkeys(after, given["optimisation.peak_lr"])
+    values = {key: value for _, layer in of_user for key, value in flattened(layer).items()}
+    if "optimisation.peak_lr" in values:  # the user's peak rate also holds after pre-training
+        data_sets = [_group(layer, "peak_lr_after", source) for source, layer in layers]
+        peaks = dict.fromkeys(set().union(*data_sets), values["optimisation.peak_lr"])
         layers.append(("--set optimisation.peak_lr", {"peak_lr_after": peaks}))
     return [*layers, *of_user]
 
 
 def pretraining_layers(method: str, profile: str, changes: Sequence[str] = ()) -> list[Layer]:
-    """Settings of a pre-training by recipe, profile and user, in this order; arguments as in `pretraining_settings`."""
-    kind, every = recipe_of(method), read_profiles(profile)
+    """List the layers of a pre-training's settings by recipe, profile and user, in this order.
+
+    Args:
+        method: registered name.
+        profile: name of a profile.
+        changes: the user's changes, as `KEY=VALUE`; `objective=NAME` trains another method's loss.
+
+    Returns:
+        Source and settings of each layer: first the recipe, then the loss.
+
+    Raises:
+        UserError: the profile or a change is unknown or malformed, or a method has no recipe.
+    """
+    recipe = recipe_of(method).recipe
+    profiles = read_profiles(profile)
     swaps = [change for change in changes if change.startswith("objective=")]
     objective = str(parse_change(swaps[-1])[1]["objective"]) if swaps else method
     loss = as_facts(recipe_of(objective).recipe)["objective"]
-    layers = [
-        (f"recipe of {method}", _changeable(kind.recipe)),
+    layers: list[Layer] = [
+        (f"recipe of {method}", _changeable(recipe)),
         (f"recipe of {objective}", {"objective": {"type": objective, **loss}}),
-        *((f"profile {each.name}", each.pretraining) for each in every),
+        *((f"profile {part.name}", part.pretraining) for part in profiles),
     ]
     # Settings for a method, in the profile or its base, override the profile's settings for all
     # methods.
-    for each in every:
-        of_method = {
-            key: value for key, value in each.methods.get(method, {}).items() if key != "objective"
-        }
-        of_loss = {
-            "objective": _group(
-                each.methods.get(objective, {}), "objective", f"profile {each.name}"
-            )
-        }
+    for part in profiles:
+        source = f"profile {part.name}, method"
+        of_loss = _group(part.methods.get(objective, {}), "objective", f"profile {part.name}")
         layers += [
-            (f"profile {each.name}, method {method}", of_method),
-            (f"profile {each.name}, method {objective}", of_loss),
+            (f"{source} {method}", _without(part.methods.get(method, {}), "objective")),
+            (f"{source} {objective}", {"objective": of_loss}),
         ]
     return [*layers, *(parse_change(change) for change in changes if change not in swaps)]
 
 
 def recipe_of(method: str) -> Any:
-    """Return the class of a method with a pre-training recipe; raise `UserError` if it has none."""
-    if method not in (known := pretrained_methods()):
+    """Return the class of a method with a pre-training recipe; raise `UserError` without one."""
+    known = pretrained_methods()
+    if method not in known:
         raise UserError(
             f"method {method[:100]}",
             "has no pre-training recipe",
@@ -286,7 +315,11 @@ def recipe_of(method: str) -> Any:
 
 
 def parse_change(change: str) -> Layer:
-    """Parse the user's `KEY=VALUE`, with a dotted key, into a layer; raise `UserError` if it is malformed."""
+    """Parse the user's `KEY=VALUE`, with a dotted key; raise `UserError` if it is malformed.
+
+    >>> parse_change("optimisation.steps=100")
+    ('--set optimisation.steps=100', {'optimisation': {'steps': 100}})
+    """
     path, equals, text = change.partition("=")
     if not equals:
         raise UserError(
@@ -296,18 +329,22 @@ def parse_change(change: str) -> Layer:
         value = parse_yaml(text)
     except UNREADABLE as error:
         raise UserError(f"--set {change}", "the value is not valid YAML", "quote it") from error
-    return f"--set {change}", reduce(
-        lambda nested, key: {key: nested}, reversed(path.split(".")), value
-    )
+    keys = reversed(path.split("."))
+    return f"--set {change}", reduce(lambda nested, key: {key: nested}, keys, value)
 
 
 def cell_facts(
     task: str, arch: str, profile: str, changes: Sequence[str], of_data: Facts | None = None
 ) -> Facts:
-    """Merge the layers of a cell; only its task's config may have settings for which there is no default."""
+    """Merge the layers of a cell, see `cell_layers` for the arguments and errors.
+
+    Returns:
+        All settings that `--set` can change. Only the task's config may have settings for which
+        there is no default.
+    """
     (source, of_all), of_arch, *layers = cell_layers(task, arch, profile, changes, of_data)
-    usual = build(Finetuning, merge(of_all, of_arch, strict=False), source)
-    return reduce(merge, layers, _changeable(usual))
+    defaults = build(Finetuning, merge(of_all, of_arch, strict=False), source)
+    return reduce(merge, layers, _changeable(defaults))
 
 
 def finetuning_settings(
@@ -318,51 +355,69 @@ def finetuning_settings(
     of_data: Facts | None = None,
     network: str = "swin",
 ) -> Finetuning:
-    """Resolve the settings of one cell: task config, profile, overrides of the data, and the user's changes.
+    """Resolve the settings of one cell: task config, profile, data, and the user's changes.
 
-    `of_data` are the overrides of the data, see `Description.overrides`; `network` is a kind of
-    network, whose architecture the profile chooses, or an architecture. `deviations` of the result
-    lists the differences from the paper's settings of the same task, or of the task's base; a task
-    without either has none.
+    Args:
+        task: name of a task config.
+        arch: "recurrent" or "feedforward".
+        profile: name of a profile.
+        changes: the user's changes, as `KEY=VALUE`.
+        of_data: overrides of the data, see `Description.overrides`.
+        network: kind of network, whose backbone the profile chooses, or a backbone.
+
+    Returns:
+        The settings. `deviations` lists the differences from the paper's settings of the same task,
+        or of the task's base; a task without either has none.
+
+    Raises:
+        UserError: a name is unknown, or a setting is unknown or invalid.
     """
-    names = {"task": task, "arch": arch, **_scale(profile, network)}
-    facts = {**cell_facts(task, arch, profile, changes, of_data), **names}
-    settings = build(Finetuning, facts, f"task {task}")
+    facts = {**cell_facts(task, arch, profile, changes, of_data), "task": task, "arch": arch}
+    settings = build(Finetuning, facts | _scale(profile, network), f"task {task}")
     settings.check()
-    if not (of_repository := repository_task(task)):
+    of_repository = repository_task(task)
+    if not of_repository:
         return settings
     # A network that was chosen by name is compared with the one that most methods have.
     kind = network if network in _backbones("paper") else "swin"
-    paper = {**_paper_cell(of_repository, arch), **_scale("paper", kind)}
-    return build(
-        Finetuning, facts | {"deviations": differences(as_facts(settings), paper)}, f"task {task}"
-    )
+    paper = {**cell_facts(of_repository, arch, "paper", ()), **_scale("paper", kind)}
+    return replace(settings, deviations=tuple(differences(as_facts(settings), paper)))
 
 
 def pretraining_settings(
     method: str, profile: str, changes: Sequence[str] = (), network: str = ""
 ) -> Pretraining:
-    """Resolve the settings of one pre-training: the method's recipe, then the profile, then the user's changes.
+    """Resolve the settings of one pre-training: the method's recipe, profile, and user's changes.
 
-    The change `objective=NAME` trains the loss of another method, with that method's own settings.
-    `network` is as in `finetuning_settings`, by default the method's.
+    Args:
+        method: registered name of a method with a recipe.
+        profile: name of a profile.
+        changes: the user's changes, as `KEY=VALUE`. `objective=NAME` trains the loss of another
+            method, with that method's own settings.
+        network: as in `finetuning_settings`, by default the method's kind.
+
+    Returns:
+        The settings. `deviations` lists those that the recipe and the method of the loss declare,
+        and the settings that differ from the published ones.
+
+    Raises:
+        UserError: a name is unknown, or a setting is unknown or invalid.
     """
-    kind, (usual, loss, *layers) = recipe_of(method), pretraining_layers(method, profile, changes)
-    published = merge(usual[1], loss)
-    scale = _scale(profile, network or kind.network)
-    facts = reduce(merge, layers, published) | scale | {"name": method}
-    settings = build(Pretraining, facts, f"method {method}")
+    kind = recipe_of(method)
+    recipe, loss, *layers = pretraining_layers(method, profile, changes)
+    published = merge(recipe[1], loss)
+    facts = reduce(merge, layers, published) | _scale(profile, network or kind.network)
+    settings = build(Pretraining, facts | {"name": method}, f"method {method}")
     settings.check()
     trained = recipe_of(settings.objective["type"])
     paper = published | _scale("paper", kind.network)
     paper["objective"] = paper["objective"] | {"type": method}
     changed = differences(as_facts(settings), paper, trained.unused)
-    deviations = [*kind.recipe.deviations, *trained.deviations, *changed]
-    return build(Pretraining, facts | {"deviations": deviations}, f"method {method}")
+    return replace(settings, deviations=(*kind.recipe.deviations, *trained.deviations, *changed))
 
 
 def refuse_unknown_changes(changes: Sequence[str]) -> None:
-    """Refuse changes of settings that a pre-training by any method does not have; needs no torch."""
+    """Refuse changes of settings that no pre-training has; this needs no torch."""
     for change in changes:
         merge(known_settings(Pretraining), parse_change(change))
 
@@ -370,11 +425,17 @@ def refuse_unknown_changes(changes: Sequence[str]) -> None:
 def changed_settings(
     settings: Settings, network: str, of_data: Facts | None = None
 ) -> dict[str, Any]:
-    """Settings that differ from the defaults by task, architecture, profile and data, or by recipe, by dotted name.
+    """Select the settings that differ from the defaults.
 
-    For a pre-training, "objective" is the name of another method whose loss is trained,
-    "objective_version" that method's version above 1. `network` and `of_data` are as in
-    `finetuning_settings`.
+    Args:
+        settings: of a cell or a pre-training.
+        network: kind of network or backbone of the defaults, as in `finetuning_settings`.
+        of_data: overrides of the data, which belong to the defaults.
+
+    Returns:
+        Values by dotted name. The defaults are those by task, architecture, profile and data, or by
+        recipe. For a pre-training, "objective" is the name of another method whose loss is trained,
+        "objective_version" that method's version above 1.
     """
     changed: dict[str, Any] = {}
     if isinstance(settings, Finetuning):
@@ -388,27 +449,38 @@ def changed_settings(
         )
         if objective != settings.name:
             version = recipe_of(objective).version
-            changed = {"objective": objective} | (
-                {"objective_version": version} if version > 1 else {}
-            )
-    ours, usual = flattened(as_facts(settings)), flattened(as_facts(default))
-    names = sorted({*ours, *usual} - {"deviations"})  # follow from the others
-    return changed | {key: ours.get(key) for key in names if ours.get(key) != usual.get(key)}
+            changed["objective"] = objective
+            changed |= {"objective_version": version} if version > 1 else {}
+    values = flattened(as_facts(settings))
+    defaults = flattened(as_facts(default))
+    keys = sorted({*values, *defaults} - {"deviations"})  # they follow from the others
+    return changed | {key: values.get(key) for key in keys if values.get(key) != defaults.get(key)}
 
 
 def flattened(facts: Facts, prefix: str = "") -> dict[str, Any]:
-    """Flatten nested dicts to values by dotted name."""
-    found: dict[str, Any] = {}
+    """Flatten nested mappings.
+
+    Args:
+        facts: settings, nested.
+        prefix: written before each name.
+
+    Returns:
+        Values by dotted name; an empty mapping is a value.
+
+    >>> flattened({"mask": {"unit": 32, "ratio": 0.5}, "bins": 10})
+    {'mask.unit': 32, 'mask.ratio': 0.5, 'bins': 10}
+    """
+    flat: dict[str, Any] = {}
     for key, value in facts.items():
         nested = isinstance(value, Mapping) and value
-        found |= flattened(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
-    return found
+        flat |= flattened(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return flat
 
 
 def as_facts(settings: Settings) -> dict[str, Any]:
-    """Convert settings to nested dicts of lists, numbers and strings, as hashed and written into records."""
+    """Convert settings to nested dicts of lists, numbers and strings, as in records and hashes."""
     return to_jsonable_python(settings)
 
 
 def _changeable(settings: Settings) -> dict[str, Any]:
-    return {key: value for key, value in as_facts(settings).items() if key not in CHOSEN}
+    return _without(as_facts(settings), *CHOSEN)

@@ -1,4 +1,7 @@
-"""`dataset.json`, a description of a data set next to its recordings or above them. Official archives have none."""
+"""`dataset.json`, which describes a data set next to or above its recordings.
+
+Official archives have none.
+"""
 
 import os
 from collections.abc import Iterator
@@ -18,12 +21,8 @@ Side = Annotated[int, Field(ge=1, le=LARGEST)]  # px
 
 
 def _within_folder(name: str) -> str:
-    if (
-        not name
-        or not name.isprintable()
-        or PurePath(name).is_absolute()
-        or ".." in PurePath(name).parts
-    ):
+    path = PurePath(name)
+    if not name or not name.isprintable() or path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{name!r} is not a valid recording name")
     return name
 
@@ -52,13 +51,10 @@ class Description(BaseModel):
     frame_rate: float | None = None  # images per second in the sample world; not used
 
     def overrides(self) -> dict[str, Any]:
-        """Task settings derived from the data: they override the task's config, and are overridden by the user."""
-        splits = (
-            {"splits": {split: list(names) for split, names in self.splits.items()}}
-            if self.splits
-            else {}
-        )
-        return splits | ({} if self.label_rows is None else {"protocol": {"rows": self.label_rows}})
+        """Task settings by the data, which override the task's config; the user's override them."""
+        splits = {"splits": {split: list(names) for split, names in self.splits.items()}}
+        protocol = {"protocol": {"rows": self.label_rows}}
+        return (splits if self.splits else {}) | (protocol if self.label_rows is not None else {})
 
 
 def read_description(folder: Path) -> Description:
@@ -66,8 +62,8 @@ def read_description(folder: Path) -> Description:
     path = folder / FILE
     if not path.is_file():
         return Description()
-    facts = path.stat()
-    return _read(path, facts.st_mtime_ns, facts.st_size)
+    file = path.stat()
+    return _read(path, file.st_mtime_ns, file.st_size)
 
 
 @lru_cache
@@ -76,21 +72,25 @@ def _read(path: Path, *state: int) -> Description:
     try:
         return Description.model_validate(read_json(path))
     except (*UNREADABLE, ValidationError) as error:
-        first = error.errors()[0] if isinstance(error, ValidationError) else None
-        where = (
-            f" ({'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']})" if first else ""
-        )
-        raise UserError(
-            path, f"not a valid data set description{where}", "correct or remove it"
-        ) from error
+        what = "not a valid data set description"
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            what += f" ({'.'.join(map(str, first['loc'])) or 'content'}: {first['msg']})"
+        raise UserError(path, what, "correct or remove it") from error
 
 
 def descriptions_above(path: Path, root: Path | None = None) -> Iterator[tuple[Path, Description]]:
-    """Yield each folder at or above `path` that has a `dataset.json`, nearest first, with the description.
+    """Search the folders at and above a path for a `dataset.json`.
 
-    The search goes five levels up, or further if the folders are inside `root`.
+    Args:
+        path: where the search starts.
+        root: the search goes `LEVELS` up, or further if the folders are inside this one.
+
+    Returns:
+        Each folder that has one, nearest first, and its description.
     """
-    path, top = (Path(os.path.abspath(each)) for each in (path, root or path))
+    path = Path(os.path.abspath(path))
+    top = Path(os.path.abspath(root or path))
     for level, folder in enumerate((path, *path.parents)):
         if level > LEVELS and not folder.is_relative_to(top):
             return
@@ -99,8 +99,6 @@ def descriptions_above(path: Path, root: Path | None = None) -> Iterator[tuple[P
 
 
 def described_size(path: Path) -> Size | None:
-    """Sensor size (height, width) in px by the nearest `dataset.json` above a recording that specifies it, or None."""
-    return next(
-        (description.sensor for _, description in descriptions_above(path) if description.sensor),
-        None,
-    )
+    """Sensor size (height, width) in px by the nearest `dataset.json` above `path` that has one."""
+    sizes = (description.sensor for _, description in descriptions_above(path))
+    return next(filter(None, sizes), None)

@@ -1,4 +1,4 @@
-"""Data-parallel ranks: collectives, reductions and random draws that match the results of a single process.
+"""Data-parallel ranks: collectives, reductions and random draws as in a single process.
 
 Gradients are averaged over the ranks. A rank's loss is therefore correct if its mean over the ranks
 is the loss of the complete batch.
@@ -21,13 +21,17 @@ Value = TypeVar("Value")
 # stops the others.
 PATIENCE = timedelta(days=7)
 _group: distributed.ProcessGroup | None = None
-rank, world_size = dist.get_rank, dist.get_world_size
+rank = dist.get_rank
+world_size = dist.get_world_size
 is_first = dist.is_main_process  # rank 0 writes files and logs
 
 
 @contextmanager
 def object_group() -> Iterator[None]:
-    """Context with a process group for Python objects; every rank enters it once, after `init_process_group`."""
+    """Context with a process group for Python objects, entered by each rank.
+
+    It needs `torch.distributed.init_process_group`.
+    """
     global _group
     _group = distributed.new_group(backend="gloo", timeout=PATIENCE)
     try:
@@ -65,7 +69,7 @@ def all_gather(value: Value) -> list[Value]:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What this rank computes of a batch, see `rank_computes`."""
+    """Part of a batch that this rank computes, see `rank_computes`."""
 
     part: tuple[int, int] = (0, 1)  # index and number of the batch's micro-batches, on all ranks
     alone: bool = False  # whether this rank computes without collectives
@@ -82,21 +86,31 @@ _micro_batch = MicroBatch()
 def rank_computes(**changes: Any) -> Iterator[None]:
     """Context in which this rank computes the current `MicroBatch` with `changes` of its fields."""
     global _micro_batch
-    before = _micro_batch
-    _micro_batch = replace(before, **changes)
+    previous = _micro_batch
+    _micro_batch = replace(previous, **changes)
     try:
         yield
     finally:
-        _micro_batch = before
+        _micro_batch = previous
 
 
-def shard_slice(here: int) -> tuple[int, slice]:
-    """Return the number of rows of the complete batch, and the slice of this micro-batch's `here` rows.
+def shard_slice(rows: int) -> tuple[int, slice]:
+    """Locate this micro-batch in the complete batch.
 
     Random numbers per row are drawn for the complete batch; each micro-batch uses its slice.
+
+    Args:
+        rows: number of rows of this micro-batch.
+
+    Returns:
+        Number of rows of the complete batch, and the slice of this micro-batch's rows.
+
+    >>> with rank_computes(part=(1, 4)):
+    ...     shard_slice(8)
+    (32, slice(8, 16, None))
     """
-    part, parts = _micro_batch.part
-    return here * parts, slice(part * here, (part + 1) * here)
+    index, micro_batches = _micro_batch.part
+    return rows * micro_batches, slice(index * rows, (index + 1) * rows)
 
 
 def has_no_labels() -> bool:
@@ -153,11 +167,11 @@ def global_sum(values: Tensor) -> Tensor:
 
 @torch.no_grad()
 def global_max(values: Tensor) -> Tensor:
-    """Maximum over the values of all ranks as a scalar, -inf if all are empty; without gradient."""
-    found = values.max() if values.numel() else values.new_full((), -torch.inf)
+    """Maximum of the values of all ranks, a scalar without gradient; -inf if all are empty."""
+    maximum = values.max() if values.numel() else values.new_full((), -torch.inf)
     if ranks_per_batch() > 1:
-        distributed.all_reduce(found, distributed.ReduceOp.MAX)
-    return found
+        distributed.all_reduce(maximum, distributed.ReduceOp.MAX)
+    return maximum
 
 
 def all_gather_rows(values: Tensor) -> Tensor:
@@ -168,12 +182,10 @@ def all_gather_rows(values: Tensor) -> Tensor:
 class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
-        found = [
-            torch.empty(values.shape, dtype=values.dtype, device=values.device)
-            for _ in range(world_size())
-        ]
-        distributed.all_gather(found, values.contiguous())
-        return torch.cat(found)
+        values = values.contiguous()
+        gathered = [torch.empty_like(values) for _ in range(world_size())]
+        distributed.all_gather(gathered, values)
+        return torch.cat(gathered)  # (ranks * N, ...)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:

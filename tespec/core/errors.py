@@ -4,20 +4,30 @@ import re
 
 
 def one_line(text: str) -> str:
-    """Put `text` on one line, safe to print: control characters and marks of the writing direction are replaced."""
+    """Put `text` on one line, without control characters and marks of the writing direction."""
     folded = re.sub(r"\s*[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]\s*", " ", text).strip()
     return re.sub(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", "\ufffd", folded)
 
 
 class UserError(Exception):
-    """A mistake in files, settings or arguments: its place, the problem and how to fix it.
+    """A mistake in files, settings or arguments that the user can fix.
 
     Commands print it in one line and exit with code 2.
+
+    Args:
+        where: file, setting or argument.
+        what: the problem.
+        remedy: what to do.
+
+    >>> print(UserError("--seed x", "not a number", "give an integer"))
+    --seed x: not a number; give an integer
     """
 
     def __init__(self, where: object, what: str, remedy: str) -> None:
         super().__init__(one_line(f"{where}: {what}; {remedy}"))
-        self.where, self.what, self.remedy = str(where), what, remedy
+        self.where = str(where)
+        self.what = what
+        self.remedy = remedy
 
     def __reduce__(self) -> tuple[type["UserError"], tuple[str, str, str]]:
         """Make the exception picklable, for worker processes."""

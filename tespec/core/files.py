@@ -19,9 +19,8 @@ from tespec.core.progress import say
 
 # the last one by values that are nested too deeply
 UNREADABLE = (OSError, ValueError, RecursionError)
+ALLOWED_FILES, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # -1: without limit
 # Number of files that a cache of open files may hold: a quarter of those that the system allows.
-ALLOWED_FILES, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-# it is -1 for any number
 OPEN_FILES = (min(1024, ALLOWED_FILES) if ALLOWED_FILES > 0 else 1024) // 4
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # no locks, as on some NFS
 
@@ -38,7 +37,7 @@ _Loader.add_implicit_resolver(
 
 
 def regular_file(path: Path) -> Path:
-    """Return a path that is to be read; a pipe, socket or device, which could block for ever, raises an `OSError`."""
+    """Return `path`; raise an `OSError` for a pipe, socket or device, which could block a reader."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return path
@@ -55,7 +54,11 @@ def read_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse YAML text into plain Python types; invalid text or other types raise an error of `UNREADABLE`."""
+    """Parse YAML text into plain Python types; other text raises an error of `UNREADABLE`.
+
+    >>> parse_yaml("{peak_lr: 1e-3, betas: [0.9, 0.95]}")
+    {'peak_lr': 0.001, 'betas': [0.9, 0.95]}
+    """
     try:
         return yaml.load(text, _Loader)
     # Values that do not match their standard tag, such as !!int, raise these other exceptions.
@@ -65,26 +68,29 @@ def parse_yaml(text: str) -> Any:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a hidden temporary path next to `path`, to write the file atomically; creates the folder.
+    """Write a file atomically; its folder is created.
 
-    The temporary file replaces `path` when the block ends, and is deleted if the block raises.
+    Yields:
+        Hidden temporary path next to `path`. It replaces `path` when the block ends, and is deleted
+        if the block raises.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # A random suffix, since process ids may collide between machines that share a disk.
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
     try:
-        yield unfinished
-        os.replace(unfinished, path)
+        yield temporary
+        os.replace(temporary, path)
     except OSError as error:
-        if error.filename in (None, str(unfinished)):
-            error.filename, error.filename2 = str(path), None
+        if error.filename in (None, str(temporary)):
+            error.filename = str(path)
+            error.filename2 = None
         raise
     finally:
-        unfinished.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def write_all(texts: Mapping[Path, str]) -> None:
-    """Write text files in UTF-8, and rename them to their final names only after the last one is written."""
+    """Write text files in UTF-8, and rename them only after the last one is written."""
     with ExitStack() as stack:
         for path, text in texts.items():
             stack.enter_context(whole_file(path)).write_text(text, encoding="utf-8")
@@ -101,31 +107,32 @@ def sha256_of(path: Path) -> str:
 
 @contextmanager
 def one_at_a_time(path: Path, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Lock `path` against other processes; if one holds it, pass its description to `waiting`, and wait.
+    """Lock `path` against other processes, and wait if one of them holds it.
 
-    The lock is a hidden file next to `path`, removed on release; its folder is created. On a file
-    system without locks, a message says so.
+    On a file system without locks, it prints a message and does not lock.
+
+    Args:
+        path: file or folder, which need not exist. The lock is a hidden file next to it, removed on
+            release; its folder is created.
+        waiting: called before waiting, with the description of the process that holds the lock.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path.with_name(f".{path.name}.lock"), fallback_to_soft=False)
-    file = Path(lock.lock_file)
+    file = path.with_name(f".{path.name}.lock")
+    lock = FileLock(file, fallback_to_soft=False)
     try:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            if waiting is not None:
-                holder = ""
+            if waiting:
                 with suppress(FileNotFoundError):  # just released
-                    holder = file.read_text(encoding="utf-8")
-                waiting(holder or "another process")
+                    waiting(file.read_text(encoding="utf-8") or "another process")
             lock.acquire()
         file.write_text(f"process {os.getpid()} on {os.uname().nodename}", encoding="utf-8")
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-        say(
-            f"{path.parent}: this file system does not support locks; start each command only once at a time"
-        )
+        what = "this file system does not support locks"
+        say(f"{path.parent}: {what}; start each command only once at a time")
     try:
         yield
     finally:

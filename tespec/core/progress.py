@@ -21,21 +21,26 @@ Advance = Callable[[int, "int | None", str], None]
 
 @contextmanager
 def progress(label: str, unit: str, start: int = 0) -> Iterator[Advance]:
-    """Show a progress bar on a terminal, else a line every 5 s; yields `advance(done, total or None, note)`.
+    """Show a progress bar on a terminal, else a line every 5 s, on rank 0.
 
-    Only rank 0 shows it, and nobody one without a label. `unit` is plural; `start` is the number of
-    units done before.
+    Args:
+        label: the work; "" shows nothing.
+        unit: name of what is counted, in the plural.
+        start: number of units done before.
+
+    Returns:
+        Context that yields `advance(done, total, note)`; `total` is None if it is unknown.
     """
-    shown = sys.stderr.isatty()
+    is_terminal = sys.stderr.isatty()
     with (
-        open(os.devnull, "w", encoding="utf-8") as nowhere,
+        open(os.devnull, "w", encoding="utf-8") as devnull,
         tqdm(
             desc=label, unit=f" {unit}", initial=start, delay=2, miniters=1, smoothing=0,
-            disable=not (label and _speaks()), bar_format=None if shown else LINE,
-            file=sys.stderr if shown else nowhere,
+            disable=not (label and _is_first()), bar_format=None if is_terminal else LINE,
+            file=sys.stderr if is_terminal else devnull,
         ) as bar,
     ):  # fmt: skip
-        began = last = time.monotonic()
+        started = last = time.monotonic()
 
         def advance(done: int, total: int | None, note: str) -> None:
             nonlocal last
@@ -43,9 +48,10 @@ def progress(label: str, unit: str, start: int = 0) -> Iterator[Advance]:
             bar.set_postfix_str(note, refresh=False)
             bar.update(done - bar.n)
             now = time.monotonic()
-            due = now - last >= SECONDS_BETWEEN_LINES or (done == total and last != began)
-            if due and not (shown or bar.disable):
-                bar.bar_format, last = LINE if total else COUNT, now
+            is_due = now - last >= SECONDS_BETWEEN_LINES or (done == total and last != started)
+            if is_due and not (is_terminal or bar.disable):
+                last = now
+                bar.bar_format = LINE if total else COUNT
                 sys.stderr.write(f"{bar}\n")
                 sys.stderr.flush()
 
@@ -54,13 +60,13 @@ def progress(label: str, unit: str, start: int = 0) -> Iterator[Advance]:
 
 def say(text: str) -> None:
     """Print one line to stderr without breaking a progress bar; only rank 0 prints."""
-    if _speaks():
+    if _is_first():
         with tqdm.external_write_mode(file=sys.stderr):
             sys.stderr.write(text + "\n")
             sys.stderr.flush()
 
 
-def _speaks() -> bool:
+def _is_first() -> bool:
     """Whether this process is rank 0; a process that has not imported torch runs alone."""
     if "torch" not in sys.modules:
         return True

@@ -12,14 +12,16 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field, StrictBool, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from tespec.core import renamed
 from tespec.core.errors import UserError
+from tespec.core.renamed import present_names
 
+T = TypeVar("T")
 Facts = Mapping[str, Any]  # settings by name, nested
 Layer = tuple[str, Facts]  # source and settings
 Size = tuple[int, int]  # rows and columns in px
 
 LARGEST = 1 << 14  # px; event coordinates have at most 14 bits
+UNKNOWN = "unexpected_keyword_argument"  # pydantic's type of error
 
 
 def is_size(size: Size) -> bool:
@@ -40,73 +42,87 @@ def parse_size(text: str) -> Size:
     return size
 
 
-T = TypeVar("T")
-UNKNOWN = "unexpected_keyword_argument"  # pydantic's type of error
-
-
 def merge(base: Facts, layer: Layer, *, strict: bool = True) -> dict[str, Any]:
-    """Merge the nested settings of `layer` into a copy of `base`; if `strict`, refuse keys that `base` lacks.
+    """Merge nested settings into a copy of others.
 
     Mappings with a `type` are replaced instead of merged, since another type may have other keys;
     so are splits, except by the user.
+
+    Args:
+        base: settings to start from.
+        layer: source, for messages, and the settings that take precedence.
+        strict: refuse keys that `base` lacks.
+
+    Raises:
+        UserError: `layer` has a key that `base` lacks; it suggests the key that was meant.
+
+    >>> merge({"mask": {"unit": 32, "ratio": 0.5}}, ("mine.yaml", {"mask": {"ratio": 0.9}}))
+    {'mask': {'unit': 32, 'ratio': 0.9}}
     """
     source, changes = layer
     merged = dict(base)
     for key, value in changes.items():
         if strict and key not in base:
-            nested = [
-                f"{group}.{key}"
-                for group, held in base.items()
-                if isinstance(held, Mapping) and key in held
-            ]
-            remedy = f"did you mean {nested[0]!r}?" if nested else suggest(key, base)
+            groups = [name for name, group in base.items() if isinstance(group, Mapping)]
+            paths = [f"{name}.{key}" for name in groups if key in base[name]]
+            remedy = f"did you mean {paths[0]!r}?" if paths else suggest(key, base)
             raise UserError(source, f"unknown setting {key!r}", remedy)
-        mergeable = (
-            isinstance(value, Mapping)
-            and isinstance(base.get(key), Mapping)
-            and "type" not in value
-        )
-        if mergeable and (key != "splits" or source.startswith("--set")):
-            merged[key] = merge(base[key], (source, value), strict=strict)
-        else:
-            merged[key] = value
+        nested = isinstance(value, Mapping) and isinstance(base.get(key), Mapping)
+        if nested and "type" not in value and (key != "splits" or source.startswith("--set")):
+            value = merge(base[key], (source, value), strict=strict)
+        merged[key] = value
     return merged
 
 
-def suggest(key: str, known: Iterable[str]) -> str:
-    """Suggest the closest known name for an unknown one, or list the known names."""
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Write the remedy for an unknown name.
+
+    Args:
+        name: of a setting, config, method or the like.
+        known: names that exist.
+
+    Returns:
+        The present name if `name` is an earlier one, else the closest known name, else all of them.
+    """
     names = list(known)
-    if (new := renamed.SETTINGS.get(key)) in names:
-        return f"it is called {new!r} now"
-    close = difflib.get_close_matches(key, names, n=1)
-    shown = ", ".join(names[:20]) + ", ..." * (len(names) > 20)
-    return f"did you mean {close[0]!r}?" if close else f"choose from {shown or 'none'}"
+    for present in present_names(name):
+        if present in names:
+            return f"it is called {present!r} now"
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"choose from {', '.join(names[:20]) or 'none'}{', ...' * (len(names) > 20)}"
 
 
 def build(kind: type[T], facts: Facts, source: str) -> T:
     """Build and validate a settings dataclass from nested mappings.
 
-    The first setting that is missing, unknown, of the wrong type or out of range is refused.
-    `source` is the origin of the values, for messages; or the name of their group, such as "head"
-    of "head.channels".
+    Args:
+        kind: dataclass of settings.
+        facts: its values, nested as in YAML.
+        source: origin of the values, for messages; or the name of their group, such as "head" of
+            "head.channels".
+
+    Raises:
+        UserError: the first setting that is missing, unknown, of the wrong type or out of range.
     """
     try:
         return TypeAdapter(kind).validate_python(dict(facts), extra="forbid")
     except ValidationError as invalid:
         errors = invalid.errors(include_url=False)
-        error = next((each for each in errors if each["type"] == UNKNOWN), errors[0])
+        error = next((error for error in errors if error["type"] == UNKNOWN), errors[0])
         is_unknown = error["type"] == UNKNOWN
-        *place, last = error["loc"] or (0,)
+        *parents, last = error["loc"] or (0,)
         # Pydantic's path includes the members of unions, and a trailing list index, which helps
         # less than the value.
-        steps = place if is_unknown or isinstance(last, int) else [*place, last]
+        steps = parents if is_unknown or isinstance(last, int) else [*parents, last]
         path = ".".join(str(step) for step in steps if isinstance(step, int) or step.isidentifier())
         where = source
         if path:
             where += f".{path}" if source.isidentifier() else f", {path}"
         if is_unknown:
             known = reduce(
-                lambda names, step: names.get(step) or names, place, known_settings(kind)
+                lambda names, step: names.get(step) or names, parents, known_settings(kind)
             )
             raise UserError(
                 where, f"unknown setting {last!r}", suggest(str(last), known)
@@ -115,23 +131,24 @@ def build(kind: type[T], facts: Facts, source: str) -> T:
             raise UserError(
                 source, f"setting {path!r} is missing", "add it to the config"
             ) from invalid
-        said = (
-            "it should be a list of two values"
-            if error["type"] in ("missing", "too_long")
-            else error["msg"]
-        )
         text = repr(error["input"])
-        shown = text if len(text) <= 60 else f"{text[:20]}..."
-        remedy = re.sub(
-            r" or an instance of \w+$",
-            "",
-            re.sub(r"^(Input|Tuple|List|Value) should", "it should", said),
-        )
-        raise UserError(where, f"{shown} is not allowed", remedy) from invalid
+        value = text if len(text) <= 60 else f"{text[:20]}..."
+        raise UserError(where, f"{value} is not allowed", _remedy(error)) from invalid
+
+
+def _remedy(error: Mapping[str, Any]) -> str:
+    """Say what a value should be, from pydantic's description of the error."""
+    if error["type"] in ("missing", "too_long"):
+        return "it should be a list of two values"
+    for present in present_names(str(error["input"])):
+        if repr(present) in error["msg"]:
+            return f"it is called {present!r} now"
+    message = re.sub(r"^(Input|Tuple|List|Value) should", "it should", error["msg"])
+    return re.sub(r" or an instance of \w+$", "", message)
 
 
 def known_settings(kind: Any) -> Any:
-    """Names of the settings of a dataclass, or of the entries of a list, nested as in YAML; None for other types."""
+    """Names of the settings of a dataclass or a list of them, nested as in YAML; else None."""
     entry, *_ = *typing.get_args(kind), kind
     if not is_dataclass(entry):
         return None
@@ -144,7 +161,7 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 SomeShare = Annotated[float, Field(gt=0, le=1)]
 Factor = Annotated[float, Field(ge=1, allow_inf_nan=False)]
-DropRate = Annotated[float, Field(ge=0, le=0.9)]  # kept blocks are scaled by 1 / (1 - rate)
+DropRate = Annotated[float, Field(ge=0, le=0.9)]  # the others are scaled by 1 / (1 - rate)
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 Flag = StrictBool
 # Generous upper limits: networks are built from the settings in weights files, which may be
@@ -152,7 +169,7 @@ Flag = StrictBool
 Width = Annotated[int, Field(strict=True, ge=1, le=4096)]
 Depth = Annotated[int, Field(strict=True, ge=0, le=64)]
 ARCHITECTURES = ("recurrent", "feedforward")
-# Fraction of the lanes that sample random clips, each with a reset state; the others stream
+# Fraction of the lanes that sample random chunks, each with a reset state; the others stream
 # recordings and carry state.
 SAMPLING = {"stream": 0.0, "mixed": 0.5, "random": 1.0}
 Sampling = Literal["stream", "mixed", "random"]
@@ -163,8 +180,9 @@ Side = Annotated[int, Field(strict=True, ge=1, le=2048)]
 
 @dataclass(frozen=True)
 class Clip:
-    """Gradient clipping: by "value", by total "norm", by the norm of each "parameter", or "none"; `at` is the limit."""
+    """Gradient clipping to the limit `at`."""
 
+    # of each value, of the norm of all parameters, or of the norm of each parameter
     by: Literal["value", "norm", "parameter", "none"]
     at: PositiveFloat | None
 
@@ -190,7 +208,7 @@ class Decay:
 
 @dataclass(frozen=True, kw_only=True)
 class Optimisation:
-    """Optimizer and schedule: warm-up from peak_lr / start_divisor, then decay to peak_lr / end_divisor."""
+    """Optimizer and schedule, from peak_lr / start_divisor to peak_lr to peak_lr / end_divisor."""
 
     peak_lr: PositiveFloat
     steps: PositiveInt
@@ -231,14 +249,14 @@ class Augmentation:
 
     flip: Share = 0.0
     zoom: Share = 0.0
-    zoom_in_share: Share = 0.8
+    zoom_in_fraction: Share = 0.8  # of the zooms; the others zoom out
     zoom_in: tuple[Factor, Factor] = (1.0, 1.5)
     zoom_out: tuple[Factor, Factor] = (1.0, 1.2)
 
 
 @dataclass(frozen=True)
 class Binning:
-    """How the events of a window become a histogram (2*bins, H, W); see `tespec.events.event_histogram`."""
+    """How a window's events become a histogram (2*bins, H, W), see `event_histogram`."""
 
     bins: PositiveInt
     # "edges" divides the window; "rvt" the time from its first to its last event, as RVT's archives
@@ -247,10 +265,10 @@ class Binning:
 
 @dataclass(frozen=True)
 class Downsample:
-    """Spatial downsampling of events; "auto" reduces the width to at most `to_width` px, for `keep` see `Region`."""
+    """Spatial downsampling of events."""
 
-    factor: PositiveInt | Literal["auto"]
-    keep: Literal["nearest", "all"]
+    factor: PositiveInt | Literal["auto"]  # auto: reduces the width to at most `to_width` px
+    keep: Literal["nearest", "all"]  # see `tespec.events.histogram.Region`
     to_width: PositiveInt | None = None
 
     def __post_init__(self) -> None:
@@ -296,7 +314,8 @@ class OfRecordings:
     sensor_px: str | None = None  # such as "640x480", for recordings that do not store it
 
     def check(self) -> None:
-        steps, warmup = self.optimisation.steps, self.optimisation.warmup_steps
+        steps = self.optimisation.steps
+        warmup = self.optimisation.warmup_steps
         if warmup and warmup >= steps:
             what = f"{warmup} is not less than optimisation.steps, which is {steps}"
             raise UserError("optimisation.warmup_steps", what, f"set it below {steps} as well")
@@ -362,7 +381,7 @@ class Finetuning(OfRecordings):
             )
 
     def after_pretraining_on(self, data: str) -> "Finetuning":
-        """Return the settings for a backbone pre-trained on the data set `data`, whose case is ignored."""
+        """Return the settings for a backbone pre-trained on the data set `data`, in any case."""
         peaks = {name.casefold(): peak for name, peak in self.peak_lr_after.items()}
         peak = peaks.get(data.casefold(), self.optimisation.peak_lr)
         return replace(self, optimisation=replace(self.optimisation, peak_lr=peak))
@@ -379,30 +398,28 @@ class Finetuning(OfRecordings):
 
     @property
     def most_labels(self) -> int:
-        """Maximum number of labels of a chunk that reach the head; the protocol's `period_ms` is their spacing."""
-        most, period = (
-            min(self.labels_per_chunk or self.segments, self.segments),
-            self.protocol.get("period_ms"),
-        )
-        if not period or not self.window_ms:
-            return most
-        return min(most, math.ceil(self.segments * self.window_ms / period))
+        """Maximum number of labels of a chunk that reach the head, spaced by `period_ms`."""
+        most = min(self.labels_per_chunk or self.segments, self.segments)
+        period = self.protocol.get("period_ms")
+        if period and self.window_ms:
+            most = min(most, math.ceil(self.segments * self.window_ms / period))
+        return most
 
 
 @dataclass(frozen=True)
 class Mask:
-    """Tube masking: side of a patch in px, a multiple of a Swin's token size, and fraction of patches masked."""
+    """Tube masking."""
 
-    unit: Literal[4, 8, 16, 32]
-    ratio: Share
+    unit: Literal[4, 8, 16, 32]  # side of a patch in px, a multiple of a Swin's token size
+    ratio: Share  # fraction of the patches that are masked
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pretraining(OfRecordings):
     """Settings of one pre-training; a method's recipe holds its published settings."""
 
-    # The method's own settings; in a recipe an instance of their type, elsewhere a mapping whose
-    # "type" is the method whose loss is trained.
+    # Settings of the loss: in a recipe an instance of the method's dataclass, elsewhere a mapping
+    # whose "type" is the method whose loss is trained.
     objective: Any
     name: str = ""  # of the method that the recipe belongs to
     recurrent: Flag = False  # whether the backbone has ConvLSTMs
@@ -418,10 +435,10 @@ class Pretraining(OfRecordings):
 
 @dataclass(frozen=True)
 class HistogramSpec(Binning):
-    """How events become the histograms that a network was trained on, and which of them its state has seen.
+    """How events become the histograms of a network, and how far back its state remembers.
 
-    It is built once from the settings, stored in the recipe of the weights, and used wherever the
-    network plays a recording.
+    It is built once from the settings of a training, stored in the recipe of the weights, and used
+    wherever the network plays a recording.
     """
 
     # Length of a window. For windows from label to label, the median one of the training, for
@@ -432,17 +449,20 @@ class HistogramSpec(Binning):
     segments: PositiveInt  # number of windows that the network takes at once
     # True: the state is reset for each predicted window, at the start of the `segments` windows
     # that end with it.
-    # False: it is carried from the start of the recording, which training only on clips does not
-    # teach.
+    # False: it is carried from the start of the recording, which training only on random chunks
+    # does not teach.
     reset: Flag
 
     @classmethod
     def of(
         cls, settings: Finetuning | Pretraining, size: Size, window_ms: float
     ) -> "HistogramSpec":
-        """Build it for a training on histograms of `size` (H, W) in px.
+        """Build the specification of a training.
 
-        `window_ms` is the length of its windows, nominal if the settings have none.
+        Args:
+            settings: of the training.
+            size: (H, W) in px of its histograms.
+            window_ms: length of its windows, nominal if the settings have none.
         """
         return cls(
             bins=settings.bins,

@@ -32,7 +32,7 @@ def sample_flip_zoom(
     flip = generator.random() < settings.flip
     axes = [(np.arange(side), 1.0, 0.0) for side in (height, width)]
     if generator.random() < settings.zoom:
-        inward = generator.random() < settings.zoom_in_share
+        inward = generator.random() < settings.zoom_in_fraction
         factor = generator.uniform(*(settings.zoom_in if inward else settings.zoom_out))
         axes = [
             (_zoom_in if inward else _zoom_out)(side, factor, generator.random())

@@ -38,7 +38,7 @@ REGIONS = (
     Region(6, 10, 3),
 )
 FLIP_ZOOM = Augmentation(
-    flip=0.5, zoom=0.9, zoom_in_share=0.6, zoom_in=(1.0, 4.0), zoom_out=(1.0, 2.0)
+    flip=0.5, zoom=0.9, zoom_in_fraction=0.6, zoom_in=(1.0, 4.0), zoom_out=(1.0, 2.0)
 )
 
 

@@ -285,7 +285,7 @@ def test_n_of_eq_7_counts_the_events_that_the_network_sees_in_these_shares():
 
     assert count(region=halved) / count() == pytest.approx(0.25, abs=0.01)
     for inward, share in ((1.0, 1.0), (0.0, 0.83)):
-        always = dataclasses.replace(settings.augmentation, zoom=1.0, zoom_in_share=inward)
+        always = dataclasses.replace(settings.augmentation, zoom=1.0, zoom_in_fraction=inward)
         views = [
             sample_flip_zoom(np.random.default_rng(seed), always, 360, 640) for seed in range(300)
         ]
