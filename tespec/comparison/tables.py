@@ -46,8 +46,13 @@ from tespec.core.settings import suggest
 OWN = "task_"  # name prefix of tables of tasks that are not in the paper
 PUBLISHED = "published"
 NONE = "-"
-LABELS = {"group": "Group", "title": "Method", "backbone": "Backbone", "arch": "Recurrent",
-          "pretraining_data": "Pre-training"}  # fmt: skip
+LABELS = {
+    "group": "Group",
+    "title": "Method",
+    "backbone": "Backbone",
+    "arch": "Recurrent",
+    "pretraining_data": "Pre-training",
+}
 RECURRENT = {"recurrent": "yes", "feedforward": "no"}
 ARROWS = {"higher": " ↑", "lower": " ↓", "": ""}
 SIGNS = "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖ"  # marks of machines
@@ -55,15 +60,27 @@ CELLS = (
     "Measured: mean ± standard deviation over {} and their number (3 of 5: other cells have 5). "
     "Bold: the best measured mean."
 )
-SEEDS, RUNS = "seeds", "runs (fine-tuning seeds × pre-training seeds)"
-PARTIAL = 'Brackets such as "2 of 3 classes" mark means over only some of the classes, recordings or frames.'
+SEEDS = "seeds"
+RUNS = "runs (fine-tuning seeds × pre-training seeds)"
+PARTIAL = (
+    'Brackets such as "2 of 3 classes" mark means over only some of the classes, recordings or '
+    "frames."
+)
 ACCUMULATED = f"accumulate=N: {PER_MICRO_BATCH} use one of N micro-batches, not the whole batch."
 GAINS = (
-    "Gain: mean difference over seeds, paired by seed; positive is better, also for error metrics. n: number of pairs.",
-    "p: paired t-test, two-sided; Holm: corrected for all tests of this table. Bold: p (Holm) below 0.05.",
+    "Gain: mean difference over seeds, paired by seed; positive is better, also for error metrics. "
+    "n: number of pairs.",
+    "p: paired t-test, two-sided; Holm: corrected for all tests of this table. "
+    "Bold: p (Holm) below 0.05.",
 )
-SINGLE = "If all seeds of a method start from one pre-training, its interval excludes the variance between pre-trainings."
-SEVERAL = "For multiple pre-trainings, interval and p include the variance between them, pooled over a column's methods."
+SINGLE = (
+    "If all seeds of a method start from one pre-training, its interval excludes the variance "
+    "between pre-trainings."
+)
+SEVERAL = (
+    "For multiple pre-trainings, interval and p include the variance between them, pooled over a "
+    "column's methods."
+)
 
 
 class Table(NamedTuple):
@@ -80,7 +97,11 @@ class Table(NamedTuple):
     name: str = ""  # of the files
 
     def measured(self, *, alone: bool = True) -> Table | None:
-        """Keep the measured rows and columns, and the published columns unless `alone`; None if nothing is measured."""
+        """Select the measured rows and columns, and the published columns unless `alone`.
+
+        Returns:
+            The smaller table, without notes on marks that it lacks; None if nothing is measured.
+        """
         columns = [column for column in self.cells.columns if MEASURED in str(column[2:])]
         rows = (self.cells[columns] != NONE).any(axis=1).to_numpy()
         if not rows.any():
@@ -89,14 +110,17 @@ class Table(NamedTuple):
             # Columns of the same tasks, or all if an ablation is measured on a task without
             # published ones.
             tasks = {column[0] for column in columns}
-            beside = [column for column in self.cells.columns if column[0] in tasks]
-            columns = beside if len(beside) > len(columns) else list(self.cells.columns)
+            of_tasks = [column for column in self.cells.columns if column[0] in tasks]
+            columns = of_tasks if len(of_tasks) > len(columns) else list(self.cells.columns)
+        cells = self.cells.loc[rows, columns]
+        labels = str(list(cells.index))
         rules = {int(rows[:rule].sum()) for rule in self.rules} - {0, int(rows.sum())}
-        cells, bold = self.cells.loc[rows, columns], self.bold.loc[rows, columns]
-        notes = tuple(
-            note for note in self.notes if note[1:2] != " " or note[0] in str(list(cells.index))
+        return self._replace(
+            cells=cells,
+            bold=self.bold.loc[rows, columns],
+            notes=tuple(note for note in self.notes if note[1:2] != " " or note[0] in labels),
+            rules=tuple(sorted(rules)),
         )
-        return self._replace(cells=cells, bold=bold, notes=notes, rules=tuple(sorted(rules)))
 
 
 def make_tables(
@@ -111,9 +135,8 @@ def make_tables(
 
     Args:
         frame: DataFrame from `tespec.results`.
-        only: names of tables; empty: all comparison tables, ablations and tables of the user's own
-            tasks.
-        measured: keep only measured rows and columns.
+        only: names of tables; empty: all comparison tables, ablations and tables of custom tasks.
+        measured: show only measured rows and columns.
         where: filters by column of the frame, with `*` and `?` as in file names; they replace
             `DEFAULTS`.
         by: column of the frame, one of `LEVELS`, whose values become an additional level of the
@@ -126,51 +149,56 @@ def make_tables(
     chosen, left_out = select(frame, where, by)
     varied, _ = select(frame, where, by, ("variant", "pretraining_overrides"))
     varied = varied[(varied["method"] == ABLATED) & varied["metric"].isin(METRICS)]
-    published, levels = published_frame(), [by] if by else []
+    published = published_frame()
     for key in PROTOCOL:
         if key != by:
             published = published[matches(published[key], where.get(key, as_text(DEFAULTS[key])))]
+    levels = [by] if by else []
     tasks = chosen.loc[chosen["kind"] == "evaluation", "task"].unique()
-    own = sorted(OWN + task for task in set(tasks) - set(task_titles()))
+    custom = sorted(OWN + task for task in set(tasks) - set(task_titles()))
+    compare = partial(
+        _comparison, published=published, chosen=chosen, by=levels, measured_only=measured
+    )
     makers: dict[str, Callable[[], Table | None]] = {
+        **{name: partial(compare, name) for name in TABLES},
         **{
-            name: partial(_comparison, name, published, chosen, levels, measured) for name in TABLES
+            f"ablation_{name}": partial(_ablation, ablation, varied, levels)
+            for name, ablation in read_ablations().items()
         },
-        **{
-            f"ablation_{name}": partial(_ablation, one, varied, levels)
-            for name, one in read_ablations().items()
-        },
-        **{
-            re.sub(r"[^\w-]+", "_", name): partial(
-                _comparison, name, published, chosen, levels, measured
-            )
-            for name in own
-        },
+        **{re.sub(r"[^\w-]+", "_", name): partial(compare, name) for name in custom},
     }
     for name in set(only) - set(makers):
         raise UserError(f"--only {name}", "no such table", suggest(name, makers))
     remedy = f"run `tespec run` first{''.join(f' ({note})' for note in left_out)}"
-    found = []
+    tables = []
     for name in only or makers:
         table = makers[name]()
         table = table.measured() if table and measured else table
         if table:
             data = table.data.assign(table=name)
-            found.append(table._replace(name=name, notes=(*table.notes, *left_out), data=data))
+            tables.append(table._replace(name=name, notes=(*table.notes, *left_out), data=data))
         elif only:
             raise UserError(f"--only {name}", "has no measured results", remedy)
-    if not found:
+    if not tables:
         raise UserError("tables", "no evaluations to show", remedy)
-    return found
+    return tables
 
 
 def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {}) -> Table:
-    """Compare all methods with a baseline on the main metric of each task; gains above 0 are better.
+    """Compare all methods with a baseline on the main metric of each task.
 
     Differences are paired by seed within architecture, network and column of the comparison tables.
     P-values are Holm-corrected over the table. Multiple pre-trainings of a method are averaged, and
     their variance is included. Each version of a method that `where` admits has its own row,
     compared with the newest version of the baseline.
+
+    Args:
+        frame: DataFrame from `tespec.results`.
+        baseline: registered name of a method.
+        where: filters by column of the frame, as in `make_tables`.
+
+    Returns:
+        One row per method and column; a gain above 0 is better, also for error metrics.
 
     Raises:
         UserError: the baseline, or any other method, has no evaluation, or `where` has an unknown
@@ -178,72 +206,62 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
     """
     chosen, left_out = select(frame, where)
     chosen = chosen[(chosen["kind"] == "evaluation") & chosen["main"]]
-    hidden = "".join(f" ({note})" for note in left_out)
+    remedy = f"evaluate a method with `tespec run`{''.join(f' ({note})' for note in left_out)}"
     if chosen.empty:
-        remedy = (
-            f"leave out --where {' '.join(where)}"
-            if where
-            else f"evaluate a method with `tespec run`{hidden}"
-        )
         raise UserError(
-            f"--gains {baseline}", "the selection has no main metric over all frames", remedy
+            f"--gains {baseline}",
+            "the selection has no main metric over all frames",
+            f"leave out --where {' '.join(where)}" if where else remedy,
         )
     value = chosen["value"].where(chosen["better"] != "lower", -chosen["value"])
-    change, versions = (
-        ["variant", "pretraining_overrides"],
-        [name for name in ORIGIN if name in where],
-    )
+    change = ["variant", "pretraining_overrides"]
+    versions = [name for name in ORIGIN if name in where]
     chosen = chosen.assign(column=column_names(chosen, change, versions), value=value)
     chosen = chosen.sort_values(["task", "column", "arch", "title", *change], kind="stable")
     if baseline not in set(chosen["method"]):
-        known = [*chosen["method"].unique()]
         raise UserError(
-            f"--gains {baseline}", "no evaluation of this method", suggest(baseline, known)
+            f"--gains {baseline}",
+            "no evaluation of this method",
+            suggest(baseline, chosen["method"].unique()),
         )
     setting = ["task", *(name for name in SETTING if name not in change)]
     pair = [*setting, "arch", "network", "tta"]
     cells_of = dict(list(chosen.groupby([*pair, "method", *change, *versions], sort=False)))
-    scores = {key: statistics.scores_by_pretraining(members) for key, members in cells_of.items()}
-    # Each is compared with the newest version of the baseline, by its default pre-training if there
-    # is one.
+    scores = {key: statistics.scores_by_pretraining(runs) for key, runs in cells_of.items()}
+    # The baseline of a pair is its newest version, by its default pre-training if it has one.
     order = sorted(
         cells_of, key=lambda key: (key[len(pair) + 2] == "", cells_of[key]["written"].max())
     )
     bases = {key[: len(pair)]: key for key in order if key[len(pair) :][:2] == (baseline, "")}
+    columns = {key: key[: len(setting)] for key in scores}
     spreads = {
-        place: statistics.spread_of(
-            each for key, each in scores.items() if key[: len(setting)] == place
-        )
-        for place in {key[: len(setting)] for key in scores}
+        column: statistics.spread_of(scores[key] for key in scores if columns[key] == column)
+        for column in set(columns.values())
     }
-    rows, has_single = [], False
-    for key, members in cells_of.items():
-        base, first = bases.get(key[: len(pair)]), members.iloc[0]
+    rows = []
+    has_single = False
+    for key, runs in cells_of.items():
+        base = bases.get(key[: len(pair)])
         if key == base:
             continue
+        first = runs.iloc[0]
         gain = statistics.UNKNOWN._replace(note=f"no {baseline} with {first['backbone']}")
         if base:
-            both = scores[key], scores[base]
-            gain = statistics.gain_over(*both, spreads[key[: len(setting)]])
+            gain = statistics.gain_over(scores[key], scores[base], spreads[columns[key]])
             has_single |= any(
-                each.shape[1] == 1 and statistics.NO_PRETRAINING not in each for each in both
+                cell.shape[1] == 1 and statistics.NO_PRETRAINING not in cell
+                for cell in (scores[key], scores[base])
             )
-            if set(members["machine"]) != set(cells_of[base]["machine"]):
+            if set(runs["machine"]) != set(cells_of[base]["machine"]):
                 gain = gain._replace(note=", ".join(filter(None, [gain.note, "another machine"])))
-        facts = {
-            name: first[name]
-            for name in ("task", "column", "method", *change, "title", "arch", "backbone")
-        }
+        facts = first[["task", "column", "method", *change, "title", "arch", "backbone"]].to_dict()
         rows.append(facts | {"baseline": baseline, "metric": first["metric"], **gain._asdict()})
     if not rows:
-        raise UserError(
-            f"--gains {baseline}",
-            "no other method to compare with it",
-            f"evaluate one with `tespec run`{hidden}",
-        )
+        raise UserError(f"--gains {baseline}", "no other method to compare with it", remedy)
     data = pd.DataFrame(rows)
     data["p_holm"] = statistics.holm(data["p"])
-    low, high = (_texts(data[name], "+.3f") for name in ("low", "high"))
+    low = _texts(data["low"], "+.3f")
+    high = _texts(data["high"], "+.3f")
     cells = pd.DataFrame(
         {
             "Task": data["task"].replace(task_titles()),
@@ -258,7 +276,8 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
             "95 % interval": ("[" + low + ", " + high + "]").where(low != NONE, NONE),
             "p": _texts(data["p"], ".2g"),
             "p (Holm)": _texts(data["p_holm"], ".2g"),
-            "n": data["n"].astype(str) + data["note"].map(lambda why: f" ({why})" if why else ""),
+            "n": data["n"].astype(str)
+            + data["note"].map(lambda note: f" ({note})" if note else ""),
         }
     ).set_index(["Task", "Data", "Method", "Recurrent", "Backbone", "Metric"])
     bold = pd.DataFrame(False, cells.index, cells.columns).assign(
@@ -279,67 +298,63 @@ def gains_table(frame: pd.DataFrame, baseline: str, where: Mapping[str, str] = {
 
 
 def _comparison(
-    name: str, published: pd.DataFrame, chosen: pd.DataFrame, by: Sequence[str], alone: bool
+    name: str, published: pd.DataFrame, chosen: pd.DataFrame, by: Sequence[str], measured_only: bool
 ) -> Table | None:
-    """Comparison table of the paper, or "task_NAME" of another task with its own metrics; None without any numbers.
+    """Comparison table of the paper, or "task_NAME" of another task with its metrics.
 
-    A row whose measured pre-training saw other data than the published one names both, or its own
-    if shown `alone`.
+    A row whose measured pre-training learned from other data than the published one names both, or
+    the measured one if `measured_only`. None if the table has no numbers.
     """
     if name in TABLES:
-        paper, (tasks, titles) = read_published(name), titles_of(name)
+        paper = read_published(name)
+        tasks, titles = titles_of(name)
     else:
         task = name.removeprefix(OWN)
         measured = chosen[chosen["task"] == task]
         scored = measured[measured["better"] != ""]
-        paper, tasks = {"title": f"Task {task}", "decimals": 3, "marks": {}}, {task: task}
+        paper = {"title": f"Task {task}", "decimals": 3, "marks": {}}
+        tasks = {task: task}
         titles = _metric_titles(scored if len(scored) else measured)
     measured = chosen[chosen["task"].isin(tasks) & chosen["metric"].isin(titles)]
     published = published[published["table"] == name]
     # Rows of other publications without a number appear only in the long CSV.
     numbers = published[(published["source"] == PAPER) | published["value"].notna()]
     # Other publications report percentages with at most two decimals.
-    fewer = (numbers["source"] != PAPER) & (numbers["unit"] == "%")
-    texts, cut = (
-        _texts(numbers["value"], f".{digits}f")
-        for digits in (paper["decimals"], min(2, paper["decimals"]))
-    )
-    names = map(
-        setting_name, numbers[[key for key in PROTOCOL if key not in by]].to_dict("records")
-    )
-    sources = [f"{PUBLISHED} ({setting})" if setting else PUBLISHED for setting in names]
-    title = numbers["title"] + numbers["mark"]
+    is_short = (numbers["source"] != PAPER) & (numbers["unit"] == "%")
+    short_texts = _texts(numbers["value"], f".{min(2, paper['decimals'])}f")
+    settings = numbers[[key for key in PROTOCOL if key not in by]].to_dict("records")
     numbers = numbers.assign(
-        row=numbers["order"], source=sources, title=title, text=texts.mask(fewer, cut)
+        row=numbers["order"],
+        source=[
+            f"{PUBLISHED} ({name})" if name else PUBLISHED for name in map(setting_name, settings)
+        ],
+        title=numbers["title"] + numbers["mark"],
+        text=_texts(numbers["value"], f".{paper['decimals']}f").mask(is_short, short_texts),
     )
     scores, notes = _scores(measured, by)
     if numbers.empty and scores.empty:
         return None
-    placed = _placed(scores, numbers)
-    long = _stacked(numbers, placed, by)
-    learned = {
-        row: ", ".join(dict.fromkeys(names))
-        for row, names in placed.groupby("row")["pretraining_data"]
-    }
+    scores = _placed(scores, numbers)
+    long = _stacked(numbers, scores, by)
+    groups = scores.groupby("row")["pretraining_data"]
+    measured_data = {row: ", ".join(names.unique()) for row, names in groups}
     pairs = [
-        (name, learned.get(row, name))
-        for row, name in zip(long["row"], long["pretraining_data"], strict=True)
+        (data, measured_data.get(row, data))
+        for row, data in zip(long["row"], long["pretraining_data"], strict=True)
     ]
     long["pretraining_data"] = [
-        data if alone or data == name else f"{name} ({MEASURED}: {data})" for name, data in pairs
+        new if measured_only or new == data else f"{data} ({MEASURED}: {new})"
+        for data, new in pairs
     ]
-    rows = (
-        long.drop_duplicates("row")
-        .sort_values("row")
-        .assign(arch=lambda rows: rows["arch"].map(RECURRENT))
-    )
+    rows = long.drop_duplicates("row").sort_values("row")
+    rows["arch"] = rows["arch"].map(RECURRENT)
     cells, bold = _pivot(tasks, titles, rows["row"], long, by)
     cells.index = bold.index = pd.MultiIndex.from_frame(rows[list(LABELS)].rename(columns=LABELS))
-    main = next((titles[each] for each in measured.loc[measured["main"], "metric"]), "")
+    main = next((titles[metric] for metric in measured.loc[measured["main"], "metric"]), "")
     used = "".join(rows["title"])
     beyond = read_published(BEYOND)["marks"] if name in TABLES else {}
-    marks = paper["marks"] | {sign: said for sign, said in beyond.items() if sign in used}
-    notes = [*(f"{sign} {said}." for sign, said in marks.items()), *notes]
+    marks = paper["marks"] | {mark: text for mark, text in beyond.items() if mark in used}
+    notes = [*(f"{mark} {text}." for mark, text in marks.items()), *notes]
     return Table(
         paper["title"],
         cells,
@@ -373,9 +388,8 @@ def _placed(scores: pd.DataFrame, numbers: pd.DataFrame) -> pd.DataFrame:
         methods.loc[known, name] = last[known].map(published.set_index("row")[name])
     number = pd.Series(range(len(methods)))
     same = methods.merge(ranked[[*ROW, "row"]], how="left")["row"]
-    methods["row"] = same.fillna(last + (number + 1) / 1000).fillna(
-        1000 * methods["block"] + number
-    )
+    after_last = last + (number + 1) / 1000
+    methods["row"] = same.fillna(after_last).fillna(1000 * methods["block"] + number)
     return scores.drop(columns=["group", "title"]).merge(methods, how="left")
 
 
@@ -386,36 +400,27 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, by: Sequence[str]) -> Ta
     measured = measured[(measured["variant"] != "") | (measured["pretraining_overrides"] == "")]
     # Show the default row if another row was measured, and other tasks if the ablation's own task
     # was not.
-    places = measured.loc[
-        measured["variant"] != "", ["task", "arch", "backbone", "column"]
-    ].drop_duplicates()
-    places = (
-        places[places["task"] == ablation.task] if ablation.task in set(places["task"]) else places
-    )
+    is_other = measured["variant"] != ""
+    columns = measured.loc[is_other, ["task", "arch", "backbone", "column"]].drop_duplicates()
+    if ablation.task in set(columns["task"]):
+        columns = columns[columns["task"] == ablation.task]
     is_published = any(value is not None for row in ablation.rows for value in row.paper)
-    if places.empty and not is_published:
+    if columns.empty and not is_published:
         return None
-    measured = measured.merge(places)
-    if (
-        not measured.empty
-    ):  # empty columns cannot be added to the strings that pandas uses if pyarrow is installed
+    measured = measured.merge(columns)
+    # Empty columns cannot be added to the strings that pandas uses if pyarrow is installed.
+    if not measured.empty:
         # A row names only the variant, so the column names the rest.
         measured["column"] += measured["arch"].map(
             {"recurrent": "", "feedforward": ", feed-forward"}
         )
         several = measured.groupby(["task", "column"])["backbone"].transform("nunique") > 1
         measured["column"] += (", " + measured["backbone"]).where(several, "")
-        alike = measured.groupby(["variant", "task", "column", *by])
-        measured["column"] += alike["pretraining_overrides"].transform(_differing)
+        groups = measured.groupby(["variant", "task", "column", *by])
+        measured["column"] += groups["pretraining_overrides"].transform(_differing)
     scores, notes = _scores(measured, by)
     published = [
-        {
-            "row": position,
-            "variant": variant,
-            "task": ablation.task,
-            "metric": metric,
-            "value": value,
-        }
+        (position, variant, ablation.task, metric, value)
         for (variant, position), row in zip(variants.items(), ablation.rows, strict=True)
         for metric, value in zip(METRICS, row.paper, strict=True)
         if is_published
@@ -428,9 +433,9 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, by: Sequence[str]) -> Ta
         text=_texts(numbers["value"], ".3f"),
     )
     long = _stacked(numbers, scores.assign(row=scores["variant"].map(variants)), by)
-    titles = titles_of("segmentation")[1]
-    of_tasks = task_titles()
-    tasks = {task: of_tasks.get(task, task) for task in long["task"].unique()}
+    _, titles = titles_of("segmentation")
+    known = task_titles()
+    tasks = {task: known.get(task, task) for task in long["task"].unique()}
     cells, bold = _pivot(tasks, titles, range(len(ablation.rows)), long, by)
     names = [f"{row.name} (default)" if row.default else row.name for row in ablation.rows]
     cells.index = bold.index = pd.Index(names, name=ablation.variable)
@@ -439,20 +444,20 @@ def _ablation(ablation: Ablation, varied: pd.DataFrame, by: Sequence[str]) -> Ta
 
 
 def _differing(overrides: pd.Series[str]) -> pd.Series[str]:
-    """Keep the settings of each text that not all of them have, as ", KEY=VALUE"; "" for none."""
+    """Select the settings of each text that some texts lack, as ", KEY=VALUE"; "" for none."""
     settings = overrides.map(lambda text: re.split(r", (?=[\w.]+=)", text))
     common = set.intersection(*map(set, settings)) | {""}
-    return settings.map(
-        lambda each: "".join(f", {setting}" for setting in each if setting not in common)
-    )
+    return settings.map(lambda texts: "".join(f", {text}" for text in texts if text not in common))
 
 
 def _scores(measured: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
-    """One row per measured cell of a table, with its text and whether it is bold, and notes that explain them."""
-    keys = dict.fromkeys(
-        [*ROW, "variant", "pretraining_overrides", "task", "metric", "column", *by]
-    )
-    groups = measured.groupby([*keys], sort=False, dropna=False)
+    """Average the runs of each cell of a table.
+
+    Returns:
+        One row per cell, with its text and whether it is bold, and notes that explain the texts.
+    """
+    keys = [*ROW, "variant", "pretraining_overrides", "task", "metric", "column", *by]
+    groups = measured.groupby([*dict.fromkeys(keys)], sort=False, dropna=False)
     firsts = {
         name: (name, "first") for name in ("unit", "better", "title", "group", "pretraining_data")
     }
@@ -476,22 +481,20 @@ def _scores(measured: pd.DataFrame, by: Sequence[str]) -> tuple[pd.DataFrame, li
     most = most.where(is_ranked, scores["n"])
     means = scores["mean"].where(is_ranked & (scores["finite"] == scores["n"]))
     means = means.where(scores["better"] != "lower", -means).where(scores["better"] != "")
-    best, count = (means.groupby(columns).transform(name) for name in ("max", "count"))
-    bold = means.eq(best) & (count > 1)
+    comparable = means.groupby(columns)
+    bold = means.eq(comparable.transform("max")) & (comparable.transform("count") > 1)
     names = [name for name, _ in Counter(scores["machines"].explode().dropna()).most_common()]
-    signs = {
+    marks = {
         name: SIGNS[n] if n < len(SIGNS) else f" [{n + 1}]" for n, name in enumerate(names[1:])
     }
     rows: Any = scores.assign(most=most).itertuples()
-    texts = [_cell(row) + "".join(signs.get(name, "") for name in row.machines) for row in rows]
-    notes = (
-        [CELLS.format(RUNS if (scores["n"] > scores["seeds"]).any() else SEEDS)]
-        if len(scores)
-        else []
-    )
-    if signs:
-        said = "; ".join(f"{sign} {name}" for name, sign in signs.items())
-        notes.append(f"Measured on different machines: {said.strip()}; unmarked: {names[0]}.")
+    texts = [_cell(row) + "".join(marks.get(name, "") for name in row.machines) for row in rows]
+    notes = []
+    if len(scores):
+        notes.append(CELLS.format(RUNS if (scores["n"] > scores["seeds"]).any() else SEEDS))
+    if marks:
+        marked = "; ".join(f"{mark} {name}" for name, mark in marks.items())
+        notes.append(f"Measured on different machines: {marked.strip()}; unmarked: {names[0]}.")
     notes += [PARTIAL] if (scores["partial"] != "").any() else []
     notes += _accumulated(measured)
     return scores.assign(source=scores["column"], text=texts, bold=bold), notes
@@ -504,18 +507,13 @@ def _accumulated(measured: pd.DataFrame) -> list[str]:
 
 
 def _cell(score: Any) -> str:
-    """Format a score as "34.47 ± 0.25 (5)", or "(3 of 5)" if other cells have more runs, followed by any caveats."""
+    """Format a score as "34.47 ± 0.25 (5)", or "(3 of 5, ...)" with fewer runs or other caveats."""
     if score.finite < score.n:
         return f"not finite ({score.n - score.finite} of {score.n})"
     count = str(score.n) if score.n == score.most else f"{score.n} of {score.most:.0f}"
     count = ", ".join(filter(None, [count, score.partial]))
-    digits = (
-        ".2f"
-        if score.unit == "%"
-        else ".3f"
-        if abs(score.mean) >= 0.01 or score.mean == 0
-        else ".2e"
-    )
+    small = ".2e" if 0 < abs(score.mean) < 0.01 else ".3f"
+    digits = ".2f" if score.unit == "%" else small
     return f"{score.mean:{digits}}{f' ± {score.std:{digits}}' if score.n > 1 else ''} ({count})"
 
 
@@ -534,22 +532,22 @@ def _pivot(
     long: pd.DataFrame,
     by: Sequence[str],
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Pivot cells to wide frames of texts and bold flags, with rows by position and columns in order."""
+    """Pivot cells to wide frames of texts and bold flags, with `rows` and columns in order."""
     names = ["task", "metric", "source", *by]
-    columns, metrics = list(tasks), list(titles)
+    order = [*tasks, *titles]
     keys = sorted(
         set(long[names].itertuples(index=False, name=None)),
         key=lambda key: (
-            columns.index(key[0]),
-            metrics.index(key[1]),
+            order.index(key[0]),
+            order.index(key[1], len(tasks)),
             not key[2].startswith(PUBLISHED),
             *key[2:],
         ),
     )
     wide: Any = long.pivot(index="row", columns=names, values=["text", "bold"])
-    order = pd.MultiIndex.from_tuples(keys, names=names)
-    cells = wide["text"].reindex(index=list(rows), columns=order).fillna(NONE)
-    bold = wide["bold"].reindex(index=list(rows), columns=order).eq(True)
+    columns = pd.MultiIndex.from_tuples(keys, names=names)
+    cells = wide["text"].reindex(index=list(rows), columns=columns).fillna(NONE)
+    bold = wide["bold"].reindex(index=list(rows), columns=columns).eq(True)
     headers = [(tasks[task], titles[metric], *map(as_text, rest)) for task, metric, *rest in keys]
     cells.columns = bold.columns = pd.MultiIndex.from_tuples(headers)
     return cells, bold
@@ -575,7 +573,7 @@ def _metric_titles(frame: pd.DataFrame) -> dict[str, str]:
 
 def rules_between(groups: pd.Series[Any]) -> tuple[int, ...]:
     """Positions where a new group begins."""
-    return tuple(int(place) for place in np.flatnonzero(groups.ne(groups.shift())) if place)
+    return tuple(int(start) for start in np.flatnonzero(groups.ne(groups.shift())) if start)
 
 
 def _texts(values: pd.Series[float], digits: str) -> pd.Series[str]:
