@@ -1,4 +1,4 @@
-"""Export tables to files (CSV, LaTeX, Markdown and HTML, with pandas) and to the terminal (with rich)."""
+"""Export tables to CSV, LaTeX, Markdown and HTML (with pandas) and to the terminal (with rich)."""
 
 from __future__ import annotations
 
@@ -22,23 +22,35 @@ if TYPE_CHECKING:
 # Text that a spreadsheet would evaluate as a formula; numbers and lone signs are harmless.
 FORMULA = re.compile(r"(?=[=+\-@|%].)(?![+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$)", re.IGNORECASE)
 # characters and rows of a LaTeX table; larger ones are split to stay legible
-WIDEST, HIGHEST = 165, 60
-# LaTeX code by letter.
-ESCAPED = dict(
-    zip(
-        r"{}$&#%_[]*",
-        [r"\{", r"\}", r"\$", r"\&", r"\#", r"\%", r"\_", "{[}", "{]}", "{*}"],
-        strict=True,
-    )
-)
-ESCAPED |= {
+WIDEST = 165
+HIGHEST = 60
+# LaTeX code by character
+ESCAPED = {
+    **{character: rf"\{character}" for character in "{}$&#%_"},
+    **{character: f"{{{character}}}" for character in "[]*"},
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
     '"': "''",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
 }
-ESCAPED |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁼⁽⁾ºªᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ™"
+SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉₊₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ"
+# LaTeX code in math mode by character
 MATHS = {
+    **{
+        greek: rf"\{unicodedata.name(greek).split()[-1].lower()}"
+        for greek in "αβγδεζηθικμνξπρστυφχψω"
+    },
+    **{greek: rf"\{unicodedata.name(greek).split()[-1].capitalize()}" for greek in "ΓΔΘΞΠΣΥΦΨΩ"},
+    "λ": r"\lambda",  # its name in Unicode is LAMDA
+    "Λ": r"\Lambda",
+    **{letter: f"^{{{unicodedata.normalize('NFKC', letter)}}}" for letter in SUPERSCRIPTS},
+    **{letter: f"_{{{unicodedata.normalize('NFKC', letter)}}}" for letter in SUBSCRIPTS},
+    "⁻": "^{-}",
+    "₋": "_{-}",
     "±": r"\pm",
     "×": r"\times",
     "≤": r"\leq",
@@ -46,90 +58,84 @@ MATHS = {
     "≈": r"\approx",
     "→": r"\rightarrow",
     "−": "-",
-}
-MATHS |= {
     "↑": r"\uparrow",
     "↓": r"\downarrow",
     "†": r"^\dagger",
     "‡": r"^\ddagger",
     "§": r"^\S",
     "¶": r"^\P",
+    "‖": r"^\|",
+    "◇": r"^\diamond",
+    "△": r"^\triangle",
 }
-MATHS |= {"‖": r"^\|", "◇": r"^\diamond", "△": r"^\triangle"}
-MATHS |= {"λ": r"\lambda", "Λ": r"\Lambda"}  # Unicode spells it LAMDA
-MATHS |= {
-    each: rf"\{unicodedata.name(each).split()[-1].lower()}" for each in "αβγδεζηθικμνξπρστυφχψω"
-}
-MATHS |= {each: rf"\{unicodedata.name(each).split()[-1].capitalize()}" for each in "ΓΔΘΞΠΣΥΦΨΩ"}
-MATHS |= {
-    each: f"^{{{unicodedata.normalize('NFKC', each)}}}"
-    for each in "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁼⁽⁾ºªᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ™"
-}
-MATHS |= {
-    each: f"_{{{unicodedata.normalize('NFKC', each)}}}"
-    for each in "₀₁₂₃₄₅₆₇₈₉₊₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ"
-}
-MATHS |= {"⁻": "^{-}", "₋": "_{-}"}
-LETTERS = str.maketrans(
-    ESCAPED | {letter: rf"\ensuremath{{{code}}}" for letter, code in MATHS.items()}
+LATEX = str.maketrans(
+    ESCAPED | {character: rf"\ensuremath{{{code}}}" for character, code in MATHS.items()}
 )
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<style>body {{font-family: sans-serif}} table {{border-collapse: collapse}} th, td {{padding: .2em .6em}}</style>
+<style>
+body {{font-family: sans-serif}} table {{border-collapse: collapse}} th, td {{padding: .2em .6em}}
+</style>
 </head><body>
 {table}</body></html>
 """
 
 
 def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
-    """Write NAME.csv, NAME_long.csv, NAME.tex, NAME.md and NAME.html of each table; either all files or none."""
+    """Write tables in all formats, either all files or none.
+
+    Args:
+        tables: with different names.
+        folder: is created.
+
+    Returns:
+        Paths of NAME.csv, NAME_long.csv, NAME.tex, NAME.md and NAME.html of each table.
+    """
     texts: dict[Path, str] = {}
     for table in tables:
-        texts[folder / f"{table.name}.csv"] = to_csv(table)
-        texts[folder / f"{table.name}_long.csv"] = _csv(table.data)
-        texts[folder / f"{table.name}.tex"] = to_latex(table)
-        texts[folder / f"{table.name}.md"] = to_markdown(table)
-        texts[folder / f"{table.name}.html"] = PAGE.format(
-            title=escape(table.title), table=to_html(table)
-        )
+        texts |= {
+            folder / f"{table.name}.csv": to_csv(table),
+            folder / f"{table.name}_long.csv": _csv(table.data),
+            folder / f"{table.name}.tex": to_latex(table),
+            folder / f"{table.name}.md": to_markdown(table),
+            folder / f"{table.name}.html": PAGE.format(
+                title=escape(table.title), table=to_html(table)
+            ),
+        }
     write_all(texts)
     return list(texts)
 
 
 def to_csv(table: Table) -> str:
-    """Return a CSV with one header line ("DDD17 mIoU ↑ published"); cells without a number are empty."""
+    """Return a CSV with one header line, "DDD17 mIoU ↑ published"; missing numbers are empty."""
     cells = table.cells.replace(NONE, "")
     cells.columns = pd.Index([" ".join(_header(column)) for column in cells.columns])
     return _csv(cells.reset_index())
 
 
 def to_latex(table: Table) -> str:
-    """Return `table*` environments scaled to the page: booktabs, spanning headers, rules between groups, notes below.
+    """Return `table*` environments scaled to the page, with booktabs, spanning headers and notes.
 
     Large tables are split; the first line names the packages. The output compiles with pdfLaTeX,
     XeLaTeX and LuaLaTeX; pdfLaTeX prints the code points of characters for which it has no font.
     """
-    shown = _shown(table)
+    grid = _grid(table)
     label = re.sub(r"[^A-Za-z0-9_.:-]", "-", table.name)
     texts = [r"% \usepackage{booktabs,adjustbox}"]
-    parts = product(range(0, max(1, len(shown.cells)), HIGHEST), _parts(shown, WIDEST))
+    parts = product(range(0, max(1, len(grid.cells)), HIGHEST), _parts(grid, WIDEST))
     for number, (first, columns) in enumerate(parts, start=1):
-        cells = shown.cells.iloc[first : first + HIGHEST, columns]
-        style = _styler(
-            cells, shown.bold.loc[cells.index, cells.columns], "textbf:--rwrap;", _latex
-        )
-        layout = "".join("l" if column < shown.labels else "c" for column in columns)
+        cells = grid.cells.iloc[first : first + HIGHEST, columns]
+        bold = grid.bold.loc[cells.index, cells.columns]
+        style = _styler(cells, bold, "textbf:--rwrap;", _latex)
+        layout = "".join("l" if column < grid.labels else "c" for column in columns)
         body = style.to_latex(hrules=True, multicol_align="c", column_format=layout).splitlines()
         top = body.index(r"\midrule") + 1
-        for heading in shown.headings & set(range(first, first + len(cells))):
-            text = _latex(str(cells.iloc[heading - first, 0]))
-            body[top + heading - first] = (
-                rf"\multicolumn{{{len(columns)}}}{{l}}{{\textit{{{text}}}}} \\"
-            )
-        for rule in sorted(
-            (rule - first for rule in shown.rules if 0 < rule - first < len(cells)), reverse=True
-        ):
-            body.insert(top + rule, r"\midrule")
+        for row in reversed(range(len(cells))):  # from below, since a rule moves the rows below it
+            if first + row in grid.headings:
+                text = _latex(str(cells.iloc[row, 0]))
+                body[top + row] = rf"\multicolumn{{{len(columns)}}}{{l}}{{\textit{{{text}}}}} \\"
+            if row and first + row in grid.rules:
+                body.insert(top + row, r"\midrule")
         texts += [
             r"\begin{table*}[t]",
             r"\centering",
@@ -146,9 +152,9 @@ def to_latex(table: Table) -> str:
 
 def to_markdown(table: Table) -> str:
     """Return a Markdown table with a heading above and notes below."""
-    shown = _shown(table)
-    cells = shown.cells.map(_markdown)
-    cells = cells.where(~shown.bold, "**" + cells + "**")
+    grid = _grid(table)
+    cells = grid.cells.map(_markdown)
+    cells = cells.where(~grid.bold, "**" + cells + "**")
     headers = [_markdown(" / ".join(_header(column))) for column in cells.columns]
     text = cells.to_markdown(index=False, headers=headers, tablefmt="pipe", disable_numparse=True)
     notes = "".join(f"\n- {_markdown(note)}" for note in table.notes)
@@ -157,12 +163,11 @@ def to_markdown(table: Table) -> str:
 
 def to_html(table: Table) -> str:
     """Return the table with its caption and notes as an HTML fragment."""
-    shown = _shown(table)
-    style = _styler(shown.cells, shown.bold, "font-weight: bold", _html).set_caption(
-        _html(table.title)
-    )
+    grid = _grid(table)
+    style = _styler(grid.cells, grid.bold, "font-weight: bold", _html)
+    style = style.set_caption(_html(table.title)).set_uuid(re.sub(r"\W", "-", table.name))
     notes = "".join(f"<p><small>{_html(note)}</small></p>\n" for note in table.notes)
-    return style.set_uuid(re.sub(r"\W", "-", table.name)).to_html() + notes
+    return style.to_html() + notes
 
 
 def print_table(table: Table, *, whole: bool = False) -> None:
@@ -174,7 +179,7 @@ def print_table(table: Table, *, whole: bool = False) -> None:
             main metric first.
     """
     from rich.console import Console
-    from rich.table import Table as Grid
+    from rich.table import Table as RichTable
     from rich.text import Text
 
     console = Console(highlight=False)
@@ -182,34 +187,32 @@ def print_table(table: Table, *, whole: bool = False) -> None:
     order = list(table.cells.columns)
     if not whole:
         order.sort(key=lambda column: table.main not in _header(column))
-    shown = _shown(table._replace(cells=table.cells[order], bold=table.bold[order]))
-    parts = list(_parts(shown, console.width))
+    grid = _grid(table._replace(cells=table.cells[order], bold=table.bold[order]))
+    parts = list(_parts(grid, console.width))
     for columns in parts if whole else parts[:1]:
-        grid = Grid(
+        printed = RichTable(
             title=Text(one_line(table.title)), title_justify="left", title_style="bold", box=None
         )
-        for column in shown.cells.columns[columns]:
-            grid.add_column(Text("\n".join(map(one_line, _header(column)))), vertical="bottom")
-        cells, bold = (each.iloc[:, columns].to_numpy() for each in (shown.cells, shown.bold))
-        for row, (texts, strong) in enumerate(zip(cells, bold, strict=True)):
-            if row in shown.rules:
-                grid.add_row()
-            grid.add_row(
-                *(
-                    Text(one_line(text), "bold" if on else "")
-                    for text, on in zip(texts, strong, strict=True)
-                )
-            )
-        console.print(grid)
-    if more := 0 if whole else sum(len(columns) - shown.labels for columns in parts[1:]):
+        for column in grid.cells.columns[columns]:
+            printed.add_column(Text("\n".join(map(one_line, _header(column)))), vertical="bottom")
+        cells = grid.cells.iloc[:, columns].map(one_line).map(Text)
+        for text in cells.to_numpy()[grid.bold.iloc[:, columns].to_numpy()]:
+            text.style = "bold"
+        for row, texts in enumerate(cells.to_numpy()):
+            if row in grid.rules:
+                printed.add_row()
+            printed.add_row(*texts)
+        console.print(printed)
+    hidden = 0 if whole else sum(len(columns) - grid.labels for columns in parts[1:])
+    if hidden:
         console.print(
-            f"columns not shown: {more} (`tables --only {table.name}` shows all)", style="dim"
+            f"columns not shown: {hidden} (`tables --only {table.name}` shows all)", style="dim"
         )
     console.print()
 
 
-class _Shown(NamedTuple):
-    """Table to display: the first `labels` columns are the row labels, and group headings are rows."""
+class _Grid(NamedTuple):
+    """Table to display: the first `labels` columns are the row labels, group headings are rows."""
 
     cells: pd.DataFrame
     bold: pd.DataFrame
@@ -218,44 +221,29 @@ class _Shown(NamedTuple):
     labels: int
 
 
-def _shown(table: Table) -> _Shown:
-    names = [name for name in table.cells.index.names if name != "Group"]
+def _grid(table: Table) -> _Grid:
+    """Turn the index of a table into columns, and its groups into rows above their first row."""
+    labels = table.cells.index.to_frame(index=False).astype(str)
+    groups = labels.pop("Group") if "Group" in labels else pd.Series("", labels.index)
+    is_first = (groups != "") & (groups != groups.shift(fill_value=""))
+    cells = pd.concat([labels, table.cells.reset_index(drop=True)], axis=1)
+    bold = pd.DataFrame(False, cells.index, cells.columns)
+    bold.iloc[:, len(labels.columns) :] = table.bold.to_numpy()
     levels = table.cells.columns.nlevels
-    columns = [
-        *((*[""] * (levels - 1), name) for name in names),
-        *map(_levels, table.cells.columns),
-    ]
-    rows: list[list[str]] = []
-    bold: list[list[bool]] = []
-    rules, headings, heading = set[int](), set[int](), ""
-    for position, (label, texts, strong) in enumerate(
-        zip(
-            table.cells.index,
-            table.cells.to_numpy().tolist(),
-            table.bold.to_numpy().tolist(),
-            strict=True,
-        )
-    ):
-        facts = dict(zip(table.cells.index.names, _levels(label), strict=True))
-        rules |= {len(rows)} if position in table.rules else set()
-        if facts.get("Group", "") not in ("", heading):
-            headings.add(len(rows))
-            rows.append([facts["Group"], *[""] * (len(columns) - 1)])
-            bold.append([False] * len(columns))
-        heading = facts.get("Group", "")
-        rows.append([*(facts[name] for name in names), *texts])
-        bold.append([*[False] * len(names), *strong])
-    index = (
-        pd.MultiIndex.from_tuples(columns)
-        if levels > 1
-        else pd.Index([name for (name,) in columns])
-    )
-    return _Shown(
-        pd.DataFrame(rows, columns=index),
-        pd.DataFrame(bold, columns=index),
-        rules,
-        headings,
-        len(names),
+    if levels > 1:
+        names = [(*[""] * (levels - 1), name) for name in labels]
+        cells.columns = bold.columns = pd.MultiIndex.from_tuples([*names, *table.cells.columns])
+    rows = cells.index + is_first.cumsum()
+    headings = rows[is_first] - 1
+    size = range(len(rows) + len(headings))
+    cells = cells.set_axis(rows).reindex(size, fill_value="")
+    cells.iloc[headings, 0] = groups[is_first]
+    return _Grid(
+        cells,
+        bold.set_axis(rows).reindex(size, fill_value=False),
+        {int(rows[rule] - is_first[rule]) for rule in table.rules},
+        {int(heading) for heading in headings},
+        len(labels.columns),
     )
 
 
@@ -267,25 +255,26 @@ def _header(column: Any) -> list[str]:
     return [level for level in _levels(column) if level]
 
 
-def _parts(shown: _Shown, width: int) -> Iterator[list[int]]:
-    """Yield positions of columns that fit into `width` characters, labels first; a metric's columns stay together."""
-    rows = shown.cells.drop(index=list(shown.headings))
+def _parts(grid: _Grid, width: int) -> Iterator[list[int]]:
+    """Yield positions of columns that fit into `width` characters, the labels first in each part.
+
+    The columns of a metric stay together.
+    """
+    rows = grid.cells.drop(index=list(grid.headings))
     widths = [
-        2 + max(map(len, [*_header(column), *rows.iloc[:, place]]))
-        for place, column in enumerate(rows.columns)
+        2 + max(map(len, [*_header(column), *rows.iloc[:, position]]))
+        for position, column in enumerate(rows.columns)
     ]
-    labels = list(range(shown.labels))
-    part, room = [*labels], width - sum(widths[: shown.labels])
+    labels = list(range(grid.labels))
+    part = labels
     for _, group in groupby(
-        range(shown.labels, len(widths)), lambda place: _levels(rows.columns[place])[:2]
+        range(grid.labels, len(widths)), lambda position: _levels(rows.columns[position])[:2]
     ):
-        places = list(group)
-        needed = sum(widths[place] for place in places)
-        if needed > room and len(part) > len(labels):
+        columns = list(group)
+        if sum(widths[position] for position in part + columns) > width and part != labels:
             yield part
-            part, room = [*labels], width - sum(widths[: shown.labels])
-        part += places
-        room -= needed
+            part = labels
+        part = part + columns
     yield part
 
 
@@ -322,7 +311,7 @@ def _markdown(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-    def code_point(found: re.Match[str]) -> str:
-        return rf"{{\ifdefined\Umathchar {found[0]}\else\texttt{{U+{ord(found[0]):04X}}}\fi}}"
+    def code_point(match: re.Match[str]) -> str:
+        return rf"{{\ifdefined\Umathchar {match[0]}\else\texttt{{U+{ord(match[0]):04X}}}\fi}}"
 
-    return re.sub("[^\0-\x7fÀ-ÏÑ-ÖØ-Ýß-ïñ-öø-ýÿ]", code_point, one_line(text).translate(LETTERS))
+    return re.sub("[^\0-\x7fÀ-ÏÑ-ÖØ-Ýß-ïñ-öø-ýÿ]", code_point, one_line(text).translate(LATEX))

@@ -51,13 +51,13 @@ def test_a_gain_over_several_pretrainings_computed_by_hand():
     assert spread == pytest.approx(Spread(observed=12.5 / 2, noise=0.5 / 2, dof=2, noise_dof=2))
     # Over seeds: mean 4, variance 2 / 2 seeds = 1 at one degree of freedom. Between pre-trainings:
     # half of 6 is 3.
-    gain = paired_gain([3.0, 5.0], spread, share=0.5)
+    gain = paired_gain([3.0, 5.0], spread, weight=0.5)
     dof = 4**2 / (1**2 / 1 + 3.125**2 / 2 + 0.125**2 / 2)
     low, high = scipy.stats.t.interval(0.95, dof, 4, 2)
     assert (gain.mean, gain.low, gain.high) == pytest.approx((4, low, high))
     assert gain.p == pytest.approx(2 * scipy.stats.t.sf(4 / 2, dof))
     # A variance below its noise adds nothing; without cells to pool, there is no spread.
-    assert paired_gain([3.0, 5.0], Spread(0.1, 0.2, 2, 2), share=0.5) == paired_gain([3.0, 5.0])
+    assert paired_gain([3.0, 5.0], Spread(0.1, 0.2, 2, 2), weight=0.5) == paired_gain([3.0, 5.0])
     assert spread_of(cells[2:]) is None
 
 
